@@ -1,0 +1,203 @@
+//! What the control plane tells a shard's data plane, and what it hears back.
+//!
+//! Commands reach every shard in the same order through a queue that is read between batches; events go the other
+//! way. So neither side ever waits for the other, and no table is shared.
+
+use std::sync::Arc;
+
+use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
+
+use crate::policy::{Policy, Principal};
+use crate::plane::Endpoint;
+use crate::time::Time;
+use crate::wire::Index;
+
+/// A session's place in the data plane's tables. The generation tells a slot's tenants apart, so that an event about a
+/// session that has gone is not taken for its successor's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot {
+    /// Place in the table; small numbers, given out again.
+    pub place: u32,
+    /// How often the place was given out before.
+    pub generation: u32,
+}
+
+/// What a data plane needs to know of a session, whatever its keys.
+#[derive(Clone, Debug)]
+pub struct SessionSpec {
+    /// Where the session stands.
+    pub slot: Slot,
+    /// Inner addresses (host routes) of the session. At a gateway: what the client may send from and is reached
+    /// at. At a client: its own addresses, which is all it accepts packets for.
+    pub addresses: Vec<ipnet::IpNet>,
+    /// Whom policy takes the session for; unused at a client.
+    pub principal: Principal,
+}
+
+/// One receive index of this shard and the peer's lanes that may send to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiveSpec {
+    /// The index that the peer writes into its datagrams.
+    pub index: Index,
+    /// The peer's lanes that may use it.
+    pub lanes: Vec<u8>,
+}
+
+/// One epoch as one shard needs it.
+#[derive(Clone, Debug)]
+pub struct EpochSpec {
+    /// The session.
+    pub slot: Slot,
+    /// Number of the epoch in its session; grows.
+    pub epoch: u32,
+    /// Cipher suite.
+    pub suite: Suite,
+    /// Implementation of the suite to use on this host.
+    pub backend: Backend,
+    /// Present if laboratory suites are allowed in this process.
+    pub lab: Option<LabPermit>,
+    /// The secret that lane keys come from; erased when the last shard has derived its keys.
+    pub secret: Arc<EpochSecret>,
+    /// The features both ends understand (PROTOCOL §3.4).
+    pub features: u32,
+    /// This shard's sending lane.
+    pub lane: u8,
+    /// The peer's index that this lane sends to.
+    pub peer_index: Index,
+    /// Where the peer is, if that is known before it was heard (a client knows its gateway).
+    pub endpoint: Option<Endpoint>,
+    /// What this shard receives in the epoch; empty if it owns no index of it.
+    pub receive: Vec<ReceiveSpec>,
+    /// Sealing is refused from this time on.
+    pub reject_at: Time,
+}
+
+/// An order to one shard's data plane.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// A session begins; it has no keys yet.
+    Open(SessionSpec),
+    /// Keys of a new epoch. The shard can open with them from now on, and seals with them once it knows the endpoint.
+    Install(Box<EpochSpec>),
+    /// The peer's lane that this shard sends to was heard at `endpoint` in `epoch`: seal with that epoch from now on,
+    /// unless a later one is in use already.
+    Reach {
+        /// The session.
+        slot: Slot,
+        /// The epoch in which the peer was heard.
+        epoch: u32,
+        /// The peer's lane that was heard; of interest to the shards that send to it.
+        lane: u8,
+        /// Where it is.
+        endpoint: Endpoint,
+    },
+    /// Send a probe of `size` bytes of plaintext (at least 4).
+    Probe {
+        /// The session.
+        slot: Slot,
+        /// Number that the reply repeats.
+        id: u16,
+        /// Length of the plaintext in bytes.
+        size: u16,
+    },
+    /// Send an empty datagram.
+    Keepalive(Slot),
+    /// Erase one epoch's keys.
+    Retire {
+        /// The session.
+        slot: Slot,
+        /// Which epoch.
+        epoch: u32,
+    },
+    /// The session is over: erase all its keys and forget it.
+    Close(Slot),
+    /// A new policy holds for all packets from now on.
+    Policy(Arc<Policy>),
+}
+
+/// What a data plane saw that the control plane must know. Bounded: each kind is reported once per cause, not per packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A lane of the peer was heard for the first time in an epoch, or at a new endpoint with its newest counter.
+    Heard {
+        /// The session.
+        slot: Slot,
+        /// The epoch of the datagram.
+        epoch: u32,
+        /// The peer's lane.
+        lane: u8,
+        /// Where the datagram came from.
+        endpoint: Endpoint,
+    },
+    /// The reply to a probe that this shard sent.
+    ProbeReply {
+        /// The session.
+        slot: Slot,
+        /// The peer's lane that it came on.
+        lane: u8,
+        /// The probe's number.
+        id: u16,
+        /// Length of the probe's plaintext as the peer received it, in bytes.
+        size: u16,
+    },
+    /// A packet is to be sent and no epoch can seal it.
+    EpochWanted {
+        /// The session.
+        slot: Slot,
+    },
+    /// So many datagrams went over one lane that the epoch should be replaced.
+    RekeyDue {
+        /// The session.
+        slot: Slot,
+        /// The epoch.
+        epoch: u32,
+    },
+    /// So many forgeries were tried that the epoch must end now.
+    EpochSpent {
+        /// The session.
+        slot: Slot,
+        /// The epoch.
+        epoch: u32,
+    },
+}
+
+/// What one shard knows of a session's traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Authentic datagrams received.
+    pub rx_datagrams: u64,
+    /// Inner packets received, accepted or forwarded.
+    pub rx_packets: u64,
+    /// Bytes of these inner packets.
+    pub rx_bytes: u64,
+    /// Inner packets sealed for the peer.
+    pub tx_packets: u64,
+    /// Bytes of these inner packets.
+    pub tx_bytes: u64,
+    /// When anything authentic came last.
+    pub last_rx: Time,
+    /// When an inner packet (no keepalive, no probe) came last.
+    pub last_rx_packet: Time,
+    /// When anything was sealed last.
+    pub last_tx: Time,
+    /// When an inner packet was sealed last.
+    pub last_tx_packet: Time,
+}
+
+impl Activity {
+    /// The activity of a session over several shards together.
+    #[must_use]
+    pub fn merge(self, other: Self) -> Self {
+        Self {
+            rx_datagrams: self.rx_datagrams + other.rx_datagrams,
+            rx_packets: self.rx_packets + other.rx_packets,
+            rx_bytes: self.rx_bytes + other.rx_bytes,
+            tx_packets: self.tx_packets + other.tx_packets,
+            tx_bytes: self.tx_bytes + other.tx_bytes,
+            last_rx: self.last_rx.max(other.last_rx),
+            last_rx_packet: self.last_rx_packet.max(other.last_rx_packet),
+            last_tx: self.last_tx.max(other.last_tx),
+            last_tx_packet: self.last_tx_packet.max(other.last_tx_packet),
+        }
+    }
+}

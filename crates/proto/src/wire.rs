@@ -1,0 +1,181 @@
+//! The outer header of a data datagram (PROTOCOL §7) and the doors of the port (PROTOCOL §2).
+//!
+//! Raw bytes stop here: what `parse` returns has been checked. Nothing in this module knows of keys or sessions.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes in front of the ciphertext; all of them are authenticated.
+pub const HEADER_LEN: usize = 16;
+/// The first byte of a data datagram.
+pub const DATA: u8 = 0x80;
+/// The largest payload of a UDP datagram over IPv4.
+pub const MAX_DATAGRAM: usize = 65_507;
+/// Lanes from a gateway at most, and so shards of a gateway.
+pub const MAX_GATEWAY_LANES: usize = 64;
+/// Lanes from a client at most.
+pub const MAX_CLIENT_LANES: usize = 16;
+
+/// Which part of the gateway a datagram is for (PROTOCOL §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// The control channel.
+    Quic,
+    /// A data datagram, or one of the types reserved beside it.
+    Data,
+    /// Nobody: to be dropped.
+    Closed,
+}
+
+impl Door {
+    /// Decides by the first byte alone.
+    #[must_use]
+    pub fn of(datagram: &[u8]) -> Self {
+        match datagram.first() {
+            Some(byte) if byte & 0x40 != 0 => Self::Quic,
+            Some(byte) if byte & 0x80 != 0 => Self::Data,
+            _ => Self::Closed,
+        }
+    }
+}
+
+/// A receiver index: which receiver, epoch and shard a datagram is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Index(pub u32);
+
+impl Index {
+    /// The gateway shard, of `shards`, that owns this index (PROTOCOL §7.1).
+    #[must_use]
+    pub const fn shard(self, shards: usize) -> usize {
+        (self.0 & 0xFF) as usize % shards
+    }
+}
+
+/// The header as it stands on the wire.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Layout {
+    kind: u8,
+    lane: u8,
+    reserved: U16,
+    index: U32,
+    counter: U64,
+}
+
+const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
+
+/// The checked header of a data datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The sender's lane.
+    pub lane: u8,
+    /// The receiver's index.
+    pub index: Index,
+    /// The datagram's number in its lane.
+    pub counter: u64,
+}
+
+/// Why bytes are not a data datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// Shorter than a header.
+    #[error("shorter than a data header")]
+    Truncated,
+    /// Not of type 0x80.
+    #[error("not a data datagram")]
+    Kind,
+    /// The reserved bytes are not zero.
+    #[error("reserved bytes are not zero")]
+    Reserved,
+}
+
+impl Header {
+    /// Reads the header in front of `datagram`.
+    ///
+    /// # Errors
+    /// If the bytes are too few, of another type, or use reserved bits.
+    #[inline]
+    pub fn parse(datagram: &[u8]) -> Result<Self, HeaderError> {
+        let (layout, _) = Layout::ref_from_prefix(datagram).map_err(|_| HeaderError::Truncated)?;
+        if layout.kind != DATA {
+            return Err(HeaderError::Kind);
+        }
+        if layout.reserved.get() != 0 {
+            return Err(HeaderError::Reserved);
+        }
+        Ok(Self { lane: layout.lane, index: Index(layout.index.get()), counter: layout.counter.get() })
+    }
+
+    /// The header's bytes.
+    #[inline]
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let layout = Layout {
+            kind: DATA,
+            lane: self.lane,
+            reserved: U16::ZERO,
+            index: U32::new(self.index.0),
+            counter: U64::new(self.counter),
+        };
+        zerocopy::transmute!(layout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn layout_is_the_published_one() {
+        let header = Header { lane: 3, index: Index(0x0403_0201), counter: 0x0807_0605_0403_0201 };
+        let bytes = [0x80, 3, 0, 0, 1, 2, 3, 4, 1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(header.to_bytes(), bytes);
+        assert_eq!(Header::parse(&bytes), Ok(header));
+        assert_eq!(header.index.shard(4), 1);
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_data_datagram() {
+        let good = Header { lane: 0, index: Index(7), counter: 0 }.to_bytes();
+        assert_eq!(Header::parse(&good[..15]), Err(HeaderError::Truncated));
+        for kind in [0x00, 0x04, 0x40, 0x81, 0xBF, 0xC0] {
+            let mut bad = good;
+            bad[0] = kind;
+            assert_eq!(Header::parse(&bad), Err(HeaderError::Kind));
+        }
+        for at in [2, 3] {
+            let mut bad = good;
+            bad[at] = 1;
+            assert_eq!(Header::parse(&bad), Err(HeaderError::Reserved));
+        }
+    }
+
+    #[test]
+    fn every_first_byte_has_its_door() {
+        for byte in 0..=255u8 {
+            let want = match byte {
+                0x40..=0x7F | 0xC0..=0xFF => Door::Quic,
+                0x80..=0xBF => Door::Data,
+                _ => Door::Closed,
+            };
+            assert_eq!(Door::of(&[byte]), want);
+        }
+        assert_eq!(Door::of(&[]), Door::Closed);
+    }
+
+    proptest! {
+        #[test]
+        fn parse_undoes_to_bytes(lane: u8, index: u32, counter: u64) {
+            let header = Header { lane, index: Index(index), counter };
+            prop_assert_eq!(Header::parse(&header.to_bytes()), Ok(header));
+        }
+
+        #[test]
+        fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(header) = Header::parse(&bytes) {
+                prop_assert_eq!(&header.to_bytes()[..], &bytes[..HEADER_LEN]);
+            }
+        }
+    }
+}
