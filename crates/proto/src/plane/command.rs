@@ -64,6 +64,8 @@ pub struct EpochSpec {
     pub lane: u8,
     /// The peer's index that this lane sends to.
     pub peer_index: Index,
+    /// The peer's lane that is heard from where `peer_index` is reached: [`Command::Reach`] of this lane moves the endpoint.
+    pub peer_lane: u8,
     /// Where the peer is, if that is known before it was heard (a client knows its gateway).
     pub endpoint: Option<Endpoint>,
     /// What this shard receives in the epoch; empty if it owns no index of it.
