@@ -5,5 +5,9 @@
 //! `docs/PROTOCOL.md` is the specification; modules cite its sections.
 #![forbid(unsafe_code)]
 
+pub mod checksum;
+pub mod packet;
+pub mod replay;
+pub mod route;
 pub mod time;
 pub mod wire;
