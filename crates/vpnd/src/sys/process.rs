@@ -1,0 +1,144 @@
+//! The process and its threads: cores, core dumps, privileges, the clock that runs through suspend.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::thread::{CapabilitySet, CpuSet};
+use rustix::time::ClockId;
+
+/// The cores that this process may run on, in ascending order; never empty.
+///
+/// # Errors
+/// What the kernel says.
+pub fn available_cores() -> io::Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
+}
+
+/// Pins the calling thread to one core, so that its caches, queue and interrupts stay together.
+///
+/// # Errors
+/// `EINVAL` when the machine or container has no such core.
+pub fn pin_current_thread(core: usize) -> io::Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Forbids core dumps and attaching by other programs of the same user, since memory holds keys.
+///
+/// # Errors
+/// What the kernel says; the daemon should refuse to go on.
+pub fn forbid_core_dumps() -> io::Result<()> {
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    Ok(())
+}
+
+/// A privilege that the daemon needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// Devices, addresses, routes, rules, firewall, marks.
+    NetAdmin,
+    /// Ports below 1024.
+    NetBindService,
+}
+
+impl Capability {
+    /// The kernel's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NetAdmin => "CAP_NET_ADMIN",
+            Self::NetBindService => "CAP_NET_BIND_SERVICE",
+        }
+    }
+
+    fn bit(self) -> CapabilitySet {
+        match self {
+            Self::NetAdmin => CapabilitySet::NET_ADMIN,
+            Self::NetBindService => CapabilitySet::NET_BIND_SERVICE,
+        }
+    }
+}
+
+/// A privilege is missing.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivilegeError {
+    /// This process does not have it.
+    #[error(
+        "vpnd needs {0}: run it as root, or grant it (systemd: AmbientCapabilities={0}; \
+         otherwise: setcap {0}+ep on the program)"
+    )]
+    Missing(&'static str),
+    /// The kernel did not say.
+    #[error("the process's capabilities can't be read: {0}")]
+    Unknown(#[source] io::Error),
+}
+
+/// Checks that the calling thread has `capability`, before anything is changed.
+///
+/// # Errors
+/// [`PrivilegeError`] with what to do.
+pub fn require(capability: Capability) -> Result<(), PrivilegeError> {
+    let sets = rustix::thread::capabilities(None).map_err(|errno| PrivilegeError::Unknown(errno.into()))?;
+    if sets.effective.contains(capability.bit()) {
+        Ok(())
+    } else {
+        Err(PrivilegeError::Missing(capability.name()))
+    }
+}
+
+/// Time since boot, suspend included: timers of sessions and keys go on while a laptop sleeps.
+pub fn boottime() -> Duration {
+    let now = rustix::time::clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_stays_on_its_core() {
+        let cores = available_cores().unwrap();
+        let core = *cores.last().unwrap();
+        std::thread::spawn(move || {
+            pin_current_thread(core).unwrap();
+            assert_eq!(available_cores().unwrap(), [core]);
+            assert_eq!(rustix::thread::sched_getcpu(), core);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(available_cores().unwrap(), cores, "the other threads are free");
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_refused() {
+        assert!(pin_current_thread(CpuSet::MAX_CPU - 1).is_err());
+        assert!(pin_current_thread(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_missing_privilege_is_named() {
+        std::thread::spawn(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::NET_ADMIN);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            let message = require(Capability::NetAdmin).unwrap_err().to_string();
+            assert!(message.contains("CAP_NET_ADMIN"), "{message}");
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn boot_time_never_runs_backwards() {
+        let before = boottime();
+        assert!(!before.is_zero());
+        assert!(boottime() >= before);
+    }
+}

@@ -1,0 +1,37 @@
+//! Network namespaces for tests that change the machine: each test gets its own and can't touch the host.
+
+use std::process::Command;
+
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// Runs `test` in a thread that has its own network and mount namespace, with loopback up. The namespaces, and
+/// all devices and mounts in them, are gone when the thread and its children have ended.
+///
+/// Without the privilege, says so loudly and returns; fails when the variable `CI` is set.
+pub(crate) fn in_namespace<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let thread = std::thread::spawn(move || {
+        // SAFETY: only namespaces of this new thread are unshared. The descriptor table stays shared, so no
+        // code here or elsewhere can see a descriptor change its meaning.
+        if let Err(errno) = unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS) } {
+            let message = format!("SKIPPED: this test needs root for network namespaces: {errno}");
+            assert!(std::env::var_os("CI").is_none(), "{message}");
+            eprintln!("{message}");
+            return None;
+        }
+        run("mount", &["--make-rprivate", "/"]);
+        run("ip", &["link", "set", "lo", "up"]);
+        Some(test())
+    });
+    match thread.join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Runs a program that must succeed and returns what it printed.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}

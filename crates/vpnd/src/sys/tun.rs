@@ -1,0 +1,305 @@
+//! A multi-queue TUN device with virtio-net headers, opened through `tun-rs`.
+//!
+//! A read gives one virtio-net header ([`VNET_HEADER_LEN`] bytes, little-endian) and one inner packet, which may
+//! be a super-packet of up to 64 KiB; a write takes the same. Nothing here splits, merges, copies or checksums.
+//!
+//! INVARIANT: the device is created by this process, never joined: a second daemon that names the same device
+//! is refused, because the kernel would otherwise hand it a share of the first one's packets.
+//! The device goes away with its last queue, so a killed daemon leaves no link behind.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::ioctl::{self, opcode};
+use tun_rs::{DeviceBuilder, SyncDevice};
+
+/// Length of the virtio-net header before each packet read from or written to a queue (virtio 1.2, 5.1.6.1,
+/// without the `num_buffers` field).
+pub const VNET_HEADER_LEN: usize = 10;
+
+/// Bytes that hold any read from a queue: the header and the largest IP packet.
+pub const MAX_READ_LEN: usize = VNET_HEADER_LEN + 65_535;
+
+/// Transmit queue length that the daemon asks for. The kernel's 500 overflows under a burst of many streams,
+/// and each packet lost there makes TCP send smaller super-packets.
+pub const DEFAULT_TX_QUEUE_LEN: u32 = 2000;
+
+/// The most queues that the kernel gives one device (`MAX_TAP_QUEUES` in `drivers/net/tun.c`).
+pub const MAX_QUEUES: usize = 256;
+
+const TUN_CHARACTER_DEVICE: &str = "/dev/net/tun";
+const TUNSETOFFLOAD: ioctl::Opcode = opcode::write::<u32>(b'T', 208);
+const TUNSETVNETHDRSZ: ioctl::Opcode = opcode::write::<i32>(b'T', 216);
+const TUNSETVNETLE: ioctl::Opcode = opcode::write::<i32>(b'T', 220);
+
+/// Which offloads of a TUN device are wanted, or which the kernel gave.
+///
+/// An offload lets the kernel hand over packets with that work undone: unfinished checksums and super-packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TunOffloads {
+    /// Packets may come with a partial checksum (`TUN_F_CSUM`); all others need it.
+    pub checksum: bool,
+    /// TCP super-packets over IPv4 (`TUN_F_TSO4`).
+    pub tso4: bool,
+    /// TCP super-packets over IPv6 (`TUN_F_TSO6`).
+    pub tso6: bool,
+    /// TCP super-packets may carry the CWR flag (`TUN_F_TSO_ECN`).
+    pub tso_ecn: bool,
+    /// UDP super-packets, IPv4 and IPv6 (`TUN_F_USO4` and `TUN_F_USO6`, which Linux gives only together; 6.2).
+    pub uso: bool,
+}
+
+impl TunOffloads {
+    /// Everything the kernel may have.
+    pub const ALL: Self = Self { checksum: true, tso4: true, tso6: true, tso_ecn: true, uso: true };
+    /// Ordinary packets with full checksums only.
+    pub const NONE: Self = Self { checksum: false, tso4: false, tso6: false, tso_ecn: false, uso: false };
+
+    /// The request without the combinations that the kernel refuses for a missing base.
+    fn consistent(self) -> Self {
+        let checksum = self.checksum;
+        let (tso4, tso6) = (checksum && self.tso4, checksum && self.tso6);
+        Self { checksum, tso4, tso6, tso_ecn: self.tso_ecn && (tso4 || tso6), uso: checksum && self.uso }
+    }
+
+    /// The `TUN_F_*` bits of `TUNSETOFFLOAD`.
+    fn bits(self) -> u32 {
+        let flags = [
+            (self.checksum, libc::TUN_F_CSUM),
+            (self.tso4, libc::TUN_F_TSO4),
+            (self.tso6, libc::TUN_F_TSO6),
+            (self.tso_ecn, libc::TUN_F_TSO_ECN),
+            (self.uso, libc::TUN_F_USO4 | libc::TUN_F_USO6),
+        ];
+        flags.iter().filter(|(on, _)| *on).map(|(_, bit)| *bit).sum()
+    }
+
+    /// The next smaller request after the kernel refused this one: the newest feature goes first.
+    fn weaker(self) -> Option<Self> {
+        let next = match self {
+            Self { uso: true, .. } => Self { uso: false, ..self },
+            Self { tso_ecn: true, .. } => Self { tso_ecn: false, ..self },
+            Self { tso6: true, .. } => Self { tso6: false, ..self },
+            Self { tso4: true, .. } => Self { tso4: false, ..self },
+            Self { checksum: true, .. } => Self { checksum: false, ..self },
+            Self { .. } => return None,
+        };
+        Some(next)
+    }
+}
+
+/// What device to make.
+#[derive(Debug, Clone)]
+pub struct TunSpec {
+    /// Interface name, at most 15 bytes; a `%d` in it is filled in by the kernel (`vpnd%d`).
+    pub name: String,
+    /// Largest inner packet, bytes.
+    pub mtu: u16,
+    /// Number of queues, one for each shard: 1 to [`MAX_QUEUES`].
+    pub queues: usize,
+    /// Length of the device's transmit queue, packets.
+    pub tx_queue_len: u32,
+    /// The offloads to ask for; what the kernel refuses is left out.
+    pub offloads: TunOffloads,
+}
+
+/// Why a TUN device could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TunError {
+    /// The name cannot name an interface.
+    #[error("`{0}` is no interface name: use 1 to 15 bytes without `/`, `:` and white space")]
+    BadName(String),
+    /// Zero queues or more than the kernel has.
+    #[error("a TUN device has 1 to {MAX_QUEUES} queues, not {0}: set the number of shards accordingly")]
+    BadQueueCount(usize),
+    /// Another interface has the name.
+    #[error("the interface {0} exists already: stop the program that owns it or choose another name")]
+    NameInUse(String),
+    /// The kernel has no TUN driver, or the container hides it.
+    #[error(
+        "{TUN_CHARACTER_DEVICE} is missing: load the driver (`modprobe tun`); in a container, pass the device \
+         in (`--device {TUN_CHARACTER_DEVICE}`)"
+    )]
+    NoDriver,
+    /// CAP_NET_ADMIN is missing.
+    #[error(
+        "no permission to make a TUN device: run as root or with CAP_NET_ADMIN (systemd: \
+         AmbientCapabilities=CAP_NET_ADMIN; container: --cap-add NET_ADMIN)"
+    )]
+    NoPermission,
+    /// Another failure of the operating system.
+    #[error("{step} of TUN device {name} failed: {source}")]
+    Os {
+        /// Name of the device.
+        name: String,
+        /// What was being done.
+        step: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// An open TUN device that has all its queues.
+pub struct Tun {
+    name: String,
+    index: u32,
+    offloads: TunOffloads,
+    queues: Vec<TunQueue>,
+}
+
+impl Tun {
+    /// Makes the device, sets MTU and queue length, opens its queues and agrees on offloads. The link stays down.
+    ///
+    /// # Errors
+    /// [`TunError`]; nothing remains of the device then.
+    pub fn open(spec: &TunSpec) -> Result<Self, TunError> {
+        check(spec)?;
+        let failed = |step| move |source| classify(&spec.name, step, source);
+        let first = DeviceBuilder::new()
+            .name(spec.name.clone())
+            .mtu(spec.mtu)
+            .enable(false)
+            .with(|options| {
+                options.offload(true).multi_queue(true).tx_queue_len(spec.tx_queue_len);
+            })
+            .build_sync()
+            .map_err(failed("creation"))?;
+        let name = first.name().map_err(failed("naming"))?;
+        let index = first.if_index().map_err(failed("naming"))?;
+        let mut queues = vec![TunQueue { device: first }];
+        for _ in 1..spec.queues {
+            let device = queues[0].device.try_clone().map_err(failed("opening another queue"))?;
+            queues.push(TunQueue { device });
+        }
+        for queue in &queues {
+            queue.prepare().map_err(failed("setting up a queue"))?;
+        }
+        let offloads = queues[0].negotiate(spec.offloads.consistent()).map_err(failed("setting offloads"))?;
+        Ok(Self { name, index, offloads, queues })
+    }
+
+    /// The interface's name as the kernel gave it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The interface's index.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The offloads that are in force.
+    pub fn offloads(&self) -> TunOffloads {
+        self.offloads
+    }
+
+    /// Takes the queues, one for each shard. The device lives as long as any of them.
+    pub fn into_queues(self) -> Vec<TunQueue> {
+        self.queues
+    }
+}
+
+/// One queue of a TUN device: non-blocking, for one shard.
+pub struct TunQueue {
+    device: SyncDevice,
+}
+
+impl TunQueue {
+    /// Reads one virtio-net header and packet into `buf`, which should have [`MAX_READ_LEN`] bytes: the kernel
+    /// cuts a longer packet without a word.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is none; `EIO` while the link is down; `EBADFD` once it is gone.
+    pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| rustix::io::read(&self.device, &mut *buf))?)
+    }
+
+    /// Writes one virtio-net header and packet gathered from `parts` (at most 1024 of them).
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] never in practice; `EINVAL` when the kernel finds fault with the header or
+    /// packet (a reason to stop sending super-packets); `EIO` while the link is down.
+    pub fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| rustix::io::writev(&self.device, parts))?)
+    }
+
+    /// Makes the queue non-blocking and fixes size and byte order of its packet headers.
+    fn prepare(&self) -> io::Result<()> {
+        self.device.set_nonblocking(true)?;
+        self.set_int::<TUNSETVNETHDRSZ>(VNET_HEADER_LEN as i32)?;
+        self.set_int::<TUNSETVNETLE>(1)
+    }
+
+    fn set_int<const OPCODE: ioctl::Opcode>(&self, value: i32) -> io::Result<()> {
+        // SAFETY: this is instantiated for TUNSETVNETHDRSZ and TUNSETVNETLE only; both read one `int` through
+        // the pointer that `Setter` passes and keep nothing of it.
+        unsafe { ioctl::ioctl(&self.device, ioctl::Setter::<OPCODE, i32>::new(value))? };
+        Ok(())
+    }
+
+    /// Sets the best offloads that the kernel takes, starting at `wanted`. They hold for the whole device.
+    fn negotiate(&self, wanted: TunOffloads) -> io::Result<TunOffloads> {
+        let mut attempt = wanted;
+        loop {
+            match self.set_offloads(attempt) {
+                Ok(()) => return Ok(attempt),
+                Err(Errno::INVAL) => attempt = attempt.weaker().ok_or(Errno::INVAL)?,
+                Err(other) => return Err(other.into()),
+            }
+        }
+    }
+
+    fn set_offloads(&self, offloads: TunOffloads) -> Result<(), Errno> {
+        let bits = offloads.bits() as usize;
+        // SAFETY: TUNSETOFFLOAD takes its bits by value in the argument and touches no memory of ours.
+        unsafe { ioctl::ioctl(&self.device, ioctl::IntegerSetter::<TUNSETOFFLOAD>::new_usize(bits)) }
+    }
+}
+
+impl AsFd for TunQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}
+
+impl AsRawFd for TunQueue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.device.as_raw_fd()
+    }
+}
+
+/// Refuses what would fail half-way or do harm, before anything is changed.
+fn check(spec: &TunSpec) -> Result<(), TunError> {
+    let name = spec.name.as_str();
+    let usable = |c: char| !c.is_whitespace() && !c.is_control() && c != '/' && c != ':';
+    if name.is_empty() || name.len() > 15 || name == "." || name == ".." || !name.chars().all(usable) {
+        return Err(TunError::BadName(name.to_owned()));
+    }
+    if !(1..=MAX_QUEUES).contains(&spec.queues) {
+        return Err(TunError::BadQueueCount(spec.queues));
+    }
+    if !Path::new(TUN_CHARACTER_DEVICE).exists() {
+        return Err(TunError::NoDriver);
+    }
+    // The kernel would attach a queue to an existing multi-queue device instead of refusing.
+    let probe = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)
+        .map_err(|errno| classify(name, "checking the name", errno.into()))?;
+    match rustix::net::netdevice::name_to_index(&probe, name) {
+        Ok(_) => Err(TunError::NameInUse(name.to_owned())),
+        Err(_) => Ok(()),
+    }
+}
+
+fn classify(name: &str, step: &'static str, source: io::Error) -> TunError {
+    match Errno::from_io_error(&source) {
+        Some(Errno::PERM | Errno::ACCESS) => TunError::NoPermission,
+        Some(Errno::NODEV | Errno::NXIO | Errno::NOENT) => TunError::NoDriver,
+        Some(Errno::BUSY | Errno::EXIST) => TunError::NameInUse(name.to_owned()),
+        _ => TunError::Os { name: name.to_owned(), step, source },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! A device in a namespace of its own, with `ip` as the other side.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use super::*;
+use crate::sys::testing::{in_namespace, run};
+use crate::sys::udp::{SendOutcome, ShardSocket, SocketOptions, Transmit};
+
+const NEEDS_CSUM: u8 = 1;
+const GSO_UDP_L4: u8 = 5;
+
+fn spec(name: &str) -> TunSpec {
+    TunSpec {
+        name: name.to_owned(),
+        mtu: 1400,
+        queues: 2,
+        tx_queue_len: DEFAULT_TX_QUEUE_LEN,
+        offloads: TunOffloads::ALL,
+    }
+}
+
+fn up(tun: &Tun) {
+    // No IPv6, so that nothing but the test's packets appears.
+    run("sysctl", &["-qw", &format!("net.ipv6.conf.{}.disable_ipv6=1", tun.name())]);
+    run("ip", &["addr", "add", "10.9.0.1/24", "dev", tun.name()]);
+    run("ip", &["link", "set", tun.name(), "up"]);
+}
+
+/// The next packet from any queue.
+fn read_any(queues: &[TunQueue]) -> Vec<u8> {
+    let mut buffer = vec![0; MAX_READ_LEN];
+    for _ in 0..2000 {
+        for queue in queues {
+            match queue.try_read(&mut buffer) {
+                Ok(len) => return buffer[..len].to_vec(),
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("no packet came");
+}
+
+#[test]
+fn a_device_is_as_specified() {
+    in_namespace(|| {
+        let tun = Tun::open(&spec("vpt%d")).unwrap();
+        assert_eq!(tun.name(), "vpt0");
+        let link = run("ip", &["-d", "-j", "link", "show", tun.name()]);
+        for part in [r#""mtu":1400"#, r#""txqlen":2000"#, r#""multi_queue":true"#, r#""vnet_hdr":true"#] {
+            assert!(link.contains(part), "{part} is missing in {link}");
+        }
+        assert!(link.contains(&format!(r#""ifindex":{}"#, tun.index())), "{link}");
+        assert!(!link.contains(r#""UP""#), "the link waits for its addresses: {link}");
+        assert_eq!(tun.into_queues().len(), 2);
+        let deadline = std::time::Instant::now() + Duration::from_secs(2);
+        while run("ip", &["-j", "link"]).contains("vpt0") {
+            assert!(std::time::Instant::now() < deadline, "the device outlived its queues");
+        }
+    });
+}
+
+#[test]
+fn packets_pass_both_ways_untouched() {
+    in_namespace(|| {
+        let tun = Tun::open(&spec("vpt0")).unwrap();
+        assert!(tun.offloads().checksum && tun.offloads().tso4, "{:?}", tun.offloads());
+        up(&tun);
+        let queues = tun.into_queues();
+        let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        socket.send_to(b"hello, tunnel", "10.9.0.2:4444").unwrap();
+        let mut packet = read_any(&queues);
+        assert_eq!(packet[0] & NEEDS_CSUM, NEEDS_CSUM, "the kernel left the checksum to us");
+        assert_eq!(u16::from_le_bytes([packet[6], packet[7]]), 20, "checksum starts after the IPv4 header");
+        assert!(packet.ends_with(b"hello, tunnel"));
+        // Swapping both ends keeps the partial checksum right, so the same header sends it back.
+        let ip = VNET_HEADER_LEN;
+        for i in 0..4 {
+            packet.swap(ip + 12 + i, ip + 16 + i);
+        }
+        packet.swap(ip + 20, ip + 22);
+        packet.swap(ip + 21, ip + 23);
+        let (header, rest) = packet.split_at(VNET_HEADER_LEN);
+        let (front, back) = rest.split_at(30);
+        let parts = [IoSlice::new(header), IoSlice::new(front), IoSlice::new(back)];
+        assert_eq!(queues[1].try_write_vectored(&parts).unwrap(), packet.len());
+        let mut answer = [0; 64];
+        let (len, from) = socket.recv_from(&mut answer).unwrap();
+        assert_eq!((&answer[..len], from), (&b"hello, tunnel"[..], "10.9.0.2:4444".parse().unwrap()));
+    });
+}
+
+/// Sends five datagrams as one batch into the device and returns the lengths and offload kinds of what comes out.
+fn batch_comes_out_as(offloads: TunOffloads) -> Vec<(usize, u8)> {
+    let tun = Tun::open(&TunSpec { offloads, ..spec("vpt0") }).unwrap();
+    assert_eq!(tun.offloads(), offloads);
+    up(&tun);
+    let queues = tun.into_queues();
+    let sender = ShardSocket::bind("10.9.0.1:0".parse().unwrap(), &SocketOptions::default()).unwrap();
+    let batch = Transmit {
+        destination: "10.9.0.2:4444".parse().unwrap(),
+        ecn: None,
+        contents: &[5; 5000],
+        segment_size: Some(1000),
+        src_ip: None,
+    };
+    assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
+    let mut got = Vec::new();
+    while got.iter().map(|(len, _)| len - VNET_HEADER_LEN - 28).sum::<usize>() < 5000 {
+        let packet = read_any(&queues);
+        got.push((packet.len(), packet[1]));
+    }
+    got
+}
+
+#[test]
+fn super_packets_come_whole() {
+    in_namespace(|| {
+        let got = batch_comes_out_as(TunOffloads::ALL);
+        assert_eq!(got, [(VNET_HEADER_LEN + 28 + 5000, GSO_UDP_L4)]);
+    });
+}
+
+#[test]
+fn offloads_can_be_switched_off() {
+    in_namespace(|| {
+        let got = batch_comes_out_as(TunOffloads { uso: false, ..TunOffloads::ALL });
+        assert_eq!(got, [(VNET_HEADER_LEN + 28 + 1000, 0); 5]);
+    });
+    in_namespace(|| {
+        let got = batch_comes_out_as(TunOffloads::NONE);
+        assert_eq!(got, [(VNET_HEADER_LEN + 28 + 1000, 0); 5]);
+    });
+}
+
+#[test]
+fn a_refused_request_gets_weaker_until_nothing_is_left() {
+    let mut steps = vec![TunOffloads::ALL];
+    while let Some(next) = steps.last().unwrap().weaker() {
+        assert!(next.bits() < steps.last().unwrap().bits());
+        assert_eq!(next, next.consistent(), "no step asks for what the kernel must refuse");
+        steps.push(next);
+    }
+    assert_eq!(steps.len(), 6);
+    assert_eq!(*steps.last().unwrap(), TunOffloads::NONE);
+    let baseless = TunOffloads { checksum: false, ..TunOffloads::ALL };
+    assert_eq!(baseless.consistent(), TunOffloads::NONE);
+}
+
+#[test]
+fn bad_requests_are_refused_before_anything_is_changed() {
+    for name in ["", "a/b", "a b", "sixteen-bytes-xx", "..", "a\n", "a:b"] {
+        assert!(matches!(Tun::open(&spec(name)), Err(TunError::BadName(_))), "{name:?}");
+    }
+    for queues in [0, MAX_QUEUES + 1] {
+        let bad = TunSpec { queues, ..spec("vpt0") };
+        assert!(matches!(Tun::open(&bad), Err(TunError::BadQueueCount(_))));
+    }
+}
+
+#[test]
+fn a_device_of_another_process_is_never_joined() {
+    in_namespace(|| {
+        let first = Tun::open(&spec("vpt0")).unwrap();
+        assert!(matches!(Tun::open(&spec("vpt0")), Err(TunError::NameInUse(_))));
+        drop(first);
+        // A program that another test is starting just now may hold a copy of the queues for a moment.
+        let deadline = std::time::Instant::now() + Duration::from_secs(2);
+        while let Err(error) = Tun::open(&spec("vpt0")) {
+            assert!(matches!(error, TunError::NameInUse(_)), "{error}");
+            assert!(std::time::Instant::now() < deadline, "the name never became free");
+        }
+    });
+}
+
+#[test]
+fn a_missing_privilege_is_named() {
+    in_namespace(|| {
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective.remove(rustix::thread::CapabilitySet::NET_ADMIN);
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let error = Tun::open(&spec("vpt0")).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+    });
+}
+
+#[test]
+fn a_link_that_is_down_takes_no_packets() {
+    in_namespace(|| {
+        let queues = Tun::open(&spec("vpt0")).unwrap().into_queues();
+        let mut packet = [0; VNET_HEADER_LEN + 20];
+        packet[VNET_HEADER_LEN] = 0x45;
+        let error = queues[0].try_write_vectored(&[IoSlice::new(&packet)]).unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
+    });
+}

@@ -1,0 +1,466 @@
+//! UDP sockets of the shards: batched, offloaded, non-blocking, over `quinn-udp`.
+//!
+//! A datagram that can't be sent is an ordinary event of a network: [`ShardSocket::try_send`] classifies it and
+//! never fails. Segmentation offload (UDP GSO) that the kernel or driver refuses is given up at run time, and
+//! the batch that found out is sent one datagram at a time; [`ShardSocket::offloads`] says so.
+//!
+//! INVARIANT: member 0 of a reuseport group is the QUIC socket, member `1 + s` is shard `s`. Closing a member
+//! would renumber the others, so all of them live as long as the daemon.
+
+use std::io::{self, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use quinn_udp::UdpSocketState;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, Socket, Type};
+
+pub use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit};
+
+use crate::sys::bpf;
+
+/// The most shards: a receiver index names its shard by one byte (`docs/PROTOCOL.md`, section 7.1).
+pub const MAX_SHARDS: usize = 256;
+
+/// The most bytes of one segmented send: what fits one IPv4 datagram, which the kernel builds before it cuts.
+pub const MAX_GSO_BYTES: usize = 65_535 - 20 - 8;
+
+/// Socket buffers that the daemon asks for, bytes: some milliseconds of 10 Gbit/s.
+pub const DEFAULT_BUFFER_BYTES: usize = 8 << 20;
+
+/// The shard that owns a receiver index among `shards` (`docs/PROTOCOL.md`, section 7.1).
+pub fn shard_of_index(index: u32, shards: usize) -> usize {
+    (index & 0xFF) as usize % shards
+}
+
+/// How to set up a socket.
+#[derive(Debug, Clone, Copy)]
+pub struct SocketOptions {
+    /// Receive buffer to ask for, bytes.
+    pub recv_buffer: usize,
+    /// Send buffer to ask for, bytes.
+    pub send_buffer: usize,
+    /// Let the kernel merge datagrams of one flow on receiving (UDP GRO).
+    pub gro: bool,
+    /// Let the kernel cut one long send into datagrams (UDP GSO).
+    pub gso: bool,
+    /// Mark of all packets of the socket, for policy routing (`SO_MARK`, needs CAP_NET_ADMIN).
+    pub mark: Option<u32>,
+}
+
+impl Default for SocketOptions {
+    fn default() -> Self {
+        Self {
+            recv_buffer: DEFAULT_BUFFER_BYTES,
+            send_buffer: DEFAULT_BUFFER_BYTES,
+            gro: true,
+            gso: true,
+            mark: None,
+        }
+    }
+}
+
+/// The state of a socket's offloads and buffers, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UdpOffloads {
+    /// Datagrams that one send may hold; 1 when segmentation offload is off.
+    pub gso_segments: usize,
+    /// Segmentation offload worked at the start and was given up because a send was refused.
+    pub gso_gave_up: bool,
+    /// Merged receiving is on.
+    pub gro: bool,
+    /// Receive buffer that the kernel gave, bytes.
+    pub recv_buffer: usize,
+    /// Send buffer that the kernel gave, bytes.
+    pub send_buffer: usize,
+    /// Datagrams might be fragmented because the kernel can't forbid it.
+    pub may_fragment: bool,
+}
+
+/// Why a datagram was dropped on sending. Each is one counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DropReason {
+    /// Longer than the path or interface takes (`EMSGSIZE`).
+    TooBig,
+    /// A queue or buffer of the kernel is full (`ENOBUFS`, `ENOMEM`).
+    NoBuffers,
+    /// The other end's port was closed some time ago (`ECONNREFUSED`).
+    Refused,
+    /// A firewall of this machine forbids it (`EPERM`, `EACCES`).
+    Filtered,
+    /// No route, or the network is down; from recent kernels also what [`Self::SourceGone`] says, for IPv4.
+    Unreachable,
+    /// The source address is no longer one of this machine: forget it and let the kernel choose.
+    SourceGone,
+    /// Anything else.
+    Other,
+}
+
+/// What became of a send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// All of it was handed to the kernel.
+    Sent,
+    /// The socket's buffer is full: wait until it is writable and send the rest.
+    WouldBlock {
+        /// Bytes from the start of the contents that have gone, a whole number of segments; 0 unless the batch
+        /// was sent one datagram at a time.
+        sent: usize,
+    },
+    /// All of it, or some of its datagrams, were dropped.
+    Dropped(DropReason),
+}
+
+/// Why a socket could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum UdpError {
+    /// Another program has the port.
+    #[error("UDP {0} is in use: stop the program that has it (`ss -ulnp`) or choose another port")]
+    AddressInUse(SocketAddr),
+    /// The address isn't this machine's.
+    #[error("{0} is no address of this machine: listen on one that `ip addr` shows, or on [::]")]
+    NoSuchAddress(SocketAddr),
+    /// A privilege is missing, for a port below 1024 or a mark.
+    #[error("{step} for UDP {address} is not permitted: run as root or with {capability}")]
+    NoPermission {
+        /// The address of the socket.
+        address: SocketAddr,
+        /// What was being done.
+        step: &'static str,
+        /// The capability that allows it.
+        capability: &'static str,
+    },
+    /// More shards than a receiver index can name, or none.
+    #[error("a port has 1 to {MAX_SHARDS} shards, not {0}")]
+    BadShardCount(usize),
+    /// Another failure of the operating system.
+    #[error("{step} for UDP {address} failed: {source}")]
+    Os {
+        /// The address of the socket.
+        address: SocketAddr,
+        /// What was being done.
+        step: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// The sockets of one port.
+pub struct ReuseportGroup {
+    /// Member 0: everything that is not a data datagram.
+    pub quic: std::net::UdpSocket,
+    /// Members 1 and up, one for each shard.
+    pub shards: Vec<ShardSocket>,
+    /// Why the kernel spreads datagrams by a hash of their addresses instead of by the steering program; `None`
+    /// when the program is in force.
+    pub steering_refused: Option<io::Error>,
+}
+
+/// Binds `address` for QUIC and `shards` shards, in this order, and attaches the steering program.
+///
+/// An IPv6 address without zone takes IPv4 too if it is `::`; where the machine has no IPv6, `::` means
+/// `0.0.0.0`. The first member is bound before it shares its port, so a port in use is refused even if its
+/// owner would share it.
+///
+/// # Errors
+/// [`UdpError`]; no socket remains open then.
+pub fn bind_reuseport_group(
+    address: SocketAddr,
+    shards: usize,
+    options: &SocketOptions,
+) -> Result<ReuseportGroup, UdpError> {
+    if !(1..=MAX_SHARDS).contains(&shards) {
+        return Err(UdpError::BadShardCount(shards));
+    }
+    let (first, address) = open_preferring_v6(address)?;
+    bind(&first, address)?;
+    let failed = |step| move |source| classify_setup(address, step, source);
+    let bound = first.local_addr().map_err(failed("reading the address"))?;
+    let address = bound.as_socket().ok_or_else(|| {
+        failed("reading the address")(io::Error::other("the kernel names no internet address"))
+    })?;
+    configure(&first, address, options)?;
+    first.set_reuse_port(true).map_err(failed("sharing the port"))?;
+    let mut members = Vec::with_capacity(shards);
+    for _ in 0..shards {
+        let socket = open(address)?;
+        socket.set_reuse_port(true).map_err(failed("sharing the port"))?;
+        bind(&socket, address)?;
+        members.push(ShardSocket::new(socket, address, options)?);
+    }
+    let steering_refused = bpf::attach(&first, shards).err();
+    Ok(ReuseportGroup { quic: first.into(), shards: members, steering_refused })
+}
+
+/// A shard's UDP socket.
+pub struct ShardSocket {
+    socket: Socket,
+    /// Replaced when a refused send proves to be no fault of the offload: the state can only ever lose features.
+    state: RwLock<UdpSocketState>,
+    gso: bool,
+    gso_gave_up: AtomicBool,
+    gro: bool,
+}
+
+impl ShardSocket {
+    /// Binds a socket of its own, as each shard of a client has (`docs/PROTOCOL.md`, section 2).
+    ///
+    /// # Errors
+    /// [`UdpError`].
+    pub fn bind(address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {
+        let (socket, address) = open_preferring_v6(address)?;
+        bind(&socket, address)?;
+        Self::new(socket, address, options)
+    }
+
+    fn new(socket: Socket, address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {
+        let failed = |source| classify_setup(address, "setting up", source);
+        configure(&socket, address, options)?;
+        let state = UdpSocketState::new((&socket).into()).map_err(failed)?;
+        // A kernel before 5.0 has no merging to switch off.
+        let gro = state.gro_segments() > 1 && options.gro;
+        if state.gro_segments() > 1 && !options.gro {
+            set_gro(&socket, false).map_err(failed)?;
+        }
+        Ok(Self {
+            socket,
+            state: RwLock::new(state),
+            gso: options.gso,
+            gso_gave_up: AtomicBool::new(false),
+            gro,
+        })
+    }
+
+    /// The address that the socket is bound to.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let address = self.socket.local_addr()?;
+        address.as_socket().ok_or_else(|| io::Error::other("the kernel names no internet address"))
+    }
+
+    /// How many datagrams one [`Transmit`] may hold at best; 1 when segmentation offload is off. More are sent
+    /// all the same, one at a time. The bytes of a batch are limited by [`MAX_GSO_BYTES`].
+    pub fn max_gso_segments(&self) -> usize {
+        let in_use = self.gso && !self.gso_gave_up.load(Ordering::Relaxed);
+        if in_use { self.state().max_gso_segments() } else { 1 }
+    }
+
+    /// Offloads and buffers as they are now.
+    pub fn offloads(&self) -> UdpOffloads {
+        UdpOffloads {
+            gso_segments: self.max_gso_segments(),
+            gso_gave_up: self.gso_gave_up.load(Ordering::Relaxed),
+            gro: self.gro,
+            recv_buffer: self.socket.recv_buffer_size().unwrap_or(0),
+            send_buffer: self.socket.send_buffer_size().unwrap_or(0),
+            may_fragment: self.state().may_fragment(),
+        }
+    }
+
+    /// Hands a datagram, or a batch of `segment_size` each and a shorter last one, to the kernel.
+    pub fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
+        let Some(segment) = transmit.segment_size.filter(|size| *size < transmit.contents.len()) else {
+            return self.send_one(transmit);
+        };
+        if self.max_gso_segments() == 1 {
+            return self.send_one_by_one(transmit, segment).outcome;
+        }
+        // The guard must not outlive the call: finding the offload broken replaces the state.
+        let result = self.state().try_send((&self.socket).into(), transmit);
+        match result {
+            Ok(()) => SendOutcome::Sent,
+            Err(error) if is_offload_refusal(&error) => self.without_offload(transmit, segment),
+            Err(error) => classify_send(&error, transmit),
+        }
+    }
+
+    /// Receives up to [`BATCH_SIZE`] buffers; each may hold several datagrams of `stride` bytes (see
+    /// [`RecvMeta`]), so it should have 64 KiB when merging is on. A buffer that is too short cuts its datagram.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is nothing; other kinds are for the counters only.
+    pub fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
+        let count = bufs.len().min(meta.len());
+        self.state().recv((&self.socket).into(), &mut bufs[..count], meta)
+    }
+
+    fn send_one(&self, transmit: &Transmit<'_>) -> SendOutcome {
+        let result = self.state().try_send((&self.socket).into(), transmit);
+        let Err(error) = result else { return SendOutcome::Sent };
+        if is_offload_refusal(&error) {
+            // No offload was used, so none is to blame, but the state has switched it off.
+            self.renew_state();
+        }
+        classify_send(&error, transmit)
+    }
+
+    /// Sends each segment by itself.
+    fn send_one_by_one(&self, batch: &Transmit<'_>, segment: usize) -> OneByOne {
+        let mut result = OneByOne { outcome: SendOutcome::Sent, delivered: 0 };
+        let mut done = 0;
+        for contents in batch.contents.chunks(segment.max(1)) {
+            let single = Transmit { contents, segment_size: None, ..batch.clone() };
+            match self.send_one(&single) {
+                SendOutcome::Sent => result.delivered += 1,
+                SendOutcome::WouldBlock { .. } => {
+                    result.outcome = SendOutcome::WouldBlock { sent: done };
+                    break;
+                }
+                dropped @ SendOutcome::Dropped(_) => result.outcome = dropped,
+            }
+            done += contents.len();
+        }
+        result
+    }
+
+    /// After a refused batch: sends its segments singly and learns from that whether the offload is to blame.
+    /// A segment above the interface's MTU or a source address that is gone are refused in the same way as a
+    /// driver without offload, but then no single datagram passes either.
+    fn without_offload(&self, batch: &Transmit<'_>, segment: usize) -> SendOutcome {
+        let singles = self.send_one_by_one(batch, segment);
+        if singles.delivered == 0 {
+            self.renew_state();
+        } else if !self.gso_gave_up.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the kernel refused UDP segmentation offload; sending without it from now on");
+        }
+        singles.outcome
+    }
+
+    /// Starts again with all features that the kernel has.
+    fn renew_state(&self) {
+        // Renewal only repeats what succeeded at the start; should it fail now, the old state still works.
+        if let Ok(fresh) = UdpSocketState::new((&self.socket).into()) {
+            *self.state.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        }
+        if !self.gro {
+            let _ = set_gro(&self.socket, false);
+        }
+    }
+
+    fn state(&self) -> std::sync::RwLockReadGuard<'_, UdpSocketState> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What sending a batch one datagram at a time came to.
+struct OneByOne {
+    outcome: SendOutcome,
+    delivered: usize,
+}
+
+impl AsFd for ShardSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for ShardSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// The answers of a kernel or driver that can't segment, among others.
+fn is_offload_refusal(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL))
+}
+
+fn classify_send(error: &io::Error, transmit: &Transmit<'_>) -> SendOutcome {
+    let reason = match Errno::from_io_error(error) {
+        Some(Errno::AGAIN) => return SendOutcome::WouldBlock { sent: 0 },
+        Some(Errno::MSGSIZE) => DropReason::TooBig,
+        Some(Errno::NOBUFS | Errno::NOMEM) => DropReason::NoBuffers,
+        Some(Errno::CONNREFUSED) => DropReason::Refused,
+        Some(Errno::PERM | Errno::ACCESS) => DropReason::Filtered,
+        Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::HOSTDOWN) => {
+            DropReason::Unreachable
+        }
+        Some(Errno::INVAL | Errno::ADDRNOTAVAIL) if transmit.src_ip.is_some() => DropReason::SourceGone,
+        _ => DropReason::Other,
+    };
+    SendOutcome::Dropped(reason)
+}
+
+/// Opens a socket for `address`; `::` becomes `0.0.0.0` on a machine without IPv6.
+fn open_preferring_v6(address: SocketAddr) -> Result<(Socket, SocketAddr), UdpError> {
+    match open(address) {
+        Err(UdpError::Os { source, .. })
+            if address.is_ipv6()
+                && address.ip().is_unspecified()
+                && Errno::from_io_error(&source) == Some(Errno::AFNOSUPPORT) =>
+        {
+            let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+            Ok((open(address)?, address))
+        }
+        opened => Ok((opened?, address)),
+    }
+}
+
+fn open(address: SocketAddr) -> Result<Socket, UdpError> {
+    let failed = |source| classify_setup(address, "opening a socket", source);
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking(), Some(Protocol::UDP))
+        .map_err(failed)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified()).map_err(failed)?;
+    }
+    Ok(socket)
+}
+
+fn bind(socket: &Socket, address: SocketAddr) -> Result<(), UdpError> {
+    socket.bind(&address.into()).map_err(|source| classify_setup(address, "binding", source))
+}
+
+/// Sets buffers, mark and path MTU discovery, which QUIC's socket needs as well as the shards'.
+fn configure(socket: &Socket, address: SocketAddr, options: &SocketOptions) -> Result<(), UdpError> {
+    if let Some(mark) = options.mark {
+        socket.set_mark(mark).map_err(|source| classify_setup(address, "marking packets", source))?;
+    }
+    let buffers = enlarge_buffers(socket, options);
+    buffers.map_err(|source| classify_setup(address, "sizing the buffers", source))
+}
+
+/// Asks for buffers above the system's limit first, which CAP_NET_ADMIN allows, else for what the limit gives.
+fn enlarge_buffers(socket: &Socket, options: &SocketOptions) -> io::Result<()> {
+    if sockopt::set_socket_recv_buffer_size_force(socket, options.recv_buffer).is_err() {
+        socket.set_recv_buffer_size(options.recv_buffer)?;
+    }
+    if sockopt::set_socket_send_buffer_size_force(socket, options.send_buffer).is_err() {
+        socket.set_send_buffer_size(options.send_buffer)?;
+    }
+    Ok(())
+}
+
+fn set_gro(socket: &Socket, on: bool) -> io::Result<()> {
+    let value = libc::c_int::from(on);
+    // SAFETY: UDP_GRO reads one `int` of the given size during the call and keeps no pointer to it.
+    let status = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_GRO,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn classify_setup(address: SocketAddr, step: &'static str, source: io::Error) -> UdpError {
+    match Errno::from_io_error(&source) {
+        Some(Errno::ADDRINUSE) => UdpError::AddressInUse(address),
+        Some(Errno::ADDRNOTAVAIL) => UdpError::NoSuchAddress(address),
+        Some(Errno::PERM | Errno::ACCESS) => {
+            let capability = if step == "binding" { "CAP_NET_BIND_SERVICE" } else { "CAP_NET_ADMIN" };
+            UdpError::NoPermission { address, step, capability }
+        }
+        _ => UdpError::Os { address, step, source },
+    }
+}
+
+#[cfg(test)]
+mod tests;

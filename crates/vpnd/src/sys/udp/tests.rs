@@ -1,0 +1,234 @@
+//! Sockets over loopback.
+
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
+use super::*;
+
+fn options() -> SocketOptions {
+    SocketOptions { recv_buffer: 1 << 20, send_buffer: 1 << 20, ..SocketOptions::default() }
+}
+
+fn pair() -> (ShardSocket, ShardSocket, SocketAddr) {
+    let sender = ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &options()).unwrap();
+    let receiver = ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &options()).unwrap();
+    let address = receiver.local_addr().unwrap();
+    (sender, receiver, address)
+}
+
+fn transmit(destination: SocketAddr, contents: &[u8]) -> Transmit<'_> {
+    Transmit { destination, ecn: None, contents, segment_size: None, src_ip: None }
+}
+
+/// All datagrams that arrive within a moment, until `count` are there, and how many reads it took.
+fn receive(socket: &ShardSocket, count: usize) -> (Vec<Vec<u8>>, Vec<RecvMeta>) {
+    let mut buffers = vec![vec![0u8; 65_536]; BATCH_SIZE];
+    let (mut got, mut metas) = (Vec::new(), Vec::new());
+    for _ in 0..2000 {
+        let mut slices: Vec<IoSliceMut<'_>> = buffers.iter_mut().map(|b| IoSliceMut::new(b)).collect();
+        let mut meta = [RecvMeta::default(); BATCH_SIZE];
+        match socket.try_recv(&mut slices, &mut meta) {
+            Ok(filled) => {
+                for (buffer, meta) in buffers.iter().zip(&meta[..filled]) {
+                    got.extend(buffer[..meta.len].chunks(meta.stride).map(<[u8]>::to_vec));
+                    metas.push(*meta);
+                }
+            }
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+        if got.len() >= count {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (got, metas)
+}
+
+fn numbered(segments: usize, size: usize) -> Vec<u8> {
+    (0..segments).flat_map(|n| vec![n as u8; size]).collect()
+}
+
+#[test]
+fn a_batch_arrives_as_its_datagrams() {
+    let (sender, receiver, address) = pair();
+    assert!(sender.max_gso_segments() > 1, "this kernel has UDP GSO");
+    let mut contents = numbered(40, 1200);
+    contents.truncate(39 * 1200 + 17);
+    let batch = Transmit { segment_size: Some(1200), ..transmit(address, &contents) };
+    assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
+    let (got, metas) = receive(&receiver, 40);
+    assert_eq!(got, contents.chunks(1200).map(<[u8]>::to_vec).collect::<Vec<_>>());
+    assert!(metas.len() < 40, "loopback keeps the batch together for a receiver with UDP GRO");
+    assert_eq!(metas[0].addr, sender.local_addr().unwrap());
+}
+
+#[test]
+fn the_largest_batch_is_taken() {
+    let (sender, receiver, address) = pair();
+    let contents = numbered(MAX_GSO_BYTES.div_ceil(1400), 1400);
+    let batch = Transmit { segment_size: Some(1400), ..transmit(address, &contents[..MAX_GSO_BYTES]) };
+    assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
+    assert_eq!(receive(&receiver, 47).0.concat(), &contents[..MAX_GSO_BYTES]);
+}
+
+#[test]
+fn switched_off_offloads_change_nothing_but_the_speed() {
+    let plain = SocketOptions { gso: false, gro: false, ..options() };
+    let sender = ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &plain).unwrap();
+    let receiver = ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &plain).unwrap();
+    assert_eq!((sender.offloads().gso_segments, sender.offloads().gro), (1, false));
+    let contents = numbered(40, 1200);
+    let batch = Transmit { segment_size: Some(1200), ..transmit(receiver.local_addr().unwrap(), &contents) };
+    assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
+    let (got, metas) = receive(&receiver, 40);
+    assert_eq!(got, contents.chunks(1200).map(<[u8]>::to_vec).collect::<Vec<_>>());
+    assert_eq!(metas.len(), 40, "each datagram came by itself");
+}
+
+#[test]
+fn a_source_that_is_gone_does_not_cost_the_offload() {
+    // IPv6: recent kernels answer the same mistake in IPv4 with "unreachable", which blames no offload anyway.
+    let sender = ShardSocket::bind("[::1]:0".parse().unwrap(), &options()).unwrap();
+    let address = sender.local_addr().unwrap();
+    let foreign: IpAddr = "2001:db8::7".parse().unwrap();
+    let contents = numbered(4, 1200);
+    let batch = Transmit { segment_size: Some(1200), src_ip: Some(foreign), ..transmit(address, &contents) };
+    let before = sender.max_gso_segments();
+    assert!(before > 1);
+    assert_eq!(sender.try_send(&batch), SendOutcome::Dropped(DropReason::SourceGone));
+    let single = Transmit { src_ip: Some(foreign), ..transmit(address, b"x") };
+    assert_eq!(sender.try_send(&single), SendOutcome::Dropped(DropReason::SourceGone));
+    assert_eq!(sender.max_gso_segments(), before);
+    assert!(!sender.offloads().gso_gave_up);
+}
+
+#[test]
+fn a_refused_offload_is_given_up_and_nothing_is_lost() {
+    let (sender, receiver, address) = pair();
+    // More segments than the kernel takes at once (UDP_MAX_SEGMENTS) are refused with EINVAL, as by a driver
+    // without the offload, while each datagram by itself passes.
+    let contents = numbered(200, 100);
+    let batch = Transmit { segment_size: Some(100), ..transmit(address, &contents) };
+    assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
+    assert_eq!(receive(&receiver, 200).0, contents.chunks(100).map(<[u8]>::to_vec).collect::<Vec<_>>());
+    assert!(sender.offloads().gso_gave_up);
+    assert_eq!(sender.max_gso_segments(), 1);
+    let batch = Transmit { segment_size: Some(100), ..transmit(address, &contents[..300]) };
+    assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
+    assert_eq!(receive(&receiver, 3).0.len(), 3);
+}
+
+#[test]
+fn failures_are_classified() {
+    let (sender, _receiver, address) = pair();
+    let big = vec![0; 65_508];
+    assert_eq!(sender.try_send(&transmit(address, &big)), SendOutcome::Dropped(DropReason::TooBig));
+    let broadcast = "255.255.255.255:9".parse().unwrap();
+    assert_eq!(sender.try_send(&transmit(broadcast, b"x")), SendOutcome::Dropped(DropReason::Filtered));
+    let errors = [
+        (Errno::AGAIN, SendOutcome::WouldBlock { sent: 0 }),
+        (Errno::MSGSIZE, SendOutcome::Dropped(DropReason::TooBig)),
+        (Errno::NOBUFS, SendOutcome::Dropped(DropReason::NoBuffers)),
+        (Errno::CONNREFUSED, SendOutcome::Dropped(DropReason::Refused)),
+        (Errno::PERM, SendOutcome::Dropped(DropReason::Filtered)),
+        (Errno::NETUNREACH, SendOutcome::Dropped(DropReason::Unreachable)),
+        (Errno::INVAL, SendOutcome::Dropped(DropReason::Other)),
+    ];
+    for (errno, outcome) in errors {
+        assert_eq!(classify_send(&errno.into(), &transmit(address, b"x")), outcome, "{errno:?}");
+    }
+}
+
+#[test]
+fn a_full_buffer_reports_how_much_has_gone() {
+    let small = SocketOptions { send_buffer: 1, gso: false, ..options() };
+    crate::sys::testing::in_namespace(move || {
+        // Nobody answers address resolution on this device, so the datagrams wait in the socket's buffer.
+        crate::sys::testing::run("ip", &["link", "add", "vp0", "type", "veth", "peer", "name", "vp1"]);
+        crate::sys::testing::run("ip", &["addr", "add", "192.0.2.1/24", "dev", "vp0"]);
+        crate::sys::testing::run("ip", &["link", "set", "vp0", "up"]);
+        crate::sys::testing::run("ip", &["link", "set", "vp1", "up"]);
+        let sender = ShardSocket::bind("192.0.2.1:0".parse().unwrap(), &small).unwrap();
+        let contents = numbered(50, 1200);
+        let batch =
+            Transmit { segment_size: Some(1200), ..transmit("192.0.2.2:9".parse().unwrap(), &contents) };
+        let SendOutcome::WouldBlock { sent } = sender.try_send(&batch) else {
+            panic!("60 kB can't fit the smallest buffer");
+        };
+        assert!(sent > 0 && sent < contents.len() && sent % 1200 == 0, "{sent}");
+    });
+}
+
+#[test]
+fn the_answer_leaves_from_the_address_that_was_asked() {
+    let server = ShardSocket::bind("0.0.0.0:0".parse().unwrap(), &options()).unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let asked = SocketAddr::from(([127, 0, 0, 9], server.local_addr().unwrap().port()));
+    client.send_to(b"ping", asked).unwrap();
+    let (_, metas) = receive(&server, 1);
+    assert_eq!(metas[0].dst_ip, Some(asked.ip()));
+    let answer = Transmit { src_ip: metas[0].dst_ip, ..transmit(metas[0].addr, b"pong") };
+    assert_eq!(server.try_send(&answer), SendOutcome::Sent);
+    assert_eq!(client.recv_from(&mut [0; 16]).unwrap(), (4, asked));
+}
+
+#[test]
+fn congestion_marks_pass_both_ways() {
+    let (sender, receiver, address) = pair();
+    for ecn in [None, Some(EcnCodepoint::Ect0), Some(EcnCodepoint::Ect1), Some(EcnCodepoint::Ce)] {
+        assert_eq!(sender.try_send(&Transmit { ecn, ..transmit(address, b"x") }), SendOutcome::Sent);
+        assert_eq!(receive(&receiver, 1).1[0].ecn, ecn);
+    }
+}
+
+#[test]
+fn datagrams_are_never_fragmented() {
+    let (sender, _, _) = pair();
+    assert!(!sender.offloads().may_fragment);
+    let mode = sockopt::ip_mtu_discover(&sender).unwrap();
+    assert_eq!(mode, sockopt::Ipv4PathMtuDiscovery::PROBE);
+    let sender = ShardSocket::bind("[::]:0".parse().unwrap(), &options()).unwrap();
+    let modes = (sockopt::ip_mtu_discover(&sender).unwrap(), sockopt::ipv6_mtu_discover(&sender).unwrap());
+    let probe = (sockopt::Ipv4PathMtuDiscovery::PROBE, sockopt::Ipv6PathMtuDiscovery::PROBE);
+    assert_eq!(modes, probe, "a dual-stack socket sends both families");
+}
+
+#[test]
+fn a_port_in_use_is_refused_although_it_could_be_shared() {
+    let group = bind_reuseport_group("[::]:0".parse().unwrap(), 2, &options()).unwrap();
+    let address = group.quic.local_addr().unwrap();
+    let second = bind_reuseport_group(address, 2, &options());
+    assert!(matches!(second, Err(UdpError::AddressInUse(_))));
+    drop(group);
+    assert!(bind_reuseport_group(address, 2, &options()).is_ok(), "it is free again");
+}
+
+#[test]
+fn impossible_groups_are_refused() {
+    for shards in [0, MAX_SHARDS + 1] {
+        let refused = bind_reuseport_group("127.0.0.1:0".parse().unwrap(), shards, &options());
+        assert!(matches!(refused, Err(UdpError::BadShardCount(_))));
+    }
+    let foreign = bind_reuseport_group("192.0.2.1:0".parse().unwrap(), 1, &options());
+    assert!(matches!(foreign, Err(UdpError::NoSuchAddress(_))));
+}
+
+#[test]
+fn a_mark_is_set_on_the_socket() {
+    crate::sys::testing::in_namespace(|| {
+        let marked = SocketOptions { mark: Some(0x7670), ..options() };
+        let socket = ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &marked).unwrap();
+        assert_eq!(socket.socket.mark().unwrap(), 0x7670);
+    });
+}
+
+#[test]
+fn forced_buffers_pass_the_limit_of_the_system() {
+    crate::sys::testing::in_namespace(|| {
+        let wanted = SocketOptions { recv_buffer: 32 << 20, send_buffer: 32 << 20, ..options() };
+        let socket = ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &wanted).unwrap();
+        let got = socket.offloads();
+        assert!(got.recv_buffer >= 32 << 20 && got.send_buffer >= 32 << 20, "{got:?}");
+    });
+}
