@@ -1,0 +1,200 @@
+//! One enum over suites and backends: the whole dispatch of the data path.
+//!
+//! Contexts of some hundred bytes are boxed, so that a key is a few words wherever it is stored. Nothing here knows
+//! counters, limits or permits; [`super`] has checked them.
+
+use aes_gcm::aead::{AeadInOut, KeyInit, Nonce, Tag};
+use aws_lc_rs::aead as lc;
+use ring::aead as ring_aead;
+
+use super::erased::Erased;
+use super::lab::{CbcHmac, Mac};
+use super::{OpenError, SealError};
+use crate::backend::Backend;
+use crate::schedule::IV_LEN;
+use crate::suite::Suite;
+
+/// Bytes of every tag.
+pub(super) const TAG_LEN: usize = 16;
+
+/// A suite as one backend implements it, with its expanded key.
+pub(crate) enum Cipher {
+    Ring(Erased<ring_aead::LessSafeKey>),
+    AwsLc(lc::LessSafeKey),
+    Aes128Gcm(Box<aes_gcm::Aes128Gcm>),
+    Aes256Gcm(Box<aes_gcm::Aes256Gcm>),
+    ChaCha20Poly1305(Box<chacha20poly1305::ChaCha20Poly1305>),
+    Null,
+    AuthOnly(Box<Mac>),
+    CbcHmac(Box<CbcHmac>),
+}
+
+impl Cipher {
+    /// Expands `key`, which has `suite.key_len()` bytes. Nothing if the backend lacks the suite.
+    pub(crate) fn new(suite: Suite, backend: Backend, key: &[u8]) -> Option<Self> {
+        assert_eq!(key.len(), suite.key_len(), "lane keys have the length of their suite");
+        if !backend.supports(suite) {
+            return None;
+        }
+        Some(match suite {
+            Suite::Aes128Gcm | Suite::Aes256Gcm | Suite::ChaCha20Poly1305 => {
+                Self::standard(suite, backend, key)
+            }
+            Suite::Null => Self::Null,
+            Suite::AuthOnly => Self::AuthOnly(Box::new(Mac::new(backend, key))),
+            Suite::Aes256CbcHmacSha256 => Self::CbcHmac(Box::new(CbcHmac::new(backend, key))),
+        })
+    }
+
+    fn standard(suite: Suite, backend: Backend, key: &[u8]) -> Self {
+        const WHY: &str = "the key has the length of its suite";
+        match backend {
+            Backend::Ring => {
+                let algorithm = match suite {
+                    Suite::Aes128Gcm => &ring_aead::AES_128_GCM,
+                    Suite::Aes256Gcm => &ring_aead::AES_256_GCM,
+                    _ => &ring_aead::CHACHA20_POLY1305,
+                };
+                let key = ring_aead::UnboundKey::new(algorithm, key).expect(WHY);
+                Self::Ring(Erased::new(ring_aead::LessSafeKey::new(key)))
+            }
+            Backend::AwsLc => {
+                let algorithm = match suite {
+                    Suite::Aes128Gcm => &lc::AES_128_GCM,
+                    Suite::Aes256Gcm => &lc::AES_256_GCM,
+                    _ => &lc::CHACHA20_POLY1305,
+                };
+                Self::AwsLc(lc::LessSafeKey::new(lc::UnboundKey::new(algorithm, key).expect(WHY)))
+            }
+            Backend::RustCrypto => match suite {
+                Suite::Aes128Gcm => {
+                    Self::Aes128Gcm(Box::new(aes_gcm::Aes128Gcm::new_from_slice(key).expect(WHY)))
+                }
+                Suite::Aes256Gcm => {
+                    Self::Aes256Gcm(Box::new(aes_gcm::Aes256Gcm::new_from_slice(key).expect(WHY)))
+                }
+                _ => Self::ChaCha20Poly1305(Box::new(
+                    chacha20poly1305::ChaCha20Poly1305::new_from_slice(key).expect(WHY),
+                )),
+            },
+        }
+    }
+
+    /// Seals `buf[..plaintext_len]` in place and returns the sealed length.
+    #[inline]
+    pub(crate) fn seal(
+        &self,
+        nonce: [u8; IV_LEN],
+        aad: &[u8],
+        buf: &mut [u8],
+        plaintext_len: usize,
+    ) -> Result<usize, SealError> {
+        match self {
+            Self::Ring(key) => with_tag(buf, plaintext_len, |text, tag| {
+                let nonce = ring_aead::Nonce::assume_unique_for_key(nonce);
+                let sealed = key.seal_in_place_separate_tag(nonce, ring_aead::Aad::from(aad), text);
+                tag.copy_from_slice(sealed.map_err(|_| SealError::TooLong)?.as_ref());
+                Ok(())
+            }),
+            Self::AwsLc(key) => with_tag(buf, plaintext_len, |text, tag| {
+                let nonce = lc::Nonce::assume_unique_for_key(nonce);
+                let sealed = key.seal_in_place_scatter(nonce, lc::Aad::from(aad), text, &[], tag);
+                sealed.map_err(|_| SealError::TooLong)
+            }),
+            Self::Aes128Gcm(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
+            Self::Aes256Gcm(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
+            Self::ChaCha20Poly1305(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
+            Self::Null if plaintext_len > buf.len() => Err(SealError::BufferTooShort),
+            Self::Null => Ok(plaintext_len),
+            Self::AuthOnly(mac) => with_tag(buf, plaintext_len, |text, tag| {
+                *tag = mac.tag(&nonce, aad, text);
+                Ok(())
+            }),
+            Self::CbcHmac(cipher) => cipher.seal(nonce, aad, buf, plaintext_len),
+        }
+    }
+
+    /// Opens `buf` in place and returns the plaintext at its start.
+    #[inline]
+    pub(crate) fn open<'a>(
+        &self,
+        nonce: [u8; IV_LEN],
+        aad: &[u8],
+        buf: &'a mut [u8],
+    ) -> Result<&'a mut [u8], OpenError> {
+        match self {
+            Self::Ring(key) => {
+                let nonce = ring_aead::Nonce::assume_unique_for_key(nonce);
+                key.open_in_place(nonce, ring_aead::Aad::from(aad), buf).map_err(|_| OpenError)
+            }
+            Self::AwsLc(key) => {
+                let nonce = lc::Nonce::assume_unique_for_key(nonce);
+                key.open_in_place(nonce, lc::Aad::from(aad), buf).map_err(|_| OpenError)
+            }
+            Self::Aes128Gcm(key) => open_detached(&**key, nonce, aad, buf),
+            Self::Aes256Gcm(key) => open_detached(&**key, nonce, aad, buf),
+            Self::ChaCha20Poly1305(key) => open_detached(&**key, nonce, aad, buf),
+            Self::Null => Ok(buf),
+            Self::AuthOnly(mac) => {
+                let (text, tag) = buf.split_last_chunk_mut::<TAG_LEN>().ok_or(OpenError)?;
+                mac.verify(&nonce, aad, text, tag)?;
+                Ok(text)
+            }
+            Self::CbcHmac(cipher) => cipher.open(nonce, aad, buf),
+        }
+    }
+}
+
+/// Gives `seal` the plaintext and the room for the tag behind it, and returns the sealed length.
+///
+/// The only packets that a backend itself refuses are far longer than any datagram, hence [`SealError::TooLong`].
+#[inline]
+fn with_tag(
+    buf: &mut [u8],
+    plaintext_len: usize,
+    seal: impl FnOnce(&mut [u8], &mut [u8; TAG_LEN]) -> Result<(), SealError>,
+) -> Result<usize, SealError> {
+    let (text, room) = buf.split_at_mut_checked(plaintext_len).ok_or(SealError::BufferTooShort)?;
+    let tag = room.first_chunk_mut().ok_or(SealError::BufferTooShort)?;
+    seal(text, tag)?;
+    Ok(plaintext_len + TAG_LEN)
+}
+
+#[inline]
+fn seal_detached<C>(
+    cipher: &C,
+    nonce: [u8; IV_LEN],
+    aad: &[u8],
+    buf: &mut [u8],
+    plaintext_len: usize,
+) -> Result<usize, SealError>
+where
+    C: AeadInOut,
+    [u8; IV_LEN]: Into<Nonce<C>>,
+    Tag<C>: Into<[u8; TAG_LEN]>,
+{
+    with_tag(buf, plaintext_len, |text, tag| {
+        let sealed = cipher.encrypt_inout_detached(&nonce.into(), aad, text.into());
+        *tag = sealed.map_err(|_| SealError::TooLong)?.into();
+        Ok(())
+    })
+}
+
+#[inline]
+fn open_detached<'a, C>(
+    cipher: &C,
+    nonce: [u8; IV_LEN],
+    aad: &[u8],
+    buf: &'a mut [u8],
+) -> Result<&'a mut [u8], OpenError>
+where
+    C: AeadInOut,
+    [u8; IV_LEN]: Into<Nonce<C>>,
+    [u8; TAG_LEN]: Into<Tag<C>>,
+{
+    let (text, tag) = buf.split_last_chunk_mut::<TAG_LEN>().ok_or(OpenError)?;
+    cipher
+        .decrypt_inout_detached(&nonce.into(), aad, (&mut *text).into(), &(*tag).into())
+        .map_err(|_| OpenError)?;
+    Ok(text)
+}
