@@ -5,9 +5,13 @@
 //! `docs/PROTOCOL.md` is the specification; modules cite its sections.
 #![forbid(unsafe_code)]
 
+pub mod attach;
 pub mod checksum;
+pub mod control;
 pub mod packet;
 pub mod replay;
 pub mod route;
+pub mod session;
 pub mod time;
+pub mod timer;
 pub mod wire;

@@ -1,0 +1,269 @@
+//! The control messages and their encoding (PROTOCOL §3).
+//!
+//! INVARIANT: every message that can be built here fits into [`MAX_MESSAGE`] bytes, and decoding allocates no more than
+//! a small multiple of the bytes it was given: texts and lists carry their limits in their types. Secrets inside are
+//! erased when dropped and never printed. This module knows nothing of sessions, connections or time.
+
+mod bounded;
+mod code;
+mod frame;
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use minicbor::{Decode, Encode};
+
+pub use bounded::{AsText, List, SecretText, Text, TooLong};
+pub use code::Code;
+pub use frame::{Decoder, MAX_MESSAGE, MessageError, encode};
+
+use crate::attach::Token;
+use crate::session::{DeviceId, SessionId};
+use crate::wire::MAX_CLIENT_LANES;
+
+/// Feature bit 0 (PROTOCOL §3.4): this end understands packets with an unfilled transport checksum.
+pub const FEATURE_PARTIAL_CHECKSUM: u32 = 1;
+
+/// Suites that an offer may name.
+pub const MAX_SUITES: usize = 32;
+/// Routes that a network may carry.
+pub const MAX_ROUTES: usize = 192;
+/// DNS servers that a network may carry.
+pub const MAX_DNS: usize = 8;
+/// Search domains that a network may carry.
+pub const MAX_SEARCH: usize = 16;
+
+/// A user's name as it travels.
+pub type UserName = Text<128>;
+/// The text for a person in a refusal or a close.
+pub type Explanation = Text<256>;
+/// A one-time code.
+pub type OneTimePassword = SecretText<16>;
+/// Name and version of the peer's software, for the log only.
+pub type Software = Text<64>;
+
+/// A control message (PROTOCOL §3.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// 0, from the client: a user logs in.
+    Login(Login),
+    /// 1, from the client: a session gets a new epoch.
+    Attach(Attach),
+    /// 2, from the client: the answer to [`Message::OneTimeCodeWanted`].
+    OneTimeCode(OneTimeCode),
+    /// 3, from the client: the user ends the session.
+    Bye,
+    /// 16, from the gateway: the user has a second factor.
+    OneTimeCodeWanted,
+    /// 17, from the gateway: a new epoch.
+    Established(Box<Established>),
+    /// 18, from the gateway: no.
+    Refused(Refused),
+    /// 19, from the gateway: the session or the connection ends.
+    Close(Close),
+    /// 20, from the gateway: the client's network changed.
+    Update(Update),
+    /// 21, from the gateway: the client should attach now.
+    Wake,
+    /// A message of a later version, by its number.
+    Unknown(u32),
+}
+
+/// A user logs in (message 0).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Login {
+    /// Who.
+    #[n(0)]
+    pub user: UserName,
+    /// The user's password.
+    #[n(1)]
+    pub password: SecretText<1024>,
+    /// Which of the user's devices.
+    #[n(2)]
+    pub device: DeviceId,
+    /// What the client offers for the epoch.
+    #[n(3)]
+    pub offer: Offer,
+    /// The one-time code, if the client has one already.
+    #[n(4)]
+    pub code: Option<OneTimePassword>,
+    /// The client's software.
+    #[n(5)]
+    pub software: Option<Software>,
+}
+
+/// A session gets a new epoch (message 1).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Attach {
+    /// The token of the last answer.
+    #[n(0)]
+    pub token: Token,
+    /// What the client offers for the epoch.
+    #[n(1)]
+    pub offer: Offer,
+    /// Which session.
+    #[n(2)]
+    pub session: SessionId,
+    /// The client's software.
+    #[n(3)]
+    pub software: Option<Software>,
+}
+
+/// A one-time code (message 2).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct OneTimeCode {
+    /// The digits.
+    #[n(0)]
+    pub code: OneTimePassword,
+}
+
+/// A new epoch (message 17).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Established {
+    /// The session that it belongs to.
+    #[n(0)]
+    pub session: SessionId,
+    /// Its number in the session.
+    #[n(1)]
+    pub epoch: u32,
+    /// The suite's number (PROTOCOL §6.2).
+    #[n(2)]
+    pub suite: u16,
+    /// The gateway's receive indexes, one for each of the client's lanes.
+    #[n(3)]
+    pub indexes: List<u32, MAX_CLIENT_LANES>,
+    /// How many lanes the gateway sends on.
+    #[n(4)]
+    pub gateway_lanes: u8,
+    /// The features that both ends understand.
+    #[n(5)]
+    pub features: u32,
+    /// For the next attach.
+    #[n(6)]
+    pub token: Token,
+    /// How the client's side of the tunnel is to be set up.
+    #[n(7)]
+    pub network: Network,
+    /// Timers that differ from those of PROTOCOL §11.
+    #[n(8)]
+    pub timers: TimersMs,
+}
+
+/// No (message 18).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Refused {
+    /// Why, for the client.
+    #[n(0)]
+    pub code: Code,
+    /// Why, for a person.
+    #[n(1)]
+    pub text: Explanation,
+    /// When to try again, in milliseconds from now.
+    #[n(2)]
+    pub retry_after_ms: Option<u32>,
+}
+
+/// The session or the connection ends (message 19).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Close {
+    /// Why, for the client.
+    #[n(0)]
+    pub code: Code,
+    /// Why, for a person.
+    #[n(1)]
+    pub text: Explanation,
+}
+
+/// The client's network changed (message 20).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Update {
+    /// Replaces the one before.
+    #[n(0)]
+    pub network: Network,
+}
+
+/// What a client offers for an epoch (PROTOCOL §3.3).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Offer {
+    /// The client's receive indexes, one for each of its lanes.
+    #[n(0)]
+    pub indexes: List<u32, MAX_CLIENT_LANES>,
+    /// The suites it accepts, and how fast it is with each.
+    #[n(1)]
+    pub suites: List<SuiteSpeed, MAX_SUITES>,
+    /// The features it understands (PROTOCOL §3.4).
+    #[n(2)]
+    pub features: u32,
+    /// Whether the client was started with the insecure switch.
+    #[n(3)]
+    #[cbor(default)]
+    pub lab: bool,
+}
+
+/// A suite in an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(array)]
+pub struct SuiteSpeed {
+    /// The suite's number (PROTOCOL §6.2).
+    #[n(0)]
+    pub suite: u16,
+    /// How fast the client seals with it, in MB/s.
+    #[n(1)]
+    pub mbps: u32,
+}
+
+/// The client's side of the tunnel (PROTOCOL §3.5).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Network {
+    /// The client's inner IPv4 address.
+    #[n(0)]
+    pub ipv4: Option<Ipv4Addr>,
+    /// The client's inner IPv6 address.
+    #[n(1)]
+    pub ipv6: Option<Ipv6Addr>,
+    /// The gateway's inner IPv4 address.
+    #[n(2)]
+    pub gateway_ipv4: Option<Ipv4Addr>,
+    /// The gateway's inner IPv6 address.
+    #[n(3)]
+    pub gateway_ipv6: Option<Ipv6Addr>,
+    /// Largest inner packet, in bytes.
+    #[n(4)]
+    pub mtu: Option<u16>,
+    /// What to send through the tunnel.
+    #[n(5)]
+    #[cbor(default)]
+    pub routes: List<AsText<IpNet>, MAX_ROUTES>,
+    /// DNS servers to ask.
+    #[n(6)]
+    #[cbor(default)]
+    pub dns: List<AsText<IpAddr>, MAX_DNS>,
+    /// Domains to search, or to ask these servers for.
+    #[n(7)]
+    #[cbor(default)]
+    pub search: List<Text<253>, MAX_SEARCH>,
+}
+
+/// Timers that the gateway prescribes (PROTOCOL §3.6), in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct TimersMs {
+    /// Send an empty datagram after that long without sending.
+    #[n(0)]
+    pub keepalive: Option<u32>,
+    /// Make a new epoch after that long, if this one was used.
+    #[n(1)]
+    pub rekey_after: Option<u32>,
+    /// Refuse to seal after that long.
+    #[n(2)]
+    pub reject_after: Option<u32>,
+}

@@ -1,0 +1,152 @@
+//! The reasons of refusals and closes (PROTOCOL §14). They are also the QUIC application close codes.
+
+use minicbor::decode::{Decode, Decoder, Error};
+use minicbor::encode::{self, Encode, Encoder, Write};
+
+/// Why something was refused or closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Code {
+    /// 1: the login was wrong.
+    Credentials,
+    /// 2: the attach token is not good any more: log in.
+    Token,
+    /// 3: malformed or unexpected message.
+    BadRequest,
+    /// 4: no cipher suite in common.
+    NoSuite,
+    /// 5: the address pool is used up.
+    NoAddress,
+    /// 6: sessions of this user, or of the gateway, are at their limit.
+    TooMany,
+    /// 7: try later.
+    Busy,
+    /// 8: the user was disabled or removed while connected.
+    Disabled,
+    /// 9: an administrator ended the session.
+    Kicked,
+    /// 10: idle for longer than allowed.
+    Idle,
+    /// 11: another connection of this session took over.
+    Superseded,
+    /// 12: the gateway goes down; attach again.
+    Shutdown,
+    /// 13: the session's lifetime is over: log in.
+    Lifetime,
+    /// 14: a client certificate is wanted, or not valid for this user.
+    Certificate,
+    /// 15: the gateway failed.
+    Internal,
+    /// A code of a later version.
+    Other(u16),
+}
+
+impl Code {
+    /// Every code of this version, in the order of their numbers, which start at 1.
+    const KNOWN: [Self; 15] = [
+        Self::Credentials,
+        Self::Token,
+        Self::BadRequest,
+        Self::NoSuite,
+        Self::NoAddress,
+        Self::TooMany,
+        Self::Busy,
+        Self::Disabled,
+        Self::Kicked,
+        Self::Idle,
+        Self::Superseded,
+        Self::Shutdown,
+        Self::Lifetime,
+        Self::Certificate,
+        Self::Internal,
+    ];
+
+    /// The number on the wire.
+    #[must_use]
+    pub const fn number(self) -> u16 {
+        match self {
+            Self::Credentials => 1,
+            Self::Token => 2,
+            Self::BadRequest => 3,
+            Self::NoSuite => 4,
+            Self::NoAddress => 5,
+            Self::TooMany => 6,
+            Self::Busy => 7,
+            Self::Disabled => 8,
+            Self::Kicked => 9,
+            Self::Idle => 10,
+            Self::Superseded => 11,
+            Self::Shutdown => 12,
+            Self::Lifetime => 13,
+            Self::Certificate => 14,
+            Self::Internal => 15,
+            Self::Other(number) => number,
+        }
+    }
+
+    /// What to tell a person who sees this code.
+    #[must_use]
+    pub const fn explanation(self) -> &'static str {
+        match self {
+            Self::Credentials => "the login was wrong",
+            Self::Token => "the session is not known here any more; log in again",
+            Self::BadRequest => "a malformed or unexpected message was sent",
+            Self::NoSuite => "no cipher suite is allowed by both ends",
+            Self::NoAddress => "the gateway has no address left",
+            Self::TooMany => "too many sessions",
+            Self::Busy => "the gateway is busy; try later",
+            Self::Disabled => "this user was disabled",
+            Self::Kicked => "an administrator ended the session",
+            Self::Idle => "the session was idle for longer than allowed",
+            Self::Superseded => "another connection took over the session",
+            Self::Shutdown => "the gateway is going down",
+            Self::Lifetime => "the session's lifetime is over; log in again",
+            Self::Certificate => "a valid client certificate is needed",
+            Self::Internal => "the gateway failed",
+            Self::Other(_) => "a reason that this version does not know",
+        }
+    }
+}
+
+impl From<u16> for Code {
+    fn from(number: u16) -> Self {
+        let known = Self::KNOWN.into_iter().find(|code| code.number() == number);
+        known.unwrap_or(Self::Other(number))
+    }
+}
+
+impl core::fmt::Display for Code {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Other(number) => write!(f, "code {number}"),
+            known => f.write_str(known.explanation()),
+        }
+    }
+}
+
+impl<C> Encode<C> for Code {
+    fn encode<W: Write>(&self, e: &mut Encoder<W>, _: &mut C) -> Result<(), encode::Error<W::Error>> {
+        e.u16(self.number())?.ok()
+    }
+}
+
+impl<'b, C> Decode<'b, C> for Code {
+    fn decode(d: &mut Decoder<'b>, _: &mut C) -> Result<Self, Error> {
+        d.u16().map(Self::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_the_published_ones() {
+        for (at, code) in Code::KNOWN.into_iter().enumerate() {
+            assert_eq!(usize::from(code.number()), at + 1);
+            assert_eq!(Code::from(code.number()), code);
+        }
+        assert_eq!(Code::from(0), Code::Other(0));
+        assert_eq!(Code::from(16), Code::Other(16));
+        assert_eq!(Code::Other(4711).number(), 4711);
+    }
+}
