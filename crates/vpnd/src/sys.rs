@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod bpf;
+pub mod netlink;
 pub mod process;
 #[cfg(test)]
 pub mod testing;

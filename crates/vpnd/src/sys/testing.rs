@@ -28,6 +28,17 @@ pub(crate) fn in_namespace<T: Send + 'static>(test: impl FnOnce() -> T + Send + 
     }
 }
 
+/// Like [`in_namespace`] for a test that awaits: runs it on a runtime of the namespace's thread.
+pub(crate) fn in_namespace_async<F: Future>(test: impl FnOnce() -> F + Send + 'static)
+where
+    F::Output: Send + 'static,
+{
+    in_namespace(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test())
+    });
+}
+
 /// Runs a program that must succeed and returns what it printed.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();

@@ -1,0 +1,236 @@
+//! Routes: adding and removing our own, reading all.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use futures_util::TryStreamExt;
+use ipnet::IpNet;
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Family, MAIN_TABLE, Netlink, NetlinkError, PROTOCOL};
+
+/// Where a route leads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RouteTarget {
+    /// Straight into an interface.
+    Interface(String),
+    /// To a router, reached through an interface.
+    Gateway {
+        /// Address of the router.
+        address: IpAddr,
+        /// Name of the interface.
+        interface: String,
+    },
+    /// Nowhere: senders are told that the destination is unreachable.
+    Unreachable,
+}
+
+/// A route of ours.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteSpec {
+    /// Which destinations.
+    pub destination: IpNet,
+    /// Where they lead.
+    pub target: RouteTarget,
+    /// Number of the routing table; [`MAIN_TABLE`] for the system's own.
+    pub table: u32,
+    /// Preference among equal destinations, lower first; `None` leaves it to the kernel.
+    pub metric: Option<u32>,
+}
+
+/// A route that the machine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalRoute {
+    /// Which destinations; `0.0.0.0/0` or `::/0` for a default route.
+    pub destination: IpNet,
+    /// The router, if it is not a directly connected network.
+    pub gateway: Option<IpAddr>,
+    /// Index of the interface, if it leads to one.
+    pub interface: Option<u32>,
+    /// The source address that packets get.
+    pub source: Option<IpAddr>,
+    /// Number of the routing table.
+    pub table: u32,
+    /// Preference among equal destinations, lower first.
+    pub metric: u32,
+}
+
+impl Netlink {
+    /// Adds a route.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]; `EEXIST` if there is one for the same destination, table and metric.
+    pub async fn add_route(&self, spec: &RouteSpec) -> Result<(), NetlinkError> {
+        let message = self.message(spec).await?;
+        let added = self.handle.route().add(message).execute().await;
+        added.map_err(|error| NetlinkError::new(format!("adding the route to {}", spec.destination), &error))
+    }
+
+    /// Removes a route that vpnd added.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]; [`NetlinkError::is_not_there`] says when there was none.
+    pub async fn remove_route(&self, spec: &RouteSpec) -> Result<(), NetlinkError> {
+        let message = self.message(spec).await?;
+        let removed = self.handle.route().del(message).execute().await;
+        removed
+            .map_err(|error| NetlinkError::new(format!("removing the route to {}", spec.destination), &error))
+    }
+
+    async fn message(&self, spec: &RouteSpec) -> Result<RouteMessage, NetlinkError> {
+        let destination = spec.destination.trunc();
+        let mut builder = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(destination.addr(), destination.prefix_len())
+            .map_err(|error| inconsistent(spec, &error))?
+            .table_id(spec.table)
+            .protocol(RouteProtocol::Other(PROTOCOL));
+        if let Some(metric) = spec.metric {
+            builder = builder.priority(metric);
+        }
+        builder = match &spec.target {
+            RouteTarget::Interface(name) => {
+                // IPv6 has no scopes of routes.
+                let scope =
+                    if destination.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe };
+                builder.output_interface(self.require_interface(name).await?).scope(scope)
+            }
+            RouteTarget::Gateway { address, interface } => builder
+                .output_interface(self.require_interface(interface).await?)
+                .gateway(*address)
+                .map_err(|error| inconsistent(spec, &error))?,
+            RouteTarget::Unreachable => builder.kind(RouteType::Unreachable),
+        };
+        Ok(builder.build())
+    }
+
+    /// All unicast routes of all tables but the kernel's own one for local addresses.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub async fn routes(&self) -> Result<Vec<LocalRoute>, NetlinkError> {
+        let mut routes = Vec::new();
+        for request in
+            [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
+        {
+            let messages: Vec<_> = self
+                .handle
+                .route()
+                .get(request)
+                .execute()
+                .try_collect()
+                .await
+                .map_err(|error| NetlinkError::new("listing routes", &error))?;
+            routes.extend(messages.iter().filter_map(parse));
+        }
+        Ok(routes)
+    }
+
+    /// The preferred default route of the system's table that does not lead into the interface `except`.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub async fn default_route(
+        &self,
+        family: Family,
+        except: Option<&str>,
+    ) -> Result<Option<LocalRoute>, NetlinkError> {
+        let except = match except {
+            Some(name) => self.interface_index(name).await?,
+            None => None,
+        };
+        let routes = self.routes().await?;
+        Ok(routes
+            .into_iter()
+            .filter(|route| route.table == MAIN_TABLE && route.destination.prefix_len() == 0)
+            .filter(|route| Family::of(route.destination.addr()) == family)
+            .filter(|route| route.interface.is_some() && (except.is_none() || route.interface != except))
+            .min_by_key(|route| route.metric))
+    }
+
+    /// The way that packets with this mark take to `destination` now; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub async fn route_to(
+        &self,
+        destination: IpAddr,
+        mark: Option<u32>,
+    ) -> Result<Option<LocalRoute>, NetlinkError> {
+        let whole = if destination.is_ipv4() { 32 } else { 128 };
+        let what = format!("looking up the route to {destination}");
+        let mut builder = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(destination, whole)
+            .map_err(|error| NetlinkError::Protocol { what: what.clone(), detail: error.to_string() })?;
+        if let Some(mark) = mark {
+            builder = builder.mark(mark);
+        }
+        let mut answers = self.handle.route().get(builder.build()).execute();
+        match answers.try_next().await {
+            Ok(answer) => Ok(answer.as_ref().and_then(parse)),
+            Err(error) => {
+                let error = NetlinkError::new(what, &error);
+                let nowhere = [rustix::io::Errno::NETUNREACH, rustix::io::Errno::HOSTUNREACH];
+                if error.errno().is_some_and(|errno| nowhere.contains(&errno)) {
+                    Ok(None)
+                } else {
+                    Err(error)
+                }
+            }
+        }
+    }
+}
+
+/// The parts of a route don't fit each other.
+fn inconsistent(spec: &RouteSpec, detail: &dyn std::fmt::Display) -> NetlinkError {
+    NetlinkError::Protocol {
+        what: format!("describing the route to {}", spec.destination),
+        detail: detail.to_string(),
+    }
+}
+
+/// Reads a unicast route; `None` for all other kinds.
+fn parse(message: &RouteMessage) -> Option<LocalRoute> {
+    if message.header.kind != RouteType::Unicast {
+        return None;
+    }
+    let any: IpAddr = match message.header.address_family {
+        rtnetlink::packet_route::AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
+        rtnetlink::packet_route::AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
+        _ => return None,
+    };
+    let mut destination = any;
+    let mut route = LocalRoute {
+        destination: IpNet::new(any, 0).ok()?,
+        gateway: None,
+        interface: None,
+        source: None,
+        table: u32::from(message.header.table),
+        metric: 0,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(address) => destination = ip(address)?,
+            RouteAttribute::Gateway(address) => route.gateway = ip(address),
+            RouteAttribute::PrefSource(address) => route.source = ip(address),
+            RouteAttribute::Oif(index) => route.interface = Some(*index),
+            RouteAttribute::Table(table) => route.table = *table,
+            RouteAttribute::Priority(metric) => route.metric = *metric,
+            RouteAttribute::MultiPath(hops) => route.interface = hops.first().map(|hop| hop.interface_index),
+            _ => {}
+        }
+    }
+    route.destination = IpNet::new(destination, message.header.destination_prefix_length).ok()?;
+    Some(route)
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some((*v4).into()),
+        RouteAddress::Inet6(v6) => Some((*v6).into()),
+        _ => None,
+    }
+}

@@ -1,0 +1,95 @@
+//! Changes of links, addresses and routes as they happen: how a client notices that it has moved.
+
+use std::pin::Pin;
+
+use futures_util::{Stream, StreamExt};
+use rtnetlink::MulticastGroup;
+use rtnetlink::packet_core::NetlinkPayload;
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
+use tokio::task::JoinHandle;
+
+use super::NetlinkError;
+
+/// Something about the machine's network changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetworkChange {
+    /// An interface came, went or changed its state.
+    Link {
+        /// Index of the interface.
+        interface: u32,
+    },
+    /// An address came or went.
+    Address {
+        /// Index of its interface.
+        interface: u32,
+    },
+    /// A route came or went.
+    Route {
+        /// Index of the interface that it leads to, if it leads to one.
+        interface: Option<u32>,
+    },
+    /// The kernel could not tell what: look at everything again.
+    Unknown,
+}
+
+/// A subscription to changes. Several may come for one event, so the reader should wait for quiet.
+pub struct NetworkWatch {
+    changes: Pin<Box<dyn Stream<Item = NetworkChange> + Send>>,
+    driver: JoinHandle<()>,
+}
+
+impl NetworkWatch {
+    /// Subscribes within the current tokio runtime, for the network namespace of the calling thread. All changes
+    /// from here on are reported.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Connect`].
+    pub fn open() -> Result<Self, NetlinkError> {
+        let groups = [
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv6Route,
+        ];
+        let (connection, _, messages) =
+            rtnetlink::new_multicast_connection(&groups).map_err(NetlinkError::Connect)?;
+        let changes = Box::pin(messages.map(|(message, _)| classify(&message.payload)));
+        Ok(Self { changes, driver: tokio::spawn(connection) })
+    }
+
+    /// The next change; `None` when the kernel has closed the connection. Safe to cancel.
+    pub async fn next(&mut self) -> Option<NetworkChange> {
+        self.changes.next().await
+    }
+}
+
+impl Drop for NetworkWatch {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+fn classify(payload: &NetlinkPayload<RouteNetlinkMessage>) -> NetworkChange {
+    let NetlinkPayload::InnerMessage(message) = payload else { return NetworkChange::Unknown };
+    match message {
+        RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) => {
+            NetworkChange::Link { interface: link.header.index }
+        }
+        RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address) => {
+            NetworkChange::Address { interface: address.header.index }
+        }
+        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
+            NetworkChange::Route { interface: output_interface(route) }
+        }
+        _ => NetworkChange::Unknown,
+    }
+}
+
+fn output_interface(route: &RouteMessage) -> Option<u32> {
+    route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(*index),
+        _ => None,
+    })
+}
