@@ -287,3 +287,131 @@ fn speed_of(round: Duration) -> MbPerSecond {
     // At least 1, so that a measured suite never looks like an unusable one.
     u32::try_from(per_second / 1_000_000).unwrap_or(u32::MAX).max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for backend in Backend::ALL {
+            assert_eq!(backend.name().parse(), Ok(backend));
+            assert_eq!(Preference::Fixed(backend).to_string().parse(), Ok(Preference::Fixed(backend)));
+        }
+        assert_eq!("auto".parse(), Ok(Preference::Auto));
+        assert_eq!(Preference::Auto.to_string(), "auto");
+        for name in ["", "Ring", "openssl"] {
+            assert_eq!(name.parse::<Preference>(), Err(UnknownBackend));
+        }
+        assert_eq!("auto".parse::<Backend>(), Err(UnknownBackend));
+    }
+
+    #[test]
+    fn a_backend_supports_just_what_it_can_make_a_key_of() {
+        for suite in Suite::STANDARD {
+            assert!(Backend::ALL.into_iter().all(|backend| backend.supports(suite)), "{suite}");
+        }
+        let lacking: Vec<_> = Suite::ALL
+            .into_iter()
+            .flat_map(|suite| Backend::ALL.map(|backend| (backend, suite)))
+            .filter(|(backend, suite)| !backend.supports(*suite))
+            .collect();
+        assert_eq!(lacking, [(Backend::Ring, Suite::Aes256CbcHmacSha256)]);
+    }
+
+    #[test]
+    fn the_fastest_is_chosen_and_the_first_of_equals() {
+        let chosen =
+            |speeds| Choice::of(Suite::Aes256Gcm, speeds).map(|choice| (choice.backend, choice.speed()));
+        assert_eq!(chosen([Some(5), Some(9), Some(7)]), Some((Backend::AwsLc, 9)));
+        assert_eq!(chosen([Some(5), None, Some(7)]), Some((Backend::RustCrypto, 7)));
+        assert_eq!(chosen([Some(7), Some(7), Some(7)]), Some((Backend::Ring, 7)));
+        assert_eq!(chosen([None, Some(7), Some(7)]), Some((Backend::AwsLc, 7)));
+        assert_eq!(chosen([None; 3]), None);
+    }
+
+    #[test]
+    fn every_suite_gets_a_backend_by_measurement() {
+        for suite in Suite::ALL {
+            let choice = choose(suite, Preference::Auto).unwrap();
+            let measured: Vec<_> = choice.candidates().map(|(backend, _)| backend).collect();
+            let supporting: Vec<_> = Backend::ALL.into_iter().filter(|b| b.supports(suite)).collect();
+            assert_eq!(measured, supporting, "{suite}");
+            assert!(choice.candidates().all(|(_, speed)| speed <= choice.speed() && speed > 0), "{choice}");
+        }
+    }
+
+    #[test]
+    fn a_fixed_backend_is_taken_or_refused() {
+        let choice = choose(Suite::Aes128Gcm, Preference::Fixed(Backend::RustCrypto)).unwrap();
+        assert_eq!(choice.backend, Backend::RustCrypto);
+        assert_eq!(choice.candidates().count(), 1);
+        let (suite, preference) = (Suite::Aes256CbcHmacSha256, Preference::Fixed(Backend::Ring));
+        assert_eq!(choose(suite, preference), Err(Unsupported { suite, preference }));
+    }
+
+    #[test]
+    fn a_stopped_clock_ends_the_measurement_too() {
+        let mut looks = 0;
+        let stopped = || {
+            looks += 1;
+            Duration::from_secs(5)
+        };
+        let choice = choose_by(Suite::Aes128Gcm, Preference::Fixed(Backend::Ring), stopped).unwrap();
+        assert!(choice.speed() > 0);
+        assert_eq!(looks, 1 + 2 * MAX_ROUNDS);
+    }
+
+    #[test]
+    fn a_slow_machine_measures_no_longer_than_needed() {
+        let mut now = Duration::ZERO;
+        let mut looks = 0;
+        let slow = || {
+            looks += 1;
+            now += Duration::from_secs(1);
+            now
+        };
+        let choice = choose_by(Suite::Aes128Gcm, Preference::Fixed(Backend::Ring), slow).unwrap();
+        assert_eq!(looks, 1 + 2 * MIN_ROUNDS);
+        assert_eq!(choice.speed(), 1, "2 x 16 packets in a second are less than 1 MB/s, and never 0");
+    }
+
+    #[test]
+    fn speed_counts_sealed_and_opened_bytes() {
+        assert_eq!(speed_of(Duration::from_nanos(45_056)), 1_000);
+        assert_eq!(speed_of(Duration::ZERO), 45_056_000);
+    }
+
+    #[test]
+    fn ranking_is_sorted_and_has_every_standard_suite() {
+        let ranking = Ranking::measure(Preference::Auto).unwrap();
+        let offer: Vec<_> = ranking.offer().collect();
+        assert!(offer.is_sorted_by(|one, next| one.1 >= next.1), "{offer:?}");
+        for suite in Suite::STANDARD {
+            assert!(ranking.backend(suite).is_some(), "{suite}");
+        }
+        assert_eq!(ranking.backend(Suite::Null), None);
+    }
+
+    #[test]
+    fn the_suite_whose_slower_end_is_fastest_is_agreed() {
+        use Suite::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
+        let server = [(Aes128Gcm, 9_000), (Aes256Gcm, 8_000), (ChaCha20Poly1305, 2_000)];
+        let phone = [(ChaCha20Poly1305, 400), (Aes128Gcm, 60), (Aes256Gcm, 50)];
+        assert_eq!(agree(&server, &phone), Some(ChaCha20Poly1305));
+        assert_eq!(agree(&phone, &server), Some(ChaCha20Poly1305));
+        assert_eq!(agree(&server, &server), Some(Aes128Gcm));
+        assert_eq!(agree(&server[1..], &phone), Some(ChaCha20Poly1305));
+        assert_eq!(agree(&server[..2], &phone[2..]), Some(Aes256Gcm));
+        let (one, other) = ([(Aes256Gcm, 5), (Aes128Gcm, 5)], [(Aes128Gcm, 7), (Aes256Gcm, 6)]);
+        assert_eq!(agree(&one, &other), Some(Aes256Gcm), "a draw goes to the first of ours");
+        assert_eq!(agree(&server[..1], &phone[..1]), None);
+        assert_eq!(agree(&[], &phone), None);
+    }
+
+    #[test]
+    fn a_choice_reads_well_in_a_log() {
+        let choice = Choice::of(Suite::Aes256Gcm, [Some(3_210), None, Some(1_600)]).unwrap();
+        assert_eq!(choice.to_string(), "aes-256-gcm by ring (ring 3210 MB/s, rustcrypto 1600 MB/s)");
+    }
+}

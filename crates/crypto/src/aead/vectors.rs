@@ -248,3 +248,34 @@ fn wycheproof_aes_256_cbc() {
     }
     assert_eq!(count, 72);
 }
+
+/// The laboratory's packet formats, computed with Python's hmac and the `cryptography` package by the formulas of
+/// [`super::lab`]: key 00 01 .., IV a0 a1 .. ab, counter 0x0203.
+#[test]
+fn laboratory_formats_are_those_computed_elsewhere() {
+    let plaintext = b"the inner packet, 29 bytes !!";
+    let known = [
+        (
+            Suite::AuthOnly,
+            "74686520696e6e6572207061636b65742c2032392062797465732021218edd4f
+             da025355eec34eb0a85bf021e8",
+        ),
+        (
+            Suite::Aes256CbcHmacSha256,
+            "6a43d220a2ed6a6b87c32107c441e8296b1ff1fd1ba3191864ef46eb5355d4e3
+             25e2bbbcb8a95a12f83154088bd009923af6ed98d9edf85a90188985dddf0c4f",
+        ),
+    ];
+    let key: [u8; 96] = std::array::from_fn(|i| i as u8);
+    let iv = std::array::from_fn(|i| 0xA0 + i as u8);
+    for (suite, sealed) in known {
+        let lane_key = LaneKey::from_parts(suite, &key[..suite.key_len()], iv);
+        for backend in Backend::ALL.into_iter().filter(|backend| backend.supports(suite)) {
+            let permit = Some(LabPermit::insecure());
+            let seal_key = SealKey::new(suite, backend, &lane_key, permit).unwrap();
+            let mut buf = [plaintext.as_slice(), &[0; 48]].concat();
+            let len = seal_key.seal_in_place(0x0203, b"header bytes 16.", &mut buf, plaintext.len()).unwrap();
+            assert_eq!(buf[..len], bytes(sealed), "{suite} by {backend}");
+        }
+    }
+}
