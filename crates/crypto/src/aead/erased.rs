@@ -61,6 +61,9 @@ impl Blank for hmac::Key {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::*;
 
     fn tag_of(key: &aead::LessSafeKey) -> Vec<u8> {
@@ -95,5 +98,24 @@ mod tests {
         assert_ne!(tag(&key), tag(&fresh(0)));
         key.erase();
         assert_eq!(tag(&key), tag(&fresh(0)));
+    }
+
+    /// A key that counts how often it was replaced.
+    struct Counted(Rc<Cell<usize>>);
+
+    impl Blank for Counted {
+        fn blank(&self) -> Self {
+            self.0.set(self.0.get() + 1);
+            Self(Rc::clone(&self.0))
+        }
+    }
+
+    #[test]
+    fn a_dropped_key_was_replaced_first() {
+        let replaced = Rc::new(Cell::new(0));
+        let key = Erased::new(Counted(Rc::clone(&replaced)));
+        assert_eq!(replaced.get(), 0);
+        drop(key);
+        assert_eq!(replaced.get(), 1);
     }
 }
