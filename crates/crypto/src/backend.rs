@@ -192,14 +192,8 @@ impl Ranking {
     /// # Errors
     /// [`Unsupported`] never for the backends of today, which all have every standard suite.
     pub fn measure(preference: Preference) -> Result<Self, Unsupported> {
-        let mut choices = [Suite::STANDARD[0]; Suite::STANDARD.len()].map(|suite| Choice {
-            suite,
-            backend: Backend::Ring,
-            speeds: [None; Backend::ALL.len()],
-        });
-        for (slot, suite) in choices.iter_mut().zip(Suite::STANDARD) {
-            *slot = choose(suite, preference)?;
-        }
+        let [one, two, three] = Suite::STANDARD;
+        let mut choices = [choose(one, preference)?, choose(two, preference)?, choose(three, preference)?];
         choices.sort_by_key(|choice| std::cmp::Reverse(choice.speed()));
         Ok(Self { choices })
     }
