@@ -1,0 +1,130 @@
+//! The laboratory: the namespaces of the drawing in the main file, their links, addresses and routes.
+//!
+//! Invariants: links are up and routes are there when [`Lab::new`] returns; clients cannot reach the campus without
+//! a VPN. This module must not know vpnd.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::namespace::{Namespace, remove_leftovers, unique_prefix};
+
+/// The gateway's outer addresses.
+pub(crate) const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+pub(crate) const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd18, 0, 0, 0, 0, 0, 0, 2);
+/// The campus host that clients want to reach.
+pub(crate) const CAMPUS_V4: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
+pub(crate) const CAMPUS_V6: Ipv6Addr = Ipv6Addr::new(0xfd20, 0, 0, 0, 0, 0, 0, 2);
+/// The name of each client's and the gateway's interface towards `net`.
+pub(crate) const UPLINK: &str = "up0";
+
+/// One laboratory; gone when dropped.
+pub(crate) struct Lab {
+    pub(crate) net: Namespace,
+    pub(crate) gateway: Namespace,
+    pub(crate) campus: Namespace,
+    pub(crate) clients: Vec<Namespace>,
+    directory: TempDir,
+}
+
+impl Lab {
+    /// Builds it. `None`, and a loud word, if this process may not; a failure instead where `CI` is set.
+    pub(crate) fn new(clients: u8) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            let word = "SKIPPED: tests in network namespaces need root; run ./x test\n";
+            assert!(std::env::var_os("CI").is_none(), "{word}");
+            // The test harness would hide what a passing test prints by its macros.
+            std::io::stderr().write_all(word.as_bytes()).expect("standard error is open");
+            return None;
+        }
+        remove_leftovers();
+        let prefix = unique_prefix();
+        let make = |role: &str| Namespace::new(format!("{prefix}{role}"));
+        let lab = Self {
+            net: make("net"),
+            gateway: make("gateway"),
+            campus: make("campus"),
+            clients: (1..=clients).map(|n| make(&format!("client{n}"))).collect(),
+            directory: TempDir::with_prefix(&prefix).expect("a temporary directory"),
+        };
+        for (n, client) in (1..).zip(&lab.clients) {
+            lab.link(client, n);
+        }
+        lab.link(&lab.gateway, 0);
+        lab.link_campus();
+        for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+            lab.net.sysctl(key, "1");
+            lab.gateway.sysctl(key, "1");
+        }
+        Some(lab)
+    }
+
+    /// Where this test's files are.
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The name of `net`'s interface towards client `n` (0: the gateway).
+    pub(crate) fn port(n: u8) -> String {
+        format!("port{n}")
+    }
+
+    fn link(&self, host: &Namespace, n: u8) {
+        let port = Self::port(n);
+        // Two ends with the same index make the kernel wait for up to a second before it believes in the link.
+        let index = 100 + u32::from(n);
+        self.net.ip_batch(&format!(
+            "link add {port} index {index} type veth peer name {UPLINK} netns {host}\n\
+             addr add 198.18.{n}.1/24 dev {port}\n\
+             addr add fd18:{n}::1/64 dev {port}\n\
+             link set {port} up\n",
+            host = host.name(),
+        ));
+        host.ip_batch(&format!(
+            "addr add 198.18.{n}.2/24 dev {UPLINK}\n\
+             addr add fd18:{n}::2/64 dev {UPLINK}\n\
+             link set {UPLINK} up\n\
+             route add default via 198.18.{n}.1\n\
+             route add default via fd18:{n}::1\n",
+        ));
+    }
+
+    fn link_campus(&self) {
+        self.gateway.ip_batch(&format!(
+            "link add campus0 index 200 type veth peer name {UPLINK} netns {campus}\n\
+             addr add 10.200.0.1/24 dev campus0\n\
+             addr add fd20::1/64 dev campus0\n\
+             link set campus0 up\n",
+            campus = self.campus.name(),
+        ));
+        // The campus has a route to the gateway and so to the clients' inner addresses, as a campus router would.
+        self.campus.ip_batch(&format!(
+            "addr add {CAMPUS_V4}/24 dev {UPLINK}\n\
+             addr add {CAMPUS_V6}/64 dev {UPLINK}\n\
+             link set {UPLINK} up\n\
+             route add default via 10.200.0.1\n\
+             route add default via fd20::1\n",
+        ));
+        // What comes from outside does not get through without the VPN.
+        self.gateway.nft(&format!(
+            "add table inet lab\n\
+             add chain inet lab forward {{ type filter hook forward priority -10; }}\n\
+             add rule inet lab forward iifname \"{UPLINK}\" drop\n"
+        ));
+    }
+}
+
+/// Asks again and again until there is an answer; fails with `what` when the time is up.
+pub(crate) fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,102 @@
+//! A program that runs in a namespace, with its own `/etc` and `/run`, and what it has printed.
+//!
+//! Invariants: the machine's `/etc` and `/run` can't be changed by the program; it is ended with its value; its
+//! output is shown when the test fails. This module must not know which program it is.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use crate::lab::{Lab, eventually};
+use crate::namespace::Namespace;
+
+/// What `/etc/resolv.conf` says in each box before anything runs there.
+pub(crate) const RESOLV_CONF: &str = "nameserver 192.0.2.53\nsearch example.org\n";
+
+/// The directory that programs of a namespace see as `/etc`; made when first asked for.
+pub(crate) fn etc(lab: &Lab, namespace: &Namespace) -> PathBuf {
+    let etc = lab.path(format!("etc-{}", namespace.name()));
+    if !etc.exists() {
+        fs::create_dir(&etc).expect("the laboratory's directory is writable");
+        for name in ["passwd", "group", "nsswitch.conf", "hosts", "ld.so.cache", "protocols"] {
+            let from = Path::new("/etc").join(name);
+            if from.exists() {
+                fs::copy(&from, etc.join(name)).expect("it is readable by root");
+            }
+        }
+        fs::write(etc.join("resolv.conf"), RESOLV_CONF).expect("it is writable");
+    }
+    etc
+}
+
+/// `program` in a namespace, with that namespace's `/etc` and an empty `/run`, so that neither resolv.conf nor a
+/// service of the machine (systemd-resolved listens below `/run`) can be reached.
+pub(crate) fn command(lab: &Lab, namespace: &Namespace, program: impl AsRef<OsStr>) -> Command {
+    // `ip netns exec` gives its child a mount namespace of its own.
+    let prepare = "mount -t tmpfs tmpfs /run && mount --bind \"$0\" /etc && exec \"$@\"";
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace.name(), "sh", "-c", prepare]);
+    command.arg(etc(lab, namespace)).arg(program).stdin(Stdio::null());
+    // Colours and the tester's settings have no place in what is compared.
+    command.env_remove("RUST_LOG").env("NO_COLOR", "1");
+    command
+}
+
+/// Both streams of an ended program, as text.
+pub(crate) fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A program in the background.
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts it, its output going to a file of the laboratory.
+    pub(crate) fn start(lab: &Lab, name: &str, mut command: Command) -> Self {
+        let log = (0..).map(|n| lab.path(format!("{name}.{n}.log"))).find(|path| !path.exists());
+        let log = log.expect("numbers don't run out");
+        let file = File::create(&log).expect("the laboratory's directory is writable");
+        let both = file.try_clone().expect("a descriptor is free");
+        let child = command.stdin(Stdio::null()).stdout(file).stderr(both).spawn();
+        Self { name: name.to_owned(), child: child.expect("the program can be started"), log }
+    }
+
+    /// What it has printed until now.
+    pub(crate) fn output(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its status, if it has ended.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("it is our child")
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self, limit: Duration) -> ExitStatus {
+        let what = format!("{} ends", self.name);
+        eventually(&what, limit, || self.ended())
+    }
+
+    /// Fails with its output if it has ended.
+    pub(crate) fn assert_running(&mut self) {
+        if let Some(status) = self.ended() {
+            panic!("{} has ended ({status}):\n{}", self.name, self.output());
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("---- output of {} ----\n{}", self.name, self.output());
+        }
+    }
+}
