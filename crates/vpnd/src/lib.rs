@@ -1,4 +1,11 @@
-//! The daemon's library: everything behind the `vpnd` command line.
+//! The daemon's library: everything behind the `vpnd` command line; `main.rs` is thin.
+//!
+//! These modules are the I/O shell around `vpnd-proto`, which has no sockets, clock or randomness, and
+//! `vpnd-crypto`, the ciphers. Nothing points back from those crates to this one.
 #![deny(unsafe_code)]
 
+pub mod cli;
+pub mod config;
+pub mod profile;
+pub mod secret_file;
 pub mod sys;

@@ -1,2 +1,34 @@
-//! placeholder
-fn main() {}
+//! The `vpnd` program: parses the command line, runs one command, turns its outcome into an exit code.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration (nothing was started).
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+use vpnd::cli::{Cli, Command};
+use vpnd::config::{ConfigError, ServerConfig};
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vpnd: {error:#}");
+            ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Check(args) => {
+            ServerConfig::load(&args.config)?;
+            println!("{}: no problem found", args.config.display());
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "vpnd", &mut std::io::stdout());
+        }
+        Command::Man { dir } => clap_mangen::generate_to(Cli::command(), dir)?,
+        _ => anyhow::bail!("this command is not in this build"),
+    }
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! The command line: commands, arguments and their help.
+//!
+//! Invariants: no secret is ever an argument, because every user of a machine can read those; a secret comes from a
+//! prompt, a file or a file descriptor. This module only describes; the commands live in modules of their own.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use ipnet::{Ipv4Net, Ipv6Net};
+use vpnd_crypto::Suite;
+
+use crate::config::LogFormat;
+
+/// Where the gateway's configuration is unless `--config` says otherwise.
+pub const DEFAULT_CONFIG: &str = "/etc/vpnd/server.toml";
+/// Where the client keeps its journal unless `--state-dir` says otherwise.
+pub const DEFAULT_CLIENT_STATE: &str = "/var/lib/vpnd";
+
+/// A fast, safe VPN in user space: gateway, client and admin tool.
+#[derive(Debug, Parser)]
+#[command(name = "vpnd", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands of `vpnd`.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a CA, a certificate and a commented configuration for a new gateway
+    Init(InitArgs),
+    /// Check a gateway's configuration and everything it names, and change nothing
+    Check(CheckArgs),
+    /// Run the gateway
+    Server(ServerArgs),
+    /// Manage the users of a gateway
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Connect to a gateway
+    Connect(ConnectArgs),
+    /// Undo what a client that was killed left behind: routes, rules, DNS
+    Cleanup(CleanupArgs),
+    /// Show a running gateway: sessions, offloads, counters
+    Status(StatusArgs),
+    /// End sessions: all of a user, or one by its id
+    Kick(KickArgs),
+    /// Let a running gateway read its configuration again
+    Reload(AdminArgs),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory
+    Man {
+        /// An existing directory, such as /usr/local/share/man/man1.
+        dir: PathBuf,
+    },
+}
+
+/// Arguments of `vpnd init`.
+#[derive(Args, Debug)]
+pub struct InitArgs {
+    /// Directory for the configuration, keys and state; made if it is missing
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Name or address by which clients reach the gateway; goes into its certificate. May be repeated
+    #[arg(long, required = true, value_name = "ADDRESS_OR_DNSNAME")]
+    pub name: Vec<String>,
+    /// Outer UDP address and port to listen on. May be repeated
+    #[arg(long, default_value = "[::]:4433")]
+    pub listen: Vec<std::net::SocketAddr>,
+    /// Inner IPv4 addresses
+    #[arg(long, default_value = "10.86.0.0/16", value_name = "NETWORK")]
+    pub pool_v4: Ipv4Net,
+    /// Inner IPv6 addresses [default: a random /64 of the private range fd00::/8]
+    #[arg(long, value_name = "NETWORK")]
+    pub pool_v6: Option<Ipv6Net>,
+    /// Replace files that exist: all client profiles made before stop working. The users are kept
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Arguments of `vpnd check`.
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// The configuration to check
+    #[arg(default_value = DEFAULT_CONFIG)]
+    pub config: PathBuf,
+}
+
+/// Arguments of `vpnd server`.
+#[derive(Args, Debug)]
+pub struct ServerArgs {
+    /// The configuration
+    #[arg(long, default_value = DEFAULT_CONFIG)]
+    pub config: PathBuf,
+    /// Laboratory only: allow suites that do not protect traffic. Both ends need this switch
+    #[arg(long)]
+    pub insecure_lab: bool,
+    /// How log lines look [default: as configured]
+    #[arg(long, value_enum)]
+    pub log_format: Option<LogFormat>,
+}
+
+/// `vpnd user …`.
+#[derive(Debug, Subcommand)]
+pub enum UserCommand {
+    /// Add a user and print what they need to connect
+    Add(UserAddArgs),
+    /// List the users
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        #[expect(missing_docs, reason = "documented at the type")]
+        store: StoreArgs,
+    },
+    /// Refuse a user from now on and end their sessions; `enable` takes it back
+    Disable(UserArgs),
+    /// Let a disabled user in again
+    Enable(UserArgs),
+    /// Remove a user for good and end their sessions
+    Remove(UserArgs),
+    /// Give a user a new password and end their sessions
+    Passwd(UserPasswdArgs),
+}
+
+/// Which gateway's users.
+#[derive(Args, Debug)]
+pub struct StoreArgs {
+    /// The configuration of the gateway
+    #[arg(long, default_value = DEFAULT_CONFIG)]
+    pub config: PathBuf,
+}
+
+/// Where a password comes from. Without one of these: a prompt if there is a terminal, else one is made and printed.
+#[derive(Args, Debug)]
+#[group(multiple = false)]
+pub struct PasswordArgs {
+    /// Read the password from this file descriptor, up to the first line break
+    #[arg(long, value_name = "N")]
+    pub password_fd: Option<RawFd>,
+    /// Read the password from this file, up to the first line break
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+}
+
+/// Arguments of `vpnd user add`.
+#[derive(Args, Debug)]
+pub struct UserAddArgs {
+    /// The user's name: letters, digits and . _ @ + -
+    pub name: String,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub password: PasswordArgs,
+    /// Ask this user for a one-time code too; prints what to enter into an authenticator app
+    #[arg(long)]
+    pub totp: bool,
+    /// Ask this user for a client certificate too, made now and put into the profile
+    #[arg(long)]
+    pub client_cert: bool,
+    /// A group that policy rules may name. May be repeated
+    #[arg(long, value_name = "G")]
+    pub group: Vec<String>,
+    /// Write the client's profile to this file
+    #[arg(long, value_name = "FILE")]
+    pub profile_out: Option<PathBuf>,
+}
+
+/// Arguments of the commands that take only a user.
+#[derive(Args, Debug)]
+pub struct UserArgs {
+    /// The user's name
+    pub name: String,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
+}
+
+/// Arguments of `vpnd user passwd`.
+#[derive(Args, Debug)]
+pub struct UserPasswdArgs {
+    /// The user's name
+    pub name: String,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub password: PasswordArgs,
+}
+
+/// Arguments of `vpnd connect`.
+#[derive(Args, Debug)]
+pub struct ConnectArgs {
+    /// The profile, as written by `vpnd user add --profile-out`
+    pub profile: PathBuf,
+    /// File with the password in its first line, readable by its owner alone
+    #[arg(long, value_name = "FILE", conflicts_with = "password_fd")]
+    pub credentials: Option<PathBuf>,
+    /// Read the password from this file descriptor, up to the first line break
+    #[arg(long, value_name = "N")]
+    pub password_fd: Option<RawFd>,
+    /// Laboratory only: allow suites that do not protect traffic. Both ends need this switch
+    #[arg(long)]
+    pub insecure_lab: bool,
+    /// Use this cipher suite and no other
+    #[arg(long, value_name = "S")]
+    pub suite: Option<Suite>,
+    /// Name of the TUN device
+    #[arg(long, default_value = "vpn0", value_parser = interface_name, value_name = "NAME")]
+    pub tun: String,
+    /// Leave the machine's DNS as it is
+    #[arg(long)]
+    pub no_dns: bool,
+    /// Leave the machine's routes as they are
+    #[arg(long)]
+    pub no_routes: bool,
+    /// Where the journal of changes to this machine is kept
+    #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
+    pub state_dir: PathBuf,
+    /// How log lines look
+    #[arg(long, value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// Arguments of `vpnd cleanup`.
+#[derive(Args, Debug)]
+pub struct CleanupArgs {
+    /// Where the journal of changes to this machine is kept
+    #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
+    pub state_dir: PathBuf,
+}
+
+/// Which running daemon.
+#[derive(Args, Debug)]
+pub struct AdminArgs {
+    /// Its control socket [default: the one of --config]
+    #[arg(long, value_name = "P")]
+    pub socket: Option<PathBuf>,
+    /// Its configuration, to find the socket
+    #[arg(long, default_value = DEFAULT_CONFIG, conflicts_with = "socket")]
+    pub config: PathBuf,
+}
+
+/// Arguments of `vpnd status`.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub admin: AdminArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Show it again every second until interrupted
+    #[arg(long)]
+    pub watch: bool,
+}
+
+/// Arguments of `vpnd kick`.
+#[derive(Args, Debug)]
+pub struct KickArgs {
+    /// A user's name or a session's id
+    pub target: String,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub admin: AdminArgs,
+}
+
+fn interface_name(text: &str) -> Result<String, String> {
+    if crate::config::is_interface_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("an interface name has 1 to 15 letters, digits, '-', '_' or '.'".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_description_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_password_has_one_source() {
+        let both = ["vpnd", "user", "add", "ann", "--password-fd", "3", "--password-file", "f"];
+        assert!(Cli::try_parse_from(both).is_err());
+        assert!(Cli::try_parse_from(&both[..6]).is_ok());
+        assert!(Cli::try_parse_from(["vpnd", "user", "add", "ann", "--password", "secret"]).is_err());
+    }
+
+    #[test]
+    fn a_suite_and_an_interface_are_checked_here() {
+        let connect = |extra: [&'static str; 2]| {
+            Cli::try_parse_from(["vpnd", "connect", "me.toml"].into_iter().chain(extra)).is_ok()
+        };
+        assert!(connect(["--suite", "aes-256-gcm"]));
+        assert!(!connect(["--suite", "aes-512-gcm"]));
+        assert!(connect(["--tun", "vpn7"]));
+        assert!(!connect(["--tun", "a-name-that-is-too-long"]));
+    }
+}

@@ -1,0 +1,418 @@
+//! The configuration of the gateway: `server.toml` as checked Rust values.
+//!
+//! Invariants: a [`ServerConfig`] has passed every check that needs nothing but its text, its relative paths are
+//! resolved against the directory of the file, and units are in the types.
+//! This module must not know how the gateway uses the values.
+
+pub mod document;
+mod read;
+
+pub(crate) use read::{is_interface_name, suites};
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use vpnd_crypto::{Preference, Suite};
+
+pub use document::{Invalid, Places, Problem};
+
+/// The smallest inner MTU: IPv6 (RFC 8200 section 5) needs it.
+pub const MIN_MTU: u16 = 1280;
+/// The largest inner MTU: what fits into one IPv4/UDP datagram with the data header and tag.
+pub const MAX_MTU: u16 = 65_400;
+
+/// Why a configuration or a profile could not be used. Either way nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("can't read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The file has problems; all of them are listed.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
+/// All of `server.toml`.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// `[server]`
+    pub server: Server,
+    /// `[tls]`
+    pub tls: Tls,
+    /// `[tunnel]`
+    pub tunnel: Tunnel,
+    /// `[push]`
+    pub push: Push,
+    /// `[nat]`
+    pub nat: Nat,
+    /// `[policy]`
+    pub policy: Policy,
+    /// `[crypto]`
+    pub crypto: Crypto,
+    /// `[offload]`
+    pub offload: Offload,
+    /// `[limits]`
+    pub limits: Limits,
+    /// `[timeouts]`
+    pub timeouts: Timeouts,
+    /// `[admin]`
+    pub admin: Admin,
+    /// `[log]`
+    pub log: Log,
+    /// Where the keys stand in the file.
+    pub places: Places,
+}
+
+/// `[server]`: the process and its sockets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Outer UDP addresses to listen on. `[::]:4433` takes IPv4 too.
+    pub listen: Vec<SocketAddr>,
+    /// Number of shards; 0 means one per CPU.
+    pub shards: usize,
+    /// The directory of the user store and other state.
+    pub state_dir: PathBuf,
+    /// The user whose rights the daemon keeps once everything is open.
+    pub user: Option<String>,
+}
+
+impl Server {
+    /// The file of the embedded store.
+    pub fn store_path(&self) -> PathBuf {
+        self.state_dir.join("vpnd.db")
+    }
+}
+
+/// `[tls]`: the gateway's certificate and what it wants from clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// PEM file with the gateway's certificate chain.
+    pub certificate: PathBuf,
+    /// PEM file with its private key.
+    pub key: PathBuf,
+    /// PEM file with the CA that signs client certificates; without it none are asked for.
+    pub client_ca: Option<PathBuf>,
+    /// PEM file with that CA's key, for `vpnd user add --client-cert`. The daemon never reads it.
+    pub client_ca_key: Option<PathBuf>,
+    /// Whether every client must show a certificate.
+    pub require_client_certificate: bool,
+}
+
+/// `[tunnel]`: the TUN device and the inner addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Name of the TUN device, at most 15 bytes.
+    pub name: String,
+    /// MTU of the TUN device, bytes.
+    pub mtu: u16,
+    /// Inner IPv4 addresses; the gateway takes the first host address.
+    pub pool_v4: Option<Ipv4Net>,
+    /// Inner IPv6 addresses; the gateway takes the first host address.
+    pub pool_v6: Option<Ipv6Net>,
+}
+
+impl Tunnel {
+    /// The gateway's own inner IPv4 address: the first host address of the pool.
+    pub fn gateway_v4(&self) -> Option<Ipv4Addr> {
+        self.pool_v4.map(|pool| Ipv4Addr::from(u32::from(pool.network()) + 1))
+    }
+
+    /// The gateway's own inner IPv6 address: the first host address of the pool.
+    pub fn gateway_v6(&self) -> Option<Ipv6Addr> {
+        self.pool_v6.map(|pool| Ipv6Addr::from(u128::from(pool.network()) + 1))
+    }
+
+    /// Both pools.
+    pub fn pools(&self) -> impl Iterator<Item = IpNet> {
+        self.pool_v4.map(IpNet::V4).into_iter().chain(self.pool_v6.map(IpNet::V6))
+    }
+}
+
+/// `[push]`: what clients are told at login.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Push {
+    /// Networks that clients send into the tunnel.
+    pub routes: Vec<IpNet>,
+    /// DNS servers that clients use while connected.
+    pub dns: Vec<IpAddr>,
+    /// DNS search domains.
+    pub search: Vec<DnsName>,
+}
+
+/// `[nat]`: how inner packets get to the campus networks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nat {
+    /// The way.
+    pub mode: NatMode,
+    /// The interface towards the campus, for `nftables`; `None` means any but the tunnel.
+    pub outgoing_interface: Option<String>,
+}
+
+/// How inner packets leave the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NatMode {
+    /// Forwarding is switched on and an nftables table masquerades inner addresses.
+    Nftables,
+    /// Forwarding is switched on; the campus routes the pools back to the gateway.
+    Route,
+    /// The machine's forwarding is not touched.
+    None,
+}
+
+/// `[policy]`: who may send to whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Whether clients reach each other where no rule says otherwise.
+    pub client_to_client: bool,
+    /// Rules; the first that matches decides.
+    pub rules: Vec<Rule>,
+}
+
+/// One entry of `[[policy.rules]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What happens to a packet that matches.
+    pub action: Action,
+    /// Senders; empty means anyone.
+    pub from: Vec<Selector>,
+    /// Receivers; empty means anyone.
+    pub to: Vec<Selector>,
+    /// Transport protocol; `None` means any.
+    pub protocol: Option<Protocol>,
+    /// Destination ports; empty means all.
+    pub ports: Vec<PortRange>,
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The packet passes.
+    Allow,
+    /// The packet is dropped and counted.
+    Deny,
+}
+
+/// A transport protocol that a rule names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP, number 6.
+    Tcp,
+    /// UDP, number 17.
+    Udp,
+    /// ICMP (1) and ICMPv6 (58).
+    Icmp,
+}
+
+/// One side of a rule: `any`, `clients`, `group:NAME`, `user:NAME`, an address or a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selector {
+    /// Everyone.
+    Any,
+    /// Every connected client.
+    Clients,
+    /// Sessions of users in this group.
+    Group(String),
+    /// Sessions of this user.
+    User(String),
+    /// Inner addresses.
+    Net(IpNet),
+}
+
+/// Destination ports from `first` to `last`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// The lowest port.
+    pub first: u16,
+    /// The highest port.
+    pub last: u16,
+}
+
+/// A DNS name in its text form, checked for length and characters (RFC 1035 section 2.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsName(String);
+
+/// `[crypto]`: suites and their implementation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crypto {
+    /// Suites that the gateway offers, best first; empty means `auto`: by measured speed.
+    pub suites: Vec<Suite>,
+    /// The implementation; by default the fastest of each suite.
+    pub backend: Preference,
+}
+
+/// `[offload]`: switches for kernel offloads. Each is also probed at start, and falls back by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// Virtio headers on the TUN device; needed for `tso` and `uso`.
+    pub tun: bool,
+    /// TCP super-packets on the TUN device.
+    pub tso: bool,
+    /// UDP super-packets on the TUN device.
+    pub uso: bool,
+    /// Batches of outer datagrams in one send (`UDP_SEGMENT`).
+    pub udp_gso: bool,
+    /// Batches of outer datagrams in one receive (`UDP_GRO`).
+    pub udp_gro: bool,
+    /// Steering of datagrams to their shard by a BPF program in the kernel.
+    pub steering: bool,
+}
+
+/// `[limits]`: bounds on what clients can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Live sessions in all.
+    pub max_sessions: usize,
+    /// Live sessions of one user.
+    pub max_sessions_per_user: usize,
+    /// Connections that have not authenticated yet.
+    pub max_handshakes: usize,
+    /// Threads that check passwords; 0 means half of the CPUs.
+    pub password_workers: usize,
+    /// Logins that may wait for such a thread; more are refused.
+    pub password_queue: usize,
+}
+
+/// `[timeouts]`. A `None` means that there is no such limit (0 in the file).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// A session without inner traffic for this long ends.
+    pub idle_timeout: Option<Duration>,
+    /// A session whose client is silent for this long is dead.
+    pub dead_peer_timeout: Duration,
+    /// How often a silent end says that it is alive.
+    pub keepalive: Duration,
+    /// Age at which an epoch's keys are replaced.
+    pub rekey_after: Duration,
+    /// Time from the first datagram to a successful login.
+    pub authentication_deadline: Duration,
+    /// Longest life of a session; then the user must log in again.
+    pub session_lifetime: Option<Duration>,
+    /// How long a lease outlives the last sign of its session.
+    pub lease: Duration,
+}
+
+/// `[admin]`: control socket and metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Unix socket of `vpnd status`, `kick` and `reload`.
+    pub socket: PathBuf,
+    /// Local address of the Prometheus metrics.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// `[log]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// A level or a filter, such as `info` or `info,vpnd::control=debug`.
+    pub level: String,
+    /// How a line looks.
+    pub format: LogFormat,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people and the journal.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl ServerConfig {
+    /// Reads and parses the file at `path`. Its relative paths are relative to the directory it is in.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = read_text(path)?;
+        let base = crate::secret_file::parent(path);
+        Ok(Self::parse(&text, &path.display().to_string(), base)?)
+    }
+
+    /// Parses `text`; `file` names it in problems, `base` is where relative paths start.
+    pub fn parse(text: &str, file: &str, base: &Path) -> Result<Self, Invalid> {
+        read::server_config(text, base).map_err(|problems| Invalid::new(file, problems))
+    }
+}
+
+/// Reads a whole text file, but never more than a document may have.
+pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
+    use std::io::Read as _;
+    let read = || {
+        let limit = document::MAX_DOCUMENT_BYTES as u64 + 1;
+        let mut text = String::new();
+        std::fs::File::open(path)?.take(limit).read_to_string(&mut text).map(|_| text)
+    };
+    read().map_err(|source| ConfigError::Read { path: path.to_owned(), source })
+}
+
+impl FromStr for Selector {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let name = |name: &str| (!name.is_empty()).then(|| name.to_owned()).ok_or(());
+        match text.split_once(':') {
+            Some(("group", group)) => Ok(Self::Group(name(group)?)),
+            Some(("user", user)) => Ok(Self::User(name(user)?)),
+            _ if text == "any" => Ok(Self::Any),
+            _ if text == "clients" => Ok(Self::Clients),
+            _ => text
+                .parse()
+                .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+                .map(Self::Net)
+                .map_err(|_| ()),
+        }
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let port = |text: &str| text.parse::<u16>().map_err(|_| ());
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let range = Self { first: port(first)?, last: port(last)? };
+        if range.first <= range.last { Ok(range) } else { Err(()) }
+    }
+}
+
+impl DnsName {
+    /// The name, without a dot at its end.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DnsName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for DnsName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let text = text.strip_suffix('.').unwrap_or(text);
+        let letters =
+            |label: &str| label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        let label_ok = |label: &str| {
+            (1..=63).contains(&label.len())
+                && letters(label)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        let fine = (1..=253).contains(&text.len()) && text.split('.').all(label_ok);
+        if fine { Ok(Self(text.to_owned())) } else { Err(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

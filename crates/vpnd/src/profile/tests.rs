@@ -1,0 +1,118 @@
+//! Profiles: what is written is read back, what is wrong is named, what is secret stays hidden.
+
+use super::*;
+
+/// A profile with everything in it, and a real certificate and key.
+fn full() -> Profile {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(["ann".to_owned()]).unwrap().self_signed(&key).unwrap();
+    Profile {
+        servers: vec!["vpn.example.org:4433".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap()],
+        server_name: "vpn.example.org".to_owned(),
+        trust: Trust::Pinned { ca_pem: certificate.pem() },
+        user: "ann".to_owned(),
+        totp: true,
+        identity: Some(ClientIdentity {
+            certificate_pem: certificate.pem(),
+            key_pem: Zeroizing::new(key.serialize_pem()),
+        }),
+        suites: vec![Suite::ChaCha20Poly1305, Suite::Aes256Gcm],
+        routes: Routes::Only(vec!["10.20.0.0/16".parse().unwrap()]),
+        dns: false,
+    }
+}
+
+/// PEM texts may gain or lose white space at their ends.
+fn trimmed(mut profile: Profile) -> Profile {
+    if let Trust::Pinned { ca_pem } = &mut profile.trust {
+        *ca_pem = ca_pem.trim().to_owned();
+    }
+    if let Some(identity) = &mut profile.identity {
+        identity.certificate_pem = identity.certificate_pem.trim().to_owned();
+        identity.key_pem = Zeroizing::new(identity.key_pem.trim().to_owned());
+    }
+    profile
+}
+
+fn problem(text: &str) -> String {
+    Profile::parse(text, "ann.toml").unwrap_err().to_string()
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let simple =
+        Profile { trust: Trust::System, identity: None, suites: vec![], routes: Routes::Pushed, ..full() };
+    for profile in [full(), Profile { routes: Routes::All, ..full() }, simple] {
+        let read = Profile::parse(&profile.to_toml(), "ann.toml").unwrap();
+        assert_eq!(trimmed(read), trimmed(profile));
+    }
+}
+
+#[test]
+fn a_saved_profile_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ann.toml");
+    let profile = full();
+    profile.save(&path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(trimmed(Profile::load(&path).unwrap()), trimmed(profile.clone()));
+    assert!(profile.save(&path).is_err(), "a profile is not overwritten");
+}
+
+#[test]
+fn the_key_shows_neither_in_debug_nor_in_problems() {
+    let profile = full();
+    let body = profile.identity.as_ref().unwrap().key_pem.lines().nth(1).unwrap().to_owned();
+    assert!(!format!("{profile:?}").contains(&body));
+    let broken = profile.to_toml().replace("BEGIN PRIVATE KEY", "BEGIN PRIVAT KEY");
+    let message = problem(&broken);
+    assert!(message.contains("'key' in [user] must be a private key"), "{message}");
+    assert!(!message.contains(&body));
+    assert!(!problem(&profile.to_toml().replace("key = '''", "key = ''''")).contains(&body));
+}
+
+#[test]
+fn problems_have_their_line_and_the_nearest_key() {
+    let least =
+        "version = 1\n[server]\naddresses = 'vpn.example.org'\ntrust = 'system'\n[user]\nname = 'ann'\n";
+    assert!(Profile::parse(least, "ann.toml").is_ok());
+    for (from, to, expected) in [
+        (
+            "addresses",
+            "adresses",
+            "ann.toml:3: unknown key 'adresses' in [server]; did you mean 'addresses'?",
+        ),
+        ("version = 1", "version = 2", "ann.toml:1: 'version' in the top of the file must be a whole number"),
+        ("version = 1\n", "", "needs the key 'version'"),
+        ("'system'", "'pinned'", "ann.toml:2: [server] needs the key 'ca'"),
+        ("'system'", "'sytem'", "did you mean 'system'?"),
+        ("'ann'", "'a b'", "ann.toml:6: 'name' in [user] must be 1 to 64 letters"),
+        ("'vpn.example.org'", "'vpn.example.org:0'", "ann.toml:3: 'addresses' in [server] must be a name"),
+        ("'vpn.example.org'", "[]", "takes 1 to 16 servers"),
+        ("trust = 'system'", "ca = 'x'", "ann.toml:4: 'ca' must be certificates"),
+        ("name = 'ann'", "name = 'ann'\nkey = 'x'", "needs the key 'certificate'"),
+    ] {
+        let message = problem(&least.replace(from, to));
+        assert!(message.contains(expected), "{to:?} gives {message}");
+    }
+}
+
+#[test]
+fn servers_are_names_or_addresses_with_an_optional_port() {
+    for (text, host, port) in [
+        ("vpn.example.org", "vpn.example.org", 4433),
+        ("vpn.example.org:443", "vpn.example.org", 443),
+        ("192.0.2.1:443", "192.0.2.1", 443),
+        ("[2001:db8::1]:443", "2001:db8::1", 443),
+        ("[2001:db8::1]", "2001:db8::1", 4433),
+        ("2001:db8::1", "2001:db8::1", 4433),
+    ] {
+        let server: ServerAddress = text.parse().unwrap();
+        assert_eq!((server.host.as_str(), server.port), (host, port), "{text}");
+        assert_eq!(server.to_string().parse(), Ok(server));
+    }
+    for text in ["", ":443", "a b:443", "vpn.example.org:", "vpn.example.org:99999", "[vpn]:443", "-x:1"] {
+        assert!(text.parse::<ServerAddress>().is_err(), "{text}");
+    }
+}
