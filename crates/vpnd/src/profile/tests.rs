@@ -69,7 +69,7 @@ fn the_key_shows_neither_in_debug_nor_in_problems() {
     let message = problem(&broken);
     assert!(message.contains("'key' in [user] must be a private key"), "{message}");
     assert!(!message.contains(&body));
-    assert!(!problem(&profile.to_toml().replace("key = '''", "key = ''''")).contains(&body));
+    assert!(!problem(&profile.to_toml().replace("key = '''", "key = ''")).contains(&body));
 }
 
 #[test]
