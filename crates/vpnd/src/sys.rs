@@ -6,9 +6,14 @@
 #![allow(unsafe_code)]
 
 pub mod bpf;
+pub mod change;
+pub mod dns;
 pub mod netlink;
+pub mod nft;
 pub mod process;
+pub mod sysctl;
 #[cfg(test)]
 pub mod testing;
+pub mod tool;
 pub mod tun;
 pub mod udp;

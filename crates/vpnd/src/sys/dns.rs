@@ -1,0 +1,235 @@
+//! Name servers and search domains of a tunnel: by systemd-resolved where it runs, else in `resolv.conf`.
+//!
+//! A change is first planned, which reads what is there now, then applied. The plan can be written to a journal
+//! and undone by another process.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::sys::tool::{Tool, ToolError};
+
+mod file;
+
+pub use file::{FileChange, FileState};
+
+const RESOLVECTL: Tool = Tool { program: "resolvectl", package: "systemd-resolved" };
+
+/// The first words of a `resolv.conf` of ours; the rest of the line names the tunnel.
+const HEADER: &str = "# Name servers of the vpnd tunnel ";
+
+/// Name servers beyond this number are ignored by the system's resolver (`MAXNS` in `resolv.h`).
+const MAX_SERVERS: usize = 3;
+
+/// The longest `resolv.conf` that is taken for one, bytes.
+const MAX_FILE_LEN: u64 = 64 * 1024;
+
+/// What to set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DnsSettings {
+    /// Name of the tunnel's interface.
+    pub interface: String,
+    /// The servers, best first.
+    pub servers: Vec<IpAddr>,
+    /// Domains that are tried for names without a dot and, with systemd-resolved, asked of these servers.
+    pub search: Vec<String>,
+    /// Ask these servers about all names. Without systemd-resolved it is always so.
+    pub all_names: bool,
+}
+
+/// Where the system keeps its name server configuration.
+#[derive(Debug, Clone)]
+pub struct DnsSystem {
+    /// The resolver's configuration file.
+    pub resolv_conf: PathBuf,
+    /// The directory that exists while systemd-resolved runs.
+    pub resolved_runtime: PathBuf,
+}
+
+impl Default for DnsSystem {
+    fn default() -> Self {
+        Self { resolv_conf: "/etc/resolv.conf".into(), resolved_runtime: "/run/systemd/resolve".into() }
+    }
+}
+
+/// Why name servers were not set or put back.
+#[derive(Debug, thiserror::Error)]
+pub enum DnsError {
+    /// There is nothing to set.
+    #[error("no name servers are given")]
+    NoServers,
+    /// A domain could smuggle in other settings.
+    #[error("`{0}` is no domain name")]
+    BadDomain(String),
+    /// Another tunnel has replaced the file; both would put the other's servers back on their end.
+    #[error("{path} belongs to the tunnel {interface} now: end that one first, or run `vpnd cleanup`")]
+    HeldBy {
+        /// The file.
+        path: PathBuf,
+        /// The other tunnel.
+        interface: String,
+    },
+    /// The file is something else.
+    #[error("{0} is no resolver configuration: it is not a file of at most 64 KiB")]
+    NotAFile(PathBuf),
+    /// `resolvectl` did not do it.
+    #[error("name servers can't be set: {0}")]
+    Tool(#[from] ToolError),
+    /// A file could not be read or written.
+    #[error("{path} can't be {step}: {source}")]
+    Os {
+        /// The file.
+        path: PathBuf,
+        /// What was being done.
+        step: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// A planned change of name servers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DnsChange {
+    /// Through systemd-resolved, for one interface.
+    Resolved(DnsSettings),
+    /// In the resolver's configuration file.
+    File(FileChange),
+}
+
+/// What undoing came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DnsUndone {
+    /// The old state is back.
+    Restored,
+    /// The old state was back already.
+    WasRestored,
+    /// Someone else has changed it since; it stays.
+    NotOurs,
+}
+
+impl DnsChange {
+    /// Chooses the way and reads what is there now.
+    ///
+    /// # Errors
+    /// [`DnsError`].
+    pub fn plan(settings: &DnsSettings, system: &DnsSystem) -> Result<Self, DnsError> {
+        if settings.servers.is_empty() {
+            return Err(DnsError::NoServers);
+        }
+        if let Some(bad) = settings.search.iter().find(|domain| !is_domain(domain)) {
+            return Err(DnsError::BadDomain(bad.clone()));
+        }
+        if system.resolved_runtime.is_dir() && RESOLVECTL.is_installed() {
+            return Ok(Self::Resolved(settings.clone()));
+        }
+        let path = file::writable_place(&system.resolv_conf)?;
+        let before = FileState::read(&path)?;
+        // A link's text is that of the file behind it.
+        let text = read_text(&system.resolv_conf)?;
+        if let Some(interface) = text.lines().find_map(|line| line.strip_prefix(HEADER)) {
+            return Err(DnsError::HeldBy { path, interface: interface.to_owned() });
+        }
+        Ok(Self::File(FileChange { path, before, after: resolv_conf(settings, &text) }))
+    }
+
+    /// Sets the name servers.
+    ///
+    /// # Errors
+    /// [`DnsError`]; undoing puts back what was changed by then.
+    pub async fn apply(&self) -> Result<(), DnsError> {
+        match self {
+            Self::Resolved(settings) => {
+                for arguments in resolvectl_calls(settings) {
+                    RESOLVECTL.run(&arguments, "").await?;
+                }
+                Ok(())
+            }
+            Self::File(change) => change.apply(),
+        }
+    }
+
+    /// Puts the old name servers back, if the present ones are still ours.
+    ///
+    /// # Errors
+    /// [`DnsError`].
+    pub async fn undo(&self) -> Result<DnsUndone, DnsError> {
+        match self {
+            Self::Resolved(settings) => {
+                // The settings of an interface go away with it.
+                if !Path::new("/sys/class/net").join(&settings.interface).exists() {
+                    return Ok(DnsUndone::WasRestored);
+                }
+                RESOLVECTL.run(&["revert".to_owned(), settings.interface.clone()], "").await?;
+                Ok(DnsUndone::Restored)
+            }
+            Self::File(change) => change.undo(),
+        }
+    }
+}
+
+/// The arguments of each call of `resolvectl`.
+fn resolvectl_calls(settings: &DnsSettings) -> Vec<Vec<String>> {
+    let interface = &settings.interface;
+    let start = |verb: &str| vec![verb.to_owned(), interface.clone()];
+    let mut dns = start("dns");
+    dns.extend(settings.servers.iter().map(ToString::to_string));
+    let mut domain = start("domain");
+    domain.extend(settings.search.iter().cloned());
+    if settings.all_names {
+        domain.push("~.".to_owned());
+    }
+    if domain.len() == 2 {
+        // An empty word clears the list, where no word at all would only show it.
+        domain.push(String::new());
+    }
+    let mut default_route = start("default-route");
+    default_route.push(if settings.all_names { "yes" } else { "no" }.to_owned());
+    vec![dns, domain, default_route]
+}
+
+/// The text of our `resolv.conf`; the resolver's options of the old one are kept.
+fn resolv_conf(settings: &DnsSettings, old: &str) -> String {
+    let mut lines = vec![
+        format!("{HEADER}{}", settings.interface),
+        "# The former ones come back when it ends (or with `vpnd cleanup`).".to_owned(),
+    ];
+    let servers = settings.servers.iter().take(MAX_SERVERS);
+    lines.extend(servers.map(|server| format!("nameserver {server}")));
+    if !settings.search.is_empty() {
+        lines.push(format!("search {}", settings.search.join(" ")));
+    }
+    lines.extend(old.lines().filter(|line| line.starts_with("options")).map(str::to_owned));
+    lines.join("\n") + "\n"
+}
+
+/// The text behind a path; none if there is no such file.
+fn read_text(path: &Path) -> Result<String, DnsError> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        Err(source) => return Err(DnsError::Os { path: path.to_owned(), step: "read", source }),
+        Ok(metadata) if !metadata.is_file() || metadata.len() > MAX_FILE_LEN => {
+            return Err(DnsError::NotAFile(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    let bytes =
+        fs::read(path).map_err(|source| DnsError::Os { path: path.to_owned(), step: "read", source })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Whether it is a host name as in RFC 1123, section 2.1, underscores allowed.
+fn is_domain(name: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+    };
+    name.len() <= 253 && name.strip_suffix('.').unwrap_or(name).split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! Replacing one configuration file for a while, so that the old one comes back exactly, link or mode included.
+//!
+//! Readers never see half a file: the new one is renamed over the old one. Only where that is impossible, because
+//! the file is mounted from elsewhere (containers, `ip netns exec`), is it written in place.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, symlink};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::{DnsError, DnsUndone, MAX_FILE_LEN};
+
+/// What is at a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileState {
+    /// Nothing.
+    Absent,
+    /// A symbolic link.
+    Link {
+        /// What it points to, as written in the link.
+        target: PathBuf,
+    },
+    /// A file.
+    File {
+        /// Its bytes, in base64, since they may be of any encoding.
+        content: String,
+        /// Its permission bits.
+        mode: u32,
+        /// Its user.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+    },
+}
+
+/// A planned replacement of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    /// The file.
+    pub path: PathBuf,
+    /// What is there before.
+    pub before: FileState,
+    /// The text that replaces it.
+    pub after: String,
+}
+
+impl FileState {
+    /// Reads what is at `path` now.
+    ///
+    /// # Errors
+    /// [`DnsError`].
+    pub fn read(path: &Path) -> Result<Self, DnsError> {
+        let failed = |source| DnsError::Os { path: path.to_owned(), step: "read", source };
+        let metadata = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Absent),
+            metadata => metadata.map_err(failed)?,
+        };
+        if metadata.is_symlink() {
+            return Ok(Self::Link { target: fs::read_link(path).map_err(failed)? });
+        }
+        if !metadata.is_file() || metadata.len() > MAX_FILE_LEN {
+            return Err(DnsError::NotAFile(path.to_owned()));
+        }
+        let content = STANDARD.encode(fs::read(path).map_err(failed)?);
+        let mode = metadata.permissions().mode() & 0o7777;
+        Ok(Self::File { content, mode, uid: metadata.uid(), gid: metadata.gid() })
+    }
+
+    /// The bytes of a file.
+    fn bytes(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::File { content, .. } => STANDARD.decode(content).ok(),
+            Self::Absent | Self::Link { .. } => None,
+        }
+    }
+}
+
+impl FileChange {
+    /// Replaces the file. The new one has the permissions of the old one, or is readable by all.
+    ///
+    /// # Errors
+    /// [`DnsError`].
+    pub fn apply(&self) -> Result<(), DnsError> {
+        let (mode, owner) = match &self.before {
+            FileState::File { mode, uid, gid, .. } => (*mode, Some((*uid, *gid))),
+            FileState::Absent | FileState::Link { .. } => (0o644, None),
+        };
+        self.replace(self.after.as_bytes(), mode, owner)
+    }
+
+    /// Puts the old state back if the present one is ours.
+    ///
+    /// # Errors
+    /// [`DnsError`].
+    pub fn undo(&self) -> Result<DnsUndone, DnsError> {
+        // A process killed between writing and renaming leaves this behind.
+        let _ = fs::remove_file(self.temporary());
+        let now = FileState::read(&self.path)?;
+        if now == self.before {
+            return Ok(DnsUndone::WasRestored);
+        }
+        if !self.is_ours(&now) {
+            return Ok(DnsUndone::NotOurs);
+        }
+        let failed = |source| DnsError::Os { path: self.path.clone(), step: "restored", source };
+        match &self.before {
+            FileState::Absent => fs::remove_file(&self.path).map_err(failed)?,
+            FileState::Link { target } => {
+                symlink(target, self.temporary()).map_err(failed)?;
+                fs::rename(self.temporary(), &self.path).map_err(failed)?;
+            }
+            FileState::File { content, mode, uid, gid } => {
+                let invalid = |error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
+                let bytes = STANDARD.decode(content).map_err(invalid)?;
+                self.replace(&bytes, *mode, Some((*uid, *gid)))?;
+            }
+        }
+        Ok(DnsUndone::Restored)
+    }
+
+    /// Whether the file is what we wrote. A process killed while writing in place leaves the beginning of the new
+    /// text, or of the old one on the way back.
+    fn is_ours(&self, now: &FileState) -> bool {
+        let Some(bytes) = now.bytes() else { return false };
+        let old = self.before.bytes();
+        self.after.as_bytes().starts_with(&bytes) || old.is_some_and(|old| old.starts_with(&bytes))
+    }
+
+    fn replace(&self, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<(), DnsError> {
+        let failed = |step| move |source| DnsError::Os { path: self.path.clone(), step, source };
+        let temporary = self.temporary();
+        let _ = fs::remove_file(&temporary);
+        write_new(&temporary, bytes, mode, owner).map_err(failed("written"))?;
+        match fs::rename(&temporary, &self.path) {
+            Ok(()) => sync_directory(&self.path).map_err(failed("made durable")),
+            Err(error) => {
+                let _ = fs::remove_file(&temporary);
+                if Errno::from_io_error(&error) == Some(Errno::BUSY) {
+                    return write_in_place(&self.path, bytes).map_err(failed("written"));
+                }
+                Err(failed("replaced")(error))
+            }
+        }
+    }
+
+    fn temporary(&self) -> PathBuf {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        self.path.with_file_name(format!(".{name}.vpnd"))
+    }
+}
+
+/// Where to make the change for the resolver to see it: `path` itself, unless it is a link to a file that is
+/// mounted from elsewhere. Replacing that link would reach beyond the mount, to the whole machine.
+pub(super) fn writable_place(path: &Path) -> Result<PathBuf, DnsError> {
+    let failed = |source| DnsError::Os { path: path.to_owned(), step: "found", source };
+    let attributes = match rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), StatxFlags::TYPE) {
+        Ok(status) => status.stx_attributes,
+        Err(Errno::NOENT) => return Ok(path.to_owned()),
+        Err(errno) => return Err(failed(errno.into())),
+    };
+    if attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        return fs::canonicalize(path).map_err(failed);
+    }
+    Ok(path.to_owned())
+}
+
+fn write_new(path: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    if let Some((uid, gid)) = owner {
+        fchown(&file, Some(uid), Some(gid))?;
+    }
+    // After the owner: a change of owner may clear bits. And not by `open`, which the umask would weaken.
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.sync_all()
+}
+
+fn write_in_place(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn sync_directory(of: &Path) -> io::Result<()> {
+    match of.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}

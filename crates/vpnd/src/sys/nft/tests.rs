@@ -1,0 +1,191 @@
+//! The rules as the kernel has them, and what they do to packets between three namespaces.
+
+use std::fs::File;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::*;
+use crate::sys::testing::{in_namespace_async, run};
+
+fn rules() -> GatewayRules {
+    GatewayRules {
+        tunnel: "vpt0".to_owned(),
+        pools: vec!["10.8.0.0/24".parse().unwrap(), "fd00:8::/64".parse().unwrap()],
+        masquerade: true,
+        outgoing: Outgoing::AnyButTunnel,
+        inbound: false,
+    }
+}
+
+fn ruleset() -> String {
+    run("nft", &["list", "ruleset"])
+}
+
+#[test]
+fn the_table_comes_and_goes_alone() {
+    in_namespace_async(async || {
+        run("nft", &["add", "table", "inet", "other"]);
+        let before = ruleset();
+        let rules = rules();
+        rules.apply().await.unwrap();
+        let first = ruleset();
+        assert!(first.contains("table inet vpnd_vpt0"), "{first}");
+        assert!(first.contains("ip saddr 10.8.0.0/24 masquerade"), "{first}");
+        assert!(first.contains("ip6 saddr fd00:8::/64 masquerade"), "{first}");
+        rules.apply().await.unwrap();
+        assert_eq!(ruleset(), first, "applying again replaces, it does not add");
+        rules.remove().await.unwrap();
+        assert_eq!(ruleset(), before);
+        rules.remove().await.unwrap();
+        assert_eq!(ruleset(), before, "removing twice does no harm");
+    });
+}
+
+#[test]
+fn every_variant_is_accepted_by_the_kernel() {
+    in_namespace_async(async || {
+        let lan = Outgoing::Interface("eth0.10".to_owned());
+        for rules in [
+            GatewayRules { masquerade: false, inbound: true, ..rules() },
+            GatewayRules { outgoing: lan.clone(), ..rules() },
+            GatewayRules { pools: vec!["10.8.0.0/24".parse().unwrap()], outgoing: lan, ..rules() },
+            GatewayRules { pools: vec!["fd00:8::1/64".parse().unwrap()], ..rules() },
+            GatewayRules {
+                pools: vec!["10.0.0.0/9".parse().unwrap(), "10.8.0.0/24".parse().unwrap()],
+                ..rules()
+            },
+        ] {
+            rules.apply().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn names_that_mean_something_else_are_refused() {
+    for name in ["", "vp*", "a\" accept; #", "eth0\n", "sixteen-bytes-xx"] {
+        let tunnel = GatewayRules { tunnel: name.to_owned(), ..rules() };
+        assert!(matches!(tunnel.script(), Err(NftError::BadName(_))), "{name:?}");
+        let outgoing = GatewayRules { outgoing: Outgoing::Interface(name.to_owned()), ..rules() };
+        assert!(matches!(outgoing.script(), Err(NftError::BadName(_))), "{name:?}");
+    }
+}
+
+/// A gateway between a client's end of `vpt0` and a campus host's end of `lan0`:
+///
+/// ```text
+/// [client 10.8.0.2] vpt0-peer == vpt0 [gateway] lan0 == lan0-peer [campus 172.20.0.2]
+/// ```
+///
+/// Client and campus are two network namespaces kept alive by a sleeping process each.
+struct Campus {
+    client: Child,
+    campus: Child,
+}
+
+impl Campus {
+    fn build() -> Self {
+        let keeper = || {
+            let child = Command::new("unshare").args(["-n", "sleep", "60"]).spawn().unwrap();
+            // The namespace exists once the keeper has become `sleep`.
+            let exe = format!("/proc/{}/comm", child.id());
+            while !std::fs::read_to_string(&exe).unwrap().starts_with("sleep") {
+                std::thread::yield_now();
+            }
+            child
+        };
+        let this = Self { client: keeper(), campus: keeper() };
+        for (link, own, child, peer) in [
+            ("vpt0", "10.8.0.1/24", &this.client, "10.8.0.2/24"),
+            ("lan0", "172.20.0.1/24", &this.campus, "172.20.0.2/24"),
+        ] {
+            let other = format!("{link}-peer");
+            run("ip", &["link", "add", link, "type", "veth", "peer", "name", &other]);
+            run("ip", &["link", "set", &other, "netns", &child.id().to_string()]);
+            run("ip", &["addr", "add", own, "dev", link]);
+            run("ip", &["link", "set", link, "up"]);
+            Self::inside(child, &["ip", "addr", "add", peer, "dev", &other]);
+            Self::inside(child, &["ip", "link", "set", &other, "up"]);
+        }
+        Self::inside(&this.client, &["ip", "route", "add", "default", "via", "10.8.0.1"]);
+        run("sysctl", &["-qw", "net.ipv4.ip_forward=1"]);
+        this
+    }
+
+    fn inside(child: &Child, command: &[&str]) -> String {
+        let target = child.id().to_string();
+        run("nsenter", &[&["-t", &target, "-n"], command].concat())
+    }
+
+    /// A socket in the other namespace.
+    fn socket(child: &Child, address: &str) -> UdpSocket {
+        let namespace = File::open(format!("/proc/{}/ns/net", child.id())).unwrap();
+        let address = address.to_owned();
+        std::thread::spawn(move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            let socket = UdpSocket::bind(address).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            socket
+        })
+        .join()
+        .unwrap()
+    }
+}
+
+/// Sends a datagram and returns the source address that it arrives with, if it does.
+fn arrives(from: &UdpSocket, to: &UdpSocket, address: &str) -> Option<IpAddr> {
+    from.send_to(b"hello", address).unwrap();
+    let (_, source) = to.recv_from(&mut [0; 16]).ok()?;
+    Some(source.ip())
+}
+
+impl Drop for Campus {
+    fn drop(&mut self) {
+        for child in [&mut self.client, &mut self.campus] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn clients_reach_the_campus_and_nobody_else_reaches_in() {
+    in_namespace_async(async || {
+        let net = Campus::build();
+        Campus::inside(&net.client, &["ip", "addr", "add", "10.99.0.2/32", "dev", "vpt0-peer"]);
+        let client = Campus::socket(&net.client, "10.8.0.2:5000");
+        let spoofer = Campus::socket(&net.client, "10.99.0.2:5000");
+        let host = Campus::socket(&net.campus, "172.20.0.2:5000");
+        let knock = Campus::socket(&net.campus, "172.20.0.2:5001");
+        Campus::inside(&net.campus, &["ip", "route", "add", "default", "via", "172.20.0.1"]);
+        let (gateway, own): (IpAddr, IpAddr) = ("172.20.0.1".parse().unwrap(), "10.8.0.2".parse().unwrap());
+
+        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), Some(own), "plain forwarding works");
+        assert!(arrives(&spoofer, &host, "172.20.0.2:5000").is_some(), "and checks nothing");
+        assert!(arrives(&knock, &client, "10.8.0.2:5000").is_some());
+
+        // Another port, since the kernel remembers the connections made so far.
+        let client = Campus::socket(&net.client, "10.8.0.2:6000");
+        let spoofer = Campus::socket(&net.client, "10.99.0.2:6000");
+        rules().apply().await.unwrap();
+        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), Some(gateway), "masqueraded");
+        assert_eq!(
+            arrives(&host, &client, "172.20.0.1:6000"),
+            Some("172.20.0.2".parse().unwrap()),
+            "answered"
+        );
+        assert_eq!(arrives(&spoofer, &host, "172.20.0.2:5000"), None, "a source outside the pools");
+        assert_eq!(arrives(&knock, &client, "10.8.0.2:6000"), None, "the campus may not open connections");
+        GatewayRules { inbound: true, ..rules() }.apply().await.unwrap();
+        assert!(arrives(&knock, &client, "10.8.0.2:6000").is_some(), "now it may");
+        let elsewhere = Outgoing::Interface("wan0".to_owned());
+        GatewayRules { outgoing: elsewhere, ..rules() }.apply().await.unwrap();
+        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), None, "this way out is not allowed");
+        GatewayRules { masquerade: false, ..rules() }.apply().await.unwrap();
+        let client = Campus::socket(&net.client, "10.8.0.2:7000");
+        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), Some(own), "routed as it is");
+    });
+}
