@@ -6,6 +6,8 @@ use minicbor::encode::{self, Encode, Encoder, Write};
 /// Why something was refused or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Code {
+    /// 0: nothing is wrong, the user ended the session.
+    Bye,
     /// 1: the login was wrong.
     Credentials,
     /// 2: the attach token is not good any more: log in.
@@ -41,8 +43,9 @@ pub enum Code {
 }
 
 impl Code {
-    /// Every code of this version, in the order of their numbers, which start at 1.
-    const KNOWN: [Self; 15] = [
+    /// Every code of this version, in the order of their numbers, which start at 0.
+    const KNOWN: [Self; 16] = [
+        Self::Bye,
         Self::Credentials,
         Self::Token,
         Self::BadRequest,
@@ -64,6 +67,7 @@ impl Code {
     #[must_use]
     pub const fn number(self) -> u16 {
         match self {
+            Self::Bye => 0,
             Self::Credentials => 1,
             Self::Token => 2,
             Self::BadRequest => 3,
@@ -87,6 +91,7 @@ impl Code {
     #[must_use]
     pub const fn explanation(self) -> &'static str {
         match self {
+            Self::Bye => "the user ended the session",
             Self::Credentials => "the login was wrong",
             Self::Token => "the session is not known here any more; log in again",
             Self::BadRequest => "a malformed or unexpected message was sent",
@@ -142,10 +147,9 @@ mod tests {
     #[test]
     fn numbers_are_the_published_ones() {
         for (at, code) in Code::KNOWN.into_iter().enumerate() {
-            assert_eq!(usize::from(code.number()), at + 1);
+            assert_eq!(usize::from(code.number()), at);
             assert_eq!(Code::from(code.number()), code);
         }
-        assert_eq!(Code::from(0), Code::Other(0));
         assert_eq!(Code::from(16), Code::Other(16));
         assert_eq!(Code::Other(4711).number(), 4711);
     }

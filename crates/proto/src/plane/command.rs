@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
 
-use crate::policy::{Policy, Principal};
 use crate::plane::Endpoint;
+use crate::policy::{Policy, Principal};
 use crate::time::Time;
 use crate::wire::Index;
 

@@ -1,0 +1,519 @@
+//! The client's control core: when to log in, attach, probe, rekey, wait, or give up.
+//!
+//! One owner calls it; it never waits. Every input may leave [`Action`]s, which the owner carries out in order.
+//! The owner makes connections and reports the outcome of each [`Action::Connect`] exactly once, by
+//! [`Client::established`], [`Client::refused`] or [`Client::connect_failed`]; afterwards, that an established
+//! connection is gone by [`Client::connection_lost`].
+//!
+//! Invariants: at most one connection is being made; at most one current, one pending and one retiring epoch; wrong
+//! credentials are never tried twice. This module must not know of sockets, TUN devices, passwords or files.
+
+mod epoch;
+mod liveness;
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use vpnd_crypto::LabPermit;
+
+use crate::attach::Token;
+use crate::control::{Code, List, Message, Network, Offer, SuiteSpeed};
+use crate::plane::{Activity, Command, Event, Slot};
+use crate::session::{ConnectionId, LocalSuite, Random, SessionId, Timers, random_bytes, random_index};
+use crate::time::Time;
+use crate::timer::TimerQueue;
+use crate::wire::{Index, MAX_CLIENT_LANES};
+
+use epoch::Epochs;
+use liveness::Liveness;
+
+/// What a client is told at its start.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many shards, and so lanes, it has.
+    pub lanes: usize,
+    /// The suites it accepts, and how fast this host is with them.
+    pub suites: Vec<LocalSuite>,
+    /// The features this host understands (PROTOCOL §3.4).
+    pub features: u32,
+    /// Present if the client was started with the insecure switch.
+    pub lab: Option<LabPermit>,
+    /// The timers of PROTOCOL §11; the gateway may shorten them.
+    pub timers: Timers,
+}
+
+/// Why a client cannot start with a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Not 1 to 16 lanes.
+    #[error("a client has 1 to {MAX_CLIENT_LANES} lanes, not {0}")]
+    Lanes(usize),
+    /// No suite, or too many.
+    #[error("a client offers 1 to {max} cipher suites, not {0}", max = crate::control::MAX_SUITES)]
+    Suites(usize),
+}
+
+/// What a connection is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Send `Login` with the user's credentials, and answer a wish for a one-time code.
+    Login,
+    /// Send `Attach` with this token.
+    Attach {
+        /// The session.
+        session: SessionId,
+        /// Its token.
+        token: Token,
+    },
+}
+
+/// What the owner has to do, in order.
+#[derive(Debug)]
+pub enum Action {
+    /// Open a connection to the gateway, and send the message that `purpose` names with this offer.
+    Connect {
+        /// The connection's number from now on.
+        connection: ConnectionId,
+        /// Login or attach.
+        purpose: Purpose,
+        /// What to offer.
+        offer: Offer,
+    },
+    /// Give a command to a shard.
+    Command {
+        /// Which shard.
+        shard: usize,
+        /// The command.
+        command: Command,
+    },
+    /// Set addresses, routes and DNS to this; replaces what was set before.
+    Configure(Network),
+    /// Send a message on an established connection.
+    Send {
+        /// Which connection.
+        connection: ConnectionId,
+        /// The message.
+        message: Message,
+    },
+    /// Close a connection, or abandon one that is being made. Nothing about it needs to be reported any more.
+    Disconnect {
+        /// Which connection.
+        connection: ConnectionId,
+        /// The application close code.
+        code: Code,
+    },
+    /// There is nothing more to try: tell the user and stop.
+    GiveUp {
+        /// Why.
+        code: Code,
+        /// Why, for a person.
+        text: String,
+    },
+}
+
+/// Why the client wants to be called at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// A connection is to be tried again.
+    Reconnect,
+    /// The epoch is old enough to be replaced, if it was used.
+    Rekey,
+    /// The current epoch has ceased to seal, and is to be erased.
+    Expire,
+    /// Nothing was heard in a new epoch.
+    Unconfirmed,
+    /// An old epoch's keys are to be erased.
+    Retire,
+    /// Probes were not answered yet.
+    Probe,
+    /// A lane may have been silent for long.
+    Keepalive(u8),
+}
+
+/// A connection on its way.
+#[derive(Debug)]
+struct Attempt {
+    connection: ConnectionId,
+    offer: Offer,
+    is_login: bool,
+}
+
+/// The session that the client has.
+#[derive(Debug)]
+struct Session {
+    id: SessionId,
+    token: Token,
+    slot: Slot,
+    network: Network,
+}
+
+/// The control core of a client.
+pub struct Client {
+    config: Config,
+    /// The timers in force: the configuration's, as far as the gateway did not shorten them.
+    in_force: Timers,
+    random: Random,
+    next_connection: u64,
+    attempt: Option<Attempt>,
+    connection: Option<ConnectionId>,
+    /// Attempts that failed since an epoch was confirmed.
+    failures: u32,
+    /// Somebody else took the session over; if the token is void too, that is final.
+    superseded: bool,
+    session: Option<Session>,
+    sessions_begun: u32,
+    configured: Option<Network>,
+    epochs: Epochs,
+    liveness: Liveness,
+    timers: TimerQueue<Reason>,
+    actions: VecDeque<Action>,
+    over: bool,
+}
+
+impl core::fmt::Debug for Client {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Client")
+            .field("attempt", &self.attempt.as_ref().map(|attempt| attempt.connection))
+            .field("connection", &self.connection)
+            .field("session", &self.session.as_ref().map(|session| session.id))
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A client that logs in at once.
+    ///
+    /// # Errors
+    /// If the configuration cannot be offered to any gateway.
+    pub fn new(config: Config, random: Random) -> Result<Self, ConfigError> {
+        if !(1..=MAX_CLIENT_LANES).contains(&config.lanes) {
+            return Err(ConfigError::Lanes(config.lanes));
+        }
+        if !(1..=crate::control::MAX_SUITES).contains(&config.suites.len()) {
+            return Err(ConfigError::Suites(config.suites.len()));
+        }
+        let mut client = Self {
+            in_force: config.timers,
+            liveness: Liveness::new(config.lanes),
+            config,
+            random,
+            next_connection: 0,
+            attempt: None,
+            connection: None,
+            failures: 0,
+            superseded: false,
+            session: None,
+            sessions_begun: 0,
+            configured: None,
+            epochs: Epochs::default(),
+            timers: TimerQueue::new(),
+            actions: VecDeque::new(),
+            over: false,
+        };
+        client.connect();
+        Ok(client)
+    }
+
+    /// The gateway refused what `connection` asked for.
+    pub fn refused(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        code: Code,
+        text: &str,
+        retry_after: Duration,
+    ) {
+        let Some(attempt) = self.take_attempt(connection) else { return };
+        self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+        match code {
+            Code::Token | Code::Lifetime if !attempt.is_login => {
+                if self.superseded {
+                    self.give_up(Code::Superseded, Code::Superseded.explanation());
+                } else {
+                    self.drop_session();
+                    self.connect();
+                }
+            }
+            Code::Credentials
+            | Code::Disabled
+            | Code::Certificate
+            | Code::Kicked
+            | Code::Idle
+            | Code::NoSuite
+            | Code::BadRequest => self.give_up(code, text),
+            _ => self.retry(now, retry_after),
+        }
+    }
+
+    /// No connection could be made, or it broke before an answer came.
+    pub fn connect_failed(&mut self, now: Time, connection: ConnectionId) {
+        if self.take_attempt(connection).is_some() {
+            self.retry(now, Duration::ZERO);
+        }
+    }
+
+    /// An established connection is gone; `code` is the gateway's application close code, if it closed it.
+    pub fn connection_lost(&mut self, now: Time, connection: ConnectionId, code: Option<Code>) {
+        if self.connection == Some(connection) {
+            self.connection = None;
+            self.closed(now, code, "");
+        }
+    }
+
+    /// A message came on an established connection.
+    pub fn handle_message(&mut self, now: Time, connection: ConnectionId, message: Message) {
+        if self.connection != Some(connection) {
+            return;
+        }
+        match message {
+            Message::Wake => {
+                if self.epochs.pending.is_none() {
+                    self.connect();
+                }
+            }
+            Message::Update(update) => {
+                if let Some(session) = &mut self.session {
+                    // The addresses of a session never change.
+                    let Network { ipv4, ipv6, .. } = session.network;
+                    session.network = Network { ipv4, ipv6, ..update.network };
+                    self.configure();
+                }
+            }
+            Message::Close(close) => {
+                self.connection = None;
+                self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+                self.closed(now, Some(close.code), &close.text);
+            }
+            Message::Unknown(_) => {}
+            _ => {
+                self.connection = None;
+                self.actions.push_back(Action::Disconnect { connection, code: Code::BadRequest });
+                self.retry(now, Duration::ZERO);
+            }
+        }
+    }
+
+    /// A shard's data plane saw something.
+    pub fn handle_event(&mut self, now: Time, event: Event) {
+        let (Event::Heard { slot, .. }
+        | Event::ProbeReply { slot, .. }
+        | Event::EpochWanted { slot }
+        | Event::RekeyDue { slot, .. }
+        | Event::EpochSpent { slot, .. }) = event;
+        if self.session.as_ref().is_none_or(|session| session.slot != slot) {
+            return;
+        }
+        match event {
+            Event::Heard { epoch, .. } => self.heard(now, epoch),
+            Event::ProbeReply { id, .. } => self.answered(id),
+            Event::EpochWanted { .. } => self.connect_unless_pending(),
+            Event::RekeyDue { epoch, .. } => {
+                if self.epochs.is_newest(epoch) {
+                    self.connect_unless_pending();
+                }
+            }
+            Event::EpochSpent { epoch, .. } => {
+                self.erase(epoch);
+                self.connect_unless_pending();
+            }
+        }
+    }
+
+    /// What a shard knows of the session's traffic; wanted about once a second while there is some.
+    pub fn handle_activity(&mut self, now: Time, shard: usize, activity: Activity) {
+        self.liveness.record(shard, activity);
+        self.check_silence(now);
+        self.check_overdue(now);
+    }
+
+    /// The machine's addresses or routes changed: the way to the gateway may be another, or gone.
+    pub fn network_changed(&mut self, now: Time) {
+        if self.over {
+            return;
+        }
+        if let Some(attempt) = self.attempt.take_if(|attempt| !attempt.is_login) {
+            // Made over the old network; a login is left alone, for its user may be typing.
+            self.actions.push_back(Action::Disconnect { connection: attempt.connection, code: Code::Bye });
+        }
+        self.failures = 0;
+        if self.connection.is_some() && self.epochs.is_alive() {
+            self.probe_roaming(now);
+        } else {
+            self.connect();
+        }
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(reason) = self.timers.pop(now) {
+            match reason {
+                Reason::Reconnect => self.connect(),
+                Reason::Rekey => self.rekey_if_used(),
+                Reason::Expire => self.erase_current(),
+                Reason::Unconfirmed => self.erase_pending(),
+                Reason::Retire => self.erase_retiring(),
+                Reason::Probe => self.probe_again(now),
+                Reason::Keepalive(lane) => self.keep_alive(now, lane),
+            }
+        }
+    }
+
+    /// The user ends the session.
+    pub fn quit(&mut self) {
+        if self.over {
+            return;
+        }
+        if let Some(connection) = self.connection.take() {
+            self.actions.push_back(Action::Send { connection, message: Message::Bye });
+            self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+        }
+        self.end();
+    }
+
+    /// The next thing the owner has to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to call [`Client::handle_timeout`], and why.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Time, Reason)> {
+        self.timers.poll_timeout()
+    }
+
+    /// Whether there is a session, a confirmed epoch and a connection.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.session.is_some() && self.connection.is_some() && self.epochs.current.is_some()
+    }
+
+    /// The session, if there is one.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionId> {
+        self.session.as_ref().map(|session| session.id)
+    }
+
+    fn take_attempt(&mut self, connection: ConnectionId) -> Option<Attempt> {
+        self.attempt.take_if(|attempt| attempt.connection == connection)
+    }
+
+    fn connect_unless_pending(&mut self) {
+        if self.epochs.pending.is_none() && self.timers.get(Reason::Reconnect).is_none() {
+            self.connect();
+        }
+    }
+
+    /// Starts a connection, unless one is on its way.
+    fn connect(&mut self) {
+        if self.over || self.attempt.is_some() {
+            return;
+        }
+        self.timers.cancel(Reason::Reconnect);
+        let connection = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        let purpose = self.session.as_ref().map_or(Purpose::Login, |session| Purpose::Attach {
+            session: session.id,
+            token: session.token.clone(),
+        });
+        let offer = self.make_offer();
+        let is_login = purpose == Purpose::Login;
+        self.attempt = Some(Attempt { connection, offer: offer.clone(), is_login });
+        self.actions.push_back(Action::Connect { connection, purpose, offer });
+    }
+
+    fn make_offer(&mut self) -> Offer {
+        let lanes = self.config.lanes;
+        let mut indexes: Vec<u32> = Vec::with_capacity(lanes);
+        for lane in 0..lanes {
+            let taken = |index: Index| indexes.contains(&index.0) || self.epochs.uses(index);
+            let index = random_index(&mut self.random, lane, lanes, taken);
+            indexes.push(index.0);
+        }
+        let suites = self.config.suites.iter();
+        let suites = suites.map(|local| SuiteSpeed { suite: local.suite.id(), mbps: local.mbps }).collect();
+        Offer {
+            indexes: List::new(indexes).expect("the number of lanes was checked at the start"),
+            suites: List::new(suites).expect("the number of suites was checked at the start"),
+            features: self.config.features,
+            lab: self.config.lab.is_some(),
+        }
+    }
+
+    /// The gateway, or fate, closed the connection in use.
+    fn closed(&mut self, now: Time, code: Option<Code>, text: &str) {
+        match code {
+            Some(Code::Disabled | Code::Kicked | Code::Idle | Code::Credentials | Code::Certificate) => {
+                let code = code.unwrap_or(Code::Internal);
+                self.give_up(code, if text.is_empty() { code.explanation() } else { text });
+            }
+            Some(Code::Lifetime | Code::Token) => {
+                self.drop_session();
+                self.connect();
+            }
+            // With an attach under way, it was that one that took over.
+            Some(Code::Superseded) if self.attempt.is_none() => {
+                self.superseded = true;
+                self.connect();
+            }
+            Some(Code::Shutdown | Code::Busy | Code::Internal | Code::BadRequest) => {
+                self.retry(now, Duration::ZERO)
+            }
+            _ if self.failures == 0 => self.connect(),
+            _ => self.retry(now, Duration::ZERO),
+        }
+    }
+
+    /// Tries again later: after a time that doubles, with jitter, but not before `at_least`.
+    fn retry(&mut self, now: Time, at_least: Duration) {
+        if self.over || self.attempt.is_some() {
+            return;
+        }
+        let doublings = self.failures.min(16);
+        self.failures = self.failures.saturating_add(1);
+        let timers = &self.config.timers;
+        let base = (timers.reconnect_first * (1 << doublings)).min(timers.reconnect_max);
+        let jitter =
+            0.5 + f64::from(u16::from_le_bytes(random_bytes(&mut self.random))) / f64::from(u16::MAX);
+        self.timers.set(Reason::Reconnect, now + base.mul_f64(jitter).max(at_least));
+    }
+
+    fn configure(&mut self) {
+        let Some(session) = &self.session else { return };
+        if self.configured.as_ref() != Some(&session.network) {
+            self.configured = Some(session.network.clone());
+            self.actions.push_back(Action::Configure(session.network.clone()));
+        }
+    }
+
+    fn command_all(&mut self, command: impl Fn(usize) -> Command) {
+        for shard in 0..self.config.lanes {
+            let command = command(shard);
+            self.actions.push_back(Action::Command { shard, command });
+        }
+    }
+
+    /// Erases all keys and forgets the session.
+    fn drop_session(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.command_all(|_| Command::Close(session.slot));
+        }
+        self.superseded = false;
+        self.epochs = Epochs::default();
+        self.liveness = Liveness::new(self.config.lanes);
+        self.timers = TimerQueue::new();
+    }
+
+    fn give_up(&mut self, code: Code, text: &str) {
+        self.end();
+        self.actions.push_back(Action::GiveUp { code, text: text.to_owned() });
+    }
+
+    fn end(&mut self) {
+        let attempt = self.attempt.take().map(|attempt| attempt.connection);
+        for connection in attempt.into_iter().chain(self.connection.take()) {
+            self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+        }
+        self.drop_session();
+        self.over = true;
+    }
+}

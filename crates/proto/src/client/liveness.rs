@@ -1,0 +1,206 @@
+//! Whether the gateway is still there: probes after a new epoch, after silence and after a change of network;
+//! keepalives (PROTOCOL §5.1, §9, §11).
+//!
+//! A probe's number names its round of probing and its lane, so that answers need no table: the low four bits are the
+//! lane, the rest counts.
+
+use core::time::Duration;
+
+use super::{Client, Reason};
+use crate::plane::{Activity, Command};
+use crate::time::Time;
+use crate::wire::MAX_CLIENT_LANES;
+
+/// A probe for life is no larger than it must be.
+const PROBE_LEN: u16 = 4;
+/// Waits between the first probes for a new epoch.
+const FIRST_WAITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(500)];
+/// After so many rounds, lanes that do not answer while others do are asked less often.
+const PATIENT_ROUNDS: u32 = 10;
+
+const _: () = assert!(MAX_CLIENT_LANES <= 16, "a lane fits into four bits");
+
+/// Why probes are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// To confirm a new epoch, on every lane.
+    Epoch,
+    /// Nothing came back for a while.
+    Silence,
+    /// The machine's network changed.
+    Roaming,
+}
+
+/// Probes under way.
+#[derive(Clone, Debug)]
+struct Probing {
+    cause: Cause,
+    /// Counts probings, in the upper twelve bits of probe numbers.
+    serial: u16,
+    /// A bit for each lane that has not answered.
+    waiting: u16,
+    /// Whether any lane has.
+    answered: bool,
+    rounds: u32,
+}
+
+/// What is known of the session's traffic.
+#[derive(Clone, Debug)]
+pub(super) struct Liveness {
+    lanes: Vec<Activity>,
+    probing: Option<Probing>,
+    next_serial: u16,
+    /// Since when packets go out and nothing comes back.
+    silent_since: Option<Time>,
+    last_rx: Time,
+}
+
+impl Liveness {
+    pub(super) fn new(lanes: usize) -> Self {
+        Self {
+            lanes: vec![Activity::default(); lanes],
+            probing: None,
+            next_serial: 0,
+            silent_since: None,
+            last_rx: Time::ZERO,
+        }
+    }
+
+    pub(super) fn record(&mut self, shard: usize, activity: Activity) {
+        if let Some(lane) = self.lanes.get_mut(shard) {
+            *lane = activity;
+        }
+    }
+
+    fn total(&self) -> Activity {
+        self.lanes.iter().copied().fold(Activity::default(), Activity::merge)
+    }
+
+    /// Inner packets that the session carried, both ways.
+    pub(super) fn packets(&self) -> u64 {
+        let total = self.total();
+        total.tx_packets + total.rx_packets
+    }
+
+    /// How long packets have been going out without anything coming back.
+    fn silence(&mut self, now: Time) -> Duration {
+        let total = self.total();
+        if total.last_rx > self.last_rx {
+            self.last_rx = total.last_rx;
+            self.silent_since = None;
+        }
+        if total.last_tx_packet > total.last_rx {
+            self.silent_since.get_or_insert(total.last_tx_packet);
+        }
+        self.silent_since.map_or(Duration::ZERO, |since| now - since)
+    }
+
+    fn begin(&mut self, cause: Cause) {
+        let serial = self.next_serial;
+        self.next_serial = (serial + 1) % 0x1000;
+        let waiting = ((1u32 << self.lanes.len()) - 1) as u16;
+        self.probing = Some(Probing { cause, serial, waiting, answered: false, rounds: 0 });
+    }
+}
+
+impl Client {
+    /// A new epoch is to be confirmed.
+    pub(super) fn probe_epoch(&mut self, now: Time) {
+        self.liveness.silent_since = None;
+        self.liveness.begin(Cause::Epoch);
+        self.probe_again(now);
+    }
+
+    /// The way to the gateway may have changed.
+    pub(super) fn probe_roaming(&mut self, now: Time) {
+        self.liveness.begin(Cause::Roaming);
+        self.probe_again(now);
+    }
+
+    pub(super) fn check_silence(&mut self, now: Time) {
+        let silence = self.liveness.silence(now);
+        if silence >= self.in_force.silence && self.liveness.probing.is_none() && self.epochs.is_alive() {
+            self.liveness.begin(Cause::Silence);
+            self.probe_again(now);
+        }
+    }
+
+    /// An answer came. While an epoch is to be confirmed, one that came in the epoch before does not count.
+    pub(super) fn answered(&mut self, id: u16) {
+        let confirming = self.epochs.pending.is_some();
+        let Some(probing) = &mut self.liveness.probing else { return };
+        if probing.serial != id >> 4 || (confirming && probing.cause == Cause::Epoch) {
+            return;
+        }
+        probing.answered = true;
+        probing.waiting &= !(1 << (id & 0xF));
+        if probing.waiting == 0 {
+            self.liveness.probing = None;
+            self.timers.cancel(Reason::Probe);
+        }
+    }
+
+    /// Sends the next round of probes, or takes the silence for an answer.
+    pub(super) fn probe_again(&mut self, now: Time) {
+        let timers = self.in_force;
+        let alive = self.epochs.is_alive();
+        let Some(probing) = self.liveness.probing.as_mut().filter(|_| alive) else {
+            self.liveness.probing = None;
+            return;
+        };
+        let limit = if probing.cause == Cause::Roaming { 1 } else { timers.probe_limit };
+        if probing.rounds >= limit && !probing.answered {
+            self.liveness.probing = None;
+            self.unanswered(now);
+            return;
+        }
+        let wait = match (probing.cause, probing.rounds) {
+            (Cause::Epoch, round) if (round as usize) < FIRST_WAITS.len() => FIRST_WAITS[round as usize],
+            (Cause::Roaming, 0) => timers.roam_within,
+            (_, round) if round < PATIENT_ROUNDS => timers.probe_interval,
+            _ => timers.probe_interval * PATIENT_ROUNDS,
+        };
+        probing.rounds += 1;
+        let (serial, waiting) = (probing.serial, probing.waiting);
+        self.timers.set(Reason::Probe, now + wait);
+        let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
+        for lane in (0..self.config.lanes).filter(|lane| waiting & (1 << lane) != 0) {
+            let command = Command::Probe { slot, id: serial << 4 | lane as u16, size: PROBE_LEN };
+            self.actions.push_back(super::Action::Command { shard: lane, command });
+        }
+    }
+
+    /// The gateway does not answer: a new connection finds out whether it is there at all. Not at once if the last
+    /// epoch came to nothing too.
+    fn unanswered(&mut self, now: Time) {
+        self.liveness.silent_since = None;
+        if self.epochs.pending.is_some() {
+            self.erase_pending();
+            self.retry(now, Duration::ZERO);
+        } else {
+            self.connect();
+        }
+    }
+
+    pub(super) fn schedule_keepalives(&mut self, now: Time) {
+        for lane in 0..self.config.lanes {
+            self.timers.set(Reason::Keepalive(lane as u8), now + self.in_force.keepalive);
+        }
+    }
+
+    /// Keeps the bindings of address translators on the way alive, while there are keys.
+    pub(super) fn keep_alive(&mut self, now: Time, lane: u8) {
+        let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
+        if !self.epochs.is_alive() {
+            return;
+        }
+        let last_tx = self.liveness.lanes[usize::from(lane)].last_tx;
+        let mut due = last_tx + self.in_force.keepalive;
+        if due <= now {
+            let command = Command::Keepalive(slot);
+            self.actions.push_back(super::Action::Command { shard: lane.into(), command });
+            due = now + self.in_force.keepalive;
+        }
+        self.timers.set(Reason::Keepalive(lane), due);
+    }
+}

@@ -1,0 +1,537 @@
+//! The gateway's control core: which sessions there are, which keys they have, and when that ends.
+//!
+//! One owner calls it; it never waits. Every input may leave [`Effect`]s, which the owner carries out in order:
+//! the shards get new keys and the store gets new tokens **before** the answer that mentions them is sent
+//! (PROTOCOL §5.1), so the owner waits for shards and store where the order says so.
+//!
+//! Invariants: a session has at most one current, one pending and one retiring epoch; an index belongs to one epoch;
+//! endpoints change only on [`Event::Heard`], which a data plane reports only for an authentic datagram that is the
+//! newest of its lane. This module must not know of sockets, files, passwords or how a connection is secured.
+
+mod epoch;
+mod session;
+mod table;
+
+use core::time::Duration;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use vpnd_crypto::{EpochSecret, LabPermit, Suite};
+
+use crate::attach::{Token, Tokens};
+use crate::control::{Close, Code, Explanation, Message, Network, Offer, Refused, Update, UserName};
+use crate::plane::{Activity, Command, Event, Slot};
+use crate::policy::{Policy, Principal};
+use crate::session::{
+    ConnectionId, DeviceId, LocalSuite, Random, SessionId, Timers, choose_suite, random_bytes,
+};
+use crate::time::Time;
+use crate::timer::TimerQueue;
+use crate::wire::{Index, MAX_GATEWAY_LANES};
+
+use epoch::Grant;
+pub use session::{Addresses, SessionRecord, SessionStatus};
+use table::Table;
+
+/// What a gateway is told at its start.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many shards carry data; each is a lane of every session.
+    pub shards: usize,
+    /// The suites that are allowed, and how fast this host is with them. Of equally fast ones, the first is taken.
+    pub suites: Vec<LocalSuite>,
+    /// If set, no other suite is used.
+    pub fixed_suite: Option<Suite>,
+    /// The features this host understands (PROTOCOL §3.4).
+    pub features: u32,
+    /// Present if the gateway was started with the insecure switch.
+    pub lab: Option<LabPermit>,
+    /// The timers of PROTOCOL §11.
+    pub timers: Timers,
+    /// A session that sent no packet for so long ends.
+    pub idle_timeout: Option<Duration>,
+    /// Sessions at most, detached ones included.
+    pub max_sessions: usize,
+    /// Sessions of one user at most.
+    pub max_sessions_per_user: usize,
+    /// What clients are told of their network; the addresses of the client itself are filled in for each.
+    pub network: Network,
+}
+
+/// Why a gateway cannot start with a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Not 1 to 64 shards.
+    #[error("a gateway has 1 to {MAX_GATEWAY_LANES} shards, not {0}")]
+    Shards(usize),
+    /// No suite is left.
+    #[error("no cipher suite is allowed; allow at least one, and the fixed one if one is fixed")]
+    NoSuite,
+    /// A laboratory suite without the switch.
+    #[error("the suite {0} is for the laboratory: it needs the insecure switch")]
+    Laboratory(Suite),
+}
+
+/// A login whose credentials were good.
+#[derive(Clone, Debug)]
+pub struct Authenticated {
+    /// Who.
+    pub user: UserName,
+    /// Whom policy takes the session for.
+    pub principal: Principal,
+    /// On which device.
+    pub device: DeviceId,
+    /// The inner addresses leased to it.
+    pub addresses: Addresses,
+    /// When the session ends at the latest.
+    pub deadline: Time,
+}
+
+/// Which sessions to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selector {
+    /// One session.
+    Session(SessionId),
+    /// All sessions of a user.
+    User(UserName),
+}
+
+/// What the owner has to do, in order.
+#[derive(Debug)]
+pub enum Effect {
+    /// Give a command to a shard.
+    Command {
+        /// Which shard.
+        shard: usize,
+        /// The command.
+        command: Command,
+    },
+    /// Send a message on a control connection.
+    Send {
+        /// Which connection.
+        connection: ConnectionId,
+        /// The message.
+        message: Message,
+    },
+    /// Close a control connection, once what was sent on it is on its way.
+    CloseConnection {
+        /// Which connection.
+        connection: ConnectionId,
+        /// The application close code.
+        code: Code,
+    },
+    /// Store the session; must be durable before a later `Send` goes out.
+    Persist(SessionRecord),
+    /// Remove the session from the store; must be durable before a later `Send` goes out.
+    Forget(SessionId),
+    /// The session is over; its addresses are free. For the audit log.
+    Ended {
+        /// Which session.
+        session: SessionId,
+        /// Whose it was.
+        user: UserName,
+        /// Why.
+        code: Code,
+    },
+}
+
+/// Why the gateway wants to be called at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// Nothing was heard in a new epoch.
+    Unconfirmed,
+    /// An old epoch's keys are to be erased.
+    Retire,
+    /// The current epoch has ceased to seal, and is to be erased.
+    Expire,
+    /// A `Wake` was held back, because one had just been sent.
+    Wake,
+    /// The client may be gone.
+    DeadPeer,
+    /// The client may be idle.
+    Idle,
+    /// The session's lifetime ends.
+    Lifetime,
+}
+
+impl Reason {
+    const ALL: [Self; 7] = [
+        Self::Unconfirmed,
+        Self::Retire,
+        Self::Expire,
+        Self::Wake,
+        Self::DeadPeer,
+        Self::Idle,
+        Self::Lifetime,
+    ];
+}
+
+/// The control core of a gateway.
+pub struct Gateway {
+    config: Config,
+    random: Random,
+    table: Table,
+    /// Indexes of all epochs that are alive.
+    indexes: BTreeSet<Index>,
+    timers: TimerQueue<(Slot, Reason)>,
+    effects: VecDeque<Effect>,
+}
+
+impl core::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Gateway").field("sessions", &self.table.len()).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// A gateway without sessions. `random` must be unpredictable: tokens come from it.
+    ///
+    /// # Errors
+    /// If the configuration allows no session.
+    pub fn new(mut config: Config, random: Random) -> Result<Self, ConfigError> {
+        if !(1..=MAX_GATEWAY_LANES).contains(&config.shards) {
+            return Err(ConfigError::Shards(config.shards));
+        }
+        if let Some(fixed) = config.fixed_suite {
+            config.suites.retain(|local| local.suite == fixed);
+        }
+        let laboratory = config.suites.iter().find(|local| local.suite.is_lab_only());
+        match laboratory {
+            Some(local) if config.lab.is_none() => return Err(ConfigError::Laboratory(local.suite)),
+            _ if config.suites.is_empty() => return Err(ConfigError::NoSuite),
+            _ => {}
+        }
+        Ok(Self {
+            config,
+            random,
+            table: Table::default(),
+            indexes: BTreeSet::new(),
+            timers: TimerQueue::new(),
+            effects: VecDeque::new(),
+        })
+    }
+
+    /// A user has logged in on `connection`, whose exporter gave `secret`. Replaces the session of the same device.
+    ///
+    /// # Errors
+    /// Why it was refused; the effects that tell the client so are there already.
+    pub fn login(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        who: Authenticated,
+        offer: &Offer,
+        secret: EpochSecret,
+    ) -> Result<SessionId, Code> {
+        let suite = match self.admit(&who, connection, offer) {
+            Ok(suite) => suite,
+            Err(code) => return Err(self.refuse(connection, code)),
+        };
+        if let Some(before) = self.table.by_device(&who.user, who.device) {
+            self.end_session(before, Code::Superseded, Code::Superseded.explanation());
+        }
+        self.make_room(&who.user);
+        let token = Token::from_bytes(random_bytes(&mut self.random));
+        let id = self.unused_id();
+        let record = SessionRecord {
+            id,
+            user: who.user,
+            device: who.device,
+            principal: who.principal,
+            addresses: who.addresses,
+            deadline: who.deadline,
+            epoch: 0,
+            tokens: Tokens::new(token.hash()),
+        };
+        let slot = self.insert(now, record);
+        self.establish(now, slot, Grant { connection, offer, suite, secret, token });
+        Ok(id)
+    }
+
+    /// A client shows a token for a session on `connection`, whose exporter gave `secret` (PROTOCOL §5).
+    ///
+    /// # Errors
+    /// Why it was refused; the effects that tell the client so are there already.
+    pub fn attach(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        token: &Token,
+        session: SessionId,
+        offer: &Offer,
+        secret: EpochSecret,
+    ) -> Result<SessionId, Code> {
+        let shown = token.hash();
+        let good = self.table.by_id(session).filter(|slot| {
+            let record = self.table.get(*slot).map(|session| &session.record);
+            record.is_some_and(|record| record.tokens.accept(shown) && now < record.deadline)
+        });
+        let Some(slot) = good else { return Err(self.refuse(connection, Code::Token)) };
+        let suite = match self.check_offer(connection, offer) {
+            Ok(suite) => suite,
+            Err(code) => return Err(self.refuse(connection, code)),
+        };
+        let token = Token::from_bytes(random_bytes(&mut self.random));
+        if let Some(session) = self.table.get_mut(slot) {
+            session.record.tokens.issue(shown, token.hash());
+        }
+        self.establish(now, slot, Grant { connection, offer, suite, secret, token });
+        Ok(session)
+    }
+
+    /// Takes up a session from the store after a restart: it is detached until its client attaches. Returns whether
+    /// it was taken; one that is known already, or whose device has a session, is not.
+    pub fn restore(&mut self, now: Time, record: SessionRecord) -> bool {
+        let known = self.table.by_id(record.id).is_some()
+            || self.table.by_device(&record.user, record.device).is_some();
+        if !known {
+            self.insert(now, record);
+        }
+        !known
+    }
+
+    /// A shard's data plane saw something.
+    pub fn handle_event(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Heard { slot, epoch, lane, endpoint } => self.heard(now, slot, epoch, lane, endpoint),
+            Event::EpochWanted { slot } => self.wake(now, slot),
+            Event::RekeyDue { slot, epoch } => {
+                let current = self.table.get(slot).and_then(|session| session.current.as_ref());
+                if current.is_some_and(|current| current.number == epoch) {
+                    self.wake(now, slot);
+                }
+            }
+            Event::EpochSpent { slot, epoch } => {
+                self.erase(slot, epoch);
+                self.wake(now, slot);
+            }
+            // A gateway sends no probes of its own.
+            Event::ProbeReply { .. } => {}
+        }
+    }
+
+    /// What the shards know of a session's traffic, merged; wanted about once a second while there is some.
+    pub fn handle_activity(&mut self, slot: Slot, activity: Activity) {
+        if let Some(session) = self.table.get_mut(slot) {
+            session.activity = activity;
+        }
+    }
+
+    /// A control connection is gone, for whatever reason.
+    pub fn connection_lost(&mut self, connection: ConnectionId) {
+        self.table.disconnect(connection);
+    }
+
+    /// A message came on a connection whose login or attach is over.
+    pub fn handle_message(&mut self, connection: ConnectionId, message: &Message) {
+        match (message, self.table.by_connection(connection)) {
+            (Message::Unknown(_), Some(_)) => {}
+            (Message::Bye, Some(slot)) => self.end_session(slot, Code::Bye, ""),
+            _ => {
+                self.close_connection(connection, Code::BadRequest, Code::BadRequest.explanation());
+            }
+        }
+    }
+
+    /// Ends sessions for good: their keys are erased, their tokens void. Returns how many there were.
+    pub fn end(&mut self, which: &Selector, code: Code, text: &str) -> usize {
+        let slots: Vec<Slot> = match which {
+            Selector::Session(id) => self.table.by_id(*id).into_iter().collect(),
+            Selector::User(user) => self.table.of_user(user).map(|session| session.slot).collect(),
+        };
+        for slot in &slots {
+            self.end_session(*slot, code, text);
+        }
+        slots.len()
+    }
+
+    /// A new network template holds; clients for which that changes something are told.
+    pub fn set_network(&mut self, network: Network) {
+        let before = core::mem::replace(&mut self.config.network, network);
+        for session in self.table.iter() {
+            let addresses = session.record.addresses;
+            let network = addresses.network(&self.config.network);
+            let Some(connection) = session.connection else { continue };
+            if network != addresses.network(&before) {
+                let message = Message::Update(Update { network });
+                self.effects.push_back(Effect::Send { connection, message });
+            }
+        }
+    }
+
+    /// A new policy holds for all packets.
+    pub fn set_policy(&mut self, policy: &Arc<Policy>) {
+        for shard in 0..self.config.shards {
+            let command = Command::Policy(Arc::clone(policy));
+            self.effects.push_back(Effect::Command { shard, command });
+        }
+    }
+
+    /// The gateway goes down: clients are told, keys erased; sessions stay in the store, to be attached to later.
+    pub fn shutdown(&mut self) {
+        for slot in self.table.slots() {
+            if let Some(session) = self.remove(slot)
+                && let Some(connection) = session.connection
+            {
+                self.close_connection(connection, Code::Shutdown, Code::Shutdown.explanation());
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some((slot, reason)) = self.timers.pop(now) {
+            match reason {
+                Reason::Unconfirmed => self.erase_pending(slot),
+                Reason::Retire => self.erase_retiring(slot),
+                Reason::Expire => self.erase_current(slot),
+                Reason::Wake => self.wake(now, slot),
+                Reason::DeadPeer => self.check_dead(now, slot),
+                Reason::Idle => self.check_idle(now, slot),
+                Reason::Lifetime => self.end_session(slot, Code::Lifetime, Code::Lifetime.explanation()),
+            }
+        }
+    }
+
+    /// The next thing the owner has to do.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// When to call [`Gateway::handle_timeout`], and why.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Time, Reason)> {
+        self.timers.poll_timeout().map(|(at, (_, reason))| (at, reason))
+    }
+
+    /// All sessions as an administrator sees them.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionStatus> {
+        self.table.iter().map(session::Session::status)
+    }
+
+    /// The session of a control connection.
+    #[must_use]
+    pub fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {
+        let slot = self.table.by_connection(connection)?;
+        self.table.get(slot).map(|session| session.record.id)
+    }
+
+    fn admit(
+        &self,
+        who: &Authenticated,
+        connection: ConnectionId,
+        offer: &Offer,
+    ) -> Result<LocalSuite, Code> {
+        let suite = self.check_offer(connection, offer)?;
+        if self.table.by_device(&who.user, who.device).is_some() {
+            return Ok(suite);
+        }
+        let of_user = self.table.of_user(&who.user).count();
+        let detached = self.table.of_user(&who.user).any(session::Session::is_detached);
+        let user_full = of_user >= self.config.max_sessions_per_user && !detached;
+        if user_full || self.table.len() >= self.config.max_sessions { Err(Code::TooMany) } else { Ok(suite) }
+    }
+
+    fn check_offer(&self, connection: ConnectionId, offer: &Offer) -> Result<LocalSuite, Code> {
+        let distinct: BTreeSet<u32> = offer.indexes.iter().copied().collect();
+        let well_formed = !offer.indexes.is_empty() && distinct.len() == offer.indexes.len();
+        if !well_formed || self.table.by_connection(connection).is_some() {
+            return Err(Code::BadRequest);
+        }
+        let lab = self.config.lab.is_some() && offer.lab;
+        choose_suite(&self.config.suites, &offer.suites, lab).ok_or(Code::NoSuite)
+    }
+
+    /// A user at the limit loses a session whose device is away, rather than being locked out until that one's
+    /// lifetime is over.
+    fn make_room(&mut self, user: &UserName) {
+        if self.table.of_user(user).count() < self.config.max_sessions_per_user {
+            return;
+        }
+        let away = self.table.of_user(user).filter(|session| session.is_detached());
+        let oldest = away.min_by_key(|session| session.last_heard()).map(|session| session.slot);
+        if let Some(slot) = oldest {
+            self.end_session(slot, Code::Superseded, Code::Superseded.explanation());
+        }
+    }
+
+    fn unused_id(&mut self) -> SessionId {
+        loop {
+            let id = SessionId(random_bytes(&mut self.random));
+            if self.table.by_id(id).is_none() {
+                return id;
+            }
+        }
+    }
+
+    fn insert(&mut self, now: Time, record: SessionRecord) -> Slot {
+        let deadline = record.deadline;
+        let slot = self.table.insert(now, record).slot;
+        self.timers.set((slot, Reason::Lifetime), deadline);
+        if let Some(idle) = self.config.idle_timeout {
+            self.timers.set((slot, Reason::Idle), now + idle);
+        }
+        slot
+    }
+
+    fn refuse(&mut self, connection: ConnectionId, code: Code) -> Code {
+        let text = Explanation::cut(code.explanation());
+        let message = Message::Refused(Refused { code, text, retry_after_ms: None });
+        self.effects.push_back(Effect::Send { connection, message });
+        self.effects.push_back(Effect::CloseConnection { connection, code });
+        code
+    }
+
+    fn close_connection(&mut self, connection: ConnectionId, code: Code, text: &str) {
+        self.table.disconnect(connection);
+        if code != Code::Bye {
+            let message = Message::Close(Close { code, text: Explanation::cut(text) });
+            self.effects.push_back(Effect::Send { connection, message });
+        }
+        self.effects.push_back(Effect::CloseConnection { connection, code });
+    }
+
+    /// The order is: no packet passes any more, that is durable, the client is told.
+    fn end_session(&mut self, slot: Slot, code: Code, text: &str) {
+        let Some(session) = self.remove(slot) else { return };
+        self.effects.push_back(Effect::Forget(session.record.id));
+        if let Some(connection) = session.connection {
+            self.close_connection(connection, code, text);
+        }
+        let SessionRecord { id, user, .. } = session.record;
+        self.effects.push_back(Effect::Ended { session: id, user, code });
+    }
+
+    /// Takes the session out of the table and of all shards.
+    fn remove(&mut self, slot: Slot) -> Option<Box<session::Session>> {
+        let session = self.table.remove(slot)?;
+        for reason in Reason::ALL {
+            self.timers.cancel((slot, reason));
+        }
+        for index in session.epochs().flat_map(|epoch| &epoch.indexes) {
+            self.indexes.remove(index);
+        }
+        if session.open {
+            self.command_all(|_| Command::Close(slot));
+        }
+        Some(session)
+    }
+
+    fn command_all(&mut self, command: impl Fn(usize) -> Command) {
+        for shard in 0..self.config.shards {
+            let command = command(shard);
+            self.effects.push_back(Effect::Command { shard, command });
+        }
+    }
+
+    fn check_idle(&mut self, now: Time, slot: Slot) {
+        let Some(idle) = self.config.idle_timeout else { return };
+        let Some(session) = self.table.get(slot) else { return };
+        let until = session.last_used() + idle;
+        if until <= now {
+            self.end_session(slot, Code::Idle, Code::Idle.explanation());
+        } else {
+            self.timers.set((slot, Reason::Idle), until);
+        }
+    }
+}

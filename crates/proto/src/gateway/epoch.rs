@@ -1,0 +1,217 @@
+//! The life of epochs at the gateway: made by a login or an attach, confirmed by the first authentic datagram,
+//! replaced, expired, erased (PROTOCOL §5.1, §11).
+
+use std::sync::Arc;
+
+use vpnd_crypto::EpochSecret;
+
+use super::session::Epoch;
+use super::{Effect, Gateway, Reason};
+use crate::attach::Token;
+use crate::control::{Code, Established, List, Message, Offer};
+use crate::plane::{Command, Endpoint, EpochSpec, ReceiveSpec, Slot};
+use crate::session::{ConnectionId, LocalSuite, random_index};
+use crate::time::Time;
+use crate::wire::Index;
+
+/// What a login or an attach that was granted brought.
+pub(super) struct Grant<'a> {
+    pub(super) connection: ConnectionId,
+    pub(super) offer: &'a Offer,
+    pub(super) suite: LocalSuite,
+    pub(super) secret: EpochSecret,
+    /// For the next attach; its hash stands in the session already.
+    pub(super) token: Token,
+}
+
+impl Gateway {
+    /// Makes a pending epoch for the session and answers the client.
+    pub(super) fn establish(&mut self, now: Time, slot: Slot, grant: Grant<'_>) {
+        self.erase_pending(slot);
+        let indexes = self.allocate_indexes(grant.offer.indexes.len());
+        let Some(session) = self.table.get_mut(slot) else { return };
+        session.record.epoch += 1;
+        let endpoints = vec![None; indexes.len()];
+        let epoch =
+            Epoch { number: session.record.epoch, suite: grant.suite, indexes, endpoints, began: now };
+        session.pending = Some(epoch.clone());
+        session.heard = now;
+        let record = session.record.clone();
+        let opening = (!core::mem::replace(&mut session.open, true)).then(|| session.spec());
+        if let Some(spec) = opening {
+            self.command_all(|_| Command::Open(spec.clone()));
+        }
+        self.install(slot, &epoch, grant.offer, grant.secret);
+        self.timers.set((slot, Reason::Unconfirmed), now + self.config.timers.confirm_within);
+        self.timers.set((slot, Reason::DeadPeer), now + self.config.timers.dead_peer);
+        self.timers.cancel((slot, Reason::Wake));
+
+        let established = Established {
+            session: record.id,
+            epoch: epoch.number,
+            suite: epoch.suite.suite.id(),
+            indexes: List::new(epoch.indexes.iter().map(|index| index.0).collect())
+                .expect("there are as many as the offer had, which is of the same type"),
+            gateway_lanes: self.config.shards as u8,
+            features: self.config.features & grant.offer.features,
+            token: grant.token,
+            network: record.addresses.network(&self.config.network),
+            timers: self.config.timers.to_message(),
+        };
+        self.effects.push_back(Effect::Persist(record));
+        let (connection, message) = (grant.connection, Message::Established(Box::new(established)));
+        self.effects.push_back(Effect::Send { connection, message });
+        if let Some(before) = self.table.connect(slot, connection) {
+            self.close_connection(before, Code::Superseded, Code::Superseded.explanation());
+        }
+    }
+
+    /// One index for each of the client's lanes, owned by the shard that lane is served by (PROTOCOL §7.1).
+    fn allocate_indexes(&mut self, lanes: usize) -> Vec<Index> {
+        let shards = self.config.shards;
+        let groups = lanes.min(shards);
+        let mut indexes = Vec::with_capacity(lanes);
+        for lane in 0..lanes {
+            // The shards whose number is `lane` modulo `groups`; one of them at random spreads the clients.
+            let group = lane % groups;
+            let members = (shards - group).div_ceil(groups);
+            let [random] = crate::session::random_bytes::<1>(&mut self.random);
+            let shard = group + groups * (usize::from(random) % members);
+            let taken = &self.indexes;
+            let index = random_index(&mut self.random, shard, shards, |index| taken.contains(&index));
+            self.indexes.insert(index);
+            indexes.push(index);
+        }
+        indexes
+    }
+
+    fn install(&mut self, slot: Slot, epoch: &Epoch, offer: &Offer, secret: EpochSecret) {
+        let shards = self.config.shards;
+        let secret = Arc::new(secret);
+        let features = self.config.features & offer.features;
+        let lab = self.config.lab.filter(|_| offer.lab);
+        let reject_at = epoch.began + self.config.timers.reject_after;
+        self.command_all(|shard| {
+            let owned = epoch.indexes.iter().enumerate().filter(|(_, index)| index.shard(shards) == shard);
+            let peer_lane = shard % epoch.indexes.len();
+            Command::Install(Box::new(EpochSpec {
+                slot,
+                epoch: epoch.number,
+                suite: epoch.suite.suite,
+                backend: epoch.suite.backend,
+                lab,
+                secret: Arc::clone(&secret),
+                features,
+                lane: shard as u8,
+                peer_index: Index(offer.indexes[peer_lane]),
+                peer_lane: peer_lane as u8,
+                endpoint: None,
+                receive: owned
+                    .map(|(lane, index)| ReceiveSpec { index: *index, lanes: vec![lane as u8] })
+                    .collect(),
+                reject_at,
+            }))
+        });
+    }
+
+    /// A lane of the client was heard: that confirms a pending epoch, and tells all shards where the lane is.
+    pub(super) fn heard(&mut self, now: Time, slot: Slot, epoch: u32, lane: u8, endpoint: Endpoint) {
+        let Some(session) = self.table.get_mut(slot) else { return };
+        if session.pending.as_ref().is_some_and(|pending| pending.number == epoch) {
+            self.confirm(now, slot);
+        }
+        let Some(session) = self.table.get_mut(slot) else { return };
+        session.heard = session.heard.max(now);
+        let current = session.current.as_mut().filter(|current| current.number == epoch);
+        // Late datagrams of an old epoch say nothing about where the client is now.
+        let Some(place) = current.and_then(|current| current.endpoints.get_mut(usize::from(lane))) else {
+            return;
+        };
+        *place = Some(endpoint);
+        self.command_all(|_| Command::Reach { slot, epoch, lane, endpoint });
+    }
+
+    /// The pending epoch becomes the current one; the token before is void, durably.
+    fn confirm(&mut self, now: Time, slot: Slot) {
+        self.erase_retiring(slot);
+        let timers = self.config.timers;
+        let Some(session) = self.table.get_mut(slot) else { return };
+        let Some(confirmed) = session.pending.take() else { return };
+        let expires = confirmed.began + timers.reject_after + timers.retire_after;
+        session.retiring = session.current.replace(confirmed);
+        session.record.tokens.confirm();
+        self.effects.push_back(Effect::Persist(session.record.clone()));
+        if session.retiring.is_some() {
+            self.timers.set((slot, Reason::Retire), now + timers.retire_after);
+        }
+        self.timers.cancel((slot, Reason::Unconfirmed));
+        self.timers.set((slot, Reason::Expire), expires);
+    }
+
+    /// Packets wait for the client, or a lane is used up, and only the client can make an epoch.
+    pub(super) fn wake(&mut self, now: Time, slot: Slot) {
+        let interval = self.config.timers.wake_interval;
+        let Some(session) = self.table.get_mut(slot) else { return };
+        let Some(connection) = session.connection else { return };
+        // A pending epoch is on its way; its client is awake.
+        if session.pending.is_some() {
+            return;
+        }
+        if let Some(woken) = session.woken.filter(|woken| now - *woken < interval) {
+            // Later, unless an epoch comes until then: the shards ask only once.
+            self.timers.set((slot, Reason::Wake), woken + interval);
+            return;
+        }
+        session.woken = Some(now);
+        self.effects.push_back(Effect::Send { connection, message: Message::Wake });
+    }
+
+    /// Erases one epoch's keys everywhere.
+    pub(super) fn erase(&mut self, slot: Slot, number: u32) {
+        let Some(session) = self.table.get_mut(slot) else { return };
+        let Some(epoch) = session.take_epoch(number) else { return };
+        for index in &epoch.indexes {
+            self.indexes.remove(index);
+        }
+        self.command_all(|_| Command::Retire { slot, epoch: number });
+    }
+
+    pub(super) fn erase_pending(&mut self, slot: Slot) {
+        let session = self.table.get(slot);
+        if let Some(number) = session.and_then(|session| session.pending.as_ref()).map(|epoch| epoch.number) {
+            self.erase(slot, number);
+        }
+    }
+
+    pub(super) fn erase_retiring(&mut self, slot: Slot) {
+        let session = self.table.get(slot);
+        if let Some(number) = session.and_then(|session| session.retiring.as_ref()).map(|epoch| epoch.number)
+        {
+            self.erase(slot, number);
+        }
+    }
+
+    pub(super) fn erase_current(&mut self, slot: Slot) {
+        let session = self.table.get(slot);
+        if let Some(number) = session.and_then(|session| session.current.as_ref()).map(|epoch| epoch.number) {
+            self.erase(slot, number);
+        }
+    }
+
+    /// Erases the keys of a client that was not heard for long; its addresses and tokens stay.
+    pub(super) fn check_dead(&mut self, now: Time, slot: Slot) {
+        let Some(session) = self.table.get(slot) else { return };
+        if session.epochs().next().is_none() {
+            return;
+        }
+        let until = session.last_heard() + self.config.timers.dead_peer;
+        if until > now {
+            self.timers.set((slot, Reason::DeadPeer), until);
+            return;
+        }
+        let numbers: Vec<u32> = session.epochs().map(|epoch| epoch.number).collect();
+        for number in numbers {
+            self.erase(slot, number);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What the gateway knows of one session.
+//!
+//! INVARIANT: at most one current, one pending and one retiring epoch. The current epoch was confirmed by an authentic
+//! datagram; the pending one was not yet; the retiring one only opens what was under way.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use crate::attach::Tokens;
+use crate::control::{Network, UserName};
+use crate::plane::{Activity, Endpoint, SessionSpec, Slot};
+use crate::policy::Principal;
+use crate::session::{ConnectionId, DeviceId, LocalSuite, SessionId};
+use crate::time::Time;
+use crate::wire::Index;
+
+/// The inner addresses of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Inner IPv4 address.
+    pub ipv4: Option<Ipv4Addr>,
+    /// Inner IPv6 address.
+    pub ipv6: Option<Ipv6Addr>,
+}
+
+impl Addresses {
+    /// As host routes.
+    #[must_use]
+    pub fn nets(&self) -> Vec<IpNet> {
+        let ipv4 = self.ipv4.map(|address| IpNet::from(core::net::IpAddr::from(address)));
+        let ipv6 = self.ipv6.map(|address| IpNet::from(core::net::IpAddr::from(address)));
+        ipv4.into_iter().chain(ipv6).collect()
+    }
+
+    /// `template` with these addresses.
+    #[must_use]
+    pub fn network(&self, template: &Network) -> Network {
+        Network { ipv4: self.ipv4, ipv6: self.ipv6, ..template.clone() }
+    }
+}
+
+/// What must survive a restart of the gateway. Holds no secret: tokens are hashes.
+#[derive(Clone, Debug)]
+pub struct SessionRecord {
+    /// The session.
+    pub id: SessionId,
+    /// Whose it is.
+    pub user: UserName,
+    /// On which of the user's devices.
+    pub device: DeviceId,
+    /// Whom policy takes it for; whoever restores it asks anew who the user is.
+    pub principal: Principal,
+    /// Its inner addresses.
+    pub addresses: Addresses,
+    /// When it ends, by the clock of this process. In a store it has to stand in wall-clock time.
+    pub deadline: Time,
+    /// Number of its last epoch.
+    pub epoch: u32,
+    /// The tokens that are good.
+    pub tokens: Tokens,
+}
+
+/// The keys of one handshake, as far as the control plane knows them.
+#[derive(Clone, Debug)]
+pub(super) struct Epoch {
+    pub(super) number: u32,
+    pub(super) suite: LocalSuite,
+    /// The gateway's receive indexes.
+    pub(super) indexes: Vec<Index>,
+    /// Where each of the client's lanes was heard.
+    pub(super) endpoints: Vec<Option<Endpoint>>,
+    pub(super) began: Time,
+}
+
+/// A session.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    pub(super) record: SessionRecord,
+    pub(super) slot: Slot,
+    /// Whether the shards know it.
+    pub(super) open: bool,
+    pub(super) connection: Option<ConnectionId>,
+    pub(super) current: Option<Epoch>,
+    pub(super) pending: Option<Epoch>,
+    pub(super) retiring: Option<Epoch>,
+    pub(super) activity: Activity,
+    /// When it began, or was restored.
+    pub(super) since: Time,
+    /// When something authentic was heard last, as far as events told.
+    pub(super) heard: Time,
+    pub(super) woken: Option<Time>,
+}
+
+impl Session {
+    pub(super) fn new(now: Time, slot: Slot, record: SessionRecord) -> Self {
+        Self {
+            record,
+            slot,
+            open: false,
+            connection: None,
+            current: None,
+            pending: None,
+            retiring: None,
+            activity: Activity::default(),
+            since: now,
+            heard: now,
+            woken: None,
+        }
+    }
+
+    pub(super) fn spec(&self) -> SessionSpec {
+        SessionSpec {
+            slot: self.slot,
+            addresses: self.record.addresses.nets(),
+            principal: self.record.principal.clone(),
+        }
+    }
+
+    /// Neither a connection nor keys: only addresses and tokens are kept.
+    pub(super) fn is_detached(&self) -> bool {
+        self.connection.is_none() && self.epochs().next().is_none()
+    }
+
+    pub(super) fn epochs(&self) -> impl Iterator<Item = &Epoch> {
+        self.current.iter().chain(&self.pending).chain(&self.retiring)
+    }
+
+    /// Takes out the epoch with this number.
+    pub(super) fn take_epoch(&mut self, number: u32) -> Option<Epoch> {
+        [&mut self.current, &mut self.pending, &mut self.retiring]
+            .into_iter()
+            .find(|place| place.as_ref().is_some_and(|epoch| epoch.number == number))
+            .and_then(Option::take)
+    }
+
+    /// When something authentic came from the client last.
+    pub(super) fn last_heard(&self) -> Time {
+        self.heard.max(self.activity.last_rx)
+    }
+
+    /// When the client used the session last.
+    pub(super) fn last_used(&self) -> Time {
+        self.since.max(self.activity.last_rx_packet)
+    }
+
+    pub(super) fn status(&self) -> SessionStatus {
+        let mut endpoints: Vec<Endpoint> = Vec::new();
+        for endpoint in self.current.iter().flat_map(|epoch| &epoch.endpoints).flatten() {
+            if !endpoints.contains(endpoint) {
+                endpoints.push(*endpoint);
+            }
+        }
+        SessionStatus {
+            id: self.record.id,
+            slot: self.slot,
+            user: self.record.user.clone(),
+            device: self.record.device,
+            addresses: self.record.addresses,
+            connection: self.connection,
+            endpoints,
+            suite: self.current.as_ref().map(|epoch| epoch.suite),
+            epoch: self.current.as_ref().map(|epoch| epoch.number),
+            activity: self.activity,
+            since: self.since,
+            last_handshake: self.epochs().map(|epoch| epoch.began).max(),
+            deadline: self.record.deadline,
+        }
+    }
+}
+
+/// A session as an administrator sees it.
+#[derive(Clone, Debug)]
+pub struct SessionStatus {
+    /// The session.
+    pub id: SessionId,
+    /// Its place in the data plane.
+    pub slot: Slot,
+    /// Whose it is.
+    pub user: UserName,
+    /// On which device.
+    pub device: DeviceId,
+    /// Inner addresses.
+    pub addresses: Addresses,
+    /// The control connection, if there is one.
+    pub connection: Option<ConnectionId>,
+    /// Where the client is: each of its outer addresses once. Empty while there is no confirmed epoch.
+    pub endpoints: Vec<Endpoint>,
+    /// Suite and backend of the current epoch.
+    pub suite: Option<LocalSuite>,
+    /// Number of the current epoch.
+    pub epoch: Option<u32>,
+    /// Its traffic as last reported.
+    pub activity: Activity,
+    /// When it began, or was restored after a restart.
+    pub since: Time,
+    /// When the newest epoch that is alive was made.
+    pub last_handshake: Option<Time>,
+    /// When it will end.
+    pub deadline: Time,
+}

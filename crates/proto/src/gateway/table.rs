@@ -1,0 +1,122 @@
+//! The gateway's sessions, found by slot, name, device or connection.
+//!
+//! INVARIANT: the four ways agree. Places are given out again, each time with another generation.
+
+use std::collections::BTreeMap;
+
+use crate::control::UserName;
+use crate::plane::Slot;
+use crate::session::{ConnectionId, DeviceId, SessionId};
+use crate::time::Time;
+
+use super::session::{Session, SessionRecord};
+
+/// One place of the table.
+#[derive(Debug, Default)]
+struct Place {
+    generation: u32,
+    session: Option<Box<Session>>,
+}
+
+/// All sessions.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    places: Vec<Place>,
+    free: Vec<u32>,
+    by_id: BTreeMap<SessionId, Slot>,
+    by_device: BTreeMap<(UserName, DeviceId), Slot>,
+    by_connection: BTreeMap<ConnectionId, Slot>,
+}
+
+impl Table {
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Adds a session whose name and device are not in the table.
+    pub(super) fn insert(&mut self, now: Time, record: SessionRecord) -> &mut Session {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            (self.places.len() - 1) as u32
+        });
+        let entry = &mut self.places[place as usize];
+        let slot = Slot { place, generation: entry.generation };
+        let by_id = self.by_id.insert(record.id, slot);
+        let by_device = self.by_device.insert((record.user.clone(), record.device), slot);
+        debug_assert!(by_id.is_none() && by_device.is_none(), "the caller removed what the session replaces");
+        entry.session.insert(Box::new(Session::new(now, slot, record)))
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) -> Option<Box<Session>> {
+        self.get(slot)?;
+        let entry = self.places.get_mut(slot.place as usize)?;
+        let session = entry.session.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(slot.place);
+        self.by_id.remove(&session.record.id);
+        self.by_device.remove(&(session.record.user.clone(), session.record.device));
+        if let Some(connection) = session.connection {
+            self.by_connection.remove(&connection);
+        }
+        Some(session)
+    }
+
+    pub(super) fn get(&self, slot: Slot) -> Option<&Session> {
+        self.places.get(slot.place as usize)?.session.as_deref().filter(|session| session.slot == slot)
+    }
+
+    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut Session> {
+        let session = self.places.get_mut(slot.place as usize)?.session.as_deref_mut();
+        session.filter(|session| session.slot == slot)
+    }
+
+    pub(super) fn by_id(&self, id: SessionId) -> Option<Slot> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(super) fn by_device(&self, user: &UserName, device: DeviceId) -> Option<Slot> {
+        self.by_device.get(&(user.clone(), device)).copied()
+    }
+
+    pub(super) fn by_connection(&self, connection: ConnectionId) -> Option<Slot> {
+        self.by_connection.get(&connection).copied()
+    }
+
+    /// The sessions of one user.
+    pub(super) fn of_user<'a>(&'a self, user: &'a UserName) -> impl Iterator<Item = &'a Session> {
+        let from = (user.clone(), DeviceId([0; 16]));
+        self.by_device
+            .range(from..)
+            .take_while(move |((name, _), _)| name == user)
+            .filter_map(|(_, slot)| self.get(*slot))
+    }
+
+    /// All sessions, by place.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.places.iter().filter_map(|place| place.session.as_deref())
+    }
+
+    /// The slots of all sessions, by place.
+    pub(super) fn slots(&self) -> Vec<Slot> {
+        self.iter().map(|session| session.slot).collect()
+    }
+
+    /// Gives the session its connection and returns the one it had.
+    pub(super) fn connect(&mut self, slot: Slot, connection: ConnectionId) -> Option<ConnectionId> {
+        let before = self.get_mut(slot)?.connection.replace(connection);
+        if let Some(before) = before {
+            self.by_connection.remove(&before);
+        }
+        self.by_connection.insert(connection, slot);
+        before
+    }
+
+    /// The connection is gone; returns whose it was.
+    pub(super) fn disconnect(&mut self, connection: ConnectionId) -> Option<Slot> {
+        let slot = self.by_connection.remove(&connection)?;
+        if let Some(session) = self.get_mut(slot) {
+            session.connection = None;
+        }
+        Some(slot)
+    }
+}
