@@ -83,6 +83,7 @@ pub fn pseudo_header(packet: &[u8], version: Version, protocol: u8, len: usize) 
 }
 
 /// Checksum of an IPv4 header, whose own checksum field is left out.
+#[inline]
 pub fn ipv4_header(header: &[u8]) -> u16 {
     Sum::default().bytes(&header[..10]).bytes(&header[12..]).checksum()
 }
@@ -114,11 +115,18 @@ pub fn complete(bytes: &mut [u8]) -> Result<(), PacketError> {
 /// Computes the TCP or UDP checksum of a packet whose transport header at `at` reaches to its end.
 #[inline]
 pub(crate) fn fill(packet: &mut [u8], version: Version, protocol: u8, at: usize) {
+    fill_split(packet, &[], version, protocol, at);
+}
+
+/// The same for a packet of which `headers`, of even length, lie apart from the rest.
+#[inline]
+pub(crate) fn fill_split(headers: &mut [u8], rest: &[u8], version: Version, protocol: u8, at: usize) {
     let Some(field) = field_offset(protocol) else { return };
-    put16(packet, at + field, 0);
-    let sum = pseudo_header(packet, version, protocol, packet.len() - at).bytes(&packet[at..]);
+    put16(headers, at + field, 0);
+    let len = headers.len() - at + rest.len();
+    let sum = pseudo_header(headers, version, protocol, len).bytes(&headers[at..]).bytes(rest);
     let checksum = if protocol == UDP { sum.nonzero_checksum() } else { sum.checksum() };
-    put16(packet, at + field, checksum);
+    put16(headers, at + field, checksum);
 }
 
 /// Whether a complete TCP or UDP packet has the right checksum. False for other protocols, for fragments, for partial

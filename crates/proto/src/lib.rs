@@ -8,6 +8,7 @@
 pub mod attach;
 pub mod checksum;
 pub mod control;
+pub mod offload;
 pub mod packet;
 pub mod replay;
 pub mod route;

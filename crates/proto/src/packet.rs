@@ -154,6 +154,12 @@ impl Fragment {
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bytes: &'a [u8],
+    shape: Shape,
+}
+
+/// What checking a packet found out, apart from its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
     version: Version,
     protocol: u8,
     partial: bool,
@@ -166,6 +172,18 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, PacketError> {
         parse::packet(bytes)
+    }
+
+    /// The packet of which `bytes` and `shape` were taken earlier.
+    #[inline]
+    pub(crate) const fn from_parts(bytes: &'a [u8], shape: Shape) -> Self {
+        Self { bytes, shape }
+    }
+
+    /// All that checking found out, so that the packet can be made again from its bytes.
+    #[inline]
+    pub(crate) const fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// The packet without padding. The first byte may carry [`PARTIAL_CHECKSUM`].
@@ -183,19 +201,19 @@ impl<'a> Packet<'a> {
     /// IP version.
     #[inline]
     pub const fn version(&self) -> Version {
-        self.version
+        self.shape.version
     }
 
     /// Whether the transport checksum is not filled in. Then there is a whole TCP or UDP header.
     #[inline]
     pub const fn is_partial(&self) -> bool {
-        self.partial
+        self.shape.partial
     }
 
     /// Source address.
     #[inline]
     pub fn src(&self) -> IpAddr {
-        match self.version {
+        match self.shape.version {
             Version::V4 => IpAddr::V4(Ipv4Addr::from(array::<4>(self.bytes, 12))),
             Version::V6 => IpAddr::V6(Ipv6Addr::from(array::<16>(self.bytes, 8))),
         }
@@ -204,7 +222,7 @@ impl<'a> Packet<'a> {
     /// Destination address.
     #[inline]
     pub fn dst(&self) -> IpAddr {
-        match self.version {
+        match self.shape.version {
             Version::V4 => IpAddr::V4(Ipv4Addr::from(array::<4>(self.bytes, 16))),
             Version::V6 => IpAddr::V6(Ipv6Addr::from(array::<16>(self.bytes, 24))),
         }
@@ -214,26 +232,26 @@ impl<'a> Packet<'a> {
     /// header names, which may be an extension header.
     #[inline]
     pub const fn protocol(&self) -> u8 {
-        self.protocol
+        self.shape.protocol
     }
 
     /// Where the upper-layer header begins; `None` on fragments other than the first.
     #[inline]
     pub fn transport_offset(&self) -> Option<usize> {
-        self.transport.map(usize::from)
+        self.shape.transport.map(usize::from)
     }
 
     /// Place in the original packet, if this is a fragment. An atomic IPv6 fragment (RFC 6946) has offset 0 and no
     /// more fragments.
     #[inline]
     pub const fn fragment(&self) -> Option<Fragment> {
-        self.fragment
+        self.shape.fragment
     }
 
     /// Traffic class byte: DSCP in the upper six bits, ECN in the lower two.
     #[inline]
     pub fn traffic_class(&self) -> u8 {
-        match self.version {
+        match self.shape.version {
             Version::V4 => self.bytes[1],
             Version::V6 => (self.bytes[0] << 4) | (self.bytes[1] >> 4),
         }
@@ -254,7 +272,7 @@ impl<'a> Packet<'a> {
     /// IPv4 time to live or IPv6 hop limit.
     #[inline]
     pub fn hop_limit(&self) -> u8 {
-        match self.version {
+        match self.shape.version {
             Version::V4 => self.bytes[8],
             Version::V6 => self.bytes[7],
         }
@@ -263,7 +281,7 @@ impl<'a> Packet<'a> {
     /// Whether a router may not fragment this packet: the IPv4 DF bit, always on IPv6.
     #[inline]
     pub fn dont_fragment(&self) -> bool {
-        match self.version {
+        match self.shape.version {
             Version::V4 => self.bytes[6] & 0x40 != 0,
             Version::V6 => true,
         }
@@ -286,7 +304,7 @@ impl<'a> Packet<'a> {
 
     /// Type and code, if this is ICMP of either version with its first four bytes present.
     pub fn icmp(&self) -> Option<(u8, u8)> {
-        let expected = match self.version {
+        let expected = match self.shape.version {
             Version::V4 => ICMP,
             Version::V6 => ICMPV6,
         };
@@ -298,7 +316,7 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn headers_len(&self) -> Option<usize> {
         let at = self.transport_offset()?;
-        match self.protocol {
+        match self.shape.protocol {
             TCP => Some(at + usize::from(self.bytes[at + 12] >> 4) * 4),
             UDP => Some(at + UDP_HEADER),
             _ => None,
@@ -307,7 +325,7 @@ impl<'a> Packet<'a> {
 
     #[inline]
     fn transport_of(&self, protocol: u8) -> Option<usize> {
-        if self.protocol == protocol { self.transport_offset() } else { None }
+        if self.shape.protocol == protocol { self.transport_offset() } else { None }
     }
 }
 

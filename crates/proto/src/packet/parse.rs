@@ -4,7 +4,7 @@
 //! lives in functions of its own.
 
 use super::{
-    Fragment, IPV4_HEADER, IPV6_HEADER, PARTIAL_CHECKSUM, Packet, PacketError, TCP, TCP_HEADER, UDP,
+    Fragment, IPV4_HEADER, IPV6_HEADER, PARTIAL_CHECKSUM, Packet, PacketError, Shape, TCP, TCP_HEADER, UDP,
     UDP_HEADER, Version, be16,
 };
 
@@ -65,7 +65,7 @@ fn v4(bytes: &[u8], partial: bool) -> Result<Packet<'_>, PacketError> {
     } else {
         None
     };
-    Ok(Packet { bytes, version: Version::V4, protocol, partial, transport, fragment })
+    Ok(Packet::from_parts(bytes, Shape { version: Version::V4, protocol, partial, transport, fragment }))
 }
 
 fn v6(bytes: &[u8], partial: bool) -> Result<Packet<'_>, PacketError> {
@@ -84,7 +84,7 @@ fn v6(bytes: &[u8], partial: bool) -> Result<Packet<'_>, PacketError> {
     } else {
         None
     };
-    Ok(Packet { bytes, version: Version::V6, protocol, partial, transport, fragment })
+    Ok(Packet::from_parts(bytes, Shape { version: Version::V6, protocol, partial, transport, fragment }))
 }
 
 /// Where the walk through the extension headers ended.
@@ -190,8 +190,8 @@ fn check_transport(protocol: u8, payload: &[u8], fragment: Option<Fragment>) -> 
 /// A partial checksum covers the transport header and all that follows, so both must be there and agree in length.
 fn check_partial(packet: &Packet<'_>) -> Result<(), PacketError> {
     let at = packet.transport_offset().ok_or(PacketError::Partial)?;
-    let whole = packet.fragment.is_none();
-    let fits = match packet.protocol {
+    let whole = packet.fragment().is_none();
+    let fits = match packet.protocol() {
         TCP => true,
         UDP => usize::from(be16(packet.bytes, at + 4)) == packet.bytes.len() - at,
         _ => false,

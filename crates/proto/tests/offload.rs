@@ -1,0 +1,498 @@
+//! Slicing and rebuilding against a plain model of segmentation: whatever is cut, sent and merged again must be, byte
+//! for byte, what software segmentation with full checksums puts on the wire.
+
+#[path = "model/segment.rs"]
+mod segment;
+
+use proptest::prelude::*;
+use vpnd_proto::checksum;
+use vpnd_proto::offload::{PeerFeatures, Rebuilder, Slicer, TunFeatures, VirtioHeader};
+use vpnd_proto::packet::Packet;
+use zerocopy::IntoBytes;
+
+const ALL: TunFeatures = TunFeatures { vnet_header: true, checksum: true, tcp: true, udp: true };
+const PARTIAL: PeerFeatures = PeerFeatures { partial_checksum: true };
+const FULL: PeerFeatures = PeerFeatures { partial_checksum: false };
+
+/// A packet as an application's stack would make it before segmentation.
+#[derive(Clone, Debug)]
+struct Super {
+    v6: bool,
+    tcp: bool,
+    flags: u8,
+    options: usize,
+    id: u16,
+    dont_fragment: bool,
+    class: u8,
+    seq: u32,
+    payload: Vec<u8>,
+    gso_size: usize,
+}
+
+impl Super {
+    fn transport(&self) -> usize {
+        if self.v6 { 40 } else { 20 }
+    }
+
+    fn headers(&self) -> usize {
+        self.transport() + if self.tcp { 20 + self.options * 4 } else { 8 }
+    }
+
+    /// The packet with full checksums.
+    fn bytes(&self) -> Vec<u8> {
+        let l4_len = self.headers() - self.transport() + self.payload.len();
+        let mut bytes = if self.v6 { self.ipv6_header(l4_len) } else { self.ipv4_header(l4_len) };
+        bytes.extend([0x9C, 0x40, 0x01, 0xBB]);
+        if self.tcp {
+            bytes.extend(self.seq.to_be_bytes());
+            bytes.extend([1, 2, 3, 4, (5 + self.options as u8) << 4, self.flags, 0x01, 0xF6, 0, 0, 0, 0]);
+            bytes.extend((0..self.options * 4).map(|i| if i % 4 == 3 { 0 } else { 1 }));
+        } else {
+            bytes.extend((l4_len as u16).to_be_bytes());
+            bytes.extend([0, 0]);
+        }
+        bytes.extend(&self.payload);
+        segment::fill_checksums(&mut bytes, self.transport(), self.tcp);
+        bytes
+    }
+
+    fn ipv4_header(&self, l4_len: usize) -> Vec<u8> {
+        let mut bytes = vec![0x45, self.class];
+        bytes.extend((20 + l4_len as u16).to_be_bytes());
+        bytes.extend(self.id.to_be_bytes());
+        bytes.extend([if self.dont_fragment { 0x40 } else { 0 }, 0, 64, if self.tcp { 6 } else { 17 }, 0, 0]);
+        bytes.extend([10, 8, 0, 2, 10, 1, 0, 9]);
+        bytes
+    }
+
+    fn ipv6_header(&self, l4_len: usize) -> Vec<u8> {
+        let mut bytes = vec![0x60 | self.class >> 4, self.class << 4, 0x12, 0x34];
+        bytes.extend((l4_len as u16).to_be_bytes());
+        bytes.extend([if self.tcp { 6 } else { 17 }, 64]);
+        bytes.extend([0xFD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        bytes.extend([0xFD, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9]);
+        bytes
+    }
+
+    /// The virtio header that the kernel would put in front of it.
+    fn header(&self) -> VirtioHeader {
+        let kind = match (self.tcp, self.v6) {
+            (true, false) => VirtioHeader::GSO_TCPV4,
+            (true, true) => VirtioHeader::GSO_TCPV6,
+            (false, _) => VirtioHeader::GSO_UDP_L4,
+        };
+        let ecn = if self.tcp && self.flags & 0x80 != 0 { VirtioHeader::GSO_ECN } else { 0 };
+        let cut = self.payload.len() > self.gso_size;
+        VirtioHeader {
+            flags: VirtioHeader::NEEDS_CSUM,
+            gso_type: if cut { kind | ecn } else { 0 },
+            hdr_len: (self.headers() as u16).into(),
+            gso_size: (if cut { self.gso_size as u16 } else { 0 }).into(),
+            csum_start: (self.transport() as u16).into(),
+            csum_offset: (if self.tcp { 16_u16 } else { 6 }).into(),
+        }
+    }
+
+    /// What has to arrive on a wire.
+    fn expected(&self) -> Vec<Vec<u8>> {
+        segment::split(&self.bytes(), self.transport(), self.tcp, self.gso_size)
+    }
+
+    fn slices(&self, peer: PeerFeatures) -> Vec<Vec<u8>> {
+        let bytes = self.bytes();
+        let packet = Packet::parse(&bytes).expect("a good packet");
+        let slicer = Slicer::new(&self.header(), &packet, peer).expect("a super-packet that can be cut");
+        (0..slicer.count()).map(|i| write(&slicer, i)).collect()
+    }
+}
+
+fn write(slicer: &Slicer<'_>, i: usize) -> Vec<u8> {
+    let mut out = vec![0xA5; slicer.slice_len(i) + 3];
+    let len = slicer.write(i, &mut out);
+    assert_eq!(out[len..], [0xA5; 3], "a slice is as long as announced");
+    out.truncate(len);
+    out
+}
+
+/// Puts packets into one buffer, pushes them in order and returns what would be written to the TUN device.
+fn rebuild(packets: &[Vec<u8>], features: TunFeatures) -> Vec<Vec<u8>> {
+    let mut rebuilder = Rebuilder::new(features);
+    rebuild_with(&mut rebuilder, packets)
+}
+
+fn rebuild_with(rebuilder: &mut Rebuilder, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut buffer = vec![0xEE; 5];
+    let mut places = Vec::new();
+    for packet in packets {
+        places.push(buffer.len());
+        buffer.extend(packet);
+        buffer.extend([0xEE; 17]);
+    }
+    let mut written = Vec::new();
+    let mut count = 0;
+    for at in places {
+        let packet = Packet::parse(&buffer[at..]).expect("a good packet");
+        rebuilder.push(&buffer, &packet, |rebuilt| {
+            count += rebuilt.packets();
+            written.push(collect(rebuilt));
+        });
+    }
+    rebuilder.flush(&buffer, |rebuilt| {
+        count += rebuilt.packets();
+        written.push(collect(rebuilt));
+    });
+    assert_eq!(count, packets.len(), "each packet is emitted once");
+    written
+}
+
+fn collect(rebuilt: &vpnd_proto::offload::Rebuilt<'_>) -> Vec<u8> {
+    let bytes: Vec<u8> = rebuilt.io_slices().flat_map(|slice| slice.to_vec()).collect();
+    assert_eq!(bytes.len(), rebuilt.byte_len());
+    bytes
+}
+
+/// A packet without its IPv4 identification if that means nothing, because the packet may not be fragmented (RFC 6864):
+/// then duplicates in a row may come out with other ones.
+fn without_idle_id(mut packet: Vec<u8>) -> Vec<u8> {
+    if packet[0] >> 4 == 4 && packet[6] & 0x40 != 0 {
+        packet[4..6].fill(0);
+        packet[10..12].fill(0);
+    }
+    packet
+}
+
+/// What arrives on a wire behind a TUN device with virtio headers.
+fn deliver(written: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    written.iter().flat_map(|bytes| segment::deliver(bytes)).collect()
+}
+
+fn tcp(v6: bool, payload: usize, gso_size: usize) -> Super {
+    Super {
+        v6,
+        tcp: true,
+        flags: 0x10,
+        options: 3,
+        id: 0xFFFE,
+        dont_fragment: true,
+        class: 0,
+        seq: u32::MAX - 2000,
+        payload: (0..payload).map(|i| (i * 31 + i / 255) as u8).collect(),
+        gso_size,
+    }
+}
+
+fn udp(v6: bool, payload: usize, gso_size: usize) -> Super {
+    Super { tcp: false, ..tcp(v6, payload, gso_size) }
+}
+
+fn super_packet() -> impl Strategy<Value = Super> {
+    let numbers = (any::<u16>(), any::<u32>(), any::<u8>(), prop_oneof![1_usize..80, 500_usize..1500]);
+    let shape = (any::<bool>(), any::<bool>(), 0_usize..=10, any::<bool>());
+    let flags = prop_oneof![Just(0x10_u8), Just(0x18), Just(0x90), Just(0x11), Just(0xD9), Just(0x50)];
+    let payload = prop_oneof![
+        prop::collection::vec(any::<u8>(), 1..2000),
+        (1_usize..60_000, any::<u8>())
+            .prop_map(|(len, seed)| (0..len).map(|i| (i * 7) as u8 ^ seed).collect()),
+    ];
+    (numbers, shape, flags, payload).prop_map(
+        |((id, seq, class, gso_size), (v6, tcp, options, dont_fragment), flags, payload)| Super {
+            v6,
+            tcp,
+            flags,
+            options,
+            id,
+            dont_fragment,
+            class,
+            seq,
+            payload,
+            gso_size,
+        },
+    )
+}
+
+#[test]
+fn a_peer_without_partial_checksums_gets_what_software_makes() {
+    for packet in
+        [tcp(false, 4001, 1400), tcp(true, 4001, 1400), udp(false, 4001, 1400), udp(true, 4001, 1400)]
+    {
+        assert_eq!(packet.slices(FULL), packet.expected());
+    }
+}
+
+#[test]
+fn partial_slices_are_whole_but_for_the_checksum() {
+    for packet in
+        [tcp(false, 4001, 1400), tcp(true, 4001, 1400), udp(false, 4001, 1400), udp(true, 4001, 1400)]
+    {
+        for (mut slice, expected) in packet.slices(PARTIAL).into_iter().zip(packet.expected()) {
+            assert_eq!(slice[0] & 0x80, 0x80);
+            checksum::complete(&mut slice).unwrap();
+            assert_eq!(slice, expected);
+        }
+    }
+}
+
+#[test]
+fn a_run_becomes_one_super_packet_again() {
+    for packet in
+        [tcp(false, 40_001, 1400), tcp(true, 40_001, 1400), udp(false, 40_001, 1400), udp(true, 40_001, 1400)]
+    {
+        for peer in [PARTIAL, FULL] {
+            let written = rebuild(&packet.slices(peer), ALL);
+            assert_eq!(written.len(), 1);
+            assert_eq!(&written[0][..10], packet.header().as_bytes());
+            assert_eq!(deliver(&written), packet.expected());
+        }
+    }
+}
+
+#[test]
+fn flags_stay_where_they_belong() {
+    let packet = Super { flags: 0xD9, ..tcp(false, 3000, 1000) };
+    let slices = packet.slices(PARTIAL);
+    let flags: Vec<u8> = slices.iter().map(|slice| slice[33]).collect();
+    assert_eq!(flags, [0xD0, 0x50, 0x59]);
+    let written = rebuild(&slices, ALL);
+    assert_eq!(written.len(), 1);
+    assert_eq!(written[0][1], VirtioHeader::GSO_TCPV4 | VirtioHeader::GSO_ECN);
+    assert_eq!(deliver(&written), packet.expected());
+}
+
+#[test]
+fn without_offloads_packets_come_out_complete_and_unmerged() {
+    let plain = TunFeatures { vnet_header: false, ..ALL };
+    let no_checksum = TunFeatures { checksum: false, ..ALL };
+    for packet in [tcp(false, 4001, 1400), udp(true, 4001, 1400)] {
+        assert_eq!(rebuild(&packet.slices(PARTIAL), plain), packet.expected());
+        let with_headers = rebuild(&packet.slices(PARTIAL), no_checksum);
+        assert_eq!(with_headers.len(), packet.expected().len());
+        assert_eq!(deliver(&with_headers), packet.expected());
+    }
+}
+
+#[test]
+fn each_kind_of_merging_has_its_switch() {
+    let (tcp, udp) = (tcp(false, 3000, 1000), udp(false, 3000, 1000));
+    let (no_tcp, no_udp) = (TunFeatures { tcp: false, ..ALL }, TunFeatures { udp: false, ..ALL });
+    let count = |packet: &Super, features| {
+        let written = rebuild(&packet.slices(PARTIAL), features);
+        assert_eq!(deliver(&written), packet.expected());
+        written.len()
+    };
+    assert_eq!((count(&tcp, no_tcp), count(&udp, no_tcp)), (3, 1));
+    assert_eq!((count(&tcp, no_udp), count(&udp, no_udp)), (1, 3));
+}
+
+#[test]
+fn a_wrong_checksum_is_handed_on_and_never_declared_good() {
+    for damaged in 0..4 {
+        let packet = tcp(false, 4000, 1000);
+        let mut slices = packet.slices(FULL);
+        *slices[damaged].last_mut().unwrap() ^= 1;
+        let delivered = deliver(&rebuild(&slices, ALL));
+        assert_eq!(delivered, slices, "packet {damaged} arrives as it was sent");
+    }
+}
+
+#[test]
+fn udp_without_a_checksum_stays_without() {
+    let mut slices = udp(false, 3000, 1000).slices(FULL);
+    for slice in &mut slices {
+        slice[26..28].fill(0);
+    }
+    let written = rebuild(&slices, ALL);
+    assert_eq!(written.len(), 3);
+    assert_eq!(deliver(&written), slices);
+}
+
+#[test]
+fn partial_and_complete_packets_are_not_mixed() {
+    let packet = tcp(false, 2000, 1000);
+    let slices = vec![packet.slices(PARTIAL).remove(0), packet.slices(FULL).remove(1)];
+    let written = rebuild(&slices, ALL);
+    assert_eq!(written.len(), 2);
+    assert_eq!(deliver(&written), packet.expected());
+}
+
+/// Changes of the second of two packets after which they must not be merged.
+#[test]
+fn what_differs_is_not_merged() {
+    type Change = fn(&mut Super);
+    let changes: [(&str, Change); 9] = [
+        ("a gap", |next| next.seq = next.seq.wrapping_add(1)),
+        ("a repetition", |next| next.seq = next.seq.wrapping_sub(1000)),
+        ("traffic class", |next| next.class = 3),
+        ("fragmentable", |next| next.dont_fragment = false),
+        ("identification", |next| next.id = next.id.wrapping_add(1)),
+        ("options", |next| next.options = 4),
+        ("longer", |next| next.payload.push(0)),
+        ("echo of congestion", |next| next.flags |= 0x40),
+        ("window reduced", |next| next.flags |= 0x80),
+    ];
+    let first = tcp(false, 1000, 1000);
+    let next = Super { seq: first.seq.wrapping_add(1000), id: first.id.wrapping_add(1), ..first.clone() };
+    let pair = |next: &Super| {
+        let packets = [first.slices(PARTIAL), next.slices(PARTIAL)].concat();
+        let written = rebuild(&packets, ALL);
+        assert_eq!(deliver(&written).concat(), [first.bytes(), next.bytes()].concat());
+        written.len()
+    };
+    assert_eq!(pair(&next), 1, "unchanged they are merged");
+    for (name, change) in changes {
+        let mut changed = next.clone();
+        changed.gso_size = 2000;
+        change(&mut changed);
+        assert_eq!(pair(&changed), 2, "{name}");
+    }
+}
+
+/// Changes of single bytes for which the model has no field, by offset in an IPv4 packet.
+#[test]
+fn other_differing_bytes_are_not_merged() {
+    let slices = tcp(false, 2000, 1000).slices(PARTIAL);
+    for (name, at) in
+        [("time to live", 8), ("acknowledgement", 30), ("window", 34), ("urgent pointer", 39), ("option", 41)]
+    {
+        let mut changed = slices.clone();
+        changed[1][at] ^= 1;
+        let checksum = ipv4_checksum(&changed[1]);
+        changed[1][10..12].copy_from_slice(&checksum);
+        assert_eq!(rebuild(&changed, ALL).len(), 2, "{name}");
+    }
+    for (name, flag) in [("SYN", 2), ("RST", 4), ("URG", 0x20)] {
+        let mut changed = slices.clone();
+        changed[1][33] |= flag;
+        assert_eq!(rebuild(&changed, ALL).len(), 2, "{name}");
+    }
+    let mut changed = slices.clone();
+    changed[1][11] ^= 1;
+    assert_eq!(rebuild(&changed, ALL).len(), 2, "wrong IPv4 header checksum");
+}
+
+/// The header checksum of a partial packet, whose first byte is not what the checksum covers.
+fn ipv4_checksum(packet: &[u8]) -> [u8; 2] {
+    let mut header = packet[..20].to_vec();
+    header[0] &= 0x7F;
+    checksum::ipv4_header(&header).to_be_bytes()
+}
+
+#[test]
+fn a_constant_identification_is_merged_if_fragmenting_is_forbidden() {
+    for (dont_fragment, expected) in [(true, 1), (false, 3)] {
+        let packet = Super { dont_fragment, id: 0, ..tcp(false, 3000, 1000) };
+        let mut slices = packet.slices(PARTIAL);
+        for slice in &mut slices {
+            slice[4..6].fill(0);
+            let checksum = ipv4_checksum(slice);
+            slice[10..12].copy_from_slice(&checksum);
+        }
+        assert_eq!(rebuild(&slices, ALL).len(), expected);
+    }
+}
+
+#[test]
+fn interleaved_flows_are_collected_side_by_side() {
+    let flows: Vec<Super> =
+        vec![tcp(false, 5000, 1000), tcp(true, 5000, 1000), udp(false, 5000, 1000), udp(true, 5000, 1000)];
+    let sliced: Vec<_> = flows.iter().map(|flow| flow.slices(PARTIAL)).collect();
+    let packets: Vec<_> = (0..5).flat_map(|i| sliced.iter().map(move |slices| slices[i].clone())).collect();
+    let written = rebuild(&packets, ALL);
+    assert_eq!(written.len(), 4);
+    assert_eq!(deliver(&written), flows.iter().flat_map(Super::expected).collect::<Vec<_>>());
+}
+
+#[test]
+fn more_flows_than_groups_lose_merging_but_no_packet() {
+    let mut packets = Vec::new();
+    for _ in 0..2 {
+        for flow in 0..20_u8 {
+            let mut slice = tcp(false, 700, 1000).slices(FULL).remove(0);
+            slice[21] = flow;
+            segment::fill_checksums(&mut slice, 20, true);
+            packets.push(slice);
+        }
+    }
+    let mut delivered = deliver(&rebuild(&packets, ALL));
+    delivered.sort();
+    packets.sort();
+    assert_eq!(delivered, packets);
+}
+
+#[test]
+fn what_cannot_be_merged_does_not_overtake_its_flow() {
+    let data = tcp(false, 2000, 1000);
+    let acknowledgement = Super { payload: Vec::new(), seq: data.seq.wrapping_add(2000), ..data.clone() };
+    let packets = [data.slices(PARTIAL), acknowledgement.slices(PARTIAL)].concat();
+    let written = rebuild(&packets, ALL);
+    assert_eq!(deliver(&written), [data.expected(), acknowledgement.expected()].concat());
+    // A fragment, which has no ports, must not overtake any flow between the two hosts.
+    let mut fragment = data.bytes()[..28].to_vec();
+    fragment[2..4].copy_from_slice(&28_u16.to_be_bytes());
+    fragment[6..8].copy_from_slice(&100_u16.to_be_bytes());
+    let mut packets = data.slices(PARTIAL);
+    packets.push(fragment.clone());
+    let delivered = deliver(&rebuild(&packets, ALL));
+    assert_eq!(delivered.last(), Some(&fragment));
+}
+
+#[test]
+fn a_batch_leaves_nothing_behind() {
+    let mut rebuilder = Rebuilder::new(ALL);
+    let packet = tcp(false, 5000, 1000);
+    let slices = packet.slices(PARTIAL);
+    for _ in 0..3 {
+        let written =
+            [rebuild_with(&mut rebuilder, &slices[..2]), rebuild_with(&mut rebuilder, &slices[2..])].concat();
+        assert_eq!(written.len(), 2);
+        assert_eq!(deliver(&written), packet.expected());
+    }
+}
+
+#[test]
+fn super_packets_stay_within_the_largest_packet() {
+    let packet = Super { flags: 0x10, ..tcp(false, 65_000, 1000) };
+    let mut slices = packet.slices(PARTIAL);
+    let next = Super {
+        seq: packet.seq.wrapping_add(65_000),
+        id: packet.id.wrapping_add(65),
+        ..tcp(false, 2000, 1000)
+    };
+    slices.extend(next.slices(PARTIAL));
+    let written = rebuild(&slices, ALL);
+    assert_eq!(written.len(), 2);
+    assert!(written.iter().all(|bytes| bytes.len() <= 10 + 65_535));
+    assert_eq!(deliver(&written), [packet.expected(), next.expected()].concat());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn slices_are_what_software_makes(packet in super_packet()) {
+        prop_assert_eq!(packet.slices(FULL), packet.expected());
+    }
+
+    #[test]
+    fn rebuilt_slices_are_what_software_makes(packet in super_packet()) {
+        let delivered = deliver(&rebuild(&packet.slices(PARTIAL), ALL));
+        prop_assert_eq!(delivered, packet.expected());
+    }
+
+    #[test]
+    fn any_order_and_loss_delivers_what_was_sent(
+        packets in prop::collection::vec(super_packet(), 1..4),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 1..40),
+        partial: bool,
+    ) {
+        let peer = if partial { PARTIAL } else { FULL };
+        let sent: Vec<_> = packets.iter().flat_map(|packet| packet.slices(peer)).collect();
+        let expected: Vec<_> = packets.iter().flat_map(Super::expected).collect();
+        let order: Vec<usize> = order.iter().map(|index| index.index(sent.len())).collect();
+        let received: Vec<_> = order.iter().map(|i| sent[*i].clone()).collect();
+        let mut delivered: Vec<_> = deliver(&rebuild(&received, ALL)).into_iter().map(without_idle_id).collect();
+        let mut expected: Vec<_> = order.iter().map(|i| without_idle_id(expected[*i].clone())).collect();
+        delivered.sort();
+        expected.sort();
+        prop_assert_eq!(delivered, expected);
+    }
+}
