@@ -10,6 +10,7 @@ pub mod checksum;
 pub mod control;
 pub mod offload;
 pub mod packet;
+pub mod pmtu;
 pub mod replay;
 pub mod route;
 pub mod session;
