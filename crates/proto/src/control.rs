@@ -267,3 +267,6 @@ pub struct TimersMs {
     #[n(2)]
     pub reject_after: Option<u32>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,383 @@
+//! The published bytes of every message, limits, and what arbitrary bytes do.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+/// Bytes from hexadecimal digits; blanks are for the reader.
+fn hex(digits: &str) -> Vec<u8> {
+    let digits: Vec<u8> = digits.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(core::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+/// Checks both directions: the message has exactly these bytes, and the bytes are read as this message.
+fn golden(message: &Message, body: &str) {
+    let body = hex(body);
+    let mut framed = (body.len() as u32).to_le_bytes().to_vec();
+    framed.extend_from_slice(&body);
+    assert_eq!(encode(message).as_slice(), framed, "{message:?}");
+    assert_eq!(Message::parse(&body).as_ref(), Ok(message));
+}
+
+fn offer() -> Offer {
+    Offer {
+        indexes: List::new(vec![1, 0x0102_0304]).unwrap(),
+        suites: List::new(vec![SuiteSpeed { suite: 2, mbps: 8000 }]).unwrap(),
+        features: 1,
+        lab: false,
+    }
+}
+
+/// Map of 4: 0: [1, 0x01020304], 1: [[2, 8000]], 2: 1, 3: false.
+const OFFER: &str = "a4 00 82 01 1a01020304 01 81 82 02 191f40 02 01 03 f4";
+
+fn network() -> Network {
+    Network {
+        ipv4: Some("10.9.0.2".parse().unwrap()),
+        ipv6: Some("fd00::2".parse().unwrap()),
+        gateway_ipv4: None,
+        gateway_ipv6: None,
+        mtu: Some(1400),
+        routes: List::new(vec![AsText("10.0.0.0/8".parse().unwrap())]).unwrap(),
+        dns: List::new(vec![AsText("10.0.0.53".parse().unwrap())]).unwrap(),
+        search: List::new(vec![Text::new("uni.example").unwrap()]).unwrap(),
+    }
+}
+
+/// Map of 6: addresses as bytes under 0 and 1, 4: 1400, then lists of text under 5, 6 and 7.
+const NETWORK: &str = "a6 00 44 0a090002 01 50 fd000000000000000000000000000002 04 190578 \
+    05 81 6a 31302e302e302e302f38 06 81 69 31302e302e302e3533 07 81 6b 756e692e6578616d706c65";
+
+/// Sixteen bytes 0x33 and thirty-two bytes 0x22, each as a byte string.
+const SESSION: &str = "50 33333333333333333333333333333333";
+const TOKEN: &str = "5820 2222222222222222222222222222222222222222222222222222222222222222";
+
+#[test]
+fn client_messages_have_the_published_bytes() {
+    let mut login = Login {
+        user: Text::new("ada").unwrap(),
+        password: SecretText::new("pw").unwrap(),
+        device: DeviceId([0x11; 16]),
+        offer: offer(),
+        code: None,
+        software: None,
+    };
+    let fields = "00 63 616461 01 62 7077 02 50 11111111111111111111111111111111 03";
+    golden(&Message::Login(login.clone()), &format!("82 00 a4 {fields} {OFFER}"));
+    login.code = Some(SecretText::new("123456").unwrap());
+    login.software = Some(Text::new("v").unwrap());
+    golden(&Message::Login(login), &format!("82 00 a6 {fields} {OFFER} 04 66 313233343536 05 61 76"));
+
+    let (token, session) = (Token::from_bytes([0x22; 32]), SessionId([0x33; 16]));
+    let attach = Attach { token, offer: offer(), session, software: None };
+    golden(&Message::Attach(attach), &format!("82 01 a3 00 {TOKEN} 01 {OFFER} 02 {SESSION}"));
+
+    let code = SecretText::new("123456").unwrap();
+    golden(&Message::OneTimeCode(OneTimeCode { code }), "82 02 a1 00 66 313233343536");
+    golden(&Message::Bye, "82 03 a0");
+}
+
+#[test]
+fn gateway_messages_have_the_published_bytes() {
+    golden(&Message::OneTimeCodeWanted, "82 10 a0");
+    let established = Established {
+        session: SessionId([0x33; 16]),
+        epoch: 7,
+        suite: 2,
+        indexes: List::new(vec![5]).unwrap(),
+        gateway_lanes: 4,
+        features: 1,
+        token: Token::from_bytes([0x22; 32]),
+        network: network(),
+        timers: TimersMs { keepalive: None, rekey_after: Some(60_000), reject_after: None },
+    };
+    let fields = format!("00 {SESSION} 01 07 02 02 03 81 05 04 04 05 01 06 {TOKEN} 07 {NETWORK}");
+    // The timers are a map of 1: 1: 60,000.
+    golden(&Message::Established(Box::new(established)), &format!("82 11 a9 {fields} 08 a1 01 19ea60"));
+
+    let text = Text::new("busy").unwrap();
+    let mut refused = Refused { code: Code::Busy, text, retry_after_ms: Some(5000) };
+    golden(&Message::Refused(refused.clone()), "82 12 a3 00 07 01 64 62757379 02 191388");
+    refused.retry_after_ms = None;
+    golden(&Message::Refused(refused), "82 12 a2 00 07 01 64 62757379");
+    let close = Close { code: Code::Kicked, text: Text::default() };
+    golden(&Message::Close(close), "82 13 a2 00 09 01 60");
+    golden(&Message::Update(Update { network: network() }), &format!("82 14 a1 00 {NETWORK}"));
+    golden(&Message::Wake, "82 15 a0");
+}
+
+#[test]
+fn unknown_keys_are_ignored_and_absent_ones_have_their_defaults() {
+    // Close with key 9 in front, holding a map of arrays, and an empty network with a key 200.
+    let close = Close { code: Code::Kicked, text: Text::default() };
+    let extended = hex("82 13 a3 09 a1 01 82 01 9f 02 ff 00 09 01 60");
+    assert_eq!(Message::parse(&extended), Ok(Message::Close(close)));
+    let empty = Message::Update(Update { network: Network::default() });
+    assert_eq!(Message::parse(&hex("82 14 a1 00 a0")), Ok(empty.clone()));
+    assert_eq!(Message::parse(&hex("82 14 a1 00 a1 18c8 f6")), Ok(empty));
+    // An offer without the key of the laboratory.
+    let body = hex(&format!("82 01 a3 00 {TOKEN} 01 a3 00 81 01 01 80 02 00 02 {SESSION}"));
+    assert!(matches!(
+        Message::parse(&body),
+        Ok(Message::Attach(Attach { offer: Offer { lab: false, .. }, .. }))
+    ));
+}
+
+#[test]
+fn unknown_numbers_and_codes_come_through() {
+    assert_eq!(Message::parse(&hex("82 18 63 a1 00 01")), Ok(Message::Unknown(99)));
+    golden(&Message::Unknown(99), "82 1863 a0");
+    golden(
+        &Message::Close(Close { code: Code::Other(4711), text: Text::default() }),
+        "82 13 a2 00 191267 01 60",
+    );
+}
+
+#[test]
+fn what_is_not_a_message_is_refused() {
+    for body in [
+        "80",                          // an empty array
+        "83 03 a0 00",                 // an array of three
+        "9f 03 a0 ff",                 // an array of indefinite length
+        "82 03 80",                    // fields that are not a map
+        "82 20 a0",                    // a negative number
+        "82 1b0000000100000000 a0",    // a number beyond u32
+        "82 02 a0",                    // a required field is missing
+        "82 02 a1 00 01",              // a field of the wrong type
+        "82 02 a1 00 66 3132",         // cut short
+        "82 13 a2 00 09 01 61 ff",     // not UTF-8
+        "82 14 a1 00 a1 05 81 61 78",  // a route that is no network
+        "82 14 a1 00 a1 00 43 0a0900", // an address of three bytes
+    ] {
+        assert!(matches!(Message::parse(&hex(body)), Err(MessageError::Malformed(_))), "{body}");
+    }
+    assert_eq!(Message::parse(&hex("82 03 a0 00")), Err(MessageError::Trailing));
+}
+
+#[test]
+fn limits_hold_while_decoding() {
+    let too_long = |digits: usize| format!("82 02 a1 00 78 {digits:02x} {}", "31".repeat(digits));
+    assert!(Message::parse(&hex(&too_long(16))).is_ok());
+    assert!(Message::parse(&hex(&too_long(17))).is_err());
+    let attach = |lanes: usize| {
+        let indexes = format!("98 {lanes:02x} {}", "05".repeat(lanes));
+        hex(&format!("82 01 a3 00 {TOKEN} 01 a3 00 {indexes} 01 80 02 00 02 {SESSION}"))
+    };
+    assert!(Message::parse(&attach(16)).is_ok());
+    assert!(Message::parse(&attach(17)).is_err());
+    // Counts that promise more than there is, up to the largest.
+    for count in ["9a ffffffff", "9b ffffffffffffffff"] {
+        assert!(Message::parse(&hex(&format!("82 14 a1 00 a1 05 {count} 61 78"))).is_err());
+    }
+    assert!(Message::parse(&hex("82 14 bb ffffffffffffffff 00 a0")).is_err());
+}
+
+#[test]
+fn the_longest_message_fits() {
+    let net: IpNet = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128".parse().unwrap();
+    let address: IpAddr = net.addr();
+    let long = Text::new("x".repeat(253)).unwrap();
+    let network = Network {
+        ipv4: Some([255; 4].into()),
+        ipv6: Some([255; 16].into()),
+        gateway_ipv4: Some([255; 4].into()),
+        gateway_ipv6: Some([255; 16].into()),
+        mtu: Some(u16::MAX),
+        routes: List::new(vec![AsText(net); MAX_ROUTES]).unwrap(),
+        dns: List::new(vec![AsText(address); MAX_DNS]).unwrap(),
+        search: List::new(vec![long; MAX_SEARCH]).unwrap(),
+    };
+    let message = Message::Established(Box::new(Established {
+        session: SessionId([0xFF; 16]),
+        epoch: u32::MAX,
+        suite: u16::MAX,
+        indexes: List::new(vec![u32::MAX; MAX_CLIENT_LANES]).unwrap(),
+        gateway_lanes: u8::MAX,
+        features: u32::MAX,
+        token: Token::from_bytes([0xFF; 32]),
+        network,
+        timers: TimersMs {
+            keepalive: Some(u32::MAX),
+            rekey_after: Some(u32::MAX),
+            reject_after: Some(u32::MAX),
+        },
+    }));
+    let bytes = encode(&message);
+    assert!(bytes.len() <= 4 + MAX_MESSAGE, "{} bytes", bytes.len());
+    assert_eq!(Message::parse(&bytes[4..]), Ok(message));
+}
+
+#[test]
+fn lengths_out_of_bounds_end_the_stream() {
+    for length in [0, MAX_MESSAGE as u32 + 1, u32::MAX] {
+        let mut decoder = Decoder::new();
+        decoder.push(&length.to_le_bytes());
+        assert_eq!(decoder.next_message(), Err(MessageError::Length(length)));
+    }
+}
+
+#[test]
+fn secrets_are_not_printed() {
+    let secret = "correct horse";
+    let message = Message::Login(Login {
+        user: Text::new("ada").unwrap(),
+        password: SecretText::new(secret).unwrap(),
+        device: DeviceId([0x11; 16]),
+        offer: offer(),
+        code: Some(SecretText::new("918273").unwrap()),
+        software: None,
+    });
+    let printed = format!("{message:?} {message:#?}");
+    assert!(!printed.contains(secret) && !printed.contains("918273"), "{printed}");
+    let mut decoder = Decoder::new();
+    decoder.push(&encode(&message));
+    assert_eq!(format!("{decoder:?}"), format!("Decoder {{ buffered: {}, .. }}", encode(&message).len()));
+}
+
+fn text<const MAX: usize>() -> impl Strategy<Value = Text<MAX>> {
+    vec(any::<char>(), 0..=MAX / 4).prop_map(|chars| Text::new(String::from_iter(chars)).unwrap())
+}
+
+fn secret<const MAX: usize>() -> impl Strategy<Value = SecretText<MAX>> {
+    vec(any::<char>(), 0..=MAX / 4).prop_map(|chars| SecretText::new(String::from_iter(chars)).unwrap())
+}
+
+fn any_offer() -> impl Strategy<Value = Offer> {
+    let suites = vec(any::<(u16, u32)>(), 0..=MAX_SUITES);
+    (vec(any::<u32>(), 0..=MAX_CLIENT_LANES), suites, any::<u32>(), any::<bool>()).prop_map(
+        |(indexes, suites, features, lab)| Offer {
+            indexes: List::new(indexes).unwrap(),
+            suites: List::new(suites.into_iter().map(|(suite, mbps)| SuiteSpeed { suite, mbps }).collect())
+                .unwrap(),
+            features,
+            lab,
+        },
+    )
+}
+
+fn any_network() -> impl Strategy<Value = Network> {
+    let net = (any::<IpAddr>(), 0u8..=32).prop_map(|(address, prefix)| IpNet::new(address, prefix).unwrap());
+    let addresses = any::<(Option<Ipv4Addr>, Option<Ipv6Addr>, Option<Ipv4Addr>, Option<Ipv6Addr>)>();
+    let lists = (vec(net, 0..20), vec(any::<IpAddr>(), 0..=MAX_DNS), vec(text::<253>(), 0..4));
+    (addresses, any::<Option<u16>>(), lists).prop_map(|(addresses, mtu, (routes, dns, search))| Network {
+        ipv4: addresses.0,
+        ipv6: addresses.1,
+        gateway_ipv4: addresses.2,
+        gateway_ipv6: addresses.3,
+        mtu,
+        routes: List::new(routes.into_iter().map(AsText).collect()).unwrap(),
+        dns: List::new(dns.into_iter().map(AsText).collect()).unwrap(),
+        search: List::new(search).unwrap(),
+    })
+}
+
+fn any_established() -> impl Strategy<Value = Established> {
+    let numbers = any::<(u32, u16, u8, u32)>();
+    let names = any::<([u8; 16], [u8; 32])>();
+    let indexes = vec(any::<u32>(), 0..=MAX_CLIENT_LANES);
+    let timers = any::<(Option<u32>, Option<u32>, Option<u32>)>();
+    (numbers, names, indexes, any_network(), timers).prop_map(|(numbers, names, indexes, network, timers)| {
+        Established {
+            session: SessionId(names.0),
+            epoch: numbers.0,
+            suite: numbers.1,
+            indexes: List::new(indexes).unwrap(),
+            gateway_lanes: numbers.2,
+            features: numbers.3,
+            token: Token::from_bytes(names.1),
+            network,
+            timers: TimersMs { keepalive: timers.0, rekey_after: timers.1, reject_after: timers.2 },
+        }
+    })
+}
+
+fn any_message() -> impl Strategy<Value = Message> {
+    let software = || proptest::option::of(text::<64>());
+    let login =
+        (text(), secret(), any::<[u8; 16]>(), any_offer(), proptest::option::of(secret()), software());
+    let attach = (any::<[u8; 32]>(), any_offer(), any::<[u8; 16]>(), software());
+    prop_oneof![
+        login.prop_map(|(user, password, device, offer, code, software)| Message::Login(Login {
+            user,
+            password,
+            device: DeviceId(device),
+            offer,
+            code,
+            software
+        })),
+        attach.prop_map(|(token, offer, session, software)| Message::Attach(Attach {
+            token: Token::from_bytes(token),
+            offer,
+            session: SessionId(session),
+            software
+        })),
+        secret().prop_map(|code| Message::OneTimeCode(OneTimeCode { code })),
+        Just(Message::Bye),
+        Just(Message::OneTimeCodeWanted),
+        any_established().prop_map(|established| Message::Established(Box::new(established))),
+        (any::<u16>(), text(), any::<Option<u32>>()).prop_map(|(code, text, retry_after_ms)| {
+            Message::Refused(Refused { code: code.into(), text, retry_after_ms })
+        }),
+        (any::<u16>(), text()).prop_map(|(code, text)| Message::Close(Close { code: code.into(), text })),
+        any_network().prop_map(|network| Message::Update(Update { network })),
+        Just(Message::Wake),
+        (22u32..).prop_map(Message::Unknown),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn messages_survive_the_stream_in_any_pieces(
+        messages in vec(any_message(), 0..4),
+        cuts in vec(1usize..2000, 1..20),
+    ) {
+        let stream: Vec<u8> = messages.iter().flat_map(|message| encode(message).to_vec()).collect();
+        let mut decoder = Decoder::new();
+        let mut got = Vec::new();
+        let (mut rest, mut cuts) = (&stream[..], cuts.iter().cycle());
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.len().min(*cuts.next().unwrap()));
+            decoder.push(piece);
+            rest = after;
+            while let Some(message) = decoder.next_message().unwrap() {
+                got.push(message);
+            }
+        }
+        prop_assert_eq!(got, messages);
+    }
+
+    #[test]
+    fn truncated_messages_are_refused(message in any_message(), at in any::<proptest::sample::Index>()) {
+        let bytes = encode(&message);
+        let cut = 4 + at.index(bytes.len() - 4);
+        prop_assert!(Message::parse(&bytes[4..cut]).is_err());
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..300)) {
+        let mut decoder = Decoder::new();
+        decoder.push(&bytes);
+        while let Ok(Some(_)) = decoder.next_message() {}
+        // What was read can be written, and is read as the same.
+        if let Ok(message) = Message::parse(&bytes) {
+            prop_assert_eq!(Message::parse(&encode(&message)[4..]), Ok(message));
+        }
+    }
+
+    #[test]
+    fn changed_messages_are_read_or_refused(
+        message in any_message(),
+        changes in vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let mut bytes = encode(&message)[4..].to_vec();
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let _ = Message::parse(&bytes);
+    }
+}
