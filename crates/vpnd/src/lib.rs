@@ -6,6 +6,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod journal;
 pub mod profile;
 pub mod secret_file;
 pub mod sys;

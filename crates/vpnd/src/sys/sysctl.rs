@@ -77,7 +77,7 @@ impl SysctlChange {
         let now = match read(&self.set.key) {
             // The interface that the setting belongs to is gone.
             Err(SysctlError::Os { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok(false);
+                return Ok(true);
             }
             now => now?,
         };

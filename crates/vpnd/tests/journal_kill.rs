@@ -1,0 +1,280 @@
+//! A process that changes the machine is killed at many moments; recovery must bring everything back exactly.
+//!
+//! The program runs itself in three parts: the outermost enters a new network and mount namespace, the driver in
+//! there starts a victim over and over, kills it with SIGKILL a little later each time, recovers, and compares
+//! links, addresses, routes, rules, firewall, settings and the resolver's file with what they were.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a panic is how this test fails, as in a test of the standard harness"
+)]
+
+use std::fs;
+use std::io::Read;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use vpnd::journal::{Journal, RecoveryOutcome, recover};
+use vpnd::sys::change::Change;
+use vpnd::sys::dns::{DnsChange, DnsSettings, DnsSystem};
+use vpnd::sys::netlink::{
+    AddressSpec, Family, MAIN_TABLE, Netlink, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
+};
+use vpnd::sys::nft::{GatewayRules, Outgoing};
+use vpnd::sys::sysctl;
+use vpnd::sys::tun::{Tun, TunOffloads, TunSpec};
+
+const PART: &str = "VPND_JOURNAL_KILL_PART";
+const KILLS: u32 = 40;
+const TUNNEL: &str = "vpkill0";
+
+fn main() -> ExitCode {
+    match std::env::var(PART).as_deref() {
+        Ok("victim") => block_on(victim(Path::new(&std::env::args().nth(1).expect("the directory")))),
+        Ok("driver") => block_on(driver()),
+        _ if asked_for() => return enter_namespace(),
+        _ => {}
+    }
+    ExitCode::SUCCESS
+}
+
+/// Whether the words after `cargo test --` choose this test, as they do with the standard harness.
+fn asked_for() -> bool {
+    let mut filters = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
+    filters.peek().is_none() || filters.any(|filter| "journal_kill".contains(&filter))
+}
+
+fn block_on(part: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(part);
+}
+
+/// Runs the driver where it can't harm the host.
+fn enter_namespace() -> ExitCode {
+    let may = Command::new("unshare").args(["--net", "--mount", "true"]).stderr(Stdio::null()).status();
+    if !may.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: journal_kill needs root for network namespaces");
+        return if std::env::var_os("CI").is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    let driver = Command::new("unshare")
+        .args(["--net", "--mount", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .env(PART, "driver")
+        .status()
+        .unwrap();
+    if driver.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The machine that the victim finds: a network with a default route, and a resolver's file that is a link.
+fn furnish(directory: &Path) {
+    for command in [
+        "ip link set lo up",
+        "ip link add lan0 type veth peer name lan1",
+        "sysctl -qw net.ipv6.conf.lan0.accept_ra=1 net.ipv6.conf.lan0.accept_dad=0 net.ipv6.conf.lan1.accept_dad=0",
+        "ip link set lan1 up",
+        "ip link set lan0 up",
+        "ip addr add 192.0.2.2/24 dev lan0",
+        "ip route add default via 192.0.2.1",
+        "ip rule add priority 700 from 192.0.2.77 lookup main",
+        "nft add table inet bystander",
+    ] {
+        output(command);
+    }
+    fs::write(directory.join("stub.conf"), "nameserver 192.0.2.53\n").unwrap();
+    std::os::unix::fs::symlink("stub.conf", directory.join("resolv.conf")).unwrap();
+}
+
+async fn driver() {
+    let directory = tempfile::tempdir().unwrap();
+    furnish(directory.path());
+    let netlink = Netlink::open().unwrap();
+    wait_until_quiet(directory.path());
+    let before = machine(directory.path());
+    let whole = time_of_all_changes(directory.path());
+    undo_what_is_left(directory.path(), &netlink, &before).await;
+    let mut interrupted = 0;
+    for kill in 0..KILLS {
+        let mut child = start_victim(directory.path());
+        std::thread::sleep(whole * kill / KILLS);
+        child.kill().unwrap();
+        let mut rest = String::new();
+        child.stdout.as_mut().unwrap().read_to_string(&mut rest).unwrap();
+        child.wait().unwrap();
+        interrupted += u32::from(!rest.contains("all done") && machine(directory.path()) != before);
+        undo_what_is_left(directory.path(), &netlink, &before).await;
+    }
+    assert!(interrupted >= 5, "only {interrupted} of {KILLS} kills came between first and last change");
+    println!("journal_kill: {KILLS} kills, {interrupted} in the middle of the changes: all restored");
+}
+
+async fn undo_what_is_left(directory: &Path, netlink: &Netlink, before: &str) {
+    for recovered in recover(&directory.join("state"), netlink).await.unwrap() {
+        match recovered.outcome {
+            RecoveryOutcome::Undone { report, damaged_lines: 0 } => {
+                assert!(report.is_complete() && report.not_ours.is_empty(), "{report:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(machine(directory), before, "the machine is as it was");
+    assert_eq!(fs::read_dir(directory.join("state")).unwrap().count(), 0, "no journal is left");
+}
+
+/// Lets a victim finish and measures how long its changes take.
+fn time_of_all_changes(directory: &Path) -> Duration {
+    let mut child = start_victim(directory);
+    let start = Instant::now();
+    assert_eq!(next_line(&mut child), "all done\n");
+    let whole = start.elapsed();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    whole
+}
+
+/// Starts a victim and waits until it is about to make its first change.
+fn start_victim(directory: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .arg(directory)
+        .env(PART, "victim")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(next_line(&mut child), "starting\n");
+    child
+}
+
+/// The next line that a victim prints, read byte by byte so that nothing after it is taken away.
+fn next_line(child: &mut Child) -> String {
+    let stdout = child.stdout.as_mut().unwrap();
+    let mut line = String::new();
+    while !line.ends_with('\n') {
+        let mut byte = [0];
+        stdout.read_exact(&mut byte).expect("the victim lives until it is killed");
+        line.push(char::from(byte[0]));
+    }
+    line
+}
+
+/// Makes every kind of change, as client and gateway do, and waits to be killed.
+async fn victim(directory: &Path) {
+    let netlink = Netlink::open().unwrap();
+    let mut journal = Journal::create(&directory.join("state")).unwrap();
+    println!("starting");
+    let tun = Tun::open(&TunSpec {
+        name: TUNNEL.to_owned(),
+        mtu: 1380,
+        queues: 2,
+        tx_queue_len: 500,
+        offloads: TunOffloads::ALL,
+    })
+    .unwrap();
+    for change in changes(directory) {
+        journal.apply(&netlink, change).await.unwrap();
+    }
+    println!("all done");
+    std::thread::sleep(Duration::from_secs(60));
+    drop(tun);
+}
+
+fn changes(directory: &Path) -> Vec<Change> {
+    let mut changes = vec![Change::LinkUp { interface: TUNNEL.to_owned() }];
+    for address in ["10.8.0.2/32", "fd00:8::2/128"] {
+        let spec = AddressSpec { interface: TUNNEL.to_owned(), address: address.parse().unwrap() };
+        changes.push(Change::Address(spec));
+    }
+    let route = |destination: &str, target, table| {
+        Change::Route(RouteSpec { destination: destination.parse().unwrap(), target, table, metric: None })
+    };
+    for destination in ["0.0.0.0/0", "::/0", "172.20.0.0/16", "fd00:9::/48"] {
+        changes.push(route(destination, RouteTarget::Interface(TUNNEL.to_owned()), 7000));
+    }
+    // This one does not go away with the tunnel.
+    let gateway: IpAddr = "192.0.2.1".parse().unwrap();
+    let past = RouteTarget::Gateway { address: gateway, interface: "lan0".to_owned() };
+    changes.push(route("198.51.100.7/32", past, MAIN_TABLE));
+    changes.push(route("203.0.113.0/24", RouteTarget::Unreachable, MAIN_TABLE));
+    for family in [Family::V4, Family::V6] {
+        for (priority, matches, table) in
+            [(900, RuleMatch::IgnoringPrefixesUpTo(0), MAIN_TABLE), (901, RuleMatch::NotMarked(0x51), 7000)]
+        {
+            changes.push(Change::Rule(RuleSpec { family, priority, matches, table }));
+        }
+    }
+    let settings = DnsSettings {
+        interface: TUNNEL.to_owned(),
+        servers: vec!["10.8.0.1".parse().unwrap()],
+        search: vec!["campus.example".to_owned()],
+        all_names: true,
+    };
+    let system =
+        DnsSystem { resolv_conf: directory.join("resolv.conf"), resolved_runtime: directory.join("none") };
+    changes.push(Change::Dns(DnsChange::plan(&settings, &system).unwrap()));
+    changes.extend(sysctl::forwarding(true, true).unwrap().into_iter().map(Change::Sysctl));
+    changes.push(Change::Firewall(GatewayRules {
+        tunnel: TUNNEL.to_owned(),
+        pools: vec!["10.8.0.0/24".parse().unwrap()],
+        masquerade: true,
+        outgoing: Outgoing::AnyButTunnel,
+        inbound: false,
+    }));
+    changes
+}
+
+/// Everything that a victim changes, as text.
+fn machine(directory: &Path) -> String {
+    let mut state: String = [
+        "ip -j link",
+        "ip -j addr",
+        "ip -j route show table all",
+        "ip -j -6 route show table all",
+        "ip -j rule",
+        "ip -j -6 rule",
+        "nft list ruleset",
+    ]
+    .map(output)
+    .join("\n");
+    state += &settings();
+    let mut entries: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries.iter().filter(|path| !path.ends_with("state")) {
+        let link = fs::read_link(path).unwrap_or_default();
+        state += &format!("\n{} -> {} {:?}", path.display(), link.display(), fs::read_to_string(path));
+    }
+    state
+}
+
+fn settings() -> String {
+    let mut text = String::new();
+    for version in ["ipv4", "ipv6"] {
+        for interface in ["all", "default", "lo", "lan0", "lan1"] {
+            for name in ["forwarding", "accept_ra", "accept_redirects"] {
+                let path = format!("/proc/sys/net/{version}/conf/{interface}/{name}");
+                text += &format!("{path} {:?}\n", fs::read_to_string(&path).ok());
+            }
+        }
+    }
+    text
+}
+
+/// The kernel gives links their own addresses and routes a moment after they come up.
+fn wait_until_quiet(directory: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut last = machine(directory);
+    let mut since = Instant::now();
+    while since.elapsed() < Duration::from_millis(500) {
+        assert!(Instant::now() < deadline, "the machine does not settle");
+        std::thread::sleep(Duration::from_millis(50));
+        let now = machine(directory);
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+}
+
+fn output(command: &str) -> String {
+    let mut words = command.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
