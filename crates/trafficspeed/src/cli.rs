@@ -1,0 +1,315 @@
+//! The command line: what a user can ask for, checked as far as that needs no system call.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use crate::experiment::hosts::PairSpec;
+use crate::experiment::outcome::Settings;
+use crate::lab::{LinkSettings, MAX_CLIENTS};
+use crate::load::tcp::MAX_STREAMS;
+use crate::system::{Cipher, Kind};
+
+/// Measures what a VPN carries as its clients grow.
+///
+/// With --clients it builds a laboratory of network namespaces on this machine (needs root), brings up each system
+/// with that many clients, lets all pairs of clients talk at once and shows the totals. Everything it makes is
+/// removed again.
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Cli {
+    /// The experiment in the lab.
+    #[command(flatten)]
+    pub lab: LabArgs,
+    /// Anything else.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What is not the experiment in the lab.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Let the holder of a token measure with this host.
+    Serve(ServeArgs),
+    /// Measure between hosts where `trafficspeed serve` runs.
+    Run(RunArgs),
+    /// Make a token file for `serve` and `run`.
+    Token {
+        /// The file to make; it must not exist yet.
+        file: PathBuf,
+    },
+    /// Remove what a killed run left behind.
+    Cleanup,
+    /// The generator of one lab client (used by trafficspeed itself).
+    #[command(hide = true)]
+    Agent {
+        /// The process that started it.
+        #[arg(long)]
+        parent: u32,
+        /// The namespace to work in.
+        #[arg(long)]
+        netns: Option<String>,
+    },
+    /// Run a program in a lab namespace (used by trafficspeed itself).
+    #[command(hide = true)]
+    Inside {
+        /// The process that started it.
+        #[arg(long)]
+        parent: u32,
+        /// The namespace.
+        namespace: String,
+        /// Program and arguments.
+        #[arg(last = true, required = true)]
+        words: Vec<OsString>,
+    },
+}
+
+/// The lab experiment.
+#[derive(Debug, Args)]
+pub struct LabArgs {
+    /// Numbers of clients, each even: every two clients are a pair.
+    #[arg(long, value_delimiter = ',', required = true, value_parser = clients)]
+    pub clients: Vec<u32>,
+    /// Systems to measure.
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "vpnd,none")]
+    pub vpn: Vec<Kind>,
+    /// Ciphers to measure the systems with; the system's own choice by default.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    pub cipher: Vec<Cipher>,
+    /// Measure without encryption (together with --cipher: also without).
+    #[arg(long)]
+    pub no_encryption: bool,
+    /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
+    #[arg(long, value_name = "PATH")]
+    pub vpnd: Option<PathBuf>,
+    /// Segmentation offload of the lab's links; off is closer to a wire.
+    #[arg(long, value_enum, default_value = "on")]
+    pub offload: Switch,
+    /// MTU of the lab's links in bytes.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
+    pub mtu: u32,
+    /// The work.
+    #[command(flatten)]
+    pub work: WorkArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Measuring between real hosts.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// A pair of hosts, each CONTROL[:PORT][/DATA-ADDRESS]; may be given again.
+    #[arg(long = "pair", required = true, value_name = "HOSTA=HOSTB")]
+    pub pairs: Vec<PairSpec>,
+    /// The shared token (see `trafficspeed token`).
+    #[arg(long, value_name = "FILE")]
+    pub token_file: PathBuf,
+    /// What the report calls the network between the hosts.
+    #[arg(long, default_value = "network between the hosts")]
+    pub label: String,
+    /// The work.
+    #[command(flatten)]
+    pub work: WorkArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Serving a coordinator.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The shared token (see `trafficspeed token`).
+    #[arg(long, value_name = "FILE")]
+    pub token_file: PathBuf,
+    /// Where to wait for the coordinator.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:5206")]
+    pub listen: SocketAddr,
+}
+
+/// The work that every measurement does.
+#[derive(Clone, Debug, Args)]
+pub struct WorkArgs {
+    /// TCP connections per pair; half of them carry data each way.
+    #[arg(short = 'P', long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_STREAMS)))]
+    pub streams: u32,
+    /// Measured seconds.
+    #[arg(short = 't', long, default_value_t = 60.0, value_parser = seconds)]
+    pub seconds: f64,
+    /// Seconds before counting begins.
+    #[arg(short = 'O', long, default_value_t = 2.0, value_parser = seconds_or_none)]
+    pub warmup: f64,
+    /// How often each measurement is made; systems take turns.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// IP version of the measured connections.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(4..=6))]
+    pub ip: u8,
+    /// Seed of the random payload.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Bytes per send call.
+    #[arg(short = 'l', long, default_value_t = 256 * 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub length: u32,
+    /// Read and check every byte that arrives instead of discarding it in the kernel.
+    #[arg(long)]
+    pub verify: bool,
+    /// Congestion control of the measured connections.
+    #[arg(long, default_value = "cubic")]
+    pub congestion: String,
+    /// Generator threads per host; by default the CPUs divided by the clients.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: Option<u32>,
+}
+
+/// Where results go.
+#[derive(Clone, Debug, Args)]
+pub struct OutputArgs {
+    /// Write report.json, report.csv and report.html into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print the JSON report instead of the table.
+    #[arg(short = 'J', long)]
+    pub json: bool,
+    /// No progress on standard error.
+    #[arg(short, long, action = ArgAction::SetTrue)]
+    pub quiet: bool,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// On.
+    On,
+    /// Off.
+    Off,
+}
+
+impl LabArgs {
+    /// The ciphers to measure.
+    pub fn ciphers(&self) -> Vec<Cipher> {
+        let mut ciphers = self.cipher.clone();
+        if self.no_encryption {
+            ciphers.push(Cipher::None);
+        }
+        if ciphers.is_empty() {
+            ciphers.push(Cipher::Auto);
+        }
+        ciphers
+    }
+
+    /// The links of the lab.
+    pub fn links(&self) -> LinkSettings {
+        LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu }
+    }
+
+    /// Generator threads per client, so that all of them together have about one per CPU.
+    pub fn threads(&self, cpus: u32) -> u32 {
+        let most = self.clients.iter().copied().max().unwrap_or(1);
+        self.work.threads.unwrap_or((cpus / most).clamp(1, 8))
+    }
+}
+
+impl WorkArgs {
+    /// The work as reports record it.
+    pub fn settings(&self, threads: u32) -> Settings {
+        Settings {
+            streams: self.streams,
+            seconds: self.seconds,
+            warmup_seconds: self.warmup,
+            repeats: self.repeat,
+            ip: self.ip,
+            seed: self.seed,
+            write_bytes: self.length,
+            verify: self.verify,
+            congestion: self.congestion.clone(),
+            threads,
+        }
+    }
+}
+
+fn clients(text: &str) -> Result<u32, String> {
+    let count: u32 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    if count == 0 || !count.is_multiple_of(2) {
+        return Err("every two clients are a pair; give an even number".into());
+    }
+    if count > MAX_CLIENTS {
+        return Err(format!("the lab holds at most {MAX_CLIENTS} clients"));
+    }
+    Ok(count)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match seconds_or_none(text)? {
+        value if value >= 0.1 => Ok(value),
+        _ => Err("measure for at least 0.1 seconds".into()),
+    }
+}
+
+fn seconds_or_none(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=86_400.0).contains(&value) => Ok(value),
+        Ok(_) => Err("between 0 and 86400 seconds, please".into()),
+        Err(_) => Err(format!("`{text}` is no number of seconds")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn read(line: &str) -> Result<Cli, String> {
+        Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_short_form_measures_vpnd_and_plain_routing_as_the_original_did() {
+        let lab = read("trafficspeed --clients 8").unwrap().lab;
+        assert_eq!((lab.clients.clone(), lab.vpn.clone()), (vec![8], vec![Kind::Vpnd, Kind::None]));
+        assert_eq!((lab.work.streams, lab.work.seconds), (32, 60.0));
+        assert_eq!(lab.ciphers(), [Cipher::Auto]);
+        assert_eq!((lab.threads(2), lab.threads(64)), (1, 8));
+    }
+
+    #[test]
+    fn lists_ciphers_and_iperfs_letters_are_understood() {
+        let lab = read("trafficspeed --clients 2,4 --cipher aes-256-gcm --no-encryption -P 4 -t 1 -O 0 -J")
+            .unwrap()
+            .lab;
+        assert_eq!(lab.clients, [2, 4]);
+        assert_eq!(lab.ciphers(), [Cipher::Aes256Gcm, Cipher::None]);
+        assert!(lab.output.json);
+    }
+
+    #[test]
+    fn bad_input_is_refused_with_what_would_be_right() {
+        for (line, expected) in [
+            ("trafficspeed", "--clients"),
+            ("trafficspeed --clients 3", "even number"),
+            ("trafficspeed --clients 0", "even number"),
+            ("trafficspeed --clients 256", "at most 254"),
+            ("trafficspeed --clients x", "no number"),
+            ("trafficspeed --clients 2 --vpn pptp", "possible values: vpnd, none"),
+            ("trafficspeed --clients 2 --cipher rot13", "chacha20-poly1305"),
+            ("trafficspeed --clients 2 --seconds 0", "at least 0.1"),
+            ("trafficspeed --clients 2 --seconds NaN", "between 0 and 86400"),
+            ("trafficspeed --clients 2 --streams 99999", "1..=1024"),
+            ("trafficspeed --clients 2 --mtu 100", "1280"),
+            ("trafficspeed run --token-file t --pair a", "HOSTA=HOSTB"),
+            ("trafficspeed run --pair a=b", "--token-file"),
+            ("trafficspeed serve", "--token-file"),
+        ] {
+            let error = read(line).expect_err(line);
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+}

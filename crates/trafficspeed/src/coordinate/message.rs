@@ -1,0 +1,154 @@
+//! What coordinator and agent say to each other: one JSON value per line.
+//!
+//! Instants are nanoseconds on the *agent's* CLOCK_MONOTONIC; the coordinator translates.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::load::tcp::Job;
+
+/// The version of these messages. Both sides must have the same.
+pub const VERSION: u32 = 1;
+/// Longest line either side accepts, in bytes.
+pub const MAX_LINE_BYTES: usize = 1 << 20;
+/// Longest measurement an agent accepts, in milliseconds: a day.
+pub const MAX_DURATION_MS: u64 = 86_400_000;
+
+/// From the coordinator to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// The first line: which version the coordinator speaks.
+    Hello {
+        /// See [`VERSION`].
+        version: u32,
+    },
+    /// What is your clock?
+    Clock,
+    /// Listen for the peer's connections.
+    Listen {
+        /// The work.
+        job: Job,
+        /// The address to listen on; the port is the system's choice.
+        bind: IpAddr,
+    },
+    /// Open the connections to a listening peer.
+    Connect {
+        /// The work.
+        job: Job,
+        /// The peer.
+        peer: SocketAddr,
+    },
+    /// Move data at an instant.
+    Start {
+        /// When, on the agent's clock.
+        at_ns: u64,
+        /// Time before counting begins.
+        warmup_ms: u64,
+        /// Time that is counted.
+        duration_ms: u64,
+    },
+    /// End what is going on; if data moves, report what was measured so far.
+    Stop,
+}
+
+/// From an agent to its coordinator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// The answer to `Hello`.
+    Hello {
+        /// See [`VERSION`].
+        version: u32,
+        /// The agent's machine.
+        host: HostFacts,
+    },
+    /// The answer to `Clock`.
+    Clock {
+        /// Now, on the agent's clock.
+        now_ns: u64,
+    },
+    /// The agent listens.
+    Listening {
+        /// On this port.
+        port: u16,
+    },
+    /// All connections of the job are made.
+    Connected,
+    /// A second of the measurement is over.
+    Interval {
+        /// Number of the second, from 0 at the end of the warm-up.
+        number: u32,
+        /// Bytes received in it.
+        received: u64,
+        /// Bytes sent in it.
+        sent: u64,
+    },
+    /// The measurement is over.
+    Done(Outcome),
+    /// The agent could not do what it was told.
+    Failed {
+        /// Why, for people.
+        why: String,
+    },
+}
+
+/// What one agent measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Seconds between the two readings that bound the measurement.
+    pub seconds: f64,
+    /// How late the first reading was after the agreed instant, in milliseconds.
+    pub late_ms: f64,
+    /// Stopped before its time.
+    pub stopped_early: bool,
+    /// CPU seconds of the agent itself within the measurement.
+    pub cpu_seconds: f64,
+    /// One entry per connection.
+    pub streams: Vec<StreamOutcome>,
+}
+
+/// What one connection carried, as one host saw it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamOutcome {
+    /// Number within the pair.
+    pub index: u32,
+    /// This host sent (else it received).
+    pub sends: bool,
+    /// Bytes within the measurement.
+    pub bytes: u64,
+    /// Bytes over the connection's whole life, after draining.
+    pub total_bytes: u64,
+    /// The connection ended in order.
+    pub complete: bool,
+    /// What went wrong on it.
+    pub fault: Option<String>,
+}
+
+impl Outcome {
+    /// Bytes received within the measurement.
+    pub fn received(&self) -> u64 {
+        self.streams.iter().filter(|s| !s.sends).map(|s| s.bytes).sum()
+    }
+
+    /// Bytes sent within the measurement.
+    pub fn sent(&self) -> u64 {
+        self.streams.iter().filter(|s| s.sends).map(|s| s.bytes).sum()
+    }
+}
+
+/// What a report needs to know of an agent's machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// Host name.
+    pub name: String,
+    /// Kernel name, release and machine.
+    pub system: String,
+    /// Model of the first CPU.
+    pub cpu: String,
+    /// CPUs that are online.
+    pub cpus: u32,
+    /// This program's version.
+    pub program: String,
+}

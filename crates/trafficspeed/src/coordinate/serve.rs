@@ -1,0 +1,155 @@
+//! `trafficspeed serve`: lets the holder of a token run the generator on this host.
+//!
+//! One coordinator at a time. Before the token is proved a connection may send a few short lines within
+//! [`HANDSHAKE_PATIENCE`], and only [`MAX_UNPROVED`] such connections are kept: a stranger can neither make this
+//! host send anything nor grow its memory. After it, the coordinator may have this host listen on and connect to
+//! addresses, which is the tool's purpose; whoever holds the token is trusted with that.
+
+use std::io::{self, BufReader};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+
+use super::agent::Agent;
+use super::line::{LineReader, LineWriter};
+use super::message::{Command, Report};
+use super::token::{LineKeys, Token, TokenError, demand};
+use crate::interrupt::Interrupt;
+
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
+const MAX_UNPROVED: usize = 16;
+const WRITE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Serves on `address` until interrupted; tells through `tell` what happens.
+///
+/// # Errors
+/// When the address cannot be listened on.
+pub fn serve(
+    address: SocketAddr,
+    token: Token,
+    interrupt: &Interrupt,
+    tell: impl Fn(String) + Send + Sync + 'static,
+) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    tell(format!("waiting for a coordinator on {}", listener.local_addr()?));
+    let house = Arc::new(House {
+        token,
+        unproved: AtomicUsize::new(0),
+        busy: AtomicBool::new(false),
+        tell: Box::new(tell),
+    });
+    while !interrupt.is_set() {
+        match listener.accept() {
+            Ok((socket, peer)) => admit(&house, socket, peer),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    Ok(())
+}
+
+struct House {
+    token: Token,
+    unproved: AtomicUsize,
+    busy: AtomicBool,
+    tell: Box<dyn Fn(String) + Send + Sync>,
+}
+
+fn admit(house: &Arc<House>, socket: TcpStream, peer: SocketAddr) {
+    if house.unproved.fetch_add(1, Ordering::SeqCst) >= MAX_UNPROVED {
+        house.unproved.fetch_sub(1, Ordering::SeqCst);
+        return;
+    }
+    let house = Arc::clone(house);
+    std::thread::spawn(move || {
+        let proved = prove_within(&house.token, &socket);
+        house.unproved.fetch_sub(1, Ordering::SeqCst);
+        match proved {
+            Ok((input, keys)) => host(&house, socket, input, keys, peer),
+            Err(error) => (house.tell)(format!("refused {peer}: {error}")),
+        }
+    });
+}
+
+fn prove_within(token: &Token, socket: &TcpStream) -> Result<(BufReader<TcpStream>, LineKeys), TokenError> {
+    socket.set_nonblocking(false)?;
+    socket.set_nodelay(true)?;
+    keep_alive(socket)?;
+    socket.set_read_timeout(Some(HANDSHAKE_PATIENCE))?;
+    socket.set_write_timeout(Some(WRITE_PATIENCE))?;
+    // Each read may take the whole patience; the watcher bounds the handshake as a whole.
+    let watched = socket.try_clone()?;
+    let finished = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&finished);
+    let watcher = std::thread::spawn(move || {
+        std::thread::park_timeout(HANDSHAKE_PATIENCE);
+        if !seen.load(Ordering::SeqCst) {
+            // An error here means that the connection is gone, which is what was wanted.
+            let _ = watched.shutdown(Shutdown::Both);
+        }
+    });
+    let mut input = BufReader::new(socket.try_clone()?);
+    let keys = demand(token, &mut input, &mut &*socket);
+    finished.store(true, Ordering::SeqCst);
+    watcher.thread().unpark();
+    let keys = keys?;
+    socket.set_read_timeout(None)?;
+    Ok((input, keys))
+}
+
+/// One coordinator's stay.
+fn host(house: &House, socket: TcpStream, input: BufReader<TcpStream>, keys: LineKeys, peer: SocketAddr) {
+    let mut writer = LineWriter::new(&socket, Some(keys.write));
+    if house.busy.swap(true, Ordering::SeqCst) {
+        (house.tell)(format!("refused {peer}: another coordinator is at work"));
+        let why = "another coordinator is at work on this host".to_owned();
+        // The refused coordinator may have left already.
+        let _ = writer.write(&Report::Failed { why });
+        return;
+    }
+    (house.tell)(format!("coordinator {peer} took over"));
+    let (commands, inbox) = channel();
+    let (outbox, reports) = channel();
+    let reader = LineReader::new(input, Some(keys.read));
+    let reading = std::thread::spawn(move || take_commands(reader, &commands));
+    let working = std::thread::spawn(move || Agent::new(inbox, outbox).run());
+    give_reports(&reports, &mut writer);
+    // An error here means that the connection is already closed.
+    let _ = socket.shutdown(Shutdown::Both);
+    for thread in [reading, working] {
+        if thread.join().is_err() {
+            (house.tell)("the generator failed; see above".into());
+        }
+    }
+    house.busy.store(false, Ordering::SeqCst);
+    (house.tell)(format!("coordinator {peer} left"));
+}
+
+/// Has the kernel notice within two minutes that the other host vanished without a word.
+pub fn keep_alive(socket: &TcpStream) -> io::Result<()> {
+    let probes =
+        TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+    SockRef::from(socket).set_tcp_keepalive(&probes)
+}
+
+/// Reads commands until the coordinator leaves or misbehaves; the agent sees both as its leaving.
+pub fn take_commands<R: io::BufRead>(mut reader: LineReader<R>, commands: &Sender<Command>) {
+    while let Ok(Some(command)) = reader.read() {
+        if commands.send(command).is_err() {
+            return;
+        }
+    }
+}
+
+/// Writes reports until the agent has ended or the coordinator cannot be reached.
+pub fn give_reports<W: io::Write>(reports: &Receiver<Report>, writer: &mut LineWriter<W>) {
+    while let Ok(report) = reports.recv() {
+        if writer.write(&report).is_err() {
+            return;
+        }
+    }
+}

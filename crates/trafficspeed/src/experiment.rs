@@ -1,0 +1,11 @@
+//! The experiments: what is run in which order, and what comes out as plain data.
+//!
+//! An experiment drives labs, systems and fleets and returns an [`outcome::Campaign`]; it prints nothing but its
+//! progress and knows nothing of how results are shown.
+
+pub mod environment;
+pub mod hosts;
+pub mod outcome;
+pub mod pairs;
+pub mod progress;
+pub mod traffic;

@@ -1,0 +1,115 @@
+//! Everything about the machine and the command that someone needs to repeat a measurement.
+
+use std::fs;
+
+use serde::Serialize;
+
+use crate::clock;
+use crate::coordinate::message::HostFacts;
+use crate::lab::LinkSettings;
+use crate::observe;
+
+/// Where and how a campaign ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Environment {
+    /// The coordinator's machine.
+    pub host: HostFacts,
+    /// CPU flags that matter to ciphers.
+    pub cpu_flags: Vec<String>,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// The command line as given.
+    pub command_line: String,
+    /// When the campaign began, UTC.
+    pub started: String,
+    /// Links of the lab in words; absent between real hosts.
+    pub links: Option<String>,
+    /// The host's sysctls that bear on TCP.
+    pub sysctls: Vec<(String, String)>,
+}
+
+impl Environment {
+    /// Reads this machine.
+    pub fn read(links: Option<LinkSettings>) -> Self {
+        Self {
+            host: HostFacts::read(),
+            cpu_flags: observe::cipher_cpu_flags(),
+            memory_mib: memory_mib(),
+            command_line: command_line(),
+            started: clock::wall_text(),
+            links: links.map(describe),
+            sysctls: ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/ipv4/tcp_available_congestion_control"]
+                .into_iter()
+                .filter_map(|name| Some((name.replace('/', "."), sysctl(name)?)))
+                .collect(),
+        }
+    }
+}
+
+/// The value of a sysctl given as its path below /proc/sys.
+pub fn sysctl(path: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/sys/{path}")).ok()?;
+    Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn describe(links: LinkSettings) -> String {
+    let offload = if links.offload {
+        "segmentation offload on (64 KiB super-packets cross whole)"
+    } else {
+        "segmentation offload off (frames cross one by one, gathered by the receiver)"
+    };
+    format!("veth pairs in network namespaces, MTU {}, {offload}", links.mtu)
+}
+
+fn memory_mib() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) / 1024
+}
+
+/// The command as one could type it again. Secrets come from files, never from here.
+fn command_line() -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    words
+        .enumerate()
+        .map(|(at, word)| if at == 0 { base_name(&word) } else { quote(word) })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn base_name(word: &str) -> String {
+    word.rsplit('/').next().unwrap_or(word).to_owned()
+}
+
+fn quote(word: String) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=@[]%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_described() {
+        let environment = Environment::read(Some(LinkSettings { offload: false, mtu: 1500 }));
+        assert!(environment.memory_mib > 0 && environment.host.cpus > 0);
+        assert!(
+            environment.links.is_some_and(|text| text.contains("MTU 1500") && text.contains("offload off"))
+        );
+        assert!(environment.host.system.starts_with("Linux "));
+    }
+
+    #[test]
+    fn words_are_quoted_as_a_shell_needs_it() {
+        assert_eq!(quote("--clients".into()), "--clients");
+        assert_eq!(quote("a b'c".into()), r"'a b'\''c'");
+        assert_eq!(quote(String::new()), "''");
+        assert_eq!(base_name("/usr/bin/trafficspeed"), "trafficspeed");
+    }
+}

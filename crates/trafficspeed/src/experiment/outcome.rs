@@ -1,0 +1,409 @@
+//! What an experiment found, as plain data from which every report is made.
+//!
+//! Definitions (TrafficSpeed, 2006): *communication throughput* counts bytes received plus bytes sent of every
+//! measuring host; *goodput* counts bytes received only, once per byte. Both are per second of each host's own
+//! measuring time, in bit/s with decimal prefixes.
+
+use serde::Serialize;
+
+use super::environment::Environment;
+use crate::coordinate::message::{HostFacts, Outcome};
+use crate::observe::HostCpu;
+use crate::report::stats::jain;
+use crate::system::{Facts, Subject};
+
+/// The work that every run of a campaign does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Settings {
+    /// Connections per pair.
+    pub streams: u32,
+    /// Measured seconds.
+    pub seconds: f64,
+    /// Seconds before that.
+    pub warmup_seconds: f64,
+    /// How often each combination is run.
+    pub repeats: u32,
+    /// IP version inside, 4 or 6.
+    pub ip: u8,
+    /// Seed of the payload.
+    pub seed: u64,
+    /// Bytes per send call.
+    pub write_bytes: u32,
+    /// Every received byte is compared with what was sent.
+    pub verify: bool,
+    /// Congestion control of the sockets.
+    pub congestion: String,
+    /// Worker threads per host.
+    pub threads: u32,
+}
+
+/// All runs of one command.
+#[derive(Clone, Debug, Serialize)]
+pub struct Campaign {
+    /// The work.
+    pub settings: Settings,
+    /// Where it ran.
+    pub environment: Environment,
+    /// Every run, in the order they were made.
+    pub runs: Vec<Run>,
+    /// The user ended it early.
+    pub interrupted: bool,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Run {
+    /// What was measured; absent between real hosts, where the tool does not know.
+    pub subject: Option<Subject>,
+    /// What the report calls it.
+    pub label: String,
+    /// Hosts that measure: twice the pairs.
+    pub clients: u32,
+    /// Which repetition, from 1.
+    pub repeat: u32,
+    /// When it began, UTC.
+    pub started: String,
+    /// What the system said of itself.
+    pub facts: Facts,
+    /// Each pair's result.
+    pub pairs: Vec<Pair>,
+    /// Totals of every second, in order.
+    pub intervals: Vec<Interval>,
+    /// CPU time within the measurement; lab only.
+    pub cpu: Option<CpuUse>,
+    /// Why there is no result at all.
+    pub error: Option<String>,
+}
+
+/// Two hosts that talked to each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Pair {
+    /// The host that listened, then the one that connected.
+    pub ends: [End; 2],
+    /// Why the pair has no or half a result.
+    pub error: Option<String>,
+}
+
+/// One host of a pair.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct End {
+    /// Its name.
+    pub name: String,
+    /// Its machine.
+    pub host: HostFacts,
+    /// Its clock less the coordinator's, in milliseconds.
+    pub clock_offset_ms: f64,
+    /// Half the shortest round trip of the comparison, in milliseconds.
+    pub clock_uncertainty_ms: f64,
+    /// What it measured.
+    pub outcome: Option<Outcome>,
+}
+
+/// What all hosts together moved in one second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Interval {
+    /// Bytes received.
+    pub received: u64,
+    /// Bytes sent.
+    pub sent: u64,
+    /// How many hosts reported this second.
+    pub hosts: u32,
+}
+
+/// CPU seconds within the measurement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CpuUse {
+    /// Of the gateway's VPN processes.
+    pub gateway: f64,
+    /// Of all clients' VPN processes.
+    pub clients: f64,
+    /// Of the generators.
+    pub generators: f64,
+    /// Of the whole machine, by kind.
+    pub host: HostCpu,
+    /// The window between the two readings, in seconds.
+    pub seconds: f64,
+}
+
+/// One connection, seen from both its ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StreamResult {
+    /// Number within the pair.
+    pub index: u32,
+    /// From the host that connected to the one that listened.
+    pub forward: bool,
+    /// Bytes the sender counted within the measurement.
+    pub sent: u64,
+    /// Bytes the receiver counted within the measurement.
+    pub received: u64,
+    /// The receiver's rate.
+    pub bits_per_second: f64,
+}
+
+impl Pair {
+    /// Measured ends.
+    pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.ends.iter().filter_map(|end| end.outcome.as_ref())
+    }
+
+    /// Bits per second received by both hosts together.
+    pub fn goodput(&self) -> f64 {
+        self.outcomes().map(|outcome| rate(outcome.received(), outcome.seconds)).sum()
+    }
+
+    /// Bits per second received and sent by both hosts together.
+    pub fn communication(&self) -> f64 {
+        self.outcomes().map(|outcome| rate(outcome.received() + outcome.sent(), outcome.seconds)).sum()
+    }
+
+    /// The pair's connections; empty unless both hosts reported.
+    pub fn streams(&self) -> Vec<StreamResult> {
+        let [Some(listener), Some(connector)] = self.ends.each_ref().map(|end| end.outcome.as_ref()) else {
+            return Vec::new();
+        };
+        listener
+            .streams
+            .iter()
+            .zip(&connector.streams)
+            .map(|(l, c)| {
+                let (sender, receiver, seconds) =
+                    if l.sends { (l, c, connector.seconds) } else { (c, l, listener.seconds) };
+                StreamResult {
+                    index: l.index,
+                    forward: !l.sends,
+                    sent: sender.bytes,
+                    received: receiver.bytes,
+                    bits_per_second: rate(receiver.bytes, seconds),
+                }
+            })
+            .collect()
+    }
+
+    /// Connections whose bytes did not all arrive, or that broke, in words.
+    pub fn faults(&self) -> Vec<String> {
+        let [Some(listener), Some(connector)] = self.ends.each_ref().map(|end| end.outcome.as_ref()) else {
+            return Vec::new();
+        };
+        let mut faults = Vec::new();
+        for (l, c) in listener.streams.iter().zip(&connector.streams) {
+            let (sender, receiver) = if l.sends { (l, c) } else { (c, l) };
+            if let Some(why) = receiver.fault.as_ref().or(sender.fault.as_ref()) {
+                faults.push(format!("stream {}: {why}", l.index));
+            } else if sender.total_bytes != receiver.total_bytes || !receiver.complete {
+                faults.push(format!(
+                    "stream {}: {} bytes sent, {} received",
+                    l.index, sender.total_bytes, receiver.total_bytes
+                ));
+            }
+        }
+        faults
+    }
+}
+
+impl Run {
+    /// Bits per second received, all hosts together.
+    pub fn goodput(&self) -> f64 {
+        self.pairs.iter().map(Pair::goodput).sum()
+    }
+
+    /// Bits per second by the original definition.
+    pub fn communication(&self) -> f64 {
+        self.pairs.iter().map(Pair::communication).sum()
+    }
+
+    /// Bytes received, all hosts together.
+    pub fn received(&self) -> u64 {
+        self.pairs.iter().flat_map(Pair::outcomes).map(Outcome::received).sum()
+    }
+
+    /// Bytes sent, all hosts together.
+    pub fn sent(&self) -> u64 {
+        self.pairs.iter().flat_map(Pair::outcomes).map(Outcome::sent).sum()
+    }
+
+    /// The longest measuring time of a host.
+    pub fn seconds(&self) -> f64 {
+        self.pairs.iter().flat_map(Pair::outcomes).map(|outcome| outcome.seconds).fold(0.0, f64::max)
+    }
+
+    /// Jain's index over all connections.
+    pub fn stream_fairness(&self) -> Option<f64> {
+        let rates: Vec<f64> = self.pairs.iter().flat_map(Pair::streams).map(|s| s.bits_per_second).collect();
+        jain(&rates)
+    }
+
+    /// Jain's index over the pairs.
+    pub fn pair_fairness(&self) -> Option<f64> {
+        jain(&self.pairs.iter().map(Pair::goodput).collect::<Vec<_>>())
+    }
+
+    /// Gbit of goodput per CPU second of the gateway's VPN processes.
+    pub fn gbit_per_gateway_second(&self) -> Option<f64> {
+        let cpu = self.cpu?;
+        (cpu.gateway > 0.0).then(|| self.goodput() * cpu.seconds / 1e9 / cpu.gateway)
+    }
+
+    /// The share of the machine's CPU time that went to other tenants, in percent.
+    pub fn steal_percent(&self) -> Option<f64> {
+        let host = self.cpu?.host;
+        (host.total() > 0.0).then(|| 100.0 * host.steal / host.total())
+    }
+
+    /// The share of the machine's CPU time that was used, in percent.
+    pub fn busy_percent(&self) -> Option<f64> {
+        let host = self.cpu?.host;
+        (host.total() > 0.0).then(|| 100.0 * host.busy() / host.total())
+    }
+
+    /// Whether the figures may stand in a comparison.
+    pub fn is_whole(&self) -> bool {
+        self.error.is_none()
+            && !self.pairs.is_empty()
+            && self.pairs.iter().all(|pair| pair.error.is_none() && pair.outcomes().count() == 2)
+            && self.pairs.iter().flat_map(Pair::outcomes).all(|outcome| !outcome.stopped_early)
+    }
+
+    /// Everything that went wrong, in words.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems: Vec<String> = self.error.iter().cloned().collect();
+        for (pair, number) in self.pairs.iter().zip(1..) {
+            let name = format!("pair {number} ({} = {})", pair.ends[0].name, pair.ends[1].name);
+            problems.extend(pair.error.iter().map(|why| format!("{name}: {why}")));
+            problems.extend(pair.faults().into_iter().map(|why| format!("{name}: {why}")));
+        }
+        if self.pairs.iter().flat_map(Pair::outcomes).any(|outcome| outcome.stopped_early) {
+            problems.push(format!("ended early, after {:.1} s", self.seconds()));
+        }
+        problems
+    }
+}
+
+/// Bits per second; zero for a window of no length.
+pub fn rate(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
+}
+
+#[cfg(test)]
+pub(crate) mod samples {
+    //! Made-up results for the tests of reports.
+
+    use super::*;
+    use crate::coordinate::message::StreamOutcome;
+    use crate::system::{Cipher, Kind};
+
+    pub(crate) fn end(name: &str, listens: bool, bytes: [u64; 2]) -> End {
+        let streams = bytes
+            .into_iter()
+            .zip(0..)
+            .map(|(bytes, index)| StreamOutcome {
+                index,
+                sends: (index == 0) != listens,
+                bytes,
+                total_bytes: bytes + 10,
+                complete: true,
+                fault: None,
+            })
+            .collect();
+        let outcome = Outcome { seconds: 2.0, streams, ..Outcome::default() };
+        End { name: name.into(), outcome: Some(outcome), ..End::default() }
+    }
+
+    pub(crate) fn run(kind: Kind, clients: u32, repeat: u32, bytes: u64) -> Run {
+        let subject =
+            Subject { kind, cipher: if kind == Kind::None { Cipher::None } else { Cipher::Aes256Gcm } };
+        let pair =
+            Pair { ends: [end("c1", true, [bytes, bytes]), end("c2", false, [bytes, bytes])], error: None };
+        Run {
+            subject: Some(subject),
+            label: subject.label(),
+            clients,
+            repeat,
+            started: "2026-01-01T00:00:00Z".into(),
+            pairs: vec![pair; clients as usize / 2],
+            intervals: vec![Interval { received: bytes, sent: bytes, hosts: clients }; 2],
+            cpu: Some(CpuUse {
+                gateway: 1.0,
+                clients: 2.0,
+                generators: 0.5,
+                seconds: 2.0,
+                ..CpuUse::default()
+            }),
+            ..Run::default()
+        }
+    }
+
+    pub(crate) fn campaign() -> Campaign {
+        let mut runs = Vec::new();
+        for repeat in 1..=3 {
+            for clients in [2, 4, 8] {
+                runs.push(run(Kind::Vpnd, clients, repeat, 1_000_000_000 + u64::from(repeat) * 10_000_000));
+                runs.push(run(Kind::None, clients, repeat, 3_000_000_000));
+            }
+        }
+        let mut failed = run(Kind::Vpnd, 16, 1, 1);
+        failed.pairs.clear();
+        failed.error = Some("vpnd <did> not come up & \"died\"".into());
+        runs.push(failed);
+        Campaign {
+            settings: Settings {
+                streams: 2,
+                seconds: 2.0,
+                warmup_seconds: 0.0,
+                repeats: 3,
+                ip: 4,
+                seed: 1,
+                write_bytes: 131_072,
+                verify: false,
+                congestion: "cubic".into(),
+                threads: 1,
+            },
+            environment: Environment::default(),
+            runs,
+            interrupted: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system::Kind;
+
+    #[test]
+    fn communication_counts_both_ends_and_goodput_each_byte_once() {
+        // Two streams of 1,000 bytes, one each way, in 2 s: 2,000 bytes arrive, 4,000 are received or sent.
+        let run = samples::run(Kind::Vpnd, 2, 1, 1_000);
+        assert!((run.goodput() - 8_000.0).abs() < 1e-9);
+        assert!((run.communication() - 16_000.0).abs() < 1e-9);
+        assert_eq!((run.received(), run.sent()), (2_000, 2_000));
+        assert!(run.is_whole() && run.problems().is_empty());
+    }
+
+    #[test]
+    fn more_pairs_add_up_and_efficiency_is_per_gateway_second() {
+        let run = samples::run(Kind::Vpnd, 8, 1, 1_000_000_000);
+        assert!((run.goodput() - 32e9).abs() < 1.0);
+        assert!((run.gbit_per_gateway_second().unwrap() - 64.0).abs() < 1e-6);
+        assert!((run.pair_fairness().unwrap() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn lost_bytes_lost_hosts_and_early_ends_are_said() {
+        let mut run = samples::run(Kind::Vpnd, 4, 1, 1_000);
+        run.pairs[0].ends[0].outcome.as_mut().unwrap().streams[0].total_bytes -= 1;
+        run.pairs[1].ends[1].outcome = None;
+        run.pairs[1].error = Some("c4: gone".into());
+        let text = run.problems().join("\n");
+        assert!(text.contains("stream 0: 1010 bytes sent, 1009 received"), "{text}");
+        assert!(text.contains("pair 2 (c1 = c2): c4: gone"), "{text}");
+        assert!(!run.is_whole());
+        assert!(run.goodput() > 0.0, "what the others measured still counts");
+    }
+
+    #[test]
+    fn an_empty_window_is_no_division_by_zero() {
+        assert_eq!(rate(5, 0.0), 0.0);
+        assert_eq!(Run::default().goodput(), 0.0);
+        assert_eq!(Run::default().stream_fairness(), None);
+    }
+}

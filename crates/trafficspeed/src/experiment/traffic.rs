@@ -1,0 +1,268 @@
+//! Experiment 1, TrafficSpeed: a VPN server as its clients grow.
+//!
+//! Clients are paired, both ends of a pair are VPN clients, so every byte crosses the server twice. Each pair has
+//! many TCP connections, half carrying data each way; all pairs start at one instant. Every measurement gets a
+//! fresh lab; systems and client counts are interleaved within each repetition, so that drift of the machine hits
+//! all alike.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::outcome::{Campaign, CpuUse, Interval, Run, Settings};
+use super::pairs::{PairPlan, Plan, Watch, drive};
+use super::progress::Progress;
+use crate::coordinate::fleet::{Fleet, FleetError};
+use crate::interrupt::Interrupt;
+use crate::lab::{Lab, LabError, LinkSettings};
+use crate::load::tcp::Job;
+use crate::observe::{HostCpu, tree_cpu_seconds};
+use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
+use crate::{clock, experiment::environment::Environment};
+
+/// From the last connection to the start: enough for the word to reach every process of a busy machine.
+const LEAD: Duration = Duration::from_millis(400);
+
+/// What to run.
+#[derive(Debug)]
+pub struct TrafficPlan {
+    /// The systems.
+    pub subjects: Vec<Subject>,
+    /// Client counts, each even.
+    pub clients: Vec<u32>,
+    /// The work.
+    pub settings: Settings,
+    /// The links.
+    pub links: LinkSettings,
+    /// Where programs are.
+    pub programs: Programs,
+}
+
+/// Why one measurement has no result; the others go on.
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error("{0}")]
+    Lab(#[from] LabError),
+    #[error("{0}")]
+    System(#[from] SystemError),
+    #[error("{0}")]
+    Fleet(#[from] FleetError),
+    #[error("client {number} has no IPv{ip} address through this system")]
+    NoAddress { number: usize, ip: u8 },
+}
+
+/// Says what is missing, before anything is changed. A system that is missing is only a missing line of the
+/// report, unless it is the only one.
+///
+/// # Errors
+/// [`LabError::Missing`] or, if no system can run, [`SystemError::Missing`] in words.
+pub fn check(plan: &TrafficPlan) -> anyhow::Result<()> {
+    Lab::check(plan.links)?;
+    let missing: Vec<SystemError> =
+        plan.subjects.iter().filter_map(|subject| subject.system(&plan.programs).check().err()).collect();
+    match missing.into_iter().next() {
+        Some(error) if plan.subjects.iter().all(|s| s.system(&plan.programs).check().is_err()) => {
+            Err(error.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Runs the whole campaign.
+pub fn run(plan: &TrafficPlan, progress: &Progress, interrupt: &Interrupt) -> Campaign {
+    let mut runs = Vec::new();
+    for repeat in 1..=plan.settings.repeats {
+        for &clients in &plan.clients {
+            for &subject in &plan.subjects {
+                if !interrupt.is_set() {
+                    runs.push(run_one(plan, subject, clients, repeat, progress, interrupt));
+                }
+            }
+        }
+    }
+    Campaign {
+        settings: plan.settings.clone(),
+        environment: Environment::read(Some(plan.links)),
+        runs,
+        interrupted: interrupt.is_set(),
+    }
+}
+
+fn run_one(
+    plan: &TrafficPlan,
+    subject: Subject,
+    clients: u32,
+    repeat: u32,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Run {
+    let title = format!("{:<26} {clients:>3} clients  run {repeat}", subject.label());
+    progress.starting(&title);
+    let mut system = subject.system(&plan.programs);
+    let mut run = Run {
+        subject: Some(subject),
+        label: subject.label(),
+        clients,
+        repeat,
+        started: clock::wall_text(),
+        ..Run::default()
+    };
+    let result = measure(plan, system.as_mut(), &mut run, progress, &title, interrupt);
+    run.error = result.err().map(|error| error.to_string());
+    progress.finished(&title, &run);
+    run
+}
+
+fn measure(
+    plan: &TrafficPlan,
+    system: &mut dyn System,
+    run: &mut Run,
+    progress: &Progress,
+    title: &str,
+    interrupt: &Interrupt,
+) -> Result<(), RunError> {
+    system.check()?;
+    let lab = Lab::build(run.clients, plan.links)?;
+    let measured = system.up(&lab).map_err(RunError::from).and_then(|addresses| {
+        run.facts = system.facts();
+        measure_in(plan, &lab, system, &addresses, run, progress, title, interrupt)
+    });
+    system.down();
+    measured
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the borrowed parts of one measurement, used in this file only"
+)]
+fn measure_in(
+    plan: &TrafficPlan,
+    lab: &Lab,
+    system: &dyn System,
+    addresses: &[ClientAddress],
+    run: &mut Run,
+    progress: &Progress,
+    title: &str,
+    interrupt: &Interrupt,
+) -> Result<(), RunError> {
+    let mut fleet = Fleet::default();
+    for (namespace, number) in lab.clients().iter().zip(1..) {
+        fleet.add_child(&format!("c{number}"), namespace.agent())?;
+    }
+    let pairs = pair_up(addresses, plan.settings.ip)?;
+    let plan = plan_of(pairs, &plan.settings);
+    let (gateway, clients) = system.processes();
+    let seconds = plan.duration.as_secs() as usize;
+    let mut watch = LabWatch { gateway, clients, first: None, used: None, progress, title, seconds };
+    let driven = drive(&mut fleet, &plan, &mut watch, interrupt);
+    run.cpu = watch.used;
+    run.pairs = driven.pairs;
+    run.intervals = driven.intervals;
+    if let Some(cpu) = &mut run.cpu {
+        cpu.generators =
+            run.pairs.iter().flat_map(super::outcome::Pair::outcomes).map(|o| o.cpu_seconds).sum();
+    }
+    Ok(())
+}
+
+/// Client 1 with 2, 3 with 4, and so on; the first of each listens.
+fn pair_up(addresses: &[ClientAddress], ip: u8) -> Result<Vec<PairPlan>, RunError> {
+    (0..addresses.len() / 2)
+        .map(|pair| {
+            let (listener, connector) = (2 * pair, 2 * pair + 1);
+            let address = &addresses[listener];
+            let address = if ip == 4 { address.v4.map(IpAddr::V4) } else { address.v6.map(IpAddr::V6) };
+            let address = address.ok_or(RunError::NoAddress { number: listener + 1, ip })?;
+            Ok(PairPlan { listener, address, connector })
+        })
+        .collect()
+}
+
+/// The work of a campaign as the fleet gets it.
+pub(super) fn plan_of(pairs: Vec<PairPlan>, settings: &Settings) -> Plan {
+    Plan {
+        pairs,
+        job: Job {
+            run_id: rand::random(),
+            seed: settings.seed,
+            streams: settings.streams,
+            threads: settings.threads,
+            write_bytes: settings.write_bytes,
+            verify: settings.verify,
+            congestion: Some(settings.congestion.clone()),
+        },
+        warmup: Duration::from_secs_f64(settings.warmup_seconds),
+        duration: Duration::from_secs_f64(settings.seconds),
+        lead: LEAD,
+    }
+}
+
+/// Reads CPU time where the measurement begins and ends.
+struct LabWatch<'a> {
+    gateway: Vec<u32>,
+    clients: Vec<u32>,
+    first: Option<CpuReading>,
+    used: Option<CpuUse>,
+    progress: &'a Progress,
+    title: &'a str,
+    seconds: usize,
+}
+
+struct CpuReading {
+    at_ns: u64,
+    gateway: f64,
+    clients: f64,
+    host: HostCpu,
+}
+
+impl LabWatch<'_> {
+    fn read(&self) -> CpuReading {
+        CpuReading {
+            at_ns: clock::now_ns(),
+            gateway: tree_cpu_seconds(&self.gateway),
+            clients: tree_cpu_seconds(&self.clients),
+            host: HostCpu::read(),
+        }
+    }
+}
+
+impl Watch for LabWatch<'_> {
+    fn begin(&mut self) {
+        self.first = Some(self.read());
+    }
+
+    fn end(&mut self) {
+        let Some(first) = &self.first else { return };
+        let last = self.read();
+        self.used = Some(CpuUse {
+            gateway: last.gateway - first.gateway,
+            clients: last.clients - first.clients,
+            generators: 0.0,
+            host: last.host.since(first.host),
+            seconds: (last.at_ns - first.at_ns) as f64 / 1e9,
+        });
+    }
+
+    fn second(&mut self, number: usize, interval: Interval) {
+        self.progress.second(self.title, number, self.seconds, interval);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    #[test]
+    fn neighbours_are_paired_and_a_missing_address_is_named() {
+        let address = |n: u8| ClientAddress { v4: Some(Ipv4Addr::new(10, 0, 0, n)), v6: None };
+        let pairs = pair_up(&[address(1), address(2), address(3), address(4)], 4).unwrap();
+        assert_eq!(pairs.len(), 2);
+        assert_eq!((pairs[1].listener, pairs[1].connector), (2, 3));
+        assert_eq!(pairs[1].address, IpAddr::from([10, 0, 0, 3]));
+        let error = pair_up(&[address(1), address(2)], 6).unwrap_err();
+        assert_eq!(error.to_string(), "client 1 has no IPv6 address through this system");
+        let v6 = ClientAddress { v4: None, v6: Some(Ipv6Addr::LOCALHOST) };
+        assert!(pair_up(&[v6, v6], 6).is_ok());
+    }
+}

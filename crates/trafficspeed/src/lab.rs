@@ -1,0 +1,211 @@
+//! The laboratory: network namespaces on this machine, made for one measurement and removed after it.
+//!
+//! ```text
+//!   client 1 (ts<pid>c1)          gateway (ts<pid>g)           client 2 (ts<pid>c2)
+//!   eth0 198.18.1.2/24 ───veth─── c1 198.18.1.1/24
+//!        2001:2:0:1::2/64            2001:2:0:1::1/64
+//!                                 c2 198.18.2.1/24 ───veth─── eth0 198.18.2.2/24
+//!                                    2001:2:0:2::1/64              2001:2:0:2::2/64
+//! ```
+//!
+//! Every client has a link of its own to the gateway, which routes between them and has the service address
+//! 198.18.0.1 (2001:2::1) on its loopback; the addresses are those reserved for benchmarks (RFC 2544, RFC 5180).
+//! No link leads out of the namespaces.
+//!
+//! INVARIANT: a namespace's name is recorded under [`record::RECORDS`] before it is made, so that
+//! `trafficspeed cleanup` finds what a killed run left behind and touches nothing else.
+
+pub mod enter;
+pub mod link;
+pub mod namespace;
+pub mod record;
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use namespace::Namespace;
+use record::Record;
+
+/// Most clients a lab can hold: one /24 of 198.18.0.0/16 each.
+pub const MAX_CLIENTS: u32 = 254;
+
+/// Why a lab could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// Something is missing; nothing was changed.
+    #[error("{0}")]
+    Missing(String),
+    /// A tool said no.
+    #[error("`{command}` failed: {why}")]
+    Tool {
+        /// The command line.
+        command: String,
+        /// Its own words.
+        why: String,
+    },
+    /// The system said no.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+/// How the links of a lab are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSettings {
+    /// Segmentation offload: super-packets cross whole; off is closer to a wire.
+    pub offload: bool,
+    /// MTU in bytes.
+    pub mtu: u32,
+}
+
+/// A gateway and its clients.
+#[derive(Debug)]
+pub struct Lab {
+    gateway: Namespace,
+    clients: Vec<Namespace>,
+    record: Record,
+}
+
+impl Lab {
+    /// Says what is missing for a lab, before anything is changed.
+    ///
+    /// # Errors
+    /// [`LabError::Missing`], with what to do about it.
+    pub fn check(settings: LinkSettings) -> Result<(), LabError> {
+        let missing = |what: &str| Err(LabError::Missing(what.to_owned()));
+        if !rustix::process::geteuid().is_root() {
+            return missing("network namespaces need root; run it again with `sudo`");
+        }
+        if find_program("ip").is_none() {
+            return missing("`ip` is not installed; run `apt-get install iproute2`");
+        }
+        if !settings.offload && find_program("ethtool").is_none() {
+            return missing("`--offload off` needs ethtool; run `apt-get install ethtool`");
+        }
+        Ok(())
+    }
+
+    /// Makes a lab with `clients` clients.
+    ///
+    /// # Errors
+    /// Any of [`LabError`]; whatever was already made is removed again.
+    pub fn build(clients: u32, settings: LinkSettings) -> Result<Self, LabError> {
+        assert!((1..=MAX_CLIENTS).contains(&clients), "the command line bounds the number of clients");
+        Self::check(settings)?;
+        let prefix = format!("ts{}", std::process::id());
+        let names: Vec<String> = (1..=clients).map(|n| format!("{prefix}c{n}")).collect();
+        let gateway = format!("{prefix}g");
+        let record = Record::open(std::iter::once(&gateway).chain(&names).cloned().collect())?;
+        // From here on dropping the lab removes what was made, so an early return leaves nothing.
+        let mut lab = Self { gateway: Namespace::unmade(&gateway), clients: Vec::new(), record };
+        lab.gateway.make()?;
+        for name in &names {
+            let client = Namespace::unmade(name);
+            client.make()?;
+            lab.clients.push(client);
+        }
+        lab.record.note_identities()?;
+        link::connect(&lab.gateway, &lab.clients, settings)?;
+        Ok(lab)
+    }
+
+    /// The gateway's namespace.
+    pub fn gateway(&self) -> &Namespace {
+        &self.gateway
+    }
+
+    /// The clients' namespaces, in order.
+    pub fn clients(&self) -> &[Namespace] {
+        &self.clients
+    }
+
+    /// A directory for the files of this run; removed with the lab.
+    pub fn directory(&self) -> &Path {
+        self.record.directory()
+    }
+
+    /// The gateway's own address, on its loopback: where every client reaches a VPN server.
+    pub const SERVICE_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+    /// The same over IPv6.
+    pub const SERVICE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
+
+    /// The gateway's address that client `number` (from 1) reaches directly.
+    pub fn gateway_v4(number: u32) -> Ipv4Addr {
+        Ipv4Addr::new(198, 18, number as u8, 1)
+    }
+
+    /// The gateway's IPv6 address that client `number` (from 1) reaches directly.
+    pub fn gateway_v6(number: u32) -> Ipv6Addr {
+        Ipv6Addr::new(0x2001, 2, 0, number as u16, 0, 0, 0, 1)
+    }
+
+    /// The address of client `number` (from 1).
+    pub fn client_v4(number: u32) -> Ipv4Addr {
+        Ipv4Addr::new(198, 18, number as u8, 2)
+    }
+
+    /// The IPv6 address of client `number` (from 1).
+    pub fn client_v6(number: u32) -> Ipv6Addr {
+        Ipv6Addr::new(0x2001, 2, 0, number as u16, 0, 0, 0, 2)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for problem in self.record.remove_all() {
+            eprintln!("trafficspeed: {problem}; `trafficspeed cleanup` tries again");
+        }
+    }
+}
+
+/// Runs a tool to its end.
+///
+/// # Errors
+/// [`LabError::Tool`] with what the tool said.
+pub fn run_tool(command: &mut Command) -> Result<String, LabError> {
+    let text = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect::<Vec<_>>()
+        .join(" ");
+    let failed = |why: String| LabError::Tool { command: text.clone(), why };
+    let output = command.output().map_err(|error| failed(error.to_string()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(failed(if words.is_empty() { output.status.to_string() } else { words }))
+}
+
+/// Where a program is, looking also where Debian keeps administrators' tools.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/bin"].map(PathBuf::from))
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_has_a_network_of_its_own() {
+        assert_eq!(Lab::client_v4(16).to_string(), "198.18.16.2");
+        assert_eq!(Lab::gateway_v6(MAX_CLIENTS).to_string(), "2001:2:0:fe::1");
+        assert_ne!(Lab::client_v6(1), Lab::client_v6(2));
+    }
+
+    #[test]
+    fn a_failing_tool_is_named_with_its_own_words() {
+        let error = run_tool(Command::new("ls").arg("/nonexistent-directory")).unwrap_err().to_string();
+        assert!(error.contains("ls /nonexistent-directory") && error.contains("No such file"), "{error}");
+        assert!(find_program("sh").is_some() && find_program("no-such-program-here").is_none());
+    }
+}

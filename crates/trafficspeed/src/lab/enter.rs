@@ -1,0 +1,38 @@
+//! How a child process gets into a namespace and is sure to end with its parent.
+//!
+//! The parent-death signal survives `exec`, so even a `kill -9` of the coordinator ends the VPN processes and the
+//! agents that it started; only the namespaces' names then remain for `trafficspeed cleanup`.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+use super::LabError;
+
+/// Asks the kernel to kill this process when its parent `parent` ends.
+///
+/// # Errors
+/// [`LabError::System`]; [`LabError::Missing`] if the parent has ended already.
+pub fn end_with_parent(parent: u32) -> Result<(), LabError> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| LabError::System {
+        what: "asking to end with the parent".into(),
+        source: error.into(),
+    })?;
+    // The parent may have ended before the kernel was asked.
+    let now = getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+    if now == Some(parent) { Ok(()) } else { Err(LabError::Missing("the parent process has ended".into())) }
+}
+
+/// Replaces this process by `words` inside the namespace; returns only if that fails.
+///
+/// `ip netns exec` is used rather than a plain change of namespace because it also shows the namespace's own
+/// devices under /sys.
+pub fn exec_inside(parent: u32, namespace: &str, words: &[OsString]) -> LabError {
+    if let Err(error) = end_with_parent(parent) {
+        return error;
+    }
+    let source = Command::new("ip").args(["netns", "exec", namespace]).args(words).exec();
+    LabError::System { what: format!("starting a program in namespace {namespace}"), source }
+}

@@ -1,0 +1,134 @@
+//! One named network namespace.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::{LabError, run_tool};
+
+/// A namespace that `ip netns` knows by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Names a namespace without making it.
+    pub fn unmade(name: &str) -> Self {
+        Self { name: name.to_owned() }
+    }
+
+    /// Makes it and brings up its loopback.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`].
+    pub fn make(&self) -> Result<(), LabError> {
+        run_tool(Command::new("ip").args(["netns", "add", &self.name]))?;
+        self.ip(&["link", "set", "lo", "up"])
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `ip` on it.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`].
+    pub fn ip(&self, words: &[&str]) -> Result<(), LabError> {
+        run_tool(Command::new("ip").args(["-n", &self.name]).args(words)).map(drop)
+    }
+
+    /// A command that will run in it as a process group of its own and end when this program ends.
+    pub fn command(&self, program: &std::ffi::OsStr) -> Command {
+        let own = std::env::current_exe().expect("the kernel names a running program");
+        let mut command = Command::new(own);
+        command
+            .args(["inside", "--parent", &std::process::id().to_string(), &self.name, "--"])
+            .arg(program)
+            // A Ctrl-C at the terminal is for the coordinator alone; it ends the others in order.
+            .process_group(0);
+        command
+    }
+
+    /// A command for an agent in it.
+    pub fn agent(&self) -> Command {
+        let own = std::env::current_exe().expect("the kernel names a running program");
+        let mut command = Command::new(own);
+        command
+            .args(["agent", "--parent", &std::process::id().to_string(), "--netns", &self.name])
+            .process_group(0);
+        command
+    }
+
+    /// Moves the calling thread into it.
+    ///
+    /// # Errors
+    /// [`LabError::System`].
+    pub fn enter(&self) -> Result<(), LabError> {
+        let enter = || {
+            let file = File::open(self.path())?;
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(())
+        };
+        enter()
+            .map_err(|source| LabError::System { what: format!("entering namespace {}", self.name), source })
+    }
+
+    /// Runs `work` on a thread inside it.
+    ///
+    /// # Errors
+    /// [`LabError::System`] when it cannot be entered; otherwise what `work` returns.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> Result<T, LabError> + Send) -> Result<T, LabError> {
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                self.enter()?;
+                work()
+            });
+            inside.join().expect("the work does not panic")
+        })
+    }
+
+    /// Sets a sysctl of it, given as its path below /proc/sys.
+    ///
+    /// # Errors
+    /// [`LabError::System`].
+    pub fn sysctl(&self, path: &str, value: &str) -> Result<(), LabError> {
+        let what = format!("setting {path} to {value} in namespace {}", self.name);
+        self.within(|| {
+            fs::write(PathBuf::from("/proc/sys").join(path), value)
+                .map_err(|source| LabError::System { what, source })
+        })
+    }
+
+    /// What tells it from a namespace of the same name made later; `None` if it is not there.
+    pub fn identity(&self) -> Option<u64> {
+        fs::metadata(self.path()).ok().map(|meta| meta.ino())
+    }
+
+    /// The processes that are in it.
+    pub fn processes(&self) -> Vec<u32> {
+        let Some(own) = self.identity() else { return Vec::new() };
+        let inside =
+            |pid: &u32| fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|meta| meta.ino() == own);
+        crate::observe::process_ids().into_iter().filter(inside).collect()
+    }
+
+    /// Removes its name; the kernel removes the rest with its last process.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`].
+    pub fn remove(&self) -> Result<(), LabError> {
+        run_tool(Command::new("ip").args(["netns", "delete", &self.name])).map(drop)
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.name)
+    }
+}

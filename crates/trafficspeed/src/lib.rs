@@ -1,0 +1,17 @@
+//! The parts of `trafficspeed`, which measures what a VPN carries as its clients grow.
+//!
+//! `experiment` drives `lab` (namespaces), `system` (VPNs), `coordinate` (agents on lab clients or real hosts) and
+//! `load` (the generators that agents run), and returns plain data that `report` shows. A library only so that the
+//! program and its tests share it: nothing here is an interface for other programs, and nothing depends on the
+//! internals of any VPN.
+
+pub mod cli;
+pub mod clock;
+pub mod coordinate;
+pub mod experiment;
+pub mod interrupt;
+pub mod lab;
+pub mod load;
+pub mod observe;
+pub mod report;
+pub mod system;

@@ -1,0 +1,190 @@
+//! The TCP generator: many connections of one pair, half carrying data each way, as fast as they go.
+//!
+//! Stages: [`Listener::accept_all`] / [`connect_all`] make the connections; [`Transfer::begin`] starts worker
+//! threads that wait for the agreed instant; the caller reads [`Transfer::snapshot`] at the instants that bound
+//! the measurement; [`Transfer::finish`] stops the senders and drains the receivers, so that the bytes sent and
+//! received can be compared.
+//!
+//! To stay clear of being the bottleneck: few threads with epoll, large writes from one shared buffer, socket
+//! buffers left to the kernel's autotuning, and receives that discard in the kernel (MSG_TRUNC) unless the
+//! payload is to be checked.
+
+mod connect;
+mod worker;
+
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+pub use connect::{ConnectError, Listener, connect_all};
+
+use crate::load::payload::Payload;
+use worker::Worker;
+
+/// Most connections of one pair; a bound on what a coordinator may ask of an agent.
+pub const MAX_STREAMS: u32 = 1024;
+/// Most worker threads of one agent.
+pub const MAX_THREADS: u32 = 64;
+
+/// What one agent is to do for its pair. Both ends get the same, but for `threads`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Random per run and pair; each connection shows it, so that no stranger's connection is taken for ours.
+    pub run_id: u64,
+    /// Seed of the payload.
+    pub seed: u64,
+    /// Connections of the pair; the first half (rounded up) carries data from the connecting host.
+    pub streams: u32,
+    /// Worker threads.
+    pub threads: u32,
+    /// Bytes handed to the kernel by one send call.
+    pub write_bytes: u32,
+    /// Read and check every byte instead of discarding it in the kernel.
+    pub verify: bool,
+    /// Congestion control of the sockets; the host's default if absent.
+    pub congestion: Option<String>,
+}
+
+impl Job {
+    /// Whether the host that connects (rather than the one that listens) sends on `stream`.
+    pub fn connector_sends(&self, stream: u32) -> bool {
+        stream < self.streams.div_ceil(2)
+    }
+
+    /// The first thing that is out of bounds, in words.
+    pub fn problem(&self) -> Option<String> {
+        if self.streams == 0 || self.streams > MAX_STREAMS {
+            return Some(format!("{} streams asked for, 1 to {MAX_STREAMS} are possible", self.streams));
+        }
+        if self.threads == 0 || self.threads > MAX_THREADS {
+            return Some(format!("{} threads asked for, 1 to {MAX_THREADS} are possible", self.threads));
+        }
+        if !(1..=1 << 20).contains(&self.write_bytes) {
+            return Some(format!(
+                "writes of {} bytes asked for, 1 to 1048576 are possible",
+                self.write_bytes
+            ));
+        }
+        None
+    }
+}
+
+/// One connection of the pair as this host sees it.
+#[derive(Debug)]
+pub struct Stream {
+    /// Number within the pair, the same on both hosts.
+    pub index: u32,
+    /// Whether this host sends (else it receives).
+    pub sends: bool,
+    pub(crate) socket: TcpStream,
+}
+
+/// What one connection carried over its whole life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamTotal {
+    /// Number within the pair.
+    pub index: u32,
+    /// Whether this host sent.
+    pub sends: bool,
+    /// Bytes from the start to the end of draining.
+    pub bytes: u64,
+    /// A receiver saw the sender's orderly end; a sender could announce it.
+    pub complete: bool,
+    /// Why the connection broke or which payload was wrong.
+    pub fault: Option<String>,
+}
+
+const RUN: u8 = 0;
+const DRAIN: u8 = 1;
+const ABORT: u8 = 2;
+
+/// State that the caller and the worker threads share.
+struct Shared {
+    phase: AtomicU8,
+    /// Bytes per connection, in the order of the streams handed to `begin`.
+    bytes: Box<[AtomicU64]>,
+    payload: Payload,
+    job: Job,
+}
+
+/// Running connections.
+pub struct Transfer {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<Vec<StreamTotal>>>,
+    any_ended: Arc<AtomicBool>,
+}
+
+impl Transfer {
+    /// Starts the worker threads; they move data from `start_ns` (CLOCK_MONOTONIC) on.
+    ///
+    /// # Errors
+    /// When the system gives no thread or epoll instance.
+    pub fn begin(streams: Vec<Stream>, job: &Job, start_ns: u64) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            phase: AtomicU8::new(RUN),
+            bytes: streams.iter().map(|_| AtomicU64::new(0)).collect(),
+            payload: Payload::new(job.seed),
+            job: job.clone(),
+        });
+        let any_ended = Arc::new(AtomicBool::new(false));
+        let threads = (job.threads as usize).min(streams.len());
+        let mut shares: Vec<Vec<(usize, Stream)>> = (0..threads).map(|_| Vec::new()).collect();
+        for (slot, stream) in streams.into_iter().enumerate() {
+            shares[slot % threads].push((slot, stream));
+        }
+        let mut transfer = Self { shared, workers: Vec::new(), any_ended };
+        for share in shares {
+            let worker = Worker::new(Arc::clone(&transfer.shared), share)?;
+            let ended = Arc::clone(&transfer.any_ended);
+            let thread = std::thread::Builder::new().name("load".into());
+            transfer.workers.push(thread.spawn(move || {
+                let totals = worker.run(start_ns);
+                ended.store(true, Ordering::Relaxed);
+                totals
+            })?);
+        }
+        Ok(transfer)
+    }
+
+    /// Bytes of each connection so far, in the order of the streams handed to [`Transfer::begin`].
+    pub fn snapshot(&self) -> Vec<u64> {
+        self.shared.bytes.iter().map(|n| n.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Whether a worker gave up, because each of its connections broke.
+    pub fn broke_down(&self) -> bool {
+        self.any_ended.load(Ordering::Relaxed)
+    }
+
+    /// Stops sending, waits up to `patience` for what is under way, and closes.
+    pub fn finish(mut self, patience: Duration) -> Vec<StreamTotal> {
+        self.shared.phase.store(DRAIN, Ordering::Relaxed);
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline && self.workers.iter().any(|worker| !worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.shared.phase.store(ABORT, Ordering::Relaxed);
+        let mut totals: Vec<StreamTotal> = self
+            .workers
+            .drain(..)
+            .flat_map(|worker| worker.join().expect("a worker thread does not panic"))
+            .collect();
+        totals.sort_by_key(|total| total.index);
+        totals
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.shared.phase.store(ABORT, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

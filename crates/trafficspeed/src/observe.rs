@@ -1,0 +1,210 @@
+//! What the kernel says about CPU time and about this machine, read from /proc.
+//!
+//! Readings are plain values; the difference of two is what a measurement used. A process that has gone counts
+//! as zero rather than failing a measurement.
+
+use std::collections::HashMap;
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+use crate::coordinate::message::HostFacts;
+
+/// CPU seconds of the machine since boot, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostCpu {
+    /// In user space, nice included.
+    pub user: f64,
+    /// In the kernel on behalf of processes.
+    pub system: f64,
+    /// In interrupts and soft interrupts; packet forwarding appears here.
+    pub interrupt: f64,
+    /// Taken by the hypervisor for others.
+    pub steal: f64,
+    /// Not used.
+    pub idle: f64,
+}
+
+impl HostCpu {
+    /// Reads the first line of /proc/stat.
+    pub fn read() -> Self {
+        Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Self {
+        let line = text.lines().next().unwrap_or_default();
+        let mut ticks = [0.0; 8];
+        for (slot, word) in ticks.iter_mut().zip(line.split_whitespace().skip(1)) {
+            *slot = word.parse().unwrap_or(0.0);
+        }
+        let [user, nice, system, idle, iowait, irq, softirq, steal] = ticks.map(|n| n / ticks_per_second());
+        Self { user: user + nice, system, interrupt: irq + softirq, steal, idle: idle + iowait }
+    }
+
+    /// What was used since an earlier reading.
+    pub fn since(self, earlier: Self) -> Self {
+        let less = |now: f64, then: f64| (now - then).max(0.0);
+        Self {
+            user: less(self.user, earlier.user),
+            system: less(self.system, earlier.system),
+            interrupt: less(self.interrupt, earlier.interrupt),
+            steal: less(self.steal, earlier.steal),
+            idle: less(self.idle, earlier.idle),
+        }
+    }
+
+    /// CPU seconds that were neither idle nor stolen.
+    pub fn busy(self) -> f64 {
+        self.user + self.system + self.interrupt
+    }
+
+    /// All CPU seconds.
+    pub fn total(self) -> f64 {
+        self.busy() + self.steal + self.idle
+    }
+}
+
+/// CPU seconds (user and system, all threads) that the processes `roots` and all below them have used.
+pub fn tree_cpu_seconds(roots: &[u32]) -> f64 {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    let mut used: HashMap<u32, f64> = HashMap::new();
+    for pid in process_ids() {
+        if let Some(stat) = ProcessStat::read(pid) {
+            children.entry(stat.parent).or_default().push(pid);
+            used.insert(pid, stat.cpu_seconds);
+        }
+    }
+    let mut todo = roots.to_vec();
+    let mut sum = 0.0;
+    while let Some(pid) = todo.pop() {
+        // Removing keeps a process that is named twice from counting twice.
+        sum += used.remove(&pid).unwrap_or(0.0);
+        todo.extend(children.remove(&pid).unwrap_or_default());
+    }
+    sum
+}
+
+/// The ids of all processes that can be seen.
+pub fn process_ids() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// CPU seconds of this process, all threads.
+pub fn own_cpu_seconds() -> f64 {
+    ProcessStat::read(std::process::id()).map_or(0.0, |stat| stat.cpu_seconds)
+}
+
+/// What /proc/PID/stat says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProcessStat {
+    /// The parent's id.
+    pub parent: u32,
+    /// User and system time of all threads, living and dead.
+    pub cpu_seconds: f64,
+    /// When the process started, in ticks since boot: together with the id it names a process for good.
+    pub started: u64,
+}
+
+impl ProcessStat {
+    /// Reads one process; `None` if it has gone.
+    pub fn read(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The name in parentheses may hold anything; the last one ends it.
+        let (_, rest) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        let ticks = number(11)? + number(12)?;
+        Some(Self {
+            parent: u32::try_from(number(1)?).ok()?,
+            cpu_seconds: ticks as f64 / ticks_per_second(),
+            started: number(19)?,
+        })
+    }
+}
+
+fn ticks_per_second() -> f64 {
+    rustix::param::clock_ticks_per_second() as f64
+}
+
+impl HostFacts {
+    /// This machine's facts.
+    pub fn read() -> Self {
+        let uname = rustix::system::uname();
+        let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+        Self {
+            name: text(uname.nodename()),
+            system: format!("{} {} {}", text(uname.sysname()), text(uname.release()), text(uname.machine())),
+            cpu: cpu_info("model name"),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            program: format!("trafficspeed {}", env!("CARGO_PKG_VERSION")),
+        }
+    }
+}
+
+/// The CPU flags that decide the speed of ciphers, of those this CPU has.
+pub fn cipher_cpu_flags() -> Vec<String> {
+    const TELLING: [&str; 9] =
+        ["aes", "pclmulqdq", "vaes", "vpclmulqdq", "avx2", "avx512f", "avx512bw", "sha_ni", "pmull"];
+    let mut line = cpu_info("flags");
+    if line.is_empty() {
+        line = cpu_info("Features");
+    }
+    let present: Vec<&str> = line.split_whitespace().collect();
+    TELLING.iter().filter(|flag| present.contains(flag)).map(|flag| (*flag).to_owned()).collect()
+}
+
+/// The first value of `key` in /proc/cpuinfo; empty if there is none.
+fn cpu_info(key: &str) -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.trim() == key)
+        .map(|(_, value)| value.trim().to_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn the_stat_line_is_read_past_a_hostile_process_name() {
+        let text = "42 (a) b (c)) S 7 42 42 0 -1 4194560 1 0 0 0 150 50 9 9 20 0 3 0 12345 1 1";
+        let stat = ProcessStat::parse(text).unwrap();
+        assert_eq!((stat.parent, stat.started), (7, 12345));
+        assert!((stat.cpu_seconds - 200.0 / ticks_per_second()).abs() < 1e-9);
+        assert_eq!(ProcessStat::parse("42 (x"), None);
+        assert_eq!(ProcessStat::parse("42 (x) S 1"), None);
+    }
+
+    #[test]
+    fn host_cpu_kinds_are_kept_apart() {
+        let scale = ticks_per_second();
+        let earlier = HostCpu::parse("cpu 0 0 0 0 0 0 0 0 0 0\n");
+        let used = HostCpu::parse("cpu 100 100 300 400 100 50 50 200 7 7\ncpu0 1").since(earlier);
+        let close = |a: f64, b: f64| assert!((a * scale - b).abs() < 1e-6, "{a} {b}");
+        close(used.user, 200.0);
+        close(used.interrupt, 100.0);
+        close(used.steal, 200.0);
+        close(used.busy(), 600.0);
+        close(used.total(), 1300.0);
+    }
+
+    #[test]
+    fn work_in_a_thread_shows_in_the_tree_of_this_process() {
+        let before = tree_cpu_seconds(&[std::process::id()]);
+        let until = Instant::now() + Duration::from_millis(300);
+        std::thread::spawn(move || while Instant::now() < until {}).join().unwrap();
+        assert!(tree_cpu_seconds(&[std::process::id()]) > before + 0.05);
+        assert!(
+            tree_cpu_seconds(&[u32::MAX]).abs() < f64::EPSILON,
+            "a process that is not there counts nothing"
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! One CSV line per run, for spreadsheets and statistics programs (RFC 4180).
+
+use crate::experiment::outcome::{Campaign, Run};
+
+const HEADER: &str = "system,clients,repeat,started_utc,seconds,communication_bits_per_second,\
+goodput_bits_per_second,received_bytes,sent_bytes,jain_streams,jain_pairs,gateway_cpu_seconds,\
+client_cpu_seconds,generator_cpu_seconds,gbit_per_gateway_cpu_second,host_busy_percent,host_steal_percent,\
+whole,problems";
+
+/// The runs of a campaign as CSV with a header.
+pub fn csv(campaign: &Campaign) -> String {
+    let mut text = format!("{HEADER}\r\n");
+    for run in &campaign.runs {
+        text.push_str(&fields(run).map(|field| quote(&field)).join(","));
+        text.push_str("\r\n");
+    }
+    text
+}
+
+fn fields(run: &Run) -> [String; 19] {
+    let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.6}"));
+    let cpu = run.cpu;
+    [
+        run.label.clone(),
+        run.clients.to_string(),
+        run.repeat.to_string(),
+        run.started.clone(),
+        format!("{:.6}", run.seconds()),
+        format!("{:.0}", run.communication()),
+        format!("{:.0}", run.goodput()),
+        run.received().to_string(),
+        run.sent().to_string(),
+        optional(run.stream_fairness()),
+        optional(run.pair_fairness()),
+        optional(cpu.map(|cpu| cpu.gateway)),
+        optional(cpu.map(|cpu| cpu.clients)),
+        optional(cpu.map(|cpu| cpu.generators)),
+        optional(run.gbit_per_gateway_second()),
+        optional(run.busy_percent()),
+        optional(run.steal_percent()),
+        run.is_whole().to_string(),
+        run.problems().join("; "),
+    ]
+}
+
+fn quote(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::outcome::samples;
+
+    #[test]
+    fn every_run_is_a_line_with_as_many_fields_as_the_header() {
+        let text = csv(&samples::campaign());
+        let lines: Vec<&str> = text.split_terminator("\r\n").collect();
+        assert_eq!(lines.len(), 20);
+        assert_eq!(HEADER.split(',').count(), 19);
+        assert!(
+            lines[2].starts_with("plain routing,2,1,2026-01-01T00:00:00Z,2.000000,48000000000,24000000000,")
+        );
+        assert!(lines[1].starts_with("\"vpnd, aes-256-gcm\",2,1,"));
+        assert!(lines[19].contains("\"vpnd <did> not come up & \"\"died\"\"\""), "{}", lines[19]);
+    }
+}

@@ -1,0 +1,222 @@
+//! The systems under test: one file per VPN, all behind [`System`].
+//!
+//! An adapter brings its VPN up inside a lab, says under which addresses the clients reach each other through it,
+//! and which processes are its own. It knows nothing of load, experiments or reports. A new system is a file here,
+//! a line in [`Kind`] and one in [`Subject::system`].
+
+pub mod daemon;
+pub mod plain;
+pub mod vpnd;
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lab::{Lab, LabError};
+
+/// Why a system could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemError {
+    /// It is not installed, or this machine cannot run it; nothing was changed.
+    #[error("{0}")]
+    Missing(String),
+    /// It did not come up.
+    #[error("{what}{}", quoted(log))]
+    Start {
+        /// What did not happen.
+        what: String,
+        /// The last lines of its own log.
+        log: String,
+    },
+    /// The lab failed.
+    #[error("{0}")]
+    Lab(#[from] LabError),
+    /// The system said no.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+fn quoted(log: &str) -> String {
+    if log.trim().is_empty() {
+        return String::new();
+    }
+    let lines: Vec<String> = log.trim().lines().map(|line| format!("\n    | {line}")).collect();
+    format!("; its log ends:{}", lines.concat())
+}
+
+/// The systems that can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// This project's VPN.
+    Vpnd,
+    /// Plain routing through the gateway without a VPN: the ceiling.
+    None,
+}
+
+/// How packets are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cipher {
+    /// What the system chooses itself.
+    Auto,
+    /// AES-128-GCM.
+    #[value(name = "aes-128-gcm")]
+    #[serde(rename = "aes-128-gcm")]
+    Aes128Gcm,
+    /// AES-256-GCM.
+    #[value(name = "aes-256-gcm")]
+    #[serde(rename = "aes-256-gcm")]
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    #[value(name = "chacha20-poly1305")]
+    #[serde(rename = "chacha20-poly1305")]
+    ChaCha20Poly1305,
+    /// No encryption; for the laboratory only.
+    None,
+}
+
+impl Cipher {
+    /// Its name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Aes128Gcm => "aes-128-gcm",
+            Self::Aes256Gcm => "aes-256-gcm",
+            Self::ChaCha20Poly1305 => "chacha20-poly1305",
+            Self::None => "none",
+        }
+    }
+}
+
+/// One line of a report: a system with its cipher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Subject {
+    /// The system.
+    pub kind: Kind,
+    /// How it protects packets.
+    pub cipher: Cipher,
+}
+
+impl Subject {
+    /// All combinations of systems and ciphers, plain routing once.
+    pub fn all(kinds: &[Kind], ciphers: &[Cipher]) -> Vec<Self> {
+        let mut subjects = Vec::new();
+        for &kind in kinds {
+            let ciphers = if kind == Kind::None { &[Cipher::None] } else { ciphers };
+            for &cipher in ciphers {
+                let subject = Self { kind, cipher };
+                if !subjects.contains(&subject) {
+                    subjects.push(subject);
+                }
+            }
+        }
+        subjects
+    }
+
+    /// What the report calls it.
+    pub fn label(self) -> String {
+        match (self.kind, self.cipher) {
+            (Kind::None, _) => "plain routing".into(),
+            (Kind::Vpnd, Cipher::Auto) => "vpnd".into(),
+            (Kind::Vpnd, Cipher::None) => "vpnd, no encryption".into(),
+            (Kind::Vpnd, cipher) => format!("vpnd, {}", cipher.name()),
+        }
+    }
+
+    /// The adapter, not yet up.
+    pub fn system(self, programs: &Programs) -> Box<dyn System> {
+        match self.kind {
+            Kind::None => Box::new(plain::Plain::default()),
+            Kind::Vpnd => Box::new(vpnd::Vpnd::new(programs.vpnd.clone(), self.cipher)),
+        }
+    }
+}
+
+/// Where programs are that the user named.
+#[derive(Clone, Debug, Default)]
+pub struct Programs {
+    /// The `vpnd` binary; beside this program if absent.
+    pub vpnd: Option<PathBuf>,
+}
+
+/// Where a client is reached through the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddress {
+    /// Over IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// Over IPv6.
+    pub v6: Option<Ipv6Addr>,
+}
+
+/// What a report says about a system that ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Its version in its own words.
+    pub version: String,
+    /// The cipher that was really in use.
+    pub cipher: String,
+    /// MTU of the clients' device.
+    pub mtu: Option<u32>,
+    /// Anything else that a reader of the figures must know.
+    pub notes: Vec<String>,
+}
+
+/// One VPN in one lab.
+pub trait System {
+    /// Says what is missing, before anything is changed.
+    ///
+    /// # Errors
+    /// [`SystemError::Missing`].
+    fn check(&self) -> Result<(), SystemError>;
+
+    /// Brings it up in `lab` and returns the clients' addresses in order.
+    ///
+    /// # Errors
+    /// Any of [`SystemError`]; `down` is called in any case.
+    fn up(&mut self, lab: &Lab) -> Result<Vec<ClientAddress>, SystemError>;
+
+    /// The ids of its processes: the gateway's, and all clients'.
+    fn processes(&self) -> (Vec<u32>, Vec<u32>);
+
+    /// What the report says about it; called while it is up.
+    fn facts(&self) -> Facts;
+
+    /// Ends it. Called once, whether `up` succeeded or not.
+    fn down(&mut self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_once_and_plain_routing_without_ciphers() {
+        let ciphers = [Cipher::Aes256Gcm, Cipher::None, Cipher::Aes256Gcm];
+        let labels: Vec<_> =
+            Subject::all(&[Kind::None, Kind::Vpnd], &ciphers).iter().map(|s| s.label()).collect();
+        assert_eq!(labels, ["plain routing", "vpnd, aes-256-gcm", "vpnd, no encryption"]);
+    }
+
+    #[test]
+    fn a_failed_start_shows_the_end_of_the_log() {
+        let error = SystemError::Start { what: "vpnd did not come up".into(), log: "one\ntwo\n".into() };
+        assert_eq!(error.to_string(), "vpnd did not come up; its log ends:\n    | one\n    | two");
+        assert_eq!(SystemError::Start { what: "x".into(), log: " ".into() }.to_string(), "x");
+    }
+
+    #[test]
+    fn cipher_names_agree_with_the_command_line_and_json() {
+        use clap::ValueEnum;
+        for cipher in Cipher::value_variants() {
+            assert_eq!(cipher.to_possible_value().unwrap().get_name(), cipher.name());
+            assert_eq!(serde_json::to_value(cipher).unwrap(), cipher.name());
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! One process of a VPN inside a namespace, with its log in a file; the same for every adapter.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::SystemError;
+use crate::lab::namespace::Namespace;
+
+/// How much of a log's end an error shows.
+const TAIL_BYTES: u64 = 4096;
+const TAIL_LINES: usize = 12;
+/// How long a process may take to end in order.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A running process.
+#[derive(Debug)]
+pub struct Daemon {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts `program` with `arguments` inside `namespace`; both its outputs go to `log`.
+    ///
+    /// # Errors
+    /// [`SystemError::Io`].
+    pub fn start<A: AsRef<OsStr>>(
+        name: &str,
+        namespace: &Namespace,
+        program: &Path,
+        arguments: impl IntoIterator<Item = A>,
+        log: &Path,
+    ) -> Result<Self, SystemError> {
+        let spawn = || {
+            let output = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
+            namespace
+                .command(program.as_os_str())
+                .args(arguments)
+                .stdin(Stdio::null())
+                .stdout(output.try_clone()?)
+                .stderr(output)
+                .spawn()
+        };
+        let child = spawn().map_err(|source| SystemError::Io { what: format!("starting {name}"), source })?;
+        Ok(Self { name: name.to_owned(), child, log: log.to_owned() })
+    }
+
+    /// Its process id. Entering the namespace replaces the program, not the process, so this is the VPN's own.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error that says what this process did not do, with the end of its log.
+    pub fn failed(&self, what: &str) -> SystemError {
+        SystemError::Start { what: format!("{} {what}", self.name), log: tail(&self.log) }
+    }
+
+    /// Says so if the process has ended.
+    ///
+    /// # Errors
+    /// [`SystemError::Start`].
+    pub fn must_run(&mut self) -> Result<(), SystemError> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(self.failed(&format!("ended ({status})"))),
+            Err(source) => Err(SystemError::Io { what: format!("waiting for {}", self.name), source }),
+        }
+    }
+
+    /// Asks it to end without waiting.
+    pub fn ask_to_end(&mut self) {
+        if let (Ok(None), Some(pid)) = (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed())) {
+            // It is our child and not reaped, so the id is still its own; failure means that it has just ended.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.ask_to_end();
+        let deadline = Instant::now() + STOP_PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                // Failure means that it has just ended.
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The last lines of a log.
+pub fn tail(path: &Path) -> String {
+    let read = || {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok::<_, std::io::Error>(bytes)
+    };
+    let text = String::from_utf8_lossy(&read().unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_the_last_lines_only() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text: String = (0..5000).map(|n| format!("line {n}\n")).collect();
+        std::fs::write(file.path(), text).unwrap();
+        let tail = tail(file.path());
+        assert_eq!(tail.lines().count(), TAIL_LINES);
+        assert!(tail.ends_with("line 4999"));
+        assert_eq!(super::tail(Path::new("/nonexistent")), "");
+    }
+}

@@ -1,0 +1,38 @@
+//! No VPN at all: the clients reach each other by the gateway kernel's routing.
+//!
+//! Every byte crosses the gateway as it does with a VPN, so this is the ceiling for all of them.
+
+use super::{ClientAddress, Facts, System, SystemError};
+use crate::lab::Lab;
+
+/// Plain routing.
+#[derive(Debug, Default)]
+pub struct Plain {
+    version: String,
+}
+
+impl System for Plain {
+    fn check(&self) -> Result<(), SystemError> {
+        Ok(())
+    }
+
+    fn up(&mut self, lab: &Lab) -> Result<Vec<ClientAddress>, SystemError> {
+        self.version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
+        let numbers = 1..=lab.clients().len() as u32;
+        Ok(numbers
+            .map(|n| ClientAddress { v4: Some(Lab::client_v4(n)), v6: Some(Lab::client_v6(n)) })
+            .collect())
+    }
+
+    fn processes(&self) -> (Vec<u32>, Vec<u32>) {
+        (Vec::new(), Vec::new())
+    }
+
+    fn facts(&self) -> Facts {
+        let notes =
+            vec!["forwarding runs in the kernel's interrupt time, which belongs to no process".to_owned()];
+        Facts { version: self.version.clone(), cipher: "none".into(), mtu: None, notes }
+    }
+
+    fn down(&mut self) {}
+}

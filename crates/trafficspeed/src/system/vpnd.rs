@@ -1,0 +1,375 @@
+//! This project's VPN, driven as a user would: its own commands, its own configuration file, its status.
+//!
+//! Nothing of vpnd's internals is used, so it gets no treatment that another system could not get.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use toml_edit::{Array, DocumentMut, Item, Table, value};
+
+use super::daemon::Daemon;
+use super::{Cipher, ClientAddress, Facts, System, SystemError};
+use crate::lab::namespace::Namespace;
+use crate::lab::{Lab, LabError, find_program, run_tool};
+
+/// How long the gateway may take until it answers.
+const SERVER_PATIENCE: Duration = Duration::from_secs(20);
+/// How long all clients together may take to be connected.
+const CLIENTS_PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+/// The port of the gateway; any will do inside the lab.
+const PORT: u16 = 4433;
+
+/// vpnd in a lab.
+#[derive(Debug)]
+pub struct Vpnd {
+    named: Option<PathBuf>,
+    cipher: Cipher,
+    facts: Facts,
+    // Clients end before the gateway: they say goodbye to it.
+    clients: Vec<Daemon>,
+    gateway: Option<Daemon>,
+}
+
+/// What `vpnd status --json` says, as far as a measurement needs it.
+#[derive(Debug, Default, Deserialize)]
+struct Status {
+    #[serde(default)]
+    sessions: Vec<Session>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Session {
+    user: String,
+    inner_v4: Option<Ipv4Addr>,
+    inner_v6: Option<Ipv6Addr>,
+    suite: Option<String>,
+    backend: Option<String>,
+}
+
+impl Vpnd {
+    /// vpnd from `program`, or else from beside this program, with `cipher`.
+    pub fn new(program: Option<PathBuf>, cipher: Cipher) -> Self {
+        Self { named: program, cipher, facts: Facts::default(), clients: Vec::new(), gateway: None }
+    }
+
+    fn program(&self) -> Result<PathBuf, SystemError> {
+        if let Some(path) = &self.named {
+            let missing = || SystemError::Missing(format!("--vpnd {}: no such program", path.display()));
+            return path.is_file().then(|| path.clone()).ok_or_else(missing);
+        }
+        let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join("vpnd")));
+        beside.filter(|path| path.is_file()).or_else(|| find_program("vpnd")).ok_or_else(|| {
+            SystemError::Missing(
+                "the `vpnd` program is neither beside trafficspeed nor in PATH; build it with \
+                 `cargo build --release -p vpnd` or name it with --vpnd"
+                    .into(),
+            )
+        })
+    }
+
+    fn insecure(&self) -> &'static [&'static str] {
+        if self.cipher == Cipher::None { &["--insecure-lab"] } else { &[] }
+    }
+
+    fn start_gateway(&mut self, files: &Files, program: &Path, lab: &Lab) -> Result<(), SystemError> {
+        let name = Lab::SERVICE_V4.to_string();
+        let listen = format!("[::]:{PORT}");
+        run_tool(
+            Command::new(program)
+                .args(["init", "--dir"])
+                .arg(&files.directory)
+                .args(["--name", &name, "--listen", &listen])
+                .args(["--pool-v4", "10.86.0.0/16", "--pool-v6", "fd86::/64"]),
+        )?;
+        files.edit_config(self.cipher)?;
+        let config = files.config();
+        let arguments = ["server".as_ref(), "--config".as_ref(), config.as_os_str()];
+        let insecure = self.insecure().iter().map(AsRef::as_ref);
+        let log = files.directory.join("server.log");
+        let mut gateway = Daemon::start(
+            "vpnd server",
+            lab.gateway(),
+            program,
+            arguments.into_iter().chain(insecure),
+            &log,
+        )?;
+        let deadline = Instant::now() + SERVER_PATIENCE;
+        while files.status(program).is_none() {
+            gateway.must_run()?;
+            if Instant::now() > deadline {
+                return Err(gateway.failed("does not answer `vpnd status`"));
+            }
+            std::thread::sleep(POLL);
+        }
+        self.gateway = Some(gateway);
+        Ok(())
+    }
+
+    fn start_client(
+        &mut self,
+        files: &Files,
+        program: &Path,
+        number: usize,
+        namespace: &Namespace,
+    ) -> Result<(), SystemError> {
+        let user = user(number);
+        let file = |kind: &str| files.directory.join(format!("{user}.{kind}"));
+        let (password, profile, state) = (file("password"), file("profile"), file("state"));
+        let secret: [u64; 2] = rand::random();
+        write_private(&password, &format!("{:016x}{:016x}\n", secret[0], secret[1]))?;
+        run_tool(
+            Command::new(program)
+                .args(["user", "add", &user, "--config"])
+                .arg(files.config())
+                .arg("--password-file")
+                .arg(&password)
+                .arg("--profile-out")
+                .arg(&profile),
+        )?;
+        let arguments: [&std::ffi::OsStr; 7] = [
+            "connect".as_ref(),
+            profile.as_os_str(),
+            "--credentials".as_ref(),
+            password.as_os_str(),
+            "--no-dns".as_ref(),
+            "--state-dir".as_ref(),
+            state.as_os_str(),
+        ];
+        let insecure = self.insecure().iter().map(AsRef::as_ref);
+        let name = format!("vpnd connect (client {number})");
+        let arguments = arguments.into_iter().chain(insecure);
+        self.clients.push(Daemon::start(&name, namespace, program, arguments, &file("log"))?);
+        Ok(())
+    }
+
+    /// Waits until every client has a session and its address on a device.
+    fn wait_for_clients(
+        &mut self,
+        files: &Files,
+        program: &Path,
+        lab: &Lab,
+    ) -> Result<Vec<ClientAddress>, SystemError> {
+        let deadline = Instant::now() + CLIENTS_PATIENCE;
+        let mut addresses: Vec<Option<ClientAddress>> = vec![None; lab.clients().len()];
+        loop {
+            let status = files.status(program).unwrap_or_default();
+            for (number, namespace) in lab.clients().iter().enumerate() {
+                self.clients[number].must_run()?;
+                let session = status.sessions.iter().find(|session| session.user == user(number + 1));
+                if let (None, Some(session)) = (addresses[number], session)
+                    && let Some(mtu) = device_mtu(namespace, session)?
+                {
+                    addresses[number] = Some(ClientAddress { v4: session.inner_v4, v6: session.inner_v6 });
+                    self.note(session, mtu);
+                }
+            }
+            if let Some(addresses) = addresses.iter().copied().collect::<Option<Vec<_>>>() {
+                return Ok(addresses);
+            }
+            if let Some(gateway) = &mut self.gateway {
+                gateway.must_run()?;
+            }
+            if Instant::now() > deadline {
+                let late = addresses.iter().position(Option::is_none).expect("one is missing");
+                return Err(self.clients[late].failed("has no session with an address"));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn note(&mut self, session: &Session, mtu: u32) {
+        let suite = session.suite.as_deref().unwrap_or("unknown");
+        let cipher = match &session.backend {
+            Some(backend) => format!("{suite} ({backend})"),
+            None => suite.to_owned(),
+        };
+        if !self.facts.cipher.split(", ").any(|known| known == cipher) {
+            let comma = if self.facts.cipher.is_empty() { "" } else { ", " };
+            self.facts.cipher = format!("{}{comma}{cipher}", self.facts.cipher);
+        }
+        self.facts.mtu = Some(mtu);
+    }
+}
+
+impl System for Vpnd {
+    fn check(&self) -> Result<(), SystemError> {
+        self.program()?;
+        if !Path::new("/dev/net/tun").exists() {
+            return Err(SystemError::Missing(
+                "/dev/net/tun is missing; load it with `modprobe tun` or give the container the device"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn up(&mut self, lab: &Lab) -> Result<Vec<ClientAddress>, SystemError> {
+        let program = self.program()?;
+        let version = run_tool(Command::new(&program).arg("--version"))?;
+        version.trim().clone_into(&mut self.facts.version);
+        let files = Files::make(lab.directory().join("vpnd"))?;
+        self.start_gateway(&files, &program, lab)?;
+        for (namespace, number) in lab.clients().iter().zip(1..) {
+            self.start_client(&files, &program, number, namespace)?;
+        }
+        self.wait_for_clients(&files, &program, lab)
+    }
+
+    fn processes(&self) -> (Vec<u32>, Vec<u32>) {
+        (self.gateway.iter().map(Daemon::pid).collect(), self.clients.iter().map(Daemon::pid).collect())
+    }
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    fn down(&mut self) {
+        for client in &mut self.clients {
+            client.ask_to_end();
+        }
+        self.clients.clear();
+        self.gateway = None;
+    }
+}
+
+/// The files of one run.
+struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    fn make(directory: PathBuf) -> Result<Self, SystemError> {
+        fs::create_dir_all(&directory)
+            .map_err(|source| SystemError::Io { what: format!("making {}", directory.display()), source })?;
+        Ok(Self { directory })
+    }
+
+    fn config(&self) -> PathBuf {
+        self.directory.join("server.toml")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.join("admin.sock")
+    }
+
+    fn edit_config(&self, cipher: Cipher) -> Result<(), SystemError> {
+        let path = self.config();
+        let failed = |source| SystemError::Io { what: format!("editing {}", path.display()), source };
+        let text = fs::read_to_string(&path).map_err(failed)?;
+        let edited = lab_config(&text, cipher, &self.socket())
+            .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+        fs::write(&path, edited).map_err(failed)
+    }
+
+    /// The gateway's status; `None` until it answers.
+    fn status(&self, program: &Path) -> Option<Status> {
+        let mut command = Command::new(program);
+        command.args(["status", "--socket"]).arg(self.socket()).arg("--json");
+        serde_json::from_str(&run_tool(&mut command).ok()?).ok()
+    }
+}
+
+/// The configuration that `vpnd init` wrote, set up for a lab: clients may talk to each other, no NAT.
+fn lab_config(text: &str, cipher: Cipher, socket: &Path) -> Result<String, toml_edit::TomlError> {
+    let mut config: DocumentMut = text.parse()?;
+    let mut set = |section: &str, key: &str, item: Item| {
+        let table = config.entry(section).or_insert_with(|| Item::Table(Table::new()));
+        table[key] = item;
+    };
+    set("policy", "client_to_client", value(true));
+    set("nat", "mode", value("none"));
+    set("admin", "socket", value(socket.to_string_lossy().into_owned()));
+    if cipher != Cipher::Auto {
+        set("crypto", "suites", value(Array::from_iter([cipher.name()])));
+    }
+    Ok(config.to_string())
+}
+
+fn user(number: usize) -> String {
+    format!("client{number}")
+}
+
+fn write_private(path: &Path, text: &str) -> Result<(), SystemError> {
+    let write = || {
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(text.as_bytes())
+    };
+    write().map_err(|source| SystemError::Io { what: format!("writing {}", path.display()), source })
+}
+
+/// The MTU of the client's device once it has the session's addresses.
+fn device_mtu(namespace: &Namespace, session: &Session) -> Result<Option<u32>, SystemError> {
+    let text = run_tool(Command::new("ip").args(["-n", namespace.name(), "-json", "addr", "show"]))?;
+    let unreadable =
+        |error: serde_json::Error| LabError::Tool { command: "ip -json addr".into(), why: error.to_string() };
+    let devices: Vec<Device> = serde_json::from_str(&text).map_err(unreadable)?;
+    let wanted: Vec<String> =
+        [session.inner_v4.map(|a| a.to_string()), session.inner_v6.map(|a| a.to_string())]
+            .into_iter()
+            .flatten()
+            .collect();
+    let has_all = |device: &&Device| {
+        !wanted.is_empty()
+            && wanted.iter().all(|address| device.addr_info.iter().any(|a| a.local == *address))
+    };
+    Ok(devices.iter().find(has_all).map(|device| device.mtu))
+}
+
+/// A device as `ip -json addr` shows it.
+#[derive(Debug, Deserialize)]
+struct Device {
+    mtu: u32,
+    #[serde(default)]
+    addr_info: Vec<DeviceAddress>,
+}
+
+#[derive(Debug, Deserialize)]
+struct DeviceAddress {
+    #[serde(default)]
+    local: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lab_configuration_keeps_what_init_wrote() {
+        let init =
+            "# written by init\nname = \"x\"\n\n[policy]\n# closed by default\nclient_to_client = false\n";
+        let edited = lab_config(init, Cipher::Aes256Gcm, Path::new("/run/x/admin.sock")).unwrap();
+        assert!(
+            edited.contains("# written by init") && edited.contains("client_to_client = true"),
+            "{edited}"
+        );
+        assert!(
+            edited.contains("suites = [\"aes-256-gcm\"]") && edited.contains("mode = \"none\""),
+            "{edited}"
+        );
+        assert!(edited.contains("socket = \"/run/x/admin.sock\""), "{edited}");
+        let auto = lab_config(init, Cipher::Auto, Path::new("/s")).unwrap();
+        assert!(!auto.contains("suites"), "the system's own choice stays: {auto}");
+        assert!(lab_config("not toml", Cipher::Auto, Path::new("/s")).is_err());
+    }
+
+    #[test]
+    fn status_is_read_with_fields_we_do_not_know_and_without_those_we_do() {
+        let text = r#"{"version":9,"sessions":[{"user":"client1","inner_v4":"10.86.0.2","suite":"aes-256-gcm","x":1}]}"#;
+        let status: Status = serde_json::from_str(text).unwrap();
+        assert_eq!(status.sessions[0].inner_v4, Some(Ipv4Addr::new(10, 86, 0, 2)));
+        assert_eq!(status.sessions[0].inner_v6, None);
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let vpnd = Vpnd::new(Some("/nonexistent/vpnd".into()), Cipher::Auto);
+        assert!(vpnd.check().unwrap_err().to_string().contains("/nonexistent/vpnd"));
+    }
+}
