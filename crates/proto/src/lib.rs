@@ -11,6 +11,7 @@ pub mod control;
 pub mod offload;
 pub mod packet;
 pub mod pmtu;
+pub mod policy;
 pub mod replay;
 pub mod route;
 pub mod session;
