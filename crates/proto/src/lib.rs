@@ -7,9 +7,14 @@
 
 pub mod attach;
 pub mod checksum;
+pub mod client;
 pub mod control;
+pub mod gateway;
+pub mod inband;
+pub mod lane;
 pub mod offload;
 pub mod packet;
+pub mod plane;
 pub mod pmtu;
 pub mod policy;
 pub mod replay;

@@ -3,12 +3,34 @@
 //! Pure: bytes and time come in as arguments, packets are opened and sealed in the caller's buffers. A gateway has one
 //! plane for each shard, a client too; nothing is shared between them. The control plane speaks to a plane only by
 //! [`Command`]s and hears only [`Event`]s.
+//!
+//! The way of a datagram: [`Plane::open`] checks and opens it and says where its packet goes; the caller hands it to the
+//! TUN device, or seals it again for another client with [`Plane::forward`]. The way of a packet from the TUN device:
+//! [`Plane::route`] finds its session, [`Plane::sender`] the lane that seals it.
+//!
+//! INVARIANT: nothing changes before a datagram has proved authentic, but for counters of drops and failed opens.
 
 mod command;
+mod count;
+mod session;
 
+use core::hash::{BuildHasherDefault, Hasher};
 use core::net::{IpAddr, SocketAddr};
+use core::ops::Range;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::inband::Inband;
+use crate::packet::Packet;
+use crate::policy::{Destination, Policy, Verdict};
+use crate::route::RouteTable;
+use crate::time::Time;
+use crate::wire::{HEADER_LEN, Header, Index};
 
 pub use command::{Activity, Command, EpochSpec, Event, ReceiveSpec, SessionSpec, Slot};
+pub use count::{Counters, DropReason};
+use session::{Receiver, Session};
+pub use session::{Sealed, Sender};
 
 /// Where a peer is: its outer address, and the local address it talks to (a gateway may have several).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,3 +40,454 @@ pub struct Endpoint {
     /// The local address to answer from; `None` leaves it to the routing table.
     pub local: Option<IpAddr>,
 }
+
+/// Which end of a tunnel a plane is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Many sessions; sources are checked, packets are routed among clients and the TUN device.
+    Gateway,
+    /// One session; packets must be for one of its own addresses.
+    Client,
+}
+
+/// What became of a datagram. Ranges are positions in the datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// A packet for the TUN device.
+    Tun(Range<usize>),
+    /// A packet for another client; it stands at [`HEADER_LEN`] and is `len` bytes long.
+    Forward {
+        /// Whom it is for.
+        to: Slot,
+        /// Length of the packet in bytes.
+        len: usize,
+    },
+    /// A probe to be answered with [`Plane::answer`].
+    Probe {
+        /// Who asks.
+        slot: Slot,
+        /// The probe's number.
+        id: u16,
+        /// Length of the probe's plaintext in bytes.
+        size: u16,
+    },
+    /// Nothing more to do.
+    Consumed,
+}
+
+/// One shard's data plane.
+#[derive(Debug)]
+pub struct Plane {
+    role: Role,
+    sessions: Vec<Option<Box<Session>>>,
+    receivers: HashMap<Index, Receiver, BuildHasherDefault<IndexHasher>>,
+    routes: RouteTable<Slot>,
+    policy: Arc<Policy>,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
+
+impl Plane {
+    /// A plane without sessions. `hash_seed` should be random: it keys the route table's hashes.
+    #[must_use]
+    pub fn new(role: Role, policy: Arc<Policy>, hash_seed: u64) -> Self {
+        Self {
+            role,
+            sessions: Vec::new(),
+            receivers: HashMap::default(),
+            routes: RouteTable::new(hash_seed),
+            policy,
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Carries out an order of the control plane. Probes and keepalives are not orders to the tables: they come back as
+    /// the [`Outgoing`] to send.
+    pub fn apply(&mut self, command: Command) -> Option<Outgoing> {
+        match command {
+            Command::Open(spec) => self.open_session(spec),
+            Command::Install(spec) => self.install(&spec),
+            Command::Reach { slot, epoch, lane, endpoint } => {
+                if let Some(session) = self.session_mut(slot) {
+                    session.reach(epoch, lane, endpoint);
+                }
+            }
+            Command::Probe { slot, id, size } => return Some(Outgoing::Probe { slot, id, size }),
+            Command::Keepalive(slot) => return Some(Outgoing::Keepalive(slot)),
+            Command::Retire { slot, epoch } => self.retire(slot, epoch),
+            Command::Close(slot) => self.close_session(slot),
+            Command::Policy(policy) => self.policy = policy,
+        }
+        None
+    }
+
+    /// Checks and opens one datagram in place (PROTOCOL §7.2, §8).
+    ///
+    /// # Errors
+    /// Why it was dropped; the drop is counted already.
+    #[inline]
+    pub fn open(&mut self, now: Time, datagram: &mut [u8], from: Endpoint) -> Result<Opened, DropReason> {
+        let opened = self.try_open(now, datagram, from);
+        if let Err(reason) = opened {
+            self.counters.drop(reason);
+        }
+        opened
+    }
+
+    /// Finds the session that a packet of the TUN device is for.
+    ///
+    /// # Errors
+    /// Why there is none; the drop is counted already.
+    #[inline]
+    pub fn route(&mut self, packet: &Packet<'_>) -> Result<Slot, DropReason> {
+        let routed = self.try_route(packet);
+        if let Err(reason) = routed {
+            self.counters.drop(reason);
+        }
+        routed
+    }
+
+    /// The lane that seals for a session now.
+    ///
+    /// # Errors
+    /// If the session is gone, or has no epoch that may seal (which asks the control plane for one, once). Counted only
+    /// if the caller gives the packet up: see [`Plane::wait`].
+    #[inline]
+    pub fn sender(&mut self, now: Time, slot: Slot) -> Result<Sender<'_>, DropReason> {
+        let session = find(&mut self.sessions, slot).ok_or(DropReason::NoSession)?;
+        if session.can_seal(now) {
+            return Ok(session.sender(now, &mut self.events));
+        }
+        session.want_epoch(&mut self.events);
+        Err(DropReason::NoEpoch)
+    }
+
+    /// Seals a packet of one client for another, in the buffer in which it was opened.
+    ///
+    /// # Errors
+    /// Why it was dropped; the drop is counted already, but for [`DropReason::TooLong`]: then the target's suite needs more
+    /// room than the datagram has, the packet is untouched, and the caller can seal it elsewhere.
+    #[inline]
+    pub fn forward(
+        &mut self,
+        now: Time,
+        to: Slot,
+        datagram: &mut [u8],
+        len: usize,
+    ) -> Result<Sealed, DropReason> {
+        let sealed = match self.sender(now, to) {
+            Ok(sender) if sender.datagram_len(len) > datagram.len() => return Err(DropReason::TooLong),
+            Ok(mut sender) => {
+                let packet = &mut datagram[HEADER_LEN..HEADER_LEN + len];
+                sender.suit(packet).and_then(|()| sender.seal(datagram, len))
+            }
+            Err(DropReason::NoEpoch) => {
+                return self.wait(to, &datagram[HEADER_LEN..HEADER_LEN + len]).and(Err(DropReason::NoEpoch));
+            }
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = sealed {
+            self.counters.drop(reason);
+        }
+        sealed
+    }
+
+    /// Writes and seals the reply to a probe, or a probe or keepalive of our own, into `datagram`.
+    ///
+    /// # Errors
+    /// Why it was dropped; the drop is counted already.
+    pub fn originate(
+        &mut self,
+        now: Time,
+        what: Outgoing,
+        datagram: &mut [u8],
+    ) -> Result<Sealed, DropReason> {
+        let sealed = match what.write(&mut datagram[HEADER_LEN..]) {
+            Some(len) => {
+                self.sender(now, what.slot()).and_then(|mut sender| sender.seal_inband(datagram, len))
+            }
+            None => Err(DropReason::TooLong),
+        };
+        if let Err(reason) = sealed {
+            self.counters.drop(reason);
+        }
+        sealed
+    }
+
+    /// Keeps a packet until its session has an epoch; the oldest make room.
+    ///
+    /// # Errors
+    /// If it is too long to keep or the session is gone; the drop is counted already.
+    pub fn wait(&mut self, slot: Slot, packet: &[u8]) -> Result<(), DropReason> {
+        let dropped = match find(&mut self.sessions, slot) {
+            Some(session) => session.wait(packet),
+            None => Some(DropReason::NoSession),
+        };
+        match dropped {
+            Some(reason) => {
+                self.counters.drop(reason);
+                Err(reason)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The next packet that waited for an epoch which is there now.
+    pub fn poll_waiting(&mut self, now: Time, slot: Slot) -> Option<Box<[u8]>> {
+        find(&mut self.sessions, slot).and_then(|session| session.poll_waiting(now))
+    }
+
+    /// What the control plane must hear, oldest first.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What this shard saw of a session's traffic.
+    #[must_use]
+    pub fn activity(&self, slot: Slot) -> Option<Activity> {
+        let session = self.sessions.get(slot.place as usize)?.as_deref()?;
+        (session.slot == slot).then_some(session.activity)
+    }
+
+    /// What every session of this shard did.
+    pub fn activities(&self) -> impl Iterator<Item = (Slot, Activity)> + '_ {
+        self.sessions.iter().flatten().map(|session| (session.slot, session.activity))
+    }
+
+    /// What was dropped, and why.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Counts a packet that the caller had to drop.
+    pub fn count_drop(&mut self, reason: DropReason) {
+        self.counters.drop(reason);
+    }
+
+    #[inline]
+    fn try_open(&mut self, now: Time, datagram: &mut [u8], from: Endpoint) -> Result<Opened, DropReason> {
+        let header = Header::parse(datagram).map_err(|_| DropReason::BadHeader)?;
+        let receiver = self.receivers.get_mut(&header.index).ok_or(DropReason::UnknownIndex)?;
+        let session = find(&mut self.sessions, receiver.slot).ok_or(DropReason::UnknownIndex)?;
+        let len = receiver.open(now, header, datagram, from, session, &mut self.events)?;
+        let slot = receiver.slot;
+        let plaintext = &datagram[HEADER_LEN..HEADER_LEN + len];
+        match plaintext.first() {
+            None => Ok(Opened::Consumed),
+            Some(0x10..=0x1F) => self.inband(slot, header.lane, Inband::parse(plaintext)),
+            Some(_) => self.inner(now, slot, plaintext),
+        }
+    }
+
+    fn inband(&mut self, slot: Slot, lane: u8, message: Option<Inband>) -> Result<Opened, DropReason> {
+        match message {
+            Some(Inband::Probe { id, size }) => Ok(Opened::Probe { slot, id, size }),
+            Some(Inband::Reply { id, size }) => {
+                self.events.push_back(Event::ProbeReply { slot, lane, id, size });
+                Ok(Opened::Consumed)
+            }
+            None => Err(DropReason::UnknownInband),
+        }
+    }
+
+    /// Decides where an authentic inner packet goes.
+    #[inline]
+    fn inner(&mut self, now: Time, slot: Slot, plaintext: &[u8]) -> Result<Opened, DropReason> {
+        let packet = Packet::parse(plaintext).map_err(|_| DropReason::BadPacket)?;
+        let session = find(&mut self.sessions, slot).ok_or(DropReason::NoSession)?;
+        let (len, dst) = (packet.total_len(), packet.dst());
+        let opened = match self.role {
+            Role::Client => {
+                if !session.owns(dst) {
+                    return Err(DropReason::NotForUs);
+                }
+                Opened::Tun(HEADER_LEN..HEADER_LEN + len)
+            }
+            Role::Gateway => {
+                if !session.filter.permits(&packet) {
+                    return Err(DropReason::ForeignSource);
+                }
+                self.deliver(slot, &packet)?
+            }
+        };
+        if let Some(session) = find(&mut self.sessions, slot) {
+            session.received_packet(now, len);
+        }
+        Ok(opened)
+    }
+
+    /// At a gateway: to another client, if policy allows, or to the TUN device.
+    #[inline]
+    fn deliver(&self, from: Slot, packet: &Packet<'_>) -> Result<Opened, DropReason> {
+        let source = self.session(from).ok_or(DropReason::NoSession)?;
+        let len = packet.total_len();
+        let Some(to) = self.routes.lookup(packet.dst()) else {
+            return match self.policy.evaluate(&source.principal, Destination::Campus, packet) {
+                Verdict::Allow => Ok(Opened::Tun(HEADER_LEN..HEADER_LEN + len)),
+                Verdict::Deny => Err(DropReason::Policy),
+            };
+        };
+        let target = self.session(to).ok_or(DropReason::NoSession)?;
+        match self.policy.evaluate(&source.principal, Destination::Client(&target.principal), packet) {
+            Verdict::Allow => Ok(Opened::Forward { to, len }),
+            Verdict::Deny => Err(DropReason::Policy),
+        }
+    }
+
+    #[inline]
+    fn try_route(&self, packet: &Packet<'_>) -> Result<Slot, DropReason> {
+        match self.role {
+            Role::Gateway => {
+                let slot = self.routes.lookup(packet.dst()).ok_or(DropReason::NoRoute)?;
+                let target = self.session(slot).ok_or(DropReason::NoSession)?;
+                match self.policy.evaluate_from_campus(&target.principal, packet) {
+                    Verdict::Allow => Ok(slot),
+                    Verdict::Deny => Err(DropReason::Policy),
+                }
+            }
+            Role::Client => {
+                self.sessions.iter().flatten().next().map(|session| session.slot).ok_or(DropReason::NoSession)
+            }
+        }
+    }
+
+    fn open_session(&mut self, spec: SessionSpec) {
+        let place = spec.slot.place as usize;
+        if self.sessions.len() <= place {
+            self.sessions.resize_with(place + 1, || None);
+        }
+        if let Some(old) = self.sessions[place].take() {
+            self.forget(&old);
+        }
+        if self.role == Role::Gateway {
+            for address in &spec.addresses {
+                self.routes.insert(*address, spec.slot);
+            }
+        }
+        self.sessions[place] = Some(Box::new(Session::new(spec)));
+    }
+
+    fn install(&mut self, spec: &EpochSpec) {
+        let Some(session) = find(&mut self.sessions, spec.slot) else { return };
+        let Ok(receivers) = session.install(self.role, spec) else {
+            self.counters.drop(DropReason::BadEpoch);
+            return;
+        };
+        for (index, receiver) in receivers {
+            self.receivers.insert(index, receiver);
+        }
+    }
+
+    fn retire(&mut self, slot: Slot, epoch: u32) {
+        let indexes = self.session_mut(slot).map(|session| session.retire(epoch)).unwrap_or_default();
+        for index in indexes {
+            self.receivers.remove(&index);
+        }
+    }
+
+    fn close_session(&mut self, slot: Slot) {
+        let Some(place) = self.sessions.get_mut(slot.place as usize) else { return };
+        if let Some(session) = place.take_if(|session| session.slot == slot) {
+            self.forget(&session);
+        }
+    }
+
+    fn forget(&mut self, session: &Session) {
+        for index in session.indexes() {
+            self.receivers.remove(&index);
+        }
+        if self.role == Role::Gateway {
+            for address in &session.addresses {
+                // Another session may have the address by now.
+                if self.routes.lookup(address.addr()) == Some(session.slot) {
+                    self.routes.remove(*address);
+                }
+            }
+        }
+    }
+
+    fn session(&self, slot: Slot) -> Option<&Session> {
+        self.sessions.get(slot.place as usize)?.as_deref().filter(|session| session.slot == slot)
+    }
+
+    fn session_mut(&mut self, slot: Slot) -> Option<&mut Session> {
+        find(&mut self.sessions, slot)
+    }
+}
+
+/// A session by its slot; a free function so that other fields of the plane stay usable.
+#[inline]
+fn find(sessions: &mut [Option<Box<Session>>], slot: Slot) -> Option<&mut Session> {
+    sessions.get_mut(slot.place as usize)?.as_deref_mut().filter(|session| session.slot == slot)
+}
+
+/// A datagram that the plane itself makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    /// A probe of ours.
+    Probe {
+        /// For whom.
+        slot: Slot,
+        /// Number that the reply repeats.
+        id: u16,
+        /// Length of the plaintext in bytes.
+        size: u16,
+    },
+    /// The answer to the peer's probe.
+    Reply {
+        /// For whom.
+        slot: Slot,
+        /// The probe's number.
+        id: u16,
+        /// Length of the probe's plaintext in bytes.
+        size: u16,
+    },
+    /// An empty datagram.
+    Keepalive(Slot),
+}
+
+impl Outgoing {
+    /// Whom it is for.
+    #[must_use]
+    pub fn slot(self) -> Slot {
+        match self {
+            Self::Probe { slot, .. } | Self::Reply { slot, .. } | Self::Keepalive(slot) => slot,
+        }
+    }
+
+    fn write(self, out: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Probe { id, size, .. } => Inband::Probe { id, size }.write(out),
+            Self::Reply { id, size, .. } => Inband::Reply { id, size }.write(out),
+            Self::Keepalive(_) => Some(0),
+        }
+    }
+}
+
+/// Receive indexes are random numbers of our own choice, so they are their own hash.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IndexHasher(u64);
+
+impl Hasher for IndexHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 << 8) | u64::from(byte);
+        }
+    }
+
+    #[inline]
+    fn write_u32(&mut self, index: u32) {
+        // The table takes its bucket from the low bits and a tag from the top ones; both must vary.
+        self.0 = u64::from(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+#[cfg(test)]
+mod tests;

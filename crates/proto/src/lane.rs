@@ -1,0 +1,162 @@
+//! One lane: the key, the counter and the replay window of one sender in one epoch (PROTOCOL §7).
+//!
+//! INVARIANT: a [`SendLane`] is the only owner of its key, and its counter only grows, so no nonce is used twice. A
+//! lane is never copied; a new epoch makes new lanes.
+
+use vpnd_crypto::{Limits, OpenKey, SealKey, Suite};
+
+use crate::replay::ReplayWindow;
+use crate::time::Time;
+use crate::wire::{HEADER_LEN, Header, Index};
+
+/// Why a lane will not seal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealRefused {
+    /// The epoch is too old, or its counter is used up (PROTOCOL §11).
+    #[error("the key is used up")]
+    Spent,
+    /// The buffer has no room for what the suite adds.
+    #[error("the buffer is too short")]
+    NoRoom,
+}
+
+/// The sending half of a lane.
+#[derive(Debug)]
+pub struct SendLane {
+    key: SealKey,
+    suite: Suite,
+    lane: u8,
+    peer_index: Index,
+    counter: u64,
+    limits: Limits,
+    reject_at: Time,
+}
+
+impl SendLane {
+    /// A lane that starts at counter 0 and refuses to seal from `reject_at` on.
+    #[must_use]
+    pub fn new(key: SealKey, suite: Suite, lane: u8, peer_index: Index, reject_at: Time) -> Self {
+        Self { key, suite, lane, peer_index, counter: 0, limits: suite.limits(), reject_at }
+    }
+
+    /// Length of the datagram that `plaintext_len` bytes make.
+    #[inline]
+    #[must_use]
+    pub fn datagram_len(&self, plaintext_len: usize) -> usize {
+        HEADER_LEN + self.suite.sealed_len(plaintext_len)
+    }
+
+    /// Seals the `plaintext_len` bytes that stand at [`HEADER_LEN`] in `datagram` and writes the header before them.
+    /// Returns the datagram's length.
+    ///
+    /// # Errors
+    /// If the key may not be used any more, or the buffer has no room behind the plaintext for the suite's overhead.
+    #[inline]
+    pub fn seal(
+        &mut self,
+        now: Time,
+        datagram: &mut [u8],
+        plaintext_len: usize,
+    ) -> Result<usize, SealRefused> {
+        if !self.usable(now) {
+            return Err(SealRefused::Spent);
+        }
+        let (head, body) = datagram.split_at_mut_checked(HEADER_LEN).ok_or(SealRefused::NoRoom)?;
+        let header = Header { lane: self.lane, index: self.peer_index, counter: self.counter };
+        head.copy_from_slice(&header.to_bytes());
+        let sealed = self
+            .key
+            .seal_in_place(self.counter, head, body, plaintext_len)
+            .map_err(|_| SealRefused::NoRoom)?;
+        self.counter += 1;
+        Ok(HEADER_LEN + sealed)
+    }
+
+    /// True while the lane may seal.
+    #[inline]
+    #[must_use]
+    pub fn usable(&self, now: Time) -> bool {
+        now < self.reject_at && self.counter < self.limits.refuse_after
+    }
+
+    /// True once so much was sent that the epoch should be replaced.
+    #[inline]
+    #[must_use]
+    pub fn rekey_due(&self) -> bool {
+        self.counter >= self.limits.rekey_after
+    }
+}
+
+/// Why a datagram was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenRefused {
+    /// Its counter was accepted before or is too old to tell.
+    #[error("a replay")]
+    Replayed,
+    /// It is not what the peer sealed.
+    #[error("not authentic")]
+    NotAuthentic,
+}
+
+/// An opened datagram.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Authentic {
+    /// Bytes of plaintext, which stand at [`HEADER_LEN`].
+    pub len: usize,
+    /// True if no datagram of this lane with a higher counter was accepted before.
+    pub newest: bool,
+}
+
+/// The receiving half of a lane.
+#[derive(Debug)]
+pub struct ReceiveLane {
+    key: OpenKey,
+    window: ReplayWindow,
+    limits: Limits,
+    failed_opens: u64,
+}
+
+impl ReceiveLane {
+    /// A lane that has received nothing yet.
+    #[must_use]
+    pub fn new(key: OpenKey, limits: Limits) -> Self {
+        Self { key, window: ReplayWindow::new(), limits, failed_opens: 0 }
+    }
+
+    /// Opens `datagram`, whose header is `header`, in place (PROTOCOL §7.2, steps 3 to 5).
+    ///
+    /// # Errors
+    /// If the datagram is a replay or not authentic; nothing but the count of failures changes then.
+    #[inline]
+    pub fn open(&mut self, header: Header, datagram: &mut [u8]) -> Result<Authentic, OpenRefused> {
+        if !self.window.check(header.counter) {
+            return Err(OpenRefused::Replayed);
+        }
+        let (head, body) = datagram.split_at_mut_checked(HEADER_LEN).ok_or(OpenRefused::NotAuthentic)?;
+        let len = match self.key.open_in_place(header.counter, head, body) {
+            Ok(plaintext) => plaintext.len(),
+            Err(_) => {
+                self.failed_opens += 1;
+                return Err(OpenRefused::NotAuthentic);
+            }
+        };
+        let newest = self.window.is_newest(header.counter);
+        if !self.window.commit(header.counter) {
+            return Err(OpenRefused::Replayed);
+        }
+        Ok(Authentic { len, newest })
+    }
+
+    /// True once so many forgeries were tried that the key must go.
+    #[must_use]
+    pub fn spent(&self) -> bool {
+        self.failed_opens >= self.limits.max_failed_opens
+    }
+
+    /// True once the peer sent so much that the epoch should be replaced.
+    #[inline]
+    #[must_use]
+    pub fn rekey_due(&self) -> bool {
+        self.window.highest().is_some_and(|highest| highest >= self.limits.rekey_after)
+    }
+}

@@ -1,0 +1,99 @@
+//! Counters of what a plane dropped: one for each reason.
+
+/// Declares the reasons once: the enum, the list of all, and their names.
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        /// Why a packet or datagram was dropped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum DropReason { $($(#[doc = $doc])+ $variant,)+ }
+
+        impl DropReason {
+            /// Every reason, in the order of their counters.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name that status and metrics show.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// Not a data datagram of this protocol.
+    BadHeader = "bad_header",
+    /// A receive index that nobody has.
+    UnknownIndex = "unknown_index",
+    /// A lane that may not send to this index.
+    WrongLane = "wrong_lane",
+    /// A counter that was accepted before, or is too old to tell.
+    Replayed = "replayed",
+    /// Not sealed by the peer.
+    NotAuthentic = "not_authentic",
+    /// Neither an IP packet nor an in-band message.
+    UnknownPlaintext = "unknown_plaintext",
+    /// An in-band message of an unknown kind.
+    UnknownInband = "unknown_inband",
+    /// An inner packet that is malformed or of a kind that is never carried.
+    BadPacket = "bad_packet",
+    /// An inner source address that is not the session's.
+    ForeignSource = "foreign_source",
+    /// At a client: an inner destination that is not its own.
+    NotForUs = "not_for_us",
+    /// Policy forbids it.
+    Policy = "policy",
+    /// No session has the inner destination.
+    NoRoute = "no_route",
+    /// The session has gone.
+    NoSession = "no_session",
+    /// No live epoch, and no place to wait for one.
+    NoEpoch = "no_epoch",
+    /// The lane's key may not be used any more.
+    KeySpent = "key_spent",
+    /// Longer than a datagram or the path can carry.
+    TooLong = "too_long",
+    /// Keys that could not be made from what the control plane sent.
+    BadEpoch = "bad_epoch",
+    /// Offload fields of the TUN device that don't fit the packet.
+    BadOffload = "bad_offload",
+    /// The TUN device did not take the packet.
+    TunWrite = "tun_write",
+    /// The socket did not take the datagram.
+    Send = "send",
+    /// Meant for another shard whose queue was full.
+    ShardQueue = "shard_queue",
+}
+
+/// A count for each reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    drops: [u64; DropReason::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self { drops: [0; DropReason::ALL.len()] }
+    }
+}
+
+impl Counters {
+    /// Counts one.
+    #[inline]
+    pub fn drop(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// How many there were for a reason.
+    #[must_use]
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// Adds another shard's counts.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.drops.iter_mut().zip(other.drops) {
+            *mine += theirs;
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! A session as one shard sees it: addresses, live epochs, and packets that wait for one.
+
+use std::collections::VecDeque;
+
+use core::net::IpAddr;
+
+use ipnet::IpNet;
+use vpnd_crypto::{Direction, KeyError, OpenKey, SealKey};
+
+use super::command::{Activity, EpochSpec, Event, SessionSpec, Slot};
+use super::count::DropReason;
+use super::{Endpoint, Role};
+use crate::checksum;
+use crate::control::FEATURE_PARTIAL_CHECKSUM;
+use crate::inband;
+use crate::lane::{OpenRefused, ReceiveLane, SealRefused, SendLane};
+use crate::packet::{PARTIAL_CHECKSUM, SourceFilter};
+use crate::policy::Principal;
+use crate::time::Time;
+use crate::wire::{Header, Index};
+
+/// Packets of one session that wait for an epoch at most (PROTOCOL §11).
+const MAX_WAITING: usize = 64;
+/// Longer packets do not wait; a flow's first packets are short.
+const MAX_WAITING_LEN: usize = 2_048;
+
+/// One session in one shard.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) slot: Slot,
+    pub(super) addresses: Vec<IpNet>,
+    pub(super) filter: SourceFilter,
+    pub(super) principal: Principal,
+    pub(super) activity: Activity,
+    /// At most three: retiring, current, pending.
+    epochs: Vec<Epoch>,
+    /// Number of the epoch that seals.
+    sealing: Option<u32>,
+    epoch_wanted: bool,
+    waiting: VecDeque<Box<[u8]>>,
+}
+
+/// The sending half of an epoch, and where its peer is.
+#[derive(Debug)]
+struct Epoch {
+    number: u32,
+    send: SendLane,
+    endpoint: Option<Endpoint>,
+    peer_lane: u8,
+    /// A client goes on sending to the gateway's address that it dialled.
+    follows_peer: bool,
+    features: u32,
+    indexes: Vec<Index>,
+    rekey_reported: bool,
+}
+
+/// What is behind a receive index.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) slot: Slot,
+    epoch: u32,
+    /// Few: a gateway's index has one lane, a client's as many as the gateway has shards for it.
+    lanes: Vec<Receiving>,
+}
+
+/// A receiving lane, and where it was heard last.
+#[derive(Debug)]
+struct Receiving {
+    lane: u8,
+    receive: ReceiveLane,
+    heard_at: Option<Endpoint>,
+    rekey_reported: bool,
+    spent_reported: bool,
+}
+
+impl Session {
+    pub(super) fn new(spec: SessionSpec) -> Self {
+        Self {
+            slot: spec.slot,
+            filter: SourceFilter::new(spec.addresses.iter().copied()),
+            addresses: spec.addresses,
+            principal: spec.principal,
+            activity: Activity::default(),
+            epochs: Vec::new(),
+            sealing: None,
+            epoch_wanted: false,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Makes the keys of an epoch. Returns what receives in it.
+    pub(super) fn install(
+        &mut self,
+        role: Role,
+        spec: &EpochSpec,
+    ) -> Result<Vec<(Index, Receiver)>, KeyError> {
+        let (sending, receiving) = match role {
+            Role::Client => (Direction::ToGateway, Direction::ToClient),
+            Role::Gateway => (Direction::ToClient, Direction::ToGateway),
+        };
+        let limits = spec.suite.limits();
+        let key = spec.secret.lane_key(spec.suite, sending, spec.lane);
+        let key = SealKey::new(spec.suite, spec.backend, &key, spec.lab)?;
+        let mut receivers = Vec::with_capacity(spec.receive.len());
+        for receive in &spec.receive {
+            let mut lanes = Vec::with_capacity(receive.lanes.len());
+            for &lane in &receive.lanes {
+                let key = spec.secret.lane_key(spec.suite, receiving, lane);
+                let key = OpenKey::new(spec.suite, spec.backend, &key, spec.lab)?;
+                lanes.push(Receiving {
+                    lane,
+                    receive: ReceiveLane::new(key, limits),
+                    heard_at: None,
+                    rekey_reported: false,
+                    spent_reported: false,
+                });
+            }
+            receivers.push((receive.index, Receiver { slot: self.slot, epoch: spec.epoch, lanes }));
+        }
+        self.epochs.push(Epoch {
+            number: spec.epoch,
+            send: SendLane::new(key, spec.suite, spec.lane, spec.peer_index, spec.reject_at),
+            endpoint: spec.endpoint,
+            peer_lane: spec.peer_lane,
+            follows_peer: role == Role::Gateway,
+            features: spec.features,
+            indexes: spec.receive.iter().map(|receive| receive.index).collect(),
+            rekey_reported: false,
+        });
+        self.epoch_wanted = false;
+        if spec.endpoint.is_some() {
+            self.seal_with(spec.epoch);
+        }
+        Ok(receivers)
+    }
+
+    /// The peer's `lane` was heard at `endpoint` in `epoch`.
+    pub(super) fn reach(&mut self, epoch: u32, lane: u8, endpoint: Endpoint) {
+        let Some(found) = self.epochs.iter_mut().find(|e| e.number == epoch && e.peer_lane == lane) else {
+            return;
+        };
+        found.endpoint = Some(endpoint);
+        self.seal_with(epoch);
+    }
+
+    /// What this shard heard itself it uses at once, without waiting for the control plane.
+    fn heard(&mut self, epoch: u32, lane: u8, endpoint: Endpoint) {
+        if self.epochs.iter().any(|e| e.number == epoch && e.follows_peer) {
+            self.reach(epoch, lane, endpoint);
+        }
+    }
+
+    /// Erases an epoch's keys. Returns the indexes that received in it.
+    pub(super) fn retire(&mut self, epoch: u32) -> Vec<Index> {
+        let Some(at) = self.epochs.iter().position(|e| e.number == epoch) else { return Vec::new() };
+        if self.sealing == Some(epoch) {
+            self.sealing = None;
+        }
+        self.epochs.remove(at).indexes
+    }
+
+    /// All receive indexes of the session in this shard.
+    pub(super) fn indexes(&self) -> impl Iterator<Item = Index> + '_ {
+        self.epochs.iter().flat_map(|epoch| epoch.indexes.iter().copied())
+    }
+
+    /// True if `address` is the session's own.
+    #[inline]
+    pub(super) fn owns(&self, address: IpAddr) -> bool {
+        self.filter.permits_address(address)
+    }
+
+    /// True if there is an epoch that may seal now.
+    #[inline]
+    pub(super) fn can_seal(&self, now: Time) -> bool {
+        self.sealing_epoch().is_some_and(|epoch| epoch.send.usable(now) && epoch.endpoint.is_some())
+    }
+
+    /// The lane that seals now; ask [`Session::can_seal`] first.
+    #[inline]
+    pub(super) fn sender<'a>(&'a mut self, now: Time, events: &'a mut VecDeque<Event>) -> Sender<'a> {
+        let number = self.sealing;
+        let epoch = self
+            .epochs
+            .iter_mut()
+            .find(|epoch| Some(epoch.number) == number)
+            .expect("the caller asked whether an epoch can seal");
+        Sender { slot: self.slot, now, epoch, activity: &mut self.activity, events }
+    }
+
+    /// Asks the control plane for an epoch, once until one comes.
+    pub(super) fn want_epoch(&mut self, events: &mut VecDeque<Event>) {
+        if !self.epoch_wanted {
+            self.epoch_wanted = true;
+            events.push_back(Event::EpochWanted { slot: self.slot });
+        }
+    }
+
+    /// Keeps a packet; returns why one (this, or an older one that made room) was dropped.
+    pub(super) fn wait(&mut self, packet: &[u8]) -> Option<DropReason> {
+        if packet.len() > MAX_WAITING_LEN {
+            return Some(DropReason::NoEpoch);
+        }
+        let full = self.waiting.len() == MAX_WAITING;
+        if full {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(packet.into());
+        full.then_some(DropReason::NoEpoch)
+    }
+
+    /// The oldest waiting packet, if it can be sealed now.
+    pub(super) fn poll_waiting(&mut self, now: Time) -> Option<Box<[u8]>> {
+        if self.waiting.is_empty() || !self.can_seal(now) {
+            return None;
+        }
+        self.waiting.pop_front()
+    }
+
+    /// Counts an inner packet that came from the peer.
+    #[inline]
+    pub(super) fn received_packet(&mut self, now: Time, len: usize) {
+        self.activity.rx_packets += 1;
+        self.activity.rx_bytes += len as u64;
+        self.activity.last_rx_packet = now;
+    }
+
+    /// Seals with `epoch` from now on, unless a later one is in use.
+    fn seal_with(&mut self, epoch: u32) {
+        if self.sealing.is_none_or(|sealing| sealing < epoch) {
+            self.sealing = Some(epoch);
+        }
+        self.epoch_wanted = false;
+    }
+
+    #[inline]
+    fn sealing_epoch(&self) -> Option<&Epoch> {
+        self.epochs.iter().find(|epoch| Some(epoch.number) == self.sealing)
+    }
+}
+
+impl Receiver {
+    /// Opens a datagram (PROTOCOL §7.2, steps 2 to 6). Returns the plaintext's length.
+    #[inline]
+    pub(super) fn open(
+        &mut self,
+        now: Time,
+        header: Header,
+        datagram: &mut [u8],
+        from: Endpoint,
+        session: &mut Session,
+        events: &mut VecDeque<Event>,
+    ) -> Result<usize, DropReason> {
+        let (slot, epoch) = (self.slot, self.epoch);
+        let found = self.lanes.iter_mut().find(|receiving| receiving.lane == header.lane);
+        let receiving = found.ok_or(DropReason::WrongLane)?;
+        let authentic = match receiving.receive.open(header, datagram) {
+            Ok(authentic) => authentic,
+            Err(OpenRefused::Replayed) => return Err(DropReason::Replayed),
+            Err(OpenRefused::NotAuthentic) => {
+                if receiving.receive.spent() && !receiving.spent_reported {
+                    receiving.spent_reported = true;
+                    events.push_back(Event::EpochSpent { slot, epoch });
+                }
+                return Err(DropReason::NotAuthentic);
+            }
+        };
+        session.activity.rx_datagrams += 1;
+        session.activity.last_rx = now;
+        if receiving.receive.rekey_due() && !receiving.rekey_reported {
+            receiving.rekey_reported = true;
+            events.push_back(Event::RekeyDue { slot, epoch });
+        }
+        // Only the newest authentic datagram moves an endpoint: a replayed or delayed one must not.
+        if authentic.newest && receiving.heard_at != Some(from) {
+            receiving.heard_at = Some(from);
+            session.heard(epoch, header.lane, from);
+            events.push_back(Event::Heard { slot, epoch, lane: header.lane, endpoint: from });
+        }
+        Ok(authentic.len)
+    }
+}
+
+/// A sealed datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// Length of the datagram in bytes.
+    pub len: usize,
+    /// Where to send it.
+    pub endpoint: Endpoint,
+}
+
+/// The lane that seals a session's packets now.
+#[derive(Debug)]
+pub struct Sender<'a> {
+    slot: Slot,
+    now: Time,
+    epoch: &'a mut Epoch,
+    activity: &'a mut Activity,
+    events: &'a mut VecDeque<Event>,
+}
+
+impl Sender<'_> {
+    /// Features that the peer understands (PROTOCOL §3.4).
+    #[inline]
+    #[must_use]
+    pub fn features(&self) -> u32 {
+        self.epoch.features
+    }
+
+    /// Where the datagrams go.
+    #[inline]
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.epoch.endpoint.expect("a sealing epoch knows its peer's endpoint")
+    }
+
+    /// Length of the datagram that a packet of `len` bytes makes.
+    #[inline]
+    #[must_use]
+    pub fn datagram_len(&self, len: usize) -> usize {
+        self.epoch.send.datagram_len(len)
+    }
+
+    /// Makes a plaintext packet understandable for the peer: fills in a checksum that it could not fill in itself.
+    ///
+    /// # Errors
+    /// If the packet is malformed.
+    #[inline]
+    pub fn suit(&self, packet: &mut [u8]) -> Result<(), DropReason> {
+        if self.epoch.features & FEATURE_PARTIAL_CHECKSUM != 0 || packet[0] & PARTIAL_CHECKSUM == 0 {
+            return Ok(());
+        }
+        checksum::complete(packet).map_err(|_| DropReason::BadPacket)
+    }
+
+    /// Seals the packet of `len` bytes that stands at [`crate::wire::HEADER_LEN`] in `datagram`.
+    ///
+    /// # Errors
+    /// If the key is used up or the buffer too short.
+    #[inline]
+    pub fn seal(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, DropReason> {
+        let sealed = self.seal_inband(datagram, len)?;
+        self.activity.tx_packets += 1;
+        self.activity.tx_bytes += len as u64;
+        self.activity.last_tx_packet = self.now;
+        Ok(sealed)
+    }
+
+    /// Like [`Sender::seal`] for what is no inner packet, and so no use of the tunnel.
+    #[inline]
+    pub(super) fn seal_inband(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, DropReason> {
+        let len = self.epoch.send.seal(self.now, datagram, len).map_err(|refused| match refused {
+            SealRefused::Spent => DropReason::KeySpent,
+            SealRefused::NoRoom => DropReason::TooLong,
+        })?;
+        self.activity.last_tx = self.now;
+        if self.epoch.send.rekey_due() && !self.epoch.rekey_reported {
+            self.epoch.rekey_reported = true;
+            self.events.push_back(Event::RekeyDue { slot: self.slot, epoch: self.epoch.number });
+        }
+        Ok(Sealed { len, endpoint: self.endpoint() })
+    }
+}
+
+const _: () = assert!(inband::PROBE_MIN <= MAX_WAITING_LEN);

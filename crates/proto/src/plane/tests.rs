@@ -1,0 +1,352 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use vpnd_crypto::{Backend, EpochSecret, Suite};
+
+use super::*;
+use crate::packet::PARTIAL_CHECKSUM;
+use crate::policy::Principal;
+
+const GATEWAY: &str = "192.0.2.1:4433";
+const ALICE: u32 = 0;
+const BOB: u32 = 1;
+const START: Time = Time::from_nanos(1_000_000_000);
+
+fn policy(client_to_client: bool) -> Arc<Policy> {
+    Arc::new(Policy::without_rules(client_to_client))
+}
+
+fn endpoint(address: &str) -> Endpoint {
+    Endpoint { remote: address.parse().unwrap(), local: None }
+}
+
+fn slot(place: u32) -> Slot {
+    Slot { place, generation: 0 }
+}
+
+/// Client number `place` has 10.0.0.(10 + place).
+fn address(place: u32) -> IpNet {
+    format!("10.0.0.{}/32", 10 + place).parse().unwrap()
+}
+
+/// A gateway with one shard, and clients with one lane each.
+struct Net {
+    now: Time,
+    gateway: Plane,
+    clients: Vec<Plane>,
+}
+
+impl Net {
+    fn new(client_to_client: bool) -> Self {
+        let mut net = Self {
+            now: START,
+            gateway: Plane::new(Role::Gateway, policy(client_to_client), 7),
+            clients: Vec::new(),
+        };
+        for place in [ALICE, BOB] {
+            let mut client = Plane::new(Role::Client, policy(false), 7);
+            let spec =
+                |slot| SessionSpec { slot, addresses: vec![address(place)], principal: Principal::default() };
+            client.apply(Command::Open(spec(slot(0))));
+            net.gateway.apply(Command::Open(spec(slot(place))));
+            net.clients.push(client);
+            net.install(place, 1, 1);
+        }
+        net
+    }
+
+    /// Gives both ends the keys of an epoch.
+    fn install(&mut self, place: u32, epoch: u32, features: u32) {
+        let secret = [u8::try_from(epoch * 16 + place).unwrap(); 32];
+        let spec = |slot, own, peer, endpoint| {
+            Box::new(EpochSpec {
+                slot,
+                epoch,
+                suite: Suite::Aes128Gcm,
+                backend: Backend::Ring,
+                lab: None,
+                secret: Arc::new(EpochSecret::new(secret)),
+                features,
+                lane: 0,
+                peer_index: Index(peer),
+                peer_lane: 0,
+                endpoint,
+                receive: vec![ReceiveSpec { index: Index(own), lanes: vec![0] }],
+                reject_at: self.now + Duration::from_secs(180),
+            })
+        };
+        let at_gateway = 0x100 * (epoch * 16 + place);
+        let at_client = at_gateway + 0x8000;
+        let gateway = spec(slot(place), at_gateway, at_client, None);
+        let client = spec(slot(0), at_client, at_gateway, Some(endpoint(GATEWAY)));
+        self.gateway.apply(Command::Install(gateway));
+        self.clients[place as usize].apply(Command::Install(client));
+    }
+
+    /// A datagram of a client with this plaintext.
+    fn client_sends(&mut self, place: u32, plaintext: &[u8]) -> Vec<u8> {
+        seal(&mut self.clients[place as usize], self.now, slot(0), plaintext)
+            .expect("the client has an epoch")
+    }
+
+    fn gateway_gets(&mut self, datagram: &[u8], from: &str) -> Result<Opened, DropReason> {
+        self.gateway.open(self.now, &mut datagram.to_vec(), endpoint(from))
+    }
+
+    /// Lets the gateway hear every client, so that it can seal for all.
+    fn meet(&mut self) {
+        for (place, from) in [(ALICE, "198.51.100.1:1000"), (BOB, "198.51.100.2:2000")] {
+            let hello = self.client_sends(place, &[]);
+            assert_eq!(self.gateway_gets(&hello, from), Ok(Opened::Consumed));
+        }
+    }
+
+    fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.gateway.poll_event()).collect()
+    }
+}
+
+fn seal(plane: &mut Plane, now: Time, slot: Slot, plaintext: &[u8]) -> Result<Vec<u8>, DropReason> {
+    let mut datagram = vec![0; HEADER_LEN + plaintext.len() + 48];
+    datagram[HEADER_LEN..HEADER_LEN + plaintext.len()].copy_from_slice(plaintext);
+    let sealed = plane.sender(now, slot)?.seal(&mut datagram, plaintext.len())?;
+    datagram.truncate(sealed.len);
+    Ok(datagram)
+}
+
+/// A UDP packet between two inner hosts, each given by the last byte of its address in 10.0.0.0/24.
+fn packet(from: u8, to: u8) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, from, 10, 0, 0, to];
+    packet.extend([0x10, 0, 0x20, 0, 0, 12, 0, 0, 1, 2, 3, 4]);
+    let sum = crate::checksum::ipv4_header(&packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+#[test]
+fn a_packet_goes_to_the_tun_device_and_back() {
+    let mut net = Net::new(false);
+    let sent = packet(10, 200);
+    let mut datagram = net.client_sends(ALICE, &sent);
+    let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"));
+    let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
+    assert_eq!(&datagram[range], &sent);
+
+    let reply = packet(200, 10);
+    let to = net.gateway.route(&Packet::parse(&reply).unwrap()).unwrap();
+    let mut datagram = seal(&mut net.gateway, net.now, to, &reply).unwrap();
+    let opened = net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY));
+    let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
+    assert_eq!(&datagram[range], &reply);
+    let activity = net.gateway.activity(slot(ALICE)).unwrap();
+    assert_eq!((activity.rx_packets, activity.tx_packets, activity.rx_bytes), (1, 1, 32));
+}
+
+#[test]
+fn clients_reach_each_other_only_if_policy_says_so() {
+    for allowed in [false, true] {
+        let mut net = Net::new(allowed);
+        net.meet();
+        let mut datagram = net.client_sends(ALICE, &packet(10, 11));
+        let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"));
+        if !allowed {
+            assert_eq!(opened, Err(DropReason::Policy));
+            assert_eq!(net.gateway.counters().dropped(DropReason::Policy), 1);
+            continue;
+        }
+        assert_eq!(opened, Ok(Opened::Forward { to: slot(BOB), len: 32 }));
+        let sealed = net.gateway.forward(net.now, slot(BOB), &mut datagram, 32).unwrap();
+        assert_eq!((sealed.len, sealed.endpoint), (datagram.len(), endpoint("198.51.100.2:2000")));
+        let opened = net.clients[1].open(net.now, &mut datagram, endpoint(GATEWAY));
+        let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
+        assert_eq!(&datagram[range], packet(10, 11));
+    }
+}
+
+#[test]
+fn a_source_of_somebody_else_is_dropped() {
+    let mut net = Net::new(true);
+    net.meet();
+    for (from, to) in [(11, 200), (11, 10), (12, 11), (200, 11)] {
+        let datagram = net.client_sends(ALICE, &packet(from, to));
+        assert_eq!(net.gateway_gets(&datagram, "198.51.100.1:1000"), Err(DropReason::ForeignSource));
+    }
+}
+
+#[test]
+fn a_client_takes_only_what_is_for_it() {
+    let mut net = Net::new(true);
+    net.meet();
+    let mut datagram = seal(&mut net.gateway, net.now, slot(ALICE), &packet(200, 11)).unwrap();
+    assert_eq!(net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY)), Err(DropReason::NotForUs));
+}
+
+#[test]
+fn a_replay_is_dropped_and_moves_nothing() {
+    let mut net = Net::new(false);
+    let old = net.client_sends(ALICE, &packet(10, 200));
+    let new = net.client_sends(ALICE, &packet(10, 200));
+    assert!(net.gateway_gets(&new, "198.51.100.1:1000").is_ok());
+    net.events();
+    assert_eq!(net.gateway_gets(&new, "203.0.113.9:9"), Err(DropReason::Replayed));
+    // Delivered late and for the first time, but not the newest: the packet counts, its address does not.
+    assert!(net.gateway_gets(&old, "203.0.113.9:9").is_ok());
+    assert_eq!(net.events(), []);
+    let sealed = net.gateway.sender(net.now, slot(ALICE)).unwrap().endpoint();
+    assert_eq!(sealed, endpoint("198.51.100.1:1000"));
+}
+
+#[test]
+fn the_newest_authentic_datagram_moves_the_endpoint() {
+    let mut net = Net::new(false);
+    net.meet();
+    net.events();
+    let roamed = net.client_sends(ALICE, &[]);
+    assert!(net.gateway_gets(&roamed, "203.0.113.9:9").is_ok());
+    assert_eq!(
+        net.events(),
+        [Event::Heard { slot: slot(ALICE), epoch: 1, lane: 0, endpoint: endpoint("203.0.113.9:9") }]
+    );
+    assert_eq!(net.gateway.sender(net.now, slot(ALICE)).unwrap().endpoint(), endpoint("203.0.113.9:9"));
+}
+
+#[test]
+fn a_forgery_changes_nothing() {
+    let mut net = Net::new(false);
+    let good = net.client_sends(ALICE, &packet(10, 200));
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        assert!(net.gateway_gets(&bad, "203.0.113.9:9").is_err(), "byte {at}");
+    }
+    assert_eq!(net.events(), []);
+    assert_eq!(net.gateway.activity(slot(ALICE)), Some(Activity::default()));
+    assert!(net.gateway_gets(&good, "198.51.100.1:1000").is_ok(), "the real one is still good");
+}
+
+#[test]
+fn lanes_stay_in_their_index() {
+    let mut net = Net::new(false);
+    let mut datagram = net.client_sends(ALICE, &[]);
+    datagram[1] = 1;
+    assert_eq!(net.gateway_gets(&datagram, "198.51.100.1:1000"), Err(DropReason::WrongLane));
+}
+
+#[test]
+fn the_gateway_seals_with_a_new_epoch_once_it_was_heard() {
+    let mut net = Net::new(false);
+    net.meet();
+    net.install(ALICE, 2, 1);
+    let index = |datagram: &[u8]| Header::parse(datagram).unwrap().index;
+    let before = seal(&mut net.gateway, net.now, slot(ALICE), &packet(200, 10)).unwrap();
+    let hello = net.client_sends(ALICE, &[]);
+    net.gateway_gets(&hello, "198.51.100.1:1000").unwrap();
+    let after = seal(&mut net.gateway, net.now, slot(ALICE), &packet(200, 10)).unwrap();
+    assert_ne!(index(&before), index(&after));
+    for mut datagram in [before, after] {
+        assert!(net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY)).is_ok());
+    }
+}
+
+#[test]
+fn a_late_word_of_the_old_epoch_does_not_bring_it_back() {
+    let mut net = Net::new(false);
+    net.meet();
+    let old = net.client_sends(ALICE, &[]);
+    net.install(ALICE, 2, 1);
+    let hello = net.client_sends(ALICE, &[]);
+    net.gateway_gets(&hello, "198.51.100.1:1000").unwrap();
+    net.gateway_gets(&old, "198.51.100.1:1001").unwrap();
+    let sealed = seal(&mut net.gateway, net.now, slot(ALICE), &packet(200, 10)).unwrap();
+    assert_eq!(Header::parse(&sealed).unwrap().index, Index(0x100 * 32 + 0x8000));
+}
+
+#[test]
+fn a_retired_epoch_neither_opens_nor_seals() {
+    let mut net = Net::new(false);
+    net.meet();
+    let datagram = net.client_sends(ALICE, &packet(10, 200));
+    net.gateway.apply(Command::Retire { slot: slot(ALICE), epoch: 1 });
+    assert_eq!(net.gateway_gets(&datagram, "198.51.100.1:1000"), Err(DropReason::UnknownIndex));
+    let refused = seal(&mut net.gateway, net.now, slot(ALICE), &packet(200, 10));
+    assert_eq!(refused, Err(DropReason::NoEpoch));
+}
+
+#[test]
+fn an_expired_epoch_asks_for_a_new_one_and_packets_wait() {
+    let mut net = Net::new(false);
+    net.meet();
+    net.events();
+    net.now = net.now + Duration::from_secs(180);
+    for _ in 0..70 {
+        assert!(net.gateway.sender(net.now, slot(ALICE)).is_err());
+        let _ = net.gateway.wait(slot(ALICE), &packet(200, 10));
+    }
+    assert_eq!(net.events(), [Event::EpochWanted { slot: slot(ALICE) }]);
+    assert_eq!(net.gateway.counters().dropped(DropReason::NoEpoch), 6, "64 wait");
+    assert_eq!(net.gateway.poll_waiting(net.now, slot(ALICE)), None);
+    net.install(ALICE, 2, 1);
+    let hello = net.client_sends(ALICE, &[]);
+    net.gateway_gets(&hello, "198.51.100.1:1000").unwrap();
+    let waited = std::iter::from_fn(|| net.gateway.poll_waiting(net.now, slot(ALICE))).count();
+    assert_eq!(waited, 64);
+}
+
+#[test]
+fn a_closed_session_leaves_nothing_behind() {
+    let mut net = Net::new(true);
+    net.meet();
+    net.gateway.apply(Command::Close(slot(BOB)));
+    let datagram = net.client_sends(BOB, &packet(11, 200));
+    assert_eq!(net.gateway_gets(&datagram, "198.51.100.2:2000"), Err(DropReason::UnknownIndex));
+    assert_eq!(net.gateway.route(&Packet::parse(&packet(10, 11)).unwrap()), Err(DropReason::NoRoute));
+    // The place is given out again; words about its former tenant are not taken for the new one's.
+    let next = Slot { place: BOB, generation: 1 };
+    net.gateway.apply(Command::Open(SessionSpec {
+        slot: next,
+        addresses: vec![address(BOB)],
+        principal: Principal::default(),
+    }));
+    net.gateway.apply(Command::Close(slot(BOB)));
+    assert_eq!(net.gateway.route(&Packet::parse(&packet(10, 11)).unwrap()), Ok(next));
+}
+
+#[test]
+fn a_peer_without_the_feature_gets_complete_checksums() {
+    let mut net = Net::new(true);
+    net.meet();
+    net.install(BOB, 2, 0);
+    let hello = net.client_sends(BOB, &[]);
+    net.gateway_gets(&hello, "198.51.100.2:2000").unwrap();
+    let mut partial = packet(10, 11);
+    partial[0] |= PARTIAL_CHECKSUM;
+    let mut datagram = net.client_sends(ALICE, &partial);
+    net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000")).unwrap();
+    net.gateway.forward(net.now, slot(BOB), &mut datagram, 32).unwrap();
+    let Ok(Opened::Tun(range)) = net.clients[1].open(net.now, &mut datagram, endpoint(GATEWAY)) else {
+        panic!("the packet is good")
+    };
+    let packet = Packet::parse(&datagram[range]).unwrap();
+    assert!(!packet.is_partial() && crate::checksum::verify(&packet));
+}
+
+#[test]
+fn probes_are_answered_and_answers_reported() {
+    let mut net = Net::new(false);
+    let probe = Outgoing::Probe { slot: slot(0), id: 9, size: 600 };
+    let mut datagram = vec![0; 1_000];
+    let sealed = net.clients[0].originate(net.now, probe, &mut datagram).unwrap();
+    let opened = net.gateway_gets(&datagram[..sealed.len], "198.51.100.1:1000");
+    assert_eq!(opened, Ok(Opened::Probe { slot: slot(ALICE), id: 9, size: 600 }));
+    let reply = Outgoing::Reply { slot: slot(ALICE), id: 9, size: 600 };
+    let sealed = net.gateway.originate(net.now, reply, &mut datagram).unwrap();
+    assert_eq!(
+        net.clients[0].open(net.now, &mut datagram[..sealed.len], endpoint(GATEWAY)),
+        Ok(Opened::Consumed)
+    );
+    let reported = std::iter::from_fn(|| net.clients[0].poll_event())
+        .any(|event| event == Event::ProbeReply { slot: slot(0), lane: 0, id: 9, size: 600 });
+    assert!(reported);
+    assert_eq!(net.gateway.activity(slot(ALICE)).unwrap().tx_packets, 0, "no use of the tunnel");
+}
