@@ -19,10 +19,10 @@ fn machine() -> String {
 
 fn link() {
     run("ip", &["link", "add", "vp0", "type", "veth", "peer", "name", "vp1"]);
+    // Else the kernel adds addresses and routes of its own a moment later.
+    run("sysctl", &["-qw", "net.ipv6.conf.vp0.disable_ipv6=1", "net.ipv6.conf.vp1.disable_ipv6=1"]);
     run("ip", &["link", "set", "vp1", "up"]);
     run("ip", &["link", "set", "vp0", "up"]);
-    // The addresses that the kernel makes by itself come with a delay.
-    run("sysctl", &["-qw", "net.ipv6.conf.vp0.disable_ipv6=1", "net.ipv6.conf.vp1.disable_ipv6=1"]);
 }
 
 fn route(destination: &str) -> Change {

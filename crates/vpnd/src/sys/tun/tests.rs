@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use super::*;
-use crate::sys::testing::{in_namespace, run};
+use crate::sys::testing::{in_namespace, in_namespace_async, run};
 use crate::sys::udp::{SendOutcome, ShardSocket, SocketOptions, Transmit};
 
 const NEEDS_CSUM: u8 = 1;
@@ -116,6 +116,31 @@ fn batch_comes_out_as(offloads: TunOffloads) -> Vec<(usize, u8)> {
 }
 
 #[test]
+fn a_queue_wakes_its_shard() {
+    fn movable<T: Send + Sync>(value: T) -> T {
+        value
+    }
+    in_namespace_async(async || {
+        let tun = Tun::open(&TunSpec { queues: 1, ..spec("vpt0") }).unwrap();
+        up(&tun);
+        let queue = movable(tokio::io::unix::AsyncFd::new(tun.into_queues().remove(0)).unwrap());
+        let mut buffer = vec![0; MAX_READ_LEN];
+        let socket =
+            movable(ShardSocket::bind("10.9.0.1:0".parse().unwrap(), &SocketOptions::default()).unwrap());
+        for n in 0..3 {
+            let payload = [n; 10];
+            let destination = "10.9.0.2:4444".parse().unwrap();
+            let one =
+                Transmit { destination, ecn: None, contents: &payload, segment_size: None, src_ip: None };
+            assert_eq!(socket.try_send(&one), SendOutcome::Sent);
+            let read = queue.async_io(tokio::io::Interest::READABLE, |queue| queue.try_read(&mut buffer));
+            let len = tokio::time::timeout(Duration::from_secs(5), read).await.unwrap().unwrap();
+            assert!(buffer[..len].ends_with(&payload));
+        }
+    });
+}
+
+#[test]
 fn super_packets_come_whole() {
     in_namespace(|| {
         let got = batch_comes_out_as(TunOffloads::ALL);
@@ -183,6 +208,17 @@ fn a_missing_privilege_is_named() {
         rustix::thread::set_capabilities(None, sets).unwrap();
         let error = Tun::open(&spec("vpt0")).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+    });
+}
+
+#[test]
+fn a_missing_driver_is_named() {
+    in_namespace(|| {
+        run("mount", &["-t", "tmpfs", "none", "/dev/net"]);
+        let error = Tun::open(&spec("vpt0")).map(|_| ()).unwrap_err();
+        assert!(matches!(error, TunError::NoDriver), "{error}");
+        assert!(error.to_string().contains("modprobe tun"), "{error}");
+        assert!(!Path::new(TUN_CHARACTER_DEVICE).exists(), "nothing was made up");
     });
 }
 
