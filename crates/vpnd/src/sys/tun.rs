@@ -13,6 +13,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::ioctl::{self, opcode};
+use tokio::io::unix::AsyncFd;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 /// Length of the virtio-net header before each packet read from or written to a queue (virtio 1.2, 5.1.6.1,
@@ -223,6 +224,19 @@ impl TunQueue {
     /// packet (a reason to stop sending super-packets); `EIO` while the link is down.
     pub fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         Ok(rustix::io::retry_on_intr(|| rustix::io::writev(&self.device, parts))?)
+    }
+
+    /// Registers the queue with the current tokio runtime, which then says when it is readable.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
+        // SAFETY: the queue owns its open descriptor, always names the same one, and nothing here closes or
+        // replaces it before the queue is dropped.
+        Ok(unsafe { AsyncFd::register(self) }?)
     }
 
     /// Makes the queue non-blocking and fixes size and byte order of its packet headers.

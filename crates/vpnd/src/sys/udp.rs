@@ -17,6 +17,7 @@ use quinn_udp::UdpSocketState;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::unix::AsyncFd;
 
 pub use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit};
 
@@ -214,6 +215,19 @@ impl ShardSocket {
         let (socket, address) = open_preferring_v6(address)?;
         bind(&socket, address)?;
         Self::new(socket, address, options)
+    }
+
+    /// Registers the socket with the current tokio runtime, which then says when it is readable or writable.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
+        // SAFETY: the socket owns its open descriptor, always names the same one, and nothing here closes or
+        // replaces it before the socket is dropped.
+        Ok(unsafe { AsyncFd::register(self) }?)
     }
 
     fn new(socket: Socket, address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {

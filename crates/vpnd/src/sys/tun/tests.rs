@@ -123,16 +123,17 @@ fn a_queue_wakes_its_shard() {
     in_namespace_async(async || {
         let tun = Tun::open(&TunSpec { queues: 1, ..spec("vpt0") }).unwrap();
         up(&tun);
-        let queue = movable(tokio::io::unix::AsyncFd::new(tun.into_queues().remove(0)).unwrap());
+        let queue = movable(tun.into_queues().remove(0).into_async().unwrap());
         let mut buffer = vec![0; MAX_READ_LEN];
-        let socket =
-            movable(ShardSocket::bind("10.9.0.1:0".parse().unwrap(), &SocketOptions::default()).unwrap());
+        let socket = ShardSocket::bind("10.9.0.1:0".parse().unwrap(), &SocketOptions::default()).unwrap();
+        let socket = movable(socket.into_async().unwrap());
         for n in 0..3 {
             let payload = [n; 10];
             let destination = "10.9.0.2:4444".parse().unwrap();
             let one =
                 Transmit { destination, ecn: None, contents: &payload, segment_size: None, src_ip: None };
-            assert_eq!(socket.try_send(&one), SendOutcome::Sent);
+            let _ = socket.writable().await.unwrap();
+            assert_eq!(socket.get_ref().try_send(&one), SendOutcome::Sent);
             let read = queue.async_io(tokio::io::Interest::READABLE, |queue| queue.try_read(&mut buffer));
             let len = tokio::time::timeout(Duration::from_secs(5), read).await.unwrap().unwrap();
             assert!(buffer[..len].ends_with(&payload));
