@@ -4,9 +4,12 @@
 //! `vpnd-crypto`, the ciphers. Nothing points back from those crates to this one.
 #![deny(unsafe_code)]
 
+pub mod auth;
 pub mod cli;
 pub mod config;
 pub mod journal;
+pub mod lease;
 pub mod profile;
 pub mod secret_file;
+pub mod store;
 pub mod sys;

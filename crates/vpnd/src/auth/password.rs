@@ -1,0 +1,148 @@
+//! Passwords: argon2id hashes (RFC 9106) in the PHC string format, and making new ones.
+//!
+//! Invariants: a password is erased from memory when it is dropped and never printed; a hash carries its parameters, so
+//! they can be raised later. The parameters follow the OWASP password storage cheat sheet.
+
+use std::fmt;
+
+use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _};
+use argon2::{Algorithm, Argon2, Params, Version};
+use zeroize::Zeroizing;
+
+use crate::store::PasswordHash;
+
+/// Memory of one hash, KiB.
+const MEMORY_KIB: u32 = 19 * 1024;
+/// Passes over that memory.
+const PASSES: u32 = 2;
+/// Threads of one hash.
+const LANES: u32 = 1;
+/// The longest password, in bytes (PROTOCOL §3.2).
+pub const MAX_PASSWORD_BYTES: usize = 1024;
+/// The shortest password that a person may choose, in characters (NIST SP 800-63B).
+pub const MIN_PASSWORD_CHARS: usize = 8;
+
+/// Characters of generated passwords: none that look alike.
+const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+
+/// A password or another short secret that a person types. Never printed.
+#[derive(Clone)]
+pub struct Password(Zeroizing<String>);
+
+impl Password {
+    /// Wraps what was typed.
+    pub fn new(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+
+    /// A random password of 100 bits, in groups of five characters.
+    pub fn generate() -> Self {
+        let letters: Vec<char> = rand::random::<[u8; 20]>()
+            .iter()
+            .map(|byte| char::from(ALPHABET[usize::from(byte % 32)]))
+            .collect();
+        let groups: Vec<String> = letters.chunks(5).map(|group| group.iter().collect()).collect();
+        Self::new(groups.join("-"))
+    }
+
+    /// The text.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(<secret>)")
+    }
+}
+
+/// Makes and checks hashes.
+#[derive(Clone, Debug)]
+pub struct Hasher {
+    params: Params,
+}
+
+impl Default for Hasher {
+    /// The parameters for real users: 19 MiB, 2 passes.
+    fn default() -> Self {
+        Self::with_cost(MEMORY_KIB, PASSES)
+    }
+}
+
+impl Hasher {
+    /// Other parameters, such as small ones for tests. `memory_kib` is at least 8.
+    pub fn with_cost(memory_kib: u32, passes: u32) -> Self {
+        let params = Params::new(memory_kib.max(8), passes.max(1), LANES, None);
+        Self { params: params.expect("memory is at least 8 KiB for each lane and there is a pass") }
+    }
+
+    /// Hashes a password with a fresh salt.
+    pub fn hash(&self, password: &Password) -> PasswordHash {
+        let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, self.params.clone());
+        let hash = argon2.hash_password(password.expose().as_bytes());
+        PasswordHash::new(hash.expect("the parameters are valid and the system has randomness").to_string())
+    }
+
+    /// Whether `hash` is of `password`. Takes the time of the parameters in the hash.
+    pub fn verify(&self, password: &Password, hash: &PasswordHash) -> bool {
+        // A longer password can't have been set, and hashing it would cost whatever the sender likes.
+        let bytes = password.expose().as_bytes();
+        let bounded = &bytes[..bytes.len().min(MAX_PASSWORD_BYTES)];
+        let right = argon2::PasswordHash::new(hash.expose())
+            .is_ok_and(|parsed| Argon2::default().verify_password(bounded, &parsed).is_ok());
+        right & (bytes.len() <= MAX_PASSWORD_BYTES)
+    }
+
+    /// Whether `hash` was made with other parameters than today's.
+    pub fn is_outdated(&self, hash: &PasswordHash) -> bool {
+        let found =
+            argon2::PasswordHash::new(hash.expose()).ok().and_then(|hash| Params::try_from(&hash).ok());
+        found.is_none_or(|found| {
+            let cost = |params: &Params| (params.m_cost(), params.t_cost(), params.p_cost());
+            cost(&found) != cost(&self.params)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_of_its_password_alone() {
+        let hasher = Hasher::default();
+        let hash = hasher.hash(&Password::new("correct horse".to_owned()));
+        assert!(hash.expose().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "the parameters of the docs");
+        assert!(hasher.verify(&Password::new("correct horse".to_owned()), &hash));
+        for wrong in ["", "correct hors", "correct horsf", "correct horse "] {
+            assert!(!hasher.verify(&Password::new(wrong.to_owned()), &hash), "{wrong:?}");
+        }
+        assert!(!hasher.verify(&Password::new("x".to_owned()), &PasswordHash::new("garbage".to_owned())));
+    }
+
+    #[test]
+    fn a_password_that_is_too_long_is_wrong() {
+        let hasher = Hasher::with_cost(8, 1);
+        let hash = hasher.hash(&Password::new("x".repeat(MAX_PASSWORD_BYTES)));
+        assert!(hasher.verify(&Password::new("x".repeat(MAX_PASSWORD_BYTES)), &hash));
+        assert!(!hasher.verify(&Password::new("x".repeat(MAX_PASSWORD_BYTES + 1)), &hash));
+    }
+
+    #[test]
+    fn other_parameters_make_a_hash_outdated() {
+        let (weak, strong) = (Hasher::with_cost(8, 1), Hasher::with_cost(16, 1));
+        let hash = weak.hash(&Password::new("secret".to_owned()));
+        assert!(!weak.is_outdated(&hash) && strong.is_outdated(&hash));
+        assert!(strong.verify(&Password::new("secret".to_owned()), &hash), "it still verifies");
+    }
+
+    #[test]
+    fn generated_passwords_are_random_and_typable() {
+        let (a, b) = (Password::generate(), Password::generate());
+        assert_ne!(a.expose(), b.expose());
+        assert_eq!(a.expose().len(), 23);
+        assert!(a.expose().bytes().all(|b| b == b'-' || ALPHABET.contains(&b)));
+        assert!(!format!("{a:?}").contains(a.expose()));
+    }
+}

@@ -1,0 +1,243 @@
+//! Logins: who is let in, who is not, and what each is told.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::store::sqlite::Sqlite;
+use crate::store::{NewUser, TotpSecret};
+
+const NOW_S: u64 = 1_234_567_890;
+/// The code of [`SECRET`] at [`NOW_S`] (RFC 6238 appendix B).
+const CODE: &str = "005924";
+const SECRET: &[u8] = b"12345678901234567890";
+const CERTIFICATE: CertificateHash = [7; 32];
+
+struct Bench {
+    auth: Arc<Authenticator>,
+    store: Arc<Sqlite>,
+    _dir: tempfile::TempDir,
+}
+
+/// `ann` with a password alone, `tom` with codes too, `cat` with a certificate too, `dis` who is disabled.
+fn bench(settings: Settings) -> Bench {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(Sqlite::open_or_create(&dir.path().join("vpnd.db")).unwrap());
+    let hasher = Hasher::with_cost(64, 1);
+    for (name, totp, certificate) in [
+        ("ann", None, None),
+        ("tom", Some(TotpSecret::new(SECRET.to_vec())), None),
+        ("cat", None, Some(CERTIFICATE)),
+        ("dis", None, None),
+    ] {
+        let password = hasher.hash(&Password::new("right".to_owned()));
+        let user = NewUser { name: name.to_owned(), password, totp, groups: vec![], certificate };
+        store.add_user(&user, NOW_S).unwrap();
+    }
+    store.set_enabled("dis", false, NOW_S).unwrap();
+    let auth = Arc::new(Authenticator::new(Arc::clone(&store) as Arc<dyn Store>, hasher, settings));
+    Bench { auth, store, _dir: dir }
+}
+
+fn settings() -> Settings {
+    Settings { workers: 2, queue: 8, require_certificate: false }
+}
+
+fn login(user: &str, password: &str) -> Login {
+    Login {
+        user: user.to_owned(),
+        password: Password::new(password.to_owned()),
+        code: None,
+        certificate: None,
+        source: "192.0.2.1".parse().unwrap(),
+    }
+}
+
+fn with_code(code: &str) -> Login {
+    Login { code: Some(Password::new(code.to_owned())), ..login("tom", "right") }
+}
+
+fn is_granted(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Granted(_))
+}
+
+impl Bench {
+    fn check(&self, login: &Login) -> Outcome {
+        self.auth.check(login, NOW_S)
+    }
+
+    /// The login is refused without a word, and the audit log has the cause.
+    fn refused(&self, login: &Login, cause: Cause) {
+        let outcome = self.check(login);
+        let Outcome::Refused(refused) = outcome else { panic!("{cause:?}: {outcome:?}") };
+        assert_eq!(refused, Refused { retry_after_s: None }, "{cause:?} looks like any other");
+        let entry = self.store.audit_log(1).unwrap().remove(0);
+        assert_eq!((entry.event.as_str(), entry.detail.as_str()), ("login-refused", cause.name()));
+    }
+}
+
+#[test]
+fn the_right_password_lets_in_and_is_on_record() {
+    let bench = bench(settings());
+    let Outcome::Granted(user) = bench.check(&login("ann", "right")) else { panic!("refused") };
+    assert_eq!(user.name, "ann");
+    let entry = bench.store.audit_log(1).unwrap().remove(0);
+    assert_eq!(
+        (entry.event.as_str(), entry.user.as_str(), entry.source.as_str()),
+        ("login", "ann", "192.0.2.1")
+    );
+}
+
+#[test]
+fn every_refusal_looks_the_same_to_the_client() {
+    let bench = bench(settings());
+    bench.refused(&login("ann", "wrong"), Cause::WrongPassword);
+    bench.refused(&login("nobody", "right"), Cause::UnknownUser);
+    bench.refused(&login("dis", "right"), Cause::Disabled);
+    bench.refused(&login("cat", "right"), Cause::NoCertificate);
+    bench.refused(&Login { certificate: Some([8; 32]), ..login("cat", "right") }, Cause::ForeignCertificate);
+    bench.refused(&with_code("000000"), Cause::WrongCode);
+    bench.refused(
+        &Login { code: Some(Password::new(CODE.to_owned())), ..login("tom", "wrong") },
+        Cause::WrongPassword,
+    );
+    assert!(is_granted(&bench.check(&Login { certificate: Some(CERTIFICATE), ..login("cat", "right") })));
+}
+
+#[test]
+fn a_code_is_asked_for_after_the_password_and_good_once() {
+    let bench = bench(settings());
+    bench.refused(&login("tom", "wrong"), Cause::WrongPassword);
+    assert!(matches!(bench.check(&login("tom", "right")), Outcome::CodeWanted));
+    assert!(is_granted(&bench.check(&with_code(CODE))));
+    bench.refused(&with_code(CODE), Cause::ReplayedCode);
+}
+
+#[test]
+fn a_code_spent_on_a_wrong_password_stays_good() {
+    let bench = bench(settings());
+    let wrong = Login { code: Some(Password::new(CODE.to_owned())), ..login("tom", "wrong") };
+    bench.refused(&wrong, Cause::WrongPassword);
+    assert!(is_granted(&bench.check(&with_code(CODE))));
+}
+
+#[test]
+fn everyone_needs_a_certificate_if_the_gateway_says_so() {
+    let bench = bench(Settings { require_certificate: true, ..settings() });
+    bench.refused(&login("ann", "right"), Cause::NoCertificate);
+    bench.refused(
+        &Login { certificate: Some(CERTIFICATE), ..login("ann", "right") },
+        Cause::ForeignCertificate,
+    );
+    assert!(is_granted(&bench.check(&Login { certificate: Some(CERTIFICATE), ..login("cat", "right") })));
+}
+
+#[test]
+fn guesses_slow_down_but_not_for_the_person_at_home() {
+    let bench = bench(settings());
+    assert!(is_granted(&bench.check(&login("ann", "right"))), "from now on this place is known");
+    let from = |i: u32, password: &str| Login {
+        source: std::net::Ipv4Addr::from(0x0A00_0000 + i).into(),
+        ..login("ann", password)
+    };
+    for i in 0..60 {
+        bench.check(&from(i, "wrong"));
+    }
+    let Outcome::Refused(refused) = bench.check(&from(99, "right")) else { panic!("not slowed down") };
+    assert!(refused.retry_after_s.is_some());
+    assert!(is_granted(&bench.check(&login("ann", "right"))), "not locked out");
+}
+
+#[test]
+fn guessing_at_an_unknown_user_slows_down_alike() {
+    let bench = bench(settings());
+    let waits = |user: &str| -> Vec<Option<u64>> {
+        let guess = |_| match bench.check(&login(user, "wrong")) {
+            Outcome::Refused(refused) => refused.retry_after_s,
+            other => panic!("{other:?}"),
+        };
+        (0..8).map(guess).collect()
+    };
+    let (unknown, known) = (waits("nobody"), waits("ann"));
+    assert_eq!(unknown, known);
+    assert!(known[7].is_some());
+}
+
+/// With the real cost of a hash, an unknown user must take about as long as a known one. Without the stand-in hash
+/// the first takes a hundredth of the second.
+#[test]
+fn an_unknown_user_costs_as_much_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(Sqlite::open_or_create(&dir.path().join("vpnd.db")).unwrap());
+    let hasher = Hasher::default();
+    let password = hasher.hash(&Password::new("right".to_owned()));
+    let ann = NewUser { name: "ann".to_owned(), password, totp: None, groups: vec![], certificate: None };
+    store.add_user(&ann, NOW_S).unwrap();
+    let auth = Authenticator::new(store, hasher, settings());
+    let best = |user: &str| -> Duration {
+        let time = |_| {
+            let start = Instant::now();
+            auth.check(&login(user, "wrong"), NOW_S);
+            start.elapsed()
+        };
+        (0..4).map(time).min().unwrap()
+    };
+    let (known, unknown) = (best("ann"), best("nobody"));
+    assert!(unknown * 3 > known && known * 3 > unknown, "known {known:?}, unknown {unknown:?}");
+}
+
+#[test]
+fn a_weak_hash_is_replaced_at_the_next_login() {
+    let bench = bench(settings());
+    let old = bench.store.user("ann").unwrap().unwrap();
+    let store = Arc::clone(&bench.store) as Arc<dyn Store>;
+    let stronger = Authenticator::new(store, Hasher::with_cost(128, 1), settings());
+    stronger.check(&login("ann", "wrong"), NOW_S);
+    assert_eq!(bench.store.user("ann").unwrap().unwrap().password, old.password, "not by a wrong one");
+    assert!(is_granted(&stronger.check(&login("ann", "right"), NOW_S)));
+    let new = bench.store.user("ann").unwrap().unwrap();
+    assert!(new.password != old.password && new.generation == old.generation, "and it is no revocation");
+    assert!(is_granted(&stronger.check(&login("ann", "right"), NOW_S)));
+}
+
+#[tokio::test]
+async fn more_logins_than_may_wait_are_refused_at_once() {
+    let bench = bench(Settings { workers: 1, queue: 1, require_certificate: false });
+    let logins = (0..6).map(|_| {
+        let auth = Arc::clone(&bench.auth);
+        tokio::spawn(async move { auth.authenticate(login("ann", "right"), NOW_S).await })
+    });
+    let logins: Vec<_> = logins.collect();
+    let (mut granted, mut refused) = (0, 0);
+    for login in logins {
+        match login.await.unwrap() {
+            Outcome::Granted(_) => granted += 1,
+            Outcome::Refused(Refused { retry_after_s: Some(1) }) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((granted, refused), (2, 4));
+    assert!(is_granted(&bench.auth.authenticate(login("ann", "right"), NOW_S).await), "there is room again");
+}
+
+#[test]
+fn nobody_is_let_in_if_it_cannot_be_recorded() {
+    let bench = bench(settings());
+    let path = bench._dir.path().join("vpnd.db");
+    rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE audit").unwrap();
+    assert!(!is_granted(&bench.check(&login("ann", "right"))));
+    rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE memberships").unwrap();
+    assert!(!is_granted(&bench.check(&login("ann", "right"))));
+}
+
+#[test]
+fn a_login_shows_no_secret_in_debug() {
+    let shown =
+        format!("{:?}", Login { code: Some(Password::new("424242".to_owned())), ..login("ann", "hunter2") });
+    assert!(!shown.contains("hunter2") && !shown.contains("424242"), "{shown}");
+}
+
+#[test]
+fn names_from_outside_are_made_safe_for_logs() {
+    assert_eq!(printable("an\nn\u{1b}[2J"), "an?n?[2J");
+    assert_eq!(printable(&"x".repeat(1000)).len(), 64);
+}

@@ -1,0 +1,150 @@
+//! Leases against the real store, in order of events; time is a number.
+
+use proptest::prelude::*;
+use vpnd_proto::session::DeviceId;
+
+use super::*;
+use crate::store::UserId;
+use crate::store::sqlite::Sqlite;
+
+struct Bench {
+    store: Sqlite,
+    pools: Pools,
+    _dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(v4: &str, v6: Option<&str>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Sqlite::open_or_create(&dir.path().join("vpnd.db")).unwrap();
+        let tunnel = Tunnel {
+            name: "vpnd0".to_owned(),
+            mtu: 1420,
+            pool_v4: Some(v4.parse().unwrap()),
+            pool_v6: v6.map(|net| net.parse().unwrap()),
+        };
+        Self { store, pools: Pools::new(&tunnel), _dir: dir }
+    }
+
+    fn acquire(&self, owner: LeaseOwner, session: u8, now_s: u64) -> Result<Addresses, LeaseError> {
+        self.pools.acquire(&self.store, owner, SessionId([session; 16]), now_s, now_s + 100)
+    }
+}
+
+fn owner(user: u8, device: u8) -> LeaseOwner {
+    LeaseOwner { user: UserId([user; 16]), device: DeviceId([device; 16]) }
+}
+
+#[test]
+fn a_returning_device_gets_its_addresses_again() {
+    let bench = Bench::new("10.86.0.0/16", Some("fd00:1::/64"));
+    let first = bench.acquire(owner(1, 1), 1, 1000).unwrap();
+    assert!(first.v4.is_some() && first.v6.is_some());
+    bench.store.end_session(SessionId([1; 16]), 1010).unwrap();
+    for session in 10..40 {
+        bench.acquire(owner(session, 1), session, 2000).unwrap();
+    }
+    assert_eq!(bench.acquire(owner(1, 1), 2, 5_000_000).unwrap(), first);
+}
+
+#[test]
+fn two_devices_of_a_user_get_different_addresses() {
+    let bench = Bench::new("10.86.0.0/29", Some("fd00:1::/64"));
+    let (a, b) = (bench.acquire(owner(1, 1), 1, 1000).unwrap(), bench.acquire(owner(1, 2), 2, 1000).unwrap());
+    assert!(a.v4 != b.v4 && a.v6 != b.v6, "{a:?} {b:?}");
+}
+
+#[test]
+fn a_full_pool_is_an_error_until_a_lease_ends_and_the_oldest_goes_first() {
+    let bench = Bench::new("10.86.0.0/29", None);
+    let leased: Vec<_> =
+        (0..5).map(|i| bench.acquire(owner(i, 0), i, 1000 + u64::from(i)).unwrap()).collect();
+    let reserved = [0, 1, 7].map(|host| Some(Ipv4Addr::new(10, 86, 0, host)));
+    assert!(leased.iter().all(|addresses| !reserved.contains(&addresses.v4)), "{leased:?}");
+    let error = bench.acquire(owner(9, 0), 9, 1050).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "all 5 addresses of the pool 10.86.0.0/29 are in use; make the pool larger or sessions shorter"
+    );
+    // The leases of owners 0 and 1 have ended by now; 0's ended first.
+    assert_eq!(bench.acquire(owner(9, 0), 9, 1101).unwrap(), leased[0]);
+    assert_eq!(bench.acquire(owner(8, 0), 8, 1101).unwrap(), leased[1]);
+    assert!(bench.acquire(owner(7, 0), 7, 1101).is_err());
+}
+
+#[test]
+fn no_address_stays_behind_if_one_family_is_used_up() {
+    let bench = Bench::new("10.86.0.0/29", Some("fd00:1::/125"));
+    for i in 0..5 {
+        bench.acquire(owner(i, 0), i, 1000).unwrap();
+    }
+    assert!(bench.acquire(owner(9, 0), 9, 1000).is_err());
+    let bench = Bench::new("10.86.0.0/16", Some("fd00:1::/125"));
+    for i in 0..6 {
+        bench.acquire(owner(i, 0), i, 1000).unwrap();
+    }
+    assert!(bench.acquire(owner(9, 0), 9, 1000).is_err());
+    let live =
+        bench.store.leases(Family::V4).unwrap().into_iter().filter(|lease| lease.is_live(1000)).count();
+    assert_eq!(live, 6);
+}
+
+#[test]
+fn a_pool_that_changed_gives_a_new_address() {
+    let mut bench = Bench::new("10.86.0.0/24", None);
+    let before = bench.acquire(owner(1, 1), 1, 1000).unwrap();
+    bench.pools = Pools { v4: Some(Pool::v4("10.99.0.0/24".parse().unwrap())), v6: None };
+    let after = bench.acquire(owner(1, 1), 2, 1001).unwrap();
+    assert_ne!(before, after);
+    assert_eq!(after.v4.unwrap().octets()[1], 99);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Login { user: u8, device: u8 },
+    End { which: usize },
+    Wait { seconds: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..6u8, 0..3u8).prop_map(|(user, device)| Step::Login { user, device }),
+        2 => any::<usize>().prop_map(|which| Step::End { which }),
+        1 => (1..80u64).prop_map(|seconds| Step::Wait { seconds }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// The model: who holds which address until when. A live address is only ever given to its own owner.
+    #[test]
+    fn no_two_live_leases_stand_on_one_address(steps in proptest::collection::vec(step(), 1..60)) {
+        let bench = Bench::new("10.86.0.0/28", None);
+        let mut held: Vec<(LeaseOwner, u8, Ipv4Addr, u64)> = Vec::new();
+        let (mut now_s, mut session) = (1000, 0u8);
+        for step in steps {
+            match step {
+                Step::Wait { seconds } => now_s += seconds,
+                Step::End { which } if !held.is_empty() => {
+                    let (_, session, _, _) = held.swap_remove(which % held.len());
+                    bench.store.end_session(SessionId([session; 16]), now_s).unwrap();
+                }
+                Step::End { .. } => {}
+                Step::Login { user, device } => {
+                    session += 1;
+                    let who = owner(user, device);
+                    held.retain(|(other, _, _, until)| *until > now_s && *other != who);
+                    match bench.acquire(who, session, now_s) {
+                        Ok(addresses) => {
+                            let address = addresses.v4.unwrap();
+                            prop_assert!(held.iter().all(|(_, _, taken, _)| *taken != address));
+                            held.push((who, session, address, now_s + 100));
+                        }
+                        Err(error) => prop_assert_eq!(held.len(), 13, "{}", error),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! What a gateway must remember: users, sessions with their attach tokens, address leases, revocations, the audit log.
+//!
+//! Invariants: what a method has acknowledged survives a crash of the process and of the machine; an error means
+//! that nothing was changed. Nothing assumes that this gateway is the only one: names are random, leases and
+//! sessions have deadlines, a revocation is an event with a number that only grows. Of tokens only hashes are
+//! kept. This module must not know of connections, keys of traffic or the configuration.
+//!
+//! Methods block on storage; call them from threads that may wait. Times are seconds since 1970 (`…_s`), passed in.
+
+pub mod sqlite;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use vpnd_proto::attach::Tokens;
+use vpnd_proto::session::{DeviceId, SessionId};
+use zeroize::Zeroizing;
+
+/// The name of a user that never changes: random, so that gateways need not agree on it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserId(pub [u8; 16]);
+
+impl fmt::Debug for UserId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A password hash in the PHC string format. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PasswordHash(Zeroizing<String>);
+
+impl PasswordHash {
+    /// Wraps a PHC string.
+    pub fn new(phc: String) -> Self {
+        Self(Zeroizing::new(phc))
+    }
+
+    /// The PHC string.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PasswordHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PasswordHash(<secret>)")
+    }
+}
+
+/// The secret that one-time codes are made from (RFC 6238). Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TotpSecret(Zeroizing<Vec<u8>>);
+
+impl TotpSecret {
+    /// Wraps the bytes.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// The bytes.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for TotpSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TotpSecret(<secret>)")
+    }
+}
+
+/// SHA-256 of a client certificate's DER.
+pub type CertificateHash = [u8; 32];
+
+/// A user to add.
+#[derive(Clone, Debug)]
+pub struct NewUser {
+    /// The login name; see [`crate::profile::is_user_name`].
+    pub name: String,
+    /// The hash of the password.
+    pub password: PasswordHash,
+    /// The secret of one-time codes, if the user must show them.
+    pub totp: Option<TotpSecret>,
+    /// Groups, for policy.
+    pub groups: Vec<String>,
+    /// The client certificate that the user must show, if any.
+    pub certificate: Option<CertificateHash>,
+}
+
+/// A user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The name that never changes.
+    pub id: UserId,
+    /// The login name.
+    pub name: String,
+    /// The hash of the password.
+    pub password: PasswordHash,
+    /// Whether the user may log in.
+    pub enabled: bool,
+    /// Grows with every revocation of this user; what was allowed under an older one is void.
+    pub generation: u64,
+    /// The secret of one-time codes, if the user must show them.
+    pub totp: Option<TotpSecret>,
+    /// Groups, sorted.
+    pub groups: Vec<String>,
+    /// Client certificates of which the user must show one; empty if none is asked for.
+    pub certificates: Vec<CertificateHash>,
+    /// When the user was added.
+    pub created_s: u64,
+}
+
+/// A session, as a restarted gateway needs it to let its client attach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRecord {
+    /// The session.
+    pub id: SessionId,
+    /// Whose it is.
+    pub user: UserId,
+    /// On which device.
+    pub device: DeviceId,
+    /// Hashes of the attach tokens that are good now.
+    pub tokens: Tokens,
+    /// When the user logged in.
+    pub started_s: u64,
+    /// When the user must log in again.
+    pub expires_s: u64,
+}
+
+/// One inner address, held until a deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The inner address.
+    pub address: IpAddr,
+    /// Whose it is.
+    pub owner: LeaseOwner,
+    /// The session that uses it.
+    pub session: SessionId,
+    /// The first second at which others may have it.
+    pub until_s: u64,
+}
+
+impl Lease {
+    /// Whether nobody else may have the address yet.
+    pub fn is_live(&self, now_s: u64) -> bool {
+        self.until_s > now_s
+    }
+}
+
+/// Who gets the same address again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseOwner {
+    /// The user.
+    pub user: UserId,
+    /// One of the user's devices.
+    pub device: DeviceId,
+}
+
+/// Which kind of address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// Something that ends sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revocation {
+    /// Its number; a later one is greater.
+    pub seq: u64,
+    /// Whose sessions end.
+    pub user: UserId,
+    /// The user's login name then.
+    pub name: String,
+    /// Why.
+    pub cause: RevocationCause,
+}
+
+/// Why sessions end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RevocationCause {
+    /// The user was disabled.
+    Disabled,
+    /// The user was removed.
+    Removed,
+    /// The user has a new password.
+    Password,
+}
+
+/// One line of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// When.
+    pub at_s: u64,
+    /// What, as in `login` or `login-refused`.
+    pub event: String,
+    /// The user's name as given; it may be unknown.
+    pub user: String,
+    /// From where; empty for the command line.
+    pub source: String,
+    /// Details for the administrator.
+    pub detail: String,
+}
+
+/// The longest audit log, in entries; older ones make room.
+pub const MAX_AUDIT_ENTRIES: u64 = 100_000;
+/// How many sources are remembered for a user.
+pub const MAX_SOURCES_PER_USER: u64 = 32;
+
+/// Why the store did not do what was asked. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no store yet.
+    #[error("there is no user store at {}; make it with 'vpnd init' or the first 'vpnd user add'", path.display())]
+    Missing {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The file is damaged.
+    #[error(
+        "the user store {} is damaged ({detail}); nothing was changed and nothing is let in. Keep that file and its \
+         -wal file for rescue, put the newest backup in its place (vpnd keeps {}), then disable again whom you \
+         disabled since",
+        path.display(),
+        backup.display()
+    )]
+    Corrupted {
+        /// The file.
+        path: PathBuf,
+        /// The backup beside it.
+        backup: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The file was written by a newer version.
+    #[error(
+        "the user store {} has format {found}, this vpnd knows up to {known}; install the newer vpnd that wrote it",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest known format.
+        known: u32,
+    },
+    /// There is no space left.
+    #[error("the disk with {} is full; the change was not made. Free some space and try again", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another process held the store for too long.
+    #[error("the user store {} is in use by another process; try again", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Anything else that the database or the system reports.
+    #[error("the user store {} failed: {detail}", path.display())]
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        detail: String,
+    },
+    /// There is such a user.
+    #[error("there is a user '{name}' already; choose another name, or use 'vpnd user passwd {name}'")]
+    UserExists {
+        /// The name.
+        name: String,
+    },
+    /// There is no such user.
+    #[error("there is no user '{name}'; 'vpnd user list' shows all")]
+    NoSuchUser {
+        /// The name.
+        name: String,
+    },
+}
+
+/// Where a gateway keeps its state. The embedded implementation is [`sqlite::Sqlite`]; a fleet would share another.
+pub trait Store: Send + Sync {
+    /// Adds a user.
+    fn add_user(&self, user: &NewUser, now_s: u64) -> Result<UserId, StoreError>;
+    /// The user with this login name.
+    fn user(&self, name: &str) -> Result<Option<User>, StoreError>;
+    /// The user with this id.
+    fn user_by_id(&self, id: UserId) -> Result<Option<User>, StoreError>;
+    /// All users, by name.
+    fn users(&self) -> Result<Vec<User>, StoreError>;
+    /// Lets a user in or not. Disabling is a revocation.
+    fn set_enabled(&self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError>;
+    /// Gives a user another password, which is a revocation.
+    fn set_password(&self, name: &str, password: &PasswordHash, now_s: u64) -> Result<(), StoreError>;
+    /// Replaces the hash of an unchanged password, if it is still `old`.
+    fn rehash(&self, id: UserId, old: &PasswordHash, new: &PasswordHash) -> Result<(), StoreError>;
+    /// Removes a user, which is a revocation.
+    fn remove_user(&self, name: &str, now_s: u64) -> Result<(), StoreError>;
+    /// Marks a step of one-time codes as used: `true` once for each step, and never for one before it.
+    fn use_totp_step(&self, id: UserId, step: u64) -> Result<bool, StoreError>;
+    /// Whether the user has logged in from `source` since `since_s`.
+    fn knows_source(&self, id: UserId, source: &str, since_s: u64) -> Result<bool, StoreError>;
+    /// Remembers that the user logged in from `source`.
+    fn remember_source(&self, id: UserId, source: &str, now_s: u64) -> Result<(), StoreError>;
+
+    /// Keeps a new session: `false`, and nothing is kept, unless the user is enabled and still has this `generation`.
+    fn add_session(&self, session: &SessionRecord, generation: u64) -> Result<bool, StoreError>;
+    /// A session that has not expired and whose user is enabled.
+    fn session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError>;
+    /// Replaces the token hashes of a session: `false` if it is gone.
+    fn set_tokens(&self, id: SessionId, tokens: &Tokens) -> Result<bool, StoreError>;
+    /// Forgets a session and lets its leases go.
+    fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError>;
+
+    /// The lease that this owner has or had last.
+    fn lease_of(&self, owner: LeaseOwner, family: Family) -> Result<Option<Lease>, StoreError>;
+    /// Takes an address in one step: `false` if a live lease of another owner is on it. The owner's other
+    /// addresses of that family are let go.
+    fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError>;
+    /// All leases of a family, ended ones too, by address.
+    fn leases(&self, family: Family) -> Result<Vec<Lease>, StoreError>;
+    /// Moves the deadline of a session's leases.
+    fn renew(&self, session: SessionId, until_s: u64) -> Result<(), StoreError>;
+
+    /// The number of the last revocation, 0 before the first.
+    fn last_revocation(&self) -> Result<u64, StoreError>;
+    /// The revocations after number `seq`, oldest first.
+    fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError>;
+
+    /// Adds a line to the audit log.
+    fn audit(&self, entry: &AuditEntry) -> Result<(), StoreError>;
+    /// The newest lines of the audit log, newest first.
+    fn audit_log(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError>;
+}

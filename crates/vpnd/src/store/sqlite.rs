@@ -1,0 +1,290 @@
+//! The embedded store: one SQLite file.
+//!
+//! Invariants: write-ahead log with `synchronous = FULL`, so a commit is on the disk before it is acknowledged; every
+//! change is one immediate transaction, so that several processes can work on the file; the file is checked before
+//! it is used and is readable by its owner alone. This module must not know what users may do.
+
+mod events;
+mod sessions;
+mod users;
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+use vpnd_proto::attach::Tokens;
+use vpnd_proto::session::SessionId;
+
+use super::{
+    AuditEntry, Family, Lease, LeaseOwner, NewUser, PasswordHash, Revocation, SessionRecord, Store,
+    StoreError, User, UserId,
+};
+
+/// How long a change waits for another process, before it fails as [`StoreError::Busy`].
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The steps from each format to the next; `user_version` counts those that were taken.
+const MIGRATIONS: [&str; 1] = [include_str!("sqlite/schema_1.sql")];
+
+/// The embedded store.
+#[derive(Debug)]
+pub struct Sqlite {
+    connection: Mutex<Connection>,
+    path: PathBuf,
+}
+
+impl Sqlite {
+    /// Opens the store at `path`, which must exist, and checks it.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        if !path.exists() {
+            return Err(StoreError::Missing { path: path.to_owned() });
+        }
+        Self::connect(path)
+    }
+
+    /// Opens the store at `path`, or makes it, with its directory, if it is not there.
+    pub fn open_or_create(path: &Path) -> Result<Self, StoreError> {
+        let failed =
+            |error: std::io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
+        if !path.exists() {
+            let directory = crate::secret_file::parent(path);
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+            // SQLite gives its other files the permissions of this one.
+            let created = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+            created.map_err(failed)?;
+        }
+        Self::connect(path)
+    }
+
+    fn connect(path: &Path) -> Result<Self, StoreError> {
+        let explain = |error| explain(path, error);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(path, flags).map_err(explain)?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(explain)?;
+        check(path, &connection)?;
+        prepare(&connection).map_err(explain)?;
+        migrate(&mut connection).map_err(explain)?;
+        Ok(Self { connection: Mutex::new(connection), path: path.to_owned() })
+    }
+
+    /// Writes a copy of the store beside it, in one step: what [`StoreError::Corrupted`] tells people to use.
+    pub fn back_up(&self) -> Result<(), StoreError> {
+        let failed =
+            |error: std::io::Error| StoreError::Failed { path: self.path.clone(), detail: error.to_string() };
+        let target = backup_path(&self.path);
+        let temporary = target.with_extension("backup.new");
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(failed)?;
+        self.read(|connection| {
+            connection.backup("main", &temporary, None::<fn(rusqlite::backup::Progress)>)
+        })?;
+        file.sync_all().and_then(|()| fs::rename(&temporary, &target)).map_err(failed)
+    }
+
+    /// Runs a query.
+    fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        // A panic elsewhere can't leave half a change behind: the transaction was rolled back when it unwound.
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        query(&connection).map_err(|error| explain(&self.path, error))
+    }
+
+    /// Runs a change and commits it, or changes nothing.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let explain = |error| explain(&self.path, error);
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(explain)?;
+        let value = change(&transaction).map_err(explain)??;
+        transaction.commit().map_err(explain)?;
+        Ok(value)
+    }
+}
+
+/// Where [`Sqlite::back_up`] puts the copy.
+fn backup_path(path: &Path) -> PathBuf {
+    path.with_extension("db.backup")
+}
+
+fn corrupted(path: &Path, detail: String) -> StoreError {
+    StoreError::Corrupted { path: path.to_owned(), backup: backup_path(path), detail }
+}
+
+/// Refuses a file that is damaged, newer or foreign, before anything is written to it.
+fn check(path: &Path, connection: &Connection) -> Result<(), StoreError> {
+    let explain = |error| explain(path, error);
+    let verdict: String =
+        connection.query_row("PRAGMA integrity_check(1)", (), |row| row.get(0)).map_err(explain)?;
+    if verdict != "ok" {
+        return Err(corrupted(path, verdict));
+    }
+    let known = MIGRATIONS.len() as u32;
+    let found = format(connection).map_err(explain)?;
+    if found > known {
+        return Err(StoreError::Newer { path: path.to_owned(), found, known });
+    }
+    let count = "SELECT count(*) FROM sqlite_schema";
+    let tables: u32 = connection.query_row(count, (), |row| row.get(0)).map_err(explain)?;
+    // Format and tables are read apart, while another process may be making them: what counts is the format after.
+    if found == 0 && tables > 0 && format(connection).map_err(explain)? == 0 {
+        return Err(corrupted(path, "it is a database, but not one of vpnd".to_owned()));
+    }
+    Ok(())
+}
+
+fn format(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.query_row("PRAGMA user_version", (), |row| row.get(0))
+}
+
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    // Bytes of a deleted hash or secret are overwritten.
+    connection.pragma_update(None, "secure_delete", true)?;
+    connection.pragma_update(None, "journal_size_limit", 16 * 1024 * 1024)
+}
+
+fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
+    if format(connection)? as usize == MIGRATIONS.len() {
+        return Ok(());
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for step in MIGRATIONS.iter().skip(format(&transaction)? as usize) {
+        transaction.execute_batch(step)?;
+    }
+    transaction.pragma_update(None, "user_version", MIGRATIONS.len() as u32)?;
+    transaction.commit()
+}
+
+/// Tells the causes apart that call for different deeds.
+fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
+    let path_buf = path.to_owned();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => corrupted(path, error.to_string()),
+        Some(ErrorCode::DiskFull) => StoreError::Full { path: path_buf },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path: path_buf },
+        _ => StoreError::Failed { path: path_buf, detail: error.to_string() },
+    }
+}
+
+/// A column that does not hold what this program writes there.
+fn unexpected(column: &str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(
+        0,
+        rusqlite::types::Type::Blob,
+        format!("unexpected content of {column}").into(),
+    )
+}
+
+/// A column that holds exactly `N` bytes.
+fn bytes<const N: usize>(row: &rusqlite::Row<'_>, column: &'static str) -> rusqlite::Result<[u8; N]> {
+    row.get_ref(column)?.as_blob()?.try_into().map_err(|_| unexpected(column))
+}
+
+impl Store for Sqlite {
+    fn add_user(&self, user: &NewUser, now_s: u64) -> Result<UserId, StoreError> {
+        self.change(|t| users::add(t, user, now_s))
+    }
+
+    fn user(&self, name: &str) -> Result<Option<User>, StoreError> {
+        self.read(|c| users::by_name(c, name))
+    }
+
+    fn user_by_id(&self, id: UserId) -> Result<Option<User>, StoreError> {
+        self.read(|c| users::by_id(c, id))
+    }
+
+    fn users(&self) -> Result<Vec<User>, StoreError> {
+        self.read(users::all)
+    }
+
+    fn set_enabled(&self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError> {
+        self.change(|t| users::set_enabled(t, name, enabled, now_s))
+    }
+
+    fn set_password(&self, name: &str, password: &PasswordHash, now_s: u64) -> Result<(), StoreError> {
+        self.change(|t| users::set_password(t, name, password, now_s))
+    }
+
+    fn rehash(&self, id: UserId, old: &PasswordHash, new: &PasswordHash) -> Result<(), StoreError> {
+        self.change(|t| users::rehash(t, id, old, new).map(Ok))
+    }
+
+    fn remove_user(&self, name: &str, now_s: u64) -> Result<(), StoreError> {
+        self.change(|t| users::remove(t, name, now_s))
+    }
+
+    fn use_totp_step(&self, id: UserId, step: u64) -> Result<bool, StoreError> {
+        self.change(|t| users::use_totp_step(t, id, step).map(Ok))
+    }
+
+    fn knows_source(&self, id: UserId, source: &str, since_s: u64) -> Result<bool, StoreError> {
+        self.read(|c| users::knows_source(c, id, source, since_s))
+    }
+
+    fn remember_source(&self, id: UserId, source: &str, now_s: u64) -> Result<(), StoreError> {
+        self.change(|t| users::remember_source(t, id, source, now_s).map(Ok))
+    }
+
+    fn add_session(&self, session: &SessionRecord, generation: u64) -> Result<bool, StoreError> {
+        self.change(|t| sessions::add(t, session, generation).map(Ok))
+    }
+
+    fn session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
+        self.read(|c| sessions::by_id(c, id, now_s))
+    }
+
+    fn set_tokens(&self, id: SessionId, tokens: &Tokens) -> Result<bool, StoreError> {
+        self.change(|t| sessions::set_tokens(t, id, tokens).map(Ok))
+    }
+
+    fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError> {
+        self.change(|t| sessions::end(t, id, now_s).map(Ok))
+    }
+
+    fn lease_of(&self, owner: LeaseOwner, family: Family) -> Result<Option<Lease>, StoreError> {
+        self.read(|c| sessions::lease_of(c, owner, family))
+    }
+
+    fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError> {
+        self.change(|t| sessions::claim(t, lease, now_s).map(Ok))
+    }
+
+    fn leases(&self, family: Family) -> Result<Vec<Lease>, StoreError> {
+        self.read(|c| sessions::leases(c, family))
+    }
+
+    fn renew(&self, session: SessionId, until_s: u64) -> Result<(), StoreError> {
+        self.change(|t| sessions::renew(t, session, until_s).map(Ok))
+    }
+
+    fn last_revocation(&self) -> Result<u64, StoreError> {
+        self.read(events::last_revocation)
+    }
+
+    fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError> {
+        self.read(|c| events::revocations_since(c, seq))
+    }
+
+    fn audit(&self, entry: &AuditEntry) -> Result<(), StoreError> {
+        self.change(|t| events::audit(t, entry).map(Ok))
+    }
+
+    fn audit_log(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
+        self.read(|c| events::audit_log(c, limit))
+    }
+}
+
+#[cfg(test)]
+mod tests;

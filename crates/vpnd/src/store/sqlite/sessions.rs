@@ -1,0 +1,122 @@
+//! Sessions with their token hashes, and leases of inner addresses, in SQL.
+
+use std::net::IpAddr;
+
+use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
+use vpnd_proto::attach::{TokenHash, Tokens};
+use vpnd_proto::session::{DeviceId, SessionId};
+
+use super::super::{Family, Lease, LeaseOwner, SessionRecord, UserId};
+use super::{bytes, unexpected};
+
+pub(super) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64) -> rusqlite::Result<bool> {
+    t.execute("DELETE FROM sessions WHERE expires_s <= ?", [session.started_s])?;
+    let sql = "INSERT INTO sessions (id, user_id, device, settled, fresh, started_s, expires_s)
+               SELECT ?1, id, ?3, ?4, ?5, ?6, ?7 FROM users WHERE id = ?2 AND enabled = 1 AND generation = ?8";
+    let added = t.execute(
+        sql,
+        params![
+            session.id.0,
+            session.user.0,
+            session.device.0,
+            session.tokens.settled().as_bytes(),
+            session.tokens.fresh().map(|fresh| *fresh.as_bytes()),
+            session.started_s,
+            session.expires_s,
+            generation,
+        ],
+    )?;
+    Ok(added == 1)
+}
+
+pub(super) fn by_id(c: &Connection, id: SessionId, now_s: u64) -> rusqlite::Result<Option<SessionRecord>> {
+    let sql = "SELECT s.id, s.user_id, s.device, s.settled, s.fresh, s.started_s, s.expires_s
+               FROM sessions s JOIN users u ON u.id = s.user_id
+               WHERE s.id = ? AND s.expires_s > ? AND u.enabled = 1";
+    c.prepare_cached(sql)?.query_row(params![id.0, now_s], session_from_row).optional()
+}
+
+pub(super) fn set_tokens(t: &Transaction<'_>, id: SessionId, tokens: &Tokens) -> rusqlite::Result<bool> {
+    let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
+    let sql = "UPDATE sessions SET settled = ?, fresh = ? WHERE id = ?";
+    Ok(t.execute(sql, params![tokens.settled().as_bytes(), fresh, id.0])? == 1)
+}
+
+pub(super) fn end(t: &Transaction<'_>, id: SessionId, now_s: u64) -> rusqlite::Result<()> {
+    t.execute("DELETE FROM sessions WHERE id = ?", [id.0])?;
+    let sql = "UPDATE leases SET until_s = ?1 WHERE session = ?2 AND until_s > ?1";
+    t.execute(sql, params![now_s, id.0]).map(drop)
+}
+
+pub(super) fn lease_of(c: &Connection, owner: LeaseOwner, family: Family) -> rusqlite::Result<Option<Lease>> {
+    let sql = "SELECT * FROM leases WHERE user_id = ? AND device = ? AND length(address) = ?
+               ORDER BY until_s DESC LIMIT 1";
+    let mut statement = c.prepare_cached(sql)?;
+    statement.query_row(params![owner.user.0, owner.device.0, octets(family)], lease_from_row).optional()
+}
+
+pub(super) fn claim(t: &Transaction<'_>, lease: &Lease, now_s: u64) -> rusqlite::Result<bool> {
+    let address = blob(lease.address);
+    let LeaseOwner { user, device } = lease.owner;
+    let sql = "INSERT INTO leases (address, user_id, device, session, until_s) VALUES (?1, ?2, ?3, ?4, ?5)
+               ON CONFLICT DO UPDATE SET user_id = ?2, device = ?3, session = ?4, until_s = ?5
+               WHERE until_s <= ?6 OR (user_id = ?2 AND device = ?3)";
+    let claimed =
+        t.execute(sql, params![address, user.0, device.0, lease.session.0, lease.until_s, now_s])?;
+    if claimed == 1 {
+        let sql = "DELETE FROM leases WHERE user_id = ?1 AND device = ?2 AND address <> ?3
+                   AND length(address) = length(?3)";
+        t.execute(sql, params![user.0, device.0, address])?;
+    }
+    Ok(claimed == 1)
+}
+
+pub(super) fn leases(c: &Connection, family: Family) -> rusqlite::Result<Vec<Lease>> {
+    let mut statement =
+        c.prepare_cached("SELECT * FROM leases WHERE length(address) = ? ORDER BY address")?;
+    statement.query_map([octets(family)], lease_from_row)?.collect()
+}
+
+pub(super) fn renew(t: &Transaction<'_>, session: SessionId, until_s: u64) -> rusqlite::Result<()> {
+    t.execute("UPDATE leases SET until_s = ? WHERE session = ?", params![until_s, session.0]).map(drop)
+}
+
+fn octets(family: Family) -> u32 {
+    match family {
+        Family::V4 => 4,
+        Family::V6 => 16,
+    }
+}
+
+fn blob(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+fn session_from_row(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
+    let settled = TokenHash::from_bytes(bytes(row, "settled")?);
+    let fresh: Option<Vec<u8>> = row.get("fresh")?;
+    let fresh = fresh.map(|hash| hash.try_into().map_err(|_| unexpected("fresh"))).transpose()?;
+    Ok(SessionRecord {
+        id: SessionId(bytes(row, "id")?),
+        user: UserId(bytes(row, "user_id")?),
+        device: DeviceId(bytes(row, "device")?),
+        tokens: Tokens::restore(settled, fresh.map(TokenHash::from_bytes)),
+        started_s: row.get("started_s")?,
+        expires_s: row.get("expires_s")?,
+    })
+}
+
+fn lease_from_row(row: &Row<'_>) -> rusqlite::Result<Lease> {
+    let raw = row.get_ref("address")?.as_blob()?;
+    let v4 = <[u8; 4]>::try_from(raw).map(IpAddr::from);
+    let address = v4.or_else(|_| <[u8; 16]>::try_from(raw).map(IpAddr::from));
+    Ok(Lease {
+        address: address.map_err(|_| unexpected("address"))?,
+        owner: LeaseOwner { user: UserId(bytes(row, "user_id")?), device: DeviceId(bytes(row, "device")?) },
+        session: SessionId(bytes(row, "session")?),
+        until_s: row.get("until_s")?,
+    })
+}

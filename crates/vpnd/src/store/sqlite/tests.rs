@@ -1,0 +1,320 @@
+//! The embedded store: what it acknowledges stays, what is damaged is refused, what is secret is hidden.
+
+use std::io::{Seek as _, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
+
+use vpnd_proto::attach::TokenHash;
+use vpnd_proto::session::DeviceId;
+
+use super::*;
+use crate::store::{MAX_SOURCES_PER_USER, Revocation, RevocationCause, TotpSecret};
+
+fn new_store() -> (tempfile::TempDir, Sqlite) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Sqlite::open_or_create(&dir.path().join("state/vpnd.db")).unwrap();
+    (dir, store)
+}
+
+fn ann() -> NewUser {
+    NewUser {
+        name: "ann".to_owned(),
+        password: PasswordHash::new("$argon2id$secret-hash".to_owned()),
+        totp: Some(TotpSecret::new(vec![77; 20])),
+        groups: vec!["staff".to_owned(), "admins".to_owned()],
+        certificate: Some([9; 32]),
+    }
+}
+
+fn named(name: &str) -> NewUser {
+    NewUser { name: name.to_owned(), certificate: None, totp: None, ..ann() }
+}
+
+fn add_many(store: &Sqlite, prefix: &str, count: u32) {
+    for i in 0..count {
+        store.add_user(&named(&format!("{prefix}{i}")), 1).unwrap();
+    }
+}
+
+fn session_of(user: UserId, id: u8) -> SessionRecord {
+    SessionRecord {
+        id: SessionId([id; 16]),
+        user,
+        device: DeviceId([id; 16]),
+        tokens: Tokens::restore(TokenHash::from_bytes([1; 32]), Some(TokenHash::from_bytes([2; 32]))),
+        started_s: 1000,
+        expires_s: 2000,
+    }
+}
+
+fn lease(address: &str, user: u8, session: u8, until_s: u64) -> Lease {
+    Lease {
+        address: address.parse().unwrap(),
+        owner: LeaseOwner { user: UserId([user; 16]), device: DeviceId([user; 16]) },
+        session: SessionId([session; 16]),
+        until_s,
+    }
+}
+
+#[test]
+fn a_user_comes_back_whole_after_reopening() {
+    let (dir, store) = new_store();
+    let id = store.add_user(&ann(), 1000).unwrap();
+    drop(store);
+    let store = Sqlite::open(&dir.path().join("state/vpnd.db")).unwrap();
+    let user = store.user("ann").unwrap().unwrap();
+    assert_eq!((user.id, user.enabled, user.generation, user.created_s), (id, true, 0, 1000));
+    assert_eq!((&user.password, &user.totp), (&ann().password, &ann().totp));
+    assert_eq!(
+        (user.groups.as_slice(), user.certificates.as_slice()),
+        (&["admins", "staff"].map(str::to_owned)[..], &[[9; 32]][..])
+    );
+    assert_eq!(store.user_by_id(id).unwrap(), Some(user.clone()));
+    assert_eq!(store.users().unwrap(), [user]);
+    assert_eq!(store.user("Ann").unwrap(), None);
+}
+
+#[test]
+fn names_are_taken_once_and_unknown_names_are_errors() {
+    let (_dir, store) = new_store();
+    store.add_user(&ann(), 1000).unwrap();
+    assert!(matches!(store.add_user(&named("ann"), 1000), Err(StoreError::UserExists { .. })));
+    for error in [
+        store.set_enabled("bob", false, 1).unwrap_err(),
+        store.remove_user("bob", 1).unwrap_err(),
+        store.set_password("bob", &ann().password, 1).unwrap_err(),
+    ] {
+        assert!(matches!(error, StoreError::NoSuchUser { .. }), "{error}");
+    }
+    assert_eq!(store.last_revocation().unwrap(), 0, "nothing happened");
+}
+
+#[test]
+fn taking_rights_away_is_an_event_and_voids_sessions() {
+    let (_dir, store) = new_store();
+    let id = store.add_user(&ann(), 1000).unwrap();
+    let changes: [(&dyn Fn(), RevocationCause); 3] = [
+        (&|| store.set_enabled("ann", false, 1100).unwrap(), RevocationCause::Disabled),
+        (&|| store.set_password("ann", &ann().password, 1100).unwrap(), RevocationCause::Password),
+        (&|| store.remove_user("ann", 1100).unwrap(), RevocationCause::Removed),
+    ];
+    for (seq, (change, cause)) in (0..).zip(changes) {
+        store.set_enabled("ann", true, 1050).unwrap();
+        assert_eq!(store.last_revocation().unwrap(), seq, "enabling is no revocation");
+        let generation = store.user("ann").unwrap().unwrap().generation;
+        assert!(store.add_session(&session_of(id, 1), generation).unwrap());
+        change();
+        assert_eq!(store.session(SessionId([1; 16]), 1200).unwrap(), None, "{cause:?}");
+        assert!(!store.add_session(&session_of(id, 2), generation).unwrap(), "{cause:?}: it came too late");
+        let new = store.revocations_since(seq).unwrap();
+        assert_eq!(new, [Revocation { seq: seq + 1, user: id, name: "ann".to_owned(), cause }]);
+    }
+    assert_eq!(store.last_revocation().unwrap(), 3);
+}
+
+#[test]
+fn a_disabled_user_has_no_session_even_with_the_right_generation() {
+    let (_dir, store) = new_store();
+    let id = store.add_user(&ann(), 1000).unwrap();
+    store.set_enabled("ann", false, 1000).unwrap();
+    let generation = store.user("ann").unwrap().unwrap().generation;
+    assert!(!store.add_session(&session_of(id, 1), generation).unwrap());
+}
+
+#[test]
+fn sessions_keep_their_tokens_until_they_expire_or_end() {
+    let (_dir, store) = new_store();
+    let id = store.add_user(&ann(), 1000).unwrap();
+    let record = session_of(id, 1);
+    assert!(store.add_session(&record, 0).unwrap());
+    assert_eq!(store.session(record.id, 1999).unwrap().as_ref(), Some(&record));
+    assert_eq!(store.session(record.id, 2000).unwrap(), None, "expired");
+    let confirmed = Tokens::new(TokenHash::from_bytes([3; 32]));
+    assert!(store.set_tokens(record.id, &confirmed).unwrap());
+    assert_eq!(store.session(record.id, 1500).unwrap().unwrap().tokens, confirmed);
+    assert!(store.claim(&lease("10.0.0.2", 1, 1, 9000), 1000).unwrap());
+    store.end_session(record.id, 1500).unwrap();
+    assert_eq!(store.session(record.id, 1500).unwrap(), None);
+    assert!(!store.set_tokens(record.id, &confirmed).unwrap());
+    assert!(store.leases(Family::V4).unwrap().iter().all(|lease| !lease.is_live(1500)));
+}
+
+#[test]
+fn a_step_of_codes_is_used_once_and_in_order() {
+    let (_dir, store) = new_store();
+    let id = store.add_user(&ann(), 1000).unwrap();
+    assert!(store.use_totp_step(id, 50).unwrap());
+    assert!(!store.use_totp_step(id, 50).unwrap(), "again");
+    assert!(!store.use_totp_step(id, 49).unwrap(), "before");
+    assert!(store.use_totp_step(id, 51).unwrap());
+}
+
+#[test]
+fn an_address_has_one_owner_at_a_time() {
+    let (_dir, store) = new_store();
+    assert!(store.claim(&lease("10.0.0.2", 1, 1, 2000), 1000).unwrap());
+    assert!(!store.claim(&lease("10.0.0.2", 2, 2, 9000), 1999).unwrap(), "it is live");
+    assert!(store.claim(&lease("10.0.0.2", 1, 3, 2500), 1999).unwrap(), "its owner may");
+    assert!(!store.claim(&lease("10.0.0.2", 2, 2, 9000), 2499).unwrap());
+    assert!(store.claim(&lease("10.0.0.2", 2, 2, 9000), 2500).unwrap(), "it has ended");
+    assert!(store.claim(&lease("10.0.0.3", 2, 2, 9000), 2500).unwrap());
+    assert_eq!(
+        store.leases(Family::V4).unwrap(),
+        [lease("10.0.0.3", 2, 2, 9000)],
+        "the one before is let go"
+    );
+    assert!(store.claim(&lease("fd00::2", 2, 2, 9000), 2500).unwrap(), "the other family is apart");
+    store.renew(SessionId([2; 16]), 9500).unwrap();
+    let owner = lease("fd00::2", 2, 2, 0).owner;
+    for (family, address) in [(Family::V4, "10.0.0.3"), (Family::V6, "fd00::2")] {
+        let found = store.lease_of(owner, family).unwrap().unwrap();
+        assert_eq!((found.address, found.until_s), (address.parse::<IpAddr>().unwrap(), 9500));
+    }
+}
+
+#[test]
+fn known_sources_are_few_and_recent() {
+    let (_dir, store) = new_store();
+    let id = store.add_user(&ann(), 1000).unwrap();
+    for i in 0..MAX_SOURCES_PER_USER + 5 {
+        store.remember_source(id, &format!("192.0.2.{i}"), 1000 + i).unwrap();
+    }
+    assert!(!store.knows_source(id, "192.0.2.0", 0).unwrap(), "made room");
+    assert!(store.knows_source(id, "192.0.2.10", 1010).unwrap());
+    assert!(!store.knows_source(id, "192.0.2.10", 1011).unwrap(), "too long ago");
+}
+
+#[test]
+fn the_audit_log_keeps_order() {
+    let (_dir, store) = new_store();
+    let entry = |at_s: u64| AuditEntry {
+        at_s,
+        event: "login".to_owned(),
+        user: "ann".to_owned(),
+        source: "192.0.2.1".to_owned(),
+        detail: String::new(),
+    };
+    for at_s in 0..600 {
+        store.audit(&entry(at_s)).unwrap();
+    }
+    assert_eq!(store.audit_log(2).unwrap(), [entry(599), entry(598)]);
+    assert_eq!(store.audit_log(1000).unwrap().len(), 600, "far from the limit nothing is pruned");
+}
+
+#[test]
+fn two_processes_may_work_on_one_file() {
+    let (dir, store) = new_store();
+    let other = Sqlite::open(&dir.path().join("state/vpnd.db")).unwrap();
+    std::thread::scope(|scope| {
+        for (who, store) in [("a", &store), ("b", &other)] {
+            scope.spawn(move || add_many(store, who, 20));
+        }
+    });
+    assert_eq!(store.users().unwrap().len(), 40);
+    other.set_enabled("a0", false, 5).unwrap();
+    assert_eq!(store.last_revocation().unwrap(), 1, "seen at once by the other");
+}
+
+#[test]
+fn files_are_their_owners_alone() {
+    let (dir, store) = new_store();
+    store.add_user(&ann(), 1).unwrap();
+    store.back_up().unwrap();
+    let mut seen = 0;
+    for file in fs::read_dir(dir.path().join("state")).unwrap() {
+        let file = file.unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", file.path());
+        seen += 1;
+    }
+    assert!(seen >= 3, "database, log and backup");
+    assert_eq!(fs::metadata(dir.path().join("state")).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn a_missing_store_is_not_made_by_opening() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vpnd.db");
+    assert!(matches!(Sqlite::open(&path), Err(StoreError::Missing { .. })));
+    assert!(!path.exists());
+}
+
+/// A store with many users, closed, and its path.
+fn filled() -> (tempfile::TempDir, PathBuf) {
+    let (dir, store) = new_store();
+    add_many(&store, "user", 200);
+    store.back_up().unwrap();
+    drop(store);
+    let path = dir.path().join("state/vpnd.db");
+    (dir, path)
+}
+
+#[test]
+fn a_damaged_file_is_refused_with_the_way_back() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 4] = [
+        ("overwritten in the middle", |path| {
+            let mut file = OpenOptions::new().write(true).open(path).unwrap();
+            file.seek(std::io::SeekFrom::Start(8192)).unwrap();
+            file.write_all(&[0xAB; 16_384]).unwrap();
+        }),
+        ("not a database", |path| fs::write(path, "once upon a time ".repeat(1000)).unwrap()),
+        ("cut off", |path| OpenOptions::new().write(true).open(path).unwrap().set_len(20_480).unwrap()),
+        ("another program's", |path| {
+            fs::remove_file(path).unwrap();
+            Connection::open(path).unwrap().execute_batch("CREATE TABLE x (y)").unwrap();
+        }),
+    ];
+    for (what, damage) in damages {
+        let (_dir, path) = filled();
+        damage(&path);
+        let before = fs::read(&path).unwrap();
+        let error = Sqlite::open(&path).map(drop).unwrap_err();
+        assert!(matches!(error, StoreError::Corrupted { .. }), "{what}: {error}");
+        let text = error.to_string();
+        assert!(text.contains("vpnd.db is damaged") && text.contains("vpnd.db.backup"), "{what}: {text}");
+        assert!(fs::read(&path).unwrap() == before, "{what}: the damaged file is left alone");
+        fs::copy(backup_path(&path), &path).unwrap();
+        assert_eq!(Sqlite::open(&path).unwrap().users().unwrap().len(), 200, "{what}: the backup is good");
+    }
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let (_dir, path) = filled();
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    assert!(matches!(Sqlite::open(&path), Err(StoreError::Newer { found: 99, .. })));
+}
+
+#[test]
+fn a_full_disk_acknowledges_nothing_and_loses_nothing() {
+    let (dir, store) = new_store();
+    store.read(|c| c.pragma_update(None, "max_page_count", 60)).unwrap();
+    let mut acknowledged = Vec::new();
+    let error = loop {
+        let name = format!("user{}", acknowledged.len());
+        match store.add_user(&named(&name), 1) {
+            Ok(_) => acknowledged.push(name),
+            Err(error) => break error,
+        }
+        assert!(acknowledged.len() < 10_000, "the limit must bite");
+    };
+    assert!(matches!(error, StoreError::Full { .. }), "{error}");
+    drop(store);
+    let users = Sqlite::open(&dir.path().join("state/vpnd.db")).unwrap().users().unwrap();
+    let mut names: Vec<String> = users.into_iter().map(|user| user.name).collect();
+    names.sort_by_key(|name| name[4..].parse::<u32>().unwrap());
+    assert_eq!(names, acknowledged);
+}
+
+#[test]
+fn secrets_do_not_show_in_debug() {
+    let (_dir, store) = new_store();
+    let id = store.add_user(&ann(), 1).unwrap();
+    store.add_session(&session_of(id, 1), 0).unwrap();
+    let user = store.user("ann").unwrap().unwrap();
+    let session = store.session(SessionId([1; 16]), 1000).unwrap().unwrap();
+    let shown = format!("{:?} {user:?} {session:?} {store:?}", ann());
+    for secret in ["secret-hash", "77, 77", "4d4d", "1, 1, 1", "0101010101010101010101010101010101010101"] {
+        assert!(!shown.contains(secret), "{secret} in {shown}");
+    }
+}

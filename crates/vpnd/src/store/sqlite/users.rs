@@ -1,0 +1,161 @@
+//! Users, their groups, certificates and known places, in SQL.
+//!
+//! Invariant: whatever takes rights away writes a revocation and drops the user's sessions in the same transaction.
+
+use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
+
+use super::super::{
+    MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause, StoreError, TotpSecret, User, UserId,
+};
+use super::{bytes, events};
+
+const COLUMNS: &str = "id, name, password, enabled, generation, totp_secret, created_s";
+
+type Outcome<T> = rusqlite::Result<Result<T, StoreError>>;
+
+pub(super) fn add(t: &Transaction<'_>, user: &NewUser, now_s: u64) -> Outcome<UserId> {
+    if id_of(t, &user.name)?.is_some() {
+        return Ok(Err(StoreError::UserExists { name: user.name.clone() }));
+    }
+    let id = UserId(rand::random());
+    t.execute(
+        "INSERT INTO users (id, name, password, enabled, totp_secret, created_s) VALUES (?, ?, ?, 1, ?, ?)",
+        params![id.0, user.name, user.password.expose(), user.totp.as_ref().map(TotpSecret::expose), now_s],
+    )?;
+    for group in &user.groups {
+        t.execute("INSERT OR IGNORE INTO memberships (user_id, name) VALUES (?, ?)", params![id.0, group])?;
+    }
+    if let Some(certificate) = &user.certificate {
+        t.execute("INSERT INTO certificates (sha256, user_id) VALUES (?, ?)", params![certificate, id.0])?;
+    }
+    Ok(Ok(id))
+}
+
+pub(super) fn by_name(c: &Connection, name: &str) -> rusqlite::Result<Option<User>> {
+    let sql = format!("SELECT {COLUMNS} FROM users WHERE name = ?");
+    let user = c.prepare_cached(&sql)?.query_row([name], from_row).optional()?;
+    user.map(|user| complete(c, user)).transpose()
+}
+
+pub(super) fn by_id(c: &Connection, id: UserId) -> rusqlite::Result<Option<User>> {
+    let sql = format!("SELECT {COLUMNS} FROM users WHERE id = ?");
+    let user = c.prepare_cached(&sql)?.query_row([id.0], from_row).optional()?;
+    user.map(|user| complete(c, user)).transpose()
+}
+
+pub(super) fn all(c: &Connection) -> rusqlite::Result<Vec<User>> {
+    let mut statement = c.prepare(&format!("SELECT {COLUMNS} FROM users ORDER BY name"))?;
+    let users: Vec<User> = statement.query_map((), from_row)?.collect::<Result<_, _>>()?;
+    users.into_iter().map(|user| complete(c, user)).collect()
+}
+
+pub(super) fn set_enabled(t: &Transaction<'_>, name: &str, enabled: bool, now_s: u64) -> Outcome<()> {
+    let Some(id) = id_of(t, name)? else { return no_such_user(name) };
+    t.execute("UPDATE users SET enabled = ? WHERE id = ?", params![enabled, id.0])?;
+    if !enabled {
+        revoke(t, id, name, RevocationCause::Disabled, now_s)?;
+    }
+    Ok(Ok(()))
+}
+
+pub(super) fn set_password(
+    t: &Transaction<'_>,
+    name: &str,
+    password: &PasswordHash,
+    now_s: u64,
+) -> Outcome<()> {
+    let Some(id) = id_of(t, name)? else { return no_such_user(name) };
+    t.execute("UPDATE users SET password = ? WHERE id = ?", params![password.expose(), id.0])?;
+    revoke(t, id, name, RevocationCause::Password, now_s)?;
+    Ok(Ok(()))
+}
+
+pub(super) fn rehash(
+    t: &Transaction<'_>,
+    id: UserId,
+    old: &PasswordHash,
+    new: &PasswordHash,
+) -> rusqlite::Result<()> {
+    let sql = "UPDATE users SET password = ? WHERE id = ? AND password = ?";
+    t.execute(sql, params![new.expose(), id.0, old.expose()]).map(drop)
+}
+
+pub(super) fn remove(t: &Transaction<'_>, name: &str, now_s: u64) -> Outcome<()> {
+    let Some(id) = id_of(t, name)? else { return no_such_user(name) };
+    revoke(t, id, name, RevocationCause::Removed, now_s)?;
+    t.execute("DELETE FROM users WHERE id = ?", [id.0])?;
+    Ok(Ok(()))
+}
+
+pub(super) fn use_totp_step(t: &Transaction<'_>, id: UserId, step: u64) -> rusqlite::Result<bool> {
+    let sql = "UPDATE users SET totp_step = ?1 WHERE id = ?2 AND totp_step < ?1";
+    Ok(t.execute(sql, params![step, id.0])? == 1)
+}
+
+pub(super) fn knows_source(c: &Connection, id: UserId, source: &str, since_s: u64) -> rusqlite::Result<bool> {
+    let sql = "SELECT 1 FROM sources WHERE user_id = ? AND source = ? AND seen_s >= ?";
+    c.prepare_cached(sql)?.exists(params![id.0, source, since_s])
+}
+
+pub(super) fn remember_source(
+    t: &Transaction<'_>,
+    id: UserId,
+    source: &str,
+    now_s: u64,
+) -> rusqlite::Result<()> {
+    t.execute(
+        "INSERT INTO sources (user_id, source, seen_s) SELECT id, ?2, ?3 FROM users WHERE id = ?1
+         ON CONFLICT DO UPDATE SET seen_s = excluded.seen_s",
+        params![id.0, source, now_s],
+    )?;
+    t.execute(
+        "DELETE FROM sources WHERE user_id = ?1 AND source NOT IN
+         (SELECT source FROM sources WHERE user_id = ?1 ORDER BY seen_s DESC LIMIT ?2)",
+        params![id.0, MAX_SOURCES_PER_USER],
+    )?;
+    Ok(())
+}
+
+/// Voids everything the user was granted so far.
+fn revoke(
+    t: &Transaction<'_>,
+    id: UserId,
+    name: &str,
+    cause: RevocationCause,
+    now_s: u64,
+) -> rusqlite::Result<()> {
+    t.execute("UPDATE users SET generation = generation + 1 WHERE id = ?", [id.0])?;
+    t.execute("DELETE FROM sessions WHERE user_id = ?", [id.0])?;
+    events::add_revocation(t, id, name, cause, now_s)
+}
+
+fn id_of(c: &Connection, name: &str) -> rusqlite::Result<Option<UserId>> {
+    c.query_row("SELECT id FROM users WHERE name = ?", [name], |row| bytes(row, "id").map(UserId)).optional()
+}
+
+fn no_such_user<T>(name: &str) -> Outcome<T> {
+    Ok(Err(StoreError::NoSuchUser { name: name.to_owned() }))
+}
+
+fn from_row(row: &Row<'_>) -> rusqlite::Result<User> {
+    Ok(User {
+        id: UserId(bytes(row, "id")?),
+        name: row.get("name")?,
+        password: PasswordHash::new(row.get("password")?),
+        enabled: row.get("enabled")?,
+        generation: row.get("generation")?,
+        totp: row.get::<_, Option<Vec<u8>>>("totp_secret")?.map(TotpSecret::new),
+        groups: Vec::new(),
+        certificates: Vec::new(),
+        created_s: row.get("created_s")?,
+    })
+}
+
+fn complete(c: &Connection, mut user: User) -> rusqlite::Result<User> {
+    let mut groups = c.prepare_cached("SELECT name FROM memberships WHERE user_id = ? ORDER BY name")?;
+    user.groups = groups.query_map([user.id.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let mut hashes = c.prepare_cached("SELECT sha256 FROM certificates WHERE user_id = ? ORDER BY sha256")?;
+    user.certificates =
+        hashes.query_map([user.id.0], |row| bytes(row, "sha256"))?.collect::<Result<_, _>>()?;
+    Ok(user)
+}
