@@ -95,12 +95,16 @@ fn show(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<ExitCode> {
         print!("{}", report::table::table(campaign));
     }
     if let Some(directory) = &output.out {
-        for (name, text) in [("report.json", json), ("report.csv", report::csv::csv(campaign))] {
+        for (name, text) in [
+            ("report.json", json),
+            ("report.csv", report::csv::csv(campaign)),
+            ("report.html", report::html::html(campaign)),
+        ] {
             let path = directory.join(name);
             fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         }
         if !output.quiet {
-            eprintln!("Report: {}", directory.join("report.json").display());
+            eprintln!("Report: {}", directory.join("report.html").display());
         }
     }
     Ok(if campaign.interrupted {

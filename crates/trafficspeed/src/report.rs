@@ -2,7 +2,9 @@
 //!
 //! Reports are pure functions of an `experiment::outcome::Campaign`; they measure nothing and invent nothing.
 
+pub mod chart;
 pub mod csv;
+pub mod html;
 pub mod json;
 pub mod published;
 pub mod stats;

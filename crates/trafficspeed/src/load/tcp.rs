@@ -15,7 +15,7 @@ mod worker;
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -109,6 +109,8 @@ struct Shared {
     phase: AtomicU8,
     /// Bytes per connection, in the order of the streams handed to `begin`.
     bytes: Box<[AtomicU64]>,
+    /// How many connections ended with a fault.
+    broken: AtomicUsize,
     payload: Payload,
     job: Job,
 }
@@ -117,7 +119,6 @@ struct Shared {
 pub struct Transfer {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<Vec<StreamTotal>>>,
-    any_ended: Arc<AtomicBool>,
 }
 
 impl Transfer {
@@ -129,25 +130,20 @@ impl Transfer {
         let shared = Arc::new(Shared {
             phase: AtomicU8::new(RUN),
             bytes: streams.iter().map(|_| AtomicU64::new(0)).collect(),
+            broken: AtomicUsize::new(0),
             payload: Payload::new(job.seed),
             job: job.clone(),
         });
-        let any_ended = Arc::new(AtomicBool::new(false));
         let threads = (job.threads as usize).min(streams.len());
         let mut shares: Vec<Vec<(usize, Stream)>> = (0..threads).map(|_| Vec::new()).collect();
         for (slot, stream) in streams.into_iter().enumerate() {
             shares[slot % threads].push((slot, stream));
         }
-        let mut transfer = Self { shared, workers: Vec::new(), any_ended };
+        let mut transfer = Self { shared, workers: Vec::new() };
         for share in shares {
             let worker = Worker::new(Arc::clone(&transfer.shared), share)?;
-            let ended = Arc::clone(&transfer.any_ended);
             let thread = std::thread::Builder::new().name("load".into());
-            transfer.workers.push(thread.spawn(move || {
-                let totals = worker.run(start_ns);
-                ended.store(true, Ordering::Relaxed);
-                totals
-            })?);
+            transfer.workers.push(thread.spawn(move || worker.run(start_ns))?);
         }
         Ok(transfer)
     }
@@ -157,9 +153,9 @@ impl Transfer {
         self.shared.bytes.iter().map(|n| n.load(Ordering::Relaxed)).collect()
     }
 
-    /// Whether a worker gave up, because each of its connections broke.
+    /// Whether every connection broke. The peer's orderly end is none: it may come just before our own.
     pub fn broke_down(&self) -> bool {
-        self.any_ended.load(Ordering::Relaxed)
+        self.shared.broken.load(Ordering::Relaxed) == self.shared.bytes.len()
     }
 
     /// Stops sending, waits up to `patience` for what is under way, and closes.

@@ -107,3 +107,27 @@ fn jobs_out_of_bounds_are_refused_in_words() {
         assert!(bad.problem().is_some_and(|text| text.contains("are possible")), "{bad:?}");
     }
 }
+
+#[test]
+fn a_peer_that_ends_first_is_no_breakdown_and_one_that_breaks_is() {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let (a, b) = connected(address, &job(2, false), &job(2, false));
+    let a = Transfer::begin(a, &job(2, false), 0).unwrap();
+    let b = Transfer::begin(b, &job(2, false), 0).unwrap();
+    let ending = std::thread::spawn(move || b.finish(Duration::from_millis(300)));
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(!a.broke_down(), "the peer has said that it will send no more, and still takes what we send");
+    ending.join().unwrap();
+    drop(a.finish(Duration::from_secs(2)));
+
+    let other = Job { seed: 3, ..job(2, true) };
+    let (c, d) = connected(address, &job(2, true), &other);
+    let c = Transfer::begin(c, &job(2, true), 0).unwrap();
+    let d = Transfer::begin(d, &other, 0).unwrap();
+    // The wrong payload ends both receivers at once; without them the senders are reset.
+    let deadline = std::time::Instant::now() + Duration::from_secs(5);
+    while !(c.broke_down() && d.broke_down()) {
+        assert!(std::time::Instant::now() < deadline, "every connection is broken, but that is not noticed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -88,7 +88,7 @@ impl Worker {
         let flags = if lane.stream.sends { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
         let data = epoll::EventData::new_u64(at as u64);
         if let Err(error) = epoll::add(&self.epoll, &lane.stream.socket, data, flags) {
-            lane.end(&self.epoll, Some(error.to_string()));
+            lane.end(&self.epoll, &self.shared, Some(error.to_string()));
         }
     }
 
@@ -111,13 +111,13 @@ impl Worker {
                 self.shared.bytes[lane.slot].store(lane.bytes, Ordering::Relaxed);
                 if bytes == 0 && !lane.stream.sends {
                     lane.complete = true;
-                    lane.end(&self.epoll, None);
+                    lane.end(&self.epoll, &self.shared, None);
                 }
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => {
                 let fault = lane.fault.take().unwrap_or_else(|| error.to_string());
-                lane.end(&self.epoll, Some(fault));
+                lane.end(&self.epoll, &self.shared, Some(fault));
             }
         }
     }
@@ -127,16 +127,16 @@ impl Worker {
             match lane.stream.socket.shutdown(Shutdown::Write) {
                 Ok(()) => {
                     lane.complete = true;
-                    lane.end(&self.epoll, None);
+                    lane.end(&self.epoll, &self.shared, None);
                 }
-                Err(error) => lane.end(&self.epoll, Some(error.to_string())),
+                Err(error) => lane.end(&self.epoll, &self.shared, Some(error.to_string())),
             }
         }
     }
 
     fn fail_all(&mut self, why: &str) {
         for lane in self.lanes.iter_mut().filter(|lane| !lane.done) {
-            lane.fault = Some(why.to_owned());
+            lane.end(&self.epoll, &self.shared, Some(why.to_owned()));
         }
     }
 }
@@ -164,7 +164,7 @@ impl Lane {
         Err(Errno::BADMSG)
     }
 
-    fn end(&mut self, epoll: &OwnedFd, fault: Option<String>) {
+    fn end(&mut self, epoll: &OwnedFd, shared: &Shared, fault: Option<String>) {
         // The connection stays open until the transfer is over: closing one with data unread would reset it.
         self.done = true;
         self.fault = fault;
@@ -173,6 +173,9 @@ impl Lane {
             && self.fault.is_none()
         {
             self.fault = Some(error.to_string());
+        }
+        if self.fault.is_some() {
+            shared.broken.fetch_add(1, Ordering::Relaxed);
         }
     }
 
