@@ -9,6 +9,7 @@ pub mod cli;
 pub mod config;
 pub mod journal;
 pub mod lease;
+pub mod logging;
 pub mod profile;
 pub mod secret_file;
 pub mod store;

@@ -1,0 +1,273 @@
+//! Log lines on standard error: for people at a terminal, for the journal, or as JSON for machines.
+//!
+//! Invariants: one event is one line, whatever text from outside it carries; under systemd a line bears its
+//! priority (`<4>`, see sd-daemon(3)) and neither time nor colours, because the journal has its own.
+//! This module must not know who logs what. Nothing secret may be handed to it at any level.
+
+use std::fmt::{self, Debug};
+use std::io::IsTerminal as _;
+use std::os::fd::AsFd;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::fmt::format::{Format, Full, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::layer::{Layer, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry};
+
+use crate::config::LogFormat;
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter makes no sense.
+    #[error(
+        "the log filter {filter:?} is wrong: {source}; write error, warn, info, debug, trace, or a filter such as \
+         \"info,vpnd::admin=debug\""
+    )]
+    Filter {
+        /// The filter.
+        filter: String,
+        /// What is wrong with it.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// This process logs already.
+    #[error("logging was set up twice: {0}")]
+    Twice(#[from] tracing_subscriber::util::TryInitError),
+}
+
+/// Sends the log of the whole process to standard error. `filter` has the syntax of `RUST_LOG`.
+///
+/// # Errors
+/// If the filter is wrong, or logging was set up before.
+pub fn init(filter: &str, format: LogFormat) -> Result<(), LogError> {
+    let style = Style::of_stderr(format, |name| std::env::var(name).ok());
+    subscriber(filter, style, std::io::stderr)?.try_init()?;
+    Ok(())
+}
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    /// With the time; with colours if whoever reads it can show them.
+    Person { colours: bool },
+    /// With a priority that journald takes off again.
+    Journal,
+    /// One JSON object.
+    Json,
+}
+
+impl Style {
+    fn of_stderr(format: LogFormat, variable: impl Fn(&str) -> Option<String>) -> Self {
+        match format {
+            LogFormat::Json => Self::Json,
+            LogFormat::Text
+                if variable("JOURNAL_STREAM").is_some_and(|id| is_stream(std::io::stderr(), &id)) =>
+            {
+                Self::Journal
+            }
+            LogFormat::Text => {
+                let unwanted = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+                Self::Person { colours: std::io::stderr().is_terminal() && !unwanted }
+            }
+        }
+    }
+}
+
+/// Whether `file` is the one that `JOURNAL_STREAM` names as `device:inode`. A service may have redirected its standard
+/// error after systemd set the variable, so the variable alone proves nothing.
+fn is_stream(file: impl AsFd, journal_stream: &str) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|stat| journal_stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+fn subscriber<W>(filter: &str, style: Style, writer: W) -> Result<impl Subscriber + Send + Sync, LogError>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let filter = EnvFilter::builder()
+        .parse(filter)
+        .map_err(|source| LogError::Filter { filter: filter.to_owned(), source })?;
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    let layer: Box<dyn Layer<Registry> + Send + Sync> = match style {
+        Style::Person { colours } => layer.with_ansi(colours).fmt_fields(OneLine).boxed(),
+        Style::Journal => layer.with_ansi(false).fmt_fields(OneLine).event_format(journal()).boxed(),
+        Style::Json => layer.with_ansi(false).json().flatten_event(true).with_span_list(false).boxed(),
+    };
+    Ok(tracing_subscriber::registry().with(layer).with(filter))
+}
+
+fn journal() -> Journal {
+    Journal(tracing_subscriber::fmt::format().without_time().with_level(false))
+}
+
+/// Puts the priority before a line.
+struct Journal(Format<Full, ()>);
+
+impl<S, N> FormatEvent<S, N> for Journal
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        write!(writer, "<{}>", priority(*event.metadata().level()))?;
+        self.0.format_event(context, writer, event)
+    }
+}
+
+/// The priority of syslog(3) for a level.
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
+    }
+}
+
+/// Writes fields as `message key=value …` without a control character in any value: a line break in a text that
+/// came from outside would otherwise let its author write log lines.
+struct OneLine;
+
+impl<'w> FormatFields<'w> for OneLine {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
+        let mut line = Line { writer, first: true, result: Ok(()) };
+        fields.record(&mut line);
+        line.result
+    }
+}
+
+struct Line<'w> {
+    writer: Writer<'w>,
+    first: bool,
+    result: fmt::Result,
+}
+
+impl Line<'_> {
+    fn field(&mut self, name: &str, value: &str) -> fmt::Result {
+        if !std::mem::take(&mut self.first) {
+            self.writer.write_char(' ')?;
+        }
+        if name != "message" {
+            write!(self.writer, "{name}=")?;
+        }
+        value.chars().try_for_each(|c| match c.is_control() {
+            true => write!(self.writer, "{}", c.escape_default()),
+            false => self.writer.write_char(c),
+        })
+    }
+}
+
+impl Visit for Line<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        // Events of the `log` crate repeat their target and place as fields of this prefix.
+        if self.result.is_ok() && !field.name().starts_with("log.") {
+            self.result = self.field(field.name(), &format!("{value:?}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is written while `events` runs.
+    fn logged(filter: &str, style: Style, events: impl FnOnce()) -> String {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let subscriber = subscriber(filter, style, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, events);
+        let bytes = sink.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn the_journal_gets_priorities_and_no_time() {
+        let text = logged("debug", Style::Journal, || {
+            tracing::error!(target: "vpnd", "e");
+            tracing::warn!(target: "vpnd", user = "ann", "w");
+            tracing::info!(target: "vpnd", port = 4433, "i");
+            tracing::debug!(target: "vpnd", "d");
+        });
+        assert_eq!(text, "<3>vpnd: e\n<4>vpnd: w user=\"ann\"\n<6>vpnd: i port=4433\n<7>vpnd: d\n");
+    }
+
+    #[test]
+    fn text_from_outside_cannot_start_a_line() {
+        for style in [Style::Journal, Style::Person { colours: false }, Style::Json] {
+            let text = logged("info", style, || {
+                tracing::info!(user = %"ann\n<0>forged\u{1b}[2J", "login\nof");
+            });
+            assert_eq!(text.lines().count(), 1, "{text}");
+            assert!(!text.contains('\u{1b}'), "{text}");
+        }
+    }
+
+    #[test]
+    fn people_get_time_level_and_colours_if_wanted() {
+        let plain = logged("info", Style::Person { colours: false }, || tracing::warn!("careful"));
+        assert!(plain.contains(" WARN ") && plain.contains("careful") && plain.starts_with("20"), "{plain}");
+        assert!(!plain.contains('\u{1b}'));
+        let coloured = logged("info", Style::Person { colours: true }, || tracing::warn!("careful"));
+        assert!(coloured.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn json_has_the_fields_at_the_top() {
+        let text = logged("info", Style::Json, || tracing::info!(target: "vpnd", port = 4433, "listening"));
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(line["message"], "listening");
+        assert_eq!(line["port"], 4433);
+        assert_eq!(line["level"], "INFO");
+        assert_eq!(line["target"], "vpnd");
+    }
+
+    #[test]
+    fn the_filter_decides_by_target() {
+        let text = logged("warn,vpnd::admin=debug", Style::Journal, || {
+            tracing::info!(target: "vpnd::shard", "hidden");
+            tracing::debug!(target: "vpnd::admin", "shown");
+        });
+        assert_eq!(text, "<7>vpnd::admin: shown\n");
+    }
+
+    #[test]
+    fn a_bad_filter_is_named() {
+        let error = subscriber("vpnd=loud", Style::Json, io::sink).map(drop).unwrap_err();
+        assert!(error.to_string().contains("\"vpnd=loud\" is wrong"), "{error}");
+    }
+
+    #[test]
+    fn the_journal_is_told_by_its_inode() {
+        let file = tempfile::tempfile().unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        assert!(is_stream(&file, &format!("{}:{}", stat.st_dev, stat.st_ino)));
+        assert!(!is_stream(&file, &format!("{}:{}", stat.st_dev, stat.st_ino + 1)));
+        let variable = |name: &str| (name == "JOURNAL_STREAM").then(|| "0:0".to_owned());
+        let style = Style::of_stderr(LogFormat::Text, variable);
+        assert!(matches!(style, Style::Person { .. }), "redirected away from the journal: {style:?}");
+        assert_eq!(Style::of_stderr(LogFormat::Json, variable), Style::Json);
+    }
+}
