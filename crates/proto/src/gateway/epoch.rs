@@ -114,7 +114,7 @@ impl Gateway {
         });
     }
 
-    /// A lane of the client was heard: that confirms a pending epoch, and tells all shards where the lane is.
+    /// A lane of the client was heard: that confirms a pending epoch, and tells all shards where the client is.
     pub(super) fn heard(&mut self, now: Time, slot: Slot, epoch: u32, lane: u8, endpoint: Endpoint) {
         let Some(session) = self.table.get_mut(slot) else { return };
         if session.pending.as_ref().is_some_and(|pending| pending.number == epoch) {
@@ -124,11 +124,10 @@ impl Gateway {
         session.heard = session.heard.max(now);
         let current = session.current.as_mut().filter(|current| current.number == epoch);
         // Late datagrams of an old epoch say nothing about where the client is now.
-        let Some(place) = current.and_then(|current| current.endpoints.get_mut(usize::from(lane))) else {
-            return;
-        };
-        *place = Some(endpoint);
-        self.command_all(|_| Command::Reach { slot, epoch, lane, endpoint });
+        let Some(current) = current else { return };
+        for lane in moved_lanes(&mut current.endpoints, lane, endpoint) {
+            self.command_all(|_| Command::Reach { slot, epoch, lane, endpoint });
+        }
     }
 
     /// The pending epoch becomes the current one; the token before is void, durably.
@@ -214,4 +213,21 @@ impl Gateway {
             self.erase(slot, number);
         }
     }
+}
+
+/// Notes that `lane` is at `endpoint` and returns the lanes that are to be sent to there. If the lane's address changed,
+/// these are all that were at its old address: nothing reaches them there any more, and until they are heard themselves
+/// the client finds their datagrams at any of its sockets.
+fn moved_lanes(endpoints: &mut [Option<Endpoint>], lane: u8, endpoint: Endpoint) -> Vec<u8> {
+    let Some(place) = endpoints.get_mut(usize::from(lane)) else { return Vec::new() };
+    let left = place.replace(endpoint).map(|before| before.remote.ip());
+    let left = left.filter(|before| *before != endpoint.remote.ip());
+    let mut moved = vec![lane];
+    for (other, place) in (0..).zip(endpoints) {
+        if left.is_some() && place.map(|at| at.remote.ip()) == left {
+            *place = Some(endpoint);
+            moved.push(other);
+        }
+    }
+    moved
 }

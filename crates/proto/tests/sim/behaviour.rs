@@ -1,0 +1,48 @@
+//! The scenarios, one file for each behaviour.
+
+mod baseline;
+mod ending;
+mod idle;
+mod loss;
+mod many;
+mod policy;
+mod rekey;
+mod replay;
+mod restart;
+mod roaming;
+mod tokens;
+
+use std::time::Duration;
+
+use crate::hub::{self, Hub};
+use crate::oracle::Place;
+use crate::path::Path;
+use crate::world::World;
+
+/// A gateway with two shards and `clients` clients of two lanes each, all of them up.
+fn world(seed: u64, clients: usize, path: Path, clients_may_meet: bool) -> World {
+    let mut world = World::new(seed, |random| Hub::new(hub::config(2), clients_may_meet, random));
+    for _ in 0..clients {
+        world.add_device(2, path);
+    }
+    for device in 0..clients {
+        world.wait_until_up(device);
+    }
+    world
+}
+
+/// Traffic both ways between the campus and each device.
+fn talk(world: &mut World, every: Duration, duration: Duration) {
+    for device in 0..world.devices.len() {
+        world.flow(Place::Device(device), Place::Campus, every, duration);
+        world.flow(Place::Campus, Place::Device(device), every, duration);
+    }
+}
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}

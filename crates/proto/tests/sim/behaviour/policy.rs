@@ -1,0 +1,49 @@
+//! Who may send as whom, and to whom.
+
+use std::sync::Arc;
+
+use vpnd_proto::plane::DropReason;
+use vpnd_proto::policy::Policy;
+
+use super::*;
+use crate::runs::with_seeds;
+
+#[test]
+fn a_forged_source_is_dropped() {
+    with_seeds(3, |seed| {
+        let mut world = world(seed, 3, Path::CLEAN, true);
+        for ipv6 in [false, true] {
+            let others = [Place::Device(1), Place::Device(2), Place::Campus];
+            for src in others.map(|place| world.inner_address(place, ipv6)) {
+                for to in [Place::Campus, Place::Device(1), Place::Device(2)] {
+                    world.send_as(Place::Device(0), src, to, false);
+                }
+            }
+        }
+        world.run(secs(1));
+        // That none was delivered is checked all the time.
+        assert_eq!(world.hub.dropped(DropReason::ForeignSource), 18);
+    });
+}
+
+#[test]
+fn clients_are_kept_apart_until_policy_says_otherwise() {
+    with_seeds(3, |seed| {
+        let mut world = world(seed, 2, Path::CLEAN, false);
+        world.flow(Place::Device(0), Place::Device(1), ms(10), secs(1));
+        world.run(secs(2));
+        assert_eq!(world.hub.dropped(DropReason::Policy), 100);
+        for allowed in [true, false, true] {
+            world.hub.core.set_policy(&Arc::new(Policy::without_rules(allowed)));
+            world.hub.clients_may_meet = allowed;
+            world.settle_hub();
+            let first = world.oracle.mark();
+            world.flow(Place::Device(0), Place::Device(1), ms(10), secs(1));
+            world.flow(Place::Device(1), Place::Device(0), ms(10), secs(1));
+            world.run(secs(2));
+            let arrived = world.oracle.arrived(first, Place::Device(0), Place::Device(1))
+                + world.oracle.arrived(first, Place::Device(1), Place::Device(0));
+            assert_eq!(arrived, if allowed { 200 } else { 0 });
+        }
+    });
+}

@@ -1,0 +1,73 @@
+//! A client's outer address changes under traffic.
+
+use super::*;
+use crate::device::outer;
+use crate::runs::with_seeds;
+
+#[test]
+fn a_rebinding_translator_moves_the_session_without_a_handshake() {
+    with_seeds(4, |seed| {
+        let mut world = world(seed, 2, Path::CLEAN, false);
+        talk(&mut world, ms(20), secs(20));
+        world.run(secs(5));
+        let connects = world.devices[0].connects;
+        let moved = world.oracle.mark();
+        world.rebind(0);
+        world.run(secs(16));
+        let (sent, arrived) = world.oracle.tally(moved);
+        // What was on its way to the old address is lost, until each lane was heard from the new one.
+        assert!(sent - arrived < 10, "{arrived} of {sent} arrived");
+        assert_eq!(world.devices[0].connects, connects);
+        let status = world.hub.core.sessions().next().expect("two clients");
+        let here: Vec<_> = (0..2).map(|lane| outer(0, 2, lane)).collect();
+        assert!(status.endpoints.iter().all(|endpoint| here.contains(&endpoint.remote)), "{status:?}");
+    });
+}
+
+#[test]
+fn a_new_network_is_used_at_once_whether_noticed_or_not() {
+    for notices in [true, false] {
+        with_seeds(4, |seed| {
+            let mut world = world(seed, 1, Path::CLEAN, false);
+            let session = world.devices[0].core.as_ref().and_then(vpnd_proto::client::Client::session);
+            talk(&mut world, ms(50), secs(200));
+            world.run(secs(5));
+            world.move_network(0, notices);
+            world.run(secs(2));
+            let settled = world.oracle.mark();
+            // Long enough for the connection of the old network to time out, and for a rekey.
+            world.run(secs(195));
+            let (sent, arrived) = world.oracle.tally(settled);
+            assert_eq!(arrived, sent);
+            let after = world.devices[0].core.as_ref().and_then(vpnd_proto::client::Client::session);
+            assert_eq!(after, session);
+        });
+    }
+}
+
+#[test]
+fn a_network_that_eats_the_probes_makes_the_client_attach() {
+    with_seeds(4, |seed| {
+        let mut world = world(seed, 1, Path::CLEAN, false);
+        let connects = world.devices[0].connects;
+        world.devices[0].up.loss = 1.0;
+        world.move_network(0, true);
+        assert_eq!(world.devices[0].connects, connects, "first it asks on the data path");
+        world.run(ms(1100));
+        assert_eq!(world.devices[0].connects, connects + 1, "then it makes a connection");
+    });
+}
+
+#[test]
+fn a_move_during_an_attach_starts_it_anew() {
+    with_seeds(4, |seed| {
+        let mut world = world(seed, 1, Path::CLEAN, false);
+        world.run(secs(200));
+        // The epoch has expired; the packet needs another.
+        let id = world.send(Place::Device(0), Place::Campus);
+        world.run(ms(5));
+        world.move_network(0, true);
+        world.run(secs(2));
+        assert!(world.oracle.is_delivered(id), "the packet waited for the epoch");
+    });
+}

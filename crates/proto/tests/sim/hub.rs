@@ -1,0 +1,230 @@
+//! The gateway: the real control core and planes, with a store that survives it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vpnd_crypto::{Backend, Suite};
+use vpnd_proto::control::{Code, Network};
+use vpnd_proto::gateway::{Config, Effect, Gateway, SessionRecord};
+use vpnd_proto::packet::Packet;
+use vpnd_proto::plane::{Activity, Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
+use vpnd_proto::policy::Policy;
+use vpnd_proto::session::{LocalSuite, Random, SessionId, Timers};
+use vpnd_proto::wire::{HEADER_LEN, Header};
+
+use crate::inner;
+use crate::oracle::Place;
+use crate::world::World;
+
+/// Room for the largest growth of a sealed packet.
+pub(crate) const ROOM: usize = HEADER_LEN + 48;
+
+/// The suite that simulations use.
+pub(crate) const SUITE: LocalSuite =
+    LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 5000 };
+
+/// The gateway.
+pub(crate) struct Hub {
+    pub(crate) core: Gateway,
+    pub(crate) planes: Vec<Plane>,
+    pub(crate) config: Config,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) clients_may_meet: bool,
+    /// What survives a restart.
+    pub(crate) store: BTreeMap<SessionId, SessionRecord>,
+    /// Sessions that ended, and why.
+    pub(crate) ended: Vec<(SessionId, Code)>,
+    /// Counts restarts.
+    pub(crate) life: u32,
+    pub(crate) lifetime: Duration,
+    /// The secret behind the installs that come next.
+    pub(crate) latest_secret: [u8; 32],
+}
+
+/// What most simulations begin with.
+pub(crate) fn config(shards: usize) -> Config {
+    Config {
+        shards,
+        suites: vec![SUITE],
+        fixed_suite: None,
+        features: 0,
+        lab: None,
+        timers: Timers::default(),
+        idle_timeout: None,
+        max_sessions: 10_000,
+        max_sessions_per_user: 10,
+        network: Network::default(),
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(config: Config, clients_may_meet: bool, random: Random) -> Self {
+        let policy = Arc::new(Policy::without_rules(clients_may_meet));
+        Self {
+            core: Gateway::new(config.clone(), random).expect("the configuration is good"),
+            planes: planes(config.shards, &policy),
+            config,
+            policy,
+            clients_may_meet,
+            store: BTreeMap::new(),
+            ended: Vec::new(),
+            life: 0,
+            lifetime: Duration::from_secs(24 * 3600),
+            latest_secret: [0; 32],
+        }
+    }
+
+    /// Dropped datagrams and packets, by all shards.
+    pub(crate) fn dropped(&self, reason: vpnd_proto::plane::DropReason) -> u64 {
+        self.planes.iter().map(|plane| plane.counters().dropped(reason)).sum()
+    }
+}
+
+fn planes(shards: usize, policy: &Arc<Policy>) -> Vec<Plane> {
+    (0..shards).map(|shard| Plane::new(Role::Gateway, Arc::clone(policy), shard as u64)).collect()
+}
+
+impl World {
+    /// The gateway dies and comes back with nothing but its store.
+    pub(crate) fn restart_hub(&mut self) {
+        let random = self.random();
+        let mut core = Gateway::new(self.hub.config.clone(), random).expect("it was good before");
+        for record in self.hub.store.values() {
+            assert!(core.restore(self.now, record.clone()), "the store holds each session once");
+        }
+        self.hub.core = core;
+        self.hub.planes = planes(self.hub.config.shards, &self.hub.policy);
+        self.hub.life += 1;
+        self.reset_channels();
+        self.settle_hub();
+    }
+
+    /// Carries out what the gateway's core wants, and tells it what the planes saw, until all is quiet.
+    pub(crate) fn settle_hub(&mut self) {
+        loop {
+            while let Some(effect) = self.hub.core.poll_effect() {
+                self.hub_effect(effect);
+            }
+            let mut quiet = true;
+            for shard in 0..self.hub.planes.len() {
+                while let Some(event) = self.hub.planes[shard].poll_event() {
+                    self.hub.core.handle_event(self.now, event);
+                    quiet = false;
+                }
+            }
+            if quiet {
+                break;
+            }
+        }
+        let timeout = self.hub.core.poll_timeout();
+        self.set_wakeup(Place::Campus, timeout.map(|(at, _)| at));
+    }
+
+    fn hub_effect(&mut self, effect: Effect) {
+        match effect {
+            Effect::Command { shard, command } => self.hub_command(shard, command),
+            Effect::Send { connection, message } => self.send_to_device(connection.0, message),
+            Effect::CloseConnection { connection, code } => self.close_from_hub(connection.0, code),
+            Effect::Persist(record) => {
+                self.hub.store.insert(record.id, record);
+            }
+            Effect::Forget(session) => {
+                self.hub.store.remove(&session);
+            }
+            Effect::Ended { session, code, .. } => self.hub.ended.push((session, code)),
+        }
+    }
+
+    fn hub_command(&mut self, shard: usize, command: Command) {
+        if let Command::Install(spec) = &command {
+            self.oracle.install(Place::Campus, shard, spec.peer_index.0, self.hub.latest_secret);
+        }
+        let reached = if let Command::Reach { slot, .. } = &command { Some(*slot) } else { None };
+        if let Some(outgoing) = self.hub.planes[shard].apply(command) {
+            self.hub_originates(shard, outgoing);
+        }
+        if let Some(slot) = reached {
+            self.hub_flushes(shard, slot);
+        }
+    }
+
+    fn hub_originates(&mut self, shard: usize, outgoing: Outgoing) {
+        let mut datagram = vec![0; 2048];
+        if let Ok(sealed) = self.hub.planes[shard].originate(self.now, outgoing, &mut datagram) {
+            datagram.truncate(sealed.len);
+            self.hub_transmits(shard, sealed.endpoint, datagram);
+        }
+    }
+
+    fn hub_transmits(&mut self, shard: usize, to: Endpoint, datagram: Vec<u8>) {
+        self.oracle.seal(Place::Campus, shard, &datagram);
+        self.transmit_to_device(to.remote, datagram);
+    }
+
+    /// Sends what waited for an epoch.
+    fn hub_flushes(&mut self, shard: usize, slot: Slot) {
+        while let Some(packet) = self.hub.planes[shard].poll_waiting(self.now, slot) {
+            self.hub_seals(shard, slot, &packet);
+        }
+    }
+
+    fn hub_seals(&mut self, shard: usize, slot: Slot, packet: &[u8]) {
+        let mut datagram = vec![0; packet.len() + ROOM];
+        datagram[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
+        let plane = &mut self.hub.planes[shard];
+        match plane.sender(self.now, slot).and_then(|mut sender| sender.seal(&mut datagram, packet.len())) {
+            Ok(sealed) => {
+                datagram.truncate(sealed.len);
+                self.hub_transmits(shard, sealed.endpoint, datagram);
+            }
+            Err(_) => {
+                let _ = plane.wait(slot, packet);
+            }
+        }
+    }
+
+    /// A packet from the campus side comes out of a TUN queue.
+    pub(crate) fn hub_sends(&mut self, packet: &[u8]) {
+        let shard = inner::id(packet) as usize % self.hub.planes.len();
+        let parsed = Packet::parse(packet).expect("simulated packets are well-formed");
+        if let Ok(slot) = self.hub.planes[shard].route(&parsed) {
+            self.hub_seals(shard, slot, packet);
+        }
+        self.settle_hub();
+    }
+
+    pub(crate) fn hub_receives(&mut self, from: SocketAddr, mut datagram: Vec<u8>) {
+        let Ok(header) = Header::parse(&datagram) else { return };
+        let shard = header.index.shard(self.hub.planes.len());
+        let from = Endpoint { remote: from, local: None };
+        match self.hub.planes[shard].open(self.now, &mut datagram, from) {
+            Ok(Opened::Tun(range)) => self.oracle.deliver(inner::id(&datagram[range]), Place::Campus),
+            Ok(Opened::Forward { to, len }) => {
+                if let Ok(sealed) = self.hub.planes[shard].forward(self.now, to, &mut datagram, len) {
+                    datagram.truncate(sealed.len);
+                    self.hub_transmits(shard, sealed.endpoint, datagram);
+                }
+            }
+            Ok(Opened::Probe { slot, id, size }) => {
+                self.hub_originates(shard, Outgoing::Reply { slot, id, size });
+            }
+            Ok(Opened::Consumed) | Err(_) => {}
+        }
+        self.settle_hub();
+    }
+
+    /// The shards' figures, once a second.
+    pub(crate) fn hub_reports(&mut self) {
+        let mut merged: BTreeMap<Slot, Activity> = BTreeMap::new();
+        for (slot, activity) in self.hub.planes.iter().flat_map(Plane::activities) {
+            let total = merged.entry(slot).or_default();
+            *total = total.merge(activity);
+        }
+        for (slot, activity) in merged {
+            self.hub.core.handle_activity(slot, activity);
+        }
+        self.settle_hub();
+    }
+}
