@@ -23,24 +23,31 @@ fn put16(bytes: &mut [u8], at: usize, value: usize) {
     bytes[at + 1] = value as u8;
 }
 
-/// Whether the packet is IPv4.
-pub(crate) fn is_v4(packet: &[u8]) -> bool {
+fn is_v4(packet: &[u8]) -> bool {
     packet[0] >> 4 == 4
 }
 
 /// Fills in the IPv4 header checksum, if there is one, and that of TCP or UDP at `transport`.
 pub(crate) fn fill_checksums(packet: &mut [u8], transport: usize, tcp: bool) {
     if is_v4(packet) {
-        let header_len = usize::from(packet[0] & 15) * 4;
-        put16(packet, 10, 0);
-        let sum = !ones_sum(&[&packet[..header_len]]);
-        put16(packet, 10, usize::from(sum));
+        fill_ipv4_checksum(packet);
     }
+    fill_transport_checksum(packet, transport, tcp);
+}
+
+/// Fills in the checksum of an IPv4 header.
+pub(crate) fn fill_ipv4_checksum(packet: &mut [u8]) {
+    let header_len = usize::from(packet[0] & 15) * 4;
+    put16(packet, 10, 0);
+    let sum = !ones_sum(&[&packet[..header_len]]);
+    put16(packet, 10, usize::from(sum));
+}
+
+fn fill_transport_checksum(packet: &mut [u8], transport: usize, tcp: bool) {
     let field = transport + if tcp { 16 } else { 6 };
     put16(packet, field, 0);
-    let addresses = if is_v4(packet) { packet[12..20].to_vec() } else { packet[8..40].to_vec() };
     let len = packet.len() - transport;
-    let rest = [
+    let end = [
         (len >> 24) as u8,
         (len >> 16) as u8,
         (len >> 8) as u8,
@@ -50,8 +57,22 @@ pub(crate) fn fill_checksums(packet: &mut [u8], transport: usize, tcp: bool) {
         0,
         if tcp { 6 } else { 17 },
     ];
-    let sum = !ones_sum(&[&addresses, &rest, &packet[transport..]]);
+    let sum = !ones_sum(&[addresses(packet), &end, &packet[transport..]]);
     put16(packet, field, if sum == 0 && !tcp { 0xFFFF } else { usize::from(sum) });
+}
+
+fn addresses(packet: &[u8]) -> &[u8] {
+    if is_v4(packet) { &packet[12..20] } else { &packet[8..40] }
+}
+
+/// A packet without its IPv4 identification if that means nothing, because the packet may not be fragmented (RFC 6864):
+/// then duplicates in a row may come out with other ones.
+pub(crate) fn without_idle_id(mut packet: Vec<u8>) -> Vec<u8> {
+    if is_v4(&packet) && packet[6] & 0x40 != 0 {
+        packet[4..6].fill(0);
+        packet[10..12].fill(0);
+    }
+    packet
 }
 
 /// Cuts a TCP or UDP packet into packets of at most `gso_size` bytes of payload, all with full checksums.
@@ -100,7 +121,7 @@ pub(crate) fn deliver(bytes: &[u8]) -> Vec<Vec<u8>> {
     let le16 = |at: usize| usize::from(bytes[at + 1]) * 256 + usize::from(bytes[at]);
     let (flags, gso_type, hdr_len, gso_size, start, offset) =
         (bytes[0], bytes[1], le16(2), le16(4), le16(6), le16(8));
-    let packet = bytes[10..].to_vec();
+    let mut packet = bytes[10..].to_vec();
     if flags == 0 {
         assert_eq!((gso_type, hdr_len, gso_size, start, offset), (0, 0, 0, 0, 0));
         return vec![packet];
@@ -108,11 +129,9 @@ pub(crate) fn deliver(bytes: &[u8]) -> Vec<Vec<u8>> {
     assert_eq!(flags, 1);
     let tcp = offset == 16;
     assert!(tcp || offset == 6, "a checksum field of TCP or UDP");
-    let pseudo = {
-        let addresses = if is_v4(&packet) { packet[12..20].to_vec() } else { packet[8..40].to_vec() };
-        let len = packet.len() - start;
-        ones_sum(&[&addresses, &[0, if tcp { 6 } else { 17 }], &[(len >> 8) as u8, len as u8]])
-    };
+    let len = packet.len() - start;
+    let end = [0, if tcp { 6 } else { 17 }, (len >> 8) as u8, len as u8];
+    let pseudo = ones_sum(&[addresses(&packet), &end]);
     assert_eq!(
         be16(&packet, start + offset),
         usize::from(pseudo),
@@ -122,7 +141,8 @@ pub(crate) fn deliver(bytes: &[u8]) -> Vec<Vec<u8>> {
     assert_eq!(hdr_len, headers);
     if gso_type == 0 {
         assert_eq!(gso_size, 0);
-        return split(&packet, start, tcp, packet.len());
+        fill_transport_checksum(&mut packet, start, tcp);
+        return vec![packet];
     }
     let cwr = tcp && packet[start + 13] & 0x80 != 0;
     let expected = match (tcp, is_v4(&packet)) {

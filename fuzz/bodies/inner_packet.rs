@@ -1,0 +1,83 @@
+//! Any bytes as an inner packet: nothing panics, and what is accepted keeps the promises of a checked packet.
+
+use std::net::IpAddr;
+
+use vpnd_proto::checksum;
+use vpnd_proto::packet::{MAX_HEADERS, Packet, PacketError, SourceFilter};
+use vpnd_proto::pmtu;
+use vpnd_proto::policy::{Destination, Policy, Principal};
+
+/// Checks one input.
+pub(crate) fn run(data: &[u8]) {
+    let packet = match Packet::parse(data) {
+        Ok(packet) => packet,
+        Err(error) => {
+            assert_eq!(PacketError::ALL[error.index()], error);
+            return;
+        }
+    };
+    check_view(data, &packet);
+    check_source(&packet);
+    check_too_big(&packet);
+    let _ = Policy::without_rules(false).evaluate(&Principal::default(), Destination::Campus, &packet);
+    check_complete(data);
+    check_clamp(data);
+}
+
+fn check_view(data: &[u8], packet: &Packet<'_>) {
+    assert_eq!(packet.bytes(), &data[..packet.total_len()]);
+    assert!(packet.headers_len().is_none_or(|len| len <= packet.total_len().min(MAX_HEADERS)));
+    assert_eq!(
+        packet.transport_offset().is_none(),
+        packet.fragment().is_some_and(|fragment| !fragment.is_first())
+    );
+    assert!(!packet.is_partial() || packet.ports().is_some());
+    if let Some(tcp) = packet.tcp() {
+        assert_eq!(tcp.header().len(), tcp.options().len() + 20);
+        let _ = (tcp.seq(), tcp.ack(), tcp.flags(), tcp.window());
+    }
+    let _ = (packet.dscp(), packet.ecn(), packet.hop_limit(), packet.dont_fragment(), packet.icmp());
+    // What is cut off is truncated; what is added is padding.
+    assert!(Packet::parse(&data[..packet.total_len() - 1]).is_err());
+    let padded = [data, &[0xFF; 3]].concat();
+    assert_eq!(Packet::parse(&padded).expect("padding changes nothing").bytes(), packet.bytes());
+}
+
+fn check_source(packet: &Packet<'_>) {
+    let src = packet.src();
+    assert!(!src.is_multicast() && !src.is_unspecified() && !src.is_loopback());
+    assert!(SourceFilter::new([src.into()]).permits(packet));
+    assert_eq!(SourceFilter::new([packet.dst().into()]).permits(packet), packet.dst() == src);
+}
+
+fn check_too_big(packet: &Packet<'_>) {
+    let gateway = match packet.src() {
+        IpAddr::V4(_) => IpAddr::from([10, 8, 0, 1]),
+        IpAddr::V6(_) => IpAddr::from([0xFD00, 0, 0, 0, 0, 0, 0, 1]),
+    };
+    let mut out = [0; pmtu::MAX_TOO_BIG];
+    if let Some(len) = pmtu::too_big(packet, gateway, 1300, &mut out) {
+        let message = Packet::parse(&out[..len]).expect("own messages are good packets");
+        assert_eq!((message.src(), message.dst(), message.total_len()), (gateway, packet.src(), len));
+    }
+}
+
+fn check_complete(data: &[u8]) {
+    let mut bytes = data.to_vec();
+    checksum::complete(&mut bytes).expect("a packet that parses can be completed");
+    let before = Packet::parse(data).expect("it parsed before");
+    let after = Packet::parse(&bytes).expect("a completed packet still parses");
+    assert!(!after.is_partial());
+    assert_eq!((after.src(), after.dst(), after.ports()), (before.src(), before.dst(), before.ports()));
+    assert!(!before.is_partial() || checksum::verify(&after));
+}
+
+fn check_clamp(data: &[u8]) {
+    let mut bytes = data.to_vec();
+    let was_right = checksum::verify(&Packet::parse(data).expect("it parsed before"));
+    let changed = pmtu::clamp_mss(&mut bytes, 1300).expect("a packet that parses can be clamped");
+    let after = Packet::parse(&bytes).expect("a clamped packet still parses");
+    assert!(!was_right || checksum::verify(&after));
+    assert_eq!(changed, bytes != data);
+    assert_eq!(pmtu::clamp_mss(&mut bytes, 1300), Ok(false));
+}
