@@ -6,7 +6,7 @@ mod segment;
 
 use proptest::prelude::*;
 use vpnd_proto::checksum;
-use vpnd_proto::offload::{PeerFeatures, Rebuilder, Slicer, TunFeatures, VirtioHeader};
+use vpnd_proto::offload::{OffloadError, PeerFeatures, Rebuilder, Slicer, TunFeatures, VirtioHeader};
 use vpnd_proto::packet::Packet;
 use zerocopy::IntoBytes;
 
@@ -452,6 +452,107 @@ fn super_packets_stay_within_the_largest_packet() {
     assert_eq!(written.len(), 2);
     assert!(written.iter().all(|bytes| bytes.len() <= 10 + 65_535));
     assert_eq!(deliver(&written), [packet.expected(), next.expected()].concat());
+}
+
+/// The kernel's request for a checksum at `start` + `offset`, without cutting.
+fn checksum_at(start: u16, offset: u16) -> VirtioHeader {
+    VirtioHeader {
+        flags: VirtioHeader::NEEDS_CSUM,
+        csum_start: start.into(),
+        csum_offset: offset.into(),
+        ..VirtioHeader::default()
+    }
+}
+
+fn error(header: &VirtioHeader, packet: &[u8]) -> Option<OffloadError> {
+    Slicer::new(header, &Packet::parse(packet).expect("a good packet"), PARTIAL).err()
+}
+
+#[test]
+fn a_packet_without_offload_passes_as_it_is() {
+    let bytes = tcp(false, 100, 1000).bytes();
+    let slicer =
+        Slicer::new(&VirtioHeader::default(), &Packet::parse(&bytes).expect("a good packet"), PARTIAL);
+    let slicer = slicer.expect("nothing to do");
+    assert_eq!((slicer.count(), write(&slicer, 0)), (1, bytes));
+}
+
+#[test]
+fn headers_that_do_not_fit_the_packet_are_refused() {
+    let (v4, v6, datagram) = (tcp(false, 3000, 1000), tcp(true, 3000, 1000), udp(false, 3000, 1000));
+    let refused = |packet: &Super, change: fn(&mut VirtioHeader)| {
+        let mut header = packet.header();
+        change(&mut header);
+        error(&header, &packet.bytes())
+    };
+    assert_eq!(refused(&v4, |_| ()), None);
+    assert_eq!(
+        refused(&v4, |header| header.hdr_len = 7.into()),
+        None,
+        "the length of headers is not relied upon"
+    );
+    assert_eq!(refused(&v4, |header| header.gso_type = 3), Some(OffloadError::UnsupportedGso(3)));
+    assert_eq!(refused(&v4, |header| header.gso_type = 0x85), Some(OffloadError::UnsupportedGso(0x85)));
+    assert_eq!(refused(&v4, |header| header.gso_type = 4), Some(OffloadError::Mismatch));
+    assert_eq!(refused(&v6, |header| header.gso_type = 1), Some(OffloadError::Mismatch));
+    assert_eq!(refused(&v6, |header| header.gso_type = 5), Some(OffloadError::Mismatch));
+    assert_eq!(refused(&datagram, |header| header.gso_type = 1), Some(OffloadError::Mismatch));
+    assert_eq!(refused(&v4, |header| header.gso_size = 0.into()), Some(OffloadError::GsoSize));
+    assert_eq!(refused(&v4, |header| header.csum_start = 40.into()), Some(OffloadError::ChecksumPlace));
+    assert_eq!(refused(&Super { flags: 0x12, ..v4.clone() }, |_| ()), Some(OffloadError::Flags));
+    let mut partial = v4.bytes();
+    partial[0] |= 0x80;
+    assert_eq!(error(&v4.header(), &partial), Some(OffloadError::AlreadyPartial));
+    assert_eq!(VirtioHeader::split(&[0; 9]).err(), Some(OffloadError::Truncated));
+}
+
+#[test]
+fn a_fragment_is_never_cut() {
+    let mut bytes = tcp(false, 2960, 1000).bytes();
+    bytes[6] = 0x20;
+    assert_eq!(error(&tcp(false, 2960, 1000).header(), &bytes), Some(OffloadError::Mismatch));
+}
+
+#[test]
+fn other_checksums_are_completed_where_they_overwrite_no_header() {
+    let mut echo = udp(false, 40, 1000).bytes();
+    echo[9] = 1;
+    echo[22..24].fill(0); // ICMP has no pseudo header, so the kernel leaves a zero.
+    segment::fill_ipv4_checksum(&mut echo);
+    let packet = Packet::parse(&echo).expect("a good packet");
+    let slicer = Slicer::new(&checksum_at(20, 2), &packet, PARTIAL).expect("a checksum behind the IP header");
+    let completed = write(&slicer, 0);
+    assert_eq!(completed[0], 0x45, "complete, for the peer knows no partial form of it");
+    assert_eq!(checksum::Sum::default().bytes(&completed[20..]).fold(), 0xFFFF);
+    for (start, offset) in [(0, 2), (19, 1), (20, 48), (u16::MAX, u16::MAX)] {
+        assert_eq!(
+            error(&checksum_at(start, offset), &echo),
+            Some(OffloadError::ChecksumPlace),
+            "{start} {offset}"
+        );
+    }
+    let stream = tcp(false, 40, 1000).bytes();
+    assert_eq!(
+        error(&checksum_at(20, 12), &stream),
+        Some(OffloadError::ChecksumPlace),
+        "inside the TCP header"
+    );
+    assert_eq!(error(&checksum_at(60, 2), &stream), None, "an inner packet's, inside the payload");
+}
+
+#[test]
+fn each_error_has_its_place() {
+    let errors = [
+        OffloadError::Truncated,
+        OffloadError::UnsupportedGso(3),
+        OffloadError::Mismatch,
+        OffloadError::GsoSize,
+        OffloadError::ChecksumPlace,
+        OffloadError::Flags,
+        OffloadError::AlreadyPartial,
+    ];
+    assert_eq!(errors.map(OffloadError::index), std::array::from_fn(|i| i));
+    assert_eq!(errors.len(), OffloadError::COUNT);
 }
 
 proptest! {

@@ -121,23 +121,33 @@ impl<'a> Slicer<'a> {
 fn finish(header: &VirtioHeader, packet: &Packet<'_>, peer: PeerFeatures) -> Result<Finish, OffloadError> {
     let start = usize::from(header.csum_start.get());
     let field = start + usize::from(header.csum_offset.get());
-    if field + 2 > packet.total_len() {
-        return Err(OffloadError::ChecksumPlace);
+    let own = transport_checksum(packet);
+    if own == Some((start, field)) && covers_all(packet, start) {
+        return Ok(if peer.partial_checksum {
+            Finish::Partial { field }
+        } else {
+            Finish::Complete { transport: start }
+        });
     }
-    if transport_checksum(packet) != Some((start, field)) {
-        return Ok(Finish::Generic { start, field });
+    // Any other checksum has to lie behind the headers that were checked, which it must not overwrite.
+    let behind = packet.headers_len().or(packet.transport_offset()).is_some_and(|headers| start >= headers);
+    if (behind || own == Some((start, field))) && field + 2 <= packet.total_len() {
+        Ok(Finish::Generic { start, field })
+    } else {
+        Err(OffloadError::ChecksumPlace)
     }
-    Ok(if peer.partial_checksum { Finish::Partial { field } } else { Finish::Complete { transport: start } })
 }
 
-/// Start and field of the TCP or UDP checksum, if the packet is one that may travel without it.
+/// Start and field of the TCP or UDP checksum of a packet that is no fragment.
 fn transport_checksum(packet: &Packet<'_>) -> Option<(usize, usize)> {
     let at = packet.transport_offset()?;
     let field = at + checksum::field_offset(packet.protocol())?;
-    let whole = packet.fragment().is_none();
-    let covers_all =
-        packet.protocol() == TCP || usize::from(be16(packet.bytes(), at + 4)) == packet.total_len() - at;
-    (whole && covers_all).then_some((at, field))
+    packet.fragment().is_none().then_some((at, field))
+}
+
+/// Whether TCP or UDP at `at` fills the packet, so that the packet may travel without a checksum.
+fn covers_all(packet: &Packet<'_>, at: usize) -> bool {
+    packet.protocol() == TCP || usize::from(be16(packet.bytes(), at + 4)) == packet.total_len() - at
 }
 
 fn cut(header: &VirtioHeader, packet: &Packet<'_>, peer: PeerFeatures) -> Result<Plan, OffloadError> {
@@ -150,7 +160,8 @@ fn cut(header: &VirtioHeader, packet: &Packet<'_>, peer: PeerFeatures) -> Result
     if (packet.protocol(), packet.version()) != (protocol, version) {
         return Err(OffloadError::Mismatch);
     }
-    let (transport, field) = transport_checksum(packet).ok_or(OffloadError::Mismatch)?;
+    let place = transport_checksum(packet).filter(|(at, _)| covers_all(packet, *at));
+    let (transport, field) = place.ok_or(OffloadError::Mismatch)?;
     let headers = packet.headers_len().ok_or(OffloadError::Mismatch)?;
     let gso_size = usize::from(header.gso_size.get());
     if gso_size == 0 {
