@@ -4,6 +4,7 @@
 //! resolved against the directory of the file, and units are in the types.
 //! This module must not know how the gateway uses the values.
 
+pub mod check;
 pub mod document;
 mod read;
 
@@ -69,6 +70,8 @@ pub struct ServerConfig {
     pub admin: Admin,
     /// `[log]`
     pub log: Log,
+    /// The name of the file, as the user knows it.
+    pub file: String,
     /// Where the keys stand in the file.
     pub places: Places,
 }
@@ -338,7 +341,7 @@ impl ServerConfig {
 
     /// Parses `text`; `file` names it in problems, `base` is where relative paths start.
     pub fn parse(text: &str, file: &str, base: &Path) -> Result<Self, Invalid> {
-        read::server_config(text, base).map_err(|problems| Invalid::new(file, problems))
+        read::server_config(text, file, base).map_err(|problems| Invalid::new(file, problems))
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod auth;
 pub mod cli;
 pub mod config;
+pub mod init;
 pub mod journal;
 pub mod lease;
 pub mod logging;

@@ -3,10 +3,11 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration (nothing was started).
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
 use vpnd::cli::{Cli, Command};
-use vpnd::config::{ConfigError, ServerConfig};
+use vpnd::config::{ConfigError, ServerConfig, check};
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
@@ -20,8 +21,17 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Init(args) => {
+            let path = vpnd::init::init(&args, SystemTime::now())?;
+            println!(
+                "made {0}\nnext: vpnd user add NAME --config {0} --profile-out NAME.toml",
+                path.display()
+            );
+        }
         Command::Check(args) => {
-            ServerConfig::load(&args.config)?;
+            let config = ServerConfig::load(&args.config)?;
+            let problems = config.check(&check::local_networks(), check::now_s());
+            problems.map_err(ConfigError::Invalid)?;
             println!("{}: no problem found", args.config.display());
         }
         Command::Completions { shell } => {

@@ -26,7 +26,7 @@ const SELECTOR: &str =
 const YEAR_S: u64 = 365 * 86_400;
 
 /// Reads the whole file; relative paths start at `base`.
-pub(super) fn server_config(text: &str, base: &Path) -> Result<ServerConfig, Vec<Problem>> {
+pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<ServerConfig, Vec<Problem>> {
     let mut document = Document::parse(text)?;
     let server = document.section("server", |s, p| server(s, p, base));
     let socket = server.state_dir.join("admin.sock");
@@ -43,6 +43,7 @@ pub(super) fn server_config(text: &str, base: &Path) -> Result<ServerConfig, Vec
         timeouts: document.section("timeouts", timeouts),
         admin: document.section("admin", |s, p| admin(s, p, base, socket)),
         log: document.section("log", log),
+        file: file.to_owned(),
         places: super::Places::default(),
     };
     let (problems, places) = document.finish();

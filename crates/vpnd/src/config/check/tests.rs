@@ -1,0 +1,152 @@
+//! The machine's side of a configuration: each problem is found, and its line is named.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::init::authority::Authority;
+
+struct Bench {
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    /// A directory with a good certificate, key and authority.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let authority = Authority::new("vpn.example.org", now).unwrap();
+        let server = authority.server(&["vpn.example.org".to_owned()], now).unwrap();
+        let bench = Self { dir };
+        bench.write("ca.pem", authority.certificate_pem(), 0o644);
+        bench.write("ca-key.pem", authority.key_pem(), 0o600);
+        bench.write("server.pem", &server.certificate_pem, 0o644);
+        bench.write("server-key.pem", &server.key_pem, 0o600);
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str, mode: u32) {
+        fs::write(self.path(name), text).unwrap();
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn check(&self, extra: &str, local: &[LocalNetwork], now_s: u64) -> String {
+        let text = format!(
+            "[tls]\ncertificate = 'server.pem'\nkey = 'server-key.pem'\nclient_ca = 'ca.pem'\n\
+             client_ca_key = 'ca-key.pem'\n[tunnel]\npool_v4 = '10.86.0.0/16'\npool_v6 = 'fd00:1::/64'\n{extra}"
+        );
+        let config = ServerConfig::parse(&text, "server.toml", self.dir.path()).unwrap();
+        config.check(local, now_s).err().map(|invalid| invalid.to_string()).unwrap_or_default()
+    }
+
+    fn problems(&self) -> String {
+        self.check("", &[], now_s())
+    }
+}
+
+#[test]
+fn good_files_have_no_problem() {
+    assert_eq!(Bench::new().problems(), "");
+}
+
+#[test]
+fn missing_and_broken_files_are_all_named() {
+    let bench = Bench::new();
+    fs::remove_file(bench.path("server.pem")).unwrap();
+    bench.write("server-key.pem", "nothing", 0o600);
+    bench.write("ca.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0o644);
+    let problems = bench.problems();
+    let lines: Vec<_> = problems.lines().collect();
+    assert!(
+        lines[0].starts_with("server.toml:2: can't read") && lines[0].contains("server.pem"),
+        "{problems}"
+    );
+    assert!(lines[1].starts_with("server.toml:3:") && lines[1].contains("no private key"), "{problems}");
+    assert!(lines[2].starts_with("server.toml:4:") && lines[2].contains("can't be read"), "{problems}");
+    assert_eq!(lines.len(), 3, "{problems}");
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused() {
+    let bench = Bench::new();
+    for mode in [0o640, 0o604, 0o660] {
+        fs::set_permissions(bench.path("server-key.pem"), fs::Permissions::from_mode(mode)).unwrap();
+        let problems = bench.problems();
+        assert!(problems.contains(&format!("(mode {mode:o}); run: chmod 600")), "{problems}");
+    }
+}
+
+#[test]
+fn a_key_of_another_certificate_is_refused() {
+    let bench = Bench::new();
+    fs::copy(bench.path("ca-key.pem"), bench.path("server-key.pem")).unwrap();
+    let problems = bench.problems();
+    assert!(problems.starts_with("server.toml:3: the key does not belong to the certificate"), "{problems}");
+}
+
+#[test]
+fn a_certificate_has_its_time() {
+    let bench = Bench::new();
+    let later = bench.check("", &[], now_s() + 826 * 86_400);
+    assert!(later.contains("server.pem expired on"), "{later}");
+    let earlier = bench.check("", &[], now_s() - 86_400);
+    assert!(earlier.contains("is this machine's clock right?"), "{earlier}");
+}
+
+#[test]
+fn an_authority_key_kept_elsewhere_is_no_problem() {
+    let bench = Bench::new();
+    fs::remove_file(bench.path("ca-key.pem")).unwrap();
+    assert_eq!(bench.problems(), "");
+}
+
+#[test]
+fn pools_must_not_overlap_what_is_there() {
+    let bench = Bench::new();
+    let near = |network: &str, interface: &str| LocalNetwork {
+        network: network.parse().unwrap(),
+        interface: interface.to_owned(),
+    };
+    for (network, interface, bad) in [
+        ("10.86.7.0/24", "eth0", true),
+        ("10.0.0.0/8", "eth0", true),
+        ("fd00:1::/48", "eth0", true),
+        ("10.87.0.0/16", "eth0", false),
+        ("0.0.0.0/0", "eth0", false),
+        ("10.86.0.0/16", "vpnd0", false),
+    ] {
+        let problems = bench.check("", &[near(network, interface)], now_s());
+        assert_eq!(problems.contains("choose another pool"), bad, "{network} {interface}: {problems}");
+    }
+    for (route, bad) in
+        [("10.0.0.0/8", true), ("10.86.1.0/24", true), ("10.86.0.0/16", false), ("0.0.0.0/0", false)]
+    {
+        let problems = bench.check(&format!("[push]\nroutes = '{route}'\n"), &[], now_s());
+        assert_eq!(problems.starts_with("server.toml:10: the pushed route"), bad, "{route}: {problems}");
+    }
+}
+
+#[test]
+fn paths_are_checked() {
+    let bench = Bench::new();
+    let long = format!("[admin]\nsocket = '/{}'\n", "x".repeat(107));
+    assert!(bench.check(&long, &[], now_s()).contains("server.toml:10: the path of the control socket"));
+    let file = "[server]\nstate_dir = 'ca.pem'\n";
+    assert!(bench.check(file, &[], now_s()).contains("is not a directory"));
+}
+
+#[test]
+fn the_kernels_tables_are_read() {
+    let v4 = parse_route_v4("eth0\t0000140A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0").unwrap();
+    assert_eq!((v4.network.to_string().as_str(), v4.interface.as_str()), ("10.20.0.0/16", "eth0"));
+    let line = "fd000001000000000000000000000000 40 00000000000000000000000000000000 00 \
+                00000000000000000000000000000000 00000100 00000001 00000000 00000001 eth0";
+    let v6 = parse_route_v6(line).unwrap();
+    assert_eq!((v6.network.to_string().as_str(), v6.interface.as_str()), ("fd00:1::/64", "eth0"));
+    assert_eq!(parse_route_v6(&line.replace("eth0", "lo")), None);
+    assert_eq!(parse_route_v4("Iface\tDestination\tGateway"), None);
+    assert_eq!(parse_route_v6(""), None);
+}
