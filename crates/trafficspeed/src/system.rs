@@ -80,6 +80,12 @@ pub enum Cipher {
     ChaCha20Poly1305,
     /// No encryption; for the laboratory only.
     None,
+    /// Authentication without encryption; for the laboratory only.
+    AuthOnly,
+    /// AES-256-CBC with HMAC-SHA-256; for the laboratory only.
+    #[value(name = "aes-256-cbc-hmac-sha-256")]
+    #[serde(rename = "aes-256-cbc-hmac-sha-256")]
+    Aes256CbcHmacSha256,
 }
 
 impl Cipher {
@@ -91,7 +97,14 @@ impl Cipher {
             Self::Aes256Gcm => "aes-256-gcm",
             Self::ChaCha20Poly1305 => "chacha20-poly1305",
             Self::None => "none",
+            Self::AuthOnly => "auth-only",
+            Self::Aes256CbcHmacSha256 => "aes-256-cbc-hmac-sha-256",
         }
+    }
+
+    /// Whether vpnd refuses it outside a laboratory.
+    pub fn is_lab_only(self) -> bool {
+        matches!(self, Self::None | Self::AuthOnly | Self::Aes256CbcHmacSha256)
     }
 }
 

@@ -220,6 +220,61 @@ fn a_system_that_is_missing_is_said_before_anything_changes() {
     assert_eq!(report["runs"][1]["whole"], true, "{report:#}");
 }
 
+/// A stand-in for `vpnd` that keeps its command-line contract and carries packets by plain routing, so that the
+/// adapter's own steps are tested whatever state the real one is in.
+fn stand_in(directory: &Path) -> std::path::PathBuf {
+    let path = directory.join("vpnd");
+    fs::write(&path, include_str!("stand_in_vpnd.sh")).expect("a script");
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
+    path
+}
+
+#[test]
+fn the_vpnd_adapter_configures_connects_measures_and_ends_everything() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = stand_in(directory.path());
+    let line = format!(
+        "--clients 4 --vpn vpnd --cipher aes-256-gcm --no-encryption --vpnd {} -P 2 -t 1 -O 0 --json",
+        program.display()
+    );
+    let report = measured(&line);
+    for (at, cipher) in ["aes-256-gcm", "none"].into_iter().enumerate() {
+        let run = &report["runs"][at];
+        assert_eq!(run["whole"], true, "{run:#}");
+        assert_eq!(run["facts"]["version"], "vpnd 0.0.0 (stand-in)");
+        assert_eq!(run["facts"]["cipher"], format!("{cipher} (shell)"));
+        assert_eq!(run["facts"]["mtu"], 65536);
+        assert!(run["goodput_bits_per_second"].as_f64() > Some(0.0));
+    }
+}
+
+#[test]
+fn a_client_that_is_refused_shows_its_log_and_leaves_nothing() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = stand_in(directory.path());
+    let line = format!("--clients 2 --vpn vpnd --vpnd {} -t 1 --json", program.display());
+    let child = trafficspeed(&line)
+        .env("STAND_IN_REFUSES", "client2")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program was built");
+    let pid = child.id();
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let problem = report["runs"][0]["problems"][0].as_str().expect("a problem");
+    assert!(problem.contains("vpnd connect (client 2) ended"), "{problem}");
+    assert!(problem.contains("| login refused: wrong password"), "{problem}");
+    assert_eq!(namespaces_of(pid), [""; 0]);
+}
+
 /// `trafficspeed serve` on a loopback port of its own.
 struct Served {
     child: Child,

@@ -19,6 +19,7 @@ const RIGHT: f64 = 24.0;
 const PLOT_HEIGHT: f64 = 280.0;
 const BELOW: f64 = 52.0;
 const LEGEND_LINE: f64 = 22.0;
+const MOST_MARKERS: usize = 24;
 
 /// A line with a marker per point.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,10 +88,8 @@ impl LineChart {
         body.push_str(&legend.text);
         grid(&mut body, &vertical, &self.y_label, top);
         ticks(&mut body, &horizontal, &self.x_label, bottom);
-        for (series, number) in self.series.iter().zip(0..) {
-            // Ranges of neighbours stand beside each other instead of hiding each other.
-            let shift = (f64::from(number) - (self.series.len() as f64 - 1.0) / 2.0) * 5.0;
-            line(&mut body, series, &horizontal, &vertical, shift);
+        for series in &self.series {
+            line(&mut body, series, &horizontal, &vertical);
         }
         body.push_str("</svg>\n");
         Some(body)
@@ -100,7 +99,7 @@ impl LineChart {
         let mut text = String::new();
         let (mut x, mut y) = (LEFT, 14.0);
         for series in &self.series {
-            let width = 44.0 + 7.2 * series.label.chars().count() as f64;
+            let width = 52.0 + 7.0 * series.label.chars().count() as f64;
             if x > LEFT && x + width > WIDTH - RIGHT {
                 (x, y) = (LEFT, y + LEGEND_LINE);
             }
@@ -251,7 +250,7 @@ fn ticks(body: &mut String, horizontal: &Axis, label: &str, bottom: f64) {
     );
 }
 
-fn line(body: &mut String, series: &Series, horizontal: &Axis, vertical: &Axis, shift: f64) {
+fn line(body: &mut String, series: &Series, horizontal: &Axis, vertical: &Axis) {
     let style = series.style.min(STYLES - 1);
     let mut path = String::new();
     for (point, letter) in series.points.iter().zip(std::iter::once('M').chain(std::iter::repeat('L'))) {
@@ -259,11 +258,13 @@ fn line(body: &mut String, series: &Series, horizontal: &Axis, vertical: &Axis, 
             .expect("writing to a string");
     }
     put(body, format_args!(r#"<path class="line s{style}" d="{path}"/>"#));
-    for point in &series.points {
+    // Many points are a line with a few markers to know it by.
+    let stride = series.points.len().div_ceil(MOST_MARKERS);
+    for (point, number) in series.points.iter().zip(0..) {
         let (x, y) = (horizontal.place(point.x), vertical.place(point.y));
         if let Some((low, high)) = point.range {
             let (low, high) = (vertical.place(low), vertical.place(high));
-            let (x, left) = (x + shift, x + shift - 4.0);
+            let left = x - 4.0;
             put(
                 body,
                 format_args!(
@@ -271,7 +272,9 @@ fn line(body: &mut String, series: &Series, horizontal: &Axis, vertical: &Axis, 
                 ),
             );
         }
-        body.push_str(&marker(style, x, y));
+        if number % stride == 0 {
+            body.push_str(&marker(style, x, y));
+        }
     }
 }
 

@@ -16,7 +16,7 @@ const STYLE: &str = include_str!("page.css");
 pub fn html(campaign: &Campaign) -> String {
     let summaries = summarise(campaign);
     let mut page = String::new();
-    let title = format!("TrafficSpeed: {}", labels(campaign).join(", "));
+    let title = format!("TrafficSpeed: {}", labels(campaign).join("; "));
     put(
         &mut page,
         &format!(
@@ -140,7 +140,7 @@ fn pictures(page: &mut String, campaign: &Campaign, summaries: &[Summary]) {
 
 fn ranges_note(summaries: &[Summary]) -> &'static str {
     if summaries.iter().any(|s| s.repeats > 1) {
-        "Points are medians of the repeats, whiskers their lowest and highest."
+        "Medians of the repeats, with whiskers from their lowest to their highest."
     } else {
         "One run each, so no spread is shown."
     }
@@ -237,10 +237,10 @@ fn figures(summaries: &[Summary]) -> String {
         "System",
         "Clients",
         "Communication, Gbit/s",
-        "Lowest to highest",
+        "Lowest–highest",
         "Goodput, Gbit/s",
         "Of plain routing",
-        "Fairness, connections",
+        "Fairness, streams",
         "Fairness, pairs",
         "Gateway CPUs",
         "Client CPUs",
@@ -257,7 +257,7 @@ fn figures(summaries: &[Summary]) -> String {
             s.label.clone(),
             s.clients.to_string(),
             gbit(s.communication.median),
-            if s.repeats > 1 { format!("{low} to {high}") } else { "–".into() },
+            if s.repeats > 1 { format!("{low}–{high}") } else { "–".into() },
             gbit(s.goodput.median),
             optional(s.ratio_to_plain.map(|ratio| 100.0 * ratio), " %"),
             optional(s.stream_fairness, ""),
@@ -285,7 +285,8 @@ fn systems(page: &mut String, campaign: &Campaign) {
         .collect();
     if !rows.is_empty() {
         put(page, "<h2>Systems</h2>");
-        put(page, &table(&["System", "Version", "Cipher in use", "MTU", "Notes"], rows));
+        let body = table(&["System", "Version", "Cipher in use", "MTU", "Notes"], rows);
+        put(page, &format!("<div class=\"prose\">{body}</div>"));
     }
 }
 
@@ -302,7 +303,7 @@ fn pairs(page: &mut String, campaign: &Campaign) {
     if !rows.is_empty() {
         put(
             page,
-            "<h2>Pairs</h2>\n<details><summary>Each pair of the first run at the largest number of clients</summary>",
+            "<h2>Pairs</h2>\n<details open><summary>Each pair of the first run at the largest number of clients</summary>",
         );
         put(
             page,

@@ -75,7 +75,7 @@ impl Vpnd {
     }
 
     fn insecure(&self) -> &'static [&'static str] {
-        if self.cipher == Cipher::None { &["--insecure-lab"] } else { &[] }
+        if self.cipher.is_lab_only() { &["--insecure-lab"] } else { &[] }
     }
 
     fn start_gateway(&mut self, files: &Files, program: &Path, lab: &Lab) -> Result<(), SystemError> {
