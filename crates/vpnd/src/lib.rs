@@ -15,3 +15,4 @@ pub mod profile;
 pub mod secret_file;
 pub mod store;
 pub mod sys;
+pub mod users;

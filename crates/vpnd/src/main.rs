@@ -8,21 +8,32 @@ use std::time::SystemTime;
 use clap::{CommandFactory as _, Parser as _};
 use vpnd::cli::{Cli, Command};
 use vpnd::config::{ConfigError, ServerConfig, check};
+use vpnd::init::{self, InitError};
+use vpnd::users::{self, UserError};
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vpnd: {error:#}");
-            ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
+            ExitCode::from(if is_usage(&error) { 2 } else { 1 })
         }
     }
+}
+
+/// Whether what the user wrote is wrong, rather than something failed.
+fn is_usage(error: &anyhow::Error) -> bool {
+    let user = error.downcast_ref::<UserError>();
+    let init = error.downcast_ref::<InitError>();
+    error.is::<ConfigError>()
+        || matches!(user, Some(UserError::Config(_) | UserError::Name { .. }))
+        || matches!(init, Some(InitError::Invalid(_) | InitError::Certificate(_)))
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Init(args) => {
-            let path = vpnd::init::init(&args, SystemTime::now())?;
+            let path = init::init(&args, SystemTime::now())?;
             println!(
                 "made {0}\nnext: vpnd user add NAME --config {0} --profile-out NAME.toml",
                 path.display()
@@ -34,6 +45,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             problems.map_err(ConfigError::Invalid)?;
             println!("{}: no problem found", args.config.display());
         }
+        Command::User(command) => users::run(&command, check::now_s(), &mut std::io::stdout())?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "vpnd", &mut std::io::stdout());
         }
