@@ -10,6 +10,7 @@
 
 mod epoch;
 mod liveness;
+mod reconnect;
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -17,15 +18,16 @@ use std::collections::VecDeque;
 use vpnd_crypto::LabPermit;
 
 use crate::attach::Token;
-use crate::control::{Code, List, Message, Network, Offer, SuiteSpeed};
+use crate::control::{Code, Message, Network, Offer};
 use crate::plane::{Activity, Command, Event, Slot};
-use crate::session::{ConnectionId, LocalSuite, Random, SessionId, Timers, random_bytes, random_index};
+use crate::session::{ConnectionId, LocalSuite, Random, SessionId, Timers};
 use crate::time::Time;
 use crate::timer::TimerQueue;
-use crate::wire::{Index, MAX_CLIENT_LANES};
+use crate::wire::MAX_CLIENT_LANES;
 
 use epoch::Epochs;
 use liveness::Liveness;
+use reconnect::Attempt;
 
 /// What a client is told at its start.
 #[derive(Clone, Debug)]
@@ -130,14 +132,6 @@ pub enum Reason {
     Keepalive(u8),
 }
 
-/// A connection on its way.
-#[derive(Debug)]
-struct Attempt {
-    connection: ConnectionId,
-    offer: Offer,
-    is_login: bool,
-}
-
 /// The session that the client has.
 #[derive(Debug)]
 struct Session {
@@ -212,52 +206,6 @@ impl Client {
         };
         client.connect();
         Ok(client)
-    }
-
-    /// The gateway refused what `connection` asked for.
-    pub fn refused(
-        &mut self,
-        now: Time,
-        connection: ConnectionId,
-        code: Code,
-        text: &str,
-        retry_after: Duration,
-    ) {
-        let Some(attempt) = self.take_attempt(connection) else { return };
-        self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
-        match code {
-            Code::Token | Code::Lifetime if !attempt.is_login => {
-                if self.superseded {
-                    self.give_up(Code::Superseded, Code::Superseded.explanation());
-                } else {
-                    self.drop_session();
-                    self.connect();
-                }
-            }
-            Code::Credentials
-            | Code::Disabled
-            | Code::Certificate
-            | Code::Kicked
-            | Code::Idle
-            | Code::NoSuite
-            | Code::BadRequest => self.give_up(code, text),
-            _ => self.retry(now, retry_after),
-        }
-    }
-
-    /// No connection could be made, or it broke before an answer came.
-    pub fn connect_failed(&mut self, now: Time, connection: ConnectionId) {
-        if self.take_attempt(connection).is_some() {
-            self.retry(now, Duration::ZERO);
-        }
-    }
-
-    /// An established connection is gone; `code` is the gateway's application close code, if it closed it.
-    pub fn connection_lost(&mut self, now: Time, connection: ConnectionId, code: Option<Code>) {
-        if self.connection == Some(connection) {
-            self.connection = None;
-            self.closed(now, code, "");
-        }
     }
 
     /// A message came on an established connection.
@@ -393,90 +341,6 @@ impl Client {
         self.session.as_ref().map(|session| session.id)
     }
 
-    fn take_attempt(&mut self, connection: ConnectionId) -> Option<Attempt> {
-        self.attempt.take_if(|attempt| attempt.connection == connection)
-    }
-
-    fn connect_unless_pending(&mut self) {
-        if self.epochs.pending.is_none() && self.timers.get(Reason::Reconnect).is_none() {
-            self.connect();
-        }
-    }
-
-    /// Starts a connection, unless one is on its way.
-    fn connect(&mut self) {
-        if self.over || self.attempt.is_some() {
-            return;
-        }
-        self.timers.cancel(Reason::Reconnect);
-        let connection = ConnectionId(self.next_connection);
-        self.next_connection += 1;
-        let purpose = self.session.as_ref().map_or(Purpose::Login, |session| Purpose::Attach {
-            session: session.id,
-            token: session.token.clone(),
-        });
-        let offer = self.make_offer();
-        let is_login = purpose == Purpose::Login;
-        self.attempt = Some(Attempt { connection, offer: offer.clone(), is_login });
-        self.actions.push_back(Action::Connect { connection, purpose, offer });
-    }
-
-    fn make_offer(&mut self) -> Offer {
-        let lanes = self.config.lanes;
-        let mut indexes: Vec<u32> = Vec::with_capacity(lanes);
-        for lane in 0..lanes {
-            let taken = |index: Index| indexes.contains(&index.0) || self.epochs.uses(index);
-            let index = random_index(&mut self.random, lane, lanes, taken);
-            indexes.push(index.0);
-        }
-        let suites = self.config.suites.iter();
-        let suites = suites.map(|local| SuiteSpeed { suite: local.suite.id(), mbps: local.mbps }).collect();
-        Offer {
-            indexes: List::new(indexes).expect("the number of lanes was checked at the start"),
-            suites: List::new(suites).expect("the number of suites was checked at the start"),
-            features: self.config.features,
-            lab: self.config.lab.is_some(),
-        }
-    }
-
-    /// The gateway, or fate, closed the connection in use.
-    fn closed(&mut self, now: Time, code: Option<Code>, text: &str) {
-        match code {
-            Some(Code::Disabled | Code::Kicked | Code::Idle | Code::Credentials | Code::Certificate) => {
-                let code = code.unwrap_or(Code::Internal);
-                self.give_up(code, if text.is_empty() { code.explanation() } else { text });
-            }
-            Some(Code::Lifetime | Code::Token) => {
-                self.drop_session();
-                self.connect();
-            }
-            // With an attach under way, it was that one that took over.
-            Some(Code::Superseded) if self.attempt.is_none() => {
-                self.superseded = true;
-                self.connect();
-            }
-            Some(Code::Shutdown | Code::Busy | Code::Internal | Code::BadRequest) => {
-                self.retry(now, Duration::ZERO)
-            }
-            _ if self.failures == 0 => self.connect(),
-            _ => self.retry(now, Duration::ZERO),
-        }
-    }
-
-    /// Tries again later: after a time that doubles, with jitter, but not before `at_least`.
-    fn retry(&mut self, now: Time, at_least: Duration) {
-        if self.over || self.attempt.is_some() {
-            return;
-        }
-        let doublings = self.failures.min(16);
-        self.failures = self.failures.saturating_add(1);
-        let timers = &self.config.timers;
-        let base = (timers.reconnect_first * (1 << doublings)).min(timers.reconnect_max);
-        let jitter =
-            0.5 + f64::from(u16::from_le_bytes(random_bytes(&mut self.random))) / f64::from(u16::MAX);
-        self.timers.set(Reason::Reconnect, now + base.mul_f64(jitter).max(at_least));
-    }
-
     fn configure(&mut self) {
         let Some(session) = &self.session else { return };
         if self.configured.as_ref() != Some(&session.network) {
@@ -517,3 +381,6 @@ impl Client {
         self.over = true;
     }
 }
+
+#[cfg(test)]
+mod tests;

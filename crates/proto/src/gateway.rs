@@ -8,6 +8,7 @@
 //! endpoints change only on [`Event::Heard`], which a data plane reports only for an authentic datagram that is the
 //! newest of its lane. This module must not know of sockets, files, passwords or how a connection is secured.
 
+mod admission;
 mod epoch;
 mod session;
 mod table;
@@ -16,20 +17,17 @@ use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use vpnd_crypto::{EpochSecret, LabPermit, Suite};
+use vpnd_crypto::{LabPermit, Suite};
 
-use crate::attach::{Token, Tokens};
-use crate::control::{Close, Code, Explanation, Message, Network, Offer, Refused, Update, UserName};
+use crate::control::{Close, Code, Explanation, Message, Network, Update, UserName};
 use crate::plane::{Activity, Command, Event, Slot};
-use crate::policy::{Policy, Principal};
-use crate::session::{
-    ConnectionId, DeviceId, LocalSuite, Random, SessionId, Timers, choose_suite, random_bytes,
-};
+use crate::policy::Policy;
+use crate::session::{ConnectionId, LocalSuite, Random, SessionId, Timers};
 use crate::time::Time;
 use crate::timer::TimerQueue;
 use crate::wire::{Index, MAX_GATEWAY_LANES};
 
-use epoch::Grant;
+pub use admission::Authenticated;
 pub use session::{Addresses, SessionRecord, SessionStatus};
 use table::Table;
 
@@ -70,21 +68,6 @@ pub enum ConfigError {
     /// A laboratory suite without the switch.
     #[error("the suite {0} is for the laboratory: it needs the insecure switch")]
     Laboratory(Suite),
-}
-
-/// A login whose credentials were good.
-#[derive(Clone, Debug)]
-pub struct Authenticated {
-    /// Who.
-    pub user: UserName,
-    /// Whom policy takes the session for.
-    pub principal: Principal,
-    /// On which device.
-    pub device: DeviceId,
-    /// The inner addresses leased to it.
-    pub addresses: Addresses,
-    /// When the session ends at the latest.
-    pub deadline: Time,
 }
 
 /// Which sessions to end.
@@ -209,74 +192,6 @@ impl Gateway {
             timers: TimerQueue::new(),
             effects: VecDeque::new(),
         })
-    }
-
-    /// A user has logged in on `connection`, whose exporter gave `secret`. Replaces the session of the same device.
-    ///
-    /// # Errors
-    /// Why it was refused; the effects that tell the client so are there already.
-    pub fn login(
-        &mut self,
-        now: Time,
-        connection: ConnectionId,
-        who: Authenticated,
-        offer: &Offer,
-        secret: EpochSecret,
-    ) -> Result<SessionId, Code> {
-        let suite = match self.admit(&who, connection, offer) {
-            Ok(suite) => suite,
-            Err(code) => return Err(self.refuse(connection, code)),
-        };
-        if let Some(before) = self.table.by_device(&who.user, who.device) {
-            self.end_session(before, Code::Superseded, Code::Superseded.explanation());
-        }
-        self.make_room(&who.user);
-        let token = Token::from_bytes(random_bytes(&mut self.random));
-        let id = self.unused_id();
-        let record = SessionRecord {
-            id,
-            user: who.user,
-            device: who.device,
-            principal: who.principal,
-            addresses: who.addresses,
-            deadline: who.deadline,
-            epoch: 0,
-            tokens: Tokens::new(token.hash()),
-        };
-        let slot = self.insert(now, record);
-        self.establish(now, slot, Grant { connection, offer, suite, secret, token });
-        Ok(id)
-    }
-
-    /// A client shows a token for a session on `connection`, whose exporter gave `secret` (PROTOCOL §5).
-    ///
-    /// # Errors
-    /// Why it was refused; the effects that tell the client so are there already.
-    pub fn attach(
-        &mut self,
-        now: Time,
-        connection: ConnectionId,
-        token: &Token,
-        session: SessionId,
-        offer: &Offer,
-        secret: EpochSecret,
-    ) -> Result<SessionId, Code> {
-        let shown = token.hash();
-        let good = self.table.by_id(session).filter(|slot| {
-            let record = self.table.get(*slot).map(|session| &session.record);
-            record.is_some_and(|record| record.tokens.accept(shown) && now < record.deadline)
-        });
-        let Some(slot) = good else { return Err(self.refuse(connection, Code::Token)) };
-        let suite = match self.check_offer(connection, offer) {
-            Ok(suite) => suite,
-            Err(code) => return Err(self.refuse(connection, code)),
-        };
-        let token = Token::from_bytes(random_bytes(&mut self.random));
-        if let Some(session) = self.table.get_mut(slot) {
-            session.record.tokens.issue(shown, token.hash());
-        }
-        self.establish(now, slot, Grant { connection, offer, suite, secret, token });
-        Ok(session)
     }
 
     /// Takes up a session from the store after a restart: it is detached until its client attaches. Returns whether
@@ -416,54 +331,6 @@ impl Gateway {
         self.table.get(slot).map(|session| session.record.id)
     }
 
-    fn admit(
-        &self,
-        who: &Authenticated,
-        connection: ConnectionId,
-        offer: &Offer,
-    ) -> Result<LocalSuite, Code> {
-        let suite = self.check_offer(connection, offer)?;
-        if self.table.by_device(&who.user, who.device).is_some() {
-            return Ok(suite);
-        }
-        let of_user = self.table.of_user(&who.user).count();
-        let detached = self.table.of_user(&who.user).any(session::Session::is_detached);
-        let user_full = of_user >= self.config.max_sessions_per_user && !detached;
-        if user_full || self.table.len() >= self.config.max_sessions { Err(Code::TooMany) } else { Ok(suite) }
-    }
-
-    fn check_offer(&self, connection: ConnectionId, offer: &Offer) -> Result<LocalSuite, Code> {
-        let distinct: BTreeSet<u32> = offer.indexes.iter().copied().collect();
-        let well_formed = !offer.indexes.is_empty() && distinct.len() == offer.indexes.len();
-        if !well_formed || self.table.by_connection(connection).is_some() {
-            return Err(Code::BadRequest);
-        }
-        let lab = self.config.lab.is_some() && offer.lab;
-        choose_suite(&self.config.suites, &offer.suites, lab).ok_or(Code::NoSuite)
-    }
-
-    /// A user at the limit loses a session whose device is away, rather than being locked out until that one's
-    /// lifetime is over.
-    fn make_room(&mut self, user: &UserName) {
-        if self.table.of_user(user).count() < self.config.max_sessions_per_user {
-            return;
-        }
-        let away = self.table.of_user(user).filter(|session| session.is_detached());
-        let oldest = away.min_by_key(|session| session.last_heard()).map(|session| session.slot);
-        if let Some(slot) = oldest {
-            self.end_session(slot, Code::Superseded, Code::Superseded.explanation());
-        }
-    }
-
-    fn unused_id(&mut self) -> SessionId {
-        loop {
-            let id = SessionId(random_bytes(&mut self.random));
-            if self.table.by_id(id).is_none() {
-                return id;
-            }
-        }
-    }
-
     fn insert(&mut self, now: Time, record: SessionRecord) -> Slot {
         let deadline = record.deadline;
         let slot = self.table.insert(now, record).slot;
@@ -472,14 +339,6 @@ impl Gateway {
             self.timers.set((slot, Reason::Idle), now + idle);
         }
         slot
-    }
-
-    fn refuse(&mut self, connection: ConnectionId, code: Code) -> Code {
-        let text = Explanation::cut(code.explanation());
-        let message = Message::Refused(Refused { code, text, retry_after_ms: None });
-        self.effects.push_back(Effect::Send { connection, message });
-        self.effects.push_back(Effect::CloseConnection { connection, code });
-        code
     }
 
     fn close_connection(&mut self, connection: ConnectionId, code: Code, text: &str) {
@@ -535,3 +394,6 @@ impl Gateway {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

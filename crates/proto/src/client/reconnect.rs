@@ -1,0 +1,149 @@
+//! Connections: made, refused, lost, tried again, or given up (PROTOCOL §5, §11).
+
+use core::time::Duration;
+
+use super::{Action, Client, Purpose, Reason};
+use crate::control::{Code, List, Offer, SuiteSpeed};
+use crate::session::{ConnectionId, random_bytes, random_index};
+use crate::time::Time;
+use crate::wire::Index;
+
+/// A connection on its way.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) connection: ConnectionId,
+    pub(super) offer: Offer,
+    pub(super) is_login: bool,
+}
+
+impl Client {
+    /// The gateway refused what `connection` asked for.
+    pub fn refused(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        code: Code,
+        text: &str,
+        retry_after: Duration,
+    ) {
+        let Some(attempt) = self.take_attempt(connection) else { return };
+        self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+        match code {
+            Code::Token | Code::Lifetime if !attempt.is_login => {
+                if self.superseded {
+                    self.give_up(Code::Superseded, Code::Superseded.explanation());
+                } else {
+                    self.drop_session();
+                    self.connect();
+                }
+            }
+            Code::Credentials
+            | Code::Disabled
+            | Code::Certificate
+            | Code::Kicked
+            | Code::Idle
+            | Code::NoSuite
+            | Code::BadRequest => self.give_up(code, text),
+            _ => self.retry(now, retry_after),
+        }
+    }
+
+    /// No connection could be made, or it broke before an answer came.
+    pub fn connect_failed(&mut self, now: Time, connection: ConnectionId) {
+        if self.take_attempt(connection).is_some() {
+            self.retry(now, Duration::ZERO);
+        }
+    }
+
+    /// An established connection is gone; `code` is the gateway's application close code, if it closed it.
+    pub fn connection_lost(&mut self, now: Time, connection: ConnectionId, code: Option<Code>) {
+        if self.connection == Some(connection) {
+            self.connection = None;
+            self.closed(now, code, "");
+        }
+    }
+
+    pub(super) fn take_attempt(&mut self, connection: ConnectionId) -> Option<Attempt> {
+        self.attempt.take_if(|attempt| attempt.connection == connection)
+    }
+
+    pub(super) fn connect_unless_pending(&mut self) {
+        if self.epochs.pending.is_none() && self.timers.get(Reason::Reconnect).is_none() {
+            self.connect();
+        }
+    }
+
+    /// Starts a connection, unless one is on its way.
+    pub(super) fn connect(&mut self) {
+        if self.over || self.attempt.is_some() {
+            return;
+        }
+        self.timers.cancel(Reason::Reconnect);
+        let connection = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        let purpose = self.session.as_ref().map_or(Purpose::Login, |session| Purpose::Attach {
+            session: session.id,
+            token: session.token.clone(),
+        });
+        let offer = self.make_offer();
+        let is_login = purpose == Purpose::Login;
+        self.attempt = Some(Attempt { connection, offer: offer.clone(), is_login });
+        self.actions.push_back(Action::Connect { connection, purpose, offer });
+    }
+
+    pub(super) fn make_offer(&mut self) -> Offer {
+        let lanes = self.config.lanes;
+        let mut indexes: Vec<u32> = Vec::with_capacity(lanes);
+        for lane in 0..lanes {
+            let taken = |index: Index| indexes.contains(&index.0) || self.epochs.uses(index);
+            let index = random_index(&mut self.random, lane, lanes, taken);
+            indexes.push(index.0);
+        }
+        let suites = self.config.suites.iter();
+        let suites = suites.map(|local| SuiteSpeed { suite: local.suite.id(), mbps: local.mbps }).collect();
+        Offer {
+            indexes: List::new(indexes).expect("the number of lanes was checked at the start"),
+            suites: List::new(suites).expect("the number of suites was checked at the start"),
+            features: self.config.features,
+            lab: self.config.lab.is_some(),
+        }
+    }
+
+    /// The gateway, or fate, closed the connection in use.
+    pub(super) fn closed(&mut self, now: Time, code: Option<Code>, text: &str) {
+        match code {
+            Some(Code::Disabled | Code::Kicked | Code::Idle | Code::Credentials | Code::Certificate) => {
+                let code = code.unwrap_or(Code::Internal);
+                self.give_up(code, if text.is_empty() { code.explanation() } else { text });
+            }
+            Some(Code::Lifetime | Code::Token) => {
+                self.drop_session();
+                self.connect();
+            }
+            // With an attach under way, it was that one that took over.
+            Some(Code::Superseded) if self.attempt.is_none() => {
+                self.superseded = true;
+                self.connect();
+            }
+            Some(Code::Shutdown | Code::Busy | Code::Internal | Code::BadRequest) => {
+                self.retry(now, Duration::ZERO)
+            }
+            _ if self.failures == 0 => self.connect(),
+            _ => self.retry(now, Duration::ZERO),
+        }
+    }
+
+    /// Tries again later: after a time that doubles, with jitter, but not before `at_least`.
+    pub(super) fn retry(&mut self, now: Time, at_least: Duration) {
+        if self.over || self.attempt.is_some() {
+            return;
+        }
+        let doublings = self.failures.min(16);
+        self.failures = self.failures.saturating_add(1);
+        let timers = &self.config.timers;
+        let base = (timers.reconnect_first * (1 << doublings)).min(timers.reconnect_max);
+        let jitter =
+            0.5 + f64::from(u16::from_le_bytes(random_bytes(&mut self.random))) / f64::from(u16::MAX);
+        self.timers.set(Reason::Reconnect, now + base.mul_f64(jitter).max(at_least));
+    }
+}

@@ -1,0 +1,375 @@
+//! What the simulation does not see: answers that do not fit, waits, and the exact times of probes.
+
+use vpnd_crypto::{Backend, EpochSecret, Suite};
+
+use super::*;
+use crate::control::{Close, Established, List, Text, TimersMs, Update};
+use crate::plane::Endpoint;
+use crate::wire::Index;
+
+const START: Time = Time::from_nanos(1_000_000_000);
+
+fn client() -> Client {
+    use rand::{Rng, SeedableRng};
+    let config = Config {
+        lanes: 2,
+        suites: vec![local(Suite::Aes128Gcm), local(Suite::Null)],
+        features: 1,
+        lab: None,
+        timers: Timers::default(),
+    };
+    let mut rng = rand::rngs::Xoshiro256PlusPlus::seed_from_u64(5);
+    Client::new(config, Box::new(move |bytes| rng.fill_bytes(bytes))).unwrap()
+}
+
+fn local(suite: Suite) -> LocalSuite {
+    LocalSuite { suite, backend: Backend::Ring, mbps: 1000 }
+}
+
+fn answer(epoch: u32) -> Established {
+    Established {
+        session: SessionId([1; 16]),
+        epoch,
+        suite: 1,
+        indexes: List::new(vec![10, 11]).unwrap(),
+        gateway_lanes: 4,
+        features: 1,
+        token: Token::from_bytes([epoch as u8; 32]),
+        network: Network { ipv4: Some([10, 0, 0, 1].into()), ..Network::default() },
+        timers: TimersMs::default(),
+    }
+}
+
+fn actions(client: &mut Client) -> Vec<Action> {
+    core::iter::from_fn(|| client.poll_action()).collect()
+}
+
+/// The connection that the client asks for, and what for.
+fn connect(client: &mut Client) -> Option<(ConnectionId, Purpose)> {
+    actions(client).into_iter().find_map(|action| match action {
+        Action::Connect { connection, purpose, .. } => Some((connection, purpose)),
+        _ => None,
+    })
+}
+
+fn grant(client: &mut Client, now: Time, connection: ConnectionId, answer: &Established) {
+    let gateway = Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None };
+    client.established(now, connection, answer, EpochSecret::new([1; 32]), gateway);
+}
+
+fn hear(client: &mut Client, now: Time, epoch: u32) {
+    let slot = client.session.as_ref().unwrap().slot;
+    let endpoint = Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None };
+    client.handle_event(now, Event::Heard { slot, epoch, lane: 0, endpoint });
+}
+
+/// A client with a confirmed epoch, all of its probes answered.
+fn up() -> (Client, ConnectionId) {
+    let mut client = client();
+    let (connection, purpose) = connect(&mut client).unwrap();
+    assert_eq!(purpose, Purpose::Login);
+    grant(&mut client, START, connection, &answer(1));
+    hear(&mut client, START, 1);
+    let slot = client.session.as_ref().unwrap().slot;
+    for (_, id) in probes(&mut client) {
+        client.handle_event(START, Event::ProbeReply { slot, lane: 0, id, size: 4 });
+    }
+    assert!(client.is_up());
+    (client, connection)
+}
+
+/// The probes that are sent: shard and number.
+fn probes(client: &mut Client) -> Vec<(usize, u16)> {
+    let probes = actions(client).into_iter().filter_map(|action| match action {
+        Action::Command { shard, command: Command::Probe { id, .. } } => Some((shard, id)),
+        _ => None,
+    });
+    probes.collect()
+}
+
+fn millis(after: u64) -> Time {
+    START + Duration::from_millis(after)
+}
+
+#[test]
+fn answers_that_do_not_fit_are_refused() {
+    let good = answer(1);
+    let bad = [
+        Established { suite: 2, ..good.clone() },
+        Established { suite: 77, ..good.clone() },
+        // Offered, but the client was not started for the laboratory.
+        Established { suite: 0xF000, ..good.clone() },
+        Established { indexes: List::new(vec![10]).unwrap(), ..good.clone() },
+        Established { indexes: List::new(vec![10, 11, 12]).unwrap(), ..good.clone() },
+        Established { gateway_lanes: 0, ..good.clone() },
+        Established { gateway_lanes: 65, ..good.clone() },
+    ];
+    for bad in bad {
+        let mut client = client();
+        let (connection, _) = connect(&mut client).unwrap();
+        grant(&mut client, START, connection, &bad);
+        let [Action::Disconnect { code: Code::BadRequest, .. }] = actions(&mut client)[..] else {
+            panic!("{bad:?} was taken")
+        };
+        assert_eq!(client.poll_timeout().map(|(_, reason)| reason), Some(Reason::Reconnect));
+    }
+}
+
+#[test]
+fn an_attach_goes_on_with_its_session_in_its_order() {
+    let other = Established { session: SessionId([2; 16]), ..answer(2) };
+    for bad in [answer(1), answer(0), other] {
+        let (mut client, first) = up();
+        client.connection_lost(START, first, None);
+        let (connection, purpose) = connect(&mut client).unwrap();
+        let wanted = Purpose::Attach { session: SessionId([1; 16]), token: answer(1).token };
+        assert_eq!(purpose, wanted);
+        grant(&mut client, START, connection, &bad);
+        assert!(matches!(actions(&mut client)[..], [Action::Disconnect { code: Code::BadRequest, .. }]));
+        assert_eq!(client.epochs.current.as_ref().map(|epoch| epoch.number), Some(1), "ours is still good");
+    }
+}
+
+#[test]
+fn wrong_credentials_are_final() {
+    for code in [Code::Credentials, Code::Disabled, Code::NoSuite, Code::Certificate] {
+        let mut client = client();
+        let (connection, _) = connect(&mut client).unwrap();
+        client.refused(START, connection, code, "no", Duration::ZERO);
+        let done = actions(&mut client);
+        assert!(
+            matches!(&done[..], [Action::Disconnect { .. }, Action::GiveUp { code: why, .. }] if *why == code)
+        );
+        client.network_changed(START);
+        client.handle_timeout(START + Duration::from_secs(3600));
+        assert_eq!(actions(&mut client).len(), 0, "nothing starts it again");
+        assert_eq!(client.poll_timeout(), None);
+    }
+}
+
+#[test]
+fn waits_double_up_to_their_limit_and_jitter() {
+    let mut client = client();
+    let mut now = START;
+    let mut seen = Vec::new();
+    for attempt in 0..12u32 {
+        let (connection, _) = connect(&mut client).unwrap();
+        client.connect_failed(now, connection);
+        let (at, reason) = client.poll_timeout().unwrap();
+        assert_eq!(reason, Reason::Reconnect);
+        let base = (0.5 * 2f64.powi(attempt as i32)).min(30.0);
+        let ratio = (at - now).as_secs_f64() / base;
+        assert!((0.5..=1.5).contains(&ratio), "attempt {attempt} waits {ratio} of {base} s");
+        seen.push(ratio);
+        client.handle_timeout(Time::from_nanos(at.as_nanos() - 1));
+        assert!(client.poll_action().is_none());
+        client.handle_timeout(at);
+        now = at;
+    }
+    let spread = seen.iter().copied().fold(0.0, f64::max) - seen.iter().copied().fold(2.0, f64::min);
+    assert!(spread > 0.4, "clients that failed together come back apart");
+}
+
+#[test]
+fn a_busy_gateway_says_when() {
+    let mut client = client();
+    let (connection, _) = connect(&mut client).unwrap();
+    client.refused(START, connection, Code::Busy, "", Duration::from_secs(77));
+    assert_eq!(client.poll_timeout(), Some((START + Duration::from_secs(77), Reason::Reconnect)));
+}
+
+#[test]
+fn a_void_token_leads_to_a_login() {
+    let (mut client, connection) = up();
+    client.connection_lost(START, connection, None);
+    let (connection, _) = connect(&mut client).unwrap();
+    client.refused(START, connection, Code::Token, "", Duration::ZERO);
+    let done = actions(&mut client);
+    let closed =
+        done.iter().filter(|a| matches!(a, Action::Command { command: Command::Close(_), .. })).count();
+    assert_eq!(closed, 2, "the keys of the session that is no more are erased");
+    assert!(matches!(done.last(), Some(Action::Connect { purpose: Purpose::Login, .. })));
+}
+
+#[test]
+fn being_superseded_is_tried_once() {
+    let (mut client, connection) = up();
+    let close = Close { code: Code::Superseded, text: Text::default() };
+    client.handle_message(START, connection, Message::Close(close));
+    let (connection, purpose) = connect(&mut client).unwrap();
+    assert!(matches!(purpose, Purpose::Attach { .. }));
+    client.refused(START, connection, Code::Token, "", Duration::ZERO);
+    let done = actions(&mut client);
+    assert!(matches!(done.last(), Some(Action::GiveUp { code: Code::Superseded, .. })), "{done:?}");
+}
+
+#[test]
+fn an_attach_of_our_own_supersedes_nothing() {
+    let (mut client, old) = up();
+    client.handle_message(START, old, Message::Wake);
+    let (new, _) = connect(&mut client).unwrap();
+    client.connection_lost(START, old, Some(Code::Superseded));
+    assert_eq!(actions(&mut client).len(), 0, "the new connection is on its way");
+    client.connect_failed(START, new);
+    client.handle_timeout(millis(800));
+    let (_, purpose) = connect(&mut client).unwrap();
+    assert!(matches!(purpose, Purpose::Attach { .. }), "its answer was lost, the token is good");
+}
+
+#[test]
+fn the_network_is_set_up_when_it_changes() {
+    let (mut client, first) = up();
+    let configured = |client: &mut Client| {
+        let all = actions(client).into_iter();
+        all.filter_map(|action| if let Action::Configure(network) = action { Some(network) } else { None })
+            .last()
+    };
+    client.handle_message(START, first, Message::Wake);
+    let (second, _) = connect(&mut client).unwrap();
+    grant(&mut client, START, second, &answer(2));
+    assert_eq!(configured(&mut client), None, "it is the same");
+    let mut network = answer(2).network;
+    network.mtu = Some(1280);
+    network.ipv4 = Some([10, 0, 0, 99].into());
+    client.handle_message(START, second, Message::Update(Update { network: network.clone() }));
+    network.ipv4 = Some([10, 0, 0, 1].into());
+    assert_eq!(configured(&mut client), Some(network), "but the address of a session does not change");
+    // A connection that was replaced says nothing any more.
+    let update = Update { network: Network::default() };
+    client.handle_message(START, first, Message::Update(update));
+    assert_eq!(configured(&mut client), None);
+}
+
+#[test]
+fn a_new_epoch_is_probed_until_heard() {
+    let mut client = client();
+    let (connection, _) = connect(&mut client).unwrap();
+    grant(&mut client, START, connection, &answer(1));
+    let first = probes(&mut client);
+    assert_eq!(first.iter().map(|probe| probe.0).collect::<Vec<_>>(), [0, 1], "one on each lane");
+    for at in [250, 750, 1750, 2750] {
+        client.handle_timeout(millis(at - 1));
+        assert_eq!(probes(&mut client), [], "not before {at} ms");
+        client.handle_timeout(millis(at));
+        assert_eq!(probes(&mut client), first, "at {at} ms");
+    }
+    client.handle_timeout(millis(3750));
+    let done = actions(&mut client);
+    let retired =
+        done.iter().filter(|a| matches!(a, Action::Command { command: Command::Retire { .. }, .. }));
+    assert_eq!(retired.count(), 2, "five rounds without an answer: {done:?}");
+    assert_eq!(client.poll_timeout().map(|(_, reason)| reason), Some(Reason::Reconnect));
+}
+
+#[test]
+fn an_answer_in_the_epoch_before_does_not_confirm_the_new_one() {
+    let (mut client, connection) = up();
+    client.handle_message(START, connection, Message::Wake);
+    let (connection, _) = connect(&mut client).unwrap();
+    grant(&mut client, START, connection, &answer(2));
+    let sent = probes(&mut client);
+    let slot = client.session.as_ref().unwrap().slot;
+    let reply = |client: &mut Client| {
+        for (_, id) in &sent {
+            client.handle_event(START, Event::ProbeReply { slot, lane: 0, id: *id, size: 4 });
+        }
+    };
+    reply(&mut client);
+    client.handle_timeout(millis(250));
+    assert_eq!(probes(&mut client), sent, "still asked");
+    hear(&mut client, millis(250), 2);
+    reply(&mut client);
+    client.handle_timeout(millis(750));
+    assert_eq!(probes(&mut client), []);
+    assert_eq!(client.poll_timeout(), Some((START + Duration::from_millis(10_250), Reason::Retire)));
+}
+
+#[test]
+fn silence_is_noticed_and_ends_in_an_attach() {
+    let (mut client, _) = up();
+    let sent = Activity { tx_packets: 1, last_tx_packet: millis(100), ..Activity::default() };
+    client.handle_activity(millis(1000), 0, sent);
+    client.handle_activity(millis(5099), 0, sent);
+    assert_eq!(actions(&mut client).len(), 0);
+    for round in 0..5 {
+        client.handle_activity(millis(5100 + round), 0, sent);
+        client.handle_timeout(millis(5100 + 1000 * round));
+        assert_eq!(probes(&mut client).len(), 2, "round {round}");
+    }
+    client.handle_timeout(millis(10_100));
+    assert!(matches!(connect(&mut client), Some((_, Purpose::Attach { .. }))));
+}
+
+#[test]
+fn keepalives_follow_the_lane_that_was_silent() {
+    let (mut client, _) = up();
+    client.handle_activity(millis(20_000), 1, Activity { last_tx: millis(20_000), ..Activity::default() });
+    client.handle_timeout(millis(25_000));
+    let kept = |client: &mut Client| {
+        let all = actions(client).into_iter();
+        let kept = all.filter_map(|action| match action {
+            Action::Command { shard, command: Command::Keepalive(_) } => Some(shard),
+            _ => None,
+        });
+        kept.collect::<Vec<_>>()
+    };
+    assert_eq!(kept(&mut client), [0]);
+    client.handle_timeout(millis(45_000));
+    assert_eq!(kept(&mut client), [1]);
+}
+
+#[test]
+fn an_idle_epoch_is_replaced_as_soon_as_it_is_used() {
+    let (mut client, _) = up();
+    client.handle_timeout(millis(120_000));
+    assert_eq!(connect(&mut client), None, "it carried nothing");
+    let used = Activity { rx_packets: 1, last_rx: millis(130_000), ..Activity::default() };
+    client.handle_activity(millis(130_000), 0, used);
+    assert!(matches!(connect(&mut client), Some((_, Purpose::Attach { .. }))));
+}
+
+#[test]
+fn keys_are_erased_some_time_after_they_ceased_to_seal() {
+    let (mut client, _) = up();
+    client.handle_timeout(millis(189_999));
+    assert!(client.epochs.is_alive());
+    actions(&mut client);
+    client.handle_timeout(millis(190_000));
+    let retired = actions(&mut client);
+    let retired =
+        retired.iter().filter(|a| matches!(a, Action::Command { command: Command::Retire { .. }, .. }));
+    assert_eq!(retired.count(), 2);
+    assert!(!client.epochs.is_alive());
+}
+
+#[test]
+fn news_of_other_connections_and_sessions_are_ignored() {
+    let (mut client, connection) = up();
+    let stranger = ConnectionId(99);
+    client.connection_lost(START, stranger, Some(Code::Kicked));
+    client.refused(START, stranger, Code::Credentials, "", Duration::ZERO);
+    client.connect_failed(START, stranger);
+    client.handle_message(START, stranger, Message::Wake);
+    let former = Slot { place: 0, generation: 0 };
+    client.handle_event(START, Event::EpochWanted { slot: former });
+    client.handle_event(START, Event::EpochSpent { slot: former, epoch: 1 });
+    assert_eq!(actions(&mut client).len(), 0);
+    assert!(client.is_up());
+    grant(&mut client, START, stranger, &answer(7));
+    assert!(matches!(actions(&mut client)[..], [Action::Disconnect { connection: ConnectionId(99), .. }]));
+    assert_eq!(client.connection, Some(connection));
+}
+
+#[test]
+fn offers_name_indexes_that_are_free_and_steer_to_their_lanes() {
+    let mut client = client();
+    for _ in 0..50 {
+        let offer = client.make_offer();
+        for (lane, index) in offer.indexes.iter().enumerate() {
+            assert_eq!(Index(*index).shard(2), lane);
+            assert!(!client.epochs.uses(Index(*index)));
+        }
+        let indexes = offer.indexes.iter().copied().map(Index).collect();
+        client.epochs.current = Some(epoch::Epoch { number: 1, indexes, began: START, packets_before: 0 });
+    }
+}

@@ -1,0 +1,158 @@
+//! Who gets a session or a new epoch: logins and attaches, offers, limits (PROTOCOL §3.3, §4, §5).
+
+use std::collections::BTreeSet;
+
+use vpnd_crypto::EpochSecret;
+
+use super::epoch::Grant;
+use super::session::{Addresses, Session, SessionRecord};
+use super::{Effect, Gateway};
+use crate::attach::{Token, Tokens};
+use crate::control::{Code, Explanation, Message, Offer, Refused, UserName};
+use crate::policy::Principal;
+use crate::session::{ConnectionId, DeviceId, LocalSuite, SessionId, choose_suite, random_bytes};
+use crate::time::Time;
+
+/// A login whose credentials were good.
+#[derive(Clone, Debug)]
+pub struct Authenticated {
+    /// Who.
+    pub user: UserName,
+    /// Whom policy takes the session for.
+    pub principal: Principal,
+    /// On which device.
+    pub device: DeviceId,
+    /// The inner addresses leased to it.
+    pub addresses: Addresses,
+    /// When the session ends at the latest.
+    pub deadline: Time,
+}
+
+impl Gateway {
+    /// A user has logged in on `connection`, whose exporter gave `secret`. Replaces the session of the same device.
+    ///
+    /// # Errors
+    /// Why it was refused; the effects that tell the client so are there already.
+    pub fn login(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        who: Authenticated,
+        offer: &Offer,
+        secret: EpochSecret,
+    ) -> Result<SessionId, Code> {
+        let suite = match self.admit(&who, connection, offer) {
+            Ok(suite) => suite,
+            Err(code) => return Err(self.refuse(connection, code)),
+        };
+        if let Some(before) = self.table.by_device(&who.user, who.device) {
+            self.end_session(before, Code::Superseded, Code::Superseded.explanation());
+        }
+        self.make_room(&who.user);
+        let token = Token::from_bytes(random_bytes(&mut self.random));
+        let id = self.unused_id();
+        let record = SessionRecord {
+            id,
+            user: who.user,
+            device: who.device,
+            principal: who.principal,
+            addresses: who.addresses,
+            deadline: who.deadline,
+            epoch: 0,
+            tokens: Tokens::new(token.hash()),
+        };
+        let slot = self.insert(now, record);
+        self.establish(now, slot, Grant { connection, offer, suite, secret, token });
+        Ok(id)
+    }
+
+    /// A client shows a token for a session on `connection`, whose exporter gave `secret` (PROTOCOL §5).
+    ///
+    /// # Errors
+    /// Why it was refused; the effects that tell the client so are there already.
+    pub fn attach(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        token: &Token,
+        session: SessionId,
+        offer: &Offer,
+        secret: EpochSecret,
+    ) -> Result<SessionId, Code> {
+        let shown = token.hash();
+        let good = self.table.by_id(session).filter(|slot| {
+            let record = self.table.get(*slot).map(|session| &session.record);
+            record.is_some_and(|record| record.tokens.accept(shown) && now < record.deadline)
+        });
+        let Some(slot) = good else { return Err(self.refuse(connection, Code::Token)) };
+        let suite = match self.check_offer(connection, offer) {
+            Ok(suite) => suite,
+            Err(code) => return Err(self.refuse(connection, code)),
+        };
+        let token = Token::from_bytes(random_bytes(&mut self.random));
+        if let Some(session) = self.table.get_mut(slot) {
+            session.record.tokens.issue(shown, token.hash());
+        }
+        self.establish(now, slot, Grant { connection, offer, suite, secret, token });
+        Ok(session)
+    }
+
+    fn admit(
+        &self,
+        who: &Authenticated,
+        connection: ConnectionId,
+        offer: &Offer,
+    ) -> Result<LocalSuite, Code> {
+        let suite = self.check_offer(connection, offer)?;
+        if self.table.by_device(&who.user, who.device).is_some() {
+            return Ok(suite);
+        }
+        let away = self.table.of_user(&who.user).any(Session::is_detached);
+        if self.is_full_for(&who.user) && !away { Err(Code::TooMany) } else { Ok(suite) }
+    }
+
+    fn is_full_for(&self, user: &UserName) -> bool {
+        self.table.of_user(user).count() >= self.config.max_sessions_per_user
+            || self.table.len() >= self.config.max_sessions
+    }
+
+    fn check_offer(&self, connection: ConnectionId, offer: &Offer) -> Result<LocalSuite, Code> {
+        let distinct: BTreeSet<u32> = offer.indexes.iter().copied().collect();
+        let well_formed = !offer.indexes.is_empty() && distinct.len() == offer.indexes.len();
+        if !well_formed || self.table.by_connection(connection).is_some() {
+            return Err(Code::BadRequest);
+        }
+        let lab = self.config.lab.is_some() && offer.lab;
+        choose_suite(&self.config.suites, &offer.suites, lab).ok_or(Code::NoSuite)
+    }
+
+    /// A user at the limit loses a session whose device is away, rather than being locked out until that one's
+    /// lifetime is over.
+    fn make_room(&mut self, user: &UserName) {
+        if !self.is_full_for(user) {
+            return;
+        }
+        let away = self.table.of_user(user).filter(|session| session.is_detached());
+        let oldest = away.min_by_key(|session| session.last_heard()).map(|session| session.slot);
+        if let Some(slot) = oldest {
+            self.end_session(slot, Code::Superseded, Code::Superseded.explanation());
+        }
+    }
+
+    fn unused_id(&mut self) -> SessionId {
+        loop {
+            let id = SessionId(random_bytes(&mut self.random));
+            if self.table.by_id(id).is_none() {
+                return id;
+            }
+        }
+    }
+
+    fn refuse(&mut self, connection: ConnectionId, code: Code) -> Code {
+        let text = Explanation::cut(code.explanation());
+        let message = Message::Refused(Refused { code, text, retry_after_ms: None });
+        self.effects.push_back(Effect::Send { connection, message });
+        self.effects.push_back(Effect::CloseConnection { connection, code });
+        code
+    }
+}

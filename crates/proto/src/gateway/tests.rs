@@ -1,0 +1,483 @@
+//! What the simulation does not see: the order of effects, indexes, limits, and who is refused.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use vpnd_crypto::{Backend, EpochSecret};
+
+use super::*;
+use crate::attach::{Token, Tokens};
+use crate::control::{Established, List, Offer, SuiteSpeed};
+use crate::plane::{Endpoint, EpochSpec};
+use crate::session::DeviceId;
+
+const NOW: Time = Time::from_nanos(1_000_000_000);
+
+fn config(shards: usize) -> Config {
+    Config {
+        shards,
+        suites: vec![local(Suite::Aes128Gcm), local(Suite::ChaCha20Poly1305)],
+        fixed_suite: None,
+        features: 0b11,
+        lab: None,
+        timers: Timers::default(),
+        idle_timeout: None,
+        max_sessions: 3,
+        max_sessions_per_user: 2,
+        network: Network::default(),
+    }
+}
+
+fn local(suite: Suite) -> LocalSuite {
+    LocalSuite { suite, backend: Backend::Ring, mbps: 1000 }
+}
+
+fn random(seed: u64) -> Random {
+    use rand::{Rng, SeedableRng};
+    let mut rng = rand::rngs::Xoshiro256PlusPlus::seed_from_u64(seed);
+    Box::new(move |bytes| rng.fill_bytes(bytes))
+}
+
+fn gateway(config: Config) -> Gateway {
+    Gateway::new(config, random(7)).unwrap()
+}
+
+fn offer(lanes: u32) -> Offer {
+    Offer {
+        indexes: List::new((0..lanes).map(|lane| 100 + lane).collect()).unwrap(),
+        suites: List::new(vec![SuiteSpeed { suite: 1, mbps: 10 }]).unwrap(),
+        features: 0b01,
+        lab: false,
+    }
+}
+
+fn who(user: &str, device: u8) -> Authenticated {
+    Authenticated {
+        user: UserName::new(user).unwrap(),
+        principal: crate::policy::Principal::default(),
+        device: DeviceId([device; 16]),
+        addresses: Addresses { ipv4: Some([10, 0, 0, device].into()), ipv6: None },
+        deadline: NOW + Duration::from_secs(1000),
+    }
+}
+
+fn secret() -> EpochSecret {
+    EpochSecret::new([1; 32])
+}
+
+fn effects(gateway: &mut Gateway) -> Vec<Effect> {
+    core::iter::from_fn(|| gateway.poll_effect()).collect()
+}
+
+/// The answer among effects.
+fn established(effects: &[Effect]) -> Established {
+    let answer = effects.iter().find_map(|effect| match effect {
+        Effect::Send { message: Message::Established(established), .. } => Some((**established).clone()),
+        _ => None,
+    });
+    answer.expect("the login was granted")
+}
+
+fn login(gateway: &mut Gateway, connection: u64, user: &str, device: u8) -> Established {
+    let granted = gateway.login(NOW, ConnectionId(connection), who(user, device), &offer(2), secret());
+    granted.unwrap();
+    established(&effects(gateway))
+}
+
+fn attach(
+    gateway: &mut Gateway,
+    now: Time,
+    connection: u64,
+    with: &Established,
+) -> Result<Established, Code> {
+    gateway.attach(now, ConnectionId(connection), &with.token, with.session, &offer(2), secret())?;
+    Ok(established(&effects(gateway)))
+}
+
+fn heard(gateway: &mut Gateway, now: Time, epoch: u32) {
+    let slot = gateway.sessions().next().unwrap().slot;
+    gateway.handle_event(now, Event::Heard { slot, epoch, lane: 0, endpoint: endpoint("198.51.100.1:1") });
+}
+
+fn endpoint(address: &str) -> Endpoint {
+    Endpoint { remote: address.parse().unwrap(), local: None }
+}
+
+/// One letter for each effect; commands to several shards are one.
+fn outline(effects: &[Effect]) -> String {
+    let mut letters: Vec<char> = effects
+        .iter()
+        .map(|effect| match effect {
+            Effect::Command { command: Command::Open(_), .. } => 'O',
+            Effect::Command { command: Command::Install(_), .. } => 'I',
+            Effect::Command { command: Command::Retire { .. }, .. } => 'R',
+            Effect::Command { command: Command::Close(_), .. } => 'C',
+            Effect::Command { command: Command::Reach { .. }, .. } => 'H',
+            Effect::Command { .. } => '?',
+            Effect::Persist(_) => 'P',
+            Effect::Forget(_) => 'F',
+            Effect::Send { .. } => 's',
+            Effect::CloseConnection { .. } => 'x',
+            Effect::Ended { .. } => 'e',
+        })
+        .collect();
+    letters.dedup();
+    letters.into_iter().collect()
+}
+
+#[test]
+fn keys_and_store_come_before_the_answer() {
+    let mut gateway = gateway(config(3));
+    gateway.login(NOW, ConnectionId(1), who("ada", 1), &offer(2), secret()).unwrap();
+    let first = effects(&mut gateway);
+    assert_eq!(outline(&first), "OIPs");
+    // The connection before is closed only once the new answer is on its way.
+    let answer = established(&first);
+    gateway.attach(NOW, ConnectionId(2), &answer.token, answer.session, &offer(2), secret()).unwrap();
+    assert_eq!(outline(&effects(&mut gateway)), "RIPsx");
+    heard(&mut gateway, NOW, 2);
+    assert_eq!(outline(&effects(&mut gateway)), "PH");
+    gateway.end(&Selector::Session(answer.session), Code::Kicked, "");
+    assert_eq!(outline(&effects(&mut gateway)), "CFsxe");
+}
+
+#[test]
+fn a_replacement_is_forgotten_before_its_successor_is_stored() {
+    let mut gateway = gateway(config(1));
+    login(&mut gateway, 1, "ada", 1);
+    gateway.login(NOW, ConnectionId(2), who("ada", 1), &offer(2), secret()).unwrap();
+    assert_eq!(outline(&effects(&mut gateway)), "CFsxeOIPs");
+    assert_eq!(gateway.sessions().count(), 1);
+}
+
+#[test]
+fn only_hashes_of_tokens_are_stored() {
+    let mut gateway = gateway(config(1));
+    gateway.login(NOW, ConnectionId(1), who("ada", 1), &offer(1), secret()).unwrap();
+    let effects = effects(&mut gateway);
+    let answer = established(&effects);
+    let record = effects.iter().find_map(|effect| match effect {
+        Effect::Persist(record) => Some(record),
+        _ => None,
+    });
+    assert_eq!(record.unwrap().tokens, Tokens::new(answer.token.hash()));
+}
+
+/// The epochs that the shards were told to install, by shard.
+fn installs(effects: Vec<Effect>) -> Vec<(usize, EpochSpec)> {
+    let installs = effects.into_iter().filter_map(|effect| match effect {
+        Effect::Command { shard, command: Command::Install(spec) } => Some((shard, *spec)),
+        _ => None,
+    });
+    installs.collect()
+}
+
+proptest! {
+    #[test]
+    fn indexes_answer_on_the_same_ports(shards in 1usize..=64, lanes in 1usize..=16, seed: u64) {
+        let mut gateway = Gateway::new(config(shards), random(seed)).unwrap();
+        let offer = offer(lanes as u32);
+        gateway.login(NOW, ConnectionId(1), who("ada", 1), &offer, secret()).unwrap();
+        let effects = effects(&mut gateway);
+        let answer = established(&effects);
+        prop_assert_eq!(answer.indexes.len(), lanes);
+        let installs = installs(effects);
+        prop_assert_eq!(installs.len(), shards);
+        for (lane, index) in answer.indexes.iter().enumerate() {
+            let owner = Index(*index).shard(shards);
+            prop_assert_eq!(owner % lanes.min(shards), lane % lanes.min(shards));
+            // Exactly the owner receives it, from that lane alone.
+            let receivers = installs.iter().filter(|(_, spec)| spec.receive.iter().any(|r| r.index.0 == *index));
+            for (shard, spec) in receivers.clone() {
+                prop_assert_eq!(*shard, owner);
+                let receive = spec.receive.iter().find(|receive| receive.index.0 == *index).unwrap();
+                prop_assert_eq!(&receive.lanes, &vec![lane as u8]);
+            }
+            prop_assert_eq!(receivers.count(), 1);
+        }
+        for (shard, spec) in &installs {
+            prop_assert_eq!(usize::from(spec.lane), *shard);
+            prop_assert_eq!(usize::from(spec.peer_lane), shard % lanes);
+            prop_assert_eq!(spec.peer_index.0, offer.indexes[shard % lanes]);
+            prop_assert_eq!(spec.endpoint, None);
+            prop_assert_eq!(spec.features, 0b01);
+        }
+    }
+}
+
+#[test]
+fn indexes_are_unique_and_given_back() {
+    let mut config = config(2);
+    (config.max_sessions, config.max_sessions_per_user) = (400, 400);
+    let mut gateway = gateway(config);
+    for device in 0..200 {
+        login(&mut gateway, device.into(), "ada", device);
+    }
+    assert_eq!(gateway.indexes.len(), 400);
+    gateway.end(&Selector::User(UserName::new("ada").unwrap()), Code::Disabled, "");
+    assert!(gateway.indexes.is_empty());
+    assert_eq!(gateway.timers.poll_timeout(), None);
+}
+
+#[test]
+fn bad_offers_are_refused() {
+    let mut gateway = gateway(config(2));
+    let twice = Offer { indexes: List::new(vec![5, 5]).unwrap(), ..offer(1) };
+    let none = Offer { indexes: List::default(), ..offer(1) };
+    let foreign = Offer { suites: List::new(vec![SuiteSpeed { suite: 2, mbps: 1 }]).unwrap(), ..offer(1) };
+    let laboratory = Offer {
+        suites: List::new(vec![SuiteSpeed { suite: 0xF000, mbps: 1 }]).unwrap(),
+        lab: true,
+        ..offer(1)
+    };
+    for (bad, code) in [
+        (twice, Code::BadRequest),
+        (none, Code::BadRequest),
+        (foreign, Code::NoSuite),
+        (laboratory, Code::NoSuite),
+    ] {
+        assert_eq!(gateway.login(NOW, ConnectionId(1), who("ada", 1), &bad, secret()), Err(code));
+        assert_eq!(outline(&effects(&mut gateway)), "sx");
+    }
+    // A connection that has a session already.
+    let answer = login(&mut gateway, 1, "ada", 1);
+    assert_eq!(attach(&mut gateway, NOW, 1, &answer).unwrap_err(), Code::BadRequest);
+}
+
+#[test]
+fn laboratory_suites_need_the_switch_at_both_ends() {
+    let mut lab = config(1);
+    lab.suites.push(local(Suite::Null));
+    assert_eq!(Gateway::new(lab.clone(), random(1)).unwrap_err(), ConfigError::Laboratory(Suite::Null));
+    lab.lab = Some(LabPermit::insecure());
+    for (switched, suite, permit) in [(true, 0xF000, true), (false, 1, false)] {
+        let mut gateway = gateway(lab.clone());
+        let suites = vec![SuiteSpeed { suite: 1, mbps: 1 }, SuiteSpeed { suite: 0xF000, mbps: 9 }];
+        let offer = Offer { suites: List::new(suites).unwrap(), lab: switched, ..offer(1) };
+        gateway.login(NOW, ConnectionId(1), who("ada", 1), &offer, secret()).unwrap();
+        let effects = effects(&mut gateway);
+        assert_eq!(established(&effects).suite, suite);
+        assert!(installs(effects).iter().all(|(_, spec)| spec.lab.is_some() == permit));
+    }
+}
+
+#[test]
+fn configurations_without_a_way_in_are_refused() {
+    for shards in [0, 65] {
+        assert_eq!(Gateway::new(config(shards), random(1)).unwrap_err(), ConfigError::Shards(shards));
+    }
+    let mut fixed = config(1);
+    fixed.fixed_suite = Some(Suite::ChaCha20Poly1305);
+    let mut gateway = gateway(fixed.clone());
+    let refused = gateway.login(NOW, ConnectionId(1), who("ada", 1), &offer(1), secret());
+    assert_eq!(refused, Err(Code::NoSuite), "the client offers another one only");
+    fixed.fixed_suite = Some(Suite::Aes256Gcm);
+    assert_eq!(Gateway::new(fixed, random(1)).unwrap_err(), ConfigError::NoSuite);
+}
+
+#[test]
+fn sessions_are_limited() {
+    let mut gateway = gateway(config(1));
+    login(&mut gateway, 1, "ada", 1);
+    login(&mut gateway, 2, "ada", 2);
+    let refused = gateway.login(NOW, ConnectionId(3), who("ada", 3), &offer(1), secret());
+    assert_eq!(refused, Err(Code::TooMany));
+    effects(&mut gateway);
+    // The same device again is no further session.
+    login(&mut gateway, 4, "ada", 2);
+    login(&mut gateway, 5, "bob", 4);
+    let refused = gateway.login(NOW, ConnectionId(6), who("eve", 5), &offer(1), secret());
+    assert_eq!(refused, Err(Code::TooMany), "the gateway is full");
+}
+
+#[test]
+fn a_device_that_is_away_makes_room_for_another_of_its_user() {
+    let mut config = config(1);
+    config.max_sessions = 2;
+    let mut gateway = gateway(config);
+    let away = login(&mut gateway, 1, "ada", 1);
+    login(&mut gateway, 2, "ada", 2);
+    gateway.connection_lost(ConnectionId(1));
+    let refused = gateway.login(NOW, ConnectionId(3), who("ada", 3), &offer(1), secret());
+    assert_eq!(refused, Err(Code::TooMany), "its keys are alive, so it may come back");
+    gateway.handle_timeout(NOW + Duration::from_secs(15));
+    effects(&mut gateway);
+    login(&mut gateway, 3, "ada", 3);
+    assert!(gateway.sessions().all(|status| status.id != away.session));
+}
+
+#[test]
+fn tokens_end_with_the_lifetime() {
+    let mut gateway = gateway(config(1));
+    let answer = login(&mut gateway, 1, "ada", 1);
+    let deadline = NOW + Duration::from_secs(1000);
+    let before = Time::from_nanos(deadline.as_nanos() - 1);
+    // Even if the timer was not served yet.
+    assert_eq!(attach(&mut gateway, deadline, 2, &answer).unwrap_err(), Code::Token);
+    effects(&mut gateway);
+    assert!(attach(&mut gateway, before, 3, &answer).is_ok());
+}
+
+#[test]
+fn a_token_is_good_for_its_own_session_only() {
+    let mut gateway = gateway(config(1));
+    let ada = login(&mut gateway, 1, "ada", 1);
+    let bob = login(&mut gateway, 2, "bob", 2);
+    let crossed = Established { session: bob.session, ..ada.clone() };
+    assert_eq!(attach(&mut gateway, NOW, 3, &crossed).unwrap_err(), Code::Token);
+    let zero = Established { token: Token::from_bytes([0; 32]), ..ada };
+    assert_eq!(attach(&mut gateway, NOW, 3, &zero).unwrap_err(), Code::Token);
+}
+
+#[test]
+fn an_unconfirmed_epoch_is_erased_and_its_token_stays_good() {
+    let mut gateway = gateway(config(2));
+    let first = login(&mut gateway, 1, "ada", 1);
+    heard(&mut gateway, NOW, 1);
+    let second = attach(&mut gateway, NOW, 2, &first).unwrap();
+    effects(&mut gateway);
+    let later = NOW + Duration::from_secs(15);
+    gateway.handle_timeout(Time::from_nanos(later.as_nanos() - 1));
+    assert_eq!(effects(&mut gateway).len(), 0);
+    gateway.handle_timeout(later);
+    let erased = effects(&mut gateway);
+    assert_eq!(erased.len(), 2, "one command for each shard: {erased:?}");
+    assert!(matches!(&erased[0], Effect::Command { command: Command::Retire { epoch: 2, .. }, .. }));
+    assert_eq!(gateway.sessions().next().unwrap().epoch, Some(1));
+    // Late news of an erased epoch confirm nothing.
+    heard(&mut gateway, later, 2);
+    assert_eq!(gateway.sessions().next().unwrap().epoch, Some(1));
+    assert_eq!(effects(&mut gateway).len(), 0);
+    let third = attach(&mut gateway, later, 3, &first).unwrap();
+    assert_eq!(third.epoch, 3);
+    assert_eq!(attach(&mut gateway, later, 4, &second).unwrap_err(), Code::Token, "nobody confirmed it");
+}
+
+#[test]
+fn an_old_epoch_is_erased_ten_seconds_after_its_successor_was_heard() {
+    let mut gateway = gateway(config(1));
+    let first = login(&mut gateway, 1, "ada", 1);
+    heard(&mut gateway, NOW, 1);
+    attach(&mut gateway, NOW, 2, &first).unwrap();
+    let confirmed = NOW + Duration::from_secs(3);
+    heard(&mut gateway, confirmed, 2);
+    effects(&mut gateway);
+    gateway.handle_timeout(confirmed + Duration::from_millis(9_999));
+    assert_eq!(effects(&mut gateway).len(), 0);
+    gateway.handle_timeout(confirmed + Duration::from_secs(10));
+    let erased = effects(&mut gateway);
+    assert!(matches!(erased[..], [Effect::Command { command: Command::Retire { epoch: 1, .. }, .. }]));
+    assert_eq!(gateway.indexes.len(), 2, "its indexes can be used again");
+}
+
+#[test]
+fn an_old_epoch_says_nothing_about_the_endpoint() {
+    let mut gateway = gateway(config(1));
+    let first = login(&mut gateway, 1, "ada", 1);
+    heard(&mut gateway, NOW, 1);
+    attach(&mut gateway, NOW, 2, &first).unwrap();
+    heard(&mut gateway, NOW, 2);
+    effects(&mut gateway);
+    let slot = gateway.sessions().next().unwrap().slot;
+    let elsewhere = endpoint("203.0.113.1:1");
+    gateway.handle_event(NOW, Event::Heard { slot, epoch: 1, lane: 0, endpoint: elsewhere });
+    // Nor does a lane that the client does not have, nor a former tenant of the slot.
+    gateway.handle_event(NOW, Event::Heard { slot, epoch: 2, lane: 2, endpoint: elsewhere });
+    let former = Slot { generation: slot.generation.wrapping_sub(1), ..slot };
+    gateway.handle_event(NOW, Event::Heard { slot: former, epoch: 2, lane: 0, endpoint: elsewhere });
+    assert_eq!(effects(&mut gateway).len(), 0);
+    let status = gateway.sessions().next().unwrap();
+    assert_eq!(status.endpoints, [endpoint("198.51.100.1:1")]);
+}
+
+#[test]
+fn lanes_move_together_only_when_the_address_changes() {
+    let mut gateway = gateway(config(1));
+    login(&mut gateway, 1, "ada", 1);
+    let slot = gateway.sessions().next().unwrap().slot;
+    let mut hear = |lane, address: &str| {
+        gateway.handle_event(NOW, Event::Heard { slot, epoch: 1, lane, endpoint: endpoint(address) });
+        let reached = effects(&mut gateway).into_iter().filter_map(|effect| match effect {
+            Effect::Command { command: Command::Reach { lane, endpoint, .. }, .. } => {
+                Some((lane, endpoint.remote.to_string()))
+            }
+            _ => None,
+        });
+        reached.collect::<Vec<_>>()
+    };
+    let at = |lane: u8, address: &str| (lane, address.to_owned());
+    assert_eq!(hear(0, "198.51.100.1:1"), [at(0, "198.51.100.1:1")]);
+    assert_eq!(hear(1, "198.51.100.1:2"), [at(1, "198.51.100.1:2")]);
+    assert_eq!(hear(0, "198.51.100.1:9"), [at(0, "198.51.100.1:9")], "another port is of one lane only");
+    assert_eq!(hear(1, "198.51.100.7:2"), [at(1, "198.51.100.7:2"), at(0, "198.51.100.7:2")]);
+    assert_eq!(hear(0, "198.51.100.7:1"), [at(0, "198.51.100.7:1")]);
+}
+
+#[test]
+fn wakes_are_rare_and_none_is_lost() {
+    let mut gateway = gateway(config(2));
+    login(&mut gateway, 1, "ada", 1);
+    heard(&mut gateway, NOW, 1);
+    effects(&mut gateway);
+    let slot = gateway.sessions().next().unwrap().slot;
+    for _ in 0..3 {
+        gateway.handle_event(NOW, Event::EpochWanted { slot });
+    }
+    assert_eq!(outline(&effects(&mut gateway)), "s");
+    assert_eq!(gateway.poll_timeout(), Some((NOW + Duration::from_secs(1), Reason::Wake)));
+    gateway.handle_timeout(NOW + Duration::from_secs(1));
+    assert_eq!(outline(&effects(&mut gateway)), "s", "the one held back");
+    gateway.handle_timeout(NOW + Duration::from_secs(5));
+    assert_eq!(outline(&effects(&mut gateway)), "");
+}
+
+#[test]
+fn messages_out_of_place_close_the_connection_only() {
+    let mut gateway = gateway(config(1));
+    let answer = login(&mut gateway, 1, "ada", 1);
+    gateway.handle_message(ConnectionId(1), &Message::Unknown(99));
+    assert_eq!(effects(&mut gateway).len(), 0, "a later version may send it");
+    gateway.handle_message(ConnectionId(9), &Message::Bye);
+    assert_eq!(outline(&effects(&mut gateway)), "sx", "a stranger ends nothing");
+    gateway.handle_message(ConnectionId(1), &Message::Wake);
+    assert_eq!(outline(&effects(&mut gateway)), "sx");
+    assert_eq!(gateway.session_of(ConnectionId(1)), None);
+    assert!(attach(&mut gateway, NOW, 2, &answer).is_ok(), "the session is kept");
+    gateway.handle_message(ConnectionId(2), &Message::Bye);
+    assert_eq!(outline(&effects(&mut gateway)), "CFxe");
+}
+
+#[test]
+fn a_new_network_is_told_to_those_it_concerns() {
+    let mut gateway = gateway(config(1));
+    login(&mut gateway, 1, "ada", 1);
+    login(&mut gateway, 2, "bob", 2);
+    gateway.connection_lost(ConnectionId(2));
+    gateway.set_network(Network::default());
+    assert_eq!(effects(&mut gateway).len(), 0, "nothing changed");
+    gateway.set_network(Network { mtu: Some(1300), ..Network::default() });
+    let told = effects(&mut gateway);
+    let [Effect::Send { connection: ConnectionId(1), message: Message::Update(update) }] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((update.network.mtu, update.network.ipv4), (Some(1300), Some([10, 0, 0, 1].into())));
+}
+
+#[test]
+fn a_restored_session_is_attached_to_without_a_login() {
+    let mut before = gateway(config(1));
+    before.login(NOW, ConnectionId(1), who("ada", 1), &offer(2), secret()).unwrap();
+    let effects_before = effects(&mut before);
+    let answer = established(&effects_before);
+    let record = effects_before.into_iter().find_map(|effect| match effect {
+        Effect::Persist(record) => Some(record),
+        _ => None,
+    });
+    let record = record.unwrap();
+    let mut after = gateway(config(1));
+    assert!(after.restore(NOW, record.clone()));
+    assert!(!after.restore(NOW, record), "it is there already");
+    assert_eq!(effects(&mut after).len(), 0, "the shards hear of it when its client comes");
+    let again = attach(&mut after, NOW, 1, &answer).unwrap();
+    assert_eq!((again.session, again.epoch), (answer.session, 2));
+}
