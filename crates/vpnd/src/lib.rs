@@ -4,6 +4,7 @@
 //! `vpnd-crypto`, the ciphers. Nothing points back from those crates to this one.
 #![deny(unsafe_code)]
 
+pub mod admin;
 pub mod auth;
 pub mod cli;
 pub mod config;
