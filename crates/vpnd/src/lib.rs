@@ -12,6 +12,7 @@ pub mod init;
 pub mod journal;
 pub mod lease;
 pub mod logging;
+pub mod metrics;
 pub mod profile;
 pub mod secret_file;
 pub mod store;
