@@ -7,6 +7,7 @@
 //! start time and boot, so a reused process id is not mistaken for a living owner. Secrets never enter it: it
 //! holds [`Change`]s only.
 
+use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -111,6 +112,41 @@ pub enum RecoveryOutcome {
         /// Lines that could not be read. The file is then kept beside, with the ending `journal-damaged`.
         damaged_lines: usize,
     },
+}
+
+impl Recovered {
+    /// Nothing of it is left to do.
+    pub fn is_complete(&self) -> bool {
+        match &self.outcome {
+            RecoveryOutcome::StillRunning | RecoveryOutcome::OtherNamespace => true,
+            RecoveryOutcome::Undone { report, damaged_lines } => report.is_complete() && *damaged_lines == 0,
+        }
+    }
+}
+
+impl fmt::Display for Recovered {
+    /// For people, with a line for each change that was not taken back.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        let (report, damaged_lines) = match &self.outcome {
+            RecoveryOutcome::StillRunning => return f.write_str("its program is running; left alone"),
+            RecoveryOutcome::OtherNamespace => {
+                return f.write_str("of another network namespace; run `vpnd cleanup` in that one");
+            }
+            RecoveryOutcome::Undone { report, damaged_lines } => (report, damaged_lines),
+        };
+        write!(f, "{} changes undone, {} were gone", report.restored, report.were_gone)?;
+        for change in &report.not_ours {
+            write!(f, "\n  left as it is, changed by someone else since: {change}")?;
+        }
+        for error in &report.failed {
+            write!(f, "\n  not undone: {error}")?;
+        }
+        match damaged_lines {
+            0 => Ok(()),
+            lines => write!(f, "\n  {lines} lines could not be read; the file is kept beside it"),
+        }
+    }
 }
 
 impl Journal {

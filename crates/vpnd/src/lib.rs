@@ -4,17 +4,22 @@
 //! `vpnd-crypto`, the ciphers. Nothing points back from those crates to this one.
 #![deny(unsafe_code)]
 
-pub mod admin;
 pub mod auth;
 pub mod cli;
+pub mod client;
 pub mod config;
+pub mod control;
+pub mod credentials;
 pub mod init;
 pub mod journal;
 pub mod lease;
 pub mod logging;
-pub mod metrics;
 pub mod profile;
 pub mod secret_file;
+pub mod server;
+pub mod shard;
 pub mod store;
+pub mod suites;
 pub mod sys;
+pub mod tls;
 pub mod users;

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
-use vpnd::admin::command::{self as admin, CommandError};
 use vpnd::cli::{Cli, Command};
 use vpnd::config::{ConfigError, ServerConfig, check};
 use vpnd::init::{self, InitError};
@@ -26,9 +25,7 @@ fn main() -> ExitCode {
 fn is_usage(error: &anyhow::Error) -> bool {
     let user = error.downcast_ref::<UserError>();
     let init = error.downcast_ref::<InitError>();
-    let admin = error.downcast_ref::<CommandError>();
     error.is::<ConfigError>()
-        || matches!(admin, Some(CommandError::Config(_)))
         || matches!(user, Some(UserError::Config(_) | UserError::Name { .. }))
         || matches!(init, Some(InitError::Invalid(_) | InitError::Certificate(_)))
 }
@@ -49,9 +46,12 @@ fn run(command: Command) -> anyhow::Result<()> {
             println!("{}: no problem found", args.config.display());
         }
         Command::User(command) => users::run(&command, check::now_s(), &mut std::io::stdout())?,
-        Command::Status(args) => admin::status(&args)?,
-        Command::Kick(args) => admin::kick(&args)?,
-        Command::Reload(args) => admin::reload(&args)?,
+        Command::Server(args) => block_on(vpnd::server::run(args))?,
+        Command::Connect(args) => {
+            vpnd::logging::init("info", args.log_format)?;
+            block_on(vpnd::client::run(args))?;
+        }
+        Command::Cleanup(args) => block_on(vpnd::client::cleanup(&args.state_dir))?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "vpnd", &mut std::io::stdout());
         }
@@ -59,4 +59,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         _ => anyhow::bail!("this command is not in this build"),
     }
     Ok(())
+}
+
+/// Control planes are no place of heavy work: two threads let one of them wait. Shards bring threads of their own.
+fn block_on(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(task)
 }

@@ -121,6 +121,8 @@ pub struct SessionRecord {
     pub user: UserId,
     /// On which device.
     pub device: DeviceId,
+    /// Number of its last epoch.
+    pub epoch: u32,
     /// Hashes of the attach tokens that are good now.
     pub tokens: Tokens,
     /// When the user logged in.
@@ -312,8 +314,8 @@ pub trait Store: Send + Sync {
     fn add_session(&self, session: &SessionRecord, generation: u64) -> Result<bool, StoreError>;
     /// A session that has not expired and whose user is enabled.
     fn session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError>;
-    /// Replaces the token hashes of a session: `false` if it is gone.
-    fn set_tokens(&self, id: SessionId, tokens: &Tokens) -> Result<bool, StoreError>;
+    /// A session has a new epoch and new token hashes: `false` if it is gone.
+    fn set_tokens(&self, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool, StoreError>;
     /// Forgets a session and lets its leases go.
     fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError>;
 

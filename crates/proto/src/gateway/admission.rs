@@ -16,6 +16,8 @@ use crate::time::Time;
 /// A login whose credentials were good.
 #[derive(Clone, Debug)]
 pub struct Authenticated {
+    /// The name of the session that begins: random, so that nobody has it.
+    pub session: SessionId,
     /// Who.
     pub user: UserName,
     /// Whom policy takes the session for.
@@ -50,7 +52,7 @@ impl Gateway {
         }
         self.make_room(&who.user);
         let token = Token::from_bytes(random_bytes(&mut self.random));
-        let id = self.unused_id();
+        let id = who.session;
         let record = SessionRecord {
             id,
             user: who.user,
@@ -136,15 +138,6 @@ impl Gateway {
         let oldest = away.min_by_key(|session| session.last_heard()).map(|session| session.slot);
         if let Some(slot) = oldest {
             self.end_session(slot, Code::Superseded, Code::Superseded.explanation());
-        }
-    }
-
-    fn unused_id(&mut self) -> SessionId {
-        loop {
-            let id = SessionId(random_bytes(&mut self.random));
-            if self.table.by_id(id).is_none() {
-                return id;
-            }
         }
     }
 

@@ -52,7 +52,10 @@ fn offer(lanes: u32) -> Offer {
 }
 
 fn who(user: &str, device: u8) -> Authenticated {
+    let mut session = [device; 16];
+    session[..user.len()].copy_from_slice(user.as_bytes());
     Authenticated {
+        session: SessionId(session),
         user: UserName::new(user).unwrap(),
         principal: crate::policy::Principal::default(),
         device: DeviceId([device; 16]),

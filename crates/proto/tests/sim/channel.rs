@@ -11,7 +11,7 @@ use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{Code, Message, Offer};
 use vpnd_proto::gateway::Authenticated;
 use vpnd_proto::plane::Endpoint;
-use vpnd_proto::session::ConnectionId;
+use vpnd_proto::session::{ConnectionId, SessionId};
 use vpnd_proto::time::Time;
 
 use crate::world::{HUB, Happening, World};
@@ -115,8 +115,10 @@ impl World {
 
     /// What the store says of the user of a device: everyone's password is right here.
     fn authenticate(&mut self, device: usize) -> Authenticated {
+        let session = SessionId(self.rng.random());
         let node = &self.devices[device];
         Authenticated {
+            session,
             user: node.user.clone(),
             principal: Default::default(),
             device: node.id,

@@ -245,8 +245,8 @@ impl Store for Sqlite {
         self.read(|c| sessions::by_id(c, id, now_s))
     }
 
-    fn set_tokens(&self, id: SessionId, tokens: &Tokens) -> Result<bool, StoreError> {
-        self.change(|t| sessions::set_tokens(t, id, tokens).map(Ok))
+    fn set_tokens(&self, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool, StoreError> {
+        self.change(|t| sessions::set_tokens(t, id, tokens, epoch).map(Ok))
     }
 
     fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError> {

@@ -149,6 +149,15 @@ pub enum UdpError {
     },
 }
 
+/// How the kernel finds the member of a group that a datagram is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steering {
+    /// By the steering program ([`bpf`]), if the kernel takes it.
+    Program,
+    /// By a hash of the addresses: members hand over what is not theirs.
+    Off,
+}
+
 /// The sockets of one port.
 pub struct ReuseportGroup {
     /// Member 0: everything that is not a data datagram.
@@ -171,6 +180,7 @@ pub struct ReuseportGroup {
 pub fn bind_reuseport_group(
     address: SocketAddr,
     shards: usize,
+    steering: Steering,
     options: &SocketOptions,
 ) -> Result<ReuseportGroup, UdpError> {
     if !(1..=MAX_SHARDS).contains(&shards) {
@@ -192,7 +202,10 @@ pub fn bind_reuseport_group(
         bind(&socket, address)?;
         members.push(ShardSocket::new(socket, address, options)?);
     }
-    let steering_refused = bpf::attach(&first, shards).err();
+    let steering_refused = match steering {
+        Steering::Program => bpf::attach(&first, shards).err(),
+        Steering::Off => Some(io::Error::other("it is switched off")),
+    };
     Ok(ReuseportGroup { quic: first.into(), shards: members, steering_refused })
 }
 

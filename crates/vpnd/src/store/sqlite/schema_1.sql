@@ -37,6 +37,7 @@ CREATE TABLE sessions (
     settled   BLOB NOT NULL CHECK (length(settled) = 32),
     fresh     BLOB CHECK (length(fresh) = 32),
     started_s INTEGER NOT NULL,
+    epoch      INTEGER NOT NULL,
     expires_s INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX sessions_user ON sessions (user_id);

@@ -11,8 +11,8 @@ use super::{bytes, unexpected};
 
 pub(super) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64) -> rusqlite::Result<bool> {
     t.execute("DELETE FROM sessions WHERE expires_s <= ?", [session.started_s])?;
-    let sql = "INSERT INTO sessions (id, user_id, device, settled, fresh, started_s, expires_s)
-               SELECT ?1, id, ?3, ?4, ?5, ?6, ?7 FROM users WHERE id = ?2 AND enabled = 1 AND generation = ?8";
+    let sql = "INSERT INTO sessions (id, user_id, device, settled, fresh, started_s, expires_s, epoch)
+               SELECT ?1, id, ?3, ?4, ?5, ?6, ?7, ?9 FROM users WHERE id = ?2 AND enabled = 1 AND generation = ?8";
     let added = t.execute(
         sql,
         params![
@@ -24,22 +24,28 @@ pub(super) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64)
             session.started_s,
             session.expires_s,
             generation,
+            session.epoch,
         ],
     )?;
     Ok(added == 1)
 }
 
 pub(super) fn by_id(c: &Connection, id: SessionId, now_s: u64) -> rusqlite::Result<Option<SessionRecord>> {
-    let sql = "SELECT s.id, s.user_id, s.device, s.settled, s.fresh, s.started_s, s.expires_s
+    let sql = "SELECT s.id, s.user_id, s.device, s.settled, s.fresh, s.started_s, s.expires_s, s.epoch
                FROM sessions s JOIN users u ON u.id = s.user_id
                WHERE s.id = ? AND s.expires_s > ? AND u.enabled = 1";
     c.prepare_cached(sql)?.query_row(params![id.0, now_s], session_from_row).optional()
 }
 
-pub(super) fn set_tokens(t: &Transaction<'_>, id: SessionId, tokens: &Tokens) -> rusqlite::Result<bool> {
+pub(super) fn set_tokens(
+    t: &Transaction<'_>,
+    id: SessionId,
+    tokens: &Tokens,
+    epoch: u32,
+) -> rusqlite::Result<bool> {
     let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
-    let sql = "UPDATE sessions SET settled = ?, fresh = ? WHERE id = ?";
-    Ok(t.execute(sql, params![tokens.settled().as_bytes(), fresh, id.0])? == 1)
+    let sql = "UPDATE sessions SET settled = ?, fresh = ?, epoch = ? WHERE id = ?";
+    Ok(t.execute(sql, params![tokens.settled().as_bytes(), fresh, epoch, id.0])? == 1)
 }
 
 pub(super) fn end(t: &Transaction<'_>, id: SessionId, now_s: u64) -> rusqlite::Result<()> {
@@ -103,6 +109,7 @@ fn session_from_row(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
         id: SessionId(bytes(row, "id")?),
         user: UserId(bytes(row, "user_id")?),
         device: DeviceId(bytes(row, "device")?),
+        epoch: row.get("epoch")?,
         tokens: Tokens::restore(settled, fresh.map(TokenHash::from_bytes)),
         started_s: row.get("started_s")?,
         expires_s: row.get("expires_s")?,

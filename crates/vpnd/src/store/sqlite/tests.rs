@@ -41,6 +41,7 @@ fn session_of(user: UserId, id: u8) -> SessionRecord {
         id: SessionId([id; 16]),
         user,
         device: DeviceId([id; 16]),
+        epoch: 1,
         tokens: Tokens::restore(TokenHash::from_bytes([1; 32]), Some(TokenHash::from_bytes([2; 32]))),
         started_s: 1000,
         expires_s: 2000,
@@ -130,12 +131,12 @@ fn sessions_keep_their_tokens_until_they_expire_or_end() {
     assert_eq!(store.session(record.id, 1999).unwrap().as_ref(), Some(&record));
     assert_eq!(store.session(record.id, 2000).unwrap(), None, "expired");
     let confirmed = Tokens::new(TokenHash::from_bytes([3; 32]));
-    assert!(store.set_tokens(record.id, &confirmed).unwrap());
+    assert!(store.set_tokens(record.id, &confirmed, 2).unwrap());
     assert_eq!(store.session(record.id, 1500).unwrap().unwrap().tokens, confirmed);
     assert!(store.claim(&lease("10.0.0.2", 1, 1, 9000), 1000).unwrap());
     store.end_session(record.id, 1500).unwrap();
     assert_eq!(store.session(record.id, 1500).unwrap(), None);
-    assert!(!store.set_tokens(record.id, &confirmed).unwrap());
+    assert!(!store.set_tokens(record.id, &confirmed, 2).unwrap());
     assert!(store.leases(Family::V4).unwrap().iter().all(|lease| !lease.is_live(1500)));
 }
 

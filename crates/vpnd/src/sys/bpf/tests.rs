@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::sys::udp::{BATCH_SIZE, RecvMeta, ReuseportGroup, SocketOptions, bind_reuseport_group};
+use crate::sys::udp::{BATCH_SIZE, RecvMeta, ReuseportGroup, SocketOptions, Steering, bind_reuseport_group};
 
 /// Runs a program as the kernel does: a load past the end ends it with 0.
 fn interpret(program: &[Instruction], payload: &[u8]) -> u32 {
@@ -99,7 +99,9 @@ fn drain(group: &ReuseportGroup, member: usize) -> Vec<Vec<u8>> {
 /// Sends one datagram of each kind to a live group and checks at which member each arrives.
 fn kernel_delivers(listen: &str, target: &str) {
     const SHARDS: usize = 3;
-    let group = bind_reuseport_group(listen.parse().unwrap(), SHARDS, &SocketOptions::default()).unwrap();
+    let group =
+        bind_reuseport_group(listen.parse().unwrap(), SHARDS, Steering::Program, &SocketOptions::default())
+            .unwrap();
     assert!(group.steering_refused.is_none(), "{:?}", group.steering_refused);
     let port = group.quic.local_addr().unwrap().port();
     let target: SocketAddr = target.replace("PORT", &port.to_string()).parse().unwrap();

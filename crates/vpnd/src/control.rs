@@ -1,0 +1,20 @@
+//! The control plane: who is connected, and what the shards are told.
+
+pub(crate) mod connection;
+pub(crate) mod core;
+pub(crate) mod quic;
+pub(crate) mod registry;
+pub(crate) mod stream;
+
+use rand::TryRng as _;
+use vpnd_proto::session::Random;
+
+/// The operating system's random numbers, for the sans-IO cores.
+///
+/// # Panics
+/// If the operating system has none: no secret could be made then.
+pub(crate) fn random() -> Random {
+    Box::new(|bytes| {
+        rand::rngs::SysRng.try_fill_bytes(bytes).expect("the operating system gives random numbers")
+    })
+}

@@ -1,0 +1,283 @@
+//! One control connection at the gateway: handshake, login or attach, then messages both ways.
+//!
+//! INVARIANT: a connection that has not authenticated holds one stream and one message of memory, and has a deadline;
+//! it reaches the control plane only after its credentials proved good, or with a token that the control plane checks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{Connection, Incoming};
+use rustls_pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
+use tokio::sync::{Semaphore, mpsc};
+use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, Refused};
+use vpnd_proto::session::ConnectionId;
+
+use crate::auth::password::Password;
+use crate::auth::{self, Authenticator, Outcome};
+use crate::control::core::{Core, Outgoing, Request};
+use crate::control::registry::{self, wall_clock_s};
+use crate::control::stream::{Reader, StreamError, Writer, close};
+use crate::lease::{LeaseError, Pools};
+use crate::store::{CertificateHash, Store, User};
+use crate::tls;
+
+/// How long a person has to type a one-time code after the password was right.
+const CODE_DEADLINE: Duration = Duration::from_secs(90);
+/// Wrong one-time codes that one connection may try.
+const CODE_ATTEMPTS: usize = 3;
+/// How long a last message may take on its way out.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What all connections share.
+pub(crate) struct Door {
+    pub(crate) core: Core,
+    pub(crate) authenticator: Arc<Authenticator>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) pools: Pools,
+    pub(crate) session_lifetime: Option<Duration>,
+    pub(crate) deadline: Duration,
+    /// Connections that may be on their way in at once.
+    pub(crate) handshakes: Arc<Semaphore>,
+    /// Below this many free places addresses have to prove themselves first (QUIC Retry).
+    pub(crate) retry_below: usize,
+}
+
+/// Why a connection ended before it had a session.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("the handshake failed: {0}")]
+    Handshake(#[from] quinn::ConnectionError),
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    #[error("nothing was asked for in time")]
+    TooSlow,
+    #[error("the peer sent something else than a login or attach")]
+    Unexpected,
+    #[error("refused: {0}")]
+    Refused(Code),
+    #[error("no keys could be made from the handshake")]
+    NoSecret,
+    #[error("the daemon is going down")]
+    Stopped,
+}
+
+impl Door {
+    /// Takes connections in until the endpoint is closed.
+    pub(crate) async fn run(self: Arc<Self>, endpoint: quinn::Endpoint) {
+        let mut number = 0;
+        while let Some(incoming) = endpoint.accept().await {
+            let free = self.handshakes.available_permits();
+            if free < self.retry_below && !incoming.remote_address_validated() {
+                // It has proved its address already if this fails.
+                let _ = incoming.retry();
+                continue;
+            }
+            let Ok(place) = Arc::clone(&self.handshakes).try_acquire_owned() else {
+                incoming.refuse();
+                continue;
+            };
+            number += 1;
+            let (door, id) = (Arc::clone(&self), ConnectionId(number));
+            tokio::spawn(async move {
+                let remote = incoming.remote_address();
+                if let Err(failure) = door.serve(id, incoming, place).await {
+                    tracing::debug!(%remote, %failure, "control connection ended");
+                }
+            });
+        }
+    }
+
+    async fn serve(
+        &self,
+        id: ConnectionId,
+        incoming: Incoming,
+        place: tokio::sync::OwnedSemaphorePermit,
+    ) -> Result<(), Failure> {
+        let opened = tokio::time::timeout(self.deadline, open(incoming)).await;
+        let (connection, mut reader, mut writer, first) = opened.map_err(|_| Failure::TooSlow)??;
+        let (outbox, outgoing) = mpsc::unbounded_channel();
+        let asked = match first {
+            Message::Login(login) => {
+                self.log_in(id, &connection, &mut reader, &mut writer, login, outbox).await
+            }
+            Message::Attach(attach) => self.attach(id, &connection, attach, outbox).await,
+            _ => Err(Failure::Unexpected),
+        };
+        drop(place);
+        match asked {
+            Ok(()) => {
+                let code = self.converse(id, &mut reader, &mut writer, outgoing).await;
+                writer_farewell(&mut writer).await;
+                close(&connection, code, "");
+                let _ = self.core.send(Request::Lost(id)).await;
+                Ok(())
+            }
+            Err(Failure::Unexpected) => {
+                close(&connection, Code::BadRequest, "expected a login or an attach");
+                Err(Failure::Unexpected)
+            }
+            Err(failure) => {
+                writer_farewell(&mut writer).await;
+                let code = if let Failure::Refused(code) = failure { code } else { Code::Internal };
+                close(&connection, code, "");
+                Err(failure)
+            }
+        }
+    }
+
+    async fn log_in(
+        &self,
+        id: ConnectionId,
+        connection: &Connection,
+        reader: &mut Reader,
+        writer: &mut Writer,
+        login: Login,
+        outbox: mpsc::UnboundedSender<Outgoing>,
+    ) -> Result<(), Failure> {
+        let Some(user) = self.check(connection, reader, writer, &login).await? else {
+            return Err(Failure::Refused(Code::Credentials));
+        };
+        let store = Arc::clone(&self.store);
+        let admission =
+            registry::admit(store, self.pools, user.id, login.device, self.session_lifetime).await;
+        let admission = match admission {
+            Ok(admission) => admission,
+            Err(error) => {
+                let code = match &error {
+                    LeaseError::Exhausted { .. } => Code::NoAddress,
+                    LeaseError::Store(_) => Code::Internal,
+                };
+                tracing::warn!(user = %user.name, %error, "no inner address for a login");
+                refuse(writer, code, None).await?;
+                return Err(Failure::Refused(code));
+            }
+        };
+        let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
+        let request = Request::Login {
+            connection: id,
+            outbox,
+            user,
+            device: login.device,
+            admission,
+            offer: login.offer,
+            secret,
+        };
+        self.core.send(request).await.map_err(|_| Failure::Stopped)
+    }
+
+    /// Checks the credentials; asks for a one-time code if that is all that is missing. `None` if they are wrong: then the
+    /// client has been told.
+    async fn check(
+        &self,
+        connection: &Connection,
+        reader: &mut Reader,
+        writer: &mut Writer,
+        login: &Login,
+    ) -> Result<Option<Box<User>>, Failure> {
+        let mut code = login.code.as_ref().map(|code| Password::new(code.expose().to_owned()));
+        for _ in 0..=CODE_ATTEMPTS {
+            let attempt = auth::Login {
+                user: login.user.to_string(),
+                password: Password::new(login.password.expose().to_owned()),
+                code: code.take(),
+                certificate: certificate_hash(connection),
+                source: connection.remote_address().ip().to_canonical(),
+            };
+            match self.authenticator.authenticate(attempt, wall_clock_s()).await {
+                Outcome::Granted(user) => return Ok(Some(user)),
+                Outcome::CodeWanted => {}
+                Outcome::Refused(refused) => {
+                    let retry_after = refused.retry_after_s.map(Duration::from_secs);
+                    refuse(writer, Code::Credentials, retry_after).await?;
+                    return Ok(None);
+                }
+            }
+            writer.send(&Message::OneTimeCodeWanted).await?;
+            let answer = tokio::time::timeout(CODE_DEADLINE, reader.next()).await;
+            match answer.map_err(|_| Failure::TooSlow)?? {
+                Some(Message::OneTimeCode(typed)) => {
+                    code = Some(Password::new(typed.code.expose().to_owned()))
+                }
+                _ => return Err(Failure::Unexpected),
+            }
+        }
+        refuse(writer, Code::Credentials, None).await?;
+        Ok(None)
+    }
+
+    async fn attach(
+        &self,
+        id: ConnectionId,
+        connection: &Connection,
+        attach: Attach,
+        outbox: mpsc::UnboundedSender<Outgoing>,
+    ) -> Result<(), Failure> {
+        let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
+        let Attach { token, offer, session, .. } = attach;
+        let request = Request::Attach { connection: id, outbox, token, session, offer, secret };
+        self.core.send(request).await.map_err(|_| Failure::Stopped)
+    }
+
+    /// Moves messages both ways until one end closes. Returns the code to close with.
+    async fn converse(
+        &self,
+        id: ConnectionId,
+        reader: &mut Reader,
+        writer: &mut Writer,
+        mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
+    ) -> Code {
+        loop {
+            tokio::select! {
+                message = reader.next() => match message {
+                    Ok(Some(message)) => {
+                        if self.core.send(Request::Message { connection: id, message }).await.is_err() {
+                            return Code::Shutdown;
+                        }
+                    }
+                    Ok(None) => return Code::Bye,
+                    Err(StreamError::Message(error)) => {
+                        tracing::debug!(%error, "a client broke the protocol");
+                        return Code::BadRequest;
+                    }
+                    Err(_) => return Code::Bye,
+                },
+                order = outgoing.recv() => match order {
+                    Some(Outgoing::Message(message)) => {
+                        if writer.send(&message).await.is_err() {
+                            return Code::Bye;
+                        }
+                    }
+                    Some(Outgoing::Close(code)) => return code,
+                    None => return Code::Shutdown,
+                },
+            }
+        }
+    }
+}
+
+/// The handshake, the stream and the first message.
+async fn open(incoming: Incoming) -> Result<(Connection, Reader, Writer, Message), Failure> {
+    let connection = incoming.await?;
+    let (send, receive) = connection.accept_bi().await?;
+    let mut reader = Reader::new(receive);
+    let first = reader.next().await?.ok_or(Failure::Unexpected)?;
+    Ok((connection, reader, Writer(send), first))
+}
+
+async fn refuse(writer: &mut Writer, code: Code, retry_after: Option<Duration>) -> Result<(), StreamError> {
+    let retry_after_ms = retry_after.map(|wait| u32::try_from(wait.as_millis()).unwrap_or(u32::MAX));
+    let text = Explanation::cut(code.explanation());
+    writer.send(&Message::Refused(Refused { code, text, retry_after_ms })).await
+}
+
+/// Gives what was sent a moment to arrive.
+async fn writer_farewell(writer: &mut Writer) {
+    let _ = tokio::time::timeout(FAREWELL, writer.finish()).await;
+}
+
+/// SHA-256 of the certificate that the client showed, which the handshake has verified.
+fn certificate_hash(connection: &Connection) -> Option<CertificateHash> {
+    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    chain.first().map(|certificate| Sha256::digest(certificate).into())
+}

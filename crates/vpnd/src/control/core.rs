@@ -1,0 +1,320 @@
+//! The gateway's control plane: the one task that owns all sessions.
+//!
+//! It feeds the sans-IO core with requests of connections and administrators, events of shards and the clock, and
+//! carries out what the core asks for, in order: a client is told of an epoch only after every shard can open it and
+//! the store holds its token (PROTOCOL §5.1).
+//!
+//! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval};
+use vpnd_crypto::EpochSecret;
+use vpnd_proto::attach::Token;
+use vpnd_proto::control::{Code, Explanation, Message, Network, Offer, Refused, UserName};
+use vpnd_proto::gateway::{Authenticated, Effect, Gateway, Selector, SessionStatus};
+use vpnd_proto::plane::{Activity, Counters, Event, Slot};
+use vpnd_proto::policy::{Policy, PolicyError, RuleSpec};
+use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
+
+use crate::control::registry::{self, Admission, Ending, Registry};
+use crate::shard::{Shards, now};
+use crate::store::User;
+use crate::sys::udp::UdpOffloads;
+
+/// How often the shards are asked for each session's traffic.
+const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
+/// Requests that wait at most; who comes later waits in its own task.
+const QUEUE: usize = 1_024;
+
+/// What the control plane is asked to do.
+pub(crate) enum Request {
+    /// A connection has proved who its user is.
+    Login {
+        connection: ConnectionId,
+        outbox: mpsc::UnboundedSender<Outgoing>,
+        user: Box<User>,
+        device: DeviceId,
+        admission: Admission,
+        offer: Offer,
+        secret: EpochSecret,
+    },
+    /// A connection shows a token.
+    Attach {
+        connection: ConnectionId,
+        outbox: mpsc::UnboundedSender<Outgoing>,
+        token: Token,
+        session: SessionId,
+        offer: Offer,
+        secret: EpochSecret,
+    },
+    /// A later message of a connection.
+    Message { connection: ConnectionId, message: Message },
+    /// A connection is gone.
+    Lost(ConnectionId),
+    /// End sessions; answered with how many there were.
+    End { which: Selector, code: Code, text: String, reply: oneshot::Sender<usize> },
+    /// What is going on.
+    Status(oneshot::Sender<Snapshot>),
+    /// New settings hold from now on; answered with what is wrong with the policy, if anything.
+    Settings { network: Network, policy: PolicySpec, reply: oneshot::Sender<Result<(), PolicyError>> },
+    /// Tell the clients, keep their sessions for the next start, and stop.
+    Shutdown,
+}
+
+/// A policy as it is configured.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PolicySpec {
+    pub(crate) rules: Vec<RuleSpec>,
+    pub(crate) client_to_client: bool,
+}
+
+/// What a connection's task has to send.
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    /// A message.
+    Message(Message),
+    /// Nothing more: close the connection with this code once all messages are on their way.
+    Close(Code),
+}
+
+/// The state of the gateway at one moment.
+pub(crate) struct Snapshot {
+    pub(crate) sessions: Vec<SessionStatus>,
+    pub(crate) counters: Counters,
+    pub(crate) udp: Vec<UdpOffloads>,
+}
+
+/// The control plane's address.
+#[derive(Clone)]
+pub(crate) struct Core(mpsc::Sender<Request>);
+
+/// The control plane is gone; the daemon is going down.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the control plane has stopped")]
+pub(crate) struct Stopped;
+
+impl Core {
+    /// Starts the task. It ends after [`Request::Shutdown`].
+    pub(crate) fn start(
+        gateway: Gateway,
+        shards: Shards,
+        events: mpsc::UnboundedReceiver<(usize, Event)>,
+        registry: Registry,
+    ) -> (Self, tokio::task::JoinHandle<()>) {
+        let (requests, inbox) = mpsc::channel(QUEUE);
+        let task = Task { gateway, shards, registry, connections: HashMap::new() };
+        (Self(requests), tokio::spawn(task.run(inbox, events)))
+    }
+
+    pub(crate) async fn send(&self, request: Request) -> Result<(), Stopped> {
+        self.0.send(request).await.map_err(|_| Stopped)
+    }
+
+    /// Makes these settings hold from now on.
+    pub(crate) async fn apply(&self, network: Network, policy: PolicySpec) -> anyhow::Result<()> {
+        let (reply, wait) = oneshot::channel();
+        self.send(Request::Settings { network, policy, reply }).await?;
+        Ok(wait.await.map_err(|_| Stopped)??)
+    }
+
+    /// Tells the clients that the gateway goes down, and stops the task.
+    pub(crate) async fn shut_down(&self) {
+        // If it has stopped already, there is nobody to tell.
+        let _ = self.send(Request::Shutdown).await;
+    }
+
+    /// Ends sessions; returns how many there were.
+    pub(crate) async fn end(&self, which: Selector, code: Code, text: String) -> Result<usize, Stopped> {
+        let (reply, wait) = oneshot::channel();
+        self.send(Request::End { which, code, text, reply }).await?;
+        wait.await.map_err(|_| Stopped)
+    }
+
+    pub(crate) async fn status(&self) -> Result<Snapshot, Stopped> {
+        let (reply, wait) = oneshot::channel();
+        self.send(Request::Status(reply)).await?;
+        wait.await.map_err(|_| Stopped)
+    }
+}
+
+struct Task {
+    gateway: Gateway,
+    shards: Shards,
+    registry: Registry,
+    connections: HashMap<ConnectionId, mpsc::UnboundedSender<Outgoing>>,
+}
+
+impl Task {
+    async fn run(
+        mut self,
+        mut requests: mpsc::Receiver<Request>,
+        mut events: mpsc::UnboundedReceiver<(usize, Event)>,
+    ) {
+        let mut activity = interval(ACTIVITY_INTERVAL);
+        activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let due = self.gateway.poll_timeout().map(|(at, _)| at.since(now()));
+            tokio::select! {
+                request = requests.recv() => match request {
+                    Some(Request::Shutdown) | None => break,
+                    Some(request) => self.handle(request).await,
+                },
+                Some((_, event)) = events.recv() => self.gateway.handle_event(now(), event),
+                () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
+                    self.gateway.handle_timeout(now());
+                }
+                _ = activity.tick() => self.collect_activity().await,
+            }
+            self.carry_out().await;
+        }
+        self.gateway.shutdown();
+        self.carry_out().await;
+    }
+
+    async fn handle(&mut self, request: Request) {
+        match request {
+            Request::Login { connection, outbox, user, device, admission, offer, secret } => {
+                self.connections.insert(connection, outbox);
+                self.log_in(connection, &user, device, &admission, &offer, secret);
+            }
+            Request::Attach { connection, outbox, token, session, offer, secret } => {
+                self.connections.insert(connection, outbox);
+                match self.registry.restore(session).await {
+                    Ok(Some(record)) => {
+                        self.gateway.restore(now(), record);
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::error!(%error, "the store does not say whether a session is known")
+                    }
+                }
+                // A refusal is among the effects.
+                let _ = self.gateway.attach(now(), connection, &token, session, &offer, secret);
+            }
+            Request::Message { connection, message } => self.gateway.handle_message(connection, &message),
+            Request::Lost(connection) => {
+                self.connections.remove(&connection);
+                self.gateway.connection_lost(connection);
+            }
+            Request::End { which, code, text, reply } => {
+                let count = self.gateway.end(&which, code, &text);
+                // Whoever asked is told once it is done, if it still listens.
+                self.carry_out().await;
+                let _ = reply.send(count);
+            }
+            Request::Status(reply) => {
+                self.collect_activity().await;
+                let _ = reply.send(self.snapshot().await);
+            }
+            Request::Settings { network, policy, reply } => {
+                let compiled =
+                    Policy::compile(&policy.rules, policy.client_to_client, &mut self.registry.names);
+                let outcome = compiled.map(|policy| {
+                    self.gateway.set_network(network);
+                    self.gateway.set_policy(&Arc::new(policy));
+                });
+                let _ = reply.send(outcome);
+            }
+            Request::Shutdown => {}
+        }
+    }
+
+    fn log_in(
+        &mut self,
+        connection: ConnectionId,
+        user: &User,
+        device: DeviceId,
+        admission: &Admission,
+        offer: &Offer,
+        secret: EpochSecret,
+    ) {
+        let who = Authenticated {
+            session: admission.session,
+            user: UserName::cut(&user.name),
+            principal: self.registry.principal(user),
+            device,
+            addresses: admission.addresses,
+            deadline: registry::deadline(admission.expires_s),
+        };
+        self.registry.begin(user, device, admission);
+        // The effects tell the client.
+        if self.gateway.login(now(), connection, who, offer, secret).is_err() {
+            self.registry.abandon(admission.session);
+        }
+    }
+
+    /// Does what the core asks for, in its order. Writes are gathered and made durable before the next message.
+    async fn carry_out(&mut self) {
+        let mut commanded = false;
+        let mut endings = Vec::new();
+        while let Some(effect) = self.gateway.poll_effect() {
+            match effect {
+                Effect::Command { shard, command } => {
+                    self.shards.command(shard, command);
+                    commanded = true;
+                }
+                Effect::Persist(record) => self.registry.persist(record),
+                Effect::Forget(session) => self.registry.forget(session),
+                Effect::Send { connection, message } => {
+                    if std::mem::take(&mut commanded) {
+                        self.shards.barrier().await;
+                    }
+                    self.send(connection, message).await;
+                }
+                Effect::CloseConnection { connection, code } => {
+                    if let Some(outbox) = self.connections.remove(&connection) {
+                        // Its task may have ended by itself.
+                        let _ = outbox.send(Outgoing::Close(code));
+                    }
+                }
+                Effect::Ended { session, user, code } => endings.push(Ending { session, user, code }),
+            }
+        }
+        if let Err(error) = self.registry.commit(endings).await {
+            tracing::error!(%error, "the store did not take a change of sessions");
+        }
+    }
+
+    /// Sends a message, unless what it says could not be made durable.
+    async fn send(&mut self, connection: ConnectionId, message: Message) {
+        let message = match self.registry.commit(Vec::new()).await {
+            Ok(()) => message,
+            Err(error) => {
+                tracing::error!(%error, "a session could not be stored; its client is refused");
+                let text = Explanation::cut("the gateway cannot store your session; try again later");
+                Message::Refused(Refused { code: Code::Internal, text, retry_after_ms: Some(5_000) })
+            }
+        };
+        if let Some(outbox) = self.connections.get(&connection) {
+            let _ = outbox.send(Outgoing::Message(message));
+        }
+    }
+
+    /// Adds up what each shard saw of each session.
+    async fn collect_activity(&mut self) {
+        let mut merged: HashMap<Slot, Activity> = HashMap::new();
+        for report in self.shards.report().await {
+            for (slot, activity) in report.activities {
+                let sum = merged.entry(slot).or_default();
+                *sum = sum.merge(activity);
+            }
+        }
+        for (slot, activity) in merged {
+            self.gateway.handle_activity(slot, activity);
+        }
+    }
+
+    async fn snapshot(&mut self) -> Snapshot {
+        let mut counters = Counters::default();
+        let mut udp = Vec::new();
+        for report in self.shards.report().await {
+            counters.merge(&report.counters);
+            udp.push(report.udp);
+        }
+        Snapshot { sessions: self.gateway.sessions().collect(), counters, udp }
+    }
+}

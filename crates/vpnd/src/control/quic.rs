@@ -1,0 +1,77 @@
+//! The QUIC settings of the control channel (PROTOCOL §3): one stream, small windows, no greased bit.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{Endpoint, EndpointConfig, IdleTimeout, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+
+/// Bytes in flight that either end allows; a message has at most 16 KiB.
+const WINDOW: u32 = 64 * 1024;
+/// A connection without any sign of life is given up after this (PROTOCOL §11).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a client shows that it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// Handshakes of unproved addresses that may be under way at once.
+const MAX_INCOMING: usize = 1 << 12;
+/// Bytes kept for all connections that are not accepted yet.
+const MAX_INCOMING_BYTES: u64 = 8 << 20;
+
+/// The gateway's endpoint on `socket`.
+///
+/// # Errors
+/// If the socket can't be used by the runtime.
+pub(crate) fn listen(socket: UdpSocket, tls: QuicServerConfig) -> io::Result<Endpoint> {
+    let mut transport = transport();
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
+    let mut config = ServerConfig::with_crypto(Arc::new(tls));
+    config
+        .transport_config(Arc::new(transport))
+        .max_incoming(MAX_INCOMING)
+        .incoming_buffer_size_total(MAX_INCOMING_BYTES)
+        .migration(true);
+    Endpoint::new(endpoint_config(), Some(config), socket, Arc::new(TokioRuntime))
+}
+
+/// A client's endpoint on `socket`.
+///
+/// # Errors
+/// If the socket can't be used by the runtime.
+pub(crate) fn dial_from(socket: UdpSocket, tls: Arc<QuicClientConfig>) -> io::Result<Endpoint> {
+    let mut transport = transport();
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(0)).keep_alive_interval(Some(KEEP_ALIVE));
+    let mut config = quinn::ClientConfig::new(tls);
+    config.transport_config(Arc::new(transport));
+    let mut endpoint = Endpoint::new(endpoint_config(), None, socket, Arc::new(TokioRuntime))?;
+    endpoint.set_default_client_config(config);
+    Ok(endpoint)
+}
+
+fn endpoint_config() -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    // The first byte tells control from data on the shared port, so its QUIC bit must stay what RFC 9000 says.
+    config.grease_quic_bit(false);
+    config
+}
+
+fn transport() -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .stream_receive_window(VarInt::from_u32(WINDOW))
+        .receive_window(VarInt::from_u32(WINDOW))
+        .send_window(u64::from(WINDOW))
+        .datagram_receive_buffer_size(None)
+        .max_idle_timeout(Some(idle_timeout()))
+        // Control messages are short: searching a larger packet size would only cost datagrams.
+        .mtu_discovery_config(None);
+    transport
+}
+
+fn idle_timeout() -> IdleTimeout {
+    IdleTimeout::from(VarInt::from_u32(
+        u32::try_from(IDLE_TIMEOUT.as_millis()).expect("a minute in milliseconds fits"),
+    ))
+}

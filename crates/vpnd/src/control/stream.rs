@@ -1,0 +1,67 @@
+//! Control messages over the one stream of a connection (PROTOCOL §3.1).
+
+use quinn::{Connection, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use vpnd_proto::control::{Code, Decoder, Message, MessageError, encode};
+
+/// Bytes read from the stream at once; most messages are shorter.
+const READ: usize = 2_048;
+
+/// Why the stream ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StreamError {
+    /// The peer broke the protocol.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// The connection is gone, or the peer reset its side.
+    #[error("reading from the control channel failed: {0}")]
+    Read(#[from] ReadError),
+    /// The connection is gone, or the peer stopped listening.
+    #[error("writing to the control channel failed: {0}")]
+    Write(#[from] WriteError),
+}
+
+/// The receiving side.
+pub(crate) struct Reader {
+    stream: RecvStream,
+    decoder: Decoder,
+}
+
+impl Reader {
+    pub(crate) fn new(stream: RecvStream) -> Self {
+        Self { stream, decoder: Decoder::new() }
+    }
+
+    /// The next message; `None` once the peer finished its side. May be dropped and called again without losing bytes.
+    pub(crate) async fn next(&mut self) -> Result<Option<Message>, StreamError> {
+        loop {
+            if let Some(message) = self.decoder.next_message()? {
+                return Ok(Some(message));
+            }
+            match self.stream.read_chunk(READ, true).await? {
+                Some(chunk) => self.decoder.push(&chunk.bytes),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// The sending side.
+pub(crate) struct Writer(pub(crate) SendStream);
+
+impl Writer {
+    pub(crate) async fn send(&mut self, message: &Message) -> Result<(), StreamError> {
+        Ok(self.0.write_all(&encode(message)).await?)
+    }
+
+    /// Says that there will be no more, and waits until the peer has everything or the connection is gone.
+    pub(crate) async fn finish(&mut self) {
+        // Finishing twice is the only failure, and then there is nothing left to do.
+        let _ = self.0.finish();
+        let _ = self.0.stopped().await;
+    }
+}
+
+/// Closes a connection with the reason's number (PROTOCOL §14).
+pub(crate) fn close(connection: &Connection, code: Code, text: &str) {
+    connection.close(VarInt::from_u32(u32::from(code.number())), text.as_bytes());
+}

@@ -1,0 +1,302 @@
+//! The gateway: `vpnd server`.
+//!
+//! Start-up goes from what can fail without a trace to what changes the machine: configuration, store, certificate,
+//! sockets, then the TUN device, addresses and firewall, these through the undo journal. Nothing of the machine is
+//! changed before everything that can be checked has been.
+
+mod machine;
+mod settings;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rand::TryRng as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use vpnd_crypto::LabPermit;
+use vpnd_proto::control::Code;
+use vpnd_proto::gateway::{Config, Gateway, Selector};
+use vpnd_proto::plane::Role;
+use vpnd_proto::policy::{Names, Policy};
+use vpnd_proto::session::LocalSuite;
+
+use crate::auth::password::Hasher;
+use crate::auth::{self, Authenticator};
+use crate::cli::ServerArgs;
+use crate::config::{ConfigError, ServerConfig, check};
+use crate::control::connection::Door;
+use crate::control::core::Core;
+use crate::control::quic;
+use crate::control::registry::Registry;
+use crate::lease::Pools;
+use crate::logging;
+use crate::shard::{ShardSpec, Shards};
+use crate::store::sqlite::Sqlite;
+use crate::store::{RevocationCause, Store};
+use crate::suites;
+use crate::sys::process::{self, Capability};
+use crate::sys::tun::{DEFAULT_TX_QUEUE_LEN, Tun, TunOffloads, TunSpec};
+use crate::sys::udp::{ReuseportGroup, SocketOptions, Steering, bind_reuseport_group};
+use crate::tls;
+use machine::Machine;
+
+/// How often the store is asked whether a user was disabled: half of what is promised, so that it is kept.
+const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
+/// How long clients have to hear that the gateway goes down.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Runs `vpnd server` until it is told to stop.
+///
+/// # Errors
+/// What failed and what to do, for the administrator.
+pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
+    let config = ServerConfig::load(&args.config)?;
+    logging::init(&config.log.level, args.log_format.unwrap_or(config.log.format))?;
+    process::require(Capability::NetAdmin)?;
+    config.check(&check::local_networks(), check::now_s()).map_err(ConfigError::Invalid)?;
+    process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
+    let running = Running::start(args, config).await?;
+    running.serve().await
+}
+
+/// A gateway that is up.
+struct Running {
+    args: ServerArgs,
+    core: Core,
+    control: JoinHandle<()>,
+    endpoint: quinn::Endpoint,
+    machine: Machine,
+    background: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    async fn start(args: ServerArgs, config: ServerConfig) -> anyhow::Result<Self> {
+        let lab = args.insecure_lab.then(LabPermit::insecure);
+        let suites = suites::measure(&config.crypto.suites, config.crypto.backend, lab.is_some())?;
+        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&config.server.store_path())?);
+        let mut machine = Machine::new(&config).await?;
+        let tls = server_tls(&config)?;
+        let (group, shards) = bind(&config)?;
+        let tun = open_tun(&config, shards)?;
+        machine.configure(&config, &tun).await?;
+
+        let mut names = Names::new();
+        let policy = settings::policy(&config.policy);
+        let policy = Arc::new(Policy::compile(&policy.rules, policy.client_to_client, &mut names)?);
+        let (event_sender, events) = mpsc::unbounded_channel();
+        let steering = group.steering_refused.is_none();
+        let (quic_socket, specs) = shard_specs(group, tun, &policy)?;
+        let shards = Shards::start(specs, &event_sender)?;
+        let gateway =
+            Gateway::new(core_config(&config, shards.count(), suites, lab), crate::control::random())?;
+        let registry = Registry::new(Arc::clone(&store), names);
+        let (core, control) = Core::start(gateway, shards, events, registry);
+        let endpoint = quic::listen(quic_socket, tls)?;
+        let door = Arc::new(door(&config, &core, &store).await?);
+        let background = vec![
+            tokio::spawn(door.run(endpoint.clone())),
+            tokio::spawn(end_revoked(core.clone(), Arc::clone(&store))),
+        ];
+        tracing::info!(
+            listen = %endpoint.local_addr()?,
+            interface = %config.tunnel.name,
+            steering = if steering { "cbpf" } else { "hash" },
+            "the gateway is up"
+        );
+        Ok(Self { args, core, control, endpoint, machine, background })
+    }
+
+    async fn serve(self) -> anyhow::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => match reload(&self.args, &self.core).await {
+                    Ok(said) => tracing::info!("{said}"),
+                    Err(error) => tracing::error!(%error, "the configuration stays as it was"),
+                },
+            }
+        }
+        self.stop().await;
+        Ok(())
+    }
+
+    /// Tells the clients, then takes back what was changed on the machine.
+    async fn stop(self) {
+        tracing::info!("the gateway goes down");
+        for task in &self.background {
+            task.abort();
+        }
+        self.core.shut_down().await;
+        let _ = tokio::time::timeout(FAREWELL, self.control).await;
+        let _ = tokio::time::timeout(FAREWELL, self.endpoint.wait_idle()).await;
+        self.machine.undo().await;
+    }
+}
+
+/// Reads the configuration again; network and policy hold at once.
+async fn reload(args: &ServerArgs, core: &Core) -> anyhow::Result<String> {
+    let config = ServerConfig::load(&args.config)?;
+    core.apply(settings::network(&config), settings::policy(&config.policy)).await?;
+    Ok("routes, DNS and policy are as configured now; other settings need a restart".to_owned())
+}
+
+fn server_tls(config: &ServerConfig) -> anyhow::Result<quinn::crypto::rustls::QuicServerConfig> {
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).with_context(|| format!("can't read {}", path.display()))
+    };
+    let key = zeroize::Zeroizing::new(read(&config.tls.key)?);
+    let identity = tls::Identity::from_pem(&read(&config.tls.certificate)?, &key)?;
+    let ca = config.tls.client_ca.as_deref().map(read).transpose()?;
+    let clients = match &ca {
+        None => tls::ClientCertificates::Ignored,
+        Some(ca) if config.tls.require_client_certificate => tls::ClientCertificates::Required(ca),
+        Some(ca) => tls::ClientCertificates::Optional(ca),
+    };
+    Ok(tls::server(identity, &clients)?)
+}
+
+/// Binds the port for QUIC and all shards.
+fn bind(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
+    let [listen] = config.server.listen[..] else {
+        bail!("[server] listen must name one address; `[::]:4433` takes IPv4 and IPv6");
+    };
+    let shards = match config.server.shards {
+        0 => process::available_cores()?.len().min(vpnd_proto::wire::MAX_GATEWAY_LANES),
+        shards => shards,
+    };
+    let options = SocketOptions {
+        gro: config.offload.udp_gro,
+        gso: config.offload.udp_gso,
+        ..SocketOptions::default()
+    };
+    let steering = if config.offload.steering { Steering::Program } else { Steering::Off };
+    let group = bind_reuseport_group(listen, shards, steering, &options)?;
+    if let Some(error) = &group.steering_refused {
+        tracing::warn!(%error, "datagrams are not steered to their shards by the kernel: slower, but right");
+    }
+    Ok((group, shards))
+}
+
+fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
+    let offload = &config.offload;
+    let offloads = TunOffloads {
+        checksum: offload.tun,
+        tso4: offload.tso,
+        tso6: offload.tso,
+        tso_ecn: offload.tso,
+        uso: offload.uso,
+    };
+    Ok(Tun::open(&TunSpec {
+        name: config.tunnel.name.clone(),
+        mtu: config.tunnel.mtu,
+        queues,
+        tx_queue_len: DEFAULT_TX_QUEUE_LEN,
+        offloads,
+    })?)
+}
+
+fn shard_specs(
+    group: ReuseportGroup,
+    tun: Tun,
+    policy: &Arc<Policy>,
+) -> anyhow::Result<(std::net::UdpSocket, Vec<ShardSpec>)> {
+    let tun_offloads = tun.offloads();
+    let cores = process::available_cores()?;
+    let mut specs = Vec::new();
+    for (number, (socket, queue)) in group.shards.into_iter().zip(tun.into_queues()).enumerate() {
+        specs.push(ShardSpec {
+            number,
+            core: Some(cores[number % cores.len()]),
+            role: Role::Gateway,
+            policy: Arc::clone(policy),
+            hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
+            tun: queue,
+            tun_offloads,
+            socket,
+        });
+    }
+    Ok((group.quic, specs))
+}
+
+fn core_config(
+    config: &ServerConfig,
+    shards: usize,
+    suites: Vec<LocalSuite>,
+    lab: Option<LabPermit>,
+) -> Config {
+    Config {
+        shards,
+        suites,
+        fixed_suite: None,
+        features: vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM,
+        lab,
+        timers: settings::timers(&config.timeouts),
+        idle_timeout: config.timeouts.idle_timeout,
+        max_sessions: config.limits.max_sessions,
+        max_sessions_per_user: config.limits.max_sessions_per_user,
+        network: settings::network(config),
+    }
+}
+
+async fn door(config: &ServerConfig, core: &Core, store: &Arc<dyn Store>) -> anyhow::Result<Door> {
+    let settings = auth::Settings {
+        workers: match config.limits.password_workers {
+            0 => process::available_cores()?.len().div_ceil(2),
+            workers => workers,
+        },
+        queue: config.limits.password_queue,
+        require_certificate: config.tls.require_client_certificate,
+    };
+    let for_auth = Arc::clone(store);
+    let authenticator =
+        tokio::task::spawn_blocking(move || Authenticator::new(for_auth, Hasher::default(), settings))
+            .await?;
+    Ok(Door {
+        core: core.clone(),
+        authenticator: Arc::new(authenticator),
+        store: Arc::clone(store),
+        pools: Pools::new(&config.tunnel),
+        session_lifetime: config.timeouts.session_lifetime,
+        deadline: config.timeouts.authentication_deadline,
+        handshakes: Arc::new(Semaphore::new(config.limits.max_handshakes)),
+        retry_below: config.limits.max_handshakes / 2,
+    })
+}
+
+/// Ends the sessions of users who were disabled, removed or given another password, by whichever process did it.
+async fn end_revoked(core: Core, store: Arc<dyn Store>) {
+    let mut seen: Option<u64> = None;
+    loop {
+        let asked = Arc::clone(&store);
+        let found = tokio::task::spawn_blocking(move || match seen {
+            None => asked.last_revocation().map(|last| (last, Vec::new())),
+            Some(seen) => asked.revocations_since(seen).map(|found| (seen, found)),
+        });
+        match found.await {
+            Ok(Ok((last, revocations))) => {
+                seen = Some(last);
+                for revocation in revocations {
+                    seen = Some(revocation.seq);
+                    let why = match revocation.cause {
+                        RevocationCause::Disabled => "this user was disabled",
+                        RevocationCause::Removed => "this user was removed",
+                        RevocationCause::Password => "the password was changed; log in again",
+                    };
+                    let user = vpnd_proto::control::UserName::cut(&revocation.name);
+                    let ended = core.end(Selector::User(user), Code::Disabled, why.to_owned()).await;
+                    let Ok(count) = ended else { return };
+                    tracing::info!(user = %revocation.name, cause = ?revocation.cause, sessions = count, "revoked");
+                }
+            }
+            Ok(Err(error)) => tracing::error!(%error, "can't tell whether users were disabled"),
+            Err(error) => tracing::error!(%error, "can't tell whether users were disabled"),
+        }
+        tokio::time::sleep(REVOCATION_INTERVAL).await;
+    }
+}

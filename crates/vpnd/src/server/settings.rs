@@ -1,0 +1,75 @@
+//! From the gateway's configuration to the terms of the protocol's core.
+
+use vpnd_proto::control::{AsText, List, Network, Text};
+use vpnd_proto::policy::{self, RuleSpec, Verdict};
+use vpnd_proto::session::Timers;
+
+use crate::config::{self, Action, ServerConfig, Timeouts};
+use crate::control::core::PolicySpec;
+
+/// What clients are told of their network.
+pub(super) fn network(config: &ServerConfig) -> Network {
+    let push = &config.push;
+    Network {
+        ipv4: None,
+        ipv6: None,
+        gateway_ipv4: config.tunnel.gateway_v4(),
+        gateway_ipv6: config.tunnel.gateway_v6(),
+        mtu: Some(config.tunnel.mtu),
+        routes: list(push.routes.iter().map(|net| AsText(*net))),
+        dns: list(push.dns.iter().map(|server| AsText(*server))),
+        search: list(push.search.iter().map(|name| Text::cut(name.as_str()))),
+    }
+}
+
+/// What fits into a message; the configuration's check warns of more.
+fn list<T, const MAX: usize>(items: impl Iterator<Item = T>) -> List<T, MAX> {
+    List::new(items.take(MAX).collect()).unwrap_or_default()
+}
+
+/// The configured policy in the core's terms.
+pub(super) fn policy(policy: &config::Policy) -> PolicySpec {
+    PolicySpec { rules: policy.rules.iter().map(rule).collect(), client_to_client: policy.client_to_client }
+}
+
+fn rule(rule: &config::Rule) -> RuleSpec {
+    RuleSpec {
+        action: match rule.action {
+            Action::Allow => Verdict::Allow,
+            Action::Deny => Verdict::Deny,
+        },
+        from: rule.from.iter().map(selector).collect(),
+        to: rule.to.iter().map(selector).collect(),
+        protocol: match rule.protocol {
+            None => policy::Protocol::Any,
+            Some(config::Protocol::Tcp) => policy::Protocol::Tcp,
+            Some(config::Protocol::Udp) => policy::Protocol::Udp,
+            Some(config::Protocol::Icmp) => policy::Protocol::Icmp,
+        },
+        ports: rule.ports.iter().map(|range| range.first..=range.last).collect(),
+    }
+}
+
+fn selector(selector: &config::Selector) -> policy::Selector {
+    match selector {
+        config::Selector::Any => policy::Selector::Any,
+        config::Selector::Clients => policy::Selector::Clients,
+        config::Selector::Group(name) => policy::Selector::Group(name.clone()),
+        config::Selector::User(name) => policy::Selector::User(name.clone()),
+        config::Selector::Net(net) => policy::Selector::Net(*net),
+    }
+}
+
+/// The protocol's timers with what is configured.
+pub(super) fn timers(timeouts: &Timeouts) -> Timers {
+    let standard = Timers::default();
+    // Half as long again as the rekey age, as in the protocol's own values.
+    let reject_after = (timeouts.rekey_after * 3 / 2).min(standard.reject_after);
+    Timers {
+        rekey_after: timeouts.rekey_after,
+        reject_after,
+        keepalive: timeouts.keepalive,
+        dead_peer: timeouts.dead_peer_timeout,
+        ..standard
+    }
+}

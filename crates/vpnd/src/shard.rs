@@ -1,0 +1,335 @@
+//! A shard: a pinned thread with its own runtime, TUN queue, UDP socket, buffers and keys.
+//!
+//! It runs each batch to completion. From the TUN device: 1. read one (super-)packet; 2. find its session; 3. cut it into
+//! slices, each written behind room for a header; 4. seal in place; 5. one send for the batch. From the socket: 1. receive
+//! a run of datagrams; 2. open each in place; 3. what is for another client is sealed again in the same buffer and sent;
+//! the rest is rebuilt into super-packets; 4. one gathered write each to the TUN device.
+//!
+//! INVARIANT: no lock, no queue between threads and no decision of policy stands on these two ways; what the shard must
+//! know comes as [`Order`]s between batches, and what it saw goes out as [`Event`]s.
+
+mod batch;
+mod inbound;
+mod outbound;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot};
+use vpnd_proto::plane::{Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
+use vpnd_proto::policy::Policy;
+use vpnd_proto::time::Time;
+
+use crate::sys::process;
+use crate::sys::tun::{TunOffloads, TunQueue};
+use crate::sys::udp::{SendOutcome, ShardSocket, Transmit, UdpOffloads};
+use inbound::Inbound;
+use outbound::Outbound;
+
+/// Datagrams that came to the wrong shard and wait for the right one at most.
+const MISDIRECTED_QUEUE: usize = 512;
+/// How long a shard waits for room in a full send buffer before it drops a batch. Nothing else could be sent meanwhile, and
+/// waiting pushes back on the TUN device and the peers instead of losing packets.
+const SEND_PATIENCE: Duration = Duration::from_millis(20);
+
+/// What the control plane asks of a shard.
+#[derive(Debug)]
+pub enum Order {
+    /// For the data plane.
+    Plane(Command),
+    /// Answered when every order before it has been carried out.
+    Barrier(oneshot::Sender<()>),
+    /// Asks for figures.
+    Report(oneshot::Sender<Report>),
+}
+
+/// A shard's figures.
+#[derive(Debug)]
+pub struct Report {
+    /// What was dropped, and why.
+    pub counters: Counters,
+    /// Each session's traffic over this shard.
+    pub activities: Vec<(Slot, Activity)>,
+    /// Offloads of the socket.
+    pub udp: UdpOffloads,
+}
+
+/// A datagram that the kernel gave to the wrong shard.
+#[derive(Debug)]
+pub(crate) struct Misdirected {
+    datagram: Box<[u8]>,
+    from: Endpoint,
+}
+
+/// What a shard is made of.
+pub struct ShardSpec {
+    /// Number of the shard; its lane.
+    pub number: usize,
+    /// Core to run on, if it is to be pinned.
+    pub core: Option<usize>,
+    /// Which end of the tunnel this is.
+    pub role: Role,
+    /// The policy to begin with.
+    pub policy: Arc<Policy>,
+    /// Random; keys the hashes of the route table.
+    pub hash_seed: u64,
+    /// Its queue of the TUN device.
+    pub tun: TunQueue,
+    /// The device's offloads.
+    pub tun_offloads: TunOffloads,
+    /// Its socket.
+    pub socket: ShardSocket,
+}
+
+/// The control plane's ends of all shards.
+pub struct Shards {
+    orders: Vec<mpsc::UnboundedSender<Order>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Shards {
+    /// Starts a thread for each of `specs`. Events arrive on `events` with their shard's number.
+    ///
+    /// # Errors
+    /// If the operating system gives no thread or no event queue; the shards started before are stopped.
+    pub fn start(specs: Vec<ShardSpec>, events: &mpsc::UnboundedSender<(usize, Event)>) -> io::Result<Self> {
+        let (neighbours, mut inboxes): (Vec<_>, Vec<_>) =
+            specs.iter().map(|_| mpsc::channel(MISDIRECTED_QUEUE)).unzip();
+        let mut shards = Self { orders: Vec::new(), threads: Vec::new() };
+        for (spec, misdirected) in specs.into_iter().zip(inboxes.drain(..)) {
+            let (orders, inbox) = mpsc::unbounded_channel();
+            let links =
+                Links { orders: inbox, misdirected, neighbours: neighbours.clone(), events: events.clone() };
+            let thread = std::thread::Builder::new().name(format!("shard-{}", spec.number));
+            shards.orders.push(orders);
+            shards.threads.push(thread.spawn(move || run_thread(spec, links))?);
+        }
+        Ok(shards)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.orders.len()
+    }
+
+    /// Gives one shard's data plane an order.
+    pub fn command(&self, shard: usize, command: Command) {
+        self.order(shard, Order::Plane(command));
+    }
+
+    /// Waits until all shards have carried out everything ordered before.
+    pub async fn barrier(&self) {
+        let waits: Vec<_> = (0..self.count())
+            .map(|shard| {
+                let (done, wait) = oneshot::channel();
+                self.order(shard, Order::Barrier(done));
+                wait
+            })
+            .collect();
+        for wait in waits {
+            // A shard that is gone has nothing left to carry out.
+            let _ = wait.await;
+        }
+    }
+
+    /// Asks every shard for its figures.
+    pub async fn report(&self) -> Vec<Report> {
+        let waits: Vec<_> = (0..self.count())
+            .map(|shard| {
+                let (reply, wait) = oneshot::channel();
+                self.order(shard, Order::Report(reply));
+                wait
+            })
+            .collect();
+        let mut reports = Vec::with_capacity(waits.len());
+        for wait in waits {
+            reports.extend(wait.await.ok());
+        }
+        reports
+    }
+
+    fn order(&self, shard: usize, order: Order) {
+        // A shard ends only together with the process or after a failure that it reported itself.
+        let _ = self.orders[shard].send(order);
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        self.orders.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A shard's queues.
+struct Links {
+    orders: mpsc::UnboundedReceiver<Order>,
+    misdirected: mpsc::Receiver<Misdirected>,
+    neighbours: Vec<mpsc::Sender<Misdirected>>,
+    events: mpsc::UnboundedSender<(usize, Event)>,
+}
+
+fn run_thread(spec: ShardSpec, links: Links) {
+    let number = spec.number;
+    if let Some(core) = spec.core
+        && let Err(error) = process::pin_current_thread(core)
+    {
+        tracing::warn!(shard = number, core, %error, "can't pin the shard to its core");
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return tracing::error!(shard = number, %error, "no runtime for the shard"),
+    };
+    if let Err(error) = runtime.block_on(run(spec, links)) {
+        tracing::error!(shard = number, %error, "the shard stopped");
+    }
+}
+
+/// The loop: orders first, then whichever of the two directions has work.
+async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
+    let tun = spec.tun.into_async()?;
+    let socket = spec.socket.into_async()?;
+    let mut shard = Shard {
+        number: spec.number,
+        role: spec.role,
+        plane: Plane::new(spec.role, spec.policy, spec.hash_seed),
+        inbound: Inbound::new(spec.tun_offloads),
+        outbound: Outbound::new(),
+        neighbours: links.neighbours,
+    };
+    loop {
+        tokio::select! {
+            order = links.orders.recv() => {
+                let Some(order) = order else { return Ok(()) };
+                shard.obey(order, &socket);
+            }
+            Some(stray) = links.misdirected.recv() => shard.take_stray(stray, socket.get_ref(), tun.get_ref()),
+            ready = socket.readable() => {
+                let mut ready = ready?;
+                if shard.receive(ready.get_inner(), tun.get_ref()) == Progress::Drained {
+                    ready.clear_ready();
+                }
+            }
+            ready = tun.readable() => {
+                let mut ready = ready?;
+                let outbound = &mut shard.outbound;
+                if outbound.transmit(now(), ready.get_inner(), &mut shard.plane, socket.get_ref())? == Progress::Drained {
+                    ready.clear_ready();
+                }
+            }
+        }
+        shard.report_events(&links.events, socket.get_ref());
+    }
+}
+
+/// Whether a source has more at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// It would block.
+    Drained,
+    /// The other direction has its turn, then come back.
+    More,
+}
+
+struct Shard {
+    number: usize,
+    role: Role,
+    plane: Plane,
+    inbound: Inbound,
+    outbound: Outbound,
+    neighbours: Vec<mpsc::Sender<Misdirected>>,
+}
+
+impl Shard {
+    fn obey(&mut self, order: Order, socket: &AsyncFd<ShardSocket>) {
+        let socket = socket.get_ref();
+        match order {
+            Order::Plane(command) => {
+                let waiting = match &command {
+                    Command::Install(spec) => Some(spec.slot),
+                    Command::Reach { slot, .. } => Some(*slot),
+                    _ => None,
+                };
+                if let Some(outgoing) = self.plane.apply(command) {
+                    self.originate(outgoing, socket);
+                }
+                if let Some(slot) = waiting {
+                    self.release(slot, socket);
+                }
+            }
+            Order::Barrier(done) => {
+                // Whoever asked may have given up waiting.
+                let _ = done.send(());
+            }
+            Order::Report(reply) => {
+                let _ = reply.send(Report {
+                    counters: self.plane.counters().clone(),
+                    activities: self.plane.activities().collect(),
+                    udp: socket.offloads(),
+                });
+            }
+        }
+    }
+
+    /// Tells the control plane what happened, and lets packets go that waited for it.
+    fn report_events(&mut self, events: &mpsc::UnboundedSender<(usize, Event)>, socket: &ShardSocket) {
+        while let Some(event) = self.plane.poll_event() {
+            if let Event::Heard { slot, .. } = event {
+                self.release(slot, socket);
+            }
+            // The control plane is gone only when the daemon ends.
+            let _ = events.send((self.number, event));
+        }
+    }
+
+    /// Sends what waited for an epoch of this session.
+    fn release(&mut self, slot: Slot, socket: &ShardSocket) {
+        let now = now();
+        while let Some(packet) = self.plane.poll_waiting(now, slot) {
+            self.outbound.packet(now, slot, &packet, &mut self.plane, socket);
+        }
+        self.outbound.flush(&mut self.plane, socket);
+    }
+
+    /// Sends a probe, a reply or a keepalive.
+    fn originate(&mut self, outgoing: Outgoing, socket: &ShardSocket) {
+        self.outbound.originate(now(), outgoing, &mut self.plane, socket);
+    }
+}
+
+/// Boot time as the protocol's clock: it goes on while the machine sleeps, so keys age then too.
+pub(crate) fn now() -> Time {
+    Time::from_nanos(u64::try_from(process::boottime().as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Sends `count` datagrams, waiting a moment for room. Returns how many were lost.
+fn send(socket: &ShardSocket, mut transmit: Transmit<'_>, count: usize) -> usize {
+    for _ in 0..2 {
+        match socket.try_send(&transmit) {
+            SendOutcome::Sent => return 0,
+            SendOutcome::Dropped(reason) => {
+                tracing::trace!(?reason, to = %transmit.destination, "datagrams dropped");
+                break;
+            }
+            SendOutcome::WouldBlock { sent } => {
+                transmit.contents = &transmit.contents[sent..];
+                wait_writable(socket);
+            }
+        }
+    }
+    count
+}
+
+fn wait_writable(socket: &ShardSocket) {
+    let mut fds = [PollFd::new(socket, PollFlags::OUT)];
+    let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(SEND_PATIENCE.subsec_nanos()) };
+    // Whatever it says, the next attempt to send shows it.
+    let _ = rustix::event::poll(&mut fds, Some(&patience));
+}

@@ -1,0 +1,271 @@
+//! From the peers to the TUN device or, at a gateway, to another client: open in place, then rebuild or seal again.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+
+use vpnd_proto::offload::{Rebuilder, Rebuilt, TunFeatures};
+use vpnd_proto::packet::Packet;
+use vpnd_proto::plane::{DropReason, Endpoint, Opened, Outgoing, Role, Slot};
+use vpnd_proto::time::Time;
+use vpnd_proto::wire::{HEADER_LEN, Header};
+
+use super::batch::transmit;
+use super::{Misdirected, Progress, Shard, now, send};
+use crate::sys::tun::{TunOffloads, TunQueue};
+use crate::sys::udp::{RecvMeta, ShardSocket};
+
+/// Messages received by one system call; each may hold a run of datagrams.
+const RECEIVE_MESSAGES: usize = 8;
+/// Longest run of datagrams in one message, in bytes.
+const MESSAGE_LEN: usize = 65_536;
+/// System calls before the other direction has its turn.
+const RECEIVE_BUDGET: usize = 4;
+
+/// Buffers of this direction.
+pub(super) struct Inbound {
+    buffers: Vec<Box<[u8]>>,
+    rebuilder: Rebuilder,
+}
+
+impl Inbound {
+    pub(super) fn new(offloads: TunOffloads) -> Self {
+        Self {
+            buffers: (0..RECEIVE_MESSAGES).map(|_| vec![0; MESSAGE_LEN].into_boxed_slice()).collect(),
+            rebuilder: Rebuilder::new(features(offloads)),
+        }
+    }
+}
+
+/// Datagrams to one client that were sealed again where they stood and go out with one send.
+struct Run {
+    to: Slot,
+    endpoint: Endpoint,
+    start: usize,
+    end: usize,
+    segment: usize,
+    count: usize,
+}
+
+impl Shard {
+    /// Receives until there is nothing or the budget is used.
+    pub(super) fn receive(&mut self, socket: &ShardSocket, tun: &TunQueue) -> Progress {
+        let mut buffers = std::mem::take(&mut self.inbound.buffers);
+        let mut progress = Progress::More;
+        for _ in 0..RECEIVE_BUDGET {
+            let mut meta = [RecvMeta::default(); RECEIVE_MESSAGES];
+            let received = {
+                let mut slices = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
+                let mut slices: [_; RECEIVE_MESSAGES] =
+                    std::array::from_fn(|_| slices.next().expect("there is a buffer for each message"));
+                socket.try_recv(&mut slices, &mut meta)
+            };
+            match received {
+                Ok(count) => {
+                    let now = now();
+                    for (buffer, meta) in buffers.iter_mut().zip(&meta[..count]) {
+                        self.message(now, &mut buffer[..meta.len], meta, socket, tun);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    progress = Progress::Drained;
+                    break;
+                }
+                // An ICMP error about an earlier datagram, and the like: nothing was received, the next call goes on.
+                Err(error) => tracing::trace!(%error, "receiving failed"),
+            }
+        }
+        self.inbound.buffers = buffers;
+        progress
+    }
+
+    /// A datagram that another shard received for this one.
+    pub(super) fn take_stray(&mut self, mut stray: Misdirected, socket: &ShardSocket, tun: &TunQueue) {
+        let len = stray.datagram.len();
+        self.run(now(), &mut stray.datagram, len, stray.from, socket, tun);
+    }
+
+    fn message(
+        &mut self,
+        now: Time,
+        message: &mut [u8],
+        meta: &RecvMeta,
+        socket: &ShardSocket,
+        tun: &TunQueue,
+    ) {
+        if !message.is_empty() {
+            let from = Endpoint { remote: meta.addr, local: meta.dst_ip };
+            self.run(now, message, meta.stride.max(1), from, socket, tun);
+        }
+    }
+
+    /// Opens a run of datagrams of `stride` bytes each, the last perhaps shorter, and passes on what is in them.
+    fn run(
+        &mut self,
+        now: Time,
+        message: &mut [u8],
+        stride: usize,
+        from: Endpoint,
+        socket: &ShardSocket,
+        tun: &TunQueue,
+    ) {
+        let mut run: Option<Run> = None;
+        let mut start = 0;
+        while start < message.len() {
+            let end = (start + stride).min(message.len());
+            match self.open(now, &mut message[start..end], from) {
+                Ok(Opened::Tun(range)) => {
+                    self.collect(message, start + range.start..start + range.end, tun);
+                }
+                Ok(Opened::Forward { to, len }) => {
+                    run = self.forward(now, message, start..end, to, len, run, socket);
+                }
+                Ok(Opened::Probe { slot, id, size }) => {
+                    self.originate(Outgoing::Reply { slot, id, size }, socket);
+                }
+                Ok(Opened::Consumed) | Err(_) => {}
+            }
+            start = end;
+        }
+        self.send_run(message, run, socket);
+        self.outbound.flush(&mut self.plane, socket);
+        self.flush_to_tun(message, tun);
+    }
+
+    /// Opens one datagram, or hands it to the shard that can.
+    fn open(&mut self, now: Time, datagram: &mut [u8], from: Endpoint) -> Result<Opened, DropReason> {
+        if self.role == Role::Gateway
+            && self.neighbours.len() > 1
+            && let Ok(header) = Header::parse(datagram)
+        {
+            let owner = header.index.shard(self.neighbours.len());
+            if owner != self.number {
+                return self.hand_over(owner, datagram, from);
+            }
+        }
+        self.plane.open(now, datagram, from)
+    }
+
+    fn hand_over(&mut self, owner: usize, datagram: &[u8], from: Endpoint) -> Result<Opened, DropReason> {
+        match self.neighbours[owner].try_send(Misdirected { datagram: datagram.into(), from }) {
+            Ok(()) => Ok(Opened::Consumed),
+            Err(_) => {
+                self.plane.count_drop(DropReason::ShardQueue);
+                Err(DropReason::ShardQueue)
+            }
+        }
+    }
+
+    /// Seals a packet for another client where it stands, and joins it to the run before if it fits.
+    #[expect(clippy::too_many_arguments, reason = "one step of the loop above, which owns all of these")]
+    fn forward(
+        &mut self,
+        now: Time,
+        message: &mut [u8],
+        place: Range<usize>,
+        to: Slot,
+        len: usize,
+        run: Option<Run>,
+        socket: &ShardSocket,
+    ) -> Option<Run> {
+        let start = place.start;
+        let sealed = match self.plane.forward(now, to, &mut message[place], len) {
+            Ok(sealed) => sealed,
+            // The other client's suite adds more than this one's took away: seal in a buffer with room.
+            Err(DropReason::TooLong) => {
+                let packet = &message[start + HEADER_LEN..start + HEADER_LEN + len];
+                self.outbound.packet(now, to, packet, &mut self.plane, socket);
+                return run;
+            }
+            Err(_) => return run,
+        };
+        let next = Run {
+            to,
+            endpoint: sealed.endpoint,
+            start,
+            end: start + sealed.len,
+            segment: sealed.len,
+            count: 1,
+        };
+        match run {
+            Some(run) if run.takes(&next) => Some(run.joined(&next)),
+            run => {
+                self.send_run(message, run, socket);
+                Some(next)
+            }
+        }
+    }
+
+    fn send_run(&mut self, message: &[u8], run: Option<Run>, socket: &ShardSocket) {
+        let Some(run) = run else { return };
+        let unsent =
+            send(socket, transmit(&message[run.start..run.end], run.segment, run.endpoint), run.count);
+        for _ in 0..unsent {
+            self.plane.count_drop(DropReason::Send);
+        }
+    }
+
+    /// Takes a packet for the TUN device; what it completes is written.
+    fn collect(&mut self, message: &[u8], range: Range<usize>, tun: &TunQueue) {
+        let Ok(packet) = Packet::parse(&message[range]) else {
+            return self.plane.count_drop(DropReason::BadPacket);
+        };
+        let mut refused = 0;
+        self.inbound.rebuilder.push(message, &packet, |rebuilt| refused += write(tun, rebuilt));
+        self.count_refused(refused);
+    }
+
+    fn flush_to_tun(&mut self, message: &[u8], tun: &TunQueue) {
+        let mut refused = 0;
+        self.inbound.rebuilder.flush(message, |rebuilt| refused += write(tun, rebuilt));
+        self.count_refused(refused);
+    }
+
+    fn count_refused(&mut self, refused: usize) {
+        for _ in 0..refused {
+            self.plane.count_drop(DropReason::TunWrite);
+        }
+    }
+}
+
+impl Run {
+    /// True if `next`, which stands right behind, may go out with the run (UDP GSO).
+    fn takes(&self, next: &Self) -> bool {
+        let last_is_full = self.end - self.start == self.segment * self.count;
+        self.to == next.to
+            && self.endpoint == next.endpoint
+            && self.end == next.start
+            && last_is_full
+            && next.segment <= self.segment
+    }
+
+    fn joined(self, next: &Self) -> Self {
+        Self { end: next.end, count: self.count + 1, ..self }
+    }
+}
+
+/// What the rebuilder may do for this device.
+fn features(offloads: TunOffloads) -> TunFeatures {
+    TunFeatures {
+        vnet_header: true,
+        checksum: offloads.checksum,
+        tcp: offloads.tso4 && offloads.tso6,
+        udp: offloads.uso,
+    }
+}
+
+/// Writes one packet; returns how many packets were lost.
+fn write(tun: &TunQueue, rebuilt: &Rebuilt<'_>) -> usize {
+    let mut slices = [IoSlice::new(&[]); Rebuilt::MAX_SLICES];
+    let mut count = 0;
+    for (place, slice) in slices.iter_mut().zip(rebuilt.io_slices()) {
+        *place = slice;
+        count += 1;
+    }
+    match tun.try_write_vectored(&slices[..count]) {
+        Ok(_) => 0,
+        Err(error) => {
+            tracing::trace!(%error, "the TUN device refused a packet");
+            rebuilt.packets()
+        }
+    }
+}

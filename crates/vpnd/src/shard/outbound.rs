@@ -1,0 +1,216 @@
+//! From the TUN device to the peers: route, slice, seal in place, send in batches.
+
+use std::io;
+
+use rustix::io::Errno;
+use vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM;
+use vpnd_proto::offload::{PeerFeatures, Slicer, VirtioHeader};
+use vpnd_proto::packet::Packet;
+use vpnd_proto::plane::{DropReason, Outgoing, Plane, Sender, Slot};
+use vpnd_proto::time::Time;
+use vpnd_proto::wire::HEADER_LEN;
+
+use super::batch::{Batch, MAX_OVERHEAD};
+use super::{Progress, send};
+use crate::sys::tun::{MAX_READ_LEN, TunQueue};
+use crate::sys::udp::ShardSocket;
+
+/// Packets read before the other direction has its turn.
+const READ_BUDGET: usize = 64;
+
+/// Buffers of this direction.
+pub(super) struct Outbound {
+    read: Box<[u8]>,
+    batch: Batch,
+}
+
+impl Outbound {
+    pub(super) fn new() -> Self {
+        Self { read: vec![0; MAX_READ_LEN].into_boxed_slice(), batch: Batch::new() }
+    }
+
+    /// Reads packets until there are none or the budget is used, and sends them all.
+    ///
+    /// # Errors
+    /// If the device is gone.
+    pub(super) fn transmit(
+        &mut self,
+        now: Time,
+        tun: &TunQueue,
+        plane: &mut Plane,
+        socket: &ShardSocket,
+    ) -> io::Result<Progress> {
+        let mut progress = Progress::More;
+        for _ in 0..READ_BUDGET {
+            match tun.try_read(&mut self.read) {
+                Ok(len) => {
+                    if let Err(reason) = self.super_packet(now, len, plane, socket) {
+                        plane.count_drop(reason);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    progress = Progress::Drained;
+                    break;
+                }
+                // The link is down: packets will come when it is up.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::IO) => {
+                    progress = Progress::Drained;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // Never wait for more packets to fill a batch.
+        self.flush(plane, socket);
+        Ok(progress)
+    }
+
+    /// Slices and seals what was read.
+    fn super_packet(
+        &mut self,
+        now: Time,
+        len: usize,
+        plane: &mut Plane,
+        socket: &ShardSocket,
+    ) -> Result<(), DropReason> {
+        let (header, packet) = VirtioHeader::split(&self.read[..len]).map_err(|_| DropReason::BadOffload)?;
+        let packet = Packet::parse(packet).map_err(|_| DropReason::BadPacket)?;
+        let slot = plane.route(&packet)?;
+        let lost = match plane.sender(now, slot) {
+            Ok(mut sender) => {
+                let peer =
+                    PeerFeatures { partial_checksum: sender.features() & FEATURE_PARTIAL_CHECKSUM != 0 };
+                let slicer = Slicer::new(&header, &packet, peer).map_err(|_| DropReason::BadOffload)?;
+                seal_slices(&slicer, &mut sender, &mut self.batch, socket)
+            }
+            Err(DropReason::NoEpoch) => {
+                // What waits is sealed later, perhaps for a peer without the feature: `Sender::suit` sees to that.
+                let slicer = Slicer::new(&header, &packet, PeerFeatures { partial_checksum: true })
+                    .map_err(|_| DropReason::BadOffload)?;
+                return keep_slices(&slicer, slot, &mut self.batch, plane, socket);
+            }
+            Err(reason) => return Err(reason),
+        };
+        lost.count(plane);
+        Ok(())
+    }
+
+    /// Seals one plaintext packet into the batch.
+    pub(super) fn packet(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        packet: &[u8],
+        plane: &mut Plane,
+        socket: &ShardSocket,
+    ) {
+        let lost = plane.sender(now, slot).map(|mut sender| {
+            let mut lost = make_room(&sender, packet.len(), &mut self.batch, socket);
+            let tail = self.batch.tail();
+            tail[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
+            let suited = sender.suit(&mut tail[HEADER_LEN..HEADER_LEN + packet.len()]);
+            match suited.and_then(|()| sender.seal(tail, packet.len())) {
+                Ok(sealed) => self.batch.push(sealed.endpoint, sealed.len),
+                Err(reason) => lost.refused = Some((reason, 1)),
+            }
+            lost
+        });
+        match lost {
+            Ok(lost) => lost.count(plane),
+            Err(reason) => plane.count_drop(reason),
+        }
+    }
+
+    /// Sends a datagram of the plane's own at once.
+    pub(super) fn originate(&mut self, now: Time, what: Outgoing, plane: &mut Plane, socket: &ShardSocket) {
+        self.flush(plane, socket);
+        // A refusal is counted by the plane.
+        if let Ok(sealed) = plane.originate(now, what, self.batch.tail()) {
+            self.batch.push(sealed.endpoint, sealed.len);
+            self.flush(plane, socket);
+        }
+    }
+
+    /// Sends what is in the batch.
+    pub(super) fn flush(&mut self, plane: &mut Plane, socket: &ShardSocket) {
+        flush(&mut self.batch, socket).count(plane);
+    }
+}
+
+/// Datagrams that did not make it; counted once the lane is no longer borrowed.
+#[derive(Default)]
+struct Lost {
+    unsent: usize,
+    refused: Option<(DropReason, usize)>,
+}
+
+impl Lost {
+    fn count(&self, plane: &mut Plane) {
+        for _ in 0..self.unsent {
+            plane.count_drop(DropReason::Send);
+        }
+        if let Some((reason, times)) = self.refused {
+            for _ in 0..times {
+                plane.count_drop(reason);
+            }
+        }
+    }
+}
+
+fn flush(batch: &mut Batch, socket: &ShardSocket) -> Lost {
+    let unsent = batch.transmit().map_or(0, |(transmit, count)| send(socket, transmit, count));
+    batch.clear();
+    Lost { unsent, refused: None }
+}
+
+/// Makes sure that a packet of `len` bytes can join the batch.
+#[inline]
+fn make_room(sender: &Sender<'_>, len: usize, batch: &mut Batch, socket: &ShardSocket) -> Lost {
+    if batch.takes(sender.endpoint(), sender.datagram_len(len), socket.max_gso_segments()) {
+        Lost::default()
+    } else {
+        flush(batch, socket)
+    }
+}
+
+/// Writes each slice behind room for its header and seals it there.
+fn seal_slices(
+    slicer: &Slicer<'_>,
+    sender: &mut Sender<'_>,
+    batch: &mut Batch,
+    socket: &ShardSocket,
+) -> Lost {
+    let mut lost = Lost::default();
+    for slice in 0..slicer.count() {
+        lost.unsent += make_room(sender, slicer.slice_len(slice), batch, socket).unsent;
+        let tail = batch.tail();
+        let len = slicer.write(slice, &mut tail[HEADER_LEN..]);
+        match sender.seal(tail, len) {
+            Ok(sealed) => batch.push(sealed.endpoint, sealed.len),
+            Err(reason) => {
+                lost.refused = Some((reason, slicer.count() - slice));
+                break;
+            }
+        }
+    }
+    lost
+}
+
+/// Keeps the slices of a packet until its session has an epoch; the batch's tail serves as scratch space.
+fn keep_slices(
+    slicer: &Slicer<'_>,
+    slot: Slot,
+    batch: &mut Batch,
+    plane: &mut Plane,
+    socket: &ShardSocket,
+) -> Result<(), DropReason> {
+    flush(batch, socket).count(plane);
+    for slice in 0..slicer.count() {
+        let len = slicer.write(slice, batch.tail());
+        // A packet that finds no room is counted there.
+        let _ = plane.wait(slot, &batch.tail()[..len]);
+    }
+    Ok(())
+}
+
+const _: () = assert!(MAX_OVERHEAD >= 48, "the suite that grows most adds 48 bytes");

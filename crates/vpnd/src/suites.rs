@@ -1,0 +1,58 @@
+//! Which cipher suites this process may use, and which implementation is fastest on this machine.
+
+use tracing::info;
+use vpnd_crypto::backend::{self, Unsupported};
+use vpnd_crypto::{Preference, Suite};
+use vpnd_proto::session::LocalSuite;
+
+/// Why the wanted suites can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SuitesError {
+    /// A suite without protection, and the process was not started for it.
+    #[error(
+        "the suite `{0}` is for the laboratory and protects nothing or too little: leave it out, or start both \
+         ends with --insecure-lab if that is what you want to measure"
+    )]
+    LabOnly(Suite),
+    /// The backend that was asked for lacks a suite.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+}
+
+/// Measures the implementations of `wanted` (all standard suites if it is empty) and logs the choice once.
+///
+/// # Errors
+/// If a suite is for the laboratory only and `lab` is not set, or no admitted backend has it.
+pub fn measure(wanted: &[Suite], preference: Preference, lab: bool) -> Result<Vec<LocalSuite>, SuitesError> {
+    let wanted = if wanted.is_empty() { &Suite::STANDARD } else { wanted };
+    let mut suites = Vec::with_capacity(wanted.len());
+    for &suite in wanted {
+        if suite.is_lab_only() && !lab {
+            return Err(SuitesError::LabOnly(suite));
+        }
+        let choice = backend::choose(suite, preference)?;
+        info!(%choice, "cipher suite");
+        suites.push(LocalSuite { suite, backend: choice.backend, mbps: choice.speed() });
+    }
+    Ok(suites)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vpnd_crypto::Backend;
+
+    #[test]
+    fn laboratory_suites_need_the_switch() {
+        let refused = measure(&[Suite::Aes256Gcm, Suite::Null], Preference::Auto, false);
+        assert!(matches!(refused, Err(SuitesError::LabOnly(Suite::Null))));
+        assert_eq!(measure(&[Suite::Null], Preference::Auto, true).unwrap()[0].suite, Suite::Null);
+    }
+
+    #[test]
+    fn no_wish_means_all_standard_suites() {
+        let suites = measure(&[], Preference::Fixed(Backend::RustCrypto), false).unwrap();
+        assert_eq!(suites.iter().map(|s| s.suite).collect::<Vec<_>>(), Suite::STANDARD);
+        assert!(suites.iter().all(|s| s.backend == Backend::RustCrypto && s.mbps > 0));
+    }
+}

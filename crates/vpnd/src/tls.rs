@@ -1,0 +1,174 @@
+//! TLS 1.3 for the control channel (PROTOCOL §3): what both ends accept, and how epochs get their secret from it.
+//!
+//! There is no key exchange of our own: rustls does the handshake, X25519MLKEM768 preferred, and data keys come from its
+//! exporter. Early data is off at both ends, since it could be replayed.
+
+use std::sync::Arc;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use vpnd_crypto::EpochSecret;
+
+/// The control channel's name in ALPN.
+pub const ALPN: &[u8] = b"vpnd/1";
+
+/// Why TLS can't be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// No usable PEM block.
+    #[error("{what} holds no usable PEM: {source}")]
+    Pem {
+        /// Which input.
+        what: &'static str,
+        /// What the parser says.
+        source: rustls_pki_types::pem::Error,
+    },
+    /// An input without certificates.
+    #[error("{0} holds no certificate")]
+    Empty(&'static str),
+    /// A certificate or key that rustls refuses.
+    #[error("{what} can't be used: {source}")]
+    Refused {
+        /// Which input.
+        what: &'static str,
+        /// What rustls says.
+        source: rustls::Error,
+    },
+    /// A CA that can't verify clients or servers.
+    #[error("the CA certificate can't be used: {0}")]
+    Verifier(#[from] rustls::server::VerifierBuilderError),
+    /// The system's trust anchors can't be read.
+    #[error("the system's trust anchors can't be used: {0}; pin the gateway's CA in the profile instead")]
+    Platform(rustls::Error),
+    /// The provider lacks what QUIC needs; only another build of it could.
+    #[error("TLS has no cipher suite for QUIC: {0}")]
+    NoInitialSuite(#[from] quinn::crypto::rustls::NoInitialCipherSuite),
+}
+
+/// A certificate chain and its key.
+pub struct Identity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Identity {
+    /// Reads the chain (leaf first) and the key from PEM.
+    ///
+    /// # Errors
+    /// If either is missing or malformed.
+    pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsError> {
+        let chain = certificates("the certificate", chain)?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|source| TlsError::Pem { what: "the private key", source })?;
+        Ok(Self { chain, key })
+    }
+}
+
+/// Which client certificates a gateway asks for.
+pub enum ClientCertificates<'a> {
+    /// None.
+    Ignored,
+    /// One of this CA (PEM), if the client has one.
+    Optional(&'a [u8]),
+    /// One of this CA (PEM), or the handshake fails.
+    Required(&'a [u8]),
+}
+
+/// Whom a client takes for its gateway.
+pub enum Trust<'a> {
+    /// Certificates of this CA only (PEM).
+    Pinned(&'a [u8]),
+    /// What the operating system trusts.
+    System,
+}
+
+/// The gateway's side of the handshake.
+///
+/// # Errors
+/// [`TlsError`] names the input that can't be used.
+pub fn server(identity: Identity, clients: &ClientCertificates<'_>) -> Result<QuicServerConfig, TlsError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
+    let verifier = |ca: &[u8]| {
+        Ok::<_, TlsError>(WebPkiClientVerifier::builder_with_provider(roots(ca)?.into(), provider.clone()))
+    };
+    let builder = match clients {
+        ClientCertificates::Ignored => builder.with_no_client_auth(),
+        ClientCertificates::Optional(ca) => {
+            builder.with_client_cert_verifier(verifier(ca)?.allow_unauthenticated().build()?)
+        }
+        ClientCertificates::Required(ca) => builder.with_client_cert_verifier(verifier(ca)?.build()?),
+    };
+    let mut config = builder
+        .with_single_cert(identity.chain, identity.key)
+        .map_err(|source| TlsError::Refused { what: "the gateway's certificate or key", source })?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.max_early_data_size = 0;
+    // Tickets that the gateway needs no memory for: thousands of clients resume without a table of them.
+    config.ticketer = aws_lc_rs::Ticketer::new()
+        .map_err(|source| TlsError::Refused { what: "the random source for tickets", source })?;
+    Ok(config.try_into()?)
+}
+
+/// The client's side of the handshake. Keep it for as long as the client runs: it remembers the tickets.
+///
+/// # Errors
+/// [`TlsError`] names the input that can't be used.
+pub fn client(trust: &Trust<'_>, identity: Option<Identity>) -> Result<QuicClientConfig, TlsError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
+    let builder = match trust {
+        Trust::Pinned(ca) => builder.with_webpki_verifier(pinned(ca, provider)?),
+        Trust::System => {
+            let verifier = rustls_platform_verifier::Verifier::new(provider).map_err(TlsError::Platform)?;
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        }
+    };
+    let mut config = match identity {
+        Some(Identity { chain, key }) => builder
+            .with_client_auth_cert(chain, key)
+            .map_err(|source| TlsError::Refused { what: "the client's certificate or key", source })?,
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.enable_early_data = false;
+    Ok(config.try_into()?)
+}
+
+/// The secret of the epoch that a connection makes (PROTOCOL §6.1). Call it once for each connection.
+///
+/// # Errors
+/// If the handshake is not complete.
+pub fn epoch_secret(
+    connection: &quinn::Connection,
+) -> Result<EpochSecret, quinn::crypto::ExportKeyingMaterialError> {
+    EpochSecret::try_export(|out| connection.export_keying_material(out, vpnd_crypto::EXPORTER_LABEL, b""))
+}
+
+fn pinned(ca: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
+    Ok(WebPkiServerVerifier::builder_with_provider(roots(ca)?.into(), provider).build()?)
+}
+
+fn roots(ca: &[u8]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("the CA", ca)? {
+        roots.add(certificate).map_err(|source| TlsError::Refused { what: "the CA certificate", source })?;
+    }
+    Ok(roots)
+}
+
+fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|source| TlsError::Pem { what, source })?;
+    if chain.is_empty() { Err(TlsError::Empty(what)) } else { Ok(chain) }
+}
