@@ -1,5 +1,7 @@
 //! Replays the committed fuzz corpora, with the bodies of the fuzz targets themselves.
 
+#[path = "../../../fuzz/bodies/control_message.rs"]
+mod control_message;
 #[path = "../../../fuzz/bodies/inner_packet.rs"]
 mod inner_packet;
 #[path = "../../../fuzz/bodies/offload.rs"]
@@ -21,6 +23,11 @@ fn replay(target: &str, body: fn(&[u8])) {
         files += 1;
     }
     assert!(files > 0, "{} is empty", folder.display());
+}
+
+#[test]
+fn control_messages() {
+    replay("control_message", control_message::run);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabError};
 
 /// Why a system could not be measured.
@@ -29,6 +30,9 @@ pub enum SystemError {
         /// The last lines of its own log.
         log: String,
     },
+    /// The user ended it.
+    #[error("interrupted before it was up")]
+    Interrupted,
     /// The lab failed.
     #[error("{0}")]
     Lab(#[from] LabError),
@@ -189,11 +193,11 @@ pub trait System {
     /// [`SystemError::Missing`].
     fn check(&self) -> Result<(), SystemError>;
 
-    /// Brings it up in `lab` and returns the clients' addresses in order.
+    /// Brings it up in `lab` and returns the clients' addresses in order; gives up once interrupted.
     ///
     /// # Errors
     /// Any of [`SystemError`]; `down` is called in any case.
-    fn up(&mut self, lab: &Lab) -> Result<Vec<ClientAddress>, SystemError>;
+    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError>;
 
     /// The ids of its processes: the gateway's, and all clients'.
     fn processes(&self) -> (Vec<u32>, Vec<u32>);

@@ -10,12 +10,21 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trafficspeed");
+
+/// One cleanup at a time: each takes what any killed run left, also the run of another test.
+static CLEANING: Mutex<()> = Mutex::new(());
+
+fn cleaning() -> MutexGuard<'static, ()> {
+    // A test that failed while it held the lock has no state that the next could find broken.
+    CLEANING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Whether the test can run. A skip is loud; in CI it is a failure.
 fn can_run() -> bool {
@@ -171,6 +180,7 @@ fn after_kill_9_no_process_is_left_and_cleanup_removes_the_namespaces() {
     if !can_run() {
         return;
     }
+    let _alone = cleaning();
     let mut child = start_long();
     let pid = child.id();
     child.kill().expect("it runs");
@@ -189,10 +199,41 @@ fn after_kill_9_no_process_is_left_and_cleanup_removes_the_namespaces() {
 }
 
 #[test]
+fn cleanup_leaves_a_namespace_that_took_an_old_name() {
+    if !can_run() {
+        return;
+    }
+    let _alone = cleaning();
+    let mut child = start_long();
+    let pid = child.id();
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    wait_until("the agents end with their parent", || agents_of(pid).is_empty());
+    // Somebody else's namespace now stands under the name of the second client. It is made while the old one is
+    // there, so that the kernel cannot give it the same inode.
+    let (foreign, name) = (format!("tsforeign{pid}"), format!("ts{pid}c2"));
+    let shell = format!(
+        "ip netns add {foreign} && ip netns delete {name} && touch /run/netns/{name} && \
+         mount --bind /run/netns/{foreign} /run/netns/{name}"
+    );
+    let prepared = Command::new("sh").args(["-c", &shell]).status().expect("a shell").success();
+    let output = run("cleanup");
+    let left = namespaces_of(pid);
+    for name in [&name, &foreign] {
+        // The assertions below say what matters; here nothing is to be left.
+        let _ = Command::new("ip").args(["netns", "delete", name]).status();
+    }
+    assert!(prepared);
+    assert_eq!(left, [name], "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("not the one that was made"));
+}
+
+#[test]
 fn cleanup_leaves_the_lab_of_a_living_process_alone() {
     if !can_run() {
         return;
     }
+    let _alone = cleaning();
     let child = start_long();
     let output = run("cleanup");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -249,6 +290,32 @@ fn the_vpnd_adapter_configures_connects_measures_and_ends_everything() {
         assert_eq!(run["facts"]["mtu"], 65536);
         assert!(run["goodput_bits_per_second"].as_f64() > Some(0.0));
     }
+}
+
+#[test]
+fn ctrl_c_while_a_system_comes_up_ends_it_soon() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = stand_in(directory.path());
+    let line = format!("--clients 2 --vpn vpnd --vpnd {} -t 1 --json", program.display());
+    let child = trafficspeed(&line)
+        .env("STAND_IN_NEVER_UP", "yes")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program was built");
+    let pid = child.id();
+    wait_until("the lab is made", || namespaces_of(pid).len() == 3);
+    std::thread::sleep(Duration::from_millis(500));
+    let since = Instant::now();
+    signal(&child, Signal::INT);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("interrupted before it was up"));
+    assert_eq!(namespaces_of(pid), [""; 0]);
 }
 
 #[test]

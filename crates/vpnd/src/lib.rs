@@ -4,6 +4,7 @@
 //! `vpnd-crypto`, the ciphers. Nothing points back from those crates to this one.
 #![deny(unsafe_code)]
 
+pub mod admin;
 pub mod auth;
 pub mod cli;
 pub mod client;
@@ -14,6 +15,7 @@ pub mod init;
 pub mod journal;
 pub mod lease;
 pub mod logging;
+pub mod metrics;
 pub mod profile;
 pub mod secret_file;
 pub mod server;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
+use vpnd::admin::command::{self as admin, CommandError};
 use vpnd::cli::{Cli, Command};
 use vpnd::config::{ConfigError, ServerConfig, check};
 use vpnd::init::{self, InitError};
@@ -25,7 +26,9 @@ fn main() -> ExitCode {
 fn is_usage(error: &anyhow::Error) -> bool {
     let user = error.downcast_ref::<UserError>();
     let init = error.downcast_ref::<InitError>();
+    let admin = error.downcast_ref::<CommandError>();
     error.is::<ConfigError>()
+        || matches!(admin, Some(CommandError::Config(_)))
         || matches!(user, Some(UserError::Config(_) | UserError::Name { .. }))
         || matches!(init, Some(InitError::Invalid(_) | InitError::Certificate(_)))
 }
@@ -46,6 +49,9 @@ fn run(command: Command) -> anyhow::Result<()> {
             println!("{}: no problem found", args.config.display());
         }
         Command::User(command) => users::run(&command, check::now_s(), &mut std::io::stdout())?,
+        Command::Status(args) => admin::status(&args)?,
+        Command::Kick(args) => admin::kick(&args)?,
+        Command::Reload(args) => admin::reload(&args)?,
         Command::Server(args) => block_on(vpnd::server::run(args))?,
         Command::Connect(args) => {
             vpnd::logging::init("info", args.log_format)?;
@@ -56,7 +62,6 @@ fn run(command: Command) -> anyhow::Result<()> {
             clap_complete::generate(shell, &mut Cli::command(), "vpnd", &mut std::io::stdout());
         }
         Command::Man { dir } => clap_mangen::generate_to(Cli::command(), dir)?,
-        _ => anyhow::bail!("this command is not in this build"),
     }
     Ok(())
 }

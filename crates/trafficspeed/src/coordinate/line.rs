@@ -177,6 +177,8 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_bounded_and_garbage_is_an_error() {
+        let over = [vec![b'x'; MAX_LINE_BYTES + LineKey::CODE_CHARS + 1], vec![b'\n']].concat();
+        assert!(matches!(LineReader::new(&over[..], None).read::<Command>(), Err(LineError::TooLong)));
         let endless = io::BufReader::new(io::repeat(b'x'));
         assert!(matches!(LineReader::new(endless, None).read::<Command>(), Err(LineError::TooLong)));
         let mut reader = LineReader::new(&b"{\"boom\":1}\n"[..], None);

@@ -122,7 +122,7 @@ fn measure(
 ) -> Result<(), RunError> {
     system.check()?;
     let lab = Lab::build(run.clients, plan.links)?;
-    let measured = system.up(&lab).map_err(RunError::from).and_then(|addresses| {
+    let measured = system.up(&lab, interrupt).map_err(RunError::from).and_then(|addresses| {
         run.facts = system.facts();
         measure_in(plan, &lab, system, &addresses, run, progress, title, interrupt)
     });

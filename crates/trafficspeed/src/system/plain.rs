@@ -3,6 +3,7 @@
 //! Every byte crosses the gateway as it does with a VPN, so this is the ceiling for all of them.
 
 use super::{ClientAddress, Facts, System, SystemError};
+use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 
 /// Plain routing.
@@ -16,7 +17,7 @@ impl System for Plain {
         Ok(())
     }
 
-    fn up(&mut self, lab: &Lab) -> Result<Vec<ClientAddress>, SystemError> {
+    fn up(&mut self, lab: &Lab, _interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         self.version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
         let numbers = 1..=lab.clients().len() as u32;
         Ok(numbers

@@ -15,6 +15,7 @@ use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 use super::daemon::Daemon;
 use super::{Cipher, ClientAddress, Facts, System, SystemError};
+use crate::interrupt::Interrupt;
 use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, LabError, find_program, run_tool};
 
@@ -78,7 +79,13 @@ impl Vpnd {
         if self.cipher.is_lab_only() { &["--insecure-lab"] } else { &[] }
     }
 
-    fn start_gateway(&mut self, files: &Files, program: &Path, lab: &Lab) -> Result<(), SystemError> {
+    fn start_gateway(
+        &mut self,
+        files: &Files,
+        program: &Path,
+        lab: &Lab,
+        interrupt: &Interrupt,
+    ) -> Result<(), SystemError> {
         let name = Lab::SERVICE_V4.to_string();
         let listen = format!("[::]:{PORT}");
         run_tool(
@@ -106,7 +113,7 @@ impl Vpnd {
             if Instant::now() > deadline {
                 return Err(gateway.failed("does not answer `vpnd status`"));
             }
-            std::thread::sleep(POLL);
+            pause(interrupt)?;
         }
         self.gateway = Some(gateway);
         Ok(())
@@ -155,6 +162,7 @@ impl Vpnd {
         files: &Files,
         program: &Path,
         lab: &Lab,
+        interrupt: &Interrupt,
     ) -> Result<Vec<ClientAddress>, SystemError> {
         let deadline = Instant::now() + CLIENTS_PATIENCE;
         let mut addresses: Vec<Option<ClientAddress>> = vec![None; lab.clients().len()];
@@ -180,7 +188,7 @@ impl Vpnd {
                 let late = addresses.iter().position(Option::is_none).expect("one is missing");
                 return Err(self.clients[late].failed("has no session with an address"));
             }
-            std::thread::sleep(POLL);
+            pause(interrupt)?;
         }
     }
 
@@ -210,16 +218,19 @@ impl System for Vpnd {
         Ok(())
     }
 
-    fn up(&mut self, lab: &Lab) -> Result<Vec<ClientAddress>, SystemError> {
+    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let program = self.program()?;
         let version = run_tool(Command::new(&program).arg("--version"))?;
         version.trim().clone_into(&mut self.facts.version);
         let files = Files::make(lab.directory().join("vpnd"))?;
-        self.start_gateway(&files, &program, lab)?;
+        self.start_gateway(&files, &program, lab, interrupt)?;
         for (namespace, number) in lab.clients().iter().zip(1..) {
+            if interrupt.is_set() {
+                return Err(SystemError::Interrupted);
+            }
             self.start_client(&files, &program, number, namespace)?;
         }
-        self.wait_for_clients(&files, &program, lab)
+        self.wait_for_clients(&files, &program, lab, interrupt)
     }
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
@@ -237,6 +248,15 @@ impl System for Vpnd {
         self.clients.clear();
         self.gateway = None;
     }
+}
+
+/// Waits a little, unless the user ends it.
+fn pause(interrupt: &Interrupt) -> Result<(), SystemError> {
+    if interrupt.is_set() {
+        return Err(SystemError::Interrupted);
+    }
+    std::thread::sleep(POLL);
+    Ok(())
 }
 
 /// The files of one run.

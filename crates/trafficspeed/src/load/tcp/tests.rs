@@ -83,7 +83,8 @@ fn connections_of_another_run_are_not_taken() {
     let listener = Listener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &job(1, false)).unwrap();
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, listener.port().unwrap()));
     let mut stranger = TcpStream::connect(peer).unwrap();
-    stranger.write_all(&[0x55; 12]).unwrap();
+    // Another run's id, and a stream number that would do.
+    stranger.write_all(&[0x55, 0x55, 0x55, 0x55, 0x55, 0x55, 0x55, 0x55, 0, 0, 0, 0]).unwrap();
     let error = listener.accept_all(&job(1, false), Duration::from_millis(200), &mut || false).unwrap_err();
     assert!(matches!(error, ConnectError::Missing { arrived: 0, wanted: 1, .. }), "{error}");
 }

@@ -1,0 +1,68 @@
+//! The control socket: how an administrator asks a running gateway for its status or tells it what to do.
+//!
+//! One Unix socket, JSON lines: each line a [`Request`], answered by one line, a [`Response`]. Invariants: only root
+//! and the daemon's own user are answered; a request and the time it takes are bounded; the JSON is an interface, so
+//! keys are added, never renamed.
+//! These modules must not know how the gateway works: whoever implements [`Handler`] does.
+
+pub mod client;
+pub mod command;
+pub mod server;
+pub mod status;
+mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+
+use serde::{Deserialize, Serialize};
+
+pub use status::Status;
+
+/// The longest request, in bytes with its line break.
+pub const MAX_REQUEST: usize = 4_096;
+/// The longest response that a client reads, in bytes: the status of 100,000 sessions fits.
+pub const MAX_RESPONSE: usize = 64 << 20;
+
+/// What an administrator asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// What is going on.
+    Status,
+    /// End sessions.
+    Kick {
+        /// A user's name, or a session's id in full.
+        target: String,
+    },
+    /// Read the configuration again.
+    Reload,
+}
+
+/// What the gateway answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// To [`Request::Kick`]: how many sessions were ended.
+    Ended(usize),
+    /// To [`Request::Reload`]: what has changed, in words.
+    Reloaded(String),
+    /// The request was refused or failed, and why.
+    Error(String),
+}
+
+/// Whoever answers the requests. Errors are sentences for the administrator.
+pub trait Handler: Send + Sync + 'static {
+    /// What is going on.
+    fn status(&self) -> impl Future<Output = Result<Status, String>> + Send;
+
+    /// Ends all sessions of the user or the one session that `target` names; how many there were.
+    fn kick(&self, target: String) -> impl Future<Output = Result<usize, String>> + Send;
+
+    /// Reads the configuration again; what has changed, in words.
+    fn reload(&self) -> impl Future<Output = Result<String, String>> + Send;
+}

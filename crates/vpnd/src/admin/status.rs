@@ -1,0 +1,211 @@
+//! What a gateway says of itself: the types behind `vpnd status`, its JSON and the metrics.
+//!
+//! INVARIANT: names of fields are an interface. A new field needs a default, so that an older daemon's answer parses.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+use vpnd_proto::gateway;
+use vpnd_proto::plane::{self, DropReason};
+use vpnd_proto::session::LocalSuite;
+use vpnd_proto::time::Time;
+
+use crate::sys::tun::TunOffloads;
+use crate::sys::udp::UdpOffloads;
+
+/// The state of a gateway at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the daemon.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_s: u64,
+    /// Outer UDP addresses.
+    pub listen: Vec<SocketAddr>,
+    /// Number of shards.
+    pub shards: usize,
+    /// How the kernel finds a datagram's shard.
+    pub steering: Steering,
+    /// Kernel offloads in use.
+    pub offloads: Offloads,
+    /// Cipher suites on offer, best first.
+    pub suites: Vec<Suite>,
+    /// Events counted since the start.
+    pub counters: Counters,
+    /// Everyone who has a session.
+    pub sessions: Vec<Session>,
+}
+
+/// How the kernel finds a datagram's shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Steering {
+    /// By a classic BPF program that reads the receiver index.
+    Cbpf,
+    /// By a hash of the addresses; shards pass datagrams on, which is correct and slower.
+    Hash,
+}
+
+/// Kernel offloads in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offloads {
+    /// Of the TUN device.
+    pub tun: Tun,
+    /// Of the UDP sockets.
+    pub udp: Udp,
+}
+
+/// Offloads of the TUN device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tun {
+    /// Partial checksums.
+    pub checksum: bool,
+    /// TCP super-packets over IPv4.
+    pub tso4: bool,
+    /// TCP super-packets over IPv6.
+    pub tso6: bool,
+    /// TCP super-packets with the CWR flag.
+    pub tso_ecn: bool,
+    /// UDP super-packets.
+    pub uso: bool,
+}
+
+/// Offloads and buffers of the UDP sockets; where shards differ, the worst of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Udp {
+    /// Datagrams that one send may hold; 1 without segmentation offload.
+    pub gso_segments: usize,
+    /// Segmentation offload was given up because a send was refused.
+    pub gso_gave_up: bool,
+    /// Merged receiving.
+    pub gro: bool,
+    /// Receive buffer, bytes.
+    pub recv_buffer: usize,
+    /// Send buffer, bytes.
+    pub send_buffer: usize,
+    /// The kernel can't forbid fragmentation.
+    pub may_fragment: bool,
+}
+
+/// A cipher suite on offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suite {
+    /// Its name.
+    pub suite: String,
+    /// The implementation in use.
+    pub backend: String,
+    /// Its measured speed here, MB/s.
+    pub mbps: u32,
+}
+
+/// Events counted since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Packets and datagrams dropped, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// Attempts to log in or to attach, by outcome.
+    #[serde(default)]
+    pub logins: BTreeMap<String, u64>,
+}
+
+/// One client's stay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// 32 hexadecimal digits.
+    pub id: String,
+    /// Whose it is.
+    pub user: String,
+    /// The name that the user's device gave itself, 32 hexadecimal digits.
+    pub device: String,
+    /// Inner IPv4 address.
+    pub inner_v4: Option<Ipv4Addr>,
+    /// Inner IPv6 address.
+    pub inner_v6: Option<Ipv6Addr>,
+    /// Where the client is: one address for each of its ports in use.
+    pub outer: Vec<SocketAddr>,
+    /// Whether it has a control connection.
+    pub connected: bool,
+    /// Suite of the current epoch.
+    pub suite: Option<String>,
+    /// Implementation of that suite.
+    pub backend: Option<String>,
+    /// Number of the current epoch.
+    pub epoch: Option<u32>,
+    /// Bytes of inner packets received from the client.
+    pub rx_bytes: u64,
+    /// Bytes of inner packets sent to the client.
+    pub tx_bytes: u64,
+    /// Inner packets received from the client.
+    pub rx_packets: u64,
+    /// Inner packets sent to the client.
+    pub tx_packets: u64,
+    /// Seconds since the session began, or was restored after a restart.
+    pub connected_s: u64,
+    /// Seconds since the newest keys were made.
+    pub last_handshake_s: Option<u64>,
+    /// Seconds since the client last sent an inner packet, or since the session began.
+    pub idle_s: u64,
+}
+
+impl Session {
+    /// What the core knows of a session, with its points in time as ages at `now`.
+    pub fn at(now: Time, core: &gateway::SessionStatus) -> Self {
+        let age_s = |then: Time| now.since(then).as_secs();
+        Self {
+            id: core.id.to_string(),
+            user: core.user.to_string(),
+            device: core.device.to_string(),
+            inner_v4: core.addresses.ipv4,
+            inner_v6: core.addresses.ipv6,
+            outer: core.endpoints.iter().map(|endpoint| endpoint.remote).collect(),
+            connected: core.connection.is_some(),
+            suite: core.suite.map(|local| local.suite.to_string()),
+            backend: core.suite.map(|local| local.backend.to_string()),
+            epoch: core.epoch,
+            rx_bytes: core.activity.rx_bytes,
+            tx_bytes: core.activity.tx_bytes,
+            rx_packets: core.activity.rx_packets,
+            tx_packets: core.activity.tx_packets,
+            connected_s: age_s(core.since),
+            last_handshake_s: core.last_handshake.map(age_s),
+            idle_s: age_s(core.since.max(core.activity.last_rx_packet)),
+        }
+    }
+}
+
+impl Udp {
+    /// What all shards have in common.
+    pub fn of_shards(shards: &[UdpOffloads]) -> Self {
+        Self {
+            gso_segments: shards.iter().map(|shard| shard.gso_segments).min().unwrap_or(1),
+            gso_gave_up: shards.iter().any(|shard| shard.gso_gave_up),
+            gro: !shards.is_empty() && shards.iter().all(|shard| shard.gro),
+            recv_buffer: shards.iter().map(|shard| shard.recv_buffer).min().unwrap_or(0),
+            send_buffer: shards.iter().map(|shard| shard.send_buffer).min().unwrap_or(0),
+            may_fragment: shards.iter().any(|shard| shard.may_fragment),
+        }
+    }
+}
+
+impl From<&plane::Counters> for Counters {
+    fn from(counters: &plane::Counters) -> Self {
+        let drop = |reason: &DropReason| (reason.name().to_owned(), counters.dropped(*reason));
+        Self { drops: DropReason::ALL.iter().map(drop).collect(), logins: BTreeMap::new() }
+    }
+}
+
+impl From<TunOffloads> for Tun {
+    fn from(offloads: TunOffloads) -> Self {
+        let TunOffloads { checksum, tso4, tso6, tso_ecn, uso } = offloads;
+        Self { checksum, tso4, tso6, tso_ecn, uso }
+    }
+}
+
+impl From<&LocalSuite> for Suite {
+    fn from(local: &LocalSuite) -> Self {
+        Self { suite: local.suite.to_string(), backend: local.backend.to_string(), mbps: local.mbps }
+    }
+}

@@ -1,0 +1,114 @@
+//! A gateway for tests that has a status and no network.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::Handler;
+use super::status::{Counters, Offloads, Session, Status, Steering, Suite, Tun, Udp};
+
+/// Answers with what it was given; `ann` and nobody else can be kicked, once.
+pub(crate) struct Fake {
+    pub(crate) status: Mutex<Result<Status, String>>,
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        Self { status: Mutex::new(Ok(status())) }
+    }
+}
+
+impl Handler for Fake {
+    async fn status(&self) -> Result<Status, String> {
+        self.status.lock().unwrap().clone()
+    }
+
+    async fn kick(&self, target: String) -> Result<usize, String> {
+        let mut status = self.status.lock().unwrap();
+        let sessions = &mut status.as_mut().map_err(|error| error.clone())?.sessions;
+        let before = sessions.len();
+        sessions.retain(|session| session.user != target && session.id != target);
+        Ok(before - sessions.len())
+    }
+
+    async fn reload(&self) -> Result<String, String> {
+        Err("server.toml:3: unknown key 'prot'".to_owned())
+    }
+}
+
+/// A gateway with one client that is there and one that went away.
+pub(crate) fn status() -> Status {
+    let suite =
+        |suite: &str, backend: &str, mbps| Suite { suite: suite.into(), backend: backend.into(), mbps };
+    let count = |counts: &[(&str, u64)]| -> BTreeMap<String, u64> {
+        counts.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect()
+    };
+    Status {
+        version: "0.1.0".to_owned(),
+        pid: 812,
+        uptime_s: 183_600,
+        listen: vec!["[::]:4433".parse().unwrap()],
+        shards: 2,
+        steering: Steering::Cbpf,
+        offloads: Offloads {
+            tun: Tun { checksum: true, tso4: true, tso6: true, tso_ecn: false, uso: false },
+            udp: Udp {
+                gso_segments: 64,
+                gso_gave_up: false,
+                gro: true,
+                recv_buffer: 4 << 20,
+                send_buffer: 4 << 20,
+                may_fragment: false,
+            },
+        },
+        suites: vec![suite("aes-256-gcm", "aws-lc", 9_800), suite("chacha20-poly1305", "ring", 1_900)],
+        counters: Counters {
+            drops: count(&[("replayed", 7), ("bad_header", 0)]),
+            logins: count(&[("accepted", 2), ("wrong_password", 1)]),
+        },
+        sessions: vec![ann(), bob()],
+    }
+}
+
+fn ann() -> Session {
+    Session {
+        id: "0123456789abcdef0123456789abcdef".to_owned(),
+        user: "ann".to_owned(),
+        device: "11".repeat(16),
+        inner_v4: Some([10, 86, 0, 2].into()),
+        inner_v6: Some("fd00::2".parse().unwrap()),
+        outer: vec!["192.0.2.7:40001".parse().unwrap(), "192.0.2.7:40002".parse().unwrap()],
+        connected: true,
+        suite: Some("aes-256-gcm".to_owned()),
+        backend: Some("aws-lc".to_owned()),
+        epoch: Some(3),
+        rx_bytes: 3 << 29,
+        tx_bytes: 2_048,
+        rx_packets: 1_200_000,
+        tx_packets: 12,
+        connected_s: 3_660,
+        last_handshake_s: Some(90),
+        idle_s: 2,
+    }
+}
+
+fn bob() -> Session {
+    Session {
+        id: "ba9876543210fedcba9876543210fedc".to_owned(),
+        user: "bob".to_owned(),
+        device: "22".repeat(16),
+        inner_v4: Some([10, 86, 0, 3].into()),
+        inner_v6: None,
+        outer: Vec::new(),
+        connected: false,
+        suite: None,
+        backend: None,
+        epoch: None,
+        rx_bytes: 0,
+        tx_bytes: 0,
+        rx_packets: 0,
+        tx_packets: 0,
+        connected_s: 5,
+        last_handshake_s: None,
+        idle_s: 5,
+    }
+}

@@ -1,0 +1,108 @@
+//! Scrapes over the loopback device, byte by byte.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Instant;
+
+use super::*;
+use crate::admin::testing::Fake;
+
+struct Server {
+    address: SocketAddr,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Server {
+    fn start(fake: Fake, deadline: Duration) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let mut metrics = runtime.block_on(Metrics::bind((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
+        metrics.deadline = deadline;
+        let address = metrics.address().unwrap();
+        runtime.spawn(metrics.serve(Arc::new(fake)));
+        Self { address, _runtime: runtime }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    /// All that comes back for `request` until the server hangs up.
+    fn exchange(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        // A server that hangs up on a request it has not read to its end resets the connection after its answer.
+        let _ = stream.read_to_end(&mut bytes);
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.exchange(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    }
+}
+
+#[test]
+fn a_scrape_gets_the_metrics() {
+    let server = Server::start(Fake::new(), DEADLINE);
+    let answer = server.get("/metrics");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
+    assert!(body.contains("\nvpnd_drops_total{reason=\"replayed\"} 7\n"), "{body}");
+    assert!(body.ends_with("# EOF\n"), "{body}");
+    assert!(server.get("/metrics?name=x").starts_with("HTTP/1.1 200 "), "a query changes nothing");
+}
+
+#[test]
+fn anything_else_is_refused() {
+    let server = Server::start(Fake::new(), DEADLINE);
+    for path in ["/", "/metrics/", "/metrics/../etc/passwd", "/status"] {
+        assert!(server.get(path).starts_with("HTTP/1.1 404 "), "{path}");
+    }
+    for method in ["POST", "DELETE", "HEAD"] {
+        let answer = server
+            .exchange(&format!("{method} /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET"), "{answer}");
+    }
+    assert!(server.exchange("\x16\x03\x01 not http\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * MAX_HEAD));
+    assert!(server.exchange(&long).starts_with("HTTP/1.1 431 "));
+}
+
+#[test]
+fn a_gateway_that_has_no_status_is_unavailable() {
+    let fake = Fake::new();
+    *fake.status.lock().unwrap() = Err("the control plane has stopped".to_owned());
+    let answer = Server::start(fake, DEADLINE).get("/metrics");
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("control plane has stopped"), "{answer}");
+}
+
+#[test]
+fn silent_and_slow_peers_hold_no_place_for_long() {
+    let deadline = Duration::from_millis(200);
+    let server = Server::start(Fake::new(), deadline);
+    let began = Instant::now();
+    let mut slow: Vec<TcpStream> = (0..MAX_CONNECTIONS).map(|_| server.connect()).collect();
+    for stream in &mut slow {
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    }
+    assert!(server.get("/metrics").starts_with("HTTP/1.1 200 "));
+    assert!(began.elapsed() >= deadline, "the places were not limited");
+    for stream in &mut slow {
+        // Whether hung up on or reset, nothing is answered.
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert!(rest.is_empty());
+    }
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let server = Server::start(Fake::new(), DEADLINE);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let error = runtime.block_on(Metrics::bind(server.address)).unwrap_err();
+    assert!(error.to_string().contains(&server.address.to_string()), "{error}");
+}

@@ -1,0 +1,200 @@
+//! A gateway's status as OpenMetrics text.
+//!
+//! Pure. INVARIANT: names and labels are an interface, as the status is. Traffic is counted by session, because only
+//! a session's counters never go back: `sum by (user) (rate(…))` gives what several sessions did together.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::admin::status::{Session, Status, Steering};
+
+/// The whole exposition.
+pub(super) fn encode(status: Status) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("vpnd");
+    registry.register_collector(Box::new(Snapshot(status)));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Snapshot(Status);
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Families(&mut encoder);
+        process(&mut out, &self.0)?;
+        data_path(&mut out, &self.0)?;
+        events(&mut out, &self.0)?;
+        sessions(&mut out, &self.0.sessions)
+    }
+}
+
+/// Writes metric families.
+struct Families<'a, 'e>(&'a mut DescriptorEncoder<'e>);
+
+impl Families<'_, '_> {
+    fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        series: impl Iterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+        for (labels, value) in series {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    fn gauges<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        series: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        for (labels, value) in series {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, unit: Option<Unit>, value: u64) -> fmt::Result {
+        self.0.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?.encode_gauge(&value)
+    }
+}
+
+fn process(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
+    let version = [("version", status.version.as_str())];
+    out.0.encode_descriptor("build", "The daemon's build", None, MetricType::Info)?.encode_info(&version)?;
+    out.gauge("uptime", "Time since the daemon started", Some(Unit::Seconds), status.uptime_s)?;
+    out.gauge("shards", "Threads of the data path", None, status.shards as u64)
+}
+
+fn data_path(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
+    let (tun, udp) = (&status.offloads.tun, &status.offloads.udp);
+    let flags = [
+        ("tun", "checksum", tun.checksum),
+        ("tun", "tso4", tun.tso4),
+        ("tun", "tso6", tun.tso6),
+        ("tun", "tso_ecn", tun.tso_ecn),
+        ("tun", "uso", tun.uso),
+        ("udp", "gso", udp.gso_segments > 1),
+        ("udp", "gro", udp.gro),
+        ("udp", "steering", status.steering == Steering::Cbpf),
+    ];
+    let series = flags.map(|(layer, feature, on)| ([("layer", layer), ("feature", feature)], u64::from(on)));
+    out.gauges("offload_enabled", "Whether a kernel offload is in use", None, series)?;
+    let segments = udp.gso_segments as u64;
+    out.gauge("udp_gso_segments", "Datagrams that one send may hold", None, segments)?;
+    let buffers = [("receive", udp.recv_buffer), ("send", udp.send_buffer)];
+    let series = buffers.map(|(direction, bytes)| ([("direction", direction)], bytes as u64));
+    out.gauges("udp_buffer", "Socket buffer of a shard", Some(Unit::Bytes), series)?;
+    let series = status.suites.iter().map(|suite| {
+        let labels = [("suite", suite.suite.as_str()), ("backend", suite.backend.as_str())];
+        (labels, u64::from(suite.mbps) * 1_000_000)
+    });
+    out.gauges("suite_bytes_per_second", "Measured speed of a cipher suite on one core", None, series)
+}
+
+fn events(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
+    let drops = status.counters.drops.iter().map(|(reason, n)| ([("reason", reason.as_str())], *n));
+    out.counters("drops", "Packets and datagrams dropped", None, drops)?;
+    let logins = status.counters.logins.iter().map(|(outcome, n)| ([("outcome", outcome.as_str())], *n));
+    out.counters("logins", "Attempts to log in or to attach", None, logins)
+}
+
+fn sessions(out: &mut Families<'_, '_>, sessions: &[Session]) -> fmt::Result {
+    let connected = sessions.iter().filter(|session| session.connected).count();
+    let states = [("connected", connected), ("away", sessions.len() - connected)];
+    let series = states.map(|(state, n)| ([("state", state)], n as u64));
+    out.gauges("sessions", "Sessions with and without a control connection", None, series)?;
+    let received = by_session(sessions, "receive", |session| session.rx_bytes);
+    let sent = by_session(sessions, "send", |session| session.tx_bytes);
+    let unit = Some(Unit::Bytes);
+    out.counters("session_traffic", "Bytes of inner packets", unit, received.chain(sent))?;
+    let received = by_session(sessions, "receive", |session| session.rx_packets);
+    let sent = by_session(sessions, "send", |session| session.tx_packets);
+    out.counters("session_packets", "Inner packets", None, received.chain(sent))
+}
+
+/// A series for each session, as seen from the gateway.
+fn by_session<'s>(
+    sessions: &'s [Session],
+    direction: &'static str,
+    value: fn(&Session) -> u64,
+) -> impl Iterator<Item = ([(&'static str, &'s str); 3], u64)> {
+    sessions.iter().map(move |session| {
+        let labels = [("session", session.id.as_str()), ("user", &session.user), ("direction", direction)];
+        (labels, value(session))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::testing::status;
+
+    #[test]
+    fn the_exposition_has_every_family_once() {
+        let text = encode(status()).unwrap();
+        let types: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        assert_eq!(
+            types,
+            [
+                "vpnd_build info",
+                "vpnd_uptime_seconds gauge",
+                "vpnd_shards gauge",
+                "vpnd_offload_enabled gauge",
+                "vpnd_udp_gso_segments gauge",
+                "vpnd_udp_buffer_bytes gauge",
+                "vpnd_suite_bytes_per_second gauge",
+                "vpnd_drops counter",
+                "vpnd_logins counter",
+                "vpnd_sessions gauge",
+                "vpnd_session_traffic_bytes counter",
+                "vpnd_session_packets counter",
+            ]
+        );
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn values_are_those_of_the_status() {
+        let text = encode(status()).unwrap();
+        let ann = "session=\"0123456789abcdef0123456789abcdef\",user=\"ann\"";
+        for line in [
+            "vpnd_build_info{version=\"0.1.0\"} 1".to_owned(),
+            "vpnd_uptime_seconds 183600".to_owned(),
+            "vpnd_offload_enabled{layer=\"tun\",feature=\"tso4\"} 1".to_owned(),
+            "vpnd_offload_enabled{layer=\"tun\",feature=\"uso\"} 0".to_owned(),
+            "vpnd_udp_gso_segments 64".to_owned(),
+            "vpnd_suite_bytes_per_second{suite=\"aes-256-gcm\",backend=\"aws-lc\"} 9800000000".to_owned(),
+            "vpnd_drops_total{reason=\"replayed\"} 7".to_owned(),
+            "vpnd_drops_total{reason=\"bad_header\"} 0".to_owned(),
+            "vpnd_logins_total{outcome=\"wrong_password\"} 1".to_owned(),
+            "vpnd_sessions{state=\"connected\"} 1".to_owned(),
+            "vpnd_sessions{state=\"away\"} 1".to_owned(),
+            format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"receive\"}} 1610612736"),
+            format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"send\"}} 2048"),
+            format!("vpnd_session_packets_total{{{ann},direction=\"receive\"}} 1200000"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_cannot_forge_a_metric() {
+        let mut status = status();
+        status.sessions[0].user = "ann\"} 1\nvpnd_shards 99\n".to_owned();
+        let text = encode(status).unwrap();
+        assert!(!text.lines().any(|line| line == "vpnd_shards 99"), "{text}");
+    }
+}
