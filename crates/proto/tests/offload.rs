@@ -359,6 +359,37 @@ fn other_differing_bytes_are_not_merged() {
     assert_eq!(rebuild(&changed, ALL).len(), 2, "wrong IPv4 header checksum");
 }
 
+#[test]
+fn differing_ipv6_headers_are_not_merged() {
+    let slices = tcp(true, 2000, 1000).slices(PARTIAL);
+    assert_eq!(rebuild(&slices, ALL).len(), 1);
+    for (name, at) in [("flow label", 3), ("hop limit", 7)] {
+        let mut changed = slices.clone();
+        changed[1][at] ^= 1;
+        assert_eq!(rebuild(&changed, ALL).len(), 2, "{name}");
+    }
+}
+
+/// What no packet of a group may have, though all of them have it.
+#[test]
+fn special_packets_are_not_merged_even_if_alike() {
+    let slices = tcp(false, 2000, 1000).slices(FULL);
+    let cases =
+        [("SYN", 33, 2), ("RST", 33, 4), ("URG", 33, 0x20), ("no ACK", 33, 0x10), ("reserved bits", 32, 1)];
+    for (name, at, bit) in
+        cases.into_iter().chain([("first fragments", 6, 0x60), ("reserved IP bit", 6, 0x80)])
+    {
+        let mut changed = slices.clone();
+        for slice in &mut changed {
+            slice[at] ^= bit;
+            segment::fill_checksums(slice, 20, true);
+        }
+        let written = rebuild(&changed, ALL);
+        assert_eq!(written.len(), 2, "{name}");
+        assert_eq!(deliver(&written), changed, "{name}");
+    }
+}
+
 /// The header checksum of a partial packet, whose first byte is not what the checksum covers.
 fn ipv4_checksum(packet: &[u8]) -> [u8; 2] {
     let mut header = packet[..20].to_vec();

@@ -70,6 +70,8 @@ fn a_udp_checksum_of_zero_is_sent_as_ones() {
     complete(&mut bytes).unwrap();
     assert_eq!(be16(&bytes, 26), 0xFFFF);
     assert!(verify(&Packet::parse(&bytes).unwrap()));
+    put16(&mut bytes, 26, 0);
+    assert!(!verify(&Packet::parse(&bytes).unwrap()), "no checksum, though the sum is right");
 }
 
 #[test]

@@ -49,10 +49,7 @@ impl<'a> Candidate<'a> {
         };
         let mergeable = match packet.protocol() {
             TCP => is_stream_segment(bytes, transport),
-            UDP => {
-                usize::from(be16(bytes, transport + 4)) == bytes.len() - transport
-                    && (packet.is_partial() || be16(bytes, transport + 6) != 0)
-            }
+            UDP => usize::from(be16(bytes, transport + 4)) == bytes.len() - transport,
             _ => false,
         };
         (plain && mergeable && bytes.len() > headers).then_some(Self {
@@ -205,7 +202,6 @@ impl Group {
     #[inline]
     fn has_room_for(&self, next: &Candidate<'_>) -> bool {
         self.partial == next.packet.is_partial()
-            && self.headers == next.headers
             && next.payload_len() <= self.gso_size
             && self.total_len + next.payload_len() <= MAX_TOTAL
             && self.pieces.len() < max_packets(next.packet.protocol())
@@ -239,7 +235,8 @@ impl Group {
         (distance == step.wrapping_mul(self.pieces.len() as u16)).then_some(step)
     }
 
-    /// Compares the TCP headers: the next bytes of the stream, and everything but the flags of first and last the same.
+    /// Compares the TCP headers: the next bytes of the stream, and everything but the flags of first and last the same,
+    /// the header's length among it.
     #[inline]
     fn continues_tcp(&self, first: &[u8], next: &Candidate<'_>) -> bool {
         let mine = &first[self.transport..self.headers];
@@ -255,7 +252,7 @@ impl Group {
             && mine[18..] == theirs[18..]
     }
 
-    /// Complete packets are merged only if their checksums are right, for the merged packet's is declared good to the
+    /// Complete packets are merged only if their checksums are there and right, for the merged packet's is declared good to the
     /// kernel. The first packet is verified no earlier than a second one wants to join it.
     fn verify(&mut self, first: &Packet<'_>, next: &Candidate<'_>) -> bool {
         self.verified = self.verified || checksum::verify(first);

@@ -248,6 +248,13 @@ fn a_denial_in_front_holds_for_replies_too() {
 }
 
 #[test]
+fn a_denial_allows_nothing_the_other_way() {
+    let world = World::new(false, &[deny(&[user("alice")], &[user("bob")])]);
+    assert!(!world.passes(&tcp(BOB, 1, ALICE, 2, ACK)));
+    assert!(!world.passes(&udp(BOB, 1, ALICE, 2)));
+}
+
+#[test]
 fn later_fragments_match_no_allowed_port_and_every_denied_one() {
     let allowed = World::new(false, &[rule(Verdict::Allow, &[], &[], Protocol::Udp, &[53..=53])]);
     assert!(!allowed.passes(&later_fragment(UDP, ALICE, BOB)));
