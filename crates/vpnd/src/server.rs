@@ -4,6 +4,7 @@
 //! sockets, then the TUN device, addresses and firewall, these through the undo journal. Nothing of the machine is
 //! changed before everything that can be checked has been.
 
+mod handler;
 mod machine;
 mod settings;
 
@@ -22,6 +23,8 @@ use vpnd_proto::plane::Role;
 use vpnd_proto::policy::{Names, Policy};
 use vpnd_proto::session::LocalSuite;
 
+use crate::admin::server::AdminSocket;
+use crate::admin::status::Steering;
 use crate::auth::password::Hasher;
 use crate::auth::{self, Authenticator};
 use crate::cli::ServerArgs;
@@ -32,14 +35,16 @@ use crate::control::quic;
 use crate::control::registry::Registry;
 use crate::lease::Pools;
 use crate::logging;
-use crate::shard::{ShardSpec, Shards};
+use crate::metrics::Metrics;
+use crate::shard::{ShardSpec, Shards, now};
 use crate::store::sqlite::Sqlite;
 use crate::store::{RevocationCause, Store};
 use crate::suites;
 use crate::sys::process::{self, Capability};
 use crate::sys::tun::{DEFAULT_TX_QUEUE_LEN, Tun, TunOffloads, TunSpec};
-use crate::sys::udp::{ReuseportGroup, SocketOptions, Steering, bind_reuseport_group};
+use crate::sys::udp::{self, ReuseportGroup, SocketOptions, bind_reuseport_group};
 use crate::tls;
+use handler::{Administration, Facts};
 use machine::Machine;
 
 /// How often the store is asked whether a user was disabled: half of what is promised, so that it is kept.
@@ -63,7 +68,7 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
 
 /// A gateway that is up.
 struct Running {
-    args: ServerArgs,
+    administration: Arc<Administration>,
     core: Core,
     control: JoinHandle<()>,
     endpoint: quinn::Endpoint,
@@ -76,6 +81,11 @@ impl Running {
         let lab = args.insecure_lab.then(LabPermit::insecure);
         let suites = suites::measure(&config.crypto.suites, config.crypto.backend, lab.is_some())?;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&config.server.store_path())?);
+        let admin = AdminSocket::bind(&config.admin.socket)?;
+        let metrics = match config.admin.metrics {
+            Some(address) => Some(Metrics::bind(address).await?),
+            None => None,
+        };
         let mut machine = Machine::new(&config).await?;
         let tls = server_tls(&config)?;
         let (group, shards) = bind(&config)?;
@@ -86,26 +96,43 @@ impl Running {
         let policy = settings::policy(&config.policy);
         let policy = Arc::new(Policy::compile(&policy.rules, policy.client_to_client, &mut names)?);
         let (event_sender, events) = mpsc::unbounded_channel();
-        let steering = group.steering_refused.is_none();
+        let steering = if group.steering_refused.is_none() { Steering::Cbpf } else { Steering::Hash };
+        let tun_offloads = tun.offloads();
         let (quic_socket, specs) = shard_specs(group, tun, &policy)?;
         let shards = Shards::start(specs, &event_sender)?;
-        let gateway =
-            Gateway::new(core_config(&config, shards.count(), suites, lab), crate::control::random())?;
+        let gateway = Gateway::new(
+            core_config(&config, shards.count(), suites.clone(), lab),
+            crate::control::random(),
+        )?;
+        let count = shards.count();
         let registry = Registry::new(Arc::clone(&store), names);
         let (core, control) = Core::start(gateway, shards, events, registry);
         let endpoint = quic::listen(quic_socket, tls)?;
         let door = Arc::new(door(&config, &core, &store).await?);
-        let background = vec![
+        let facts = Facts {
+            config: args.config,
+            started: now(),
+            listen: vec![endpoint.local_addr()?],
+            shards: count,
+            steering,
+            tun: tun_offloads,
+            suites,
+        };
+        let logins = Arc::clone(&door.logins);
+        let administration = Arc::new(Administration { facts, core: core.clone(), logins });
+        let mut background = vec![
             tokio::spawn(door.run(endpoint.clone())),
             tokio::spawn(end_revoked(core.clone(), Arc::clone(&store))),
+            tokio::spawn(admin.serve(Arc::clone(&administration))),
         ];
+        background.extend(metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
         tracing::info!(
             listen = %endpoint.local_addr()?,
             interface = %config.tunnel.name,
-            steering = if steering { "cbpf" } else { "hash" },
+            ?steering,
             "the gateway is up"
         );
-        Ok(Self { args, core, control, endpoint, machine, background })
+        Ok(Self { administration, core, control, endpoint, machine, background })
     }
 
     async fn serve(self) -> anyhow::Result<()> {
@@ -116,7 +143,7 @@ impl Running {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => match reload(&self.args, &self.core).await {
+                _ = hangup.recv() => match self.administration.read_again().await {
                     Ok(said) => tracing::info!("{said}"),
                     Err(error) => tracing::error!(%error, "the configuration stays as it was"),
                 },
@@ -137,13 +164,6 @@ impl Running {
         let _ = tokio::time::timeout(FAREWELL, self.endpoint.wait_idle()).await;
         self.machine.undo().await;
     }
-}
-
-/// Reads the configuration again; network and policy hold at once.
-async fn reload(args: &ServerArgs, core: &Core) -> anyhow::Result<String> {
-    let config = ServerConfig::load(&args.config)?;
-    core.apply(settings::network(&config), settings::policy(&config.policy)).await?;
-    Ok("routes, DNS and policy are as configured now; other settings need a restart".to_owned())
 }
 
 fn server_tls(config: &ServerConfig) -> anyhow::Result<quinn::crypto::rustls::QuicServerConfig> {
@@ -175,7 +195,7 @@ fn bind(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
         gso: config.offload.udp_gso,
         ..SocketOptions::default()
     };
-    let steering = if config.offload.steering { Steering::Program } else { Steering::Off };
+    let steering = if config.offload.steering { udp::Steering::Program } else { udp::Steering::Off };
     let group = bind_reuseport_group(listen, shards, steering, &options)?;
     if let Some(error) = &group.steering_refused {
         tracing::warn!(%error, "datagrams are not steered to their shards by the kernel: slower, but right");
@@ -266,6 +286,7 @@ async fn door(config: &ServerConfig, core: &Core, store: &Arc<dyn Store>) -> any
         deadline: config.timeouts.authentication_deadline,
         handshakes: Arc::new(Semaphore::new(config.limits.max_handshakes)),
         retry_below: config.limits.max_handshakes / 2,
+        logins: Arc::default(),
     })
 }
 

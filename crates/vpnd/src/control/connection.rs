@@ -3,7 +3,9 @@
 //! INVARIANT: a connection that has not authenticated holds one stream and one message of memory, and has a deadline;
 //! it reaches the control plane only after its credentials proved good, or with a token that the control plane checks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quinn::{Connection, Incoming};
@@ -39,8 +41,32 @@ pub(crate) struct Door {
     pub(crate) deadline: Duration,
     /// Connections that may be on their way in at once.
     pub(crate) handshakes: Arc<Semaphore>,
+    /// What became of logins and attaches.
+    pub(crate) logins: Arc<Logins>,
     /// Below this many free places addresses have to prove themselves first (QUIC Retry).
     pub(crate) retry_below: usize,
+}
+
+/// What became of logins, counted since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Logins {
+    accepted: AtomicU64,
+    refused: AtomicU64,
+    no_address: AtomicU64,
+    attaches: AtomicU64,
+}
+
+impl Logins {
+    /// The counts by outcome.
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+        let count = |name: &str, counter: &AtomicU64| (name.to_owned(), counter.load(Ordering::Relaxed));
+        BTreeMap::from([
+            count("accepted", &self.accepted),
+            count("refused", &self.refused),
+            count("no_address", &self.no_address),
+            count("attaches", &self.attaches),
+        ])
+    }
 }
 
 /// Why a connection ended before it had a session.
@@ -136,6 +162,7 @@ impl Door {
         outbox: mpsc::UnboundedSender<Outgoing>,
     ) -> Result<(), Failure> {
         let Some(user) = self.check(connection, reader, writer, &login).await? else {
+            self.logins.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Failure::Refused(Code::Credentials));
         };
         let store = Arc::clone(&self.store);
@@ -144,6 +171,7 @@ impl Door {
         let admission = match admission {
             Ok(admission) => admission,
             Err(error) => {
+                self.logins.no_address.fetch_add(1, Ordering::Relaxed);
                 let code = match &error {
                     LeaseError::Exhausted { .. } => Code::NoAddress,
                     LeaseError::Store(_) => Code::Internal,
@@ -153,6 +181,7 @@ impl Door {
                 return Err(Failure::Refused(code));
             }
         };
+        self.logins.accepted.fetch_add(1, Ordering::Relaxed);
         let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
         let request = Request::Login {
             connection: id,
@@ -214,6 +243,7 @@ impl Door {
         outbox: mpsc::UnboundedSender<Outgoing>,
     ) -> Result<(), Failure> {
         let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
+        self.logins.attaches.fetch_add(1, Ordering::Relaxed);
         let Attach { token, offer, session, .. } = attach;
         let request = Request::Attach { connection: id, outbox, token, session, offer, secret };
         self.core.send(request).await.map_err(|_| Failure::Stopped)

@@ -1,0 +1,106 @@
+//! What administrators ask of a running gateway, answered from the control plane.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use vpnd_proto::control::{Code, UserName};
+use vpnd_proto::gateway::Selector;
+use vpnd_proto::session::{LocalSuite, SessionId};
+use vpnd_proto::time::Time;
+
+use super::settings;
+use crate::admin::status::{Counters, Offloads, Session, Steering, Suite, Tun, Udp};
+use crate::admin::{Handler, Status};
+use crate::config::ServerConfig;
+use crate::control::connection::Logins;
+use crate::control::core::Core;
+use crate::shard::now;
+use crate::sys::tun::TunOffloads;
+
+/// What does not change while the gateway runs.
+pub(super) struct Facts {
+    pub(super) config: PathBuf,
+    pub(super) started: Time,
+    pub(super) listen: Vec<SocketAddr>,
+    pub(super) shards: usize,
+    pub(super) steering: Steering,
+    pub(super) tun: TunOffloads,
+    pub(super) suites: Vec<LocalSuite>,
+}
+
+/// The gateway as administrators see it.
+pub(super) struct Administration {
+    pub(super) facts: Facts,
+    pub(super) core: Core,
+    pub(super) logins: Arc<Logins>,
+}
+
+impl Administration {
+    /// Reads the configuration again; network and policy hold at once.
+    pub(super) async fn read_again(&self) -> anyhow::Result<String> {
+        let config = ServerConfig::load(&self.facts.config)?;
+        self.core.apply(settings::network(&config), settings::policy(&config.policy)).await?;
+        Ok("policy, pushed routes and DNS are as configured now; other settings need a restart".to_owned())
+    }
+}
+
+impl Handler for Administration {
+    async fn status(&self) -> Result<Status, String> {
+        let snapshot = self.core.status().await.map_err(|error| error.to_string())?;
+        let mut counters = Counters::from(&snapshot.counters);
+        counters.logins = self.logins.counts();
+        let now = now();
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: now.since(self.facts.started).as_secs(),
+            listen: self.facts.listen.clone(),
+            shards: self.facts.shards,
+            steering: self.facts.steering,
+            offloads: Offloads { tun: Tun::from(self.facts.tun), udp: Udp::of_shards(&snapshot.udp) },
+            suites: self.facts.suites.iter().map(Suite::from).collect(),
+            counters,
+            sessions: snapshot.sessions.iter().map(|session| Session::at(now, session)).collect(),
+        })
+    }
+
+    async fn kick(&self, target: String) -> Result<usize, String> {
+        let which = match session_id(&target) {
+            Some(session) => Selector::Session(session),
+            None => Selector::User(UserName::new(target).map_err(|error| error.to_string())?),
+        };
+        let ended = self.core.end(which, Code::Kicked, Code::Kicked.explanation().to_owned()).await;
+        ended.map_err(|error| error.to_string())
+    }
+
+    async fn reload(&self) -> Result<String, String> {
+        self.read_again().await.map_err(|error| format!("{error:#}"))
+    }
+}
+
+/// A session's id as `vpnd status` prints it.
+fn session_id(text: &str) -> Option<SessionId> {
+    let mut id = [0; 16];
+    if text.len() != 2 * id.len() || !text.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in id.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(SessionId(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_told_from_a_name() {
+        let id = SessionId([0xA7; 16]);
+        assert_eq!(session_id(&id.to_string()), Some(id));
+        for name in ["ann", "", "+a", &"g".repeat(32), &"a".repeat(31), &"é".repeat(16)] {
+            assert_eq!(session_id(name), None, "{name}");
+        }
+    }
+}
