@@ -162,8 +162,9 @@ fn guessing_at_an_unknown_user_slows_down_alike() {
     assert!(known[7].is_some());
 }
 
-/// With the real cost of a hash, an unknown user must take about as long as a known one. Without the stand-in hash
-/// the first takes a hundredth of the second.
+/// With the real cost of a hash, an unknown user must not be answered sooner than a known one. Without the stand-in
+/// hash the answer takes a small part of the time in every round, however busy the machine is; with it, the best
+/// times of both come together after a few rounds.
 #[test]
 fn an_unknown_user_costs_as_much_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -173,16 +174,22 @@ fn an_unknown_user_costs_as_much_time() {
     let ann = NewUser { name: "ann".to_owned(), password, totp: None, groups: vec![], certificate: None };
     store.add_user(&ann, NOW_S).unwrap();
     let auth = Authenticator::new(store, hasher, settings());
-    let best = |user: &str| -> Duration {
-        let time = |_| {
-            let start = Instant::now();
-            auth.check(&login(user, "wrong"), NOW_S);
-            start.elapsed()
-        };
-        (0..4).map(time).min().unwrap()
+    let time = |user: &str, round: u8| -> Duration {
+        // From another place each time, so that no guess is throttled.
+        let source = std::net::Ipv4Addr::new(192, 0, 2, round).into();
+        let start = Instant::now();
+        auth.check(&Login { source, ..login(user, "wrong") }, NOW_S);
+        start.elapsed()
     };
-    let (known, unknown) = (best("ann"), best("nobody"));
-    assert!(unknown * 3 > known && known * 3 > unknown, "known {known:?}, unknown {unknown:?}");
+    let (mut known, mut unknown) = (Duration::MAX, Duration::MAX);
+    for round in 0..20 {
+        known = known.min(time("ann", round));
+        unknown = unknown.min(time("nobody", round));
+        if round >= 2 && unknown * 2 > known {
+            return;
+        }
+    }
+    panic!("known {known:?}, unknown {unknown:?}");
 }
 
 #[test]
