@@ -85,8 +85,6 @@ pub struct Server {
     pub shards: usize,
     /// The directory of the user store and other state.
     pub state_dir: PathBuf,
-    /// The user whose rights the daemon keeps once everything is open.
-    pub user: Option<String>,
 }
 
 impl Server {

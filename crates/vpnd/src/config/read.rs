@@ -64,7 +64,6 @@ fn server(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Server {
         listen,
         shards: s.number(p, "shards", 0..=64, 0) as usize,
         state_dir: path(s, p, "state_dir", base).unwrap_or_else(|| base.join("state")),
-        user: s.text(p, "user"),
     }
 }
 

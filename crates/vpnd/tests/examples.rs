@@ -1,0 +1,167 @@
+//! The files in `config/` are read with the real parsers: an example that does not work teaches mistakes.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Parser as _;
+use vpnd::cli::Cli;
+use vpnd::config::ServerConfig;
+use vpnd::profile::{Profile, Trust};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config").canonicalize().unwrap()
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(folder().join(name)).unwrap()
+}
+
+fn server(text: &str) -> ServerConfig {
+    ServerConfig::parse(text, "server.toml", Path::new("/etc/vpnd")).unwrap()
+}
+
+/// Lines such as `# mtu = 1420` without the mark; examples that are no defaults stay comments.
+fn with_defaults(text: &str) -> String {
+    let not_defaults = [
+        "dns",
+        "search",
+        "outgoing_interface",
+        "metrics ",
+        "action",
+        "from",
+        "to ",
+        "protocol",
+        "ports",
+        "suites = [",
+    ];
+    let line = |line: &str| match line.strip_prefix("# ") {
+        Some(bare) if is_setting(bare) && !not_defaults.iter().any(|key| bare.starts_with(key)) => {
+            bare.to_owned()
+        }
+        _ => line.to_owned(),
+    };
+    text.lines().map(|text| line(text) + "\n").collect()
+}
+
+fn is_setting(line: &str) -> bool {
+    let Some((key, value)) = line.split_once(" = ") else { return false };
+    let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    !key.is_empty() && key.chars().all(fine) && !value.is_empty()
+}
+
+#[test]
+fn the_server_example_is_good_and_its_comments_show_the_defaults() {
+    let text = read("server.toml");
+    let defaults = with_defaults(&text);
+    let shown = defaults.lines().count() - defaults.lines().filter(|line| line.starts_with('#')).count();
+    assert!(shown > 50, "the comments show too few settings for this test to mean something: {shown}");
+    let (plain, mut explicit) = (server(&text), server(&defaults));
+    explicit.places = plain.places.clone();
+    assert_eq!(format!("{plain:#?}"), format!("{explicit:#?}"));
+}
+
+#[test]
+fn every_setting_of_the_server_is_in_the_example() {
+    let text = read("server.toml");
+    let all: String = text
+        .lines()
+        .map(|line| {
+            line.strip_prefix("# ").filter(|bare| is_setting(bare) || bare.starts_with("[[")).unwrap_or(line)
+        })
+        .filter(|line| !line.starts_with("suites = \"auto\""))
+        .map(|line| line.to_owned() + "\n")
+        .collect();
+    server(&all);
+    // What a wrong key is told that the section knows is all that there is.
+    for section in [
+        "server", "tls", "tunnel", "push", "nat", "policy", "crypto", "offload", "limits", "timeouts",
+        "admin", "log",
+    ] {
+        let wrong = text.replace(&format!("[{section}]\n"), &format!("[{section}]\nzzzz = 1\n"));
+        let problem = ServerConfig::parse(&wrong, "x", Path::new("/")).unwrap_err().to_string();
+        let known = problem.split("it knows ").nth(1).unwrap();
+        for key in known.lines().next().unwrap().split(", ").map(|key| key.trim_matches('\'')) {
+            let shown = all
+                .lines()
+                .any(|line| line.starts_with(&format!("{key} = ")) || line.contains(&format!(".{key}]]")));
+            assert!(shown, "'{key}' of [{section}] is not in config/server.toml");
+        }
+    }
+}
+
+#[test]
+fn the_client_example_is_good() {
+    let profile = Profile::parse(&read("client.toml"), "client.toml").unwrap();
+    assert_eq!((profile.user.as_str(), profile.trust), ("ann", Trust::System));
+}
+
+#[test]
+fn units_call_commands_that_exist() {
+    let mut commands = 0;
+    for unit in ["vpnd-server.service", "vpnd-connect@.service"] {
+        for line in read(unit).lines().filter(|line| line.starts_with("Exec")) {
+            let (_, command) = line.split_once('=').unwrap();
+            let words = command.replace("%i", "work").replace("%d", "/run/credentials");
+            let parsed = Cli::try_parse_from(words.split_whitespace());
+            assert!(parsed.is_ok(), "{unit}: {line}: {}", parsed.err().unwrap());
+            commands += 1;
+        }
+    }
+    assert_eq!(commands, 5);
+}
+
+/// systemd's own check, where it is there. Programs are replaced by one that exists on every machine.
+#[test]
+fn systemd_takes_the_units() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut verify = Command::new("systemd-analyze");
+    verify.arg("verify").arg("--man=no");
+    for (unit, instance) in [
+        ("vpnd-server.service", "vpnd-server.service"),
+        ("vpnd-connect@.service", "vpnd-connect@work.service"),
+    ] {
+        fs::write(dir.path().join(unit), read(unit).replace("/usr/local/bin/vpnd", "/bin/true")).unwrap();
+        verify.arg(dir.path().join(instance));
+    }
+    match verify.output() {
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "systemd-analyze: {error}");
+            eprintln!("SKIPPED: there is no systemd-analyze here");
+        }
+        Ok(output) => {
+            let text = String::from_utf8(output.stderr).unwrap();
+            let ours: Vec<_> = text.lines().filter(|line| line.contains("vpnd-")).collect();
+            assert!(ours.is_empty(), "{ours:#?}");
+        }
+    }
+}
+
+#[test]
+fn the_kernel_knows_the_settings() {
+    let text = read("60-vpnd.conf");
+    let settings = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let mut count = 0;
+    for line in settings {
+        let (key, value) = line.split_once(" = ").unwrap();
+        assert!(value.parse::<u64>().is_ok(), "{line}");
+        // A network namespace shows only its own settings; those of the machine are not in it.
+        let path = Path::new("/proc/sys").join(key.replace('.', "/"));
+        assert!(key.starts_with("net.core.") || path.exists(), "{line}");
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
+#[test]
+fn examples_hold_no_secrets() {
+    for entry in fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("PRIVATE KEY"), "{}", path.display());
+    }
+}
