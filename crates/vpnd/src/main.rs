@@ -16,10 +16,19 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vpnd: {error:#}");
+            eprintln!("vpnd: {}", told(&error));
             ExitCode::from(if is_usage(&error) { 2 } else { 1 })
         }
     }
+}
+
+/// The error and its causes, without those that the sentence before quotes already.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        told if told.contains(&cause) => text,
+        _ => format!("{text}: {cause}"),
+    })
 }
 
 /// Whether what the user wrote is wrong, rather than something failed.

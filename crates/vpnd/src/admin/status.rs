@@ -209,3 +209,76 @@ impl From<&LocalSuite> for Suite {
         Self { suite: local.suite.to_string(), backend: local.backend.to_string(), mbps: local.mbps }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use vpnd_crypto::Backend;
+    use vpnd_proto::control::UserName;
+    use vpnd_proto::plane::{Activity, Endpoint, Slot};
+    use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
+
+    use super::*;
+
+    #[test]
+    fn a_session_of_the_core_becomes_ages_and_names() {
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        let remote = "192.0.2.7:40001".parse().unwrap();
+        let mut core = gateway::SessionStatus {
+            id: SessionId([0xab; 16]),
+            slot: Slot { place: 0, generation: 0 },
+            user: UserName::new("ann").unwrap(),
+            device: DeviceId([1; 16]),
+            addresses: gateway::Addresses { ipv4: Some([10, 86, 0, 2].into()), ipv6: None },
+            connection: Some(ConnectionId(7)),
+            endpoints: vec![Endpoint { remote, local: None }],
+            suite: Some(LocalSuite {
+                suite: vpnd_crypto::Suite::Aes256Gcm,
+                backend: Backend::Ring,
+                mbps: 6_500,
+            }),
+            epoch: Some(3),
+            activity: Activity { rx_bytes: 10, tx_packets: 4, last_rx_packet: at(80), ..Activity::default() },
+            since: at(40),
+            last_handshake: Some(at(70)),
+            deadline: at(1_000),
+        };
+        let session = Session::at(at(100), &core);
+        assert_eq!((session.id, session.user), ("ab".repeat(16), "ann".to_owned()));
+        assert_eq!((session.connected_s, session.last_handshake_s, session.idle_s), (60, Some(30), 20));
+        assert_eq!((session.rx_bytes, session.tx_packets, session.connected), (10, 4, true));
+        assert_eq!(session.outer, [remote]);
+        let names = (session.suite.as_deref(), session.backend.as_deref());
+        assert_eq!(names, (Some("aes-256-gcm"), Some("ring")));
+        core.activity = Activity::default();
+        core.connection = None;
+        let silent = Session::at(at(100), &core);
+        assert_eq!((silent.idle_s, silent.connected), (60, false), "idle since the session began");
+    }
+
+    #[test]
+    fn the_weakest_shard_speaks_for_all() {
+        let strong = UdpOffloads {
+            gso_segments: 64,
+            gso_gave_up: false,
+            gro: true,
+            recv_buffer: 4_096,
+            send_buffer: 4_096,
+            may_fragment: false,
+        };
+        let weak = UdpOffloads { gso_segments: 1, gso_gave_up: true, recv_buffer: 1_024, ..strong };
+        let all = Udp::of_shards(&[strong, weak]);
+        assert_eq!((all.gso_segments, all.gso_gave_up, all.gro, all.recv_buffer), (1, true, true, 1_024));
+        assert!(!Udp::of_shards(&[]).gro);
+    }
+
+    #[test]
+    fn every_reason_to_drop_is_there_by_name() {
+        let mut counters = plane::Counters::default();
+        counters.drop(DropReason::Replayed);
+        let drops = Counters::from(&counters).drops;
+        assert_eq!(drops.len(), DropReason::ALL.len());
+        assert_eq!((drops["replayed"], drops["send"]), (1, 0));
+    }
+}

@@ -175,7 +175,8 @@ fn a_silent_peer_is_hung_up_on() {
     });
     let (began, mut rest) = (Instant::now(), Vec::new());
     gateway.stream().read_to_end(&mut rest).unwrap();
-    assert!(rest.is_empty() && began.elapsed() >= short);
+    assert!(rest.is_empty());
+    assert!((short..Duration::from_secs(5)).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
 #[test]
