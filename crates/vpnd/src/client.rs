@@ -49,7 +49,7 @@ const NETWORK_SETTLES: Duration = Duration::from_millis(100);
 /// How long a last message may take on its way out.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// MTU of the TUN device until the gateway names one.
-const INITIAL_MTU: u16 = 1_420;
+const INITIAL_MTU: u16 = network::DEFAULT_MTU;
 
 /// Runs `vpnd connect` until the user ends it or the gateway refuses for good.
 ///
@@ -206,6 +206,7 @@ fn shard_specs(tun: Tun) -> anyhow::Result<Vec<ShardSpec>> {
             hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
             tun: queue,
             tun_offloads,
+            mtu: INITIAL_MTU,
             socket: ShardSocket::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), &options)?,
         });
     }
@@ -229,6 +230,7 @@ impl Connected {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut watch = NetworkWatch::open()?;
+        let shard_failure = self.shards.failure();
         let mut settles: Option<tokio::time::Instant> = None;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -239,6 +241,7 @@ impl Connected {
             tokio::select! {
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
+                () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
                 Some(news) = self.inbox.recv() => self.hear(news)?,
                 Some((_, event)) = self.events.recv() => self.core.handle_event(now(), event),
                 change = watch.next() => {
@@ -351,6 +354,7 @@ impl Connected {
                 Action::Connect { connection, purpose, offer } => self.dial(connection, purpose, offer),
                 Action::Command { shard, command } => self.shards.command(shard, command),
                 Action::Configure(network) => {
+                    self.shards.set_mtu(network.mtu.unwrap_or(INITIAL_MTU));
                     self.setup.apply(&network).await?;
                     tracing::info!(
                         ipv4 = network.ipv4.map(tracing::field::display),

@@ -11,10 +11,10 @@ mod settings;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use rand::TryRng as _;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use vpnd_crypto::LabPermit;
 use vpnd_proto::control::Code;
@@ -73,6 +73,7 @@ struct Running {
     control: JoinHandle<()>,
     endpoint: quinn::Endpoint,
     machine: Machine,
+    shard_failure: Arc<Notify>,
     background: Vec<JoinHandle<()>>,
 }
 
@@ -98,13 +99,13 @@ impl Running {
         let (event_sender, events) = mpsc::unbounded_channel();
         let steering = if group.steering_refused.is_none() { Steering::Cbpf } else { Steering::Hash };
         let tun_offloads = tun.offloads();
-        let (quic_socket, specs) = shard_specs(group, tun, &policy)?;
+        let (quic_socket, specs) = shard_specs(group, tun, config.tunnel.mtu, &policy)?;
         let shards = Shards::start(specs, &event_sender)?;
         let gateway = Gateway::new(
             core_config(&config, shards.count(), suites.clone(), lab),
             crate::control::random(),
         )?;
-        let count = shards.count();
+        let (count, shard_failure) = (shards.count(), shards.failure());
         let registry = Registry::new(Arc::clone(&store), names);
         let (core, control) = Core::start(gateway, shards, events, registry);
         let endpoint = quic::listen(quic_socket, tls)?;
@@ -132,25 +133,26 @@ impl Running {
             ?steering,
             "the gateway is up"
         );
-        Ok(Self { administration, core, control, endpoint, machine, background })
+        Ok(Self { administration, core, control, endpoint, machine, shard_failure, background })
     }
 
     async fn serve(self) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
-        loop {
+        let outcome = loop {
             tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                _ = terminate.recv() => break Ok(()),
+                _ = interrupt.recv() => break Ok(()),
+                () = self.shard_failure.notified() => break Err(anyhow!("a shard stopped; see the log above")),
                 _ = hangup.recv() => match self.administration.read_again().await {
                     Ok(said) => tracing::info!("{said}"),
                     Err(error) => tracing::error!(%error, "the configuration stays as it was"),
                 },
             }
-        }
+        };
         self.stop().await;
-        Ok(())
+        outcome
     }
 
     /// Tells the clients, then takes back what was changed on the machine.
@@ -224,6 +226,7 @@ fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
 fn shard_specs(
     group: ReuseportGroup,
     tun: Tun,
+    mtu: u16,
     policy: &Arc<Policy>,
 ) -> anyhow::Result<(std::net::UdpSocket, Vec<ShardSpec>)> {
     let tun_offloads = tun.offloads();
@@ -238,6 +241,7 @@ fn shard_specs(
             hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
             tun: queue,
             tun_offloads,
+            mtu,
             socket,
         });
     }

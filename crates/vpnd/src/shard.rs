@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use vpnd_proto::plane::{Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::time::Time;
@@ -43,6 +43,8 @@ pub enum Order {
     Plane(Command),
     /// Answered when every order before it has been carried out.
     Barrier(oneshot::Sender<()>),
+    /// The tunnel carries inner packets of this many bytes at most.
+    Mtu(u16),
     /// Asks for figures.
     Report(oneshot::Sender<Report>),
 }
@@ -81,6 +83,8 @@ pub struct ShardSpec {
     pub tun: TunQueue,
     /// The device's offloads.
     pub tun_offloads: TunOffloads,
+    /// Largest inner packet that the tunnel carries, in bytes.
+    pub mtu: u16,
     /// Its socket.
     pub socket: ShardSocket,
 }
@@ -89,6 +93,7 @@ pub struct ShardSpec {
 pub struct Shards {
     orders: Vec<mpsc::UnboundedSender<Order>>,
     threads: Vec<JoinHandle<()>>,
+    failure: Arc<Notify>,
 }
 
 impl Shards {
@@ -99,16 +104,29 @@ impl Shards {
     pub fn start(specs: Vec<ShardSpec>, events: &mpsc::UnboundedSender<(usize, Event)>) -> io::Result<Self> {
         let (neighbours, mut inboxes): (Vec<_>, Vec<_>) =
             specs.iter().map(|_| mpsc::channel(MISDIRECTED_QUEUE)).unzip();
-        let mut shards = Self { orders: Vec::new(), threads: Vec::new() };
+        let failure = Arc::new(Notify::new());
+        let mut shards = Self { orders: Vec::new(), threads: Vec::new(), failure: Arc::clone(&failure) };
         for (spec, misdirected) in specs.into_iter().zip(inboxes.drain(..)) {
             let (orders, inbox) = mpsc::unbounded_channel();
             let links =
                 Links { orders: inbox, misdirected, neighbours: neighbours.clone(), events: events.clone() };
             let thread = std::thread::Builder::new().name(format!("shard-{}", spec.number));
             shards.orders.push(orders);
-            shards.threads.push(thread.spawn(move || run_thread(spec, links))?);
+            let failure = Arc::clone(&failure);
+            shards.threads.push(thread.spawn(move || {
+                if let Err(error) = run_thread(spec, links) {
+                    tracing::error!(%error, "a shard stopped");
+                    failure.notify_one();
+                }
+            })?);
         }
         Ok(shards)
+    }
+
+    /// Notified when a shard stopped by itself: its device or socket is gone, and the daemon cannot go on.
+    #[must_use]
+    pub fn failure(&self) -> Arc<Notify> {
+        Arc::clone(&self.failure)
     }
 
     /// How many there are.
@@ -120,6 +138,13 @@ impl Shards {
     /// Gives one shard's data plane an order.
     pub fn command(&self, shard: usize, command: Command) {
         self.order(shard, Order::Plane(command));
+    }
+
+    /// Tells all shards the tunnel's MTU.
+    pub fn set_mtu(&self, mtu: u16) {
+        for shard in 0..self.count() {
+            self.order(shard, Order::Mtu(mtu));
+        }
     }
 
     /// Waits until all shards have carried out everything ordered before.
@@ -176,20 +201,13 @@ struct Links {
     events: mpsc::UnboundedSender<(usize, Event)>,
 }
 
-fn run_thread(spec: ShardSpec, links: Links) {
-    let number = spec.number;
+fn run_thread(spec: ShardSpec, links: Links) -> io::Result<()> {
     if let Some(core) = spec.core
         && let Err(error) = process::pin_current_thread(core)
     {
-        tracing::warn!(shard = number, core, %error, "can't pin the shard to its core");
+        tracing::warn!(shard = spec.number, core, %error, "can't pin the shard to its core");
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return tracing::error!(shard = number, %error, "no runtime for the shard"),
-    };
-    if let Err(error) = runtime.block_on(run(spec, links)) {
-        tracing::error!(shard = number, %error, "the shard stopped");
-    }
+    tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(run(spec, links))
 }
 
 /// The loop: orders first, then whichever of the two directions has work.
@@ -201,7 +219,7 @@ async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
         role: spec.role,
         plane: Plane::new(spec.role, spec.policy, spec.hash_seed),
         inbound: Inbound::new(spec.tun_offloads),
-        outbound: Outbound::new(),
+        outbound: Outbound::new(spec.mtu),
         neighbours: links.neighbours,
     };
     loop {
@@ -268,6 +286,7 @@ impl Shard {
                 // Whoever asked may have given up waiting.
                 let _ = done.send(());
             }
+            Order::Mtu(mtu) => self.outbound.set_mtu(mtu),
             Order::Report(reply) => {
                 let _ = reply.send(Report {
                     counters: self.plane.counters().clone(),

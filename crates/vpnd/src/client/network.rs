@@ -8,6 +8,7 @@ use std::path::Path;
 
 use ipnet::IpNet;
 use vpnd_proto::control::Network;
+use vpnd_proto::wire::HEADER_LEN;
 
 use crate::journal::{ChangeId, Journal, JournalError};
 use crate::profile::Routes;
@@ -16,6 +17,7 @@ use crate::sys::dns::{DnsChange, DnsError, DnsSettings, DnsSystem};
 use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
+use crate::sys::udp::MAX_GSO_BYTES;
 
 /// Mark of the tunnel's own datagrams ("vp").
 pub(super) const MARK: u32 = 0x7670;
@@ -25,8 +27,10 @@ const TABLE_BASE: u32 = 30_000;
 const PRIORITY_BASE: u32 = 5_200;
 /// Tunnels that find different priorities.
 const PRIORITIES: u32 = 1_000;
+/// What a standard suite adds to a packet, in bytes.
+const TAG_LEN: usize = 16;
 /// The tunnel's MTU if the gateway names none.
-const DEFAULT_MTU: u16 = 1_420;
+pub(super) const DEFAULT_MTU: u16 = 1_420;
 
 /// Why the machine's network could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +98,9 @@ impl NetworkSetup {
         }
         let mtu = network.mtu.unwrap_or(DEFAULT_MTU);
         self.netlink.set_mtu(&self.interface, mtu.into()).await?;
+        if let Err(error) = self.netlink.set_gso_max_size(&self.interface, super_packet_len(mtu)).await {
+            tracing::debug!(%error, "super-packets will not fit one send");
+        }
         let mut changes = self.addresses(network);
         changes.push(Change::LinkUp { interface: self.interface.clone() });
         changes.extend(self.routes(network));
@@ -161,6 +168,16 @@ impl NetworkSetup {
         };
         DnsChange::plan(&settings, &DnsSystem::default()).map(Some)
     }
+}
+
+/// The largest super-packet whose slices fit one send, in bytes. TCP fills super-packets with whole segments, after it has
+/// put aside what the kernel's longest headers may take.
+fn super_packet_len(mtu: u16) -> u32 {
+    const LONGEST_HEADERS: usize = 384;
+    const HEADERS_WITH_TIMESTAMPS: usize = 52;
+    let slices = MAX_GSO_BYTES / (HEADER_LEN + usize::from(mtu) + TAG_LEN);
+    let payload = slices * usize::from(mtu).saturating_sub(HEADERS_WITH_TIMESTAMPS);
+    u32::try_from((payload + LONGEST_HEADERS).min(65_536)).expect("64 KiB fit")
 }
 
 /// The client's inner addresses, each as a network of one host.

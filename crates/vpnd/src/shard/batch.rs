@@ -12,6 +12,10 @@ pub(super) const MAX_OVERHEAD: usize = 48;
 /// The longest single datagram: header, longest packet, longest growth.
 const MAX_SINGLE: usize = HEADER_LEN + 65_535 + MAX_OVERHEAD;
 
+/// The most datagrams in one send: every kernel with UDP GSO takes as many (`UDP_MAX_SEGMENTS`). Where there is no such
+/// offload the socket sends the batch one by one.
+const MAX_SEGMENTS: usize = 64;
+
 /// A send buffer in which datagrams are built and sealed in place, one behind the other.
 pub(super) struct Batch {
     buffer: Box<[u8]>,
@@ -36,12 +40,12 @@ impl Batch {
     }
 
     /// True if a datagram of `len` bytes to `endpoint` may join.
-    pub(super) fn takes(&self, endpoint: Endpoint, len: usize, max_segments: usize) -> bool {
+    pub(super) fn takes(&self, endpoint: Endpoint, len: usize) -> bool {
         self.count == 0
             || (!self.closed
                 && self.endpoint == Some(endpoint)
                 && len <= self.segment
-                && self.count < max_segments
+                && self.count < MAX_SEGMENTS
                 && self.len + len <= MAX_GSO_BYTES)
     }
 
@@ -97,29 +101,39 @@ mod tests {
         let mut batch = Batch::new();
         assert!(batch.transmit().is_none());
         for _ in 0..3 {
-            assert!(batch.takes(endpoint(1), 100, 64));
+            assert!(batch.takes(endpoint(1), 100));
             batch.push(endpoint(1), 100);
         }
-        assert!(!batch.takes(endpoint(1), 101, 64), "a longer one does not fit the segment size");
-        assert!(!batch.takes(endpoint(2), 100, 64), "another endpoint");
-        assert!(!batch.takes(endpoint(1), 100, 3), "the kernel takes no more segments");
+        assert!(!batch.takes(endpoint(1), 101), "a longer one does not fit the segment size");
+        assert!(!batch.takes(endpoint(2), 100), "another endpoint");
         batch.push(endpoint(1), 60);
-        assert!(!batch.takes(endpoint(1), 60, 64), "behind a shorter one nothing may follow");
+        assert!(!batch.takes(endpoint(1), 60), "behind a shorter one nothing may follow");
         let (transmit, count) = batch.transmit().unwrap();
         assert_eq!((transmit.contents.len(), transmit.segment_size, count), (360, Some(100), 4));
         batch.clear();
-        assert!(batch.takes(endpoint(2), 1_000, 64));
+        assert!(batch.takes(endpoint(2), 1_000));
     }
 
     #[test]
     fn a_batch_stays_within_one_ip_datagram() {
         let mut batch = Batch::new();
         let mut pushed = 0;
-        while batch.takes(endpoint(1), 1_448, 64) {
+        while batch.takes(endpoint(1), 1_448) {
             batch.push(endpoint(1), 1_448);
             pushed += 1;
         }
         assert_eq!(pushed, MAX_GSO_BYTES / 1_448);
         assert!(batch.tail().len() >= MAX_SINGLE);
+    }
+
+    #[test]
+    fn a_batch_has_no_more_datagrams_than_the_kernel_takes() {
+        let mut batch = Batch::new();
+        let mut pushed = 0;
+        while batch.takes(endpoint(1), 100) {
+            batch.push(endpoint(1), 100);
+            pushed += 1;
+        }
+        assert_eq!(pushed, MAX_SEGMENTS);
     }
 }

@@ -5,8 +5,9 @@ use std::io;
 use rustix::io::Errno;
 use vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM;
 use vpnd_proto::offload::{PeerFeatures, Slicer, VirtioHeader};
-use vpnd_proto::packet::Packet;
+use vpnd_proto::packet::{Packet, tcp_flag};
 use vpnd_proto::plane::{DropReason, Outgoing, Plane, Sender, Slot};
+use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::HEADER_LEN;
 
@@ -22,11 +23,14 @@ const READ_BUDGET: usize = 64;
 pub(super) struct Outbound {
     read: Box<[u8]>,
     batch: Batch,
+    /// The tunnel's MTU, to which the MSS of new TCP connections is held in both directions: whoever answers a SYN that
+    /// entered the tunnel sends through it.
+    mtu: u16,
 }
 
 impl Outbound {
-    pub(super) fn new() -> Self {
-        Self { read: vec![0; MAX_READ_LEN].into_boxed_slice(), batch: Batch::new() }
+    pub(super) fn new(mtu: u16) -> Self {
+        Self { read: vec![0; MAX_READ_LEN].into_boxed_slice(), batch: Batch::new(), mtu }
     }
 
     /// Reads packets until there are none or the budget is used, and sends them all.
@@ -81,7 +85,8 @@ impl Outbound {
                 let peer =
                     PeerFeatures { partial_checksum: sender.features() & FEATURE_PARTIAL_CHECKSUM != 0 };
                 let slicer = Slicer::new(&header, &packet, peer).map_err(|_| DropReason::BadOffload)?;
-                seal_slices(&slicer, &mut sender, &mut self.batch, socket)
+                let clamp = is_syn(&packet).then_some(self.mtu);
+                seal_slices(&slicer, &mut sender, clamp, &mut self.batch, socket)
             }
             Err(DropReason::NoEpoch) => {
                 // What waits is sealed later, perhaps for a peer without the feature: `Sender::suit` sees to that.
@@ -119,6 +124,11 @@ impl Outbound {
             Ok(lost) => lost.count(plane),
             Err(reason) => plane.count_drop(reason),
         }
+    }
+
+    /// Holds the MSS to another MTU from now on.
+    pub(super) fn set_mtu(&mut self, mtu: u16) {
+        self.mtu = mtu;
     }
 
     /// Sends a datagram of the plane's own at once.
@@ -166,17 +176,24 @@ fn flush(batch: &mut Batch, socket: &ShardSocket) -> Lost {
 /// Makes sure that a packet of `len` bytes can join the batch.
 #[inline]
 fn make_room(sender: &Sender<'_>, len: usize, batch: &mut Batch, socket: &ShardSocket) -> Lost {
-    if batch.takes(sender.endpoint(), sender.datagram_len(len), socket.max_gso_segments()) {
+    if batch.takes(sender.endpoint(), sender.datagram_len(len)) {
         Lost::default()
     } else {
         flush(batch, socket)
     }
 }
 
-/// Writes each slice behind room for its header and seals it there.
+/// True for the packets that carry an MSS.
+#[inline]
+fn is_syn(packet: &Packet<'_>) -> bool {
+    packet.tcp().is_some_and(|tcp| tcp.flags() & tcp_flag::SYN != 0)
+}
+
+/// Writes each slice behind room for its header and seals it there. With `clamp` its MSS is held to that MTU.
 fn seal_slices(
     slicer: &Slicer<'_>,
     sender: &mut Sender<'_>,
+    clamp: Option<u16>,
     batch: &mut Batch,
     socket: &ShardSocket,
 ) -> Lost {
@@ -185,6 +202,10 @@ fn seal_slices(
         lost.unsent += make_room(sender, slicer.slice_len(slice), batch, socket).unsent;
         let tail = batch.tail();
         let len = slicer.write(slice, &mut tail[HEADER_LEN..]);
+        if let Some(mtu) = clamp {
+            // What can't be parsed carries no MSS either.
+            let _ = clamp_mss(&mut tail[HEADER_LEN..HEADER_LEN + len], mtu);
+        }
         match sender.seal(tail, len) {
             Ok(sealed) => batch.push(sealed.endpoint, sealed.len),
             Err(reason) => {

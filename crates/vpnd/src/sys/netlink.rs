@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags};
+use rtnetlink::packet_route::link::LinkAttribute;
 use rtnetlink::{Handle, LinkUnspec};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -180,6 +181,18 @@ impl Netlink {
         let link = LinkUnspec::new_with_index(self.require_interface(interface).await?).mtu(mtu);
         let changed = self.handle.link().change(link.build()).execute().await;
         changed.map_err(|error| NetlinkError::new(format!("setting the MTU of {interface} to {mtu}"), &error))
+    }
+
+    /// Sets the largest super-packet that the machine's own connections hand to an interface, bytes.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub async fn set_gso_max_size(&self, interface: &str, bytes: u32) -> Result<(), NetlinkError> {
+        let link = LinkUnspec::new_with_index(self.require_interface(interface).await?)
+            .append_extra_attribute(LinkAttribute::GsoMaxSize(bytes));
+        let changed = self.handle.link().change(link.build()).execute().await;
+        let step = || format!("setting the largest super-packet of {interface} to {bytes}");
+        changed.map_err(|error| NetlinkError::new(step(), &error))
     }
 
     /// Gives an interface an address, usable at once: a tunnel has nobody to detect duplicates with.
