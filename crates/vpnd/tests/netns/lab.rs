@@ -1,7 +1,7 @@
 //! The laboratory: the namespaces of the drawing in the main file, their links, addresses and routes.
 //!
 //! Invariants: links are up and routes are there when [`Lab::new`] returns; clients cannot reach the campus without
-//! a VPN. This module must not know vpnd.
+//! a VPN: `net` has no route there, and the gateway forwards nothing until someone tells it to. This module must not know vpnd.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -57,7 +57,6 @@ impl Lab {
         lab.link_campus();
         for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
             lab.net.sysctl(key, "1");
-            lab.gateway.sysctl(key, "1");
         }
         Some(lab)
     }
@@ -107,12 +106,6 @@ impl Lab {
              link set {UPLINK} up\n\
              route add default via 10.200.0.1\n\
              route add default via fd20::1\n",
-        ));
-        // What comes from outside does not get through without the VPN.
-        self.gateway.nft(&format!(
-            "add table inet lab\n\
-             add chain inet lab forward {{ type filter hook forward priority -10; }}\n\
-             add rule inet lab forward iifname \"{UPLINK}\" drop\n"
         ));
     }
 }

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, GATEWAY_V6, Lab};
+use crate::persistent;
 use crate::process::{self, Process};
 use crate::relay::{Faults, PORT, Relay};
 use crate::traffic::{TEN_MB, ping, transfer};
@@ -66,6 +67,18 @@ fn the_relay_loses_delays_and_repeats() {
         gateway.send_to(b"back", sender).unwrap();
     }
     assert_eq!(client.recv(&mut datagram).expect("answers find their way back"), 4);
+}
+
+#[test]
+fn a_persistent_transfer_gets_through_a_bad_network() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.net.nft(
+        "add table inet loss\n\
+         add chain inet loss forward { type filter hook forward priority 0; }\n\
+         add rule inet loss forward numgen random mod 100 < 20 drop\n",
+    );
+    persistent::transfer(&lab.clients[0], &lab.gateway, GATEWAY_V4.into(), TEN_MB / 10, 30 * SECOND);
+    persistent::transfer(&lab.clients[0], &lab.gateway, GATEWAY_V6.into(), TEN_MB / 10, 30 * SECOND);
 }
 
 #[test]

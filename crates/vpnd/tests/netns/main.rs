@@ -13,9 +13,19 @@
 //! no test needs anything outside of its namespaces and its temporary directory. This program knows the binaries
 //! only by what a person sees of them: arguments, files, exit codes, output, packets.
 
+mod cleanup;
+mod client;
+mod forgery;
+mod gateway;
 mod lab;
 mod laboratory;
+mod login;
 mod namespace;
+mod outages;
+mod persistent;
 mod process;
+mod refusal;
 mod relay;
+mod sessions;
 mod traffic;
+mod transfer;

@@ -73,6 +73,13 @@ impl Namespace {
         feed(Command::new("ip").args(["netns", "exec", &self.name, "nft", "-f", "-"]), script);
     }
 
+    /// What `ip ARGUMENTS` prints in it.
+    pub(crate) fn ip(&self, arguments: &[&str]) -> String {
+        let mut all = vec!["-n", &self.name];
+        all.extend(arguments);
+        ip(&all)
+    }
+
     /// Sets a kernel parameter in it, as in `net/ipv4/ip_forward`.
     pub(crate) fn sysctl(&self, key: &str, value: &str) {
         self.within(|| fs::write(format!("/proc/sys/{key}"), value))

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::lab::{Lab, eventually};
 use crate::namespace::Namespace;
 
@@ -44,6 +46,11 @@ pub(crate) fn command(lab: &Lab, namespace: &Namespace, program: impl AsRef<OsSt
     command
 }
 
+/// Runs a program that ends by itself.
+pub(crate) fn run(mut command: Command) -> Output {
+    command.stdin(Stdio::null()).output().expect("the program can be started")
+}
+
 /// Both streams of an ended program, as text.
 pub(crate) fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
@@ -72,6 +79,12 @@ impl Process {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("it is our child and was not waited for");
+    }
+
     /// Its status, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("it is our child")
@@ -81,6 +94,12 @@ impl Process {
     pub(crate) fn wait(&mut self, limit: Duration) -> ExitStatus {
         let what = format!("{} ends", self.name);
         eventually(&what, limit, || self.ended())
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.wait(Duration::from_secs(5));
     }
 
     /// Fails with its output if it has ended.

@@ -27,6 +27,20 @@ pub(crate) fn ping(from: &Namespace, to: IpAddr, size: usize, limit: Duration) -
     from.within(|| echo_request(None, to, size, limit)).unwrap_or(false)
 }
 
+/// The same, from an address of the sender's choice.
+pub(crate) fn ping_as(from: &Namespace, source: IpAddr, to: IpAddr, limit: Duration) -> bool {
+    from.within(|| echo_request(Some(source), to, 56, limit)).expect("the source address can be used")
+}
+
+/// Pings until an answer comes; fails when the time is up.
+pub(crate) fn ping_until(from: &Namespace, to: IpAddr, limit: Duration) {
+    let end = Instant::now() + limit;
+    while !ping(from, to, 56, Duration::from_millis(200)) {
+        assert!(Instant::now() < end, "no answer from {to} within {limit:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn echo_request(source: Option<IpAddr>, to: IpAddr, size: usize, limit: Duration) -> io::Result<bool> {
     let (domain, protocol, [request, reply]) = match to {
         IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, ICMP_ECHO),
@@ -76,35 +90,53 @@ fn internet_checksum(bytes: &[u8]) -> u16 {
 /// Sends `bytes` pseudo-random bytes over TCP to an echo server at `to` and compares what comes back: the same number
 /// of bytes each way. Fails if anything is different or `limit` passes without progress.
 pub(crate) fn transfer(from: &Namespace, server: &Namespace, to: IpAddr, bytes: usize, limit: Duration) {
-    transfer_over(from, server, to, bytes, 1, limit);
-}
-
-/// The same, over several connections at once which share the bytes.
-pub(crate) fn transfer_over(
-    from: &Namespace,
-    server: &Namespace,
-    to: IpAddr,
-    bytes: usize,
-    streams: usize,
-    limit: Duration,
-) {
     let listener =
         server.within(|| TcpListener::bind(SocketAddr::new(to, 0))).expect("the address is the server's");
     let address = listener.local_addr().expect("it is bound");
     thread::scope(|scope| {
-        for seed in 0..streams as u64 {
-            let listener = &listener;
-            scope.spawn(move || {
-                let stream =
-                    accept(listener, limit).unwrap_or_else(|error| panic!("no connection came: {error}"));
-                echo(stream, limit).unwrap_or_else(|error| panic!("server: {error}"));
-            });
-            scope.spawn(move || {
-                let result = from.within(|| send_and_compare(address, seed, bytes / streams, limit));
-                result.unwrap_or_else(|error| panic!("transfer to {to}: {error}"));
-            });
-        }
+        scope.spawn(|| {
+            let stream =
+                accept(&listener, limit).unwrap_or_else(|error| panic!("no connection came: {error}"));
+            echo(stream, limit).unwrap_or_else(|error| panic!("server: {error}"));
+        });
+        let result = from.within(|| send_and_compare(address, bytes, limit));
+        result.unwrap_or_else(|error| panic!("transfer to {to}: {error}"));
     });
+}
+
+/// A conversation over one TCP connection for `duration`: each message is answered and compared before the next. It
+/// may stall in between, but no longer than `limit`.
+pub(crate) fn trickle(from: &Namespace, server: &Namespace, to: IpAddr, duration: Duration, limit: Duration) {
+    let listener =
+        server.within(|| TcpListener::bind(SocketAddr::new(to, 0))).expect("the address is the server's");
+    let address = listener.local_addr().expect("it is bound");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let stream =
+                accept(&listener, limit).unwrap_or_else(|error| panic!("no connection came: {error}"));
+            echo(stream, limit).unwrap_or_else(|error| panic!("server: {error}"));
+        });
+        let talk = from.within(|| converse(address, duration, limit));
+        let messages = talk.unwrap_or_else(|error| panic!("conversation with {to}: {error}"));
+        assert!(messages > 10, "only {messages} messages got through");
+    });
+}
+
+fn converse(to: SocketAddr, duration: Duration, limit: Duration) -> io::Result<usize> {
+    let mut stream = TcpStream::connect_timeout(&to, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+    let (mut message, mut answer) = (vec![0; 10_000], vec![0; 10_000]);
+    let (start, mut count) = (Instant::now(), 0);
+    while start.elapsed() < duration {
+        rand::rng().fill_bytes(&mut message);
+        stream.write_all(&message)?;
+        stream.read_exact(&mut answer)?;
+        assert!(message == answer, "message {count} came back changed");
+        count += 1;
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(count)
 }
 
 fn accept(listener: &TcpListener, limit: Duration) -> io::Result<TcpStream> {
@@ -137,13 +169,13 @@ fn echo(mut stream: TcpStream, limit: Duration) -> io::Result<()> {
     }
 }
 
-fn send_and_compare(to: SocketAddr, seed: u64, bytes: usize, limit: Duration) -> io::Result<()> {
+fn send_and_compare(to: SocketAddr, bytes: usize, limit: Duration) -> io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&to, limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     let mut writer = stream.try_clone()?;
     let sender = thread::spawn(move || -> io::Result<_> {
-        let (mut random, mut sum) = (StdRng::seed_from_u64(seed), Sha256::new());
+        let (mut random, mut sum) = (StdRng::seed_from_u64(1), Sha256::new());
         let mut chunk = vec![0; CHUNK];
         let mut left = bytes;
         while left > 0 {

@@ -1,0 +1,123 @@
+//! Behaviour: the client leaves routes, rules, addresses, DNS and firewall of its machine as it found them, however
+//! it ends.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::client::{Client, TUN, cleanup};
+use crate::gateway::{Gateway, must, strings};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::process::{self, RESOLV_CONF};
+use crate::traffic::{ping, ping_until};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Everything of a client's machine that a VPN client may touch, as text.
+#[derive(Debug, PartialEq)]
+struct Machine {
+    links: String,
+    routes: Vec<String>,
+    rules: Vec<String>,
+    firewall: String,
+    resolv_conf: String,
+}
+
+fn look(lab: &Lab, number: usize) -> Machine {
+    let namespace = &lab.clients[number - 1];
+    let sorted = |text: String| {
+        let mut lines: Vec<_> = text.lines().map(|line| line.trim().to_owned()).collect();
+        lines.sort();
+        lines
+    };
+    let both = |what: &[&str]| {
+        let v6 = [&["-6"], what].concat();
+        sorted(namespace.ip(what) + &namespace.ip(&v6))
+    };
+    let mut nft = process::command(lab, namespace, "nft");
+    nft.args(["list", "ruleset"]);
+    Machine {
+        links: namespace.ip(&["-brief", "address", "show"]),
+        routes: both(&["route", "show", "table", "all"]),
+        rules: both(&["rule", "show"]),
+        firewall: process::text(&must(process::run(nft))),
+        resolv_conf: fs::read_to_string(process::etc(lab, namespace).join("resolv.conf"))
+            .expect("it is there"),
+    }
+}
+
+/// A gateway that pushes DNS too, and a client that has changed its machine.
+fn changed<'l>(lab: &'l Lab, gateway: &mut Gateway<'l>) -> (Machine, Client<'l>) {
+    gateway.configure("push.dns", strings(&["10.200.0.53"]));
+    gateway.configure("push.search", strings(&["campus.example"]));
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let before = look(lab, 1);
+    assert_eq!(before.resolv_conf, RESOLV_CONF);
+    let client = Client::connect(lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    eventually("DNS is that of the gateway", 5 * SECOND, || {
+        let now = look(lab, 1).resolv_conf;
+        (now.contains("10.200.0.53") && now.contains("campus.example")).then_some(())
+    });
+    let during = look(lab, 1);
+    assert_ne!(during.routes, before.routes);
+    (before, client)
+}
+
+#[test]
+fn after_an_orderly_end() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let Some(lab) = Lab::new(1) else { return };
+        let mut gateway = Gateway::init(&lab);
+        let (before, mut client) = changed(&lab, &mut gateway);
+        client.process().signal(signal);
+        client.process().wait(10 * SECOND);
+        assert_eq!(look(&lab, 1), before);
+    }
+}
+
+#[test]
+fn after_kill_9_and_cleanup() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let (before, mut client) = changed(&lab, &mut gateway);
+    client.kill();
+    assert_ne!(look(&lab, 1), before, "nothing else has cleaned up, so what follows means something");
+    must(cleanup(&lab, 1));
+    assert_eq!(look(&lab, 1), before);
+    // Twice does no harm, and a machine that was never connected has nothing to undo.
+    must(cleanup(&lab, 1));
+    assert_eq!(look(&lab, 1), before);
+}
+
+#[test]
+fn after_kill_9_and_another_start() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let (before, mut client) = changed(&lab, &mut gateway);
+    client.kill();
+    let login = gateway.add_user("bob");
+    let mut client = Client::connect(&lab, 1, &login);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    client.interrupt();
+    assert_eq!(look(&lab, 1), before);
+}
+
+#[test]
+fn the_way_to_the_gateway_does_not_loop() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    // The gateway's own outer address lies in what it pushes.
+    gateway.configure("push.routes", strings(&["198.18.0.0/15", "10.200.0.0/24"]));
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    ping_until(client.namespace(), GATEWAY_V4.into(), 5 * SECOND);
+    let route = client.namespace().ip(&["route", "get", "10.200.0.2"]);
+    assert!(route.contains(TUN), "the campus is reached through the tunnel: {route}");
+    std::thread::sleep(2 * SECOND);
+    assert!(ping(client.namespace(), CAMPUS_V4.into(), 56, SECOND), "and it lasts");
+}

@@ -1,0 +1,122 @@
+//! A client in its box: connected, looked at from outside, ended.
+//!
+//! Invariants: what a client knows of its inner addresses is read from the kernel, not from the client.
+//! This module must not know how the client works inside.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+
+use crate::gateway::{Login, VPND};
+use crate::lab::{Lab, eventually};
+use crate::namespace::Namespace;
+use crate::process::{self, Process};
+
+/// The client's TUN device.
+pub(crate) const TUN: &str = "vpn0";
+
+const CONNECTS: Duration = Duration::from_secs(20);
+
+/// `vpnd connect` in the box of client `n`.
+pub(crate) struct Client<'l> {
+    lab: &'l Lab,
+    number: usize,
+    process: Process,
+}
+
+impl<'l> Client<'l> {
+    /// Starts it and waits until its tunnel has addresses.
+    pub(crate) fn connect(lab: &'l Lab, number: usize, login: &Login) -> Self {
+        Self::connect_with(lab, number, login, &[])
+    }
+
+    /// The same, with further arguments.
+    pub(crate) fn connect_with(lab: &'l Lab, number: usize, login: &Login, arguments: &[&str]) -> Self {
+        let process = Process::start(lab, &format!("client{number}"), command(lab, number, login, arguments));
+        let mut client = Self { lab, number, process };
+        eventually(&format!("client {number} is connected"), CONNECTS, || {
+            client.process.assert_running();
+            (!client.addresses().is_empty()).then_some(())
+        });
+        client
+    }
+
+    /// Runs it until it ends by itself, as it must when it is refused; both its streams and its exit code.
+    pub(crate) fn refused(lab: &Lab, number: usize, login: &Login, arguments: &[&str]) -> (i32, String) {
+        let command = command(lab, number, login, arguments);
+        let mut process = Process::start(lab, &format!("client{number}"), command);
+        let status = process.wait(CONNECTS);
+        let output = process.output();
+        let code = status.code().unwrap_or_else(|| panic!("a signal ended it: {status}\n{output}"));
+        assert_ne!(code, 0, "it says that it succeeded:\n{output}");
+        (code, output)
+    }
+
+    /// Its box.
+    pub(crate) fn namespace(&self) -> &'l Namespace {
+        namespace(self.lab, self.number)
+    }
+
+    /// The inner addresses that the kernel has on its TUN device.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        let links: Json =
+            serde_json::from_str(&self.namespace().ip(&["-j", "address", "show"])).expect("JSON");
+        let tun = links.as_array().expect("a list").iter().find(|link| link["ifname"] == TUN);
+        let infos = tun.and_then(|link| link["addr_info"].as_array()).into_iter().flatten();
+        let global = infos.filter(|info| info["scope"] == "global");
+        global.filter_map(|info| info["local"].as_str()?.parse().ok()).collect()
+    }
+
+    /// Its inner IPv4 address.
+    pub(crate) fn v4(&self) -> IpAddr {
+        self.addresses().into_iter().find(IpAddr::is_ipv4).expect("the pool has IPv4 addresses")
+    }
+
+    /// Its inner IPv6 address.
+    pub(crate) fn v6(&self) -> IpAddr {
+        self.addresses().into_iter().find(IpAddr::is_ipv6).expect("the pool has IPv6 addresses")
+    }
+
+    pub(crate) fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Ends it as Ctrl-C does; it must say success.
+    pub(crate) fn interrupt(&mut self) {
+        self.process.signal(Signal::INT);
+        let status = self.process.wait(Duration::from_secs(10));
+        assert!(status.success(), "{status}:\n{}", self.process.output());
+    }
+}
+
+/// `vpnd cleanup` in the box of client `number`.
+pub(crate) fn cleanup(lab: &Lab, number: usize) -> Output {
+    let mut command = process::command(lab, namespace(lab, number), VPND);
+    command.arg("cleanup").arg("--state-dir").arg(state(lab, number));
+    process::run(command)
+}
+
+/// `vpnd connect`, not started.
+pub(crate) fn command(lab: &Lab, number: usize, login: &Login, arguments: &[&str]) -> Command {
+    let mut command = process::command(lab, namespace(lab, number), VPND);
+    command.arg("connect").arg(&login.profile).arg("--credentials").arg(&login.credentials);
+    command.arg("--state-dir").arg(state(lab, number)).args(["--tun", TUN]).args(arguments);
+    command
+}
+
+fn state(lab: &Lab, number: usize) -> PathBuf {
+    lab.path(format!("state{number}"))
+}
+
+fn namespace(lab: &Lab, number: usize) -> &Namespace {
+    &lab.clients[number - 1]
+}

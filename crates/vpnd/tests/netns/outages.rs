@@ -1,0 +1,116 @@
+//! Behaviour: what breaks heals by itself. Restart of the gateway, new addresses, a bad network: transfers that were
+//! under way end with the right bytes.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::gateway::Gateway;
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, UPLINK, eventually};
+use crate::persistent;
+use crate::relay::{Faults, Relay};
+use crate::traffic::{TEN_MB, ping_until, transfer, trickle};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn the_gateway_restarts_under_traffic() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &bob);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let before = [one.v4(), one.v6(), two.v4(), two.v6()];
+    thread::scope(|scope| {
+        scope.spawn(|| trickle(one.namespace(), &lab.campus, CAMPUS_V4.into(), 5 * SECOND, LIMIT));
+        scope.spawn(|| trickle(two.namespace(), &lab.campus, CAMPUS_V6.into(), 5 * SECOND, LIMIT));
+        thread::sleep(SECOND);
+        gateway.kill();
+        gateway.start();
+        ping_until(one.namespace(), CAMPUS_V4.into(), 20 * SECOND);
+        gateway.terminate();
+        gateway.start();
+        ping_until(two.namespace(), CAMPUS_V4.into(), 20 * SECOND);
+    });
+    assert_eq!([one.v4(), one.v6(), two.v4(), two.v6()], before, "everyone has kept their addresses");
+}
+
+#[test]
+fn a_client_changes_its_address_under_traffic() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let before = one.v4();
+    thread::scope(|scope| {
+        scope.spawn(|| trickle(one.namespace(), &lab.campus, CAMPUS_V4.into(), 4 * SECOND, LIMIT));
+        thread::sleep(SECOND);
+        one.namespace().ip_batch(&format!(
+            "addr del 198.18.1.2/24 dev {UPLINK}\n\
+             addr add 198.18.1.77/24 dev {UPLINK}\n\
+             route replace default via 198.18.1.1\n"
+        ));
+    });
+    assert_eq!(one.v4(), before, "the inner address stays");
+    let outer = || gateway.sessions()[0]["outer"].to_string();
+    eventually("status shows the new outer address", 5 * SECOND, || {
+        outer().contains("198.18.1.77").then_some(())
+    });
+}
+
+#[test]
+fn a_nat_forgets_its_ports_under_traffic() {
+    let Some(lab) = Lab::new(1) else { return };
+    let relay = Relay::start(&lab, Faults::default());
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    thread::scope(|scope| {
+        scope.spawn(|| trickle(one.namespace(), &lab.campus, CAMPUS_V4.into(), 3 * SECOND, LIMIT));
+        thread::sleep(SECOND);
+        relay.rebind();
+    });
+    transfer(one.namespace(), &lab.campus, CAMPUS_V4.into(), TEN_MB, LIMIT);
+}
+
+#[test]
+fn a_fifth_is_lost_and_a_fifth_comes_late() {
+    let Some(lab) = Lab::new(1) else { return };
+    let relay = Relay::start(&lab, Faults { seed: 20, lose: 20, delay: 20, ..Faults::default() });
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+    persistent::transfer(one.namespace(), &lab.campus, CAMPUS_V4.into(), TEN_MB, LIMIT);
+    persistent::transfer(one.namespace(), &lab.campus, CAMPUS_V6.into(), TEN_MB / 10, LIMIT);
+    let [lost, delayed, _] = relay.counts();
+    assert!(
+        lost > 1_000 && delayed > 1_000,
+        "{lost} lost, {delayed} delayed: the network was as bad as ordered"
+    );
+}
+
+#[test]
+fn tcp_over_much_that_comes_late() {
+    let Some(lab) = Lab::new(1) else { return };
+    let relay = Relay::start(&lab, Faults { seed: 21, lose: 1, delay: 10, repeat: 5, ..Faults::default() });
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+    transfer(one.namespace(), &lab.campus, CAMPUS_V4.into(), TEN_MB, LIMIT);
+    let [lost, delayed, repeated] = relay.counts();
+    assert!(
+        lost > 50 && delayed > 500 && repeated > 200,
+        "{lost} lost, {delayed} delayed, {repeated} repeated"
+    );
+}

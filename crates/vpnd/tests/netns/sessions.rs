@@ -1,0 +1,124 @@
+//! Behaviour: sessions come, share, and are ended by those who may end them.
+
+use std::time::{Duration, Instant};
+
+use crate::client::{self, Client};
+use crate::gateway::{Gateway, must, strings};
+use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::process::{self, Process};
+use crate::traffic::{ping, ping_until};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn two_clients_of_the_same_user() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &ann);
+    assert_ne!(one.v4(), two.v4());
+    assert_ne!(one.v6(), two.v6());
+    for client in [&one, &two] {
+        ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    }
+    assert_eq!(gateway.sessions().len(), 2);
+}
+
+#[test]
+fn a_returning_client_gets_its_addresses_again() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
+    gateway.start();
+    let mut one = Client::connect(&lab, 1, &ann);
+    let before = (one.v4(), one.v6());
+    one.interrupt();
+    let _two = Client::connect(&lab, 2, &bob);
+    let one = Client::connect(&lab, 1, &ann);
+    assert_eq!((one.v4(), one.v6()), before);
+}
+
+#[test]
+fn disabling_a_user_ends_the_session_within_a_second() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
+    gateway.start();
+    let mut one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &bob);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+
+    must(process::run(gateway.user(&["disable", "ann"])));
+    let disabled = Instant::now();
+    let status = one.process().wait(5 * SECOND);
+    let took = disabled.elapsed();
+    assert!(took < SECOND, "it took {took:?}");
+    assert!(!status.success(), "the client says that it did not end by itself");
+    assert!(one.process().output().contains("disabled"), "and why: {}", one.process().output());
+    let users: Vec<_> = gateway.sessions().iter().map(|session| session["user"].clone()).collect();
+    assert_eq!(users, ["bob"]);
+    assert!(ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND), "others don't notice");
+
+    must(process::run(gateway.user(&["enable", "ann"])));
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+}
+
+#[test]
+fn an_administrator_ends_a_session() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let mut one = Client::connect(&lab, 1, &ann);
+    must(gateway.ask(&["kick", "ann"]));
+    one.process().wait(5 * SECOND);
+    eventually("no session is left", SECOND, || gateway.sessions().is_empty().then_some(()));
+}
+
+#[test]
+fn clients_reach_each_other_only_by_policy() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &bob);
+    for client in [&one, &two] {
+        ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    }
+    let before = gateway.counter("policy");
+    assert!(!ping(one.namespace(), two.v4(), 56, SECOND / 2));
+    assert!(!ping(one.namespace(), two.v6(), 56, SECOND / 2));
+    assert!(gateway.counter_above("policy", before) >= before + 2, "each was counted");
+
+    gateway.configure("policy.client_to_client", true);
+    must(gateway.ask(&["reload"]));
+    ping_until(one.namespace(), two.v4(), 5 * SECOND);
+    ping_until(two.namespace(), one.v6(), 5 * SECOND);
+}
+
+#[test]
+fn a_pool_that_is_used_up() {
+    let Some(lab) = Lab::new(6) else { return };
+    let mut gateway = Gateway::init(&lab);
+    // Eight addresses: the network, the gateway, five clients, broadcast.
+    gateway.configure("tunnel.pool_v4", "10.86.0.0/29");
+    gateway.configure("push.routes", strings(&["10.200.0.0/24"]));
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let clients: Vec<_> = (1..=5).map(|number| Client::connect(&lab, number, &ann)).collect();
+    // The sixth is told why and goes on trying, because addresses become free again.
+    let command = client::command(&lab, 6, &ann, &[]);
+    let mut sixth = Process::start(&lab, "client6", command);
+    eventually("the sixth client says what is used up", 10 * SECOND, || {
+        sixth.assert_running();
+        sixth.output().contains("no address left").then_some(())
+    });
+    assert_eq!(gateway.sessions().len(), 5);
+    for client in &clients {
+        assert!(ping(client.namespace(), CAMPUS_V4.into(), 56, SECOND), "the others don't notice");
+    }
+}
