@@ -209,7 +209,7 @@ impl Gateway {
     pub fn handle_event(&mut self, now: Time, event: Event) {
         match event {
             Event::Heard { slot, epoch, lane, endpoint } => self.heard(now, slot, epoch, lane, endpoint),
-            Event::EpochWanted { slot } => self.wake(now, slot),
+            Event::EpochWanted { slot } => self.wanted(now, slot),
             Event::RekeyDue { slot, epoch } => {
                 let current = self.table.get(slot).and_then(|session| session.current.as_ref());
                 if current.is_some_and(|current| current.number == epoch) {

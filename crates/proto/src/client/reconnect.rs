@@ -112,10 +112,9 @@ impl Client {
     /// The gateway, or fate, closed the connection in use.
     pub(super) fn closed(&mut self, now: Time, code: Option<Code>, text: &str) {
         match code {
-            Some(Code::Disabled | Code::Kicked | Code::Idle | Code::Credentials | Code::Certificate) => {
-                let code = code.unwrap_or(Code::Internal);
-                self.give_up(code, if text.is_empty() { code.explanation() } else { text });
-            }
+            Some(
+                code @ (Code::Disabled | Code::Kicked | Code::Idle | Code::Credentials | Code::Certificate),
+            ) => self.give_up(code, if text.is_empty() { code.explanation() } else { text }),
             Some(Code::Lifetime | Code::Token) => {
                 self.drop_session();
                 self.connect();

@@ -32,8 +32,14 @@ impl Gateway {
         let Some(session) = self.table.get_mut(slot) else { return };
         session.record.epoch += 1;
         let endpoints = vec![None; indexes.len()];
-        let epoch =
-            Epoch { number: session.record.epoch, suite: grant.suite, indexes, endpoints, began: now };
+        let epoch = Epoch {
+            number: session.record.epoch,
+            suite: grant.suite,
+            indexes,
+            endpoints,
+            began: now,
+            confirmed: None,
+        };
         session.pending = Some(epoch.clone());
         session.heard = now;
         let record = session.record.clone();
@@ -114,19 +120,30 @@ impl Gateway {
         });
     }
 
-    /// A lane of the client was heard: that confirms a pending epoch, and tells all shards where the client is.
+    /// A lane of the client was heard: that confirms a pending epoch, and tells the shards where the client is.
     pub(super) fn heard(&mut self, now: Time, slot: Slot, epoch: u32, lane: u8, endpoint: Endpoint) {
         let Some(session) = self.table.get_mut(slot) else { return };
-        if session.pending.as_ref().is_some_and(|pending| pending.number == epoch) {
+        let confirming = session.pending.as_ref().is_some_and(|pending| pending.number == epoch);
+        if confirming {
             self.confirm(now, slot);
         }
         let Some(session) = self.table.get_mut(slot) else { return };
         session.heard = session.heard.max(now);
-        let current = session.current.as_mut().filter(|current| current.number == epoch);
+        let before = session.retiring.as_ref().map_or(&[][..], |retiring| &retiring.endpoints);
         // Late datagrams of an old epoch say nothing about where the client is now.
-        let Some(current) = current else { return };
-        for lane in moved_lanes(&mut current.endpoints, lane, endpoint) {
-            self.command_all(|_| Command::Reach { slot, epoch, lane, endpoint });
+        let current = session.current.as_mut().filter(|current| current.number == epoch);
+        let Some(endpoints) = current.map(|current| &mut current.endpoints) else { return };
+        let moved = if confirming {
+            first_endpoints(endpoints, before, lane, endpoint)
+        } else {
+            moved_lanes(endpoints, lane, endpoint)
+        };
+        let lanes = endpoints.len();
+        for (lane, endpoint) in moved {
+            for shard in (usize::from(lane)..self.config.shards).step_by(lanes) {
+                let command = Command::Reach { slot, epoch, lane, endpoint };
+                self.effects.push_back(Effect::Command { shard, command });
+            }
         }
     }
 
@@ -135,7 +152,8 @@ impl Gateway {
         self.erase_retiring(slot);
         let timers = self.config.timers;
         let Some(session) = self.table.get_mut(slot) else { return };
-        let Some(confirmed) = session.pending.take() else { return };
+        let Some(mut confirmed) = session.pending.take() else { return };
+        confirmed.confirmed = Some(now);
         let expires = confirmed.began + timers.reject_after + timers.retire_after;
         session.retiring = session.current.replace(confirmed);
         session.record.tokens.confirm();
@@ -145,6 +163,16 @@ impl Gateway {
         }
         self.timers.cancel((slot, Reason::Unconfirmed));
         self.timers.set((slot, Reason::Expire), expires);
+    }
+
+    /// A shard has a packet for the client and nothing to seal it with.
+    pub(super) fn wanted(&mut self, now: Time, slot: Slot) {
+        let current = self.table.get(slot).and_then(|session| session.current.as_ref());
+        let confirmed = current.and_then(|current| current.confirmed);
+        // If an epoch has just come, the shard asked before it heard of that.
+        if confirmed.is_none_or(|confirmed| now - confirmed >= self.config.timers.wake_interval) {
+            self.wake(now, slot);
+        }
     }
 
     /// Packets wait for the client, or a lane is used up, and only the client can make an epoch.
@@ -215,18 +243,38 @@ impl Gateway {
     }
 }
 
-/// Notes that `lane` is at `endpoint` and returns the lanes that are to be sent to there. If the lane's address changed,
-/// these are all that were at its old address: nothing reaches them there any more, and until they are heard themselves
-/// the client finds their datagrams at any of its sockets.
-fn moved_lanes(endpoints: &mut [Option<Endpoint>], lane: u8, endpoint: Endpoint) -> Vec<u8> {
+/// The lanes of an epoch that was heard for the first time, on `lane` at `endpoint`. The others are taken to be where
+/// they were before, if that is at the same address, or else where this one is: until they are heard themselves, the
+/// client finds their datagrams at any of its sockets.
+fn first_endpoints(
+    endpoints: &mut [Option<Endpoint>],
+    before: &[Option<Endpoint>],
+    lane: u8,
+    endpoint: Endpoint,
+) -> Vec<(u8, Endpoint)> {
+    let at = |other: u8| {
+        let known = before.get(usize::from(other)).copied().flatten();
+        let known = known.filter(|known| other != lane && known.remote.ip() == endpoint.remote.ip());
+        known.unwrap_or(endpoint)
+    };
+    let lanes: Vec<(u8, Endpoint)> = (0..endpoints.len() as u8).map(|other| (other, at(other))).collect();
+    for (place, (_, endpoint)) in endpoints.iter_mut().zip(&lanes) {
+        *place = Some(*endpoint);
+    }
+    lanes
+}
+
+/// The lanes that move when `lane` is heard at `endpoint`. If its address changed, these are all that were at its old
+/// address, for nothing reaches them there any more.
+fn moved_lanes(endpoints: &mut [Option<Endpoint>], lane: u8, endpoint: Endpoint) -> Vec<(u8, Endpoint)> {
     let Some(place) = endpoints.get_mut(usize::from(lane)) else { return Vec::new() };
     let left = place.replace(endpoint).map(|before| before.remote.ip());
     let left = left.filter(|before| *before != endpoint.remote.ip());
-    let mut moved = vec![lane];
+    let mut moved = vec![(lane, endpoint)];
     for (other, place) in (0..).zip(endpoints) {
         if left.is_some() && place.map(|at| at.remote.ip()) == left {
             *place = Some(endpoint);
-            moved.push(other);
+            moved.push((other, endpoint));
         }
     }
     moved

@@ -68,9 +68,11 @@ pub(super) struct Epoch {
     pub(super) suite: LocalSuite,
     /// The gateway's receive indexes.
     pub(super) indexes: Vec<Index>,
-    /// Where each of the client's lanes was heard.
+    /// Where each of the client's lanes was heard, or is taken to be until it is.
     pub(super) endpoints: Vec<Option<Endpoint>>,
     pub(super) began: Time,
+    /// When it was heard first.
+    pub(super) confirmed: Option<Time>,
 }
 
 /// A session.

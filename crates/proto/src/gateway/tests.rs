@@ -374,6 +374,38 @@ fn an_old_epoch_is_erased_ten_seconds_after_its_successor_was_heard() {
 }
 
 #[test]
+fn keys_without_a_successor_are_erased_some_time_after_they_ceased_to_seal() {
+    let mut gateway = gateway(config(1));
+    login(&mut gateway, 1, "ada", 1);
+    heard(&mut gateway, NOW, 1);
+    // A client that goes on sending is no dead peer.
+    let slot = gateway.sessions().next().unwrap().slot;
+    let last_rx = NOW + Duration::from_secs(189);
+    gateway.handle_activity(slot, Activity { last_rx, ..Activity::default() });
+    gateway.handle_timeout(NOW + Duration::from_millis(189_999));
+    assert_eq!(gateway.sessions().next().unwrap().epoch, Some(1));
+    effects(&mut gateway);
+    gateway.handle_timeout(NOW + Duration::from_secs(190));
+    assert_eq!(outline(&effects(&mut gateway)), "R");
+    assert_eq!(gateway.sessions().next().unwrap().epoch, None);
+}
+
+#[test]
+fn a_dead_peer_is_one_that_was_heard_neither_by_events_nor_by_activity() {
+    let mut gateway = gateway(config(1));
+    login(&mut gateway, 1, "ada", 1);
+    heard(&mut gateway, NOW, 1);
+    let slot = gateway.sessions().next().unwrap().slot;
+    let last_rx = NOW + Duration::from_secs(60);
+    gateway.handle_activity(slot, Activity { last_rx, ..Activity::default() });
+    effects(&mut gateway);
+    gateway.handle_timeout(NOW + Duration::from_millis(149_999));
+    assert_eq!(effects(&mut gateway).len(), 0);
+    gateway.handle_timeout(NOW + Duration::from_secs(150));
+    assert_eq!(outline(&effects(&mut gateway)), "R");
+}
+
+#[test]
 fn an_old_epoch_says_nothing_about_the_endpoint() {
     let mut gateway = gateway(config(1));
     let first = login(&mut gateway, 1, "ada", 1);
@@ -393,27 +425,61 @@ fn an_old_epoch_says_nothing_about_the_endpoint() {
     assert_eq!(status.endpoints, [endpoint("198.51.100.1:1")]);
 }
 
+/// Lets a lane be heard and returns the lanes that the shards are told of, and where they are.
+fn reached(gateway: &mut Gateway, epoch: u32, lane: u8, address: &str) -> Vec<(u8, String)> {
+    let slot = gateway.sessions().next().unwrap().slot;
+    gateway.handle_event(NOW, Event::Heard { slot, epoch, lane, endpoint: endpoint(address) });
+    let reached = effects(gateway).into_iter().filter_map(|effect| match effect {
+        Effect::Command { shard, command: Command::Reach { lane, endpoint, .. } } => {
+            assert_eq!(shard % 2, usize::from(lane), "only shards that send to the lane are told");
+            Some((lane, endpoint.remote.to_string()))
+        }
+        _ => None,
+    });
+    reached.collect()
+}
+
 #[test]
 fn lanes_move_together_only_when_the_address_changes() {
-    let mut gateway = gateway(config(1));
+    let mut gateway = gateway(config(2));
+    login(&mut gateway, 1, "ada", 1);
+    let at = |lane: u8, address: &str| (lane, address.to_owned());
+    let first = reached(&mut gateway, 1, 0, "198.51.100.1:1");
+    assert_eq!(first, [at(0, "198.51.100.1:1"), at(1, "198.51.100.1:1")], "one lane stands for all at first");
+    assert_eq!(reached(&mut gateway, 1, 1, "198.51.100.1:2"), [at(1, "198.51.100.1:2")]);
+    let other_port = reached(&mut gateway, 1, 0, "198.51.100.1:9");
+    assert_eq!(other_port, [at(0, "198.51.100.1:9")], "another port is of one lane only");
+    let other_address = reached(&mut gateway, 1, 1, "198.51.100.7:2");
+    assert_eq!(other_address, [at(1, "198.51.100.7:2"), at(0, "198.51.100.7:2")]);
+    assert_eq!(reached(&mut gateway, 1, 0, "198.51.100.7:1"), [at(0, "198.51.100.7:1")]);
+}
+
+#[test]
+fn a_new_epoch_takes_over_the_lanes_of_the_one_before() {
+    for (address, other) in [("198.51.100.1:7", "198.51.100.1:2"), ("198.51.100.9:7", "198.51.100.9:7")] {
+        let mut gateway = gateway(config(2));
+        let first = login(&mut gateway, 1, "ada", 1);
+        reached(&mut gateway, 1, 0, "198.51.100.1:1");
+        reached(&mut gateway, 1, 1, "198.51.100.1:2");
+        attach(&mut gateway, NOW, 2, &first).unwrap();
+        let all = reached(&mut gateway, 2, 0, address);
+        assert_eq!(all, [(0, address.to_owned()), (1, other.to_owned())]);
+    }
+}
+
+#[test]
+fn an_epoch_that_has_just_come_needs_no_wake() {
+    let mut gateway = gateway(config(2));
     login(&mut gateway, 1, "ada", 1);
     let slot = gateway.sessions().next().unwrap().slot;
-    let mut hear = |lane, address: &str| {
-        gateway.handle_event(NOW, Event::Heard { slot, epoch: 1, lane, endpoint: endpoint(address) });
-        let reached = effects(&mut gateway).into_iter().filter_map(|effect| match effect {
-            Effect::Command { command: Command::Reach { lane, endpoint, .. }, .. } => {
-                Some((lane, endpoint.remote.to_string()))
-            }
-            _ => None,
-        });
-        reached.collect::<Vec<_>>()
-    };
-    let at = |lane: u8, address: &str| (lane, address.to_owned());
-    assert_eq!(hear(0, "198.51.100.1:1"), [at(0, "198.51.100.1:1")]);
-    assert_eq!(hear(1, "198.51.100.1:2"), [at(1, "198.51.100.1:2")]);
-    assert_eq!(hear(0, "198.51.100.1:9"), [at(0, "198.51.100.1:9")], "another port is of one lane only");
-    assert_eq!(hear(1, "198.51.100.7:2"), [at(1, "198.51.100.7:2"), at(0, "198.51.100.7:2")]);
-    assert_eq!(hear(0, "198.51.100.7:1"), [at(0, "198.51.100.7:1")]);
+    gateway.handle_event(NOW, Event::EpochWanted { slot });
+    heard(&mut gateway, NOW, 1);
+    effects(&mut gateway);
+    // A shard asked before it heard of the epoch.
+    gateway.handle_event(NOW + Duration::from_millis(999), Event::EpochWanted { slot });
+    assert_eq!(effects(&mut gateway).len(), 0);
+    gateway.handle_event(NOW + Duration::from_secs(1), Event::EpochWanted { slot });
+    assert_eq!(outline(&effects(&mut gateway)), "s");
 }
 
 #[test]
@@ -423,12 +489,13 @@ fn wakes_are_rare_and_none_is_lost() {
     heard(&mut gateway, NOW, 1);
     effects(&mut gateway);
     let slot = gateway.sessions().next().unwrap().slot;
+    let asked = NOW + Duration::from_secs(1);
     for _ in 0..3 {
-        gateway.handle_event(NOW, Event::EpochWanted { slot });
+        gateway.handle_event(asked, Event::EpochWanted { slot });
     }
     assert_eq!(outline(&effects(&mut gateway)), "s");
-    assert_eq!(gateway.poll_timeout(), Some((NOW + Duration::from_secs(1), Reason::Wake)));
-    gateway.handle_timeout(NOW + Duration::from_secs(1));
+    assert_eq!(gateway.poll_timeout(), Some((asked + Duration::from_secs(1), Reason::Wake)));
+    gateway.handle_timeout(asked + Duration::from_secs(1));
     assert_eq!(outline(&effects(&mut gateway)), "s", "the one held back");
     gateway.handle_timeout(NOW + Duration::from_secs(5));
     assert_eq!(outline(&effects(&mut gateway)), "");

@@ -19,11 +19,12 @@ use crate::oracle::Place;
 use crate::path::Path;
 use crate::world::World;
 
-/// A gateway with two shards and `clients` clients of two lanes each, all of them up.
+/// A gateway and `clients` clients, all of them up. The seed decides how many shards and lanes they have.
 fn world(seed: u64, clients: usize, path: Path, clients_may_meet: bool) -> World {
-    let mut world = World::new(seed, |random| Hub::new(hub::config(2), clients_may_meet, random));
-    for _ in 0..clients {
-        world.add_device(2, path);
+    let shards = 1 + seed as usize % 3;
+    let mut world = World::new(seed, |random| Hub::new(hub::config(shards), clients_may_meet, random));
+    for client in 0..clients {
+        world.add_device(1 + (seed as usize + client + 1) % 4, path);
     }
     for device in 0..clients {
         world.wait_until_up(device);

@@ -275,7 +275,7 @@ impl World {
         if shards == 0 {
             return;
         }
-        let shard = inner::id(packet) as usize % shards;
+        let shard = inner::queue(packet, shards);
         let parsed = Packet::parse(packet).expect("simulated packets are well-formed");
         if let Ok(slot) = self.devices[device].planes[shard].route(&parsed) {
             self.device_seals(device, shard, slot, packet);

@@ -187,7 +187,7 @@ impl World {
 
     /// A packet from the campus side comes out of a TUN queue.
     pub(crate) fn hub_sends(&mut self, packet: &[u8]) {
-        let shard = inner::id(packet) as usize % self.hub.planes.len();
+        let shard = inner::queue(packet, self.hub.planes.len());
         let parsed = Packet::parse(packet).expect("simulated packets are well-formed");
         if let Ok(slot) = self.hub.planes[shard].route(&parsed) {
             self.hub_seals(shard, slot, packet);

@@ -43,3 +43,8 @@ pub(crate) fn id(packet: &[u8]) -> u64 {
     let at = if packet[0] >> 4 == 4 { 28 } else { 48 };
     u64::from_le_bytes(packet[at..at + 8].try_into().expect("eight bytes were asked for"))
 }
+
+/// Which of a node's shards a packet comes out of, as the kernel spreads flows over queues.
+pub(crate) fn queue(packet: &[u8], shards: usize) -> usize {
+    (id(packet).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % shards
+}

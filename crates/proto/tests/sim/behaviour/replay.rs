@@ -91,3 +91,28 @@ fn altered_datagrams_are_dropped() {
         unharmed(&mut world);
     });
 }
+
+#[test]
+fn lost_datagrams_that_come_late_from_elsewhere_move_no_endpoint() {
+    with_seeds(4, |seed| {
+        let mut world = world(seed, 2, Path::lossy(0.2), false);
+        world.captured = Some(Vec::new());
+        let first = world.oracle.mark();
+        talk(&mut world, ms(20), secs(5));
+        world.run(secs(6));
+        let captured = world.captured.take().expect("it was recorded");
+        for device in &mut world.devices {
+            (device.up, device.down) = (Path::CLEAN, Path::CLEAN);
+        }
+        // Newer ones arrive on every lane.
+        talk(&mut world, ms(20), secs(2));
+        world.run(secs(3));
+        let (_, before) = world.oracle.tally(first);
+        attack(&mut world, &captured, |_, _| ());
+        let (sent, after) = world.oracle.tally(first);
+        assert!(after > before, "they are authentic, and new to their receivers");
+        assert_eq!(after, sent);
+        // That nothing was sent to where they came from is checked all the time.
+        unharmed(&mut world);
+    });
+}
