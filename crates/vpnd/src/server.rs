@@ -49,6 +49,8 @@ use machine::Machine;
 
 /// How often the store is asked whether a user was disabled: half of what is promised, so that it is kept.
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
+/// How often the user store is copied.
+const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 /// How long clients have to hear that the gateway goes down.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -81,7 +83,8 @@ impl Running {
     async fn start(args: ServerArgs, config: ServerConfig) -> anyhow::Result<Self> {
         let lab = args.insecure_lab.then(LabPermit::insecure);
         let suites = suites::measure(&config.crypto.suites, config.crypto.backend, lab.is_some())?;
-        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&config.server.store_path())?);
+        let sqlite = Arc::new(Sqlite::open(&config.server.store_path())?);
+        let store: Arc<dyn Store> = Arc::clone(&sqlite) as _;
         let admin = AdminSocket::bind(&config.admin.socket)?;
         let metrics = match config.admin.metrics {
             Some(address) => Some(Metrics::bind(address).await?),
@@ -125,6 +128,7 @@ impl Running {
             tokio::spawn(door.run(endpoint.clone())),
             tokio::spawn(end_revoked(core.clone(), Arc::clone(&store))),
             tokio::spawn(admin.serve(Arc::clone(&administration))),
+            tokio::spawn(back_up(sqlite)),
         ];
         background.extend(metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
         tracing::info!(
@@ -292,6 +296,19 @@ async fn door(config: &ServerConfig, core: &Core, store: &Arc<dyn Store>) -> any
         retry_below: config.limits.max_handshakes / 2,
         logins: Arc::default(),
     })
+}
+
+/// Keeps a copy of the store, which has just proved whole, beside it.
+async fn back_up(store: Arc<Sqlite>) {
+    loop {
+        let copied = Arc::clone(&store);
+        match tokio::task::spawn_blocking(move || copied.back_up()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the user store has no new backup"),
+            Err(error) => tracing::error!(%error, "the user store has no new backup"),
+        }
+        tokio::time::sleep(BACKUP_INTERVAL).await;
+    }
 }
 
 /// Ends the sessions of users who were disabled, removed or given another password, by whichever process did it.

@@ -160,7 +160,7 @@ impl Session {
             device: core.device.to_string(),
             inner_v4: core.addresses.ipv4,
             inner_v6: core.addresses.ipv6,
-            outer: core.endpoints.iter().map(|endpoint| endpoint.remote).collect(),
+            outer: core.endpoints.iter().map(|endpoint| canonical(endpoint.remote)).collect(),
             connected: core.connection.is_some(),
             suite: core.suite.map(|local| local.suite.to_string()),
             backend: core.suite.map(|local| local.backend.to_string()),
@@ -174,6 +174,11 @@ impl Session {
             idle_s: age_s(core.since.max(core.activity.last_rx_packet)),
         }
     }
+}
+
+/// A socket for both protocol versions names IPv4 peers by their mapped addresses, which nobody wants to read.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 impl Udp {

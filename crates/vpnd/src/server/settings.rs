@@ -10,13 +10,16 @@ use crate::control::core::PolicySpec;
 /// What clients are told of their network.
 pub(super) fn network(config: &ServerConfig) -> Network {
     let push = &config.push;
+    // The tunnel's own network always leads into the tunnel: without these routes, packets for other clients would leave in
+    // clear by the client's default route.
+    let pools = config.tunnel.pools().filter(|pool| !push.routes.contains(pool));
     Network {
         ipv4: None,
         ipv6: None,
         gateway_ipv4: config.tunnel.gateway_v4(),
         gateway_ipv6: config.tunnel.gateway_v6(),
         mtu: Some(config.tunnel.mtu),
-        routes: list(push.routes.iter().map(|net| AsText(*net))),
+        routes: list(pools.chain(push.routes.iter().copied()).map(AsText)),
         dns: list(push.dns.iter().map(|server| AsText(*server))),
         search: list(push.search.iter().map(|name| Text::cut(name.as_str()))),
     }
