@@ -5,8 +5,6 @@
 //! fastest is taken; the caller logs the [`Choice`] once. An administrator can name a backend instead. All backends
 //! give the same bytes, so the two ends of a session choose independently.
 //!
-//! Measured speeds also serve to agree on a suite: [`agree`] picks the one whose slower end is fastest.
-//!
 //! This is the only module of the crate that reads a clock. Secrets never come here: what is measured are keys of
 //! fixed bytes, thrown away afterwards.
 
@@ -180,58 +178,6 @@ fn choose_by(
     Choice::of(suite, speeds).ok_or(Unsupported { suite, preference })
 }
 
-/// The choices for all standard suites: what this machine offers to a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ranking {
-    choices: [Choice; Suite::STANDARD.len()],
-}
-
-impl Ranking {
-    /// Measures every standard suite, the fastest first. Blocks for about ten milliseconds.
-    ///
-    /// # Errors
-    /// [`Unsupported`] never for the backends of today, which all have every standard suite.
-    pub fn measure(preference: Preference) -> Result<Self, Unsupported> {
-        let [one, two, three] = Suite::STANDARD;
-        let mut choices = [choose(one, preference)?, choose(two, preference)?, choose(three, preference)?];
-        choices.sort_by_key(|choice| std::cmp::Reverse(choice.speed()));
-        Ok(Self { choices })
-    }
-
-    /// The choices, the fastest suite first.
-    pub fn choices(&self) -> &[Choice] {
-        &self.choices
-    }
-
-    /// The backend chosen for a standard suite; none for a suite of the laboratory, which [`choose`] measures.
-    pub fn backend(&self, suite: Suite) -> Option<Backend> {
-        self.choices.iter().find(|choice| choice.suite == suite).map(|choice| choice.backend)
-    }
-
-    /// Suites with their speeds, the fastest first, to be offered to a peer.
-    pub fn offer(&self) -> impl Iterator<Item = (Suite, MbPerSecond)> {
-        self.choices.iter().map(|choice| (choice.suite, choice.speed()))
-    }
-}
-
-/// The suite both ends offer whose slower end is fastest; a draw goes to the one that `ours` lists first.
-///
-/// Speeds are the peer's word. A peer that lies can only make the session slower or pick among suites that both ends
-/// allow, so callers must leave out of `ours` what they would not accept.
-pub fn agree(ours: &[(Suite, MbPerSecond)], theirs: &[(Suite, MbPerSecond)]) -> Option<Suite> {
-    let common = ours.iter().filter_map(|&(suite, our_speed)| {
-        let &(_, their_speed) = theirs.iter().find(|&&(other, _)| other == suite)?;
-        Some((suite, our_speed.min(their_speed)))
-    });
-    let mut best: Option<(Suite, MbPerSecond)> = None;
-    for (suite, speed) in common {
-        if best.is_none_or(|(_, best_speed)| speed > best_speed) {
-            best = Some((suite, speed));
-        }
-    }
-    best.map(|(suite, _)| suite)
-}
-
 /// Plaintext of a measured packet: an inner packet on an ordinary path.
 const PACKET_LEN: usize = 1_408;
 /// Packets between two looks at the clock: enough that the clock's resolution does not matter.
@@ -374,33 +320,6 @@ mod tests {
     fn speed_counts_sealed_and_opened_bytes() {
         assert_eq!(speed_of(Duration::from_nanos(45_056)), 1_000);
         assert_eq!(speed_of(Duration::ZERO), 45_056_000);
-    }
-
-    #[test]
-    fn ranking_is_sorted_and_has_every_standard_suite() {
-        let ranking = Ranking::measure(Preference::Auto).unwrap();
-        let offer: Vec<_> = ranking.offer().collect();
-        assert!(offer.is_sorted_by(|one, next| one.1 >= next.1), "{offer:?}");
-        for suite in Suite::STANDARD {
-            assert!(ranking.backend(suite).is_some(), "{suite}");
-        }
-        assert_eq!(ranking.backend(Suite::Null), None);
-    }
-
-    #[test]
-    fn the_suite_whose_slower_end_is_fastest_is_agreed() {
-        use Suite::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
-        let server = [(Aes128Gcm, 9_000), (Aes256Gcm, 8_000), (ChaCha20Poly1305, 2_000)];
-        let phone = [(ChaCha20Poly1305, 400), (Aes128Gcm, 60), (Aes256Gcm, 50)];
-        assert_eq!(agree(&server, &phone), Some(ChaCha20Poly1305));
-        assert_eq!(agree(&phone, &server), Some(ChaCha20Poly1305));
-        assert_eq!(agree(&server, &server), Some(Aes128Gcm));
-        assert_eq!(agree(&server[1..], &phone), Some(ChaCha20Poly1305));
-        assert_eq!(agree(&server[..2], &phone[2..]), Some(Aes256Gcm));
-        let (one, other) = ([(Aes256Gcm, 5), (Aes128Gcm, 5)], [(Aes128Gcm, 7), (Aes256Gcm, 6)]);
-        assert_eq!(agree(&one, &other), Some(Aes256Gcm), "a draw goes to the first of ours");
-        assert_eq!(agree(&server[..1], &phone[..1]), None);
-        assert_eq!(agree(&[], &phone), None);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub mod secret;
 pub mod suite;
 
 pub use aead::{KeyError, OpenError, OpenKey, SealError, SealKey};
-pub use backend::{Backend, Choice, Preference, Ranking};
+pub use backend::{Backend, Choice, Preference};
 pub use schedule::{Direction, EXPORTER_LABEL, EpochSecret, LaneKey};
 pub use secret::Secret;
 pub use suite::{LabPermit, Limits, Suite};
