@@ -6,6 +6,8 @@ mod control_message;
 mod inner_packet;
 #[path = "../../../fuzz/bodies/offload.rs"]
 mod offload;
+#[path = "../../../fuzz/bodies/outer_header.rs"]
+mod outer_header;
 
 use std::path::Path;
 
@@ -38,4 +40,9 @@ fn inner_packets() {
 #[test]
 fn offloads() {
     replay("offload", offload::run);
+}
+
+#[test]
+fn outer_headers() {
+    replay("outer_header", outer_header::run);
 }

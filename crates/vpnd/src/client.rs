@@ -208,6 +208,7 @@ fn shard_specs(tun: Tun) -> anyhow::Result<Vec<ShardSpec>> {
             tun_offloads,
             mtu: INITIAL_MTU,
             socket: ShardSocket::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), &options)?,
+            quic: None,
         });
     }
     Ok(specs)

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use rand::TryRng as _;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vpnd_crypto::LabPermit;
 use vpnd_proto::control::Code;
@@ -32,6 +32,9 @@ use crate::config::{ConfigError, ServerConfig, check};
 use crate::control::connection::Door;
 use crate::control::core::Core;
 use crate::control::quic;
+use crate::control::quic::gate::Gate;
+use crate::control::quic::handed::HandOver;
+use crate::control::quic::keys::Keys;
 use crate::control::registry::Registry;
 use crate::lease::Pools;
 use crate::logging;
@@ -42,7 +45,7 @@ use crate::store::{RevocationCause, Store};
 use crate::suites;
 use crate::sys::process::{self, Capability};
 use crate::sys::tun::{DEFAULT_TX_QUEUE_LEN, Tun, TunOffloads, TunSpec};
-use crate::sys::udp::{self, ReuseportGroup, SocketOptions, bind_reuseport_group};
+use crate::sys::udp::{self, ReuseportGroup, ShardSocket, SocketOptions, bind_reuseport_group};
 use crate::tls;
 use handler::{Administration, Facts};
 use machine::Machine;
@@ -92,6 +95,7 @@ impl Running {
         };
         let mut machine = Machine::new(&config).await?;
         let tls = server_tls(&config)?;
+        let keys = Keys::load_or_create(&config.server.state_dir)?;
         let (group, shards) = bind(&config)?;
         let tun = open_tun(&config, shards)?;
         machine.configure(&config, &tun).await?;
@@ -102,7 +106,8 @@ impl Running {
         let (event_sender, events) = mpsc::unbounded_channel();
         let steering = if group.steering_refused.is_none() { Steering::Cbpf } else { Steering::Hash };
         let tun_offloads = tun.offloads();
-        let (quic_socket, specs) = shard_specs(group, tun, config.tunnel.mtu, &policy)?;
+        let (quic_socket, hand_over) = quic::socket(group.quic)?;
+        let specs = shard_specs(group.shards, tun, config.tunnel.mtu, &policy, hand_over.as_ref())?;
         let shards = Shards::start(specs, &event_sender)?;
         let gateway = Gateway::new(
             core_config(&config, shards.count(), suites.clone(), lab),
@@ -111,7 +116,7 @@ impl Running {
         let (count, shard_failure) = (shards.count(), shards.failure());
         let registry = Registry::new(Arc::clone(&store), names);
         let (core, control) = Core::start(gateway, shards, events, registry);
-        let endpoint = quic::listen(quic_socket, tls)?;
+        let endpoint = quic::listen(quic_socket, tls, &keys)?;
         let door = Arc::new(door(&config, &core, &store).await?);
         let facts = Facts {
             config: args.config,
@@ -228,15 +233,16 @@ fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
 }
 
 fn shard_specs(
-    group: ReuseportGroup,
+    sockets: Vec<ShardSocket>,
     tun: Tun,
     mtu: u16,
     policy: &Arc<Policy>,
-) -> anyhow::Result<(std::net::UdpSocket, Vec<ShardSpec>)> {
+    hand_over: Option<&HandOver>,
+) -> anyhow::Result<Vec<ShardSpec>> {
     let tun_offloads = tun.offloads();
     let cores = process::available_cores()?;
     let mut specs = Vec::new();
-    for (number, (socket, queue)) in group.shards.into_iter().zip(tun.into_queues()).enumerate() {
+    for (number, (socket, queue)) in sockets.into_iter().zip(tun.into_queues()).enumerate() {
         specs.push(ShardSpec {
             number,
             core: Some(cores[number % cores.len()]),
@@ -247,9 +253,10 @@ fn shard_specs(
             tun_offloads,
             mtu,
             socket,
+            quic: hand_over.cloned(),
         });
     }
-    Ok((group.quic, specs))
+    Ok(specs)
 }
 
 fn core_config(
@@ -292,8 +299,7 @@ async fn door(config: &ServerConfig, core: &Core, store: &Arc<dyn Store>) -> any
         pools: Pools::new(&config.tunnel),
         session_lifetime: config.timeouts.session_lifetime,
         deadline: config.timeouts.authentication_deadline,
-        handshakes: Arc::new(Semaphore::new(config.limits.max_handshakes)),
-        retry_below: config.limits.max_handshakes / 2,
+        gate: Gate::new(config.limits.max_handshakes),
         logins: Arc::default(),
     })
 }

@@ -24,6 +24,7 @@ use vpnd_proto::plane::{Activity, Command, Counters, Endpoint, Event, Outgoing, 
 use vpnd_proto::policy::Policy;
 use vpnd_proto::time::Time;
 
+use crate::control::quic::handed::HandOver;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{SendOutcome, ShardSocket, Transmit, UdpOffloads};
@@ -87,6 +88,8 @@ pub struct ShardSpec {
     pub mtu: u16,
     /// Its socket.
     pub socket: ShardSocket,
+    /// Where to pass datagrams for QUIC; there is such a place only if the kernel does not steer them to QUIC itself.
+    pub(crate) quic: Option<HandOver>,
 }
 
 /// The control plane's ends of all shards.
@@ -221,6 +224,7 @@ async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
         inbound: Inbound::new(spec.tun_offloads),
         outbound: Outbound::new(spec.mtu),
         neighbours: links.neighbours,
+        quic: spec.quic,
     };
     loop {
         tokio::select! {
@@ -263,6 +267,7 @@ struct Shard {
     inbound: Inbound,
     outbound: Outbound,
     neighbours: Vec<mpsc::Sender<Misdirected>>,
+    quic: Option<HandOver>,
 }
 
 impl Shard {

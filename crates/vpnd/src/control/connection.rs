@@ -11,13 +11,14 @@ use std::time::Duration;
 use quinn::{Connection, Incoming};
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, Refused};
 use vpnd_proto::session::ConnectionId;
 
 use crate::auth::password::Password;
 use crate::auth::{self, Authenticator, Outcome};
 use crate::control::core::{Core, Outgoing, Request};
+use crate::control::quic::gate::Gate;
 use crate::control::registry::{self, wall_clock_s};
 use crate::control::stream::{Reader, StreamError, Writer, close};
 use crate::lease::{LeaseError, Pools};
@@ -39,12 +40,10 @@ pub(crate) struct Door {
     pub(crate) pools: Pools,
     pub(crate) session_lifetime: Option<Duration>,
     pub(crate) deadline: Duration,
-    /// Connections that may be on their way in at once.
-    pub(crate) handshakes: Arc<Semaphore>,
+    /// Lets connections in.
+    pub(crate) gate: Gate,
     /// What became of logins and attaches.
     pub(crate) logins: Arc<Logins>,
-    /// Below this many free places addresses have to prove themselves first (QUIC Retry).
-    pub(crate) retry_below: usize,
 }
 
 /// What became of logins, counted since the start.
@@ -92,17 +91,7 @@ impl Door {
     /// Takes connections in until the endpoint is closed.
     pub(crate) async fn run(self: Arc<Self>, endpoint: quinn::Endpoint) {
         let mut number = 0;
-        while let Some(incoming) = endpoint.accept().await {
-            let free = self.handshakes.available_permits();
-            if free < self.retry_below && !incoming.remote_address_validated() {
-                // It has proved its address already if this fails.
-                let _ = incoming.retry();
-                continue;
-            }
-            let Ok(place) = Arc::clone(&self.handshakes).try_acquire_owned() else {
-                incoming.refuse();
-                continue;
-            };
+        while let Some((incoming, place)) = self.gate.next(&endpoint).await {
             number += 1;
             let (door, id) = (Arc::clone(&self), ConnectionId(number));
             tokio::spawn(async move {

@@ -1,12 +1,23 @@
 //! The QUIC settings of the control channel (PROTOCOL §3): one stream, small windows, no greased bit.
 
+pub(crate) mod gate;
+pub(crate) mod handed;
+pub(crate) mod keys;
+
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{Endpoint, EndpointConfig, IdleTimeout, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{
+    AsyncUdpSocket, Endpoint, EndpointConfig, IdleTimeout, Runtime as _, ServerConfig, TokioRuntime,
+    TransportConfig, VarInt,
+};
+
+use crate::sys::udp::QuicMember;
+use handed::HandOver;
+use keys::Keys;
 
 /// Bytes in flight that either end allows; a message has at most 16 KiB.
 const WINDOW: u32 = 64 * 1024;
@@ -19,20 +30,44 @@ const MAX_INCOMING: usize = 1 << 12;
 /// Bytes kept for all connections that are not accepted yet.
 const MAX_INCOMING_BYTES: u64 = 8 << 20;
 
+/// What the gateway's endpoint receives from and sends to; and, if the kernel does not steer, where shards pass on what is
+/// for it.
+///
+/// # Errors
+/// If the socket can't be used by the runtime.
+pub(crate) fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>, Option<HandOver>)> {
+    match member {
+        QuicMember::Own(socket) => Ok((TokioRuntime.wrap_udp_socket(socket)?, None)),
+        QuicMember::SendOnly(sender) => {
+            let (socket, hand_over) = handed::socket(sender)?;
+            Ok((Arc::new(socket), Some(hand_over)))
+        }
+    }
+}
+
 /// The gateway's endpoint on `socket`.
 ///
 /// # Errors
 /// If the socket can't be used by the runtime.
-pub(crate) fn listen(socket: UdpSocket, tls: QuicServerConfig) -> io::Result<Endpoint> {
+pub(crate) fn listen(
+    socket: Arc<dyn AsyncUdpSocket>,
+    tls: QuicServerConfig,
+    keys: &Keys,
+) -> io::Result<Endpoint> {
     let mut transport = transport();
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
-    let mut config = ServerConfig::with_crypto(Arc::new(tls));
+    let mut config = ServerConfig::new(Arc::new(tls), Arc::clone(&keys.tokens) as _);
     config
         .transport_config(Arc::new(transport))
         .max_incoming(MAX_INCOMING)
         .incoming_buffer_size_total(MAX_INCOMING_BYTES)
         .migration(true);
-    Endpoint::new(endpoint_config(), Some(config), socket, Arc::new(TokioRuntime))
+    Endpoint::new_with_abstract_socket(
+        on_shared_port(keys.endpoint_config()),
+        Some(config),
+        socket,
+        Arc::new(TokioRuntime),
+    )
 }
 
 /// A client's endpoint on `socket`.
@@ -44,13 +79,13 @@ pub(crate) fn dial_from(socket: UdpSocket, tls: Arc<QuicClientConfig>) -> io::Re
     transport.max_concurrent_bidi_streams(VarInt::from_u32(0)).keep_alive_interval(Some(KEEP_ALIVE));
     let mut config = quinn::ClientConfig::new(tls);
     config.transport_config(Arc::new(transport));
-    let mut endpoint = Endpoint::new(endpoint_config(), None, socket, Arc::new(TokioRuntime))?;
+    let mut endpoint =
+        Endpoint::new(on_shared_port(EndpointConfig::default()), None, socket, Arc::new(TokioRuntime))?;
     endpoint.set_default_client_config(config);
     Ok(endpoint)
 }
 
-fn endpoint_config() -> EndpointConfig {
-    let mut config = EndpointConfig::default();
+fn on_shared_port(mut config: EndpointConfig) -> EndpointConfig {
     // The first byte tells control from data on the shared port, so its QUIC bit must stay what RFC 9000 says.
     config.grease_quic_bit(false);
     config
@@ -75,3 +110,6 @@ fn idle_timeout() -> IdleTimeout {
         u32::try_from(IDLE_TIMEOUT.as_millis()).expect("a minute in milliseconds fits"),
     ))
 }
+
+#[cfg(test)]
+mod tests;

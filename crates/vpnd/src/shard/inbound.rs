@@ -7,7 +7,7 @@ use vpnd_proto::offload::{Rebuilder, Rebuilt, TunFeatures};
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{DropReason, Endpoint, Opened, Outgoing, Role, Slot};
 use vpnd_proto::time::Time;
-use vpnd_proto::wire::{HEADER_LEN, Header};
+use vpnd_proto::wire::{Door, HEADER_LEN, Header};
 
 use super::batch::transmit;
 use super::{Misdirected, Progress, Shard, now, send};
@@ -131,8 +131,17 @@ impl Shard {
         self.flush_to_tun(message, tun);
     }
 
-    /// Opens one datagram, or hands it to the shard that can.
+    /// Opens one datagram, or hands it to the shard or QUIC endpoint that can.
     fn open(&mut self, now: Time, datagram: &mut [u8], from: Endpoint) -> Result<Opened, DropReason> {
+        if let Some(quic) = &self.quic
+            && Door::of(datagram) == Door::Quic
+        {
+            if quic.pass(datagram, from) {
+                return Ok(Opened::Consumed);
+            }
+            self.plane.count_drop(DropReason::ShardQueue);
+            return Err(DropReason::ShardQueue);
+        }
         if self.role == Role::Gateway
             && self.neighbours.len() > 1
             && let Ok(header) = Header::parse(datagram)

@@ -4,8 +4,9 @@
 //! never fails. Segmentation offload (UDP GSO) that the kernel or driver refuses is given up at run time, and
 //! the batch that found out is sent one datagram at a time; [`ShardSocket::offloads`] says so.
 //!
-//! INVARIANT: member 0 of a reuseport group is the QUIC socket, member `1 + s` is shard `s`. Closing a member
-//! would renumber the others, so all of them live as long as the daemon.
+//! The sockets of a gateway share one port; [`bind_reuseport_group`] makes them.
+
+mod group;
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,11 +18,12 @@ use quinn_udp::UdpSocketState;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit};
 
-use crate::sys::bpf;
+pub use group::{QuicMember, ReuseportGroup, Steering, bind_reuseport_group};
 
 /// The most shards: a receiver index names its shard by one byte (`docs/PROTOCOL.md`, section 7.1).
 pub const MAX_SHARDS: usize = 256;
@@ -149,66 +151,6 @@ pub enum UdpError {
     },
 }
 
-/// How the kernel finds the member of a group that a datagram is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Steering {
-    /// By the steering program ([`bpf`]), if the kernel takes it.
-    Program,
-    /// By a hash of the addresses: members hand over what is not theirs.
-    Off,
-}
-
-/// The sockets of one port.
-pub struct ReuseportGroup {
-    /// Member 0: everything that is not a data datagram.
-    pub quic: std::net::UdpSocket,
-    /// Members 1 and up, one for each shard.
-    pub shards: Vec<ShardSocket>,
-    /// Why the kernel spreads datagrams by a hash of their addresses instead of by the steering program; `None`
-    /// when the program is in force.
-    pub steering_refused: Option<io::Error>,
-}
-
-/// Binds `address` for QUIC and `shards` shards, in this order, and attaches the steering program.
-///
-/// An IPv6 address without zone takes IPv4 too if it is `::`; where the machine has no IPv6, `::` means
-/// `0.0.0.0`. The first member is bound before it shares its port, so a port in use is refused even if its
-/// owner would share it.
-///
-/// # Errors
-/// [`UdpError`]; no socket remains open then.
-pub fn bind_reuseport_group(
-    address: SocketAddr,
-    shards: usize,
-    steering: Steering,
-    options: &SocketOptions,
-) -> Result<ReuseportGroup, UdpError> {
-    if !(1..=MAX_SHARDS).contains(&shards) {
-        return Err(UdpError::BadShardCount(shards));
-    }
-    let (first, address) = open_preferring_v6(address)?;
-    bind(&first, address)?;
-    let failed = |step| move |source| classify_setup(address, step, source);
-    let bound = first.local_addr().map_err(failed("reading the address"))?;
-    let address = bound.as_socket().ok_or_else(|| {
-        failed("reading the address")(io::Error::other("the kernel names no internet address"))
-    })?;
-    configure(&first, address, options)?;
-    first.set_reuse_port(true).map_err(failed("sharing the port"))?;
-    let mut members = Vec::with_capacity(shards);
-    for _ in 0..shards {
-        let socket = open(address)?;
-        socket.set_reuse_port(true).map_err(failed("sharing the port"))?;
-        bind(&socket, address)?;
-        members.push(ShardSocket::new(socket, address, options)?);
-    }
-    let steering_refused = match steering {
-        Steering::Program => bpf::attach(&first, shards).err(),
-        Steering::Off => Some(io::Error::other("it is switched off")),
-    };
-    Ok(ReuseportGroup { quic: first.into(), shards: members, steering_refused })
-}
-
 /// A shard's UDP socket.
 pub struct ShardSocket {
     socket: Socket,
@@ -241,6 +183,18 @@ impl ShardSocket {
         // SAFETY: the socket owns its open descriptor, always names the same one, and nothing here closes or
         // replaces it before the socket is dropped.
         Ok(unsafe { AsyncFd::register(self) }?)
+    }
+
+    /// The same for a socket that only sends: what arrives at it wakes nobody here.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn into_async_sender(self) -> io::Result<AsyncFd<Self>> {
+        // SAFETY: as for `into_async`.
+        Ok(unsafe { AsyncFd::register_with_interest(self, Interest::WRITABLE) }?)
     }
 
     fn new(socket: Socket, address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {

@@ -27,5 +27,6 @@ mod process;
 mod refusal;
 mod relay;
 mod sessions;
+mod steering;
 mod traffic;
 mod transfer;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::sys::udp::{BATCH_SIZE, RecvMeta, ReuseportGroup, SocketOptions, Steering, bind_reuseport_group};
+use crate::sys::udp::{
+    BATCH_SIZE, QuicMember, RecvMeta, ReuseportGroup, SocketOptions, Steering, bind_reuseport_group,
+};
 
 /// Runs a program as the kernel does: a load past the end ends it with 0.
 fn interpret(program: &[Instruction], payload: &[u8]) -> u32 {
@@ -78,12 +80,18 @@ fn wait_readable(socket: &impl AsFd) -> bool {
     rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1
 }
 
+/// QUIC's own member.
+fn quic(group: &ReuseportGroup) -> &UdpSocket {
+    let QuicMember::Own(socket) = &group.quic else { panic!("the program is in force") };
+    socket
+}
+
 /// The payloads that have arrived at one member, in order.
 fn drain(group: &ReuseportGroup, member: usize) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
     let mut buffer = vec![0u8; 65_536];
     if member == 0 {
-        while let Ok(len) = group.quic.recv(&mut buffer) {
+        while let Ok(len) = quic(group).recv(&mut buffer) {
             got.push(buffer[..len].to_vec());
         }
         return got;
@@ -103,7 +111,7 @@ fn kernel_delivers(listen: &str, target: &str) {
         bind_reuseport_group(listen.parse().unwrap(), SHARDS, Steering::Program, &SocketOptions::default())
             .unwrap();
     assert!(group.steering_refused.is_none(), "{:?}", group.steering_refused);
-    let port = group.quic.local_addr().unwrap().port();
+    let port = group.shards[0].local_addr().unwrap().port();
     let target: SocketAddr = target.replace("PORT", &port.to_string()).parse().unwrap();
     let sent: Vec<Vec<u8>> = [0x80, 0xBF, 0x40, 0xC3, 0x01, 0x00]
         .into_iter()
@@ -119,7 +127,7 @@ fn kernel_delivers(listen: &str, target: &str) {
         sender.send_to(payload, target).unwrap();
         let member = socket_for(payload, SHARDS);
         let arrived = match member {
-            0 => wait_readable(&group.quic),
+            0 => wait_readable(quic(&group)),
             shard => wait_readable(&group.shards[shard - 1]),
         };
         assert!(arrived, "{payload:?} did not reach member {member}");

@@ -197,7 +197,7 @@ fn datagrams_are_never_fragmented() {
 #[test]
 fn a_port_in_use_is_refused_although_it_could_be_shared() {
     let group = bind_reuseport_group("[::]:0".parse().unwrap(), 2, Steering::Program, &options()).unwrap();
-    let address = group.quic.local_addr().unwrap();
+    let address = group.shards[0].local_addr().unwrap();
     let second = bind_reuseport_group(address, 2, Steering::Program, &options());
     assert!(matches!(second, Err(UdpError::AddressInUse(_))));
     drop(group);

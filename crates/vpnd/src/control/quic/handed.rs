@@ -1,0 +1,157 @@
+//! QUIC without a socket of its own: where the kernel does not steer, shards hand over what they receive for it, and a
+//! second handle of a shard's socket sends.
+//!
+//! INVARIANT: what waits is bounded in number and in length; more is lost, as in any full socket.
+
+use std::fmt;
+use std::future::Future;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, UdpPoller};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use vpnd_proto::plane::Endpoint;
+
+use crate::sys::udp::{self, SendOutcome, ShardSocket};
+
+/// Datagrams that wait for QUIC at most.
+const QUEUE: usize = 512;
+/// The longest datagram that QUIC takes: what its endpoint announces to peers (RFC 9000 section 18.2).
+const MAX_LEN: usize = 1_472;
+
+/// A datagram on its way from a shard.
+#[derive(Debug)]
+struct Handed {
+    datagram: Box<[u8]>,
+    from: Endpoint,
+}
+
+/// A shard's end.
+#[derive(Clone, Debug)]
+pub(crate) struct HandOver(mpsc::Sender<Handed>);
+
+impl HandOver {
+    /// Passes a datagram on; false if it was dropped.
+    pub(crate) fn pass(&self, datagram: &[u8], from: Endpoint) -> bool {
+        // The place comes first: a flood must not cost a copy for each datagram that is dropped.
+        let place = self.0.try_reserve().ok().filter(|_| datagram.len() <= MAX_LEN);
+        place.map(|place| place.send(Handed { datagram: datagram.into(), from })).is_some()
+    }
+}
+
+/// QUIC's end, and that of the shards.
+///
+/// # Errors
+/// If the runtime can't watch the socket.
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub(super) fn socket(sender: ShardSocket) -> io::Result<(HandedSocket, HandOver)> {
+    let (passed, inbox) = mpsc::channel(QUEUE);
+    let sender = Arc::new(sender.into_async_sender()?);
+    Ok((HandedSocket { inbox: Mutex::new(inbox), sender }, HandOver(passed)))
+}
+
+/// QUIC's end.
+pub(super) struct HandedSocket {
+    inbox: Mutex<mpsc::Receiver<Handed>>,
+    sender: Arc<AsyncFd<ShardSocket>>,
+}
+
+impl fmt::Debug for HandedSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandedSocket").finish_non_exhaustive()
+    }
+}
+
+impl AsyncUdpSocket for HandedSocket {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Box::pin(Writable { sender: Arc::clone(&self.sender), wait: None })
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let transmit = udp::Transmit {
+            destination: transmit.destination,
+            ecn: transmit.ecn.map(ecn),
+            contents: transmit.contents,
+            segment_size: transmit.segment_size,
+            src_ip: transmit.src_ip,
+        };
+        self.sender.try_io(Interest::WRITABLE, |socket| match socket.try_send(&transmit) {
+            SendOutcome::WouldBlock { .. } => Err(io::ErrorKind::WouldBlock.into()),
+            // QUIC sends again what was lost.
+            SendOutcome::Sent | SendOutcome::Dropped(_) => Ok(()),
+        })
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = 0;
+        for (buffer, meta) in bufs.iter_mut().zip(meta) {
+            // The queue ends when the shards do; QUIC then still has to say good-bye to its peers.
+            let Poll::Ready(Some(handed)) = inbox.poll_recv(cx) else { break };
+            let len = handed.datagram.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&handed.datagram[..len]);
+            *meta = RecvMeta::default();
+            (meta.addr, meta.dst_ip) = (handed.from.remote, handed.from.local);
+            (meta.len, meta.stride) = (len, len);
+            count += 1;
+        }
+        if count == 0 { Poll::Pending } else { Poll::Ready(Ok(count)) }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.sender.get_ref().local_addr()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.sender.get_ref().offloads().may_fragment
+    }
+}
+
+/// The two releases of `quinn-udp` in use have a type each.
+fn ecn(mark: EcnCodepoint) -> udp::EcnCodepoint {
+    match mark {
+        EcnCodepoint::Ect0 => udp::EcnCodepoint::Ect0,
+        EcnCodepoint::Ect1 => udp::EcnCodepoint::Ect1,
+        EcnCodepoint::Ce => udp::EcnCodepoint::Ce,
+    }
+}
+
+/// One connection's wait for room in the socket.
+struct Writable {
+    sender: Arc<AsyncFd<ShardSocket>>,
+    wait: Option<Wait>,
+}
+
+type Wait = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
+
+impl fmt::Debug for Writable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writable").finish_non_exhaustive()
+    }
+}
+
+impl UdpPoller for Writable {
+    fn poll_writable(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let wait = this.wait.get_or_insert_with(|| {
+            let sender = Arc::clone(&this.sender);
+            Box::pin(async move { sender.writable().await.map(drop) })
+        });
+        let result = ready!(wait.as_mut().poll(cx));
+        this.wait = None;
+        Poll::Ready(result)
+    }
+}

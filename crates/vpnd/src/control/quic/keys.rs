@@ -1,0 +1,128 @@
+//! The gateway's lasting QUIC secret: what lets a restarted gateway tell its former peers that it has forgotten them.
+//!
+//! A restarted gateway answers datagrams of connections that it knows no more with a stateless reset (RFC 9000
+//! section 10.3), so clients need not wait for a timeout. For that, the keys of connection ids and reset tokens must be
+//! the same as before. The key of address validation tokens is kept too.
+//!
+//! INVARIANT: connection ids are random and long enough never to come twice, for whoever has seen the reset token of one
+//! could end a later connection of the same id.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::{hkdf, hmac};
+use quinn::{ConnectionId, ConnectionIdGenerator, EndpointConfig};
+use quinn_proto::InvalidCid;
+use rand::Rng as _;
+use zeroize::Zeroizing;
+
+use crate::secret_file::{self, Existing, SECRET_MODE, WriteError};
+
+/// The secret's file in the state directory.
+const FILE: &str = "quic.secret";
+const SECRET_LEN: usize = 32;
+/// Random bytes of a connection id.
+const ID_RANDOM: usize = 12;
+/// Bytes of a connection id by which the gateway knows it for one of its own. They only spare answers to garbage.
+const ID_TAG: usize = 4;
+/// The least time between two stateless resets: after a restart all clients want one, and each is shorter than the
+/// datagram that it answers, so two gateways that confuse each other stop by themselves.
+const RESET_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Why there is no secret.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeysError {
+    #[error("can't read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} is damaged: remove it, and the next start makes a new one", .0.display())]
+    Damaged(PathBuf),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// Keys that outlive the process.
+pub(crate) struct Keys {
+    reset: hmac::Key,
+    ids: hmac::Key,
+    /// For address validation tokens.
+    pub(super) tokens: Arc<hkdf::Prk>,
+}
+
+impl Keys {
+    /// The keys of the secret in `state_dir`, which is made if there is none.
+    ///
+    /// # Errors
+    /// If the file can't be read or written, or is not what was written.
+    pub(crate) fn load_or_create(state_dir: &Path) -> Result<Self, KeysError> {
+        let path = state_dir.join(FILE);
+        match std::fs::read(&path).map(Zeroizing::new) {
+            Ok(bytes) => match <&[u8; SECRET_LEN]>::try_from(bytes.as_slice()) {
+                Ok(secret) => Ok(Self::derive(secret)),
+                Err(_) => Err(KeysError::Damaged(path)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let mut secret = Zeroizing::new([0; SECRET_LEN]);
+                crate::control::random()(secret.as_mut_slice());
+                secret_file::write(&path, secret.as_slice(), SECRET_MODE, Existing::Refuse)?;
+                Ok(Self::derive(&secret))
+            }
+            Err(source) => Err(KeysError::Read { path, source }),
+        }
+    }
+
+    fn derive(secret: &[u8; SECRET_LEN]) -> Self {
+        let root = hkdf::Salt::new(hkdf::HKDF_SHA256, b"vpnd quic").extract(secret);
+        let hmac_key = |purpose: &'static [u8]| {
+            let purpose = [purpose];
+            let key =
+                root.expand(&purpose, hmac::HMAC_SHA256).expect("one hash is not too long to expand to");
+            hmac::Key::from(key)
+        };
+        let purpose: [&[u8]; 1] = [b"address validation"];
+        let tokens =
+            root.expand(&purpose, hkdf::HKDF_SHA256).expect("one hash is not too long to expand to").into();
+        Self {
+            reset: hmac_key(b"stateless reset"),
+            ids: hmac_key(b"connection id"),
+            tokens: Arc::new(tokens),
+        }
+    }
+
+    /// An endpoint's settings with these keys.
+    pub(super) fn endpoint_config(&self) -> EndpointConfig {
+        let mut config = EndpointConfig::new(Arc::new(self.reset.clone()));
+        let ids = self.ids.clone();
+        config.cid_generator(move || Box::new(ConnectionIds(ids.clone()))).min_reset_interval(RESET_INTERVAL);
+        config
+    }
+}
+
+/// Makes connection ids and knows them again.
+struct ConnectionIds(hmac::Key);
+
+impl ConnectionIdGenerator for ConnectionIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut id = [0; ID_RANDOM + ID_TAG];
+        let (random, tag) = id.split_at_mut(ID_RANDOM);
+        rand::rng().fill_bytes(random);
+        tag.copy_from_slice(&hmac::sign(&self.0, random).as_ref()[..ID_TAG]);
+        ConnectionId::new(&id)
+    }
+
+    fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
+        let known = id
+            .split_at_checked(ID_RANDOM)
+            .is_some_and(|(random, tag)| hmac::sign(&self.0, random).as_ref()[..ID_TAG] == *tag);
+        if known { Ok(()) } else { Err(InvalidCid) }
+    }
+
+    fn cid_len(&self) -> usize {
+        ID_RANDOM + ID_TAG
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}

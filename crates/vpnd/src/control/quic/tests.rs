@@ -1,0 +1,265 @@
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::SystemTime;
+
+use quinn::{Connection, ConnectionError, Incoming};
+use tokio::sync::OwnedSemaphorePermit;
+use vpnd_proto::plane::Endpoint as OuterAddress;
+
+use super::gate::Gate;
+use super::*;
+use crate::init::authority::Authority;
+use crate::sys::udp::{SocketOptions, Steering, bind_reuseport_group};
+use crate::tls::{self, ClientCertificates, Identity, Trust};
+
+const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
+const SOON: Duration = Duration::from_secs(10);
+
+/// What both ends need for their handshakes.
+struct Trusted {
+    ca: String,
+    chain: String,
+    key: zeroize::Zeroizing<String>,
+}
+
+impl Trusted {
+    fn new() -> Self {
+        let authority = Authority::new("tests", SystemTime::now()).unwrap();
+        let identity = authority.server(&["localhost".to_owned()], SystemTime::now()).unwrap();
+        Self {
+            ca: authority.certificate_pem().to_owned(),
+            chain: identity.certificate_pem,
+            key: identity.key_pem,
+        }
+    }
+
+    /// A gateway's endpoint on this port of the loopback, or on any.
+    fn listen(&self, address: impl Into<SocketAddr>, state_dir: &Path) -> Endpoint {
+        let identity = Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes()).unwrap();
+        let tls = tls::server(identity, &ClientCertificates::Ignored).unwrap();
+        let socket = QuicMember::Own(UdpSocket::bind(address.into()).unwrap());
+        let keys = Keys::load_or_create(state_dir).unwrap();
+        listen(socket_of(socket), tls, &keys).unwrap()
+    }
+
+    /// A client that has never spoken to any gateway.
+    fn client(&self) -> Endpoint {
+        let tls = tls::client(&Trust::Pinned(self.ca.as_bytes()), None).unwrap();
+        dial_from(UdpSocket::bind(LOCAL).unwrap(), Arc::new(tls)).unwrap()
+    }
+
+    async fn connect(&self, to: SocketAddr) -> (Endpoint, Result<Connection, ConnectionError>) {
+        let client = self.client();
+        let connecting = client.connect(to, "localhost").unwrap();
+        (client, connecting.await)
+    }
+}
+
+fn socket_of(member: QuicMember) -> Arc<dyn AsyncUdpSocket> {
+    let (socket, hand_over) = socket(member).unwrap();
+    assert!(hand_over.is_none(), "a member of its own needs no help");
+    socket
+}
+
+async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, work).await.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
+}
+
+/// Lets one more client come to the gate, which must let it in.
+async fn let_in(
+    trusted: &Trusted,
+    gate: &Gate,
+    endpoint: &Endpoint,
+) -> (Incoming, OwnedSemaphorePermit, tokio::task::JoinHandle<Result<Connection, ConnectionError>>) {
+    let (client, to) = (trusted.client(), endpoint.local_addr().unwrap());
+    let dialled = tokio::spawn(async move { client.connect(to, "localhost").unwrap().await });
+    let (incoming, place) = soon("a client at the gate", gate.next(endpoint)).await.unwrap();
+    (incoming, place, dialled)
+}
+
+#[tokio::test]
+async fn under_load_addresses_prove_themselves_and_get_in() {
+    let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
+    let endpoint = trusted.listen(LOCAL, state.path());
+    let gate = Gate::new(4);
+    let mut half_open = Vec::new();
+    for number in 0..4 {
+        // The third finds two of four places free, which is half.
+        let (incoming, place, dialled) = let_in(&trusted, &gate, &endpoint).await;
+        let proved = incoming.remote_address_validated();
+        assert_eq!(proved, number == 3, "client {number}: proved is {proved}");
+        half_open.push((incoming, place, dialled));
+    }
+    let (incoming, _place, dialled) = half_open.pop().unwrap();
+    let accepted = tokio::spawn(async move { incoming.await });
+    soon("the handshake after a Retry", dialled).await.unwrap().unwrap();
+    soon("the handshake after a Retry", accepted).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn without_a_place_clients_are_refused_and_leave_nothing_behind() {
+    let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
+    let endpoint = trusted.listen(LOCAL, state.path());
+    let to = endpoint.local_addr().unwrap();
+    let gate = Arc::new(Gate::new(1));
+    let first = let_in(&trusted, &gate, &endpoint).await;
+    let (door, at) = (Arc::clone(&gate), endpoint.clone());
+    let next = tokio::spawn(async move { door.next(&at).await });
+    for _ in 0..20 {
+        let (_client, outcome) = soon("a refusal", trusted.connect(to)).await;
+        assert!(matches!(outcome, Err(ConnectionError::ConnectionClosed(_))), "{outcome:?}");
+    }
+    assert_eq!(endpoint.open_connections(), 0);
+    assert!(!next.is_finished(), "nobody was let in");
+    drop(first);
+    let admitted = async {
+        let (incoming, _place) = soon("the next one", next).await.unwrap().unwrap();
+        incoming.await
+    };
+    let (client, server) = tokio::join!(soon("a handshake", trusted.connect(to)), admitted);
+    client.1.unwrap();
+    server.unwrap();
+}
+
+/// Runs a gateway in a runtime of its own until a client is connected, then ends it as `kill -9` would: without a word.
+fn connect_and_kill(
+    trusted: &Trusted,
+    state: &Path,
+    clients: &tokio::runtime::Runtime,
+) -> (SocketAddr, Endpoint, Connection) {
+    let gateway = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let endpoint = gateway.block_on(async { trusted.listen(LOCAL, state) });
+    let to = endpoint.local_addr().unwrap();
+    let accepted = gateway.spawn(async move {
+        let connection = endpoint.accept().await.unwrap().await.unwrap();
+        (endpoint, connection)
+    });
+    let (client, connection) = clients.block_on(soon("a handshake", trusted.connect(to)));
+    let kept = gateway.block_on(accepted).unwrap();
+    gateway.shutdown_timeout(SOON);
+    drop(kept);
+    (to, client, connection.unwrap())
+}
+
+/// How the client's connection ends when a gateway comes back with the keys of `after`; `None` if it does not notice.
+fn end_after_restart(before: &Path, after: &Path) -> Option<ConnectionError> {
+    let trusted = Trusted::new();
+    let clients = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (address, _client, connection) = connect_and_kill(&trusted, before, &clients);
+    clients.block_on(async {
+        let _restarted = trusted.listen(address, after);
+        let mut stream = connection.open_bi().await.unwrap();
+        stream.0.write_all(b"are you there?").await.unwrap();
+        tokio::time::timeout(Duration::from_secs(3), connection.closed()).await.ok()
+    })
+}
+
+#[test]
+fn a_restarted_gateway_says_at_once_that_it_has_forgotten_a_connection() {
+    let state = tempfile::tempdir().unwrap();
+    let end = end_after_restart(state.path(), state.path());
+    assert!(matches!(end, Some(ConnectionError::Reset)), "{end:?}");
+}
+
+#[test]
+fn another_gateway_cannot_say_so() {
+    let (mine, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let end = end_after_restart(mine.path(), other.path());
+    assert!(end.is_none(), "{end:?}");
+}
+
+#[test]
+fn the_secret_is_private_and_made_once() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join("quic.secret");
+    Keys::load_or_create(state.path()).unwrap();
+    let secret = std::fs::read(&path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(secret.iter().any(|byte| *byte != 0));
+    Keys::load_or_create(state.path()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), secret);
+    std::fs::write(&path, &secret[1..]).unwrap();
+    assert!(matches!(Keys::load_or_create(state.path()), Err(keys::KeysError::Damaged(_))));
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    assert!(matches!(Keys::load_or_create(state.path()), Err(keys::KeysError::Read { .. })));
+}
+
+/// Where the kernel does not steer: the members of a group and what QUIC gets of them.
+#[tokio::test]
+async fn quic_works_through_what_shards_hand_over() {
+    let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
+    let options = SocketOptions { recv_buffer: 1 << 20, send_buffer: 1 << 20, ..SocketOptions::default() };
+    let group = bind_reuseport_group(LOCAL.into(), 2, Steering::Off, &options).unwrap();
+    let (socket, hand_over) = socket(group.quic).unwrap();
+    let hand_over = hand_over.expect("QUIC has no member of its own");
+    let identity = Identity::from_pem(trusted.chain.as_bytes(), trusted.key.as_bytes()).unwrap();
+    let tls = tls::server(identity, &ClientCertificates::Ignored).unwrap();
+    let endpoint = listen(socket, tls, &Keys::load_or_create(state.path()).unwrap()).unwrap();
+    for shard in group.shards {
+        let hand_over = hand_over.clone();
+        tokio::spawn(async move {
+            let shard = shard.into_async().unwrap();
+            let mut buffer = vec![0; 65_536];
+            loop {
+                let mut ready = shard.readable().await.unwrap();
+                let mut meta = [crate::sys::udp::RecvMeta::default()];
+                let mut slices = [io::IoSliceMut::new(&mut buffer)];
+                let Ok(received) = ready.try_io(|shard| shard.get_ref().try_recv(&mut slices, &mut meta))
+                else {
+                    continue;
+                };
+                assert_eq!(received.unwrap(), 1);
+                let from = OuterAddress { remote: meta[0].addr, local: meta[0].dst_ip };
+                for datagram in buffer[..meta[0].len].chunks(meta[0].stride) {
+                    hand_over.pass(datagram, from);
+                }
+            }
+        });
+    }
+    let to = endpoint.local_addr().unwrap();
+    let echo = tokio::spawn(async move {
+        while let Some(incoming) = endpoint.accept().await {
+            tokio::spawn(async move {
+                let (mut send, mut receive) = incoming.await.unwrap().accept_bi().await.unwrap();
+                let heard = receive.read_to_end(1 << 20).await.unwrap();
+                send.write_all(&heard).await.unwrap();
+                send.finish().unwrap();
+                let _ = send.stopped().await;
+            });
+        }
+    });
+    // Many ports, so that the kernel's hash chooses both members.
+    for number in 0..12u8 {
+        let (_client, connection) = soon("a handshake", trusted.connect(to)).await;
+        let (mut send, mut receive) = connection.unwrap().open_bi().await.unwrap();
+        let said = vec![number; 100_000];
+        let (written, heard) = soon("an echo", async {
+            let said = &said;
+            tokio::join!(
+                async move {
+                    send.write_all(said).await.unwrap();
+                    send.finish().unwrap();
+                },
+                receive.read_to_end(1 << 20)
+            )
+        })
+        .await;
+        let () = written;
+        assert!(heard.unwrap() == said, "client {number}");
+    }
+    echo.abort();
+}
+
+#[tokio::test]
+async fn what_waits_for_quic_is_bounded() {
+    let options = SocketOptions::default();
+    let group = bind_reuseport_group(LOCAL.into(), 1, Steering::Off, &options).unwrap();
+    let (_socket, hand_over) = socket(group.quic).unwrap();
+    let hand_over = hand_over.unwrap();
+    let from = OuterAddress { remote: LOCAL.into(), local: None };
+    assert!(!hand_over.pass(&[0x40; 1_473], from), "QUIC takes nothing as long as that");
+    let taken = (0..10_000).filter(|_| hand_over.pass(&[0x40; 1_472], from)).count();
+    assert_eq!(taken, 512);
+}

@@ -1,0 +1,120 @@
+//! Any bytes as a datagram from the network: nothing panics, and nobody without the keys gets anything past the gateway.
+
+use std::sync::Arc;
+
+use vpnd_crypto::{Backend, EpochSecret, Suite};
+use vpnd_proto::plane::{
+    Command, DropReason, Endpoint, EpochSpec, Opened, Plane, ReceiveSpec, Role, SessionSpec, Slot,
+};
+use vpnd_proto::policy::{Policy, Principal};
+use vpnd_proto::time::Time;
+use vpnd_proto::wire::{DATA, Door, HEADER_LEN, Header, HeaderError, Index};
+
+const NOW: Time = Time::from_nanos(1_000_000_000);
+const REJECT_AT: Time = Time::from_nanos(181_000_000_000);
+const SLOT: Slot = Slot { place: 0, generation: 0 };
+/// The session's receive index at the gateway and at its client.
+const AT_GATEWAY: u32 = 0x0102_0304;
+const AT_CLIENT: u32 = 0x8102_0304;
+/// More than any path carries in one datagram of this protocol.
+const MAX_PLAINTEXT: usize = 20_000;
+/// Room that any suite needs behind a plaintext.
+const TRAILER: usize = 48;
+
+/// Checks one input.
+pub(crate) fn run(data: &[u8]) {
+    check_header(data);
+    let mut gateway = plane(Role::Gateway, AT_GATEWAY, AT_CLIENT);
+    check_stranger(&mut gateway, data.to_vec());
+    check_stranger(&mut gateway, aimed(data));
+    let mut client = plane(Role::Client, AT_CLIENT, AT_GATEWAY);
+    check_stranger(&mut client, data.to_vec());
+    check_peer(&mut gateway, &mut client, &data[..data.len().min(MAX_PLAINTEXT)]);
+}
+
+fn check_header(data: &[u8]) {
+    let door = Door::of(data);
+    match Header::parse(data) {
+        Ok(header) => {
+            assert_eq!(door, Door::Data);
+            assert_eq!(header.to_bytes(), data[..HEADER_LEN]);
+            assert!((1..=64).all(|shards| header.index.shard(shards) < shards));
+        }
+        Err(HeaderError::Truncated) => assert!(data.len() < HEADER_LEN),
+        Err(HeaderError::Kind) => assert_ne!(data[0], DATA),
+        Err(HeaderError::Reserved) => assert_ne!(data[2..4], [0, 0]),
+    }
+}
+
+/// The same bytes with a header of the session, so that they reach its keys.
+fn aimed(data: &[u8]) -> Vec<u8> {
+    let counter = data.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let header = Header { lane: 0, index: Index(AT_GATEWAY), counter };
+    [&header.to_bytes(), data].concat()
+}
+
+/// What was not sealed with the keys is dropped, counted and changes nothing else.
+fn check_stranger(plane: &mut Plane, mut datagram: Vec<u8>) {
+    let dropped = |plane: &Plane| -> u64 {
+        DropReason::ALL.iter().map(|reason| plane.counters().dropped(*reason)).sum()
+    };
+    let before = (dropped(plane), plane.activity(SLOT));
+    let opened = plane.open(NOW, &mut datagram, endpoint(7));
+    assert!(opened.is_err(), "a forgery was taken for {opened:?}");
+    assert_eq!((dropped(plane), plane.activity(SLOT)), (before.0 + 1, before.1));
+    assert_eq!(plane.poll_event(), None);
+}
+
+/// What the client has sealed arrives once, as it was, and not if anything of it is changed.
+fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
+    let mut datagram = vec![0; HEADER_LEN + plaintext.len() + TRAILER];
+    datagram[HEADER_LEN..HEADER_LEN + plaintext.len()].copy_from_slice(plaintext);
+    let sealed = client.sender(NOW, SLOT).and_then(|mut sender| sender.seal(&mut datagram, plaintext.len()));
+    datagram.truncate(sealed.expect("the epoch is new").len);
+
+    let place = plaintext.iter().fold(0, |sum: usize, byte| sum.wrapping_mul(31) + usize::from(*byte));
+    let mut forged = datagram.clone();
+    forged[place % datagram.len()] ^= 1 << (place % 8);
+    check_stranger(gateway, forged);
+
+    let mut arrived = datagram.clone();
+    let opened = gateway.open(NOW, &mut arrived, endpoint(1));
+    let inside = &arrived[HEADER_LEN..HEADER_LEN + plaintext.len()];
+    match opened {
+        Ok(Opened::Tun(range)) => assert_eq!(arrived[range.clone()], plaintext[..range.len()]),
+        Ok(Opened::Forward { .. }) => panic!("there is no other client"),
+        Ok(Opened::Probe { size, .. }) => assert!(usize::from(size) <= plaintext.len()),
+        Ok(Opened::Consumed) => assert_eq!(inside, plaintext),
+        Err(reason) => assert!(reason != DropReason::NotAuthentic && reason != DropReason::Replayed),
+    }
+    while gateway.poll_event().is_some() {}
+    check_stranger(gateway, datagram);
+}
+
+fn endpoint(port: u16) -> Endpoint {
+    Endpoint { remote: ([192, 0, 2, 1], port).into(), local: None }
+}
+
+/// One end of a session with one epoch.
+fn plane(role: Role, own: u32, peer: u32) -> Plane {
+    let mut plane = Plane::new(role, Arc::new(Policy::without_rules(true)), 7);
+    let addresses =
+        vec!["10.0.0.10/32".parse().expect("a network"), "fd00::10/128".parse().expect("a network")];
+    plane.apply(Command::Open(SessionSpec { slot: SLOT, addresses, principal: Principal::default() }));
+    plane.apply(Command::Install(Box::new(EpochSpec {
+        slot: SLOT,
+        epoch: 1,
+        suite: Suite::Aes128Gcm,
+        backend: Backend::Ring,
+        lab: None,
+        secret: Arc::new(EpochSecret::new([7; 32])),
+        features: 0,
+        lane: 0,
+        peer_index: Index(peer),
+        peer_lane: 0,
+        endpoint: (role == Role::Client).then(|| endpoint(4433)),
+        receive: vec![ReceiveSpec { index: Index(own), lanes: vec![0] }],
+        reject_at: REJECT_AT,
+    })));
+    plane
+}
