@@ -130,6 +130,9 @@ struct Connected {
     inbox: mpsc::UnboundedReceiver<News>,
     farewells: Vec<JoinHandle<()>>,
     was_up: bool,
+    was_ever_up: bool,
+    /// Whether the data sockets are for both protocol versions.
+    dual_stack: bool,
     _device: Device,
 }
 
@@ -160,7 +163,9 @@ async fn start(
     let setup = NetworkSetup::new(&args.state_dir, &interface, interface_index, wishes)?;
     let device = Device::take(&args.state_dir, &profile.user, &profile.server_name)?;
     let (event_sender, events) = mpsc::unbounded_channel();
-    let shards = Shards::start(shard_specs(tun)?, &event_sender)?;
+    let specs = shard_specs(tun)?;
+    let dual_stack = specs.iter().all(|spec| spec.socket.local_addr().is_ok_and(|address| address.is_ipv6()));
+    let shards = Shards::start(specs, &event_sender)?;
     let identity = profile.identity.as_ref().map(|identity| {
         tls::Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes())
     });
@@ -189,6 +194,8 @@ async fn start(
         inbox,
         farewells: Vec::new(),
         was_up: false,
+        was_ever_up: false,
+        dual_stack,
         _device: device,
     })
 }
@@ -289,6 +296,7 @@ impl Connected {
         if up != self.was_up {
             self.was_up = up;
             if up {
+                self.was_ever_up = true;
                 tracing::info!("connected");
             } else {
                 tracing::warn!("the connection to the gateway is interrupted");
@@ -307,7 +315,8 @@ impl Connected {
                         tracing::warn!(code = %refused.code, text = %refused.text, "the gateway refused");
                         self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
                     }
-                    Err(error) if error.is_final() => return Err(error.into()),
+                    // Once the gateway has proved itself, somebody else on the way is no reason to give up.
+                    Err(error) if error.is_final() && !self.was_ever_up => return Err(error.into()),
                     Err(error) => {
                         tracing::warn!(%error, "no connection to the gateway; trying again");
                         self.core.connect_failed(now(), connection);
@@ -325,8 +334,10 @@ impl Connected {
 
     fn established(&mut self, id: ConnectionId, channel: Channel) {
         let Channel { connection, endpoint, mut reader, writer, established, secret } = channel;
-        // The data sockets take both protocol versions, so they name an IPv4 gateway by its mapped address.
-        let gateway = Endpoint { remote: mapped(connection.remote_address()), local: None };
+        let gateway = connection.remote_address();
+        // Sockets for both protocol versions name an IPv4 gateway by its mapped address.
+        let remote = if self.dual_stack { mapped(gateway) } else { gateway };
+        let gateway = Endpoint { remote, local: None };
         let (news, watched) = (self.news.clone(), connection.clone());
         let reader = tokio::spawn(async move {
             let code = loop {
