@@ -9,3 +9,4 @@ pub mod outcome;
 pub mod pairs;
 pub mod progress;
 pub mod traffic;
+pub mod tunnel;

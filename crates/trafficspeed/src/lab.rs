@@ -15,6 +15,7 @@
 //! INVARIANT: a namespace's name is recorded under [`record::RECORDS`] before it is made, so that
 //! `trafficspeed cleanup` finds what a killed run left behind and touches nothing else.
 
+pub mod device;
 pub mod enter;
 pub mod link;
 pub mod namespace;
@@ -29,6 +30,9 @@ use record::Record;
 
 /// Most clients a lab can hold: one /24 of 198.18.0.0/16 each.
 pub const MAX_CLIENTS: u32 = 254;
+
+/// The device of every client's link to the gateway.
+pub const CLIENT_LINK: &str = "eth0";
 
 /// Why a lab could not be made.
 #[derive(Debug, thiserror::Error)]

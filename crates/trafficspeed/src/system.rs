@@ -8,7 +8,7 @@ pub mod daemon;
 pub mod plain;
 pub mod vpnd;
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -163,13 +163,25 @@ pub struct Programs {
     pub vpnd: Option<PathBuf>,
 }
 
-/// Where a client is reached through the system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where a client is reached through the system, and by which device it reaches the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientAddress {
     /// Over IPv4.
     pub v4: Option<Ipv4Addr>,
     /// Over IPv6.
     pub v6: Option<Ipv6Addr>,
+    /// The client's device that leads into the tunnel; that it carries the traffic is checked for every system.
+    pub device: String,
+}
+
+impl ClientAddress {
+    /// The address of the same IP version as `other`.
+    pub fn of_same_version(&self, other: IpAddr) -> Option<IpAddr> {
+        match other {
+            IpAddr::V4(_) => self.v4.map(IpAddr::V4),
+            IpAddr::V6(_) => self.v6.map(IpAddr::V6),
+        }
+    }
 }
 
 /// What a report says about a system that ran.

@@ -7,6 +7,7 @@
 use serde::Serialize;
 
 use super::environment::Environment;
+use super::tunnel::{self, Carried};
 use crate::coordinate::message::{HostFacts, Outcome};
 use crate::observe::HostCpu;
 use crate::report::stats::jain;
@@ -71,6 +72,8 @@ pub struct Run {
     pub intervals: Vec<Interval>,
     /// CPU time within the measurement; lab only.
     pub cpu: Option<CpuUse>,
+    /// What each client's devices carried, to compare with what it moved; lab only.
+    pub carried: Vec<Carried>,
     /// Why there is no result at all.
     pub error: Option<String>,
 }
@@ -237,10 +240,16 @@ impl Run {
         jain(&self.pairs.iter().map(Pair::goodput).collect::<Vec<_>>())
     }
 
-    /// Gbit of goodput per CPU second of the gateway's VPN processes.
+    /// Says how much went past the VPN; `None` if nothing that matters did, or between real hosts.
+    pub fn bypass(&self) -> Option<String> {
+        tunnel::bypass(&self.carried)
+    }
+
+    /// Gbit of goodput per CPU second of the gateway's VPN processes. Only what went through the tunnel counts.
     pub fn gbit_per_gateway_second(&self) -> Option<f64> {
-        let cpu = self.cpu?;
-        (cpu.gateway > 0.0).then(|| self.goodput() * cpu.seconds / 1e9 / cpu.gateway)
+        let cpu = self.cpu.filter(|cpu| cpu.gateway > 0.0)?;
+        let through = self.goodput() * tunnel::tunnel_share(&self.carried)?;
+        Some(through * cpu.seconds / 1e9 / cpu.gateway)
     }
 
     /// The share of the machine's CPU time that went to other tenants, in percent.
@@ -258,6 +267,7 @@ impl Run {
     /// Whether the figures may stand in a comparison.
     pub fn is_whole(&self) -> bool {
         self.error.is_none()
+            && self.bypass().is_none()
             && !self.pairs.is_empty()
             && self.pairs.iter().all(|pair| pair.error.is_none() && pair.outcomes().count() == 2)
             && self.pairs.iter().flat_map(Pair::outcomes).all(|outcome| !outcome.stopped_early)
@@ -265,7 +275,7 @@ impl Run {
 
     /// Everything that went wrong, in words.
     pub fn problems(&self) -> Vec<String> {
-        let mut problems: Vec<String> = self.error.iter().cloned().collect();
+        let mut problems: Vec<String> = self.error.iter().cloned().chain(self.bypass()).collect();
         for (pair, number) in self.pairs.iter().zip(1..) {
             let name = format!("pair {number} ({} = {})", pair.ends[0].name, pair.ends[1].name);
             problems.extend(pair.error.iter().map(|why| format!("{name}: {why}")));
@@ -289,6 +299,7 @@ pub(crate) mod samples {
 
     use super::*;
     use crate::coordinate::message::StreamOutcome;
+    use crate::lab::device::{Counters, Traffic};
     use crate::system::{Cipher, Kind};
 
     pub(crate) fn end(name: &str, listens: bool, bytes: [u64; 2]) -> End {
@@ -308,6 +319,20 @@ pub(crate) mod samples {
         End { name: name.into(), outcome: Some(outcome), ..End::default() }
     }
 
+    /// What the devices of client `number` carry for streams of `bytes` each.
+    fn carried(number: u32, bytes: u64) -> Carried {
+        let traffic = Traffic { bytes: bytes + bytes / 20, packets: 1 + bytes / 1400, ..Traffic::default() };
+        let counters = Counters { received: traffic, sent: traffic };
+        Carried {
+            client: format!("c{number}"),
+            device: "tun0".into(),
+            payload_sent: bytes,
+            payload_received: bytes,
+            tunnel: counters,
+            underlay: counters,
+        }
+    }
+
     pub(crate) fn run(kind: Kind, clients: u32, repeat: u32, bytes: u64) -> Run {
         let subject =
             Subject { kind, cipher: if kind == Kind::None { Cipher::None } else { Cipher::Aes256Gcm } };
@@ -320,6 +345,7 @@ pub(crate) mod samples {
             repeat,
             started: "2026-01-01T00:00:00Z".into(),
             pairs: vec![pair; clients as usize / 2],
+            carried: (1..=clients).map(|number| carried(number, bytes)).collect(),
             intervals: vec![Interval { received: bytes, sent: bytes, hosts: clients }; 2],
             cpu: Some(CpuUse {
                 gateway: 1.0,
@@ -398,6 +424,17 @@ mod tests {
         assert!(text.contains("pair 2 (c1 = c2): c4: gone"), "{text}");
         assert!(!run.is_whole());
         assert!(run.goodput() > 0.0, "what the others measured still counts");
+    }
+
+    #[test]
+    fn what_went_past_the_tunnel_makes_a_run_broken_and_costs_the_gateway_nothing() {
+        let mut run = samples::run(Kind::Vpnd, 8, 1, 1_000_000_000);
+        run.carried.iter_mut().for_each(|client| client.tunnel.sent.bytes /= 100);
+        assert!(!run.is_whole());
+        assert!(run.problems()[0].starts_with("only 50 % of the bytes went through the tunnel"));
+        assert!((run.gbit_per_gateway_second().unwrap() - 64.0 * 0.50525).abs() < 1e-6);
+        run.carried.clear();
+        assert_eq!(run.gbit_per_gateway_second(), None, "what is not known is not said");
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Progress {
     /// A run is over.
     pub fn finished(&self, what: &str, run: &Run) {
         let clear = if self.live { "\r\x1b[K" } else { "" };
-        if !self.quiet && run.goodput() > 0.0 {
+        if !self.quiet && run.goodput() > 0.0 && run.bypass().is_none() {
             let (communication, goodput) = (gbit(run.communication()), gbit(run.goodput()));
             eprintln!("{clear}{what}  {communication} Gbit/s ({goodput} goodput)");
         } else if self.live {

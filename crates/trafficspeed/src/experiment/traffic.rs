@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::outcome::{Campaign, CpuUse, Interval, Run, Settings};
 use super::pairs::{PairPlan, Plan, Watch, drive};
 use super::progress::Progress;
+use super::tunnel::{Reading, RouteError, check_routes};
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabError, LinkSettings};
@@ -46,6 +47,8 @@ enum RunError {
     System(#[from] SystemError),
     #[error("{0}")]
     Fleet(#[from] FleetError),
+    #[error("{0}")]
+    Route(#[from] RouteError),
     #[error("client {number} has no IPv{ip} address through this system")]
     NoAddress { number: usize, ip: u8 },
 }
@@ -149,12 +152,15 @@ fn measure_in(
         fleet.add_child(&format!("c{number}"), namespace.agent())?;
     }
     let pairs = pair_up(addresses, plan.settings.ip)?;
+    check_routes(lab, addresses, &pairs, interrupt)?;
+    let before = Reading::take(lab)?;
     let plan = plan_of(pairs, &plan.settings);
     let (gateway, clients) = system.processes();
     let seconds = plan.duration.as_secs() as usize;
     let mut watch = LabWatch { gateway, clients, first: None, used: None, progress, title, seconds };
     let driven = drive(&mut fleet, &plan, &mut watch, interrupt);
     run.cpu = watch.used;
+    run.carried = Reading::take(lab)?.since(&before, addresses, &driven.pairs);
     run.pairs = driven.pairs;
     run.intervals = driven.intervals;
     if let Some(cpu) = &mut run.cpu {
@@ -255,14 +261,15 @@ mod tests {
 
     #[test]
     fn neighbours_are_paired_and_a_missing_address_is_named() {
-        let address = |n: u8| ClientAddress { v4: Some(Ipv4Addr::new(10, 0, 0, n)), v6: None };
+        let address =
+            |n: u8| ClientAddress { v4: Some(Ipv4Addr::new(10, 0, 0, n)), v6: None, device: "tun0".into() };
         let pairs = pair_up(&[address(1), address(2), address(3), address(4)], 4).unwrap();
         assert_eq!(pairs.len(), 2);
         assert_eq!((pairs[1].listener, pairs[1].connector), (2, 3));
         assert_eq!(pairs[1].address, IpAddr::from([10, 0, 0, 3]));
         let error = pair_up(&[address(1), address(2)], 6).unwrap_err();
         assert_eq!(error.to_string(), "client 1 has no IPv6 address through this system");
-        let v6 = ClientAddress { v4: None, v6: Some(Ipv6Addr::LOCALHOST) };
-        assert!(pair_up(&[v6, v6], 6).is_ok());
+        let v6 = ClientAddress { v4: None, v6: Some(Ipv6Addr::LOCALHOST), device: "tun0".into() };
+        assert!(pair_up(&[v6.clone(), v6], 6).is_ok());
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use super::namespace::Namespace;
-use super::{Lab, LabError, LinkSettings, run_tool};
+use super::{CLIENT_LINK, Lab, LabError, LinkSettings, run_tool};
 
 /// Makes all links of a lab.
 ///
@@ -22,7 +22,7 @@ pub fn connect(gateway: &Namespace, clients: &[Namespace], settings: LinkSetting
         batch(client, &client_script(number))?;
         if !settings.offload {
             offload_off(gateway, &format!("c{number}"))?;
-            offload_off(client, "eth0")?;
+            offload_off(client, CLIENT_LINK)?;
         }
     }
     Ok(())
@@ -32,7 +32,7 @@ fn gateway_script(client: &Namespace, number: u32, mtu: u32) -> String {
     let mut script = String::new();
     let peer = client.name();
     let (v4, v6) = (Lab::gateway_v4(number), Lab::gateway_v6(number));
-    writeln!(script, "link add c{number} mtu {mtu} type veth peer name eth0 netns {peer} mtu {mtu}")
+    writeln!(script, "link add c{number} mtu {mtu} type veth peer name {CLIENT_LINK} netns {peer} mtu {mtu}")
         .expect("writing to a string");
     writeln!(script, "addr add {v4}/24 dev c{number}").expect("writing to a string");
     writeln!(script, "addr add {v6}/64 dev c{number} nodad").expect("writing to a string");
@@ -49,11 +49,11 @@ fn client_script(number: u32) -> String {
     let (v4, v6) = (Lab::client_v4(number), Lab::client_v6(number));
     let (gateway_v4, gateway_v6) = (Lab::gateway_v4(number), Lab::gateway_v6(number));
     format!(
-        "addr add {v4}/24 dev eth0\n\
-         addr add {v6}/64 dev eth0 nodad\n\
-         link set eth0 up\n\
+        "addr add {v4}/24 dev {CLIENT_LINK}\n\
+         addr add {v6}/64 dev {CLIENT_LINK} nodad\n\
+         link set {CLIENT_LINK} up\n\
          route add default via {gateway_v4}\n\
-         route add ::/0 via {gateway_v6} dev eth0\n"
+         route add ::/0 via {gateway_v6} dev {CLIENT_LINK}\n"
     )
 }
 

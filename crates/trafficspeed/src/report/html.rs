@@ -126,7 +126,7 @@ fn pictures(page: &mut String, campaign: &Campaign, summaries: &[Summary]) {
         page,
         "Cost at the gateway",
         efficiency,
-        "Goodput per CPU second (user and system) of the gateway's VPN \
+        "Goodput that went through the tunnel, per CPU second (user and system) of the gateway's VPN \
         processes: higher is cheaper. Plain routing has no process to count.",
     );
     figure(

@@ -34,6 +34,10 @@ pub fn json(campaign: &Campaign) -> Value {
             "communication_bits_per_second":
                 "bits received plus bits sent by all measuring hosts, per second (TrafficSpeed, 2006)",
             "goodput_bits_per_second": "bits received by all measuring hosts, per second",
+            "gbit_per_gateway_cpu_second":
+                "Gbit of goodput that went through the tunnel, per CPU second of the gateway's VPN processes",
+            "carried": "per client, what its tunnel device and the link below it counted beside the payload, \
+                from before the first connection until the last was drained",
         },
         "settings": settings,
         "environment": campaign.environment,
@@ -61,6 +65,7 @@ fn run_json(run: &Run) -> Value {
         "jain_pairs": run.pair_fairness(),
         "gbit_per_gateway_cpu_second": run.gbit_per_gateway_second(),
         "cpu_seconds": run.cpu,
+        "carried": run.carried,
         "intervals": run.intervals.iter().zip(0_u32..).map(interval_json).collect::<Vec<_>>(),
         "pairs": run.pairs.iter().map(pair_json).collect::<Vec<_>>(),
         "end": {
@@ -132,6 +137,8 @@ mod tests {
         assert!((run["communication_bits_per_second"].as_f64().unwrap() - 16.16e9).abs() < 1.0);
         assert_eq!(run["pairs"][0]["streams"].as_array().unwrap().len(), 2);
         assert_eq!(run["subject"]["cipher"], "aes-256-gcm");
+        assert_eq!(run["carried"][1]["client"], "c2");
+        assert_eq!(run["carried"][1]["tunnel"]["sent"]["dropped"], 0);
         assert!(value["definitions"]["goodput_bits_per_second"].is_string());
         assert_eq!(value["summary"].as_array().unwrap().len(), 6);
         assert_eq!(value["runs"][18]["whole"], false);

@@ -13,7 +13,8 @@ pub const DEFINITIONS: &str = "\
 Communication throughput: bytes received + bytes sent by all measuring hosts, per second (the definition of TrafficSpeed, 2006).
 Goodput: bytes received only, each byte once (what iperf3 users expect). Both in Gbit/s, decimal.
 Spread: lowest to highest of the repeats. Fairness: Jain's index over all connections, 1 = all equal.
-CPU: CPU seconds per second of the VPN processes, user and system; Gbit/CPU s: goodput per CPU second of the gateway.";
+CPU: CPU seconds per second of the VPN processes, user and system; Gbit/CPU s: goodput that went through the tunnel, per CPU second of the gateway.
+Only runs count in which each client's tunnel device carried at least 95 % of its bytes, each way, by the kernel's own counters.";
 
 /// The results of a campaign as text.
 pub fn table(campaign: &Campaign) -> String {
@@ -29,7 +30,8 @@ pub fn table(campaign: &Campaign) -> String {
         for run in &broken {
             let name = format!("{label}, {} clients, run {}", run.clients, run.repeat);
             let goodput = run.goodput();
-            if goodput > 0.0 {
+            // What went past the VPN is no figure of it, not even an incomplete one.
+            if goodput > 0.0 && run.bypass().is_none() {
                 let communication = gbit(run.communication());
                 writeln!(text, "{name}: incomplete: {communication} Gbit/s ({} goodput)", gbit(goodput))
                     .expect("writing to a string");
@@ -119,6 +121,16 @@ mod tests {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }
         assert!(!text.contains("Interrupted"));
+    }
+
+    #[test]
+    fn a_run_that_went_past_the_vpn_shows_its_problem_and_no_figure() {
+        let mut campaign = samples::campaign();
+        campaign.runs.truncate(1);
+        campaign.runs[0].carried[0].tunnel.sent.bytes = 0;
+        let text = table(&campaign);
+        assert!(text.contains("only 75 % of the bytes went through the tunnel"), "{text}");
+        assert!(!text.contains("Gbit/s"), "{text}");
     }
 
     #[test]

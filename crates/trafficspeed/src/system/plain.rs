@@ -4,7 +4,7 @@
 
 use super::{ClientAddress, Facts, System, SystemError};
 use crate::interrupt::Interrupt;
-use crate::lab::Lab;
+use crate::lab::{CLIENT_LINK, Lab};
 
 /// Plain routing.
 #[derive(Debug, Default)]
@@ -21,7 +21,11 @@ impl System for Plain {
         self.version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
         let numbers = 1..=lab.clients().len() as u32;
         Ok(numbers
-            .map(|n| ClientAddress { v4: Some(Lab::client_v4(n)), v6: Some(Lab::client_v6(n)) })
+            .map(|n| ClientAddress {
+                v4: Some(Lab::client_v4(n)),
+                v6: Some(Lab::client_v6(n)),
+                device: CLIENT_LINK.to_owned(),
+            })
             .collect())
     }
 

@@ -171,14 +171,15 @@ impl Vpnd {
             for (number, namespace) in lab.clients().iter().enumerate() {
                 self.clients[number].must_run()?;
                 let session = status.sessions.iter().find(|session| session.user == user(number + 1));
-                if let (None, Some(session)) = (addresses[number], session)
-                    && let Some(mtu) = device_mtu(namespace, session)?
+                if let (None, Some(session)) = (&addresses[number], session)
+                    && let Some(device) = device_of(namespace, session)?
                 {
-                    addresses[number] = Some(ClientAddress { v4: session.inner_v4, v6: session.inner_v6 });
-                    self.note(session, mtu);
+                    self.note(session, device.mtu);
+                    let (v4, v6) = (session.inner_v4, session.inner_v6);
+                    addresses[number] = Some(ClientAddress { v4, v6, device: device.ifname });
                 }
             }
-            if let Some(addresses) = addresses.iter().copied().collect::<Option<Vec<_>>>() {
+            if let Some(addresses) = addresses.iter().cloned().collect::<Option<Vec<_>>>() {
                 return Ok(addresses);
             }
             if let Some(gateway) = &mut self.gateway {
@@ -324,8 +325,8 @@ fn write_private(path: &Path, text: &str) -> Result<(), SystemError> {
     write().map_err(|source| SystemError::Io { what: format!("writing {}", path.display()), source })
 }
 
-/// The MTU of the client's device once it has the session's addresses.
-fn device_mtu(namespace: &Namespace, session: &Session) -> Result<Option<u32>, SystemError> {
+/// The client's device once it has the session's addresses.
+fn device_of(namespace: &Namespace, session: &Session) -> Result<Option<Device>, SystemError> {
     let text = run_tool(Command::new("ip").args(["-n", namespace.name(), "-json", "addr", "show"]))?;
     let unreadable =
         |error: serde_json::Error| LabError::Tool { command: "ip -json addr".into(), why: error.to_string() };
@@ -335,16 +336,17 @@ fn device_mtu(namespace: &Namespace, session: &Session) -> Result<Option<u32>, S
             .into_iter()
             .flatten()
             .collect();
-    let has_all = |device: &&Device| {
+    let has_all = |device: &Device| {
         !wanted.is_empty()
             && wanted.iter().all(|address| device.addr_info.iter().any(|a| a.local == *address))
     };
-    Ok(devices.iter().find(has_all).map(|device| device.mtu))
+    Ok(devices.into_iter().find(has_all))
 }
 
 /// A device as `ip -json addr` shows it.
 #[derive(Debug, Deserialize)]
 struct Device {
+    ifname: String,
     mtu: u32,
     #[serde(default)]
     addr_info: Vec<DeviceAddress>,

@@ -1,10 +1,12 @@
-//! The real program in real network namespaces, over plain routing.
+//! The real program in real network namespaces: here over plain routing, in `vpn` through VPNs.
 //!
 //! ```text
 //!   c1 ── gateway (kernel routing) ── c2        one pair, four connections, about a second
 //! ```
 //!
 //! These tests need root. Without it they skip with a loud message, and fail where CI=true.
+
+mod vpn;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -259,87 +261,6 @@ fn a_system_that_is_missing_is_said_before_anything_changes() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
     assert!(report["runs"][0]["problems"][0].as_str().is_some_and(|text| text.contains("/nonexistent/vpnd")));
     assert_eq!(report["runs"][1]["whole"], true, "{report:#}");
-}
-
-/// A stand-in for `vpnd` that keeps its command-line contract and carries packets by plain routing, so that the
-/// adapter's own steps are tested whatever state the real one is in.
-fn stand_in(directory: &Path) -> std::path::PathBuf {
-    let path = directory.join("vpnd");
-    fs::write(&path, include_str!("stand_in_vpnd.sh")).expect("a script");
-    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
-    path
-}
-
-#[test]
-fn the_vpnd_adapter_configures_connects_measures_and_ends_everything() {
-    if !can_run() {
-        return;
-    }
-    let directory = tempfile::tempdir().expect("a directory");
-    let program = stand_in(directory.path());
-    let line = format!(
-        "--clients 4 --vpn vpnd --cipher aes-256-gcm --no-encryption --vpnd {} -P 2 -t 1 -O 0 --json",
-        program.display()
-    );
-    let report = measured(&line);
-    for (at, cipher) in ["aes-256-gcm", "none"].into_iter().enumerate() {
-        let run = &report["runs"][at];
-        assert_eq!(run["whole"], true, "{run:#}");
-        assert_eq!(run["facts"]["version"], "vpnd 0.0.0 (stand-in)");
-        assert_eq!(run["facts"]["cipher"], format!("{cipher} (shell)"));
-        assert_eq!(run["facts"]["mtu"], 65536);
-        assert!(run["goodput_bits_per_second"].as_f64() > Some(0.0));
-    }
-}
-
-#[test]
-fn ctrl_c_while_a_system_comes_up_ends_it_soon() {
-    if !can_run() {
-        return;
-    }
-    let directory = tempfile::tempdir().expect("a directory");
-    let program = stand_in(directory.path());
-    let line = format!("--clients 2 --vpn vpnd --vpnd {} -t 1 --json", program.display());
-    let child = trafficspeed(&line)
-        .env("STAND_IN_NEVER_UP", "yes")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program was built");
-    let pid = child.id();
-    wait_until("the lab is made", || namespaces_of(pid).len() == 3);
-    std::thread::sleep(Duration::from_millis(500));
-    let since = Instant::now();
-    signal(&child, Signal::INT);
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(130));
-    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
-    assert!(String::from_utf8_lossy(&output.stdout).contains("interrupted before it was up"));
-    assert_eq!(namespaces_of(pid), [""; 0]);
-}
-
-#[test]
-fn a_client_that_is_refused_shows_its_log_and_leaves_nothing() {
-    if !can_run() {
-        return;
-    }
-    let directory = tempfile::tempdir().expect("a directory");
-    let program = stand_in(directory.path());
-    let line = format!("--clients 2 --vpn vpnd --vpnd {} -t 1 --json", program.display());
-    let child = trafficspeed(&line)
-        .env("STAND_IN_REFUSES", "client2")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program was built");
-    let pid = child.id();
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(1));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    let problem = report["runs"][0]["problems"][0].as_str().expect("a problem");
-    assert!(problem.contains("vpnd connect (client 2) ended"), "{problem}");
-    assert!(problem.contains("| login refused: wrong password"), "{problem}");
-    assert_eq!(namespaces_of(pid), [""; 0]);
 }
 
 /// `trafficspeed serve` on a loopback port of its own.

@@ -1,0 +1,299 @@
+//! Whether a VPN really carries what is measured.
+//!
+//! A client without a route into the tunnel still reaches its partner by the plain links, only faster, and the
+//! generators cannot tell. So the kernel is asked twice: before a run where it would send, after it what the
+//! devices carried. Every byte that arrived must have left its sender through the tunnel device and reached its
+//! receiver through one, and the links below must have carried it too: the payload is random, so nothing can make
+//! it smaller.
+//!
+//! INVARIANT: the counters are read before the first connection and after the last has been drained, and they are
+//! compared with the bytes of the connections' whole lives, so no clock decides.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::outcome::Pair;
+use super::pairs::PairPlan;
+use crate::interrupt::Interrupt;
+use crate::lab::device::{Counters, Traffic, towards};
+use crate::lab::{CLIENT_LINK, Lab, LabError};
+use crate::system::ClientAddress;
+
+/// The least share of a client's bytes that its tunnel must have carried, in each direction.
+const LEAST_SHARE: f64 = 0.95;
+/// How long routes may take to follow the addresses.
+const ROUTE_PATIENCE: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    /// The measurement would go past the VPN.
+    #[error(
+        "nothing was measured: client {from} would reach client {to} at {address} through {found}, not through \
+         the tunnel device {tunnel}; check the routes"
+    )]
+    Past {
+        /// The client that asks, from 1.
+        from: usize,
+        /// Its partner.
+        to: usize,
+        /// Where its partner is reached.
+        address: IpAddr,
+        /// Where the kernel would send.
+        found: String,
+        /// Where it should.
+        tunnel: String,
+    },
+    /// The kernel did not say, or has no route.
+    #[error("nothing was measured: {0}; check the routes")]
+    Lab(#[from] LabError),
+}
+
+/// Makes sure that the clients of every pair would reach each other through their tunnels.
+///
+/// # Errors
+/// [`RouteError`] of the first that would not.
+pub fn check_routes(
+    lab: &Lab,
+    addresses: &[ClientAddress],
+    pairs: &[PairPlan],
+    interrupt: &Interrupt,
+) -> Result<(), RouteError> {
+    let deadline = Instant::now() + ROUTE_PATIENCE;
+    for pair in pairs {
+        for (from, to) in [(pair.listener, pair.connector), (pair.connector, pair.listener)] {
+            let Some(address) = addresses[to].of_same_version(pair.address) else { continue };
+            while let Err(error) = check_route(lab, addresses, from, to, address) {
+                if Instant::now() > deadline || interrupt.is_set() {
+                    return Err(error);
+                }
+                std::thread::sleep(POLL);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_route(
+    lab: &Lab,
+    addresses: &[ClientAddress],
+    from: usize,
+    to: usize,
+    address: IpAddr,
+) -> Result<(), RouteError> {
+    let tunnel = &addresses[from].device;
+    let found = towards(&lab.clients()[from], address)?;
+    if found == *tunnel {
+        return Ok(());
+    }
+    Err(RouteError::Past { from: from + 1, to: to + 1, address, found, tunnel: tunnel.clone() })
+}
+
+/// What one client moved, and what its devices carried for it, over the whole life of its connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Carried {
+    /// The client.
+    pub client: String,
+    /// The device that leads into the tunnel.
+    pub device: String,
+    /// Bytes it sent that arrived at its partner.
+    pub payload_sent: u64,
+    /// Bytes that arrived from its partner.
+    pub payload_received: u64,
+    /// What the tunnel device carried.
+    pub tunnel: Counters,
+    /// What the link below carried.
+    pub underlay: Counters,
+}
+
+/// The counters of all devices of all clients at one instant.
+pub struct Reading(Vec<HashMap<String, Counters>>);
+
+impl Reading {
+    /// Reads every client.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    pub fn take(lab: &Lab) -> Result<Self, LabError> {
+        lab.clients().iter().map(Counters::read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// What was carried since `earlier`. A device that is not there has carried nothing.
+    pub fn since(&self, earlier: &Self, addresses: &[ClientAddress], pairs: &[Pair]) -> Vec<Carried> {
+        let ends = pairs.iter().flat_map(|pair| pair.ends.iter().zip(payload(pair)));
+        ends.zip(addresses)
+            .enumerate()
+            .map(|(at, ((end, (payload_sent, payload_received)), address))| {
+                let of = |device: &str| {
+                    let now = self.0[at].get(device).copied().unwrap_or_default();
+                    now.since(earlier.0[at].get(device).copied().unwrap_or_default())
+                };
+                Carried {
+                    client: end.name.clone(),
+                    device: address.device.clone(),
+                    payload_sent,
+                    payload_received,
+                    tunnel: of(&address.device),
+                    underlay: of(CLIENT_LINK),
+                }
+            })
+            .collect()
+    }
+}
+
+/// Bytes sent and received by each end of a pair, counted where they arrived.
+fn payload(pair: &Pair) -> [(u64, u64); 2] {
+    let arrived = pair.ends.each_ref().map(|end| {
+        let streams = end.outcome.iter().flat_map(|outcome| &outcome.streams);
+        streams.filter(|stream| !stream.sends).map(|stream| stream.total_bytes).sum()
+    });
+    [(arrived[1], arrived[0]), (arrived[0], arrived[1])]
+}
+
+/// One direction of one client, measured against its payload.
+struct Passage<'a> {
+    client: &'a Carried,
+    verb: &'static str,
+    payload: u64,
+    carried: u64,
+}
+
+impl Passage<'_> {
+    fn share(&self) -> f64 {
+        share(self.carried.min(self.payload), self.payload)
+    }
+}
+
+fn passages(carried: &[Carried], of: fn(&Carried) -> &Counters) -> Vec<Passage<'_>> {
+    let both = |client| {
+        let Counters { received, sent } = of(client);
+        let passage =
+            |verb, payload, traffic: &Traffic| Passage { client, verb, payload, carried: traffic.bytes };
+        [passage("sent", client.payload_sent, sent), passage("received", client.payload_received, received)]
+    };
+    carried.iter().flat_map(both).filter(|passage| passage.payload > 0).collect()
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// The share of all payload that the tunnels carried; `None` if nothing was moved.
+pub fn tunnel_share(carried: &[Carried]) -> Option<f64> {
+    overall(&passages(carried, |client| &client.tunnel))
+}
+
+fn overall(passages: &[Passage<'_>]) -> Option<f64> {
+    let payload: u64 = passages.iter().map(|passage| passage.payload).sum();
+    let carried = passages.iter().map(|passage| passage.carried.min(passage.payload)).sum();
+    (payload > 0).then(|| share(carried, payload))
+}
+
+/// Says how much went past the VPN; `None` if all is as it should be.
+pub fn bypass(carried: &[Carried]) -> Option<String> {
+    let tunnel = passages(carried, |client| &client.tunnel);
+    if let Some((worst, whole)) = too_little(&tunnel) {
+        let Carried { client, device, .. } = worst.client;
+        return Some(format!(
+            "only {} % of the bytes went through the tunnel ({client} {} {} % of its bytes through {device}): \
+             check the routes to the clients' inner addresses",
+            percent(whole),
+            worst.verb,
+            percent(worst.share()),
+        ));
+    }
+    let underlay = passages(carried, |client| &client.underlay);
+    let (worst, whole) = too_little(&underlay)?;
+    Some(format!(
+        "only {} % of the tunnel's bytes crossed the links of the lab ({} {} {} % of its bytes over {CLIENT_LINK}): \
+         the tunnel leads past them",
+        percent(whole),
+        worst.client.client,
+        worst.verb,
+        percent(worst.share()),
+    ))
+}
+
+/// The worst passage and the share of all together, if the worst is too little.
+fn too_little<'a>(passages: &'a [Passage<'a>]) -> Option<(&'a Passage<'a>, f64)> {
+    let worst = passages.iter().min_by(|a, b| a.share().total_cmp(&b.share()))?;
+    (worst.share() < LEAST_SHARE).then_some(worst).zip(overall(passages))
+}
+
+/// Whole percent, rounded down so that too little never reads as enough.
+fn percent(share: f64) -> u32 {
+    (share * 100.0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::outcome::samples;
+
+    fn counters(received: u64, sent: u64) -> Counters {
+        let traffic = |bytes| Traffic { bytes, ..Traffic::default() };
+        Counters { received: traffic(received), sent: traffic(sent) }
+    }
+
+    fn client(name: &str, tunnel: Counters, underlay: Counters) -> Carried {
+        let (client, device) = (name.to_owned(), "tun0".to_owned());
+        Carried { client, device, payload_sent: 1000, payload_received: 1000, tunnel, underlay }
+    }
+
+    fn good(name: &str) -> Carried {
+        client(name, counters(1040, 1040), counters(1100, 1100))
+    }
+
+    #[test]
+    fn a_tunnel_that_carried_everything_is_no_bypass() {
+        assert_eq!(bypass(&[good("c1"), good("c2")]), None);
+        assert_eq!(tunnel_share(&[good("c1")]), Some(1.0));
+        assert_eq!(bypass(&[]), None);
+        assert_eq!(bypass(&[Carried::default()]), None, "who moved nothing missed nothing");
+    }
+
+    #[test]
+    fn bytes_that_left_in_clear_are_noticed_in_each_direction() {
+        for (tunnel, verb) in [(counters(1040, 30), "sent"), (counters(30, 1040), "received")] {
+            let said = bypass(&[good("c1"), client("c2", tunnel, counters(1100, 1100))]).unwrap();
+            assert!(said.starts_with("only 75 % of the bytes went through the tunnel"), "{said}");
+            assert!(said.contains(&format!("c2 {verb} 3 % of its bytes through tun0")), "{said}");
+        }
+    }
+
+    #[test]
+    fn one_client_among_many_cannot_hide() {
+        let mut clients: Vec<Carried> = (1..=64).map(|n| good(&format!("c{n}"))).collect();
+        clients[40].tunnel.sent.bytes = 0;
+        assert!(bypass(&clients).is_some_and(|said| said.contains("99 %") && said.contains("c41 sent 0 %")));
+    }
+
+    #[test]
+    fn the_limit_is_95_percent() {
+        let with = |sent| bypass(&[client("c1", counters(1000, sent), counters(1100, 1100))]);
+        assert_eq!(with(950), None);
+        assert!(with(949).is_some_and(|said| said.contains("c1 sent 94 %")));
+    }
+
+    #[test]
+    fn a_tunnel_that_leads_past_the_links_is_noticed() {
+        let said = bypass(&[client("c1", counters(1040, 1040), counters(1100, 20))]).unwrap();
+        assert!(said.starts_with("only 51 % of the tunnel's bytes crossed the links of the lab"), "{said}");
+    }
+
+    #[test]
+    fn payload_counts_where_it_arrived() {
+        let mut pair = samples::run(crate::system::Kind::Vpnd, 2, 1, 1_000).pairs.remove(0);
+        assert_eq!(payload(&pair), [(1010, 1010); 2]);
+        // Bytes that were still in the sender's kernel when it was stopped never had to cross the tunnel.
+        let streams = &mut pair.ends[0].outcome.as_mut().unwrap().streams;
+        streams.iter_mut().filter(|stream| stream.sends).for_each(|stream| stream.total_bytes += 5_000_000);
+        assert_eq!(payload(&pair), [(1010, 1010); 2]);
+        pair.ends[1].outcome = None;
+        assert_eq!(payload(&pair), [(0, 1010), (1010, 0)]);
+    }
+}

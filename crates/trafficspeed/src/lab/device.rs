@@ -1,0 +1,129 @@
+//! One network device of a namespace: what it has carried, and what the kernel would send through it.
+//!
+//! Readings are plain values; the difference of two is what was carried between them. Nothing here knows which
+//! device belongs to a VPN.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::IpAddr;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use super::namespace::Namespace;
+use super::{LabError, run_tool};
+
+/// What a device counted in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// Bytes; a super-packet counts its headers once.
+    pub bytes: u64,
+    /// Packets; a super-packet counts once.
+    pub packets: u64,
+    /// Packets that were damaged or failed.
+    pub errors: u64,
+    /// Packets that were thrown away, for example because a queue was full.
+    pub dropped: u64,
+}
+
+/// What a device counted since it was made, or between two readings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// From the network, or out of the tunnel, to this host.
+    pub received: Traffic,
+    /// From this host into the network or the tunnel.
+    pub sent: Traffic,
+}
+
+impl Traffic {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            packets: self.packets.saturating_sub(earlier.packets),
+            errors: self.errors.saturating_sub(earlier.errors),
+            dropped: self.dropped.saturating_sub(earlier.dropped),
+        }
+    }
+}
+
+impl Counters {
+    /// What was carried since an earlier reading of the same device.
+    pub fn since(self, earlier: Self) -> Self {
+        Self { received: self.received.since(earlier.received), sent: self.sent.since(earlier.sent) }
+    }
+
+    /// Reads all devices of `namespace`, by name.
+    ///
+    /// # Errors
+    /// [`LabError::System`].
+    pub fn read(namespace: &Namespace) -> Result<HashMap<String, Self>, LabError> {
+        let what = format!("reading the devices of namespace {}", namespace.name());
+        // The thread's own view: /proc/net would be that of the program's first thread, which is outside.
+        let text = namespace.within(|| {
+            fs::read_to_string("/proc/thread-self/net/dev")
+                .map_err(|source| LabError::System { what, source })
+        })?;
+        Ok(text.lines().filter_map(Self::parse).collect())
+    }
+
+    /// Reads one line of /proc/net/dev; `None` for the two lines of its head.
+    fn parse(line: &str) -> Option<(String, Self)> {
+        let (name, rest) = line.split_once(':')?;
+        let numbers: Vec<u64> = rest.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+        let traffic = |at: usize| {
+            let [bytes, packets, errors, dropped] = *numbers.get(at..at + 4)? else { return None };
+            Some(Traffic { bytes, packets, errors, dropped })
+        };
+        Some((name.trim().to_owned(), Self { received: traffic(0)?, sent: traffic(8)? }))
+    }
+}
+
+/// The device through which `namespace` would send to `address`.
+///
+/// # Errors
+/// [`LabError::Tool`], also when there is no route at all.
+pub fn towards(namespace: &Namespace, address: IpAddr) -> Result<String, LabError> {
+    let mut command = Command::new("ip");
+    command.args(["-n", namespace.name(), "-json", "route", "get", &address.to_string()]);
+    let text = run_tool(&mut command)?;
+    let unreadable = |why: String| LabError::Tool { command: format!("ip -json route get {address}"), why };
+    let routes: Vec<Route> = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+    routes.into_iter().next().map(|route| route.dev).ok_or_else(|| unreadable("it showed no route".into()))
+}
+
+/// A route as `ip -json route get` shows it.
+#[derive(Debug, Deserialize)]
+struct Route {
+    dev: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_kernel_is_read_and_its_head_is_not() {
+        let line = "  tun0: 1000 10 1 2 0 0 0 0  2000 20 3 4 0 0 0 0";
+        let (name, counters) = Counters::parse(line).unwrap();
+        assert_eq!(name, "tun0");
+        assert_eq!(counters.received, Traffic { bytes: 1000, packets: 10, errors: 1, dropped: 2 });
+        assert_eq!(counters.sent, Traffic { bytes: 2000, packets: 20, errors: 3, dropped: 4 });
+        assert_eq!(Counters::parse("Inter-|   Receive  |  Transmit"), None);
+        assert_eq!(Counters::parse(" face |bytes    packets"), None);
+        assert_eq!(Counters::parse("tun0: 1 2 3"), None);
+    }
+
+    #[test]
+    fn two_readings_differ_by_what_was_carried() {
+        let (_, early) = Counters::parse("a: 10 1 0 0 0 0 0 0 20 2 0 0 0 0 0 0").unwrap();
+        let (_, late) = Counters::parse("a: 15 3 0 1 0 0 0 0 20 2 7 0 0 0 0 0").unwrap();
+        let carried = late.since(early);
+        assert_eq!(carried.received, Traffic { bytes: 5, packets: 2, errors: 0, dropped: 1 });
+        assert_eq!(carried.sent, Traffic { errors: 7, ..Traffic::default() });
+        assert_eq!(
+            early.since(late).received,
+            Traffic::default(),
+            "a device that was made anew counts nothing"
+        );
+    }
+}
