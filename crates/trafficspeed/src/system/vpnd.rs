@@ -149,14 +149,16 @@ impl Vpnd {
             "--state-dir".as_ref(),
             state.as_os_str(),
         ];
-        let insecure = self.insecure().iter().map(AsRef::as_ref);
+        // A client offers the suites of the laboratory only when it is told to.
+        let suite = if self.cipher == Cipher::Auto { vec![] } else { vec!["--suite", self.cipher.name()] };
+        let choices = self.insecure().iter().copied().chain(suite).map(AsRef::as_ref);
         let name = format!("vpnd connect (client {number})");
-        let arguments = arguments.into_iter().chain(insecure);
+        let arguments = arguments.into_iter().chain(choices);
         self.clients.push(Daemon::start(&name, namespace, program, arguments, &file("log"))?);
         Ok(())
     }
 
-    /// Waits until every client has a session and its address on a device.
+    /// Waits until every client has a session with a suite, and its address on a device.
     fn wait_for_clients(
         &mut self,
         files: &Files,
@@ -170,7 +172,8 @@ impl Vpnd {
             let status = files.status(program).unwrap_or_default();
             for (number, namespace) in lab.clients().iter().enumerate() {
                 self.clients[number].must_run()?;
-                let session = status.sessions.iter().find(|session| session.user == user(number + 1));
+                let mine = |session: &&Session| session.user == user(number + 1) && session.suite.is_some();
+                let session = status.sessions.iter().find(mine);
                 if let (None, Some(session)) = (&addresses[number], session)
                     && let Some(device) = device_of(namespace, session)?
                 {
@@ -187,7 +190,7 @@ impl Vpnd {
             }
             if Instant::now() > deadline {
                 let late = addresses.iter().position(Option::is_none).expect("one is missing");
-                return Err(self.clients[late].failed("has no session with an address"));
+                return Err(self.clients[late].failed("has no session with an address and a cipher suite"));
             }
             pause(interrupt)?;
         }

@@ -58,6 +58,8 @@ connect)
         exit 1
     fi
     [ -s "$(option credentials "$@")" ] && has no-dns "$@"
+    suite=$(sed -n 's/^suites = \["\(.*\)"\]$/\1/p' "$(dirname "$2")/server.toml")
+    [ "$(option suite "$@")" = "$suite" ]
     n=${user#client}
     # Each inner address belongs to the tunnel's device alone, also when the gateway asks for its owner.
     echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore

@@ -178,21 +178,23 @@ fn real_vpnd() -> Option<PathBuf> {
 }
 
 #[test]
-fn the_real_vpnd_carries_every_byte_of_both_ip_versions() {
+fn the_real_vpnd_carries_every_byte_of_both_ip_versions_and_unprotected_if_told_so() {
     if !can_run() {
         return;
     }
     let Some(program) = real_vpnd() else { return };
-    for ip in ["4", "6"] {
+    for (options, protected) in [("--ip 4", true), ("--ip 6", true), ("--no-encryption --cipher none", false)]
+    {
         let line = format!(
-            "--clients 2 --vpn vpnd --vpnd {} -P 4 -t 1 -O 0.2 --verify --json --ip {ip}",
+            "--clients 2 --vpn vpnd --vpnd {} -P 4 -t 1 -O 0.2 --verify --json {options}",
             program.display()
         );
         let run = &measured(&line)["runs"][0];
         assert_eq!(run["whole"], true, "{run:#}");
         assert_eq!(run["problems"].as_array().map(Vec::len), Some(0), "{run:#}");
         assert_carried(run, 2);
-        assert!(run["facts"]["cipher"].as_str().is_some_and(|cipher| cipher != "none"), "{run:#}");
+        let cipher = run["facts"]["cipher"].as_str().expect("a cipher");
+        assert_eq!(!cipher.starts_with("none"), protected, "{cipher}");
         assert!(run["gbit_per_gateway_cpu_second"].as_f64() > Some(0.0), "{run:#}");
     }
 }
