@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use core::net::IpAddr;
+use core::time::Duration;
 
 use ipnet::IpNet;
 use vpnd_crypto::{Direction, KeyError, OpenKey, SealKey};
@@ -19,6 +20,8 @@ use crate::policy::Principal;
 use crate::time::Time;
 use crate::wire::{Header, Index};
 
+/// Shortest time between two moves of a lane. A peer that hops on purpose must not flood the control plane.
+const MOVE_INTERVAL: Duration = Duration::from_millis(20);
 /// Packets of one session that wait for an epoch at most (PROTOCOL §11).
 const MAX_WAITING: usize = 64;
 /// Longer packets do not wait; a flow's first packets are short.
@@ -68,7 +71,7 @@ pub(super) struct Receiver {
 struct Receiving {
     lane: u8,
     receive: ReceiveLane,
-    heard_at: Option<Endpoint>,
+    heard_at: Option<(Endpoint, Time)>,
     rekey_reported: bool,
     spent_reported: bool,
 }
@@ -272,12 +275,20 @@ impl Receiver {
             events.push_back(Event::RekeyDue { slot, epoch });
         }
         // Only the newest authentic datagram moves an endpoint: a replayed or delayed one must not.
-        if authentic.newest && receiving.heard_at != Some(from) {
-            receiving.heard_at = Some(from);
+        if authentic.newest && receiving.moves_to(now, from) {
+            receiving.heard_at = Some((from, now));
             session.heard(epoch, header.lane, from);
             events.push_back(Event::Heard { slot, epoch, lane: header.lane, endpoint: from });
         }
         Ok(authentic.len)
+    }
+}
+
+impl Receiving {
+    /// True if the lane was never heard, or is heard at another place and may move again.
+    #[inline]
+    fn moves_to(&self, now: Time, from: Endpoint) -> bool {
+        self.heard_at.is_none_or(|(at, since)| at != from && now.since(since) >= MOVE_INTERVAL)
     }
 }
 

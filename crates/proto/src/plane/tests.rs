@@ -202,6 +202,10 @@ fn the_newest_authentic_datagram_moves_the_endpoint() {
     let mut net = Net::new(false);
     net.meet();
     net.events();
+    let hopped = net.client_sends(ALICE, &[]);
+    assert!(net.gateway_gets(&hopped, "203.0.113.9:9").is_ok());
+    assert_eq!(net.events(), [], "moving at once again would let a peer flood the control plane");
+    net.now = net.now + Duration::from_millis(20);
     let roamed = net.client_sends(ALICE, &[]);
     assert!(net.gateway_gets(&roamed, "203.0.113.9:9").is_ok());
     assert_eq!(
