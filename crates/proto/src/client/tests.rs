@@ -289,14 +289,14 @@ fn silence_is_noticed_and_ends_in_an_attach() {
     let (mut client, _) = up();
     let sent = Activity { tx_packets: 1, last_tx_packet: millis(100), ..Activity::default() };
     client.handle_activity(millis(1000), 0, sent);
-    client.handle_activity(millis(5099), 0, sent);
+    client.handle_activity(millis(2099), 0, sent);
     assert_eq!(actions(&mut client).len(), 0);
     for round in 0..5 {
-        client.handle_activity(millis(5100 + round), 0, sent);
-        client.handle_timeout(millis(5100 + 1000 * round));
+        client.handle_activity(millis(2100 + round), 0, sent);
+        client.handle_timeout(millis(2100 + 1000 * round));
         assert_eq!(probes(&mut client).len(), 2, "round {round}");
     }
-    client.handle_timeout(millis(10_100));
+    client.handle_timeout(millis(7_100));
     assert!(matches!(connect(&mut client), Some((_, Purpose::Attach { .. }))));
 }
 

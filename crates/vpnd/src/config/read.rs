@@ -239,10 +239,10 @@ fn timeouts(s: &mut Section<'_>, p: &mut Problems) -> Timeouts {
     };
     let timeouts = Timeouts {
         idle_timeout: limit(seconds(s, "idle_timeout_s", 0..=YEAR_S, 0)),
-        dead_peer_timeout: seconds(s, "dead_peer_timeout_s", 5..=86_400, 60),
-        keepalive: seconds(s, "keepalive_s", 1..=3_600, 15),
+        dead_peer_timeout: seconds(s, "dead_peer_timeout_s", 5..=86_400, 90),
+        keepalive: seconds(s, "keepalive_s", 1..=3_600, 25),
         rekey_after: seconds(s, "rekey_after_s", 1..=120, 120),
-        authentication_deadline: seconds(s, "authentication_deadline_s", 1..=600, 30),
+        authentication_deadline: seconds(s, "authentication_deadline_s", 1..=600, 10),
         session_lifetime: limit(seconds(s, "session_lifetime_s", 0..=YEAR_S, 86_400)),
         lease: seconds(s, "lease_s", 60..=YEAR_S, 3_600),
     };

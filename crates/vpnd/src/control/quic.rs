@@ -24,7 +24,7 @@ const WINDOW: u32 = 64 * 1024;
 /// A connection without any sign of life is given up after this (PROTOCOL §11).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a client shows that it lives.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Handshakes of unproved addresses that may be under way at once.
 const MAX_INCOMING: usize = 1 << 12;
 /// Bytes kept for all connections that are not accepted yet.
