@@ -92,12 +92,16 @@ impl Code {
     pub const fn explanation(self) -> &'static str {
         match self {
             Self::Bye => "the user ended the session",
-            Self::Credentials => "the login was wrong",
+            Self::Credentials => {
+                "the login was refused: check user name, password and one-time code, or ask the administrator"
+            }
             Self::Token => "the session is not known here any more; log in again",
             Self::BadRequest => "a malformed or unexpected message was sent",
-            Self::NoSuite => "no cipher suite is allowed by both ends",
-            Self::NoAddress => "the gateway has no address left",
-            Self::TooMany => "too many sessions",
+            Self::NoSuite => {
+                "no cipher suite is allowed by both ends: compare the suites of the profile and of the gateway"
+            }
+            Self::NoAddress => "the gateway has no inner address left; try later or ask the administrator",
+            Self::TooMany => "too many sessions of this user, or on this gateway; end one or try later",
             Self::Busy => "the gateway is busy; try later",
             Self::Disabled => "this user was disabled",
             Self::Kicked => "an administrator ended the session",

@@ -173,9 +173,21 @@ fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => corrupted(path, error.to_string()),
         Some(ErrorCode::DiskFull) => StoreError::Full { path: path_buf },
+        // Making room for its shared memory fails in SQLite as an I/O error, whatever the cause.
+        Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) if is_full(path) => {
+            StoreError::Full { path: path_buf }
+        }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path: path_buf },
         _ => StoreError::Failed { path: path_buf, detail: error.to_string() },
     }
+}
+
+/// Whether there is no room left for what SQLite needs at least, its shared memory, on the disk of `path`.
+fn is_full(path: &Path) -> bool {
+    const SHARED_MEMORY: u64 = 32 * 1024;
+    let directory = crate::secret_file::parent(path);
+    rustix::fs::statvfs(directory)
+        .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < SHARED_MEMORY)
 }
 
 /// A column that does not hold what this program writes there.

@@ -34,7 +34,7 @@ fn wrong_credentials_are_refused_alike() {
         [("wrong password", wrong_password), ("unknown user", stranger), ("disabled user", bob)]
     {
         let (_, output) = Client::refused(&lab, 1, &login, &[]);
-        assert!(output.contains("login was wrong"), "{who}: it says what may be wrong: {output}");
+        assert!(output.contains("login was refused"), "{who}: it says what may be wrong: {output}");
         for reason in ["unknown user", "no such user", "disabled", "does not exist"] {
             assert!(!output.to_lowercase().contains(reason), "{who}: it does not say which: {output}");
         }

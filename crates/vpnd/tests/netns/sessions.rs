@@ -115,7 +115,7 @@ fn a_pool_that_is_used_up() {
     let mut sixth = Process::start(&lab, "client6", command);
     eventually("the sixth client says what is used up", 10 * SECOND, || {
         sixth.assert_running();
-        sixth.output().contains("no address left").then_some(())
+        sixth.output().contains("no inner address left").then_some(())
     });
     assert_eq!(gateway.sessions().len(), 5);
     for client in &clients {
