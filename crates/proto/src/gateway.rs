@@ -10,11 +10,12 @@
 
 mod admission;
 mod epoch;
+mod indexes;
 mod session;
 mod table;
 
 use core::time::Duration;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use vpnd_crypto::{LabPermit, Suite};
@@ -25,9 +26,10 @@ use crate::policy::Policy;
 use crate::session::{ConnectionId, LocalSuite, Random, SessionId, Timers};
 use crate::time::Time;
 use crate::timer::TimerQueue;
-use crate::wire::{Index, MAX_GATEWAY_LANES};
+use crate::wire::MAX_GATEWAY_LANES;
 
 pub use admission::Authenticated;
+use indexes::Indexes;
 pub use session::{Addresses, SessionRecord, SessionStatus};
 use table::Table;
 
@@ -155,7 +157,7 @@ pub struct Gateway {
     random: Random,
     table: Table,
     /// Indexes of all epochs that are alive.
-    indexes: BTreeSet<Index>,
+    indexes: Indexes,
     timers: TimerQueue<(Slot, Reason)>,
     effects: VecDeque<Effect>,
 }
@@ -185,10 +187,10 @@ impl Gateway {
             _ => {}
         }
         Ok(Self {
+            indexes: Indexes::new(config.shards),
             config,
             random,
             table: Table::default(),
-            indexes: BTreeSet::new(),
             timers: TimerQueue::new(),
             effects: VecDeque::new(),
         })
@@ -368,7 +370,7 @@ impl Gateway {
             self.timers.cancel((slot, reason));
         }
         for index in session.epochs().flat_map(|epoch| &epoch.indexes) {
-            self.indexes.remove(index);
+            self.indexes.release(*index);
         }
         if session.open {
             self.command_all(|_| Command::Close(slot));

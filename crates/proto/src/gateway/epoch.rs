@@ -10,7 +10,7 @@ use super::{Effect, Gateway, Reason};
 use crate::attach::Token;
 use crate::control::{Code, Established, List, Message, Offer};
 use crate::plane::{Command, Endpoint, EpochSpec, ReceiveSpec, Slot};
-use crate::session::{ConnectionId, LocalSuite, random_index};
+use crate::session::{ConnectionId, LocalSuite};
 use crate::time::Time;
 use crate::wire::Index;
 
@@ -28,8 +28,9 @@ impl Gateway {
     /// Makes a pending epoch for the session and answers the client.
     pub(super) fn establish(&mut self, now: Time, slot: Slot, grant: Grant<'_>) {
         self.erase_pending(slot);
-        let indexes = self.allocate_indexes(grant.offer.indexes.len());
         let Some(session) = self.table.get_mut(slot) else { return };
+        let before = session.current.as_ref().map_or(&[][..], |epoch| &epoch.indexes);
+        let indexes = self.indexes.allocate(grant.offer.indexes.len(), before, &mut self.random);
         session.record.epoch += 1;
         let endpoints = vec![None; indexes.len()];
         let epoch = Epoch {
@@ -70,25 +71,6 @@ impl Gateway {
         if let Some(before) = self.table.connect(slot, connection) {
             self.close_connection(before, Code::Superseded, Code::Superseded.explanation());
         }
-    }
-
-    /// One index for each of the client's lanes, owned by the shard that lane is served by (PROTOCOL §7.1).
-    fn allocate_indexes(&mut self, lanes: usize) -> Vec<Index> {
-        let shards = self.config.shards;
-        let groups = lanes.min(shards);
-        let mut indexes = Vec::with_capacity(lanes);
-        for lane in 0..lanes {
-            // The shards whose number is `lane` modulo `groups`; one of them at random spreads the clients.
-            let group = lane % groups;
-            let members = (shards - group).div_ceil(groups);
-            let [random] = crate::session::random_bytes::<1>(&mut self.random);
-            let shard = group + groups * (usize::from(random) % members);
-            let taken = &self.indexes;
-            let index = random_index(&mut self.random, shard, shards, |index| taken.contains(&index));
-            self.indexes.insert(index);
-            indexes.push(index);
-        }
-        indexes
     }
 
     fn install(&mut self, slot: Slot, epoch: &Epoch, offer: &Offer, secret: EpochSecret) {
@@ -198,7 +180,7 @@ impl Gateway {
         let Some(session) = self.table.get_mut(slot) else { return };
         let Some(epoch) = session.take_epoch(number) else { return };
         for index in &epoch.indexes {
-            self.indexes.remove(index);
+            self.indexes.release(*index);
         }
         self.command_all(|_| Command::Retire { slot, epoch: number });
     }

@@ -10,6 +10,7 @@ use crate::attach::{Token, Tokens};
 use crate::control::{Established, List, Offer, SuiteSpeed};
 use crate::plane::{Endpoint, EpochSpec};
 use crate::session::DeviceId;
+use crate::wire::Index;
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 
@@ -218,7 +219,7 @@ fn indexes_are_unique_and_given_back() {
     }
     assert_eq!(gateway.indexes.len(), 400);
     gateway.end(&Selector::User(UserName::new("ada").unwrap()), Code::Disabled, "");
-    assert!(gateway.indexes.is_empty());
+    assert_eq!(gateway.indexes.len(), 0);
     assert_eq!(gateway.timers.poll_timeout(), None);
 }
 
