@@ -86,7 +86,7 @@ fn a_wrong_type_or_value_says_what_would_be_right() {
         ("[crypto]\nsuites = ['auto', 'aes-256-gcm']", "not both"),
         ("[crypto]\nsuites = ['aes-256-gcm', 'aes-256-gcm']", "twice"),
         ("[crypto]\nbackend = 'rings'", "did you mean 'ring'?"),
-        ("[timeouts]\nkeepalive_s = 40", "at most half of 'dead_peer_timeout_s' (60 s)"),
+        ("[timeouts]\nkeepalive_s = 50", "at most half of 'dead_peer_timeout_s' (90 s)"),
         ("[server]\nlisten = []", "at least one address"),
         ("[server]\nlisten = '[::]:0'", "port from 1 to 65535"),
         ("[tls.x]", "unknown key 'x' in [tls]"),
