@@ -10,6 +10,7 @@
 
 mod epoch;
 mod liveness;
+mod path_mtu;
 mod reconnect;
 
 use core::time::Duration;
@@ -27,6 +28,8 @@ use crate::wire::MAX_CLIENT_LANES;
 
 use epoch::Epochs;
 use liveness::Liveness;
+pub use path_mtu::DEFAULT_MTU;
+use path_mtu::{PATH_PROBE, PathSearch};
 use reconnect::Attempt;
 
 /// What a client is told at its start.
@@ -88,8 +91,12 @@ pub enum Action {
         /// The command.
         command: Command,
     },
-    /// Set addresses, routes and DNS to this; replaces what was set before.
+    /// Set addresses, routes and DNS to this; replaces what was set before. The MTU comes by [`Action::PathMtu`],
+    /// before the first of these.
     Configure(Network),
+    /// From now on the tunnel carries inner packets of so many bytes: what the gateway wants, or less if the path
+    /// carries less. May be below what IPv6 needs.
+    PathMtu(u16),
     /// Send a message on an established connection.
     Send {
         /// Which connection.
@@ -128,6 +135,8 @@ pub enum Reason {
     Retire,
     /// Probes were not answered yet.
     Probe,
+    /// A probe of the path's MTU was not answered yet, or another is due.
+    PathMtu,
     /// A lane may have been silent for long.
     Keepalive(u8),
 }
@@ -159,6 +168,7 @@ pub struct Client {
     configured: Option<Network>,
     epochs: Epochs,
     liveness: Liveness,
+    path: PathSearch,
     timers: TimerQueue<Reason>,
     actions: VecDeque<Action>,
     over: bool,
@@ -200,6 +210,7 @@ impl Client {
             sessions_begun: 0,
             configured: None,
             epochs: Epochs::default(),
+            path: PathSearch::default(),
             timers: TimerQueue::new(),
             actions: VecDeque::new(),
             over: false,
@@ -224,7 +235,7 @@ impl Client {
                     // The addresses of a session never change.
                     let Network { ipv4, ipv6, .. } = session.network;
                     session.network = Network { ipv4, ipv6, ..update.network };
-                    self.configure();
+                    self.configure(now);
                 }
             }
             Message::Close(close) => {
@@ -253,6 +264,7 @@ impl Client {
         }
         match event {
             Event::Heard { epoch, .. } => self.heard(now, epoch),
+            Event::ProbeReply { id, .. } if id & PATH_PROBE != 0 => self.path_answered(now, id),
             Event::ProbeReply { id, .. } => self.answered(id),
             Event::EpochWanted { .. } => self.connect_unless_pending(),
             Event::RekeyDue { epoch, .. } => {
@@ -286,7 +298,10 @@ impl Client {
         self.failures = 0;
         if self.connection.is_some() && self.epochs.is_alive() {
             self.probe_roaming(now);
+            self.path.may_be_another();
+            self.check_path(now);
         } else {
+            self.path.may_be_another();
             self.connect();
         }
     }
@@ -301,6 +316,7 @@ impl Client {
                 Reason::Unconfirmed => self.erase_pending(),
                 Reason::Retire => self.erase_retiring(),
                 Reason::Probe => self.probe_again(now),
+                Reason::PathMtu => self.search_path(now),
                 Reason::Keepalive(lane) => self.keep_alive(now, lane),
             }
         }
@@ -341,7 +357,8 @@ impl Client {
         self.session.as_ref().map(|session| session.id)
     }
 
-    fn configure(&mut self) {
+    fn configure(&mut self, now: Time) {
+        self.limit_path(now);
         let Some(session) = &self.session else { return };
         if self.configured.as_ref() != Some(&session.network) {
             self.configured = Some(session.network.clone());
@@ -364,6 +381,7 @@ impl Client {
         self.superseded = false;
         self.epochs = Epochs::default();
         self.liveness = Liveness::new(self.config.lanes);
+        self.path = PathSearch::default();
         self.timers = TimerQueue::new();
     }
 

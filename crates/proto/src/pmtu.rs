@@ -1,13 +1,11 @@
-//! Keeping packets within the path: MSS clamping, "too big" messages, and the search for the path MTU (PROTOCOL §13).
+//! Keeping packets within the path: MSS clamping, and the search for the path MTU (PROTOCOL §13).
 //!
 //! Sizes come in two kinds and are never mixed: an *inner MTU* counts the bytes of an inner packet from its IP header
 //! on; a *datagram size* counts the UDP payload of an outer datagram. This module must not know sockets, sessions or
 //! how probes are sealed.
 
-mod icmp;
 mod mss;
 mod search;
 
-pub use icmp::{MAX_TOO_BIG, RateLimiter, too_big};
 pub use mss::clamp_mss;
-pub use search::{BASE_SIZE, PathMtu, Probe, SearchConfig};
+pub use search::{BASE_SIZE, MAX_PROBE_ID, PathMtu, Probe, SearchConfig};

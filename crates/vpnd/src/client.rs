@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use vpnd_crypto::{LabPermit, Preference};
-use vpnd_proto::client::{Action, Client, Config, Purpose};
+use vpnd_proto::client::{Action, Client, Config, DEFAULT_MTU, Purpose};
 use vpnd_proto::control::{Code, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
 use vpnd_proto::plane::{Endpoint, Event, Role};
 use vpnd_proto::policy::Policy;
@@ -48,8 +48,8 @@ const TICK: Duration = Duration::from_secs(1);
 const NETWORK_SETTLES: Duration = Duration::from_millis(100);
 /// How long a last message may take on its way out.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// MTU of the TUN device until the gateway names one.
-const INITIAL_MTU: u16 = network::DEFAULT_MTU;
+/// MTU of the TUN device until the core names one.
+const INITIAL_MTU: u16 = DEFAULT_MTU;
 
 /// Runs `vpnd connect` until the user ends it or the gateway refuses for good.
 ///
@@ -365,8 +365,13 @@ impl Connected {
             match action {
                 Action::Connect { connection, purpose, offer } => self.dial(connection, purpose, offer),
                 Action::Command { shard, command } => self.shards.command(shard, command),
+                Action::PathMtu(mtu) => {
+                    tracing::debug!(mtu, "the way to the gateway was measured");
+                    // New TCP connections are held to it in both directions, also where it is too small for the device.
+                    self.shards.set_mtu(mtu);
+                    self.setup.set_mtu(mtu).await?;
+                }
                 Action::Configure(network) => {
-                    self.shards.set_mtu(network.mtu.unwrap_or(INITIAL_MTU));
                     self.setup.apply(&network).await?;
                     tracing::info!(
                         ipv4 = network.ipv4.map(tracing::field::display),

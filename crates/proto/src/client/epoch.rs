@@ -98,7 +98,8 @@ impl Client {
         let slot = self.enter_session(established);
         self.in_force = self.config.timers.prescribed(&established.timers);
         self.install(now, slot, Granted { offer: &attempt.offer, established, suite, secret, gateway });
-        self.configure();
+        self.follow_path(suite.suite, gateway);
+        self.configure(now);
         self.probe_epoch(now);
     }
 
@@ -196,6 +197,7 @@ impl Client {
             self.timers.set(Reason::Retire, now + timers.retire_after);
         }
         self.failures = 0;
+        self.check_path(now);
     }
 
     /// The epoch is old: replaced now if it carried packets, or as soon as it does.

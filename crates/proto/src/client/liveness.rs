@@ -2,10 +2,11 @@
 //! keepalives (PROTOCOL §5.1, §9, §11).
 //!
 //! A probe's number names its round of probing and its lane, so that answers need no table: the low four bits are the
-//! lane, the rest counts.
+//! lane, the next eleven count. Numbers with the top bit belong to the search for the path's MTU.
 
 use core::time::Duration;
 
+use super::path_mtu::PATH_PROBE;
 use super::{Client, Reason};
 use crate::plane::{Activity, Command};
 use crate::time::Time;
@@ -17,6 +18,9 @@ const PROBE_LEN: u16 = 4;
 const FIRST_WAITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(500)];
 /// After so many rounds, lanes that do not answer while others do are asked less often.
 const PATIENT_ROUNDS: u32 = 10;
+
+/// So many rounds have numbers of their own.
+const SERIALS: u16 = PATH_PROBE >> 4;
 
 const _: () = assert!(MAX_CLIENT_LANES <= 16, "a lane fits into four bits");
 
@@ -35,7 +39,7 @@ enum Cause {
 #[derive(Clone, Debug)]
 struct Probing {
     cause: Cause,
-    /// Counts probings, in the upper twelve bits of probe numbers.
+    /// Counts probings, in eleven bits of probe numbers.
     serial: u16,
     /// A bit for each lane that has not answered.
     waiting: u16,
@@ -97,7 +101,7 @@ impl Liveness {
 
     fn begin(&mut self, cause: Cause) {
         let serial = self.next_serial;
-        self.next_serial = (serial + 1) % 0x1000;
+        self.next_serial = (serial + 1) % SERIALS;
         let waiting = ((1u32 << self.lanes.len()) - 1) as u16;
         self.probing = Some(Probing { cause, serial, waiting, answered: false, rounds: 0 });
     }
@@ -174,6 +178,7 @@ impl Client {
     /// epoch came to nothing too.
     fn unanswered(&mut self, now: Time) {
         self.liveness.silent_since = None;
+        self.path.may_be_another();
         if self.epochs.pending.is_some() {
             self.erase_pending();
             self.retry(now, Duration::ZERO);

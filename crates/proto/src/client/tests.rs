@@ -71,15 +71,25 @@ fn up() -> (Client, ConnectionId) {
     grant(&mut client, START, connection, &answer(1));
     hear(&mut client, START, 1);
     let slot = client.session.as_ref().unwrap().slot;
-    for (_, id) in probes(&mut client) {
+    for (_, id) in all_probes(&mut client) {
         client.handle_event(START, Event::ProbeReply { slot, lane: 0, id, size: 4 });
     }
     assert!(client.is_up());
+    let told = actions(&mut client).into_iter().map(|action| match action {
+        Action::PathMtu(mtu) => mtu,
+        other => panic!("nothing else is left to do: {other:?}"),
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [DEFAULT_MTU], "the path carries all");
     (client, connection)
 }
 
-/// The probes that are sent: shard and number.
+/// The probes for life that are sent: shard and number.
 fn probes(client: &mut Client) -> Vec<(usize, u16)> {
+    all_probes(client).into_iter().filter(|(_, id)| id & PATH_PROBE == 0).collect()
+}
+
+/// The same, with those for the path's MTU.
+fn all_probes(client: &mut Client) -> Vec<(usize, u16)> {
     let probes = actions(client).into_iter().filter_map(|action| match action {
         Action::Command { shard, command: Command::Probe { id, .. } } => Some((shard, id)),
         _ => None,
@@ -281,7 +291,8 @@ fn an_answer_in_the_epoch_before_does_not_confirm_the_new_one() {
     reply(&mut client);
     client.handle_timeout(millis(750));
     assert_eq!(probes(&mut client), []);
-    assert_eq!(client.poll_timeout(), Some((START + Duration::from_millis(10_250), Reason::Retire)));
+    assert_eq!(client.timers.get(Reason::Probe), None);
+    assert_eq!(client.timers.get(Reason::Retire), Some(START + Duration::from_millis(10_250)));
 }
 
 #[test]
@@ -371,5 +382,32 @@ fn offers_name_indexes_that_are_free_and_steer_to_their_lanes() {
         }
         let indexes = offer.indexes.iter().copied().map(Index).collect();
         client.epochs.current = Some(epoch::Epoch { number: 1, indexes, began: START, packets_before: 0 });
+    }
+}
+
+#[test]
+fn the_mtu_is_told_before_the_tunnel_is_set_up() {
+    let mut client = client();
+    let (connection, _) = connect(&mut client).unwrap();
+    grant(&mut client, START, connection, &answer(1));
+    let done = actions(&mut client);
+    let at = |wanted: fn(&Action) -> bool| done.iter().position(wanted).unwrap();
+    assert!(at(|a| matches!(a, Action::PathMtu(1168))) < at(|a| matches!(a, Action::Configure(_))));
+    let mut network = answer(1).network;
+    network.mtu = Some(1000);
+    client.handle_message(START, connection, Message::Update(Update { network }));
+    assert!(matches!(actions(&mut client)[..], [Action::PathMtu(1000), Action::Configure(_)]));
+}
+
+#[test]
+fn an_epoch_that_ends_says_nothing_of_the_path() {
+    let (mut client, _) = up();
+    // The confirmation of the size in use falls into the last second of the epoch, and is never answered.
+    client.handle_timeout(millis(189_999));
+    client.handle_timeout(millis(190_000));
+    actions(&mut client);
+    for second in 191..400 {
+        client.handle_timeout(millis(1000 * second));
+        assert!(actions(&mut client).is_empty(), "no probes without keys, and the MTU stays");
     }
 }

@@ -3,7 +3,8 @@
 //! What moves it: probes that were answered or not. ICMP messages from outside are not trusted and play no part.
 //! A new path starts at [`BASE_SIZE`], which is taken to work, tries the largest size first and then halves the
 //! distance. When large packets seem to vanish, the size in use is probed again; only if that fails does the size
-//! fall back, so that plain congestion does not shrink it.
+//! fall back. A lost probe counts only if something small arrived meanwhile: a path that is down, or congested, is
+//! not a narrow one.
 
 use std::time::Duration;
 
@@ -12,6 +13,12 @@ use crate::wire::MAX_DATAGRAM;
 
 /// The datagram size every path is expected to carry (RFC 8899, section 5.1.2; as in QUIC).
 pub const BASE_SIZE: u16 = 1200;
+
+/// The largest number of a probe; then they begin again.
+pub const MAX_PROBE_ID: u16 = 0x3FFF;
+
+/// While nothing at all arrives, the wait for an answer doubles so often.
+const MAX_DOUBLINGS: u32 = 5;
 
 /// What to search and how patiently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +81,10 @@ pub struct PathMtu {
     /// The smallest size known not to work, or one more than the largest worth trying.
     ceiling: u16,
     next_id: u16,
-    /// Probes of the present size that were sent.
-    sent: u8,
+    /// Probes of the present size that were lost while small datagrams arrived.
+    lost: u8,
+    /// Probes in a row that were lost together with everything else.
+    undecided: u32,
     /// The probe whose answer is awaited, and until when.
     in_flight: Option<(Probe, Time)>,
     /// When to look for larger sizes again, once a search is finished.
@@ -94,17 +103,19 @@ impl PathMtu {
             size: BASE_SIZE,
             ceiling: 0,
             next_id: 0,
-            sent: 0,
+            lost: 0,
+            undecided: 0,
             in_flight: None,
             raise_at: None,
             confirm_at: None,
         };
-        path.restart(now);
+        path.restart(max_size, now);
         path
     }
 
-    /// Starts anew from [`BASE_SIZE`], as on a new path. Answers to earlier probes no longer count.
-    pub fn restart(&mut self, now: Time) {
+    /// Starts anew from [`BASE_SIZE`] up to `max_size`, as on a new path. Answers to earlier probes no longer count.
+    pub fn restart(&mut self, max_size: u16, now: Time) {
+        self.config.max_size = max_size.clamp(BASE_SIZE, MAX_DATAGRAM as u16);
         self.size = BASE_SIZE;
         self.search_below(self.config.max_size + 1, now);
     }
@@ -138,20 +149,18 @@ impl PathMtu {
             Phase::Done => return None,
         };
         let probe = Probe { id: self.next_id, size };
-        self.next_id = self.next_id.wrapping_add(1);
-        self.sent += 1;
-        self.in_flight = Some((probe, now + self.config.probe_timeout));
+        self.next_id = (self.next_id + 1) & MAX_PROBE_ID;
+        self.in_flight = Some((probe, now + self.config.probe_timeout * (1 << self.undecided)));
         Some(probe)
     }
 
-    /// Handles what has become due by `now`; ask [`poll_probe`](Self::poll_probe) afterwards.
-    pub fn handle_timeout(&mut self, now: Time) {
+    /// Handles what has become due by `now`; ask [`poll_probe`](Self::poll_probe) afterwards. `small_arrives`: a
+    /// small datagram made the way there and back since the last probe was sent.
+    pub fn handle_timeout(&mut self, now: Time, small_arrives: bool) {
         if let Some((probe, deadline)) = self.in_flight {
             if deadline <= now {
                 self.in_flight = None;
-                if self.sent >= self.config.max_probes {
-                    self.give_up(probe.size, now);
-                }
+                self.count_lost(probe, small_arrives, now);
             }
         } else if self.phase == Phase::Done {
             if self.raise_at.is_some_and(|at| at <= now) {
@@ -177,9 +186,21 @@ impl PathMtu {
         self.size
     }
 
-    /// Whether a search is under way, so that the size may still grow.
-    pub fn is_searching(&self) -> bool {
-        self.phase == Phase::Search
+    /// Whether there is nothing to find out at present; what is due next can wait while nobody uses the path.
+    pub fn is_resting(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    fn count_lost(&mut self, probe: Probe, small_arrives: bool, now: Time) {
+        if !small_arrives {
+            self.undecided = (self.undecided + 1).min(MAX_DOUBLINGS);
+            return;
+        }
+        self.undecided = 0;
+        self.lost += 1;
+        if self.lost >= self.config.max_probes {
+            self.give_up(probe.size, now);
+        }
     }
 
     /// All probes of `size` were lost.
@@ -224,7 +245,8 @@ impl PathMtu {
 
     fn begin(&mut self, phase: Phase) {
         self.phase = phase;
-        self.sent = 0;
+        self.lost = 0;
+        self.undecided = 0;
         self.in_flight = None;
         self.confirm_at = None;
     }
@@ -263,7 +285,7 @@ mod tests {
                 }
                 None => {
                     *now = timeout.max(*now).min(end);
-                    path.handle_timeout(*now);
+                    path.handle_timeout(*now, true);
                 }
             }
         }
@@ -277,7 +299,7 @@ mod tests {
         assert_eq!(path.size(), BASE_SIZE);
         assert_eq!(run(&mut path, 1500, &mut now, secs(5)), 1);
         assert_eq!(path.size(), 1472);
-        assert!(!path.is_searching());
+        assert!(path.is_resting());
     }
 
     #[test]
@@ -286,14 +308,14 @@ mod tests {
         let mut path = PathMtu::new(SearchConfig::new(1472), now);
         run(&mut path, 1412, &mut now, secs(60));
         assert!((1405..=1412).contains(&path.size()), "{}", path.size());
-        assert!(!path.is_searching());
+        assert!(path.is_resting());
     }
 
     #[test]
     fn one_lost_probe_decides_nothing() {
         let mut path = PathMtu::new(SearchConfig::new(1472), Time::ZERO);
         let first = path.poll_probe(Time::ZERO).unwrap();
-        path.handle_timeout(secs(1));
+        path.handle_timeout(secs(1), true);
         let second = path.poll_probe(secs(1)).unwrap();
         assert_eq!((first.size, second.size), (1472, 1472));
         assert!(!path.on_reply(first.id, secs(1)), "an answer that comes too late");
@@ -302,11 +324,29 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_carries_nothing_is_asked_ever_less_often_but_not_taken_for_narrow() {
+        let mut path = PathMtu::new(SearchConfig::new(1472), Time::ZERO);
+        let mut now = Time::ZERO;
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            assert_eq!(path.poll_probe(now).map(|probe| probe.size), Some(1472));
+            let deadline = path.poll_timeout().unwrap();
+            waits.push((deadline - now).as_secs());
+            now = deadline;
+            path.handle_timeout(now, false);
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 32, 32]);
+        let probe = path.poll_probe(now).unwrap();
+        assert!(path.on_reply(probe.id, now));
+        assert_eq!(path.size(), 1472);
+    }
+
+    #[test]
     fn no_second_probe_before_the_first_is_decided() {
         let mut path = PathMtu::new(SearchConfig::new(1472), Time::ZERO);
         assert!(path.poll_probe(Time::ZERO).is_some());
         assert!(path.poll_probe(Time::ZERO).is_none());
-        path.handle_timeout(Time::ZERO + Duration::from_millis(999));
+        path.handle_timeout(Time::ZERO + Duration::from_millis(999), true);
         assert!(path.poll_probe(Time::ZERO).is_none());
     }
 
@@ -349,8 +389,9 @@ mod tests {
     fn a_restart_forgets_the_old_path() {
         let mut path = PathMtu::new(SearchConfig::new(1472), Time::ZERO);
         let old = path.poll_probe(Time::ZERO).unwrap();
-        path.restart(Time::ZERO);
+        path.restart(1300, Time::ZERO);
         assert!(!path.on_reply(old.id, Time::ZERO));
+        assert_eq!(path.poll_probe(Time::ZERO).map(|probe| probe.size), Some(1300));
         assert_eq!(path.size(), BASE_SIZE);
     }
 

@@ -5,6 +5,7 @@ mod ending;
 mod idle;
 mod loss;
 mod many;
+mod path_mtu;
 mod policy;
 mod rekey;
 mod replay;

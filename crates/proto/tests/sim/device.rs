@@ -36,6 +36,8 @@ pub(crate) struct Device {
     pub(crate) lease: Addresses,
     /// What it was told to set up last.
     pub(crate) configured: Option<Network>,
+    /// What its tunnel carries.
+    pub(crate) mtu: u16,
     /// What it gave up with.
     pub(crate) gave_up: Option<Code>,
     /// How often it connected.
@@ -74,6 +76,7 @@ impl World {
                 ipv6: Some(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, device as u16)),
             },
             configured: None,
+            mtu: 0,
             gave_up: None,
             connects: 0,
             up: path,
@@ -160,13 +163,24 @@ impl World {
     /// Sends a packet with a source address of choice.
     pub(crate) fn send_as(&mut self, from: Place, src: IpAddr, to: Place, allowed: bool) -> u64 {
         let id = self.oracle.send(from, to, allowed);
-        let packet =
-            inner::packet(src, self.inner_address(to, src.is_ipv6()), id, self.rng.random_range(8..1300));
+        let payload = self.rng.random_range(8..1300);
+        let payload = payload.min(self.room(from).min(self.room(to)));
+        let packet = inner::packet(src, self.inner_address(to, src.is_ipv6()), id, payload);
         match from {
             Place::Campus => self.hub_sends(&packet),
             Place::Device(device) => self.device_sends(device, &packet),
         }
         id
+    }
+
+    /// The longest payload that a place takes: nobody sends what does not fit a client's tunnel.
+    fn room(&self, place: Place) -> usize {
+        match place {
+            Place::Campus => usize::MAX,
+            Place::Device(device) => {
+                usize::from(self.devices[device].mtu).saturating_sub(inner::HEADERS).max(8)
+            }
+        }
     }
 
     /// Carries out what a client's core wants, and tells it what the planes saw, until all is quiet.
@@ -201,6 +215,7 @@ impl World {
             }
             Action::Command { shard, command } => self.device_command(device, shard, command),
             Action::Configure(network) => self.devices[device].configured = Some(network),
+            Action::PathMtu(mtu) => self.devices[device].mtu = mtu,
             Action::Send { connection, message } => {
                 if let Some(number) = self.channel_of(device, connection) {
                     self.send_to_hub(number, message);

@@ -7,9 +7,11 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use ipnet::IpNet;
+use vpnd_proto::client::DEFAULT_MTU;
 use vpnd_proto::control::Network;
 use vpnd_proto::wire::HEADER_LEN;
 
+use crate::config::MIN_MTU;
 use crate::journal::{ChangeId, Journal, JournalError};
 use crate::profile::Routes;
 use crate::sys::change::Change;
@@ -29,8 +31,6 @@ const PRIORITY_BASE: u32 = 5_200;
 const PRIORITIES: u32 = 1_000;
 /// What a standard suite adds to a packet, in bytes.
 const TAG_LEN: usize = 16;
-/// The tunnel's MTU if the gateway names none.
-pub(super) const DEFAULT_MTU: u16 = 1_420;
 
 /// Why the machine's network could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +62,7 @@ pub(super) struct NetworkSetup {
     interface: String,
     interface_index: u32,
     wishes: Wishes,
+    mtu: u16,
     active: Vec<ChangeId>,
 }
 
@@ -84,6 +85,7 @@ impl NetworkSetup {
             interface: interface.to_owned(),
             interface_index,
             wishes,
+            mtu: DEFAULT_MTU,
             active: Vec::new(),
         })
     }
@@ -96,17 +98,28 @@ impl NetworkSetup {
         for id in self.active.drain(..).rev() {
             self.journal.undo(&self.netlink, id).await?;
         }
-        let mtu = network.mtu.unwrap_or(DEFAULT_MTU);
-        self.netlink.set_mtu(&self.interface, mtu.into()).await?;
-        if let Err(error) = self.netlink.set_gso_max_size(&self.interface, super_packet_len(mtu)).await {
-            tracing::debug!(%error, "super-packets will not fit one send");
-        }
+        self.set_mtu(self.mtu).await?;
         let mut changes = self.addresses(network);
         changes.push(Change::LinkUp { interface: self.interface.clone() });
         changes.extend(self.routes(network));
         changes.extend(self.dns(network)?.map(Change::Dns));
         for change in changes {
             self.active.push(self.journal.apply(&self.netlink, change).await?);
+        }
+        Ok(())
+    }
+
+    /// Sets what the tunnel's device carries; never less than IPv6 needs, for the kernel would take IPv6 from it. This
+    /// needs no undoing: the device goes with the client.
+    ///
+    /// # Errors
+    /// If the kernel refused.
+    pub(super) async fn set_mtu(&mut self, mtu: u16) -> Result<(), NetworkError> {
+        self.mtu = mtu.max(MIN_MTU);
+        self.netlink.set_mtu(&self.interface, self.mtu.into()).await?;
+        let super_packet = super_packet_len(self.mtu);
+        if let Err(error) = self.netlink.set_gso_max_size(&self.interface, super_packet).await {
+            tracing::debug!(%error, "super-packets will not fit one send");
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ mod lab;
 mod laboratory;
 mod login;
 mod namespace;
+mod narrow;
 mod outages;
 mod persistent;
 mod process;

@@ -1,0 +1,158 @@
+//! How large packets may be on the way to the gateway: the search of RFC 8899 on the data path (PROTOCOL §13).
+//!
+//! Probes are padded in-band probes of the first lane, each followed by a small companion: a large probe is lost for
+//! its size only where its companion arrives. Their numbers have the top bit set, which those of probes for life never
+//! have; the next bit tells companions.
+//!
+//! Invariants: nothing is asked while no confirmed epoch seals, so the end of one decides nothing; a session that is
+//! idle is left in peace once its path is known; the MTU is told before the tunnel is set up and whenever it changes,
+//! and is never above what the gateway wants.
+
+use core::time::Duration;
+
+use vpnd_crypto::Suite;
+
+use super::{Action, Client, Reason};
+use crate::inband::PROBE_MIN;
+use crate::plane::{Command, Endpoint};
+use crate::pmtu::{MAX_PROBE_ID, PathMtu, SearchConfig};
+use crate::time::Time;
+use crate::wire::HEADER_LEN;
+
+/// The tunnel's MTU if the gateway names none.
+pub const DEFAULT_MTU: u16 = 1_420;
+/// How often an idle session is looked at.
+const IDLE_WAIT: Duration = Duration::from_secs(30);
+/// In the number of each probe of the search.
+pub(super) const PATH_PROBE: u16 = 0x8000;
+/// In the number of a small probe that accompanies a large one.
+const COMPANION: u16 = 0x4000;
+
+const _: () = assert!(MAX_PROBE_ID & (PATH_PROBE | COMPANION) == 0, "numbers leave room for both bits");
+
+/// The search on the session's path.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PathSearch {
+    /// There is one once the tunnel's MTU is known.
+    search: Option<PathMtu>,
+    /// The MTU that the gateway wants.
+    wanted: u16,
+    /// What a datagram has beyond the inner packet.
+    overhead: u16,
+    /// The gateway's address when it last granted something.
+    gateway: Option<Endpoint>,
+    /// Another path may be in use since the search began.
+    moved: bool,
+    /// The small probe whose answer is awaited, and whether it has come.
+    companion: (u16, bool),
+    /// How many packets the session had carried when a probe was sent last.
+    packets: u64,
+    /// What the owner was told.
+    told: Option<u16>,
+}
+
+impl PathSearch {
+    /// What is known of the path may be true of another one.
+    pub(super) fn may_be_another(&mut self) {
+        self.moved = true;
+    }
+
+    /// The largest inner packet whose datagram is not above `size`.
+    fn inner(&self, size: u16) -> u16 {
+        size.saturating_sub(self.overhead).min(self.wanted)
+    }
+
+    fn max_size(&self) -> u16 {
+        self.wanted.saturating_add(self.overhead)
+    }
+}
+
+impl Client {
+    /// A new epoch goes to `gateway`, under `suite`.
+    pub(super) fn follow_path(&mut self, suite: Suite, gateway: Endpoint) {
+        let overhead = (HEADER_LEN + suite.overhead()) as u16;
+        self.path.moved |= self.path.gateway.replace(gateway) != Some(gateway);
+        self.path.moved |= core::mem::replace(&mut self.path.overhead, overhead) != overhead;
+    }
+
+    /// The gateway has said, perhaps again, which MTU it wants.
+    pub(super) fn limit_path(&mut self, now: Time) {
+        let Some(session) = &self.session else { return };
+        let wanted = session.network.mtu.unwrap_or(DEFAULT_MTU);
+        let changed = core::mem::replace(&mut self.path.wanted, wanted) != wanted;
+        if self.path.search.is_none() {
+            self.path.search = Some(PathMtu::new(SearchConfig::new(self.path.max_size()), now));
+            self.path.moved = false;
+        }
+        self.path.moved |= changed && self.path.told.is_some();
+        if self.path.moved {
+            self.check_path(now);
+        }
+        self.tell_path_mtu();
+    }
+
+    /// The path is in use again: it is searched from the beginning if it may be another, else the size in use is
+    /// confirmed.
+    pub(super) fn check_path(&mut self, now: Time) {
+        let max_size = self.path.max_size();
+        let confirmed = self.epochs.current.is_some();
+        let Some(search) = &mut self.path.search else { return };
+        if self.path.moved {
+            search.restart(max_size, now);
+            // Before the new epoch is confirmed, it is not certain which path that will be.
+            self.path.moved = !confirmed || self.epochs.pending.is_some();
+        } else {
+            search.on_loss_suspected();
+        }
+        self.search_path(now);
+    }
+
+    /// Sends what is due and says what came of it.
+    pub(super) fn search_path(&mut self, now: Time) {
+        let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
+        let Some(search) = &mut self.path.search else { return };
+        let (reject_after, packets) = (self.in_force.reject_after, self.liveness.packets());
+        if self.epochs.current.as_ref().is_none_or(|epoch| now - epoch.began >= reject_after) {
+            self.timers.cancel(Reason::PathMtu);
+        } else if search.is_resting() && packets == self.path.packets {
+            self.timers.set(Reason::PathMtu, now + IDLE_WAIT);
+        } else {
+            search.handle_timeout(now, self.path.companion.1);
+            if let Some(probe) = search.poll_probe(now) {
+                let companion = PATH_PROBE | COMPANION | probe.id;
+                self.path.companion = (companion, false);
+                self.path.packets = packets;
+                let size = probe.size.saturating_sub(self.path.overhead);
+                for (id, size) in [(PATH_PROBE | probe.id, size), (companion, PROBE_MIN as u16)] {
+                    let command = Command::Probe { slot, id, size };
+                    self.actions.push_back(Action::Command { shard: 0, command });
+                }
+            }
+            match search.poll_timeout() {
+                Some(at) => self.timers.set(Reason::PathMtu, at),
+                None => self.timers.cancel(Reason::PathMtu),
+            }
+        }
+        self.tell_path_mtu();
+    }
+
+    /// A probe of the search was answered.
+    pub(super) fn path_answered(&mut self, now: Time, id: u16) {
+        if id & COMPANION != 0 {
+            self.path.companion.1 |= self.path.companion.0 == id;
+            return;
+        }
+        let Some(search) = &mut self.path.search else { return };
+        if search.on_reply(id & MAX_PROBE_ID, now) {
+            self.search_path(now);
+        }
+    }
+
+    fn tell_path_mtu(&mut self) {
+        let Some(search) = &self.path.search else { return };
+        let mtu = self.path.inner(search.size());
+        if self.path.told.replace(mtu) != Some(mtu) {
+            self.actions.push_back(Action::PathMtu(mtu));
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A path that carries less than the tunnel wants: the client finds out, and packets that fit arrive.
+
+use super::*;
+use crate::runs::with_seeds;
+
+/// What AES-GCM and the header add to a packet.
+const OVERHEAD: u16 = 32;
+
+fn narrow(mtu: u16) -> Path {
+    Path { mtu: mtu.into(), ..Path::CLEAN }
+}
+
+/// The MTU of the first client's tunnel.
+fn mtu(world: &World) -> u16 {
+    world.devices[0].mtu
+}
+
+/// Whether the tunnel uses all but a little of what the path carries.
+fn fills(mtu: u16, path: u16) -> bool {
+    (path - OVERHEAD - 8..=path - OVERHEAD).contains(&mtu)
+}
+
+#[test]
+fn a_wide_path_is_used_within_a_round_trip() {
+    with_seeds(2, |seed| {
+        let mut world = world(seed, 1, narrow(1452), false);
+        world.run(ms(50));
+        assert_eq!(mtu(&world), 1420);
+    });
+}
+
+#[test]
+fn everything_arrives_over_a_narrow_path() {
+    with_seeds(4, |seed| {
+        let mut world = world(seed, 1, narrow(1340), false);
+        talk(&mut world, ms(20), secs(150));
+        world.run(secs(20));
+        assert!(fills(mtu(&world), 1340), "{}", mtu(&world));
+        // With a rekey.
+        world.run(secs(132));
+        assert!(fills(mtu(&world), 1340), "{}", mtu(&world));
+        let (sent, arrived) = world.oracle.tally(0);
+        assert_eq!(arrived, sent);
+    });
+}
+
+#[test]
+fn the_mtu_follows_the_network() {
+    with_seeds(4, |seed| {
+        let mut world = world(seed, 1, narrow(1452), false);
+        for (path, notices) in [(1300, true), (1452, true), (1372, true), (1300, false)] {
+            (world.devices[0].up, world.devices[0].down) = (narrow(path), narrow(path));
+            world.move_network(0, notices);
+            talk(&mut world, ms(100), secs(80));
+            // Without a word from the machine, the next confirmation shows it.
+            world.run(secs(80));
+            let full = path == 1452 && mtu(&world) == 1420;
+            assert!(full || fills(mtu(&world), path), "{} on {path}", mtu(&world));
+        }
+    });
+}
+
+#[test]
+fn an_outage_is_not_taken_for_a_narrow_path() {
+    with_seeds(4, |seed| {
+        let mut world = world(seed, 1, narrow(1452), false);
+        talk(&mut world, ms(200), secs(800));
+        for round in 0..30 {
+            world.run(secs(16));
+            // Long enough for three probes of one size to be lost, too short for a new connection.
+            (world.devices[0].up.loss, world.devices[0].down.loss) = (1.0, 1.0);
+            world.run(secs(9));
+            assert_eq!(mtu(&world), 1420, "while nothing arrives, round {round}");
+            (world.devices[0].up.loss, world.devices[0].down.loss) = (0.0, 0.0);
+            world.run(ms(300));
+            assert_eq!(mtu(&world), 1420, "when all is well again, round {round}");
+        }
+    });
+}
