@@ -16,8 +16,13 @@ const SECOND: Duration = Duration::from_secs(1);
 /// paths where this hurts.
 fn narrow(lab: &Lab, mtu: u16) {
     lab.net.nft(
-        "table inet silent { chain out { type filter hook output priority 0;
-           icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; } }",
+        "table inet silent {\n\
+             chain out {\n\
+                 type filter hook output priority 0\n\
+                 icmp type destination-unreachable drop\n\
+                 icmpv6 type packet-too-big drop\n\
+             }\n\
+         }\n",
     );
     for port in [0, 1] {
         lab.net.ip_batch(&format!("link set {} mtu {mtu}", Lab::port(port)));
