@@ -6,10 +6,12 @@ use std::ops::Range;
 use vpnd_proto::offload::{Rebuilder, Rebuilt, TunFeatures};
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{DropReason, Endpoint, Opened, Outgoing, Role, Slot};
+use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{Door, HEADER_LEN, Header};
 
 use super::batch::transmit;
+use super::outbound::is_syn;
 use super::{Misdirected, Progress, Shard, now, send};
 use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{RecvMeta, ShardSocket};
@@ -214,10 +216,17 @@ impl Shard {
     }
 
     /// Takes a packet for the TUN device; what it completes is written.
-    fn collect(&mut self, message: &[u8], range: Range<usize>, tun: &TunQueue) {
-        let Ok(packet) = Packet::parse(&message[range]) else {
+    fn collect(&mut self, message: &mut [u8], range: Range<usize>, tun: &TunQueue) {
+        let Ok(mut packet) = Packet::parse(&message[range.clone()]) else {
             return self.plane.count_drop(DropReason::BadPacket);
         };
+        // Only the client knows the path, so it also holds down what its own machine sends: on the narrowest paths the
+        // device's MTU, which IPv6 keeps at 1280, does not.
+        if self.role == Role::Client && is_syn(&packet) {
+            // What can't be parsed carries no MSS either.
+            let _ = clamp_mss(&mut message[range.clone()], self.outbound.mtu());
+            packet = Packet::parse(&message[range]).expect("a clamped packet is as good as before");
+        }
         let mut refused = 0;
         self.inbound.rebuilder.push(message, &packet, |rebuilt| refused += write(tun, rebuilt));
         self.count_refused(refused);

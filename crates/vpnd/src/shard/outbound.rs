@@ -131,6 +131,11 @@ impl Outbound {
         self.mtu = mtu;
     }
 
+    /// What the MSS is held to.
+    pub(super) fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
     /// Sends a datagram of the plane's own at once.
     pub(super) fn originate(&mut self, now: Time, what: Outgoing, plane: &mut Plane, socket: &ShardSocket) {
         self.flush(plane, socket);
@@ -185,7 +190,7 @@ fn make_room(sender: &Sender<'_>, len: usize, batch: &mut Batch, socket: &ShardS
 
 /// True for the packets that carry an MSS.
 #[inline]
-fn is_syn(packet: &Packet<'_>) -> bool {
+pub(super) fn is_syn(packet: &Packet<'_>) -> bool {
     packet.tcp().is_some_and(|tcp| tcp.flags() & tcp_flag::SYN != 0)
 }
 

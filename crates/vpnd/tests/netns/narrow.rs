@@ -77,6 +77,21 @@ fn tcp_fits_a_narrow_path_of_ipv6() {
 }
 
 #[test]
+fn tcp_fits_where_ipv6_hardly_does() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    narrow(&lab, 1300);
+    let one = Client::connect(&lab, 1, &ann);
+    for campus in [CAMPUS_V4.into(), CAMPUS_V6.into()] {
+        ping_until(one.namespace(), campus, 5 * SECOND);
+        transfer(one.namespace(), &lab.campus, campus, TEN_MB, 10 * SECOND);
+    }
+    assert_eq!(tun_mtu(&one), 1280, "the kernel would take IPv6 from a smaller device");
+}
+
+#[test]
 fn a_wide_path_keeps_the_gateways_mtu() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
