@@ -69,7 +69,7 @@ fn an_outage_is_not_taken_for_a_narrow_path() {
             world.run(secs(16));
             // Long enough for three probes of one size to be lost, too short for a new connection.
             (world.devices[0].up.loss, world.devices[0].down.loss) = (1.0, 1.0);
-            world.run(secs(9));
+            world.run(secs(6));
             assert_eq!(mtu(&world), 1420, "while nothing arrives, round {round}");
             (world.devices[0].up.loss, world.devices[0].down.loss) = (0.0, 0.0);
             world.run(ms(300));
