@@ -67,6 +67,7 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
     process::require(Capability::NetAdmin)?;
     config.check(&check::local_networks(), check::now_s()).map_err(ConfigError::Invalid)?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
+    process::return_large_blocks();
     let running = Running::start(args, config).await?;
     running.serve().await
 }
