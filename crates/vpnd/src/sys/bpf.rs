@@ -10,7 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::sys::udp::{MAX_SHARDS, shard_of_index};
+use crate::sys::udp::MAX_SHARDS;
 
 /// A data datagram is told by the two top bits of its first byte (`docs/PROTOCOL.md`, section 2).
 const DATA_MASK: u32 = 0xC0;
@@ -82,7 +82,7 @@ impl Instruction {
 
 /// The steering program for a group of one QUIC socket and `shards` shard sockets.
 ///
-/// Only the index's first byte is looked at, so [`shard_of_index`] must say the same.
+/// Only the index's first byte is looked at, so [`vpnd_proto::wire::Index::shard`] must say the same.
 ///
 /// # Panics
 /// When `shards` is 0 or more than [`MAX_SHARDS`]: the group is built by this crate.
@@ -122,19 +122,6 @@ pub fn attach(socket: &impl AsFd, shards: usize) -> io::Result<()> {
         )
     };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Where the kernel should deliver `payload`: the answer of [`steering_program`] by the rule instead of by the
-/// program. A daemon without steering uses it to pass datagrams on; index 0 is QUIC, `1 + s` is shard `s`.
-pub fn socket_for(payload: &[u8], shards: usize) -> usize {
-    let index: Option<[u8; 4]> =
-        payload.get(INDEX_OFFSET as usize..INDEX_END as usize).and_then(|bytes| bytes.try_into().ok());
-    match (payload.first(), index) {
-        (Some(first), Some(index)) if u32::from(*first) & DATA_MASK == DATA_BITS => {
-            1 + shard_of_index(u32::from_le_bytes(index), shards)
-        }
-        _ => 0,
-    }
 }
 
 #[cfg(test)]

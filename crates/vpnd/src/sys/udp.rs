@@ -34,11 +34,6 @@ pub const MAX_GSO_BYTES: usize = 65_535 - 20 - 8;
 /// Socket buffers that the daemon asks for, bytes: some milliseconds of 10 Gbit/s.
 pub const DEFAULT_BUFFER_BYTES: usize = 8 << 20;
 
-/// The shard that owns a receiver index among `shards` (`docs/PROTOCOL.md`, section 7.1).
-pub fn shard_of_index(index: u32, shards: usize) -> usize {
-    (index & 0xFF) as usize % shards
-}
-
 /// How to set up a socket.
 #[derive(Debug, Clone, Copy)]
 pub struct SocketOptions {

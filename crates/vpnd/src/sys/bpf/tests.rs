@@ -5,11 +5,25 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use vpnd_proto::wire::Index;
 
 use super::*;
 use crate::sys::udp::{
     BATCH_SIZE, QuicMember, RecvMeta, ReuseportGroup, SocketOptions, Steering, bind_reuseport_group,
 };
+
+/// Where the kernel should deliver `payload`: the answer of [`steering_program`] by the rule instead of by the
+/// program. Index 0 is QUIC, `1 + s` is shard `s`.
+fn socket_for(payload: &[u8], shards: usize) -> usize {
+    let index: Option<[u8; 4]> =
+        payload.get(INDEX_OFFSET as usize..INDEX_END as usize).and_then(|bytes| bytes.try_into().ok());
+    match (payload.first(), index) {
+        (Some(first), Some(index)) if u32::from(*first) & DATA_MASK == DATA_BITS => {
+            1 + Index(u32::from_le_bytes(index)).shard(shards)
+        }
+        _ => 0,
+    }
+}
 
 /// Runs a program as the kernel does: a load past the end ends it with 0.
 fn interpret(program: &[Instruction], payload: &[u8]) -> u32 {
