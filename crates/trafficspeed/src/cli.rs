@@ -10,7 +10,7 @@ use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::Settings;
 use crate::lab::{LinkSettings, MAX_CLIENTS};
 use crate::load::tcp::MAX_STREAMS;
-use crate::system::{Cipher, Kind};
+use crate::system::{Cipher, Kind, Programs};
 
 /// Measures what a VPN carries as its clients grow.
 ///
@@ -58,6 +58,9 @@ pub enum Command {
         /// The process that started it.
         #[arg(long)]
         parent: u32,
+        /// A directory, and where the program sees it; may be given again.
+        #[arg(long, num_args = 2, value_names = ["OWN", "SEEN_AS"])]
+        private: Vec<PathBuf>,
         /// The namespace.
         namespace: String,
         /// Program and arguments.
@@ -84,6 +87,9 @@ pub struct LabArgs {
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
+    /// Where another program of a measured system is, for example wireguard-go=/opt/wireguard-go; may be given again.
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
+    pub named_programs: Vec<(String, PathBuf)>,
     /// Segmentation offload of the lab's links; off is closer to a wire.
     #[arg(long, value_enum, default_value = "on")]
     pub offload: Switch,
@@ -200,6 +206,13 @@ impl LabArgs {
         ciphers
     }
 
+    /// Where the programs are that the user named.
+    pub fn programs(&self) -> Programs {
+        let vpnd = self.vpnd.iter().map(|path| ("vpnd", path));
+        let others = self.named_programs.iter().map(|(name, path)| (name.as_str(), path));
+        vpnd.chain(others).fold(Programs::default(), |all, (name, path)| all.with(name, path.clone()))
+    }
+
     /// The links of the lab.
     pub fn links(&self) -> LinkSettings {
         LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu }
@@ -228,6 +241,17 @@ impl WorkArgs {
             threads,
         }
     }
+}
+
+fn program(text: &str) -> Result<(String, PathBuf), String> {
+    let Some((name, path)) = text.split_once('=') else { return Err("give it as NAME=PATH".into()) };
+    let mut known: Vec<&str> =
+        Kind::value_variants().iter().flat_map(|kind| kind.profile().programs).map(|p| p.name).collect();
+    known.dedup();
+    if known.contains(&name) {
+        return Ok((name.to_owned(), path.into()));
+    }
+    Err(format!("no measured system has a program `{name}`; there are {}", known.join(", ")))
 }
 
 fn clients(text: &str) -> Result<u32, String> {
@@ -300,6 +324,11 @@ mod tests {
             ("trafficspeed --clients x", "no number"),
             ("trafficspeed --clients 2 --vpn pptp", "possible values: vpnd, none"),
             ("trafficspeed --clients 2 --cipher rot13", "chacha20-poly1305"),
+            ("trafficspeed --clients 2 --program vpnd", "NAME=PATH"),
+            (
+                "trafficspeed --clients 2 --program x=/x",
+                "no measured system has a program `x`; there are vpnd",
+            ),
             ("trafficspeed --clients 2 --seconds 0", "at least 0.1"),
             ("trafficspeed --clients 2 --seconds NaN", "between 0 and 86400"),
             ("trafficspeed --clients 2 --streams 99999", "1..=1024"),

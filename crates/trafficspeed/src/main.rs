@@ -25,7 +25,7 @@ use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{enter, record};
 use trafficspeed::report;
-use trafficspeed::system::{Programs, Subject};
+use trafficspeed::system::Subject;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -36,8 +36,8 @@ fn main() -> ExitCode {
         Some(Command::Token { file }) => make_token(&file),
         Some(Command::Cleanup) => cleanup(),
         Some(Command::Agent { parent, netns }) => agent(parent, netns.as_deref()),
-        Some(Command::Inside { parent, namespace, words }) => {
-            Err(enter::exec_inside(parent, &namespace, &words).into())
+        Some(Command::Inside { parent, private, namespace, words }) => {
+            Err(enter::exec_inside(parent, &namespace, &private, &words).into())
         }
     };
     match done {
@@ -56,7 +56,7 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
         clients: args.clients.clone(),
         settings: args.work.settings(args.threads(cpus)),
         links: args.links(),
-        programs: Programs { vpnd: args.vpnd.clone() },
+        programs: args.programs(),
     };
     traffic::check(&plan)?;
     prepare_output(&args.output)?;

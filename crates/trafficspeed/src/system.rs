@@ -1,20 +1,31 @@
 //! The systems under test: one file per VPN, all behind [`System`].
 //!
 //! An adapter brings its VPN up inside a lab, says under which addresses the clients reach each other through it,
-//! and which processes are its own. It knows nothing of load, experiments or reports. A new system is a file here,
-//! a line in [`Kind`] and one in [`Subject::system`].
+//! and which processes are its own. It knows nothing of load, experiments or reports. A new system is a file here
+//! with its [`Profile`], a variant of [`Kind`] and its line in [`Kind::profile`]; the command line, the labels and
+//! `trafficspeed doctor` follow from the profile.
 
 pub mod daemon;
+pub mod install;
 pub mod plain;
+pub mod program;
 pub mod vpnd;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
+use std::path::Path;
+use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabError};
+use program::Program;
+
+pub use program::Programs;
+
+/// How often a system that comes up is looked at.
+const POLL: Duration = Duration::from_millis(50);
 
 /// Why a system could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +73,35 @@ pub enum Kind {
     Vpnd,
     /// Plain routing through the gateway without a VPN: the ceiling.
     None,
+}
+
+impl Kind {
+    /// What is known of the system before it runs.
+    pub fn profile(self) -> &'static Profile {
+        match self {
+            Self::Vpnd => &vpnd::PROFILE,
+            Self::None => &plain::PROFILE,
+        }
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        let value = self.to_possible_value().expect("no system is hidden from the command line");
+        value.get_name().to_owned()
+    }
+}
+
+/// What is known of a system before it runs.
+#[derive(Debug)]
+pub struct Profile {
+    /// What reports call it.
+    pub label: &'static str,
+    /// The ciphers that it can be told to use; what it uses without being told, it says in its [`Facts`].
+    pub ciphers: &'static [Cipher],
+    /// The programs that it needs; the first is the one whose version names the system's.
+    pub programs: &'static [Program],
+    /// Makes the adapter, not yet up.
+    pub adapter: fn(&Programs, Cipher) -> Box<dyn System>,
 }
 
 /// How packets are protected.
@@ -139,28 +179,39 @@ impl Subject {
 
     /// What the report calls it.
     pub fn label(self) -> String {
+        let label = self.kind.profile().label;
         match (self.kind, self.cipher) {
-            (Kind::None, _) => "plain routing".into(),
-            (Kind::Vpnd, Cipher::Auto) => "vpnd".into(),
-            (Kind::Vpnd, Cipher::None) => "vpnd, no encryption".into(),
-            (Kind::Vpnd, cipher) => format!("vpnd, {}", cipher.name()),
+            (Kind::None, _) | (_, Cipher::Auto) => label.into(),
+            (_, Cipher::None) => format!("{label}, no encryption"),
+            (_, cipher) => format!("{label}, {}", cipher.name()),
         }
     }
 
     /// The adapter, not yet up.
-    pub fn system(self, programs: &Programs) -> Box<dyn System> {
-        match self.kind {
-            Kind::None => Box::new(plain::Plain::default()),
-            Kind::Vpnd => Box::new(vpnd::Vpnd::new(programs.vpnd.clone(), self.cipher)),
+    ///
+    /// # Errors
+    /// [`SystemError::Missing`] if the system does not have the cipher.
+    pub fn system(self, programs: &Programs) -> Result<Box<dyn System>, SystemError> {
+        let profile = self.kind.profile();
+        if self.cipher == Cipher::Auto || profile.ciphers.contains(&self.cipher) {
+            return Ok((profile.adapter)(programs, self.cipher));
         }
+        let offered: Vec<&str> = profile.ciphers.iter().map(|cipher| cipher.name()).collect();
+        Err(SystemError::Missing(format!(
+            "{} has no {}; it has {}, and its own choice with `--cipher auto`",
+            profile.label,
+            self.cipher.name(),
+            offered.join(", "),
+        )))
     }
-}
 
-/// Where programs are that the user named.
-#[derive(Clone, Debug, Default)]
-pub struct Programs {
-    /// The `vpnd` binary; beside this program if absent.
-    pub vpnd: Option<PathBuf>,
+    /// Says what is missing for it, before anything is changed.
+    ///
+    /// # Errors
+    /// [`SystemError::Missing`].
+    pub fn check(self, programs: &Programs) -> Result<(), SystemError> {
+        self.system(programs)?.check()
+    }
 }
 
 /// Where a client is reached through the system, and by which device it reaches the others.
@@ -195,6 +246,31 @@ pub struct Facts {
     pub mtu: Option<u32>,
     /// Anything else that a reader of the figures must know.
     pub notes: Vec<String>,
+}
+
+/// Says so if this machine has no TUN devices.
+///
+/// # Errors
+/// [`SystemError::Missing`], with what to do about it.
+pub fn check_tun() -> Result<(), SystemError> {
+    if Path::new("/dev/net/tun").exists() {
+        return Ok(());
+    }
+    Err(SystemError::Missing(
+        "/dev/net/tun is missing; load it with `modprobe tun` or give the container the device".into(),
+    ))
+}
+
+/// Waits a little for a system to come up, unless the user ends it.
+///
+/// # Errors
+/// [`SystemError::Interrupted`].
+pub fn pause(interrupt: &Interrupt) -> Result<(), SystemError> {
+    if interrupt.is_set() {
+        return Err(SystemError::Interrupted);
+    }
+    std::thread::sleep(POLL);
+    Ok(())
 }
 
 /// One VPN in one lab.
@@ -234,6 +310,34 @@ mod tests {
     }
 
     #[test]
+    fn a_cipher_that_a_system_does_not_have_is_refused_with_those_it_has() {
+        let subject = Subject { kind: Kind::None, cipher: Cipher::Aes256Gcm };
+        let said = subject.check(&Programs::default()).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "plain routing has no aes-256-gcm; it has none, and its own choice with `--cipher auto`"
+        );
+        assert!(Subject { cipher: Cipher::Auto, ..subject }.check(&Programs::default()).is_ok());
+    }
+
+    #[test]
+    fn every_system_and_program_has_a_name_of_its_own() {
+        let labels: Vec<_> = Kind::value_variants().iter().map(|kind| kind.profile().label).collect();
+        let programs: Vec<_> =
+            Kind::value_variants().iter().flat_map(|kind| kind.profile().programs).collect();
+        for (at, label) in labels.iter().enumerate() {
+            assert!(!labels[..at].contains(label), "{label}");
+        }
+        for (at, program) in programs.iter().enumerate() {
+            let same = programs[..at].iter().find(|other| other.name == program.name);
+            assert!(same.is_none_or(|same| *same == *program), "{}", program.name);
+        }
+        for kind in Kind::value_variants() {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+    }
+
+    #[test]
     fn a_failed_start_shows_the_end_of_the_log() {
         let error = SystemError::Start { what: "vpnd did not come up".into(), log: "one\ntwo\n".into() };
         assert_eq!(error.to_string(), "vpnd did not come up; its log ends:\n    | one\n    | two");
@@ -242,7 +346,6 @@ mod tests {
 
     #[test]
     fn cipher_names_agree_with_the_command_line_and_json() {
-        use clap::ValueEnum;
         for cipher in Cipher::value_variants() {
             assert_eq!(cipher.to_possible_value().unwrap().get_name(), cipher.name());
             assert_eq!(serde_json::to_value(cipher).unwrap(), cipher.name());

@@ -61,13 +61,12 @@ enum RunError {
 pub fn check(plan: &TrafficPlan) -> anyhow::Result<()> {
     Lab::check(plan.links)?;
     let missing: Vec<SystemError> =
-        plan.subjects.iter().filter_map(|subject| subject.system(&plan.programs).check().err()).collect();
-    match missing.into_iter().next() {
-        Some(error) if plan.subjects.iter().all(|s| s.system(&plan.programs).check().is_err()) => {
-            Err(error.into())
-        }
-        _ => Ok(()),
+        plan.subjects.iter().filter_map(|subject| subject.check(&plan.programs).err()).collect();
+    if missing.is_empty() || missing.len() < plan.subjects.len() {
+        return Ok(());
     }
+    let lines: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    anyhow::bail!("nothing to measure: {}", lines.join("; "))
 }
 
 /// Runs the whole campaign.
@@ -100,7 +99,6 @@ fn run_one(
 ) -> Run {
     let title = format!("{:<26} {clients:>3} clients  run {repeat}", subject.label());
     progress.starting(&title);
-    let mut system = subject.system(&plan.programs);
     let mut run = Run {
         subject: Some(subject),
         label: subject.label(),
@@ -109,7 +107,10 @@ fn run_one(
         started: clock::wall_text(),
         ..Run::default()
     };
-    let result = measure(plan, system.as_mut(), &mut run, progress, &title, interrupt);
+    let result = subject
+        .system(&plan.programs)
+        .map_err(RunError::from)
+        .and_then(|mut system| measure(plan, system.as_mut(), &mut run, progress, &title, interrupt));
     run.error = result.err().map(|error| error.to_string());
     progress.finished(&title, &run);
     run

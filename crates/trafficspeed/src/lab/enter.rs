@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
@@ -25,14 +26,28 @@ pub fn end_with_parent(parent: u32) -> Result<(), LabError> {
     if now == Some(parent) { Ok(()) } else { Err(LabError::Missing("the parent process has ended".into())) }
 }
 
+/// Mounts the first of each pair of its arguments over the second, as many pairs as its first argument says, then
+/// becomes the program that follows.
+const MOUNT_AND_EXEC: &str = r#"n=$1; shift; while [ "$n" -gt 0 ]; do mount --bind -- "$1" "$2" || exit 1; shift 2; n=$((n - 1)); done; exec "$@""#;
+
 /// Replaces this process by `words` inside the namespace; returns only if that fails.
 ///
 /// `ip netns exec` is used rather than a plain change of namespace because it also shows the namespace's own
-/// devices under /sys.
-pub fn exec_inside(parent: u32, namespace: &str, words: &[OsString]) -> LabError {
+/// devices under /sys. `private` are pairs of a directory and where the program sees it (see
+/// [`super::namespace::PrivateDirectory`]). Every step replaces the process, so its id stays.
+pub fn exec_inside(parent: u32, namespace: &str, private: &[PathBuf], words: &[OsString]) -> LabError {
     if let Err(error) = end_with_parent(parent) {
         return error;
     }
-    let source = Command::new("ip").args(["netns", "exec", namespace]).args(words).exec();
+    let mut command = if private.is_empty() {
+        Command::new("ip")
+    } else {
+        // A mount namespace of its own: the mounts end with the process, also after a crash.
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", MOUNT_AND_EXEC, "sh"]);
+        command.arg((private.len() / 2).to_string()).args(private).arg("ip");
+        command
+    };
+    let source = command.args(["netns", "exec", namespace]).args(words).exec();
     LabError::System { what: format!("starting a program in namespace {namespace}"), source }
 }

@@ -1,5 +1,6 @@
 //! One named network namespace.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +11,16 @@ use std::process::Command;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{LabError, run_tool};
+
+/// A directory that one process sees in the place of another, so that programs with fixed paths can run side by
+/// side and leave nothing on the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrivateDirectory {
+    /// The directory, usually one of the lab's.
+    pub own: PathBuf,
+    /// Where the process sees it; it must exist, as a directory and no symbolic link.
+    pub seen_as: PathBuf,
+}
 
 /// A namespace that `ip netns` knows by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,11 +57,17 @@ impl Namespace {
     }
 
     /// A command that will run in it as a process group of its own and end when this program ends.
-    pub fn command(&self, program: &std::ffi::OsStr) -> Command {
+    ///
+    /// Where it looks for a directory of `private` it sees one of its own instead.
+    pub fn command(&self, program: &OsStr, private: &[PrivateDirectory]) -> Command {
         let own = std::env::current_exe().expect("the kernel names a running program");
         let mut command = Command::new(own);
+        command.args(["inside", "--parent", &std::process::id().to_string()]);
+        for directory in private {
+            command.arg("--private").arg(&directory.own).arg(&directory.seen_as);
+        }
         command
-            .args(["inside", "--parent", &std::process::id().to_string(), &self.name, "--"])
+            .args([&self.name, "--"])
             .arg(program)
             // A Ctrl-C at the terminal is for the coordinator alone; it ends the others in order.
             .process_group(0);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::SystemError;
-use crate::lab::namespace::Namespace;
+use crate::lab::namespace::{Namespace, PrivateDirectory};
 
 /// How much of a log's end an error shows.
 const TAIL_BYTES: u64 = 4096;
@@ -39,10 +39,25 @@ impl Daemon {
         arguments: impl IntoIterator<Item = A>,
         log: &Path,
     ) -> Result<Self, SystemError> {
+        Self::start_with(&[], name, namespace, program, arguments, log)
+    }
+
+    /// The same for a program that sees directories of its own in the place of shared ones.
+    ///
+    /// # Errors
+    /// [`SystemError::Io`].
+    pub fn start_with<A: AsRef<OsStr>>(
+        private: &[PrivateDirectory],
+        name: &str,
+        namespace: &Namespace,
+        program: &Path,
+        arguments: impl IntoIterator<Item = A>,
+        log: &Path,
+    ) -> Result<Self, SystemError> {
         let spawn = || {
             let output = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
             namespace
-                .command(program.as_os_str())
+                .command(program.as_os_str(), private)
                 .args(arguments)
                 .stdin(Stdio::null())
                 .stdout(output.try_clone()?)

@@ -2,9 +2,17 @@
 //!
 //! Every byte crosses the gateway as it does with a VPN, so this is the ceiling for all of them.
 
-use super::{ClientAddress, Facts, System, SystemError};
+use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError};
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT_LINK, Lab};
+
+/// Plain routing before it runs.
+pub const PROFILE: Profile = Profile {
+    label: "plain routing",
+    ciphers: &[Cipher::None],
+    programs: &[],
+    adapter: |_, _| Box::new(Plain::default()),
+};
 
 /// Plain routing.
 #[derive(Debug, Default)]

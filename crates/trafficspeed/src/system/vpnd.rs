@@ -14,23 +14,45 @@ use serde::Deserialize;
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 use super::daemon::Daemon;
-use super::{Cipher, ClientAddress, Facts, System, SystemError};
+use super::program::{Program, Programs, Source};
+use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError, check_tun, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::namespace::Namespace;
-use crate::lab::{Lab, LabError, find_program, run_tool};
+use crate::lab::{Lab, LabError, run_tool};
 
 /// How long the gateway may take until it answers.
 const SERVER_PATIENCE: Duration = Duration::from_secs(20);
 /// How long all clients together may take to be connected.
 const CLIENTS_PATIENCE: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(50);
 /// The port of the gateway; any will do inside the lab.
 const PORT: u16 = 4433;
+
+const VPND: Program = Program {
+    name: "vpnd",
+    version: &["--version"],
+    places: &[],
+    source: Source::Workspace { package: "vpnd" },
+};
+
+/// vpnd before it runs.
+pub const PROFILE: Profile = Profile {
+    label: "vpnd",
+    ciphers: &[
+        Cipher::Aes128Gcm,
+        Cipher::Aes256Gcm,
+        Cipher::ChaCha20Poly1305,
+        Cipher::None,
+        Cipher::AuthOnly,
+        Cipher::Aes256CbcHmacSha256,
+    ],
+    programs: &[VPND],
+    adapter: |programs, cipher| Box::new(Vpnd::new(programs.clone(), cipher)),
+};
 
 /// vpnd in a lab.
 #[derive(Debug)]
 pub struct Vpnd {
-    named: Option<PathBuf>,
+    programs: Programs,
     cipher: Cipher,
     facts: Facts,
     // Clients end before the gateway: they say goodbye to it.
@@ -55,24 +77,8 @@ struct Session {
 }
 
 impl Vpnd {
-    /// vpnd from `program`, or else from beside this program, with `cipher`.
-    pub fn new(program: Option<PathBuf>, cipher: Cipher) -> Self {
-        Self { named: program, cipher, facts: Facts::default(), clients: Vec::new(), gateway: None }
-    }
-
-    fn program(&self) -> Result<PathBuf, SystemError> {
-        if let Some(path) = &self.named {
-            let missing = || SystemError::Missing(format!("--vpnd {}: no such program", path.display()));
-            return path.is_file().then(|| path.clone()).ok_or_else(missing);
-        }
-        let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join("vpnd")));
-        beside.filter(|path| path.is_file()).or_else(|| find_program("vpnd")).ok_or_else(|| {
-            SystemError::Missing(
-                "the `vpnd` program is neither beside trafficspeed nor in PATH; build it with \
-                 `cargo build --release -p vpnd` or name it with --vpnd"
-                    .into(),
-            )
-        })
+    fn new(programs: Programs, cipher: Cipher) -> Self {
+        Self { programs, cipher, facts: Facts::default(), clients: Vec::new(), gateway: None }
     }
 
     fn insecure(&self) -> &'static [&'static str] {
@@ -212,20 +218,13 @@ impl Vpnd {
 
 impl System for Vpnd {
     fn check(&self) -> Result<(), SystemError> {
-        self.program()?;
-        if !Path::new("/dev/net/tun").exists() {
-            return Err(SystemError::Missing(
-                "/dev/net/tun is missing; load it with `modprobe tun` or give the container the device"
-                    .into(),
-            ));
-        }
-        Ok(())
+        self.programs.find(&VPND)?;
+        check_tun()
     }
 
     fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
-        let program = self.program()?;
-        let version = run_tool(Command::new(&program).arg("--version"))?;
-        version.trim().clone_into(&mut self.facts.version);
+        let program = self.programs.find(&VPND)?;
+        self.facts.version = VPND.version_of(&program);
         let files = Files::make(lab.directory().join("vpnd"))?;
         self.start_gateway(&files, &program, lab, interrupt)?;
         for (namespace, number) in lab.clients().iter().zip(1..) {
@@ -252,15 +251,6 @@ impl System for Vpnd {
         self.clients.clear();
         self.gateway = None;
     }
-}
-
-/// Waits a little, unless the user ends it.
-fn pause(interrupt: &Interrupt) -> Result<(), SystemError> {
-    if interrupt.is_set() {
-        return Err(SystemError::Interrupted);
-    }
-    std::thread::sleep(POLL);
-    Ok(())
 }
 
 /// The files of one run.
@@ -394,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named() {
-        let vpnd = Vpnd::new(Some("/nonexistent/vpnd".into()), Cipher::Auto);
+        let vpnd = Vpnd::new(Programs::default().with("vpnd", "/nonexistent/vpnd".into()), Cipher::Auto);
         assert!(vpnd.check().unwrap_err().to_string().contains("/nonexistent/vpnd"));
     }
 }
