@@ -322,7 +322,7 @@ mod tests {
             ("trafficspeed --clients 0", "even number"),
             ("trafficspeed --clients 256", "at most 254"),
             ("trafficspeed --clients x", "no number"),
-            ("trafficspeed --clients 2 --vpn pptp", "possible values: vpnd, none"),
+            ("trafficspeed --clients 2 --vpn pptp", "possible values: vpnd, wireguard-go"),
             ("trafficspeed --clients 2 --cipher rot13", "chacha20-poly1305"),
             ("trafficspeed --clients 2 --program vpnd", "NAME=PATH"),
             (

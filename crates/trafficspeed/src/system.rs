@@ -10,6 +10,7 @@ pub mod install;
 pub mod plain;
 pub mod program;
 pub mod vpnd;
+pub mod wireguard;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabError};
 use program::Program;
+use wireguard::implementation;
 
 pub use program::Programs;
 
@@ -71,6 +73,14 @@ fn quoted(log: &str) -> String {
 pub enum Kind {
     /// This project's VPN.
     Vpnd,
+    /// WireGuard's original user-space implementation, in Go.
+    WireguardGo,
+    /// Tailscale's fork of wireguard-go.
+    WireguardGoTailscale,
+    /// Cloudflare's WireGuard in Rust.
+    Boringtun,
+    /// Mullvad's WireGuard in Rust.
+    Gotatun,
     /// Plain routing through the gateway without a VPN: the ceiling.
     None,
 }
@@ -80,6 +90,10 @@ impl Kind {
     pub fn profile(self) -> &'static Profile {
         match self {
             Self::Vpnd => &vpnd::PROFILE,
+            Self::WireguardGo => &implementation::WIREGUARD_GO_PROFILE,
+            Self::WireguardGoTailscale => &implementation::WIREGUARD_GO_TAILSCALE_PROFILE,
+            Self::Boringtun => &implementation::BORINGTUN_PROFILE,
+            Self::Gotatun => &implementation::GOTATUN_PROFILE,
             Self::None => &plain::PROFILE,
         }
     }
@@ -99,7 +113,7 @@ pub struct Profile {
     /// The ciphers that it can be told to use; what it uses without being told, it says in its [`Facts`].
     pub ciphers: &'static [Cipher],
     /// The programs that it needs; the first is the one whose version names the system's.
-    pub programs: &'static [Program],
+    pub programs: &'static [&'static Program],
     /// Makes the adapter, not yet up.
     pub adapter: fn(&Programs, Cipher) -> Box<dyn System>,
 }
@@ -330,7 +344,7 @@ mod tests {
         }
         for (at, program) in programs.iter().enumerate() {
             let same = programs[..at].iter().find(|other| other.name == program.name);
-            assert!(same.is_none_or(|same| *same == *program), "{}", program.name);
+            assert!(same.is_none_or(|same| same == program), "{}", program.name);
         }
         for kind in Kind::value_variants() {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());

@@ -78,6 +78,54 @@ impl Counters {
     }
 }
 
+/// A device as it is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Device {
+    /// All devices of `namespace`.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`].
+    pub fn all(namespace: &Namespace) -> Result<Vec<Self>, LabError> {
+        let text = run_tool(Command::new("ip").args(["-n", namespace.name(), "-json", "addr", "show"]))?;
+        let shown: Vec<Shown> = serde_json::from_str(&text).map_err(|error| LabError::Tool {
+            command: "ip -json addr show".into(),
+            why: error.to_string(),
+        })?;
+        Ok(shown.into_iter().map(Shown::into_device).collect())
+    }
+}
+
+/// A device as `ip -json addr show` shows it.
+#[derive(Debug, Deserialize)]
+struct Shown {
+    ifname: String,
+    mtu: u32,
+    #[serde(default)]
+    addr_info: Vec<ShownAddress>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ShownAddress {
+    #[serde(default)]
+    local: String,
+}
+
+impl Shown {
+    fn into_device(self) -> Device {
+        let addresses = self.addr_info.iter().filter_map(|address| address.local.parse().ok()).collect();
+        Device { name: self.ifname, mtu: self.mtu, addresses }
+    }
+}
+
 /// The device through which `namespace` would send to `address`.
 ///
 /// # Errors
@@ -111,6 +159,17 @@ mod tests {
         assert_eq!(Counters::parse("Inter-|   Receive  |  Transmit"), None);
         assert_eq!(Counters::parse(" face |bytes    packets"), None);
         assert_eq!(Counters::parse("tun0: 1 2 3"), None);
+    }
+
+    #[test]
+    fn a_device_is_read_with_the_addresses_that_it_has() {
+        let text = r#"[{"ifname":"lo","mtu":65536},{"ifname":"tun0","mtu":1420,"x":1,"addr_info":
+            [{"local":"10.0.0.1"},{"local":"fd00::1","scope":"global"},{}]}]"#;
+        let shown: Vec<Shown> = serde_json::from_str(text).unwrap();
+        let devices: Vec<Device> = shown.into_iter().map(Shown::into_device).collect();
+        assert_eq!((devices[1].name.as_str(), devices[1].mtu), ("tun0", 1420));
+        assert_eq!(devices[1].addresses, ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
+        assert!(devices[0].addresses.is_empty());
     }
 
     #[test]

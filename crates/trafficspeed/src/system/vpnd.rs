@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,8 +17,9 @@ use super::daemon::Daemon;
 use super::program::{Program, Programs, Source};
 use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError, check_tun, pause};
 use crate::interrupt::Interrupt;
+use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
-use crate::lab::{Lab, LabError, run_tool};
+use crate::lab::{Lab, run_tool};
 
 /// How long the gateway may take until it answers.
 const SERVER_PATIENCE: Duration = Duration::from_secs(20);
@@ -27,7 +28,7 @@ const CLIENTS_PATIENCE: Duration = Duration::from_secs(60);
 /// The port of the gateway; any will do inside the lab.
 const PORT: u16 = 4433;
 
-const VPND: Program = Program {
+static VPND: Program = Program {
     name: "vpnd",
     version: &["--version"],
     places: &[],
@@ -45,7 +46,7 @@ pub const PROFILE: Profile = Profile {
         Cipher::AuthOnly,
         Cipher::Aes256CbcHmacSha256,
     ],
-    programs: &[VPND],
+    programs: &[&VPND],
     adapter: |programs, cipher| Box::new(Vpnd::new(programs.clone(), cipher)),
 };
 
@@ -185,7 +186,7 @@ impl Vpnd {
                 {
                     self.note(session, device.mtu);
                     let (v4, v6) = (session.inner_v4, session.inner_v6);
-                    addresses[number] = Some(ClientAddress { v4, v6, device: device.ifname });
+                    addresses[number] = Some(ClientAddress { v4, v6, device: device.name });
                 }
             }
             if let Some(addresses) = addresses.iter().cloned().collect::<Option<Vec<_>>>() {
@@ -320,35 +321,11 @@ fn write_private(path: &Path, text: &str) -> Result<(), SystemError> {
 
 /// The client's device once it has the session's addresses.
 fn device_of(namespace: &Namespace, session: &Session) -> Result<Option<Device>, SystemError> {
-    let text = run_tool(Command::new("ip").args(["-n", namespace.name(), "-json", "addr", "show"]))?;
-    let unreadable =
-        |error: serde_json::Error| LabError::Tool { command: "ip -json addr".into(), why: error.to_string() };
-    let devices: Vec<Device> = serde_json::from_str(&text).map_err(unreadable)?;
-    let wanted: Vec<String> =
-        [session.inner_v4.map(|a| a.to_string()), session.inner_v6.map(|a| a.to_string())]
-            .into_iter()
-            .flatten()
-            .collect();
-    let has_all = |device: &Device| {
-        !wanted.is_empty()
-            && wanted.iter().all(|address| device.addr_info.iter().any(|a| a.local == *address))
-    };
-    Ok(devices.into_iter().find(has_all))
-}
-
-/// A device as `ip -json addr` shows it.
-#[derive(Debug, Deserialize)]
-struct Device {
-    ifname: String,
-    mtu: u32,
-    #[serde(default)]
-    addr_info: Vec<DeviceAddress>,
-}
-
-#[derive(Debug, Deserialize)]
-struct DeviceAddress {
-    #[serde(default)]
-    local: String,
+    let wanted: Vec<IpAddr> =
+        [session.inner_v4.map(IpAddr::V4), session.inner_v6.map(IpAddr::V6)].into_iter().flatten().collect();
+    let has_all =
+        |device: &Device| !wanted.is_empty() && wanted.iter().all(|own| device.addresses.contains(own));
+    Ok(Device::all(namespace)?.into_iter().find(has_all))
 }
 
 #[cfg(test)]

@@ -1,0 +1,265 @@
+//! User-space WireGuard: one hub and its clients, the same for every implementation.
+//!
+//! Each host has one device. The gateway knows every client as a peer with its inner addresses; a client knows the
+//! gateway alone, to which all inner addresses belong, so packets between clients cross the gateway's device twice
+//! and its kernel routes them. Endpoints are named on both sides, because one implementation does not learn them.
+//!
+//! Every implementation offers the same configuration protocol ([`uapi`]) at the same fixed place. Each process sees
+//! a directory of the lab there, so two never meet, and a crash leaves no socket on the machine.
+
+pub mod implementation;
+pub mod uapi;
+
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::daemon::Daemon;
+use super::program::Programs;
+use super::{ClientAddress, Facts, System, SystemError, check_tun, pause};
+use crate::interrupt::Interrupt;
+use crate::lab::device::Device;
+use crate::lab::namespace::{Namespace, PrivateDirectory};
+use crate::lab::{CLIENT_LINK, Lab};
+use implementation::Implementation;
+use uapi::{KeyPair, Peer};
+
+/// Where every implementation puts the socket of its configuration protocol.
+const SOCKETS: (&str, &str) = ("/var/run", "wireguard");
+const DEVICE: &str = "wg0";
+const PORT: u16 = 51820;
+/// What the outer headers take at most, over IPv6; wg-quick subtracts as much.
+const OVERHEAD: u32 = 80;
+/// How often a client says that it is there; it also makes it begin the handshake.
+const KEEPALIVE_SECONDS: u16 = 25;
+/// How long a process may take until its socket is there.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long all handshakes together may take; one that is lost is repeated after 5 s.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// One implementation of WireGuard in a lab.
+#[derive(Debug)]
+pub struct WireGuard {
+    implementation: &'static Implementation,
+    programs: Programs,
+    facts: Facts,
+    gateway: Option<Host>,
+    clients: Vec<Host>,
+}
+
+/// One process with its configuration socket.
+#[derive(Debug)]
+struct Host {
+    daemon: Daemon,
+    socket: PathBuf,
+}
+
+impl WireGuard {
+    fn new(implementation: &'static Implementation, programs: &Programs) -> Self {
+        let (programs, facts) = (programs.clone(), Facts::default());
+        Self { implementation, programs, facts, gateway: None, clients: Vec::new() }
+    }
+
+    fn start(&self, program: &Path, lab: &Lab, namespace: &Namespace) -> Result<Host, SystemError> {
+        let own = lab.directory().join("wireguard").join(namespace.name());
+        let seen_as = socket_directory()?;
+        fs::create_dir_all(&own)
+            .map_err(|source| SystemError::Io { what: format!("making {}", own.display()), source })?;
+        let name = format!("{} in {}", self.implementation.program.name, namespace.name());
+        let socket = own.join(format!("{DEVICE}.sock"));
+        let log = lab.directory().join("wireguard").join(format!("{}.log", namespace.name()));
+        let arguments = self.implementation.arguments.iter().chain([&DEVICE]);
+        let private = [PrivateDirectory { own, seen_as }];
+        let daemon = Daemon::start_with(&private, &name, namespace, program, arguments, &log)?;
+        Ok(Host { daemon, socket })
+    }
+
+    fn fill_facts(&mut self, program: &Path, mtu: u32) {
+        let version = self.implementation.program.version_of(program);
+        let route = "packets between clients cross the gateway's device twice; its kernel routes them";
+        let notes = [self.implementation.note, route].into_iter().filter(|note| !note.is_empty());
+        self.facts = Facts {
+            version,
+            cipher: "chacha20-poly1305".into(),
+            mtu: Some(mtu),
+            notes: notes.map(str::to_owned).collect(),
+        };
+    }
+}
+
+impl System for WireGuard {
+    fn check(&self) -> Result<(), SystemError> {
+        self.programs.find(&self.implementation.program)?;
+        check_tun()
+    }
+
+    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+        let program = self.programs.find(&self.implementation.program)?;
+        self.gateway = Some(self.start(&program, lab, lab.gateway())?);
+        for namespace in lab.clients() {
+            self.clients.push(self.start(&program, lab, namespace)?);
+        }
+        for host in self.gateway.iter_mut().chain(&mut self.clients) {
+            host.wait_for_socket(interrupt)?;
+        }
+        let mtu = inner_mtu(lab)?;
+        self.fill_facts(&program, mtu);
+
+        let keys: Vec<KeyPair> = lab.clients().iter().map(|_| KeyPair::random()).collect();
+        let hub = KeyPair::random();
+        let numbers = 1..=lab.clients().len() as u32;
+        let gateway = self.gateway.as_mut().expect("it was just started");
+        let peers: Vec<Peer> = keys.iter().zip(numbers.clone()).map(|(key, n)| client_peer(key, n)).collect();
+        gateway.set_up(lab.gateway(), &hub, &peers, 0, mtu)?;
+        for (((host, namespace), key), number) in
+            self.clients.iter_mut().zip(lab.clients()).zip(&keys).zip(numbers.clone())
+        {
+            host.set_up(namespace, key, &[gateway_peer(&hub)], number, mtu)?;
+        }
+        for host in &mut self.clients {
+            host.wait_for_handshake(interrupt)?;
+        }
+        Ok(numbers.map(client_address).collect())
+    }
+
+    fn processes(&self) -> (Vec<u32>, Vec<u32>) {
+        let pid = |host: &Host| host.daemon.pid();
+        (self.gateway.iter().map(pid).collect(), self.clients.iter().map(pid).collect())
+    }
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    fn down(&mut self) {
+        for host in self.clients.iter_mut().chain(&mut self.gateway) {
+            host.daemon.ask_to_end();
+        }
+        self.clients.clear();
+        self.gateway = None;
+    }
+}
+
+impl Host {
+    fn wait_for_socket(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
+        let deadline = Instant::now() + START_PATIENCE;
+        while uapi::ask(&self.socket, "get=1\n\n").is_err() {
+            self.daemon.must_run()?;
+            if Instant::now() > deadline {
+                return Err(self.daemon.failed("does not answer at its configuration socket"));
+            }
+            pause(interrupt)?;
+        }
+        Ok(())
+    }
+
+    /// Gives it its key, peers and addresses. `number` is the client's, 0 the gateway's.
+    fn set_up(
+        &mut self,
+        namespace: &Namespace,
+        key: &KeyPair,
+        peers: &[Peer],
+        number: u32,
+        mtu: u32,
+    ) -> Result<(), SystemError> {
+        uapi::ask(&self.socket, &uapi::set(key, PORT, peers))
+            .map_err(|error| self.daemon.failed(&format!("refuses its configuration: {error}")))?;
+        let (v4, v6) = (inner_v4(number), inner_v6(number));
+        namespace.ip(&["link", "set", DEVICE, "mtu", &mtu.to_string(), "up"])?;
+        namespace.ip(&["addr", "add", &format!("{v4}/16"), "dev", DEVICE])?;
+        namespace.ip(&["addr", "add", &format!("{v6}/64"), "dev", DEVICE, "nodad"])?;
+        Ok(())
+    }
+
+    fn wait_for_handshake(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
+        let deadline = Instant::now() + HANDSHAKE_PATIENCE;
+        let done = |answer: &String| uapi::all_shook_hands(answer, 1);
+        while !uapi::ask(&self.socket, "get=1\n\n").as_ref().is_ok_and(done) {
+            self.daemon.must_run()?;
+            if Instant::now() > deadline {
+                return Err(self.daemon.failed("made no handshake with the gateway"));
+            }
+            pause(interrupt)?;
+        }
+        Ok(())
+    }
+}
+
+/// The place of the sockets without symbolic links; on most machines /var/run is one.
+fn socket_directory() -> Result<PathBuf, SystemError> {
+    let (parent, name) = SOCKETS;
+    let make = || {
+        let directory = fs::canonicalize(parent)?.join(name);
+        fs::create_dir_all(&directory)?;
+        Ok(directory)
+    };
+    make().map_err(|source| SystemError::Io { what: format!("making {parent}/{name}"), source })
+}
+
+/// What fits into a link of the lab beside WireGuard's own headers.
+fn inner_mtu(lab: &Lab) -> Result<u32, SystemError> {
+    let devices = Device::all(&lab.clients()[0])?;
+    let link = devices.iter().find(|device| device.name == CLIENT_LINK);
+    Ok(link.expect("the lab gave every client its link").mtu - OVERHEAD)
+}
+
+/// The inner address of a client, from 1; the gateway is number 0.
+fn inner_v4(number: u32) -> Ipv4Addr {
+    Ipv4Addr::new(10, 87, 1, number as u8)
+}
+
+/// The same over IPv6.
+fn inner_v6(number: u32) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd87, 0, 0, 0, 0, 0, 1, number as u16)
+}
+
+fn client_address(number: u32) -> ClientAddress {
+    ClientAddress { v4: Some(inner_v4(number)), v6: Some(inner_v6(number)), device: DEVICE.to_owned() }
+}
+
+/// A client as the gateway knows it.
+fn client_peer(key: &KeyPair, number: u32) -> Peer {
+    Peer {
+        public: key.public,
+        endpoint: SocketAddr::new(Lab::client_v4(number).into(), PORT),
+        allowed: vec![format!("{}/32", inner_v4(number)), format!("{}/128", inner_v6(number))],
+        keepalive: None,
+    }
+}
+
+/// The gateway as every client knows it.
+fn gateway_peer(key: &KeyPair) -> Peer {
+    Peer {
+        public: key.public,
+        endpoint: SocketAddr::new(Lab::SERVICE_V4.into(), PORT),
+        allowed: vec!["10.87.0.0/16".to_owned(), "fd87::/64".to_owned()],
+        keepalive: Some(KEEPALIVE_SECONDS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::MAX_CLIENTS;
+
+    #[test]
+    fn inner_addresses_are_all_different() {
+        let mut seen: Vec<_> = (0..=MAX_CLIENTS).map(|n| (inner_v4(n), inner_v6(n))).collect();
+        seen.sort();
+        for pair in seen.windows(2) {
+            assert!(pair[0].0 != pair[1].0 && pair[0].1 != pair[1].1, "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn each_side_names_the_other_and_a_client_owns_its_addresses_only() {
+        let key = KeyPair::random();
+        let client = client_peer(&key, 7);
+        assert_eq!(client.endpoint.to_string(), "198.18.7.2:51820");
+        assert_eq!(client.allowed, ["10.87.1.7/32", "fd87::1:7/128"]);
+        let gateway = gateway_peer(&key);
+        assert_eq!(gateway.endpoint.to_string(), "198.18.0.1:51820");
+        assert!(gateway.keepalive.is_some() && client.keepalive.is_none(), "clients begin");
+    }
+}

@@ -1,0 +1,105 @@
+//! The user-space implementations of WireGuard that are measured: what each is called, where it comes from, how it
+//! is started. Everything else is the same for all.
+
+use super::WireGuard;
+use crate::system::program::{Program, Source};
+use crate::system::{Cipher, Profile};
+
+/// One implementation.
+#[derive(Debug)]
+pub struct Implementation {
+    /// Its program.
+    pub program: Program,
+    /// Arguments before the device's name that keep it in the foreground and its privileges its own.
+    pub arguments: &'static [&'static str],
+    /// What a reader of its figures must know.
+    pub note: &'static str,
+}
+
+/// The original in Go; Debian's package is the fallback.
+static WIREGUARD_GO: Implementation = Implementation {
+    program: Program {
+        name: "wireguard-go",
+        version: &["--version"],
+        places: &[],
+        source: Source::Go {
+            module: "golang.zx2c4.com/wireguard",
+            version: "v0.0.0-20260522210424-ecfc5a8d5446",
+        },
+    },
+    arguments: &["-f"],
+    note: "",
+};
+
+/// Tailscale's fork, whose newest version has no tag.
+static WIREGUARD_GO_TAILSCALE: Implementation = Implementation {
+    program: Program {
+        name: "wireguard-go-tailscale",
+        version: &["--version"],
+        places: &[],
+        source: Source::Go {
+            module: "github.com/tailscale/wireguard-go",
+            version: "v0.0.0-20260928213032-417aef361226",
+        },
+    },
+    arguments: &["-f"],
+    note: "the fork by itself, without Tailscale's client",
+};
+
+static BORINGTUN: Implementation = Implementation {
+    program: Program {
+        name: "boringtun-cli",
+        version: &["--version"],
+        places: &[],
+        source: Source::Cargo { package: "boringtun-cli", version: "0.7.1" },
+    },
+    // Giving up privileges would also give up ending with the process that started it.
+    arguments: &["--foreground", "--disable-drop-privileges"],
+    note: "4 threads, its default",
+};
+
+static GOTATUN: Implementation = Implementation {
+    program: Program {
+        name: "gotatun",
+        version: &["--version"],
+        places: &[],
+        source: Source::Cargo { package: "gotatun-cli", version: "0.10.2" },
+    },
+    arguments: &["--foreground", "--disable-drop-privileges", "--verbosity", "error"],
+    note: "",
+};
+
+/// WireGuard has one cipher suite.
+const CIPHERS: &[Cipher] = &[Cipher::ChaCha20Poly1305];
+
+/// wireguard-go before it runs.
+pub const WIREGUARD_GO_PROFILE: Profile = Profile {
+    label: "wireguard-go",
+    ciphers: CIPHERS,
+    programs: &[&WIREGUARD_GO.program],
+    adapter: |programs, _| Box::new(WireGuard::new(&WIREGUARD_GO, programs)),
+};
+
+/// Tailscale's fork of wireguard-go before it runs.
+pub const WIREGUARD_GO_TAILSCALE_PROFILE: Profile = Profile {
+    label: "wireguard-go-tailscale",
+    ciphers: CIPHERS,
+    programs: &[&WIREGUARD_GO_TAILSCALE.program],
+    adapter: |programs, _| Box::new(WireGuard::new(&WIREGUARD_GO_TAILSCALE, programs)),
+};
+
+/// BoringTun before it runs.
+pub const BORINGTUN_PROFILE: Profile = Profile {
+    label: "boringtun",
+    ciphers: CIPHERS,
+    programs: &[&BORINGTUN.program],
+    adapter: |programs, _| Box::new(WireGuard::new(&BORINGTUN, programs)),
+};
+
+/// GotaTun before it runs.
+pub const GOTATUN_PROFILE: Profile = Profile {
+    label: "gotatun",
+    ciphers: CIPHERS,
+    programs: &[&GOTATUN.program],
+    adapter: |programs, _| Box::new(WireGuard::new(&GOTATUN, programs)),
+};
