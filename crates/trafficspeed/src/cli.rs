@@ -1,16 +1,22 @@
 //! The command line: what a user can ask for, checked as far as that needs no system call.
 
+pub mod compare;
+mod output;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::Settings;
 use crate::lab::{LinkSettings, MAX_CLIENTS};
 use crate::load::tcp::MAX_STREAMS;
-use crate::system::{Cipher, Kind, Programs};
+use crate::system::{Cipher, Kind, Programs, Subject};
+
+use compare::{CompareArgs, ReportArgs};
+pub use output::OutputArgs;
 
 /// Measures what a VPN carries as its clients grow.
 ///
@@ -39,6 +45,20 @@ pub enum Command {
     Token {
         /// The file to make; it must not exist yet.
         file: PathBuf,
+    },
+    /// Compare systems in rounds, with median, spread and ratios; can be resumed.
+    Compare(CompareArgs),
+    /// Show the results in a directory again, also as pictures.
+    Report(ReportArgs),
+    /// Print the completions of a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory.
+    Man {
+        /// An existing directory, such as /usr/local/share/man/man1.
+        dir: PathBuf,
     },
     /// Remove what a killed run left behind.
     Cleanup,
@@ -75,6 +95,20 @@ pub struct LabArgs {
     /// Numbers of clients, each even: every two clients are a pair.
     #[arg(long, value_delimiter = ',', required = true, value_parser = clients)]
     pub clients: Vec<u32>,
+    /// The systems.
+    #[command(flatten)]
+    pub systems: SystemArgs,
+    /// The work.
+    #[command(flatten)]
+    pub work: WorkArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// The systems, where their programs are, and the links of the lab.
+#[derive(Clone, Debug, Args)]
+pub struct SystemArgs {
     /// Systems to measure.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "vpnd,none")]
     pub vpn: Vec<Kind>,
@@ -96,12 +130,6 @@ pub struct LabArgs {
     /// MTU of the lab's links in bytes.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
     pub mtu: u32,
-    /// The work.
-    #[command(flatten)]
-    pub work: WorkArgs,
-    /// Where results go.
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 /// Measuring between real hosts.
@@ -147,9 +175,9 @@ pub struct WorkArgs {
     /// Seconds before counting begins.
     #[arg(short = 'O', long, default_value_t = 2.0, value_parser = seconds_or_none)]
     pub warmup: f64,
-    /// How often each measurement is made; systems take turns.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeat: u32,
+    /// How often each measurement is made, 1 by default and 5 for a comparison; systems take turns.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: Option<u32>,
     /// IP version of the measured connections.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(4..=6))]
     pub ip: u8,
@@ -170,20 +198,6 @@ pub struct WorkArgs {
     pub threads: Option<u32>,
 }
 
-/// Where results go.
-#[derive(Clone, Debug, Args)]
-pub struct OutputArgs {
-    /// Write report.json, report.csv and report.html into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Print the JSON report instead of the table.
-    #[arg(short = 'J', long)]
-    pub json: bool,
-    /// No progress on standard error.
-    #[arg(short, long, action = ArgAction::SetTrue)]
-    pub quiet: bool,
-}
-
 /// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
@@ -193,7 +207,12 @@ pub enum Switch {
     Off,
 }
 
-impl LabArgs {
+impl SystemArgs {
+    /// What to measure.
+    pub fn subjects(&self) -> Vec<Subject> {
+        Subject::all(&self.vpn, &self.ciphers())
+    }
+
     /// The ciphers to measure.
     pub fn ciphers(&self) -> Vec<Cipher> {
         let mut ciphers = self.cipher.clone();
@@ -217,22 +236,28 @@ impl LabArgs {
     pub fn links(&self) -> LinkSettings {
         LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu }
     }
+}
 
+impl LabArgs {
     /// Generator threads per client, so that all of them together have about one per CPU.
     pub fn threads(&self, cpus: u32) -> u32 {
-        let most = self.clients.iter().copied().max().unwrap_or(1);
-        self.work.threads.unwrap_or((cpus / most).clamp(1, 8))
+        self.work.threads_per_client(cpus, self.clients.iter().copied().max().unwrap_or(1))
     }
 }
 
 impl WorkArgs {
+    /// Generator threads of each of at most `clients` clients on a machine with `cpus` CPUs.
+    pub fn threads_per_client(&self, cpus: u32, clients: u32) -> u32 {
+        self.threads.unwrap_or((cpus / clients).clamp(1, 8))
+    }
+
     /// The work as reports record it.
     pub fn settings(&self, threads: u32) -> Settings {
         Settings {
             streams: self.streams,
             seconds: self.seconds,
             warmup_seconds: self.warmup,
-            repeats: self.repeat,
+            repeats: self.repeat.unwrap_or(1),
             ip: self.ip,
             seed: self.seed,
             write_bytes: self.length,
@@ -298,9 +323,9 @@ mod tests {
     #[test]
     fn the_short_form_measures_vpnd_and_plain_routing_as_the_original_did() {
         let lab = read("trafficspeed --clients 8").unwrap().lab;
-        assert_eq!((lab.clients.clone(), lab.vpn.clone()), (vec![8], vec![Kind::Vpnd, Kind::None]));
+        assert_eq!((lab.clients.clone(), lab.systems.vpn.clone()), (vec![8], vec![Kind::Vpnd, Kind::None]));
         assert_eq!((lab.work.streams, lab.work.seconds), (32, 60.0));
-        assert_eq!(lab.ciphers(), [Cipher::Auto]);
+        assert_eq!(lab.systems.ciphers(), [Cipher::Auto]);
         assert_eq!((lab.threads(2), lab.threads(64)), (1, 8));
     }
 
@@ -310,7 +335,7 @@ mod tests {
             .unwrap()
             .lab;
         assert_eq!(lab.clients, [2, 4]);
-        assert_eq!(lab.ciphers(), [Cipher::Aes256Gcm, Cipher::None]);
+        assert_eq!(lab.systems.ciphers(), [Cipher::Aes256Gcm, Cipher::None]);
         assert!(lab.output.json);
     }
 

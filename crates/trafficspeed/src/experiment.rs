@@ -3,8 +3,10 @@
 //! An experiment drives labs, systems and fleets and returns an [`outcome::Campaign`]; it prints nothing but its
 //! progress and knows nothing of how results are shown.
 
+pub mod compare;
 pub mod environment;
 pub mod hosts;
+pub mod memory;
 pub mod outcome;
 pub mod pairs;
 pub mod progress;

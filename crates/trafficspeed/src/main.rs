@@ -3,37 +3,52 @@
 //! This file only leads each command to its module; `experiment` measures, `report` shows.
 
 use std::fs;
-use std::io::{BufReader, stdin, stdout};
+use std::io::{BufReader, ErrorKind, Write as _, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
 
-use anyhow::{Context, bail};
-use clap::Parser;
+use anyhow::{Context, anyhow, bail};
+use clap::{CommandFactory, FromArgMatches, Parser};
 
+use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
 use trafficspeed::cli::{Cli, Command, LabArgs, OutputArgs, RunArgs, ServeArgs};
 use trafficspeed::coordinate::agent::Agent;
 use trafficspeed::coordinate::line::{LineReader, LineWriter};
 use trafficspeed::coordinate::message::HostFacts;
 use trafficspeed::coordinate::serve;
 use trafficspeed::coordinate::token::Token;
+use trafficspeed::experiment::compare::journal::{self, Header, Journal};
+use trafficspeed::experiment::compare::same::Identity;
+use trafficspeed::experiment::compare::{self, schedule};
+use trafficspeed::experiment::environment::{self, Environment};
 use trafficspeed::experiment::hosts::{self, HostsPlan};
-use trafficspeed::experiment::outcome::Campaign;
+use trafficspeed::experiment::outcome::{Campaign, Run, Settings};
 use trafficspeed::experiment::progress::Progress;
 use trafficspeed::experiment::traffic::{self, TrafficPlan};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{enter, record};
-use trafficspeed::report;
-use trafficspeed::system::Subject;
+use trafficspeed::report::{self, files, stream};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let done = match cli.command {
         None => lab(&cli.lab),
         Some(Command::Run(args)) => between_hosts(&args),
         Some(Command::Serve(args)) => serve_coordinator(&args),
         Some(Command::Token { file }) => make_token(&file),
+        Some(Command::Compare(args)) => {
+            let says_work = matches.subcommand().is_some_and(|(_, inner)| CompareArgs::says_work(inner));
+            compare(args, says_work)
+        }
+        Some(Command::Report(args)) => show_again(&args),
+        Some(Command::Completions { shell }) => {
+            clap_complete::generate(shell, &mut Cli::command(), "trafficspeed", &mut stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Man { dir }) => manual(&dir),
         Some(Command::Cleanup) => cleanup(),
         Some(Command::Agent { parent, netns }) => agent(parent, netns.as_deref()),
         Some(Command::Inside { parent, private, namespace, words }) => {
@@ -52,16 +67,18 @@ fn main() -> ExitCode {
 fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let cpus = HostFacts::read().cpus;
     let plan = TrafficPlan {
-        subjects: Subject::all(&args.vpn, &args.ciphers()),
+        subjects: args.systems.subjects(),
         clients: args.clients.clone(),
         settings: args.work.settings(args.threads(cpus)),
-        links: args.links(),
-        programs: args.programs(),
+        links: args.systems.links(),
+        programs: args.systems.programs(),
     };
     traffic::check(&plan)?;
     prepare_output(&args.output)?;
     let interrupt = Interrupt::install()?;
-    let campaign = traffic::run(&plan, &Progress::new(args.output.quiet), &interrupt);
+    begin(&plan.settings, &Environment::read(Some(plan.links)), &args.output);
+    let campaign = traffic::run(&plan, &progress(&args.output), &interrupt);
+    save(&campaign, &args.output)?;
     show(&campaign, &args.output)
 }
 
@@ -74,7 +91,9 @@ fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
         settings: args.work.settings(args.work.threads.unwrap_or(4)),
     };
     let interrupt = Interrupt::install()?;
-    let campaign = hosts::run(&plan, &token, &Progress::new(args.output.quiet), &interrupt)?;
+    begin(&plan.settings, &Environment::read(None), &args.output);
+    let campaign = hosts::run(&plan, &token, &progress(&args.output), &interrupt)?;
+    save(&campaign, &args.output)?;
     show(&campaign, &args.output)
 }
 
@@ -87,33 +106,119 @@ fn prepare_output(output: &OutputArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn show(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<ExitCode> {
-    let json = serde_json::to_string_pretty(&report::json::json(campaign))?;
-    if output.json {
-        println!("{json}");
-    } else {
-        print!("{}", report::table::table(campaign));
+fn progress(output: &OutputArgs) -> Progress {
+    Progress::new(output.quiet).with_events(output.json_stream).with_unit(output.format)
+}
+
+/// The first event, if events are wanted.
+fn begin(settings: &Settings, environment: &Environment, output: &OutputArgs) {
+    if output.json_stream {
+        print(&(stream::start(settings, environment) + "\n"));
     }
+}
+
+fn save(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<()> {
+    output.out.iter().try_for_each(|directory| Ok(files::write_measurements(directory, campaign)?))
+}
+
+fn show(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<ExitCode> {
+    print(&if output.json {
+        serde_json::to_string_pretty(&report::json::json(campaign))? + "\n"
+    } else if output.json_stream {
+        stream::end(campaign) + "\n"
+    } else if output.csv {
+        report::csv::csv(campaign)
+    } else {
+        report::table::table(campaign, output.format)
+    });
     if let Some(directory) = &output.out {
-        for (name, text) in [
-            ("report.json", json),
-            ("report.csv", report::csv::csv(campaign)),
-            ("report.html", report::html::html(campaign)),
-        ] {
-            let path = directory.join(name);
-            fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-        }
+        files::write_reports(directory, campaign)?;
         if !output.quiet {
             eprintln!("Report: {}", directory.join("report.html").display());
         }
     }
+    let is_bad = |run: &Run| !run.superseded && (!run.is_whole() || !run.failures().is_empty());
     Ok(if campaign.interrupted {
         ExitCode::from(130)
-    } else if campaign.runs.iter().all(|run| run.is_whole() && run.problems().is_empty()) {
-        ExitCode::SUCCESS
-    } else {
+    } else if campaign.runs.iter().any(is_bad) {
         ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     })
+}
+
+/// Standard output may be a pipe whose reader has gone; files are still to be written then.
+fn print(text: &str) {
+    match stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("trafficspeed: writing to standard output: {error}");
+        }
+        _ => {}
+    }
+}
+
+/// Compares systems, anew or from where an earlier session was interrupted.
+fn compare(args: CompareArgs, says_work: bool) -> anyhow::Result<ExitCode> {
+    let directory = args.directory();
+    let resumes = args.resume.is_some();
+    let mut args = if resumes && !says_work { saved_args(&directory, &args)? } else { args };
+    args.output.out = Some(directory.clone());
+    let plan = args.plan(HostFacts::read().cpus).map_err(|why| anyhow!(why))?;
+    traffic::check(&plan.traffic)?;
+    let environment = Environment::read(Some(plan.traffic.links));
+    let identity = Identity::of(&plan, &environment);
+    let (mut journal, environment, earlier) = if resumes {
+        let (journal, contents) = Journal::open(&directory)?;
+        contents.header.identity.check(&identity)?;
+        (journal, contents.header.environment, contents.runs)
+    } else {
+        prepare_output(&args.output)?;
+        let (words, settings) = (environment::words(), plan.traffic.settings.clone());
+        let header = Header::new(words, identity, settings, environment.clone(), plan.baseline.clone());
+        (Journal::create(&directory, &header)?, environment, Vec::new())
+    };
+    let interrupt = Interrupt::install()?;
+    if !args.output.quiet {
+        eprintln!("{}", schedule::announcement(&plan, &earlier, &directory));
+    }
+    begin(&plan.traffic.settings, &environment, &args.output);
+    let done = compare::run(&plan, &mut journal, environment, earlier, &progress(&args.output), &interrupt);
+    let code = show(&done.campaign, &args.output)?;
+    if done.campaign.interrupted || done.error.is_some() {
+        eprintln!("To go on: trafficspeed compare --resume {}", directory.display());
+    }
+    done.error.map_or(Ok(code), |error| Err(error.into()))
+}
+
+/// The arguments with which the comparison in `directory` began, with what `now` says about showing.
+fn saved_args(directory: &Path, now: &CompareArgs) -> anyhow::Result<CompareArgs> {
+    let words = journal::read(directory)?.header.words;
+    let cli = Cli::try_parse_from(std::iter::once("trafficspeed".to_owned()).chain(words));
+    let Ok(Cli { command: Some(Command::Compare(saved)), .. }) = cli else {
+        bail!(
+            "this version of trafficspeed does not understand the command line that is saved in {}; start another \
+               comparison",
+            directory.display()
+        );
+    };
+    let baseline = now.baseline.clone().or(saved.baseline.clone());
+    Ok(CompareArgs { baseline, output: now.output.clone(), resume: now.resume.clone(), ..saved })
+}
+
+/// Makes the reports of a directory again.
+fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    let mut output = args.output.clone();
+    output.out.get_or_insert_with(|| args.directory.clone());
+    prepare_output(&output)?;
+    let mut campaign = files::read(&args.directory)?;
+    campaign.baseline = args.baseline.clone().or(campaign.baseline);
+    show(&campaign, &output)
+}
+
+fn manual(directory: &Path) -> anyhow::Result<ExitCode> {
+    clap_mangen::generate_to(Cli::command(), directory)
+        .with_context(|| format!("writing to {}", directory.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn serve_coordinator(args: &ServeArgs) -> anyhow::Result<ExitCode> {

@@ -3,12 +3,16 @@
 //! Readings are plain values; the difference of two is what a measurement used. A process that has gone counts
 //! as zero rather than failing a measurement.
 
+mod program;
+
 use std::collections::HashMap;
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 
 use crate::coordinate::message::HostFacts;
+
+pub use program::{own_digest, running_program};
 
 /// CPU seconds of the machine since boot, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -84,6 +88,35 @@ pub fn tree_cpu_seconds(roots: &[u32]) -> f64 {
     sum
 }
 
+/// CPU seconds that processes outside the trees of `own` have used, kernel threads left out.
+///
+/// Time of children that have ended is with the parents that waited for them, so what a short-lived process used
+/// between two readings is not lost, and what a long-lived one used before is not counted when it ends.
+pub fn foreign_cpu_seconds(own: &[u32]) -> f64 {
+    foreign(&process_ids().into_iter().filter_map(|pid| Some((pid, ProcessStat::read(pid)?))).collect(), own)
+}
+
+fn foreign(stats: &HashMap<u32, ProcessStat>, own: &[u32]) -> f64 {
+    /// The parent of all kernel threads.
+    const KTHREADD: u32 = 2;
+    let is_own = |pid: u32| {
+        let mut at = pid;
+        // A chain of parents is shorter than the list of processes, whatever was read while they changed.
+        for _ in 0..stats.len() {
+            if at == KTHREADD || own.contains(&at) {
+                return true;
+            }
+            match stats.get(&at) {
+                Some(stat) => at = stat.parent,
+                None => return false,
+            }
+        }
+        false
+    };
+    let all = stats.iter().filter(|(pid, _)| !is_own(**pid));
+    all.map(|(_, stat)| stat.cpu_seconds + stat.ended_children).sum()
+}
+
 /// The ids of all processes that can be seen.
 pub fn process_ids() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
@@ -102,6 +135,8 @@ pub struct ProcessStat {
     pub parent: u32,
     /// User and system time of all threads, living and dead.
     pub cpu_seconds: f64,
+    /// The same of children that ended and were waited for.
+    pub ended_children: f64,
     /// When the process started, in ticks since boot: together with the id it names a process for good.
     pub started: u64,
 }
@@ -117,10 +152,11 @@ impl ProcessStat {
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        let ticks = number(11)? + number(12)?;
+        let seconds = |ticks: u64| ticks as f64 / ticks_per_second();
         Some(Self {
             parent: u32::try_from(number(1)?).ok()?,
-            cpu_seconds: ticks as f64 / ticks_per_second(),
+            cpu_seconds: seconds(number(11)? + number(12)?),
+            ended_children: seconds(number(13)? + number(14)?),
             started: number(19)?,
         })
     }
@@ -147,8 +183,18 @@ impl HostFacts {
 
 /// The CPU flags that decide the speed of ciphers, of those this CPU has.
 pub fn cipher_cpu_flags() -> Vec<String> {
-    const TELLING: [&str; 9] =
-        ["aes", "pclmulqdq", "vaes", "vpclmulqdq", "avx2", "avx512f", "avx512bw", "sha_ni", "pmull"];
+    const TELLING: [&str; 10] = [
+        "aes",
+        "pclmulqdq",
+        "vaes",
+        "vpclmulqdq",
+        "avx2",
+        "avx512f",
+        "avx512bw",
+        "sha_ni",
+        "pmull",
+        "hypervisor",
+    ];
     let mut line = cpu_info("flags");
     if line.is_empty() {
         line = cpu_info("Features");
@@ -179,6 +225,7 @@ mod tests {
         let stat = ProcessStat::parse(text).unwrap();
         assert_eq!((stat.parent, stat.started), (7, 12345));
         assert!((stat.cpu_seconds - 200.0 / ticks_per_second()).abs() < 1e-9);
+        assert!((stat.ended_children - 18.0 / ticks_per_second()).abs() < 1e-9);
         assert_eq!(ProcessStat::parse("42 (x"), None);
         assert_eq!(ProcessStat::parse("42 (x) S 1"), None);
     }
@@ -206,5 +253,36 @@ mod tests {
             tree_cpu_seconds(&[u32::MAX]).abs() < f64::EPSILON,
             "a process that is not there counts nothing"
         );
+    }
+
+    #[test]
+    fn a_tree_with_its_descendants_and_kernel_threads_are_not_foreign() {
+        let stat = |parent, cpu_seconds, ended_children| ProcessStat {
+            parent,
+            cpu_seconds,
+            ended_children,
+            started: 0,
+        };
+        let mut stats = HashMap::from([
+            (1, stat(0, 1.0, 0.5)),
+            (2, stat(0, 100.0, 0.0)),
+            (3, stat(2, 100.0, 0.0)),
+            (10, stat(1, 100.0, 50.0)),
+            (11, stat(10, 100.0, 0.0)),
+            (20, stat(1, 4.0, 2.0)),
+        ]);
+        assert!((foreign(&stats, &[10]) - 7.5).abs() < 1e-9);
+        // Two processes that name each other as parent, as can be read while ids are used again.
+        stats.insert(30, stat(31, 8.0, 0.0));
+        stats.insert(31, stat(30, 8.0, 0.0));
+        assert!((foreign(&stats, &[10]) - 23.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_a_child_used_is_not_lost_with_its_end() {
+        let before = foreign_cpu_seconds(&[]);
+        let script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        assert!(std::process::Command::new("sh").args(["-c", script]).status().unwrap().success());
+        assert!(foreign_cpu_seconds(&[]) > before + 0.05);
     }
 }

@@ -4,12 +4,17 @@
 
 pub mod chart;
 pub mod csv;
+pub mod files;
 pub mod html;
 pub mod json;
+pub mod problems;
 pub mod published;
 pub mod stats;
+pub mod stream;
 pub mod summary;
+pub mod systems;
 pub mod table;
+pub mod unit;
 
 /// Bits per second as Gbit/s with three significant digits.
 pub fn gbit(bits_per_second: f64) -> String {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::coordinate::message::HostFacts;
@@ -10,7 +10,7 @@ use crate::lab::LinkSettings;
 use crate::observe;
 
 /// Where and how a campaign ran.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// The coordinator's machine.
     pub host: HostFacts,
@@ -66,6 +66,11 @@ fn memory_mib() -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.unwrap_or(0) / 1024
+}
+
+/// The words after the program's name.
+pub fn words() -> Vec<String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 /// The command as one could type it again. Secrets come from files, never from here.

@@ -134,6 +134,7 @@ pub fn run(
         environment: Environment::read(None),
         runs,
         interrupted: interrupt.is_set(),
+        baseline: None,
     })
 }
 
@@ -154,22 +155,22 @@ fn run_one(
     interrupt: &Interrupt,
 ) -> Run {
     let title = format!("{:<26} {:>3} hosts  run {repeat}", plan.label, 2 * pairs.len());
-    progress.starting(&title);
+    let mut run = Run {
+        label: plan.label.clone(),
+        clients: 2 * pairs.len() as u32,
+        repeat,
+        attempt: 1,
+        started: clock::wall_text(),
+        error: (!problems.is_empty()).then(|| left_out(problems)),
+        ..Run::default()
+    };
+    progress.starting(&title, &run);
     let mut work = plan_of(pairs.to_vec(), &plan.settings);
     work.lead = std::time::Duration::from_secs(1);
     let seconds = work.duration.as_secs() as usize;
     let mut watch = HostsWatch { progress, title: &title, seconds };
     let driven = drive(fleet, &work, &mut watch, interrupt);
-    let run = Run {
-        label: plan.label.clone(),
-        clients: 2 * pairs.len() as u32,
-        repeat,
-        started: clock::wall_text(),
-        pairs: driven.pairs,
-        intervals: driven.intervals,
-        error: (!problems.is_empty()).then(|| left_out(problems)),
-        ..Run::default()
-    };
+    (run.pairs, run.intervals) = (driven.pairs, driven.intervals);
     progress.finished(&title, &run);
     run
 }

@@ -4,7 +4,7 @@
 //! measuring host; *goodput* counts bytes received only, once per byte. Both are per second of each host's own
 //! measuring time, in bit/s with decimal prefixes.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
 use super::tunnel::{self, Carried};
@@ -14,7 +14,7 @@ use crate::report::stats::jain;
 use crate::system::{Facts, Subject};
 
 /// The work that every run of a campaign does.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Connections per pair.
     pub streams: u32,
@@ -39,7 +39,7 @@ pub struct Settings {
 }
 
 /// All runs of one command.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Campaign {
     /// The work.
     pub settings: Settings,
@@ -49,10 +49,12 @@ pub struct Campaign {
     pub runs: Vec<Run>,
     /// The user ended it early.
     pub interrupted: bool,
+    /// The label of the system that the others are compared with, beside plain routing.
+    pub baseline: Option<String>,
 }
 
 /// One measurement.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     /// What was measured; absent between real hosts, where the tool does not know.
     pub subject: Option<Subject>,
@@ -76,10 +78,32 @@ pub struct Run {
     pub carried: Vec<Carried>,
     /// Why there is no result at all.
     pub error: Option<String>,
+    /// Which attempt at this measurement, from 1.
+    pub attempt: u32,
+    /// Seconds it took in all: building, bringing up, measuring, removing.
+    pub took_seconds: f64,
+    /// What shared the machine more than the user allows, in words.
+    pub disturbance: Option<String>,
+    /// Another attempt stands for this one; decided from all attempts, never saved.
+    #[serde(skip)]
+    pub superseded: bool,
+    /// The VPN's programs as they ran; lab only.
+    pub programs: Vec<Program>,
+}
+
+/// A program of a VPN, as the kernel ran it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Whose it is: the gateway's or a client's.
+    pub role: String,
+    /// Its command line.
+    pub command: String,
+    /// SHA-256 of the executable in hexadecimal; empty if it could not be read.
+    pub sha256: String,
 }
 
 /// Two hosts that talked to each other.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// The host that listened, then the one that connected.
     pub ends: [End; 2],
@@ -88,7 +112,7 @@ pub struct Pair {
 }
 
 /// One host of a pair.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     /// Its name.
     pub name: String,
@@ -103,7 +127,7 @@ pub struct End {
 }
 
 /// What all hosts together moved in one second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
     /// Bytes received.
     pub received: u64,
@@ -114,7 +138,7 @@ pub struct Interval {
 }
 
 /// CPU seconds within the measurement.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
     /// Of the gateway's VPN processes.
     pub gateway: f64,
@@ -122,6 +146,8 @@ pub struct CpuUse {
     pub clients: f64,
     /// Of the generators.
     pub generators: f64,
+    /// Of processes that have nothing to do with the measurement.
+    pub foreign: f64,
     /// Of the whole machine, by kind.
     pub host: HostCpu,
     /// The window between the two readings, in seconds.
@@ -264,8 +290,26 @@ impl Run {
         (host.total() > 0.0).then(|| 100.0 * host.busy() / host.total())
     }
 
-    /// Whether the figures may stand in a comparison.
+    /// The share of the machine's CPU time that processes without a part in the measurement used, in percent.
+    pub fn foreign_percent(&self) -> Option<f64> {
+        let cpu = self.cpu?;
+        (cpu.host.total() > 0.0).then(|| 100.0 * cpu.foreign / cpu.host.total())
+    }
+
+    /// CPU seconds per Gbit of goodput through the tunnel: of the gateway's VPN processes, and of all VPN processes.
+    pub fn seconds_per_gbit(&self) -> Option<(f64, f64)> {
+        let cpu = self.cpu.filter(|cpu| cpu.gateway > 0.0)?;
+        let gbit = self.goodput() * tunnel::tunnel_share(&self.carried)? * cpu.seconds / 1e9;
+        (gbit > 0.0).then(|| (cpu.gateway / gbit, (cpu.gateway + cpu.clients) / gbit))
+    }
+
+    /// Whether the measurement was made as it should be and its figures stand.
     pub fn is_whole(&self) -> bool {
+        !self.superseded && self.is_complete()
+    }
+
+    /// Whether the measurement was made as it should be, disturbed or not.
+    pub fn is_complete(&self) -> bool {
         self.error.is_none()
             && self.bypass().is_none()
             && !self.pairs.is_empty()
@@ -273,8 +317,19 @@ impl Run {
             && self.pairs.iter().flat_map(Pair::outcomes).all(|outcome| !outcome.stopped_early)
     }
 
-    /// Everything that went wrong, in words.
+    /// Everything that is wrong with the measurement, in words: failures, and what shared the machine.
     pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.failures();
+        if let Some(disturbance) = &self.disturbance {
+            let fate =
+                if self.superseded { "attempt rejected" } else { "stands for want of a quieter attempt" };
+            problems.push(format!("{fate}: {disturbance}"));
+        }
+        problems
+    }
+
+    /// Everything that failed, in words.
+    pub fn failures(&self) -> Vec<String> {
         let mut problems: Vec<String> = self.error.iter().cloned().chain(self.bypass()).collect();
         for (pair, number) in self.pairs.iter().zip(1..) {
             let name = format!("pair {number} ({} = {})", pair.ends[0].name, pair.ends[1].name);
@@ -386,6 +441,7 @@ pub(crate) mod samples {
             environment: Environment::default(),
             runs,
             interrupted: false,
+            baseline: None,
         }
     }
 }

@@ -1,27 +1,63 @@
 //! What the user sees while a campaign runs: on standard error, one live line on a terminal, one line per run
-//! elsewhere.
+//! elsewhere; and, if asked for, every event as a line of JSON on standard output.
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::time::Duration;
 
+use super::compare::schedule::for_people;
 use super::outcome::{Interval, Run, rate};
-use crate::report::gbit;
+use crate::report::stream;
+use crate::report::unit::Unit;
 
 /// Where progress goes.
+#[derive(Clone, Debug)]
 pub struct Progress {
     live: bool,
     quiet: bool,
+    events: bool,
+    unit: Unit,
+    /// Which part of the campaign this is.
+    part: String,
 }
 
 impl Progress {
     /// Progress on standard error; `quiet` leaves only problems.
     pub fn new(quiet: bool) -> Self {
-        Self { live: !quiet && stderr().is_terminal(), quiet }
+        let live = !quiet && stderr().is_terminal();
+        Self { live, quiet, events: false, unit: Unit::default(), part: String::new() }
+    }
+
+    /// The same with every event on standard output, or not.
+    #[must_use]
+    pub fn with_events(self, events: bool) -> Self {
+        Self { events, ..self }
+    }
+
+    /// The same with throughput in `unit`.
+    #[must_use]
+    pub fn with_unit(self, unit: Unit) -> Self {
+        Self { unit, ..self }
+    }
+
+    /// The same for measurement `number` of `total`, when all that are left take `left`.
+    #[must_use]
+    pub fn part(&self, number: usize, total: usize, left: Duration) -> Self {
+        Self { part: format!("[{number}/{total}, {} left]  ", for_people(left)), ..self.clone() }
+    }
+
+    /// Says something that is neither a result nor a problem.
+    pub fn note(&self, what: &str) {
+        if !self.quiet {
+            let clear = if self.live { "\r\x1b[K" } else { "" };
+            eprintln!("{clear}{}{what}", self.part);
+        }
     }
 
     /// A run begins.
-    pub fn starting(&self, what: &str) {
+    pub fn starting(&self, what: &str, run: &Run) {
+        self.event(|| stream::run_start(run));
         if self.live {
-            eprint!("\r\x1b[K{what} …");
+            eprint!("\r\x1b[K{}{what} …", self.part);
             // Progress that cannot be shown must not stop a measurement.
             let _ = stderr().flush();
         }
@@ -29,10 +65,11 @@ impl Progress {
 
     /// A second of it is over.
     pub fn second(&self, what: &str, number: usize, of: usize, interval: Interval) {
+        self.event(|| stream::interval(number, interval));
         if self.live {
-            let communication = gbit(rate(interval.received + interval.sent, 1.0));
-            let goodput = gbit(rate(interval.received, 1.0));
-            eprint!("\r\x1b[K{what}  {:>3}/{of} s  {communication} Gbit/s ({goodput} goodput)", number + 1);
+            let communication = rate(interval.received + interval.sent, 1.0);
+            let figures = self.figures(communication, rate(interval.received, 1.0));
+            eprint!("\r\x1b[K{}{what}  {:>3}/{of} s  {figures}", self.part, number + 1);
             // As above.
             let _ = stderr().flush();
         }
@@ -40,15 +77,28 @@ impl Progress {
 
     /// A run is over.
     pub fn finished(&self, what: &str, run: &Run) {
+        self.event(|| stream::run_end(run));
         let clear = if self.live { "\r\x1b[K" } else { "" };
         if !self.quiet && run.goodput() > 0.0 && run.bypass().is_none() {
-            let (communication, goodput) = (gbit(run.communication()), gbit(run.goodput()));
-            eprintln!("{clear}{what}  {communication} Gbit/s ({goodput} goodput)");
+            let figures = self.figures(run.communication(), run.goodput());
+            eprintln!("{clear}{}{what}  {figures}", self.part);
         } else if self.live {
             eprint!("{clear}");
         }
-        for problem in run.problems() {
+        for problem in run.failures() {
             eprintln!("trafficspeed: {what}: {problem}");
+        }
+    }
+
+    fn figures(&self, communication: f64, goodput: f64) -> String {
+        let Self { unit, .. } = self;
+        format!("{} {} ({} goodput)", unit.figure(communication), unit.name(), unit.figure(goodput))
+    }
+
+    fn event(&self, line: impl FnOnce() -> String) {
+        if self.events {
+            // A reader that has gone must not stop a measurement either.
+            let _ = writeln!(stdout(), "{}", line());
         }
     }
 }

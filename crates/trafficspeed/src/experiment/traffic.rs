@@ -6,9 +6,10 @@
 //! all alike.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::outcome::{Campaign, CpuUse, Interval, Run, Settings};
+use super::memory;
+use super::outcome::{Campaign, CpuUse, Interval, Program, Run, Settings};
 use super::pairs::{PairPlan, Plan, Watch, drive};
 use super::progress::Progress;
 use super::tunnel::{Reading, RouteError, check_routes};
@@ -16,7 +17,7 @@ use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::tcp::Job;
-use crate::observe::{HostCpu, tree_cpu_seconds};
+use crate::observe::{HostCpu, foreign_cpu_seconds, running_program, tree_cpu_seconds};
 use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
 use crate::{clock, experiment::environment::Environment};
 
@@ -60,6 +61,7 @@ enum RunError {
 /// [`LabError::Missing`] or, if no system can run, [`SystemError::Missing`] in words.
 pub fn check(plan: &TrafficPlan) -> anyhow::Result<()> {
     Lab::check(plan.links)?;
+    memory::check(plan.clients.iter().copied().max().unwrap_or(0), &plan.settings)?;
     let missing: Vec<SystemError> =
         plan.subjects.iter().filter_map(|subject| subject.check(&plan.programs).err()).collect();
     if missing.is_empty() || missing.len() < plan.subjects.len() {
@@ -69,49 +71,71 @@ pub fn check(plan: &TrafficPlan) -> anyhow::Result<()> {
     anyhow::bail!("nothing to measure: {}", lines.join("; "))
 }
 
-/// Runs the whole campaign.
-pub fn run(plan: &TrafficPlan, progress: &Progress, interrupt: &Interrupt) -> Campaign {
-    let mut runs = Vec::new();
-    for repeat in 1..=plan.settings.repeats {
-        for &clients in &plan.clients {
-            for &subject in &plan.subjects {
-                if !interrupt.is_set() {
-                    runs.push(run_one(plan, subject, clients, repeat, progress, interrupt));
-                }
-            }
-        }
-    }
-    Campaign {
-        settings: plan.settings.clone(),
-        environment: Environment::read(Some(plan.links)),
-        runs,
-        interrupted: interrupt.is_set(),
+/// One measurement of a campaign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The system.
+    pub subject: Subject,
+    /// How many clients.
+    pub clients: u32,
+    /// Which round, from 1.
+    pub repeat: u32,
+}
+
+impl TrafficPlan {
+    /// Every measurement in the order of work: rounds outermost, systems innermost.
+    pub fn slots(&self) -> Vec<Slot> {
+        let rounds = 1..=self.settings.repeats;
+        let of_round = |repeat| {
+            let counts = self.clients.iter();
+            counts.flat_map(move |&clients| {
+                self.subjects.iter().map(move |&subject| Slot { subject, clients, repeat })
+            })
+        };
+        rounds.flat_map(of_round).collect()
     }
 }
 
-fn run_one(
+/// Runs the whole campaign.
+pub fn run(plan: &TrafficPlan, progress: &Progress, interrupt: &Interrupt) -> Campaign {
+    let environment = Environment::read(Some(plan.links));
+    let mut runs = Vec::new();
+    for slot in plan.slots() {
+        if !interrupt.is_set() {
+            runs.push(run_one(plan, slot, 1, progress, interrupt));
+        }
+    }
+    let interrupted = interrupt.is_set();
+    Campaign { settings: plan.settings.clone(), environment, runs, interrupted, baseline: None }
+}
+
+/// Makes one measurement, for the `attempt`th time, in a lab of its own. Whatever goes wrong is in the result.
+pub fn run_one(
     plan: &TrafficPlan,
-    subject: Subject,
-    clients: u32,
-    repeat: u32,
+    slot: Slot,
+    attempt: u32,
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Run {
+    let Slot { subject, clients, repeat } = slot;
+    let began = Instant::now();
     let title = format!("{:<26} {clients:>3} clients  run {repeat}", subject.label());
-    progress.starting(&title);
     let mut run = Run {
         subject: Some(subject),
         label: subject.label(),
         clients,
         repeat,
+        attempt,
         started: clock::wall_text(),
         ..Run::default()
     };
+    progress.starting(&title, &run);
     let result = subject
         .system(&plan.programs)
         .map_err(RunError::from)
         .and_then(|mut system| measure(plan, system.as_mut(), &mut run, progress, &title, interrupt));
     run.error = result.err().map(|error| error.to_string());
+    run.took_seconds = began.elapsed().as_secs_f64();
     progress.finished(&title, &run);
     run
 }
@@ -157,6 +181,7 @@ fn measure_in(
     let before = Reading::take(lab)?;
     let plan = plan_of(pairs, &plan.settings);
     let (gateway, clients) = system.processes();
+    run.programs = programs(&gateway, &clients);
     let seconds = plan.duration.as_secs() as usize;
     let mut watch = LabWatch { gateway, clients, first: None, used: None, progress, title, seconds };
     let driven = drive(&mut fleet, &plan, &mut watch, interrupt);
@@ -182,6 +207,16 @@ fn pair_up(addresses: &[ClientAddress], ip: u8) -> Result<Vec<PairPlan>, RunErro
             Ok(PairPlan { listener, address, connector })
         })
         .collect()
+}
+
+/// The gateway's programs and those of one client, which stands for all.
+fn programs(gateway: &[u32], clients: &[u32]) -> Vec<Program> {
+    let of = |role: &str, pid: u32| {
+        let (command, sha256) = running_program(pid)?;
+        Some(Program { role: role.to_owned(), command, sha256 })
+    };
+    let gateway = gateway.iter().filter_map(|pid| of("gateway", *pid));
+    gateway.chain(clients.first().and_then(|pid| of("client", *pid))).collect()
 }
 
 /// The work of a campaign as the fleet gets it.
@@ -218,15 +253,23 @@ struct CpuReading {
     at_ns: u64,
     gateway: f64,
     clients: f64,
+    foreign: f64,
     host: HostCpu,
 }
 
 impl LabWatch<'_> {
+    /// The roots of all processes that belong to the measurement.
+    fn own(&self) -> Vec<u32> {
+        let roots = [std::process::id()].into_iter().chain(self.gateway.iter().copied());
+        roots.chain(self.clients.iter().copied()).collect()
+    }
+
     fn read(&self) -> CpuReading {
         CpuReading {
             at_ns: clock::now_ns(),
             gateway: tree_cpu_seconds(&self.gateway),
             clients: tree_cpu_seconds(&self.clients),
+            foreign: foreign_cpu_seconds(&self.own()),
             host: HostCpu::read(),
         }
     }
@@ -244,6 +287,7 @@ impl Watch for LabWatch<'_> {
             gateway: last.gateway - first.gateway,
             clients: last.clients - first.clients,
             generators: 0.0,
+            foreign: (last.foreign - first.foreign).max(0.0),
             host: last.host.since(first.host),
             seconds: (last.at_ns - first.at_ns) as f64 / 1e9,
         });

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::outcome::Pair;
 use super::pairs::PairPlan;
@@ -94,7 +94,7 @@ fn check_route(
 }
 
 /// What one client moved, and what its devices carried for it, over the whole life of its connections.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
     /// The client.
     pub client: String,

@@ -14,7 +14,7 @@ use super::namespace::Namespace;
 use super::{LabError, run_tool};
 
 /// What a device counted in one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes; a super-packet counts its headers once.
     pub bytes: u64,
@@ -27,7 +27,7 @@ pub struct Traffic {
 }
 
 /// What a device counted since it was made, or between two readings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// From the network, or out of the tunnel, to this host.
     pub received: Traffic,

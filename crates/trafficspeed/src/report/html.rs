@@ -259,7 +259,7 @@ fn figures(summaries: &[Summary]) -> String {
             gbit(s.communication.median),
             if s.repeats > 1 { format!("{low}–{high}") } else { "–".into() },
             gbit(s.goodput.median),
-            optional(s.ratio_to_plain.map(|ratio| 100.0 * ratio), " %"),
+            optional(s.ratio_to_plain.map(|ratio| 100.0 * ratio.median), " %"),
             optional(s.stream_fairness, ""),
             optional(s.pair_fairness, ""),
             cpu(s.gateway_cpus),

@@ -6,57 +6,77 @@ use serde_json::{Value, json};
 
 use super::published;
 use super::summary::summarise;
-use crate::experiment::outcome::{Campaign, Interval, Pair, Run, StreamResult, rate};
+use crate::experiment::environment::Environment;
+use crate::experiment::outcome::{Campaign, Interval, Pair, Run, Settings, StreamResult, rate};
 
 /// The version of this report's layout.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A campaign as one JSON value.
 pub fn json(campaign: &Campaign) -> Value {
-    let settings = &campaign.settings;
     json!({
         "format": FORMAT,
         "experiment": "traffic",
-        "start": {
-            "version": campaign.environment.host.program,
-            "system_info": campaign.environment.host.system,
-            "timestamp": { "time": campaign.environment.started },
-            "test_start": {
-                "protocol": "TCP",
-                "num_streams": settings.streams,
-                "omit": settings.warmup_seconds,
-                "duration": settings.seconds,
-                "blksize": settings.write_bytes,
-                "bidir": 1,
-            },
-        },
+        "start": start_json(&campaign.settings, &campaign.environment),
         "definitions": {
             "communication_bits_per_second":
                 "bits received plus bits sent by all measuring hosts, per second (TrafficSpeed, 2006)",
             "goodput_bits_per_second": "bits received by all measuring hosts, per second",
             "gbit_per_gateway_cpu_second":
                 "Gbit of goodput that went through the tunnel, per CPU second of the gateway's VPN processes",
+            "vpn_cpu_seconds_per_gbit":
+                "CPU seconds of all VPN processes, gateway's and clients', per Gbit of goodput through the tunnel",
+            "ratio_to_plain": "goodput divided by that of plain routing in the same round at the same number of \
+                clients: median, lowest and highest of the rounds; ratio_to_baseline likewise",
+            "host_foreign": "share of the machine's CPU time used by processes without a part in the measurement",
             "carried": "per client, what its tunnel device and the link below it counted beside the payload, \
                 from before the first connection until the last was drained",
         },
-        "settings": settings,
+        "settings": campaign.settings,
         "environment": campaign.environment,
         "interrupted": campaign.interrupted,
-        "summary": summarise(campaign),
+        "baseline": campaign.baseline,
+        "summary": summary_json(campaign),
         "runs": campaign.runs.iter().map(run_json).collect::<Vec<_>>(),
         "published": { "source": published::SOURCE, "findings": published::FINDINGS },
     })
 }
 
-fn run_json(run: &Run) -> Value {
+/// What is measured, where, as iperf3 begins.
+pub(super) fn start_json(settings: &Settings, environment: &Environment) -> Value {
+    json!({
+        "version": environment.host.program,
+        "system_info": environment.host.system,
+        "timestamp": { "time": environment.started },
+        "test_start": {
+            "protocol": "TCP",
+            "num_streams": settings.streams,
+            "omit": settings.warmup_seconds,
+            "duration": settings.seconds,
+            "blksize": settings.write_bytes,
+            "bidir": 1,
+        },
+    })
+}
+
+/// Repeats drawn together.
+pub(super) fn summary_json(campaign: &Campaign) -> Value {
+    json!(summarise(campaign))
+}
+
+pub(super) fn run_json(run: &Run) -> Value {
     let seconds = run.seconds();
+    let (gateway_cost, cost) = run.seconds_per_gbit().unzip();
     json!({
         "system": run.label,
         "subject": run.subject,
         "clients": run.clients,
         "repeat": run.repeat,
+        "attempt": run.attempt,
+        "disturbance": run.disturbance,
         "timestamp": { "time": run.started },
         "facts": run.facts,
+        "programs": run.programs,
         "whole": run.is_whole(),
         "problems": run.problems(),
         "communication_bits_per_second": run.communication(),
@@ -64,6 +84,8 @@ fn run_json(run: &Run) -> Value {
         "jain_streams": run.stream_fairness(),
         "jain_pairs": run.pair_fairness(),
         "gbit_per_gateway_cpu_second": run.gbit_per_gateway_second(),
+        "gateway_cpu_seconds_per_gbit": gateway_cost,
+        "vpn_cpu_seconds_per_gbit": cost,
         "cpu_seconds": run.cpu,
         "carried": run.carried,
         "intervals": run.intervals.iter().zip(0_u32..).map(interval_json).collect::<Vec<_>>(),
@@ -74,12 +96,13 @@ fn run_json(run: &Run) -> Value {
             "cpu_utilization_percent": {
                 "host_total": run.busy_percent(),
                 "host_steal": run.steal_percent(),
+                "host_foreign": run.foreign_percent(),
             },
         },
     })
 }
 
-fn interval_json((interval, number): (&Interval, u32)) -> Value {
+pub(super) fn interval_json((interval, number): (&Interval, u32)) -> Value {
     json!({
         "start": number,
         "end": number + 1,
@@ -149,6 +172,6 @@ mod tests {
         let value = json(&samples::campaign());
         let text = serde_json::to_string(&value).unwrap();
         assert!(!text.contains("null,null"), "no field is a number that JSON cannot hold");
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["format"], 1);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["format"], 2);
     }
 }

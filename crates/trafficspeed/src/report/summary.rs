@@ -33,8 +33,16 @@ pub struct Summary {
     pub busy_percent: Option<f64>,
     /// Highest share of the machine that other tenants took, in percent.
     pub steal_percent: Option<f64>,
-    /// Median goodput divided by that of plain routing at the same number of clients.
-    pub ratio_to_plain: Option<f64>,
+    /// CPU seconds of the gateway's VPN processes per Gbit of goodput: median, lowest, highest.
+    pub gateway_seconds_per_gbit: Option<Spread>,
+    /// The same of all VPN processes.
+    pub vpn_seconds_per_gbit: Option<Spread>,
+    /// Highest share of the machine that processes without a part in the measurement used, in percent.
+    pub foreign_percent: Option<f64>,
+    /// Goodput divided by that of plain routing in the same round: median, lowest, highest of the rounds.
+    pub ratio_to_plain: Option<Spread>,
+    /// The same for the chosen baseline.
+    pub ratio_to_baseline: Option<Spread>,
 }
 
 /// A median with its range.
@@ -50,8 +58,13 @@ pub struct Spread {
 
 impl Spread {
     fn of(values: &[f64]) -> Self {
-        let (low, high) = range(values).unwrap_or_default();
-        Self { median: median(values).unwrap_or_default(), low, high }
+        Self::of_some(values).unwrap_or_default()
+    }
+
+    /// `None` of nothing.
+    fn of_some(values: &[f64]) -> Option<Self> {
+        let (low, high) = range(values)?;
+        Some(Self { median: median(values)?, low, high })
     }
 }
 
@@ -64,18 +77,8 @@ pub fn summarise(campaign: &Campaign) -> Vec<Summary> {
             None => groups.push((&run.label, run.clients, vec![run])),
         }
     }
-    let plain: Vec<(u32, f64)> = groups
-        .iter()
-        .filter(|(_, _, runs)| runs[0].subject.is_some_and(|subject| subject.kind == Kind::None))
-        .map(|(_, clients, runs)| (*clients, each(runs, |run| Some(run.goodput())).unwrap_or_default()))
-        .collect();
-    let mut summaries: Vec<Summary> = groups
-        .iter()
-        .map(|(label, clients, runs)| {
-            let ceiling = plain.iter().find(|(n, _)| n == clients).map(|(_, goodput)| *goodput);
-            summary(label, *clients, runs, ceiling)
-        })
-        .collect();
+    let mut summaries: Vec<Summary> =
+        groups.iter().map(|(label, clients, runs)| summary(label, *clients, runs, campaign)).collect();
     let order: Vec<String> = labels(campaign);
     summaries.sort_by_key(|s| (order.iter().position(|label| *label == s.label), s.clients));
     summaries
@@ -92,27 +95,52 @@ pub fn labels(campaign: &Campaign) -> Vec<String> {
     labels
 }
 
-fn summary(label: &str, clients: u32, runs: &[&Run], ceiling: Option<f64>) -> Summary {
+/// Goodput of each of `runs` divided by that of the run that `is_other` in the same round at the same number of
+/// clients. What drifts from round to round hits both, so it is in neither the median nor the spread.
+fn ratios(runs: &[&Run], campaign: &Campaign, is_other: impl Fn(&Run) -> bool) -> Option<Spread> {
+    let ratio = |run: &&Run| {
+        let of_round = |other: &&Run| {
+            other.repeat == run.repeat && other.clients == run.clients && other.is_whole() && is_other(other)
+        };
+        let other = campaign.runs.iter().find(of_round)?.goodput();
+        (other > 0.0).then(|| run.goodput() / other)
+    };
+    Spread::of_some(&runs.iter().filter_map(ratio).collect::<Vec<_>>())
+}
+
+fn summary(label: &str, clients: u32, runs: &[&Run], campaign: &Campaign) -> Summary {
     let values = |of: fn(&Run) -> f64| runs.iter().map(|run| of(run)).collect::<Vec<_>>();
-    let goodput = Spread::of(&values(Run::goodput));
     let per_second = |of: fn(&crate::experiment::outcome::CpuUse) -> f64| {
         each(runs, |run| run.cpu.filter(|cpu| cpu.seconds > 0.0).map(|cpu| of(&cpu) / cpu.seconds))
     };
-    let steal: Vec<f64> = runs.iter().filter_map(|run| run.steal_percent()).collect();
+    let highest = |of: fn(&Run) -> Option<f64>| {
+        let values: Vec<f64> = runs.iter().filter_map(|run| of(run)).collect();
+        range(&values).map(|(_, high)| high)
+    };
+    let costs: Vec<(f64, f64)> = runs.iter().filter_map(|run| run.seconds_per_gbit()).collect();
+    let (gateway_costs, costs): (Vec<f64>, Vec<f64>) = costs.into_iter().unzip();
+    let is_plain = |run: &Run| run.subject.is_some_and(|subject| subject.kind == Kind::None);
     Summary {
         label: label.to_owned(),
         clients,
         repeats: runs.len() as u32,
         communication: Spread::of(&values(Run::communication)),
-        goodput,
+        goodput: Spread::of(&values(Run::goodput)),
         stream_fairness: each(runs, Run::stream_fairness),
         pair_fairness: each(runs, Run::pair_fairness),
         gateway_cpus: per_second(|cpu| cpu.gateway),
         client_cpus: per_second(|cpu| cpu.clients),
         gbit_per_gateway_second: each(runs, Run::gbit_per_gateway_second),
         busy_percent: each(runs, Run::busy_percent),
-        steal_percent: range(&steal).map(|(_, high)| high),
-        ratio_to_plain: ceiling.filter(|ceiling| *ceiling > 0.0).map(|ceiling| goodput.median / ceiling),
+        steal_percent: highest(Run::steal_percent),
+        foreign_percent: highest(Run::foreign_percent),
+        gateway_seconds_per_gbit: Spread::of_some(&gateway_costs),
+        vpn_seconds_per_gbit: Spread::of_some(&costs),
+        ratio_to_plain: ratios(runs, campaign, is_plain),
+        ratio_to_baseline: campaign
+            .baseline
+            .as_ref()
+            .and_then(|baseline| ratios(runs, campaign, |run| run.label == *baseline)),
     }
 }
 
@@ -145,7 +173,52 @@ mod tests {
         let two = &summaries[0];
         assert!((two.goodput.median - 8.16e9).abs() < 1.0 && (two.goodput.low - 8.08e9).abs() < 1.0);
         assert!((two.communication.high - 16.48e9).abs() < 1.0);
-        assert!((two.ratio_to_plain.unwrap() - 1.02 / 3.0).abs() < 1e-9);
+        let ratio = two.ratio_to_plain.unwrap();
+        assert!((ratio.median - 1.02 / 3.0).abs() < 1e-9 && (ratio.high - 1.03 / 3.0).abs() < 1e-9);
+        assert_eq!(two.ratio_to_baseline, None);
         assert!((two.gateway_cpus.unwrap() - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn ratios_are_formed_within_a_round_so_drift_of_the_machine_is_not_in_them() {
+        let mut campaign = samples::campaign();
+        campaign.baseline = Some("vpnd, aes-256-gcm".into());
+        // The machine is three times as slow in the second round, and half as slow again in the third.
+        campaign.runs = [(1, 900), (2, 300), (3, 600)]
+            .into_iter()
+            .flat_map(|(round, speed)| {
+                let bytes = speed * 1_000_000;
+                let quirk = if round == 3 { bytes / 100 } else { 0 };
+                [
+                    samples::run(Kind::Vpnd, 2, round, bytes / 2 + quirk),
+                    samples::run(Kind::None, 2, round, bytes),
+                ]
+            })
+            .collect();
+        let summaries = summarise(&campaign);
+        let close = |spread: Option<Spread>, median: f64, low: f64, high: f64| {
+            let spread = spread.unwrap();
+            let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+            assert!(
+                near(spread.median, median) && near(spread.low, low) && near(spread.high, high),
+                "{spread:?}"
+            );
+        };
+        close(summaries[0].ratio_to_plain, 0.5, 0.5, 0.51);
+        close(summaries[0].ratio_to_baseline, 1.0, 1.0, 1.0);
+        close(summaries[1].ratio_to_baseline, 2.0, 1.0 / 0.51, 2.0);
+        // A round without its partner gives no ratio rather than one with another round's.
+        campaign.runs.retain(|run| run.repeat != 1 || run.label != "plain routing");
+        close(summarise(&campaign)[0].ratio_to_plain, 0.505, 0.5, 0.51);
+    }
+
+    #[test]
+    fn the_cost_of_a_gbit_is_that_of_the_gateway_and_of_all() {
+        // 1 s of the gateway and 2 s of the clients for 16 Gbit.
+        let summary = &summarise(&samples::campaign())[3];
+        assert_eq!(summary.label, "plain routing");
+        let run = samples::run(Kind::Vpnd, 2, 1, 2_000_000_000);
+        let (gateway, all) = run.seconds_per_gbit().unwrap();
+        assert!((gateway - 1.0 / 32.0).abs() < 1e-9 && (all - 3.0 / 32.0).abs() < 1e-9, "{gateway} {all}");
     }
 }

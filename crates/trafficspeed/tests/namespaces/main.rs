@@ -1,4 +1,5 @@
-//! The real program in real network namespaces: here over plain routing, in `vpn` through VPNs.
+//! The real program in real network namespaces: here over plain routing, in `vpn` through VPNs, in
+//! `compare` one beside the other.
 //!
 //! ```text
 //!   c1 ── gateway (kernel routing) ── c2        one pair, four connections, about a second
@@ -6,6 +7,7 @@
 //!
 //! These tests need root. Without it they skip with a loud message, and fail where CI=true.
 
+mod compare;
 mod vpn;
 
 use std::fs;

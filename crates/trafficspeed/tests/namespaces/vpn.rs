@@ -165,7 +165,7 @@ fn a_client_that_is_refused_shows_its_log_and_leaves_nothing() {
 
 /// The real `vpnd`, which cargo puts beside this package's own program. It belongs to another package, so testing
 /// this one alone does not build it: then the test is skipped loudly, and fails where CI=true.
-fn real_vpnd() -> Option<PathBuf> {
+pub(super) fn real_vpnd() -> Option<PathBuf> {
     let path = Path::new(PROGRAM).with_file_name("vpnd");
     if path.is_file() {
         return Some(path);

@@ -1,0 +1,210 @@
+//! The command line of `trafficspeed compare` and `trafficspeed report`.
+
+use std::path::PathBuf;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command};
+
+use super::{OutputArgs, SystemArgs, WorkArgs};
+use crate::clock;
+use crate::experiment::compare::ComparePlan;
+use crate::experiment::compare::quiet::Limits;
+use crate::experiment::traffic::TrafficPlan;
+use crate::system::Subject;
+
+/// Rounds of a comparison unless the user says otherwise: enough for a median with a spread.
+const ROUNDS: u32 = 5;
+/// What says how to show results, not what to measure.
+const NOT_WORK: [&str; 8] = ["resume", "baseline", "out", "json", "json_stream", "csv", "format", "quiet"];
+
+/// Comparing systems.
+#[derive(Clone, Debug, Args)]
+pub struct CompareArgs {
+    /// Numbers of clients, each even: every two clients are a pair.
+    #[arg(long, value_delimiter = ',', default_value = "2,4,8,16", value_parser = super::clients)]
+    pub clients: Vec<u32>,
+    /// The systems.
+    #[command(flatten)]
+    pub systems: SystemArgs,
+    /// The work.
+    #[command(flatten)]
+    pub work: WorkArgs,
+    /// Compare the others with this system too, beside plain routing: its name in --vpn, or as the report calls it.
+    #[arg(long, value_name = "NAME")]
+    pub baseline: Option<String>,
+    /// Repeat a measurement during which the hypervisor took more than this share of the machine, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
+    pub max_steal: f64,
+    /// Repeat a measurement during which other processes used more than this share of the machine, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]
+    pub max_foreign: f64,
+    /// Most attempts at one measurement; the quietest stands if none was quiet.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub attempts: u32,
+    /// Go on with the comparison in this directory after an interruption; its settings are taken from there.
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    pub resume: Option<PathBuf>,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Showing results again.
+#[derive(Clone, Debug, Args)]
+pub struct ReportArgs {
+    /// The directory of a measurement that was made with --out, or of a comparison.
+    pub directory: PathBuf,
+    /// Compare the others with this system, beside plain routing, as the report calls it.
+    #[arg(long, value_name = "NAME")]
+    pub baseline: Option<String>,
+    /// Where results go; --out is the directory itself by default.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl CompareArgs {
+    /// Whether the command line says what to measure, in `matches` of this command.
+    pub fn says_work(matches: &ArgMatches) -> bool {
+        let command = Self::augment_args(Command::new("compare"));
+        let ids = command.get_arguments().map(|argument| argument.get_id().as_str());
+        ids.filter(|id| !NOT_WORK.contains(id))
+            .any(|id| matches.value_source(id) == Some(ValueSource::CommandLine))
+    }
+
+    /// Where the results go.
+    pub fn directory(&self) -> PathBuf {
+        let new = || PathBuf::from(format!("compare-{}", clock::wall_text().replace(':', "")));
+        self.resume.clone().or_else(|| self.output.out.clone()).unwrap_or_else(new)
+    }
+
+    /// What to compare, on a machine with `cpus` CPUs.
+    ///
+    /// # Errors
+    /// In words, if the baseline is none of the systems.
+    pub fn plan(&self, cpus: u32) -> Result<ComparePlan, String> {
+        let most = self.clients.iter().copied().max().unwrap_or(1);
+        let mut settings = self.work.settings(self.work.threads_per_client(cpus, most));
+        settings.repeats = self.work.repeat.unwrap_or(ROUNDS);
+        let traffic = TrafficPlan {
+            subjects: self.systems.subjects(),
+            clients: self.clients.clone(),
+            settings,
+            links: self.systems.links(),
+            programs: self.systems.programs(),
+        };
+        let baseline = self.baseline.as_ref().map(|name| label_of(name, &traffic.subjects)).transpose()?;
+        let limits = Limits {
+            steal_percent: self.max_steal,
+            foreign_percent: self.max_foreign,
+            attempts: self.attempts,
+        };
+        Ok(ComparePlan { traffic, limits, baseline })
+    }
+}
+
+/// The label of the subject that the user calls `name`.
+fn label_of(name: &str, subjects: &[Subject]) -> Result<String, String> {
+    use clap::ValueEnum as _;
+    let kind =
+        |subject: &&Subject| subject.kind.to_possible_value().is_some_and(|value| value.get_name() == name);
+    let exact = subjects.iter().find(|subject| subject.label() == name);
+    let of_kind: Vec<&Subject> = subjects.iter().filter(kind).collect();
+    match (exact, &of_kind[..]) {
+        (Some(subject), _) => Ok(subject.label()),
+        (None, [subject]) => Ok(subject.label()),
+        _ => {
+            let labels: Vec<String> = subjects.iter().map(|s| format!("`{}`", s.label())).collect();
+            Err(format!(
+                "--baseline {name}: name one of the systems that are measured: {}",
+                labels.join(", ")
+            ))
+        }
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=100.0).contains(&value) => Ok(value),
+        _ => Err("give a number between 0 and 100".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, FromArgMatches};
+
+    use super::super::{Cli, Command};
+    use super::*;
+
+    fn read(line: &str) -> Result<(CompareArgs, bool), String> {
+        let words = line.split_whitespace();
+        let matches = Cli::command().try_get_matches_from(words).map_err(|error| error.to_string())?;
+        let cli = Cli::from_arg_matches(&matches).map_err(|error| error.to_string())?;
+        let (_, inner) = matches.subcommand().expect("a subcommand");
+        match cli.command {
+            Some(Command::Compare(args)) => Ok((args, CompareArgs::says_work(inner))),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_five_rounds_at_four_numbers_of_clients() {
+        let (args, says_work) = read("trafficspeed compare").unwrap();
+        assert!(!says_work);
+        let plan = args.plan(2).unwrap();
+        assert_eq!(plan.traffic.clients, [2, 4, 8, 16]);
+        assert_eq!(plan.traffic.settings.repeats, 5);
+        assert_eq!(plan.traffic.slots().len(), 2 * 4 * 5);
+        assert_eq!(plan.limits, Limits { steal_percent: 5.0, foreign_percent: 10.0, attempts: 3 });
+        assert!(args.directory().to_string_lossy().starts_with("compare-20"));
+    }
+
+    #[test]
+    fn resuming_with_settings_is_told_from_resuming_alone() {
+        for (line, says_work) in [
+            ("trafficspeed compare --resume d -J -q --baseline vpnd", false),
+            ("trafficspeed compare --resume d --clients 2,4,8,16", true),
+            ("trafficspeed compare --resume d -t 5", true),
+            ("trafficspeed compare --resume d --mtu 1400", true),
+            ("trafficspeed compare --resume d --attempts 3", true),
+        ] {
+            let (args, said) = read(line).unwrap();
+            assert_eq!(said, says_work, "{line}");
+            assert_eq!(args.directory(), PathBuf::from("d"));
+        }
+    }
+
+    #[test]
+    fn a_baseline_is_one_of_the_systems_by_either_name() {
+        let line = "trafficspeed compare --vpn vpnd,none --cipher aes-256-gcm --baseline";
+        let baseline = |name: &str| {
+            let (mut args, _) = read(&format!("{line} x")).unwrap();
+            args.baseline = Some(name.into());
+            args.plan(2).map(|plan| plan.baseline)
+        };
+        assert_eq!(baseline("vpnd"), Ok(Some("vpnd, aes-256-gcm".into())));
+        assert_eq!(baseline("vpnd, aes-256-gcm"), Ok(Some("vpnd, aes-256-gcm".into())));
+        assert_eq!(baseline("none"), Ok(Some("plain routing".into())));
+        let refusal = baseline("pptp").unwrap_err();
+        assert!(refusal.contains("`vpnd, aes-256-gcm`, `plain routing`"), "{refusal}");
+        let (both, _) =
+            read("trafficspeed compare --cipher aes-256-gcm --no-encryption --baseline vpnd").unwrap();
+        assert!(both.plan(2).is_err(), "two systems have this name");
+    }
+
+    #[test]
+    fn bad_input_is_refused_with_what_would_be_right() {
+        for (line, expected) in [
+            ("trafficspeed compare --vpn pptp", "possible values: vpnd, "),
+            ("trafficspeed compare --clients 3", "even number"),
+            ("trafficspeed compare --max-steal 101", "between 0 and 100"),
+            ("trafficspeed compare --attempts 0", "1..=100"),
+            ("trafficspeed compare --resume a --out b", "cannot be used with"),
+            ("trafficspeed compare -f x", "K, M, G or T"),
+            ("trafficspeed compare -J --csv", "cannot be used with"),
+        ] {
+            let error = read(line).expect_err(line);
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Where results go and how they look; the same for every command that measures.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args};
+
+use crate::report::unit::Unit;
+
+/// Where results go.
+#[derive(Clone, Debug, Default, Args)]
+pub struct OutputArgs {
+    /// Write report.json, report.csv, report.html and the measurements into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print the JSON report instead of the table.
+    #[arg(short = 'J', long)]
+    pub json: bool,
+    /// Print every event as a line of JSON as it happens, instead of the table.
+    #[arg(long, conflicts_with = "json")]
+    pub json_stream: bool,
+    /// Print CSV, one line per measurement, instead of the table.
+    #[arg(long, conflicts_with_all = ["json", "json_stream"])]
+    pub csv: bool,
+    /// Unit of throughput in tables: k, m, g, t for bits in steps of 1000, K, M, G, T for bytes in steps of 1024.
+    #[arg(short = 'f', long = "format", value_name = "[kmgtKMGT]", default_value = "g", value_parser = Unit::of_letter)]
+    pub format: Unit,
+    /// No progress on standard error.
+    #[arg(short, long, action = ArgAction::SetTrue)]
+    pub quiet: bool,
+}

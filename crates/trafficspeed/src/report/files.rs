@@ -1,0 +1,139 @@
+//! A campaign in a directory: the reports that are written there, and the measurements from which they can be made
+//! again.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use crate::experiment::compare::journal::{self, JournalError};
+use crate::experiment::compare::quiet::settle;
+use crate::experiment::outcome::Campaign;
+
+/// The measurements of a campaign that has no journal.
+const CAMPAIGN: &str = "campaign.json";
+/// The largest file of measurements that is read.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Why a directory cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// The system said no.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The measurements are not what was written.
+    #[error("{}: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// There are no measurements.
+    #[error("{} holds no measurements: neither {} nor {CAMPAIGN} is there", directory.display(), journal::FILE)]
+    Absent {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The journal cannot be read.
+    #[error("{0}")]
+    Journal(#[from] JournalError),
+}
+
+/// Writes report.json, report.csv and report.html into `directory`.
+///
+/// # Errors
+/// [`FilesError::Io`].
+pub fn write_reports(directory: &Path, campaign: &Campaign) -> Result<(), FilesError> {
+    let json = serde_json::to_string_pretty(&super::json::json(campaign)).expect("keys are strings");
+    write(directory, "report.json", json.as_bytes())?;
+    write(directory, "report.csv", super::csv::csv(campaign).as_bytes())?;
+    write(directory, "report.html", super::html::html(campaign).as_bytes())
+}
+
+/// Writes the measurements themselves into `directory`.
+///
+/// # Errors
+/// [`FilesError::Io`].
+pub fn write_measurements(directory: &Path, campaign: &Campaign) -> Result<(), FilesError> {
+    write(directory, CAMPAIGN, &serde_json::to_vec(campaign).expect("keys are strings"))
+}
+
+/// Reads the measurements in `directory`.
+///
+/// # Errors
+/// [`FilesError`].
+pub fn read(directory: &Path) -> Result<Campaign, FilesError> {
+    if journal::is_in(directory) {
+        let journal::Contents { header, mut runs, .. } = journal::read(directory)?;
+        settle(&mut runs);
+        let (settings, environment, baseline) = (header.settings, header.environment, header.baseline);
+        return Ok(Campaign { settings, environment, runs, interrupted: false, baseline });
+    }
+    let path = directory.join(CAMPAIGN);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(FilesError::Absent { directory: directory.to_owned() });
+        }
+        Err(source) => return Err(FilesError::Io { path, source }),
+    };
+    let mut bytes = Vec::new();
+    if let Err(source) = file.take(MOST_BYTES + 1).read_to_end(&mut bytes) {
+        return Err(FilesError::Io { path, source });
+    }
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(FilesError::Damaged { path, why: "too large to be measurements".into() });
+    }
+    serde_json::from_slice(&bytes).map_err(|error| FilesError::Damaged { path, why: error.to_string() })
+}
+
+/// Writes a file so that nobody sees it half-written.
+///
+/// # Errors
+/// [`FilesError::Io`].
+pub fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
+    let path = directory.join(name);
+    let put = || {
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        file.write_all(bytes)?;
+        // Temporary files are for their owner only; reports are for whoever may see the directory.
+        let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        fs::set_permissions(file.path(), readable)?;
+        file.persist(&path).map_err(|error| error.error)?;
+        Ok(())
+    };
+    put().map_err(|source| FilesError::Io { path: path.clone(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::outcome::samples;
+
+    #[test]
+    fn a_campaign_is_read_as_it_was_written_and_makes_the_same_reports() {
+        let directory = tempfile::tempdir().unwrap();
+        let campaign = samples::campaign();
+        write_measurements(directory.path(), &campaign).unwrap();
+        let again = read(directory.path()).unwrap();
+        assert_eq!(crate::report::csv::csv(&again), crate::report::csv::csv(&campaign));
+        write_reports(directory.path(), &again).unwrap();
+        for name in ["report.json", "report.csv", "report.html"] {
+            assert!(fs::metadata(directory.path().join(name)).unwrap().len() > 100, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_directory_without_measurements_or_with_damaged_ones_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = read(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("neither measurements.jsonl nor campaign.json is there"), "{error}");
+        fs::write(directory.path().join(CAMPAIGN), "{\"settings\":").unwrap();
+        assert!(matches!(read(directory.path()), Err(FilesError::Damaged { .. })));
+    }
+}

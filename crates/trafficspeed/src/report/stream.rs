@@ -1,0 +1,70 @@
+//! Results as they happen: one JSON object per line, `{"event": …, "data": …}` as iperf3's `--json-stream`.
+//!
+//! `start` and `end` hold what `report::json` has under these names for the whole campaign; `run_start`,
+//! `interval` and `run_end` come for every measurement between them.
+
+use serde_json::{Value, json};
+
+use super::json::{interval_json, run_json, start_json, summary_json};
+use crate::experiment::environment::Environment;
+use crate::experiment::outcome::{Campaign, Interval, Run, Settings};
+
+/// The campaign begins.
+pub fn start(settings: &Settings, environment: &Environment) -> String {
+    event("start", start_json(settings, environment))
+}
+
+/// A measurement begins.
+pub fn run_start(run: &Run) -> String {
+    let data = json!({
+        "system": run.label,
+        "clients": run.clients,
+        "repeat": run.repeat,
+        "attempt": run.attempt,
+        "timestamp": { "time": run.started },
+    });
+    event("run_start", data)
+}
+
+/// A second of it is over.
+pub fn interval(number: usize, interval: Interval) -> String {
+    event("interval", interval_json((&interval, number as u32)))
+}
+
+/// A measurement is over.
+pub fn run_end(run: &Run) -> String {
+    event("run_end", run_json(run))
+}
+
+/// The campaign is over.
+pub fn end(campaign: &Campaign) -> String {
+    event("end", json!({ "interrupted": campaign.interrupted, "summary": summary_json(campaign) }))
+}
+
+fn event(name: &str, data: Value) -> String {
+    json!({ "event": name, "data": data }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::outcome::samples;
+
+    #[test]
+    fn every_event_is_one_line_of_json_with_its_name() {
+        let campaign = samples::campaign();
+        let run = &campaign.runs[0];
+        for (line, name, pointer) in [
+            (start(&campaign.settings, &campaign.environment), "start", "/data/test_start/num_streams"),
+            (run_start(run), "run_start", "/data/clients"),
+            (interval(3, run.intervals[0]), "interval", "/data/sum_received/bits_per_second"),
+            (run_end(run), "run_end", "/data/end/sum_sent/bytes"),
+            (end(&campaign), "end", "/data/summary/0/goodput/median"),
+        ] {
+            assert!(!line.contains('\n'));
+            let value: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(value["event"], name);
+            assert!(value.pointer(pointer).is_some_and(Value::is_number), "{pointer} in {line}");
+        }
+    }
+}

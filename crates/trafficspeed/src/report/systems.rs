@@ -1,0 +1,76 @@
+//! What the systems of a campaign said of themselves, all runs drawn together.
+
+use serde::Serialize;
+
+use super::summary::labels;
+use crate::experiment::outcome::{Campaign, Program, Run};
+
+/// One system as it ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct System {
+    /// What the report calls it.
+    pub label: String,
+    /// Its version; several if it changed on the way.
+    pub version: String,
+    /// The ciphers that were in use; several if it chose differently.
+    pub cipher: String,
+    /// The MTUs of the clients' devices.
+    pub mtu: Vec<u32>,
+    /// Whatever else it said.
+    pub notes: Vec<String>,
+    /// Its programs in the first run.
+    pub programs: Vec<Program>,
+}
+
+/// Every system that ran at least once, in the order they first appear.
+pub fn systems(campaign: &Campaign) -> Vec<System> {
+    labels(campaign).into_iter().filter_map(|label| system(campaign, label)).collect()
+}
+
+fn system(campaign: &Campaign, label: String) -> Option<System> {
+    let runs: Vec<&Run> =
+        campaign.runs.iter().filter(|run| run.label == label && !run.pairs.is_empty()).collect();
+    let first = runs.first()?;
+    Some(System {
+        version: different(runs.iter().map(|run| run.facts.version.clone())).join("; "),
+        cipher: different(runs.iter().map(|run| run.facts.cipher.clone())).join("; "),
+        mtu: different(runs.iter().filter_map(|run| run.facts.mtu)),
+        notes: different(runs.iter().flat_map(|run| run.facts.notes.iter().cloned())),
+        programs: first.programs.clone(),
+        label,
+    })
+}
+
+fn different<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut known, value| {
+        if !known.contains(&value) {
+            known.push(value);
+        }
+        known
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::outcome::samples;
+
+    #[test]
+    fn every_system_that_ran_is_described_once_with_all_it_said() {
+        let mut campaign = samples::campaign();
+        for (run, (version, cipher)) in
+            campaign.runs.iter_mut().step_by(2).zip([("1", "a"), ("1", "b"), ("1", "a")])
+        {
+            (run.facts.version, run.facts.cipher) = (version.into(), cipher.into());
+            run.facts.mtu = Some(1420);
+        }
+        campaign.runs.retain(|run| run.label != "plain routing" || run.repeat == 1);
+        campaign.runs.truncate(6);
+        let systems = systems(&campaign);
+        assert_eq!(systems.len(), 2);
+        assert_eq!((systems[0].version.as_str(), systems[0].cipher.as_str()), ("1", "a; b"));
+        assert_eq!((&systems[0].mtu[..], &systems[1].mtu[..]), (&[1420][..], &[][..]));
+        campaign.runs.iter_mut().for_each(|run| run.pairs.clear());
+        assert_eq!(super::systems(&campaign), [], "who never ran has no facts");
+    }
+}

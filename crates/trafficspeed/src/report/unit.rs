@@ -1,0 +1,98 @@
+//! The unit of throughput in texts for people, chosen with iperf3's letters.
+
+use super::significant;
+
+/// A unit of throughput.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// 10³ bits.
+    Kbit,
+    /// 10⁶ bits.
+    Mbit,
+    /// 10⁹ bits.
+    #[default]
+    Gbit,
+    /// 10¹² bits.
+    Tbit,
+    /// 2¹⁰ bytes.
+    KiB,
+    /// 2²⁰ bytes.
+    MiB,
+    /// 2³⁰ bytes.
+    GiB,
+    /// 2⁴⁰ bytes.
+    TiB,
+}
+
+impl Unit {
+    /// The unit of iperf3's `-f` letter: small letters are bits in steps of 1000, capitals bytes in steps of 1024.
+    ///
+    /// # Errors
+    /// The known letters, in words.
+    pub fn of_letter(letter: &str) -> Result<Self, String> {
+        Ok(match letter {
+            "k" => Self::Kbit,
+            "m" => Self::Mbit,
+            "g" => Self::Gbit,
+            "t" => Self::Tbit,
+            "K" => Self::KiB,
+            "M" => Self::MiB,
+            "G" => Self::GiB,
+            "T" => Self::TiB,
+            _ => return Err("give k, m, g or t for bits, K, M, G or T for bytes".into()),
+        })
+    }
+
+    /// Its name with the time.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kbit => "kbit/s",
+            Self::Mbit => "Mbit/s",
+            Self::Gbit => "Gbit/s",
+            Self::Tbit => "Tbit/s",
+            Self::KiB => "KiB/s",
+            Self::MiB => "MiB/s",
+            Self::GiB => "GiB/s",
+            Self::TiB => "TiB/s",
+        }
+    }
+
+    /// A throughput in this unit with three significant digits.
+    pub fn figure(self, bits_per_second: f64) -> String {
+        let bits = match self {
+            Self::Kbit => 1e3,
+            Self::Mbit => 1e6,
+            Self::Gbit => 1e9,
+            Self::Tbit => 1e12,
+            Self::KiB => 8.0 * 1024.0,
+            Self::MiB => 8.0 * 1024.0 * 1024.0,
+            Self::GiB => 8.0 * 1024.0 * 1024.0 * 1024.0,
+            Self::TiB => 8.0 * 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        };
+        significant(bits_per_second / bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_mean_what_they_mean_to_iperf3() {
+        for (letter, name, figure) in [
+            ("k", "kbit/s", "8388608"),
+            ("m", "Mbit/s", "8389"),
+            ("g", "Gbit/s", "8.39"),
+            ("t", "Tbit/s", "0.008"),
+            ("K", "KiB/s", "1024000"),
+            ("M", "MiB/s", "1000"),
+            ("G", "GiB/s", "0.977"),
+            ("T", "TiB/s", "0.001"),
+        ] {
+            let unit = Unit::of_letter(letter).unwrap();
+            assert_eq!((unit.name(), unit.figure(8_388_608_000.0).as_str()), (name, figure));
+        }
+        assert!(Unit::of_letter("x").is_err_and(|why| why.contains("K, M, G or T")));
+        assert_eq!(Unit::default().name(), "Gbit/s");
+    }
+}

@@ -1,0 +1,175 @@
+//! Comparisons with the real program: rounds, interruptions, refusals, a machine that is not quiet.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::vpn::real_vpnd;
+use super::{can_run, cleaning, measured, namespaces_of, run, signal, trafficspeed, wait_until};
+
+/// Options with which a noisy machine is as good as any.
+const ANY_NOISE: &str = "--max-steal 100 --max-foreign 100";
+
+/// The runs that a journal holds, whole lines only.
+fn saved(directory: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(directory.join("measurements.jsonl")).unwrap_or_default();
+    let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n')).skip(1);
+    lines.map(|line| serde_json::from_str::<Value>(line).expect("JSON")["run"].take()).collect()
+}
+
+fn labels(runs: &[Value]) -> Vec<&str> {
+    runs.iter().map(|run| run["label"].as_str().expect("a label")).collect()
+}
+
+#[test]
+fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let out = tempfile::tempdir().expect("a directory");
+    let line = format!(
+        "compare --vpn vpnd,none --vpnd {} --clients 2 -P 2 -t 0.5 -O 0.1 --repeat 2 {ANY_NOISE} --baseline vpnd \
+         --out {}",
+        program.display(),
+        out.path().display()
+    );
+    let report = measured(&format!("{line} --json"));
+    assert_eq!(labels(&saved(out.path())), ["vpnd", "plain routing", "vpnd", "plain routing"]);
+    let vpnd = &report["summary"][0];
+    assert_eq!((vpnd["label"].as_str(), vpnd["repeats"].as_u64()), (Some("vpnd"), Some(2)));
+    let number =
+        |name: &str, part: &str| vpnd[name][part].as_f64().unwrap_or_else(|| panic!("{name} in {vpnd:#}"));
+    assert!(number("ratio_to_plain", "low") <= number("ratio_to_plain", "median"));
+    assert!((number("ratio_to_baseline", "median") - 1.0).abs() < 1e-9);
+    assert!(number("vpn_seconds_per_gbit", "median") > number("gateway_seconds_per_gbit", "median"));
+    for name in ["report.json", "report.csv", "report.html"] {
+        assert!(out.path().join(name).is_file(), "{name}");
+    }
+    // All is measured: to resume measures nothing, and other settings are refused before anything is changed.
+    let resume = format!("compare --resume {}", out.path().display());
+    assert_eq!(measured(&format!("{resume} --json"))["runs"].as_array().map(Vec::len), Some(4));
+    let other = run(&format!("{resume} --vpn none --clients 2 -P 2 -t 0.5 -O 0.1 --repeat 2 {ANY_NOISE}"));
+    let said = String::from_utf8_lossy(&other.stderr);
+    assert_eq!(other.status.code(), Some(2), "{said}");
+    assert!(said.contains("systems (--vpn, --cipher) is not what it was"), "{said}");
+    assert!(said.contains("vpnd; plain routing then, plain routing now"), "{said}");
+    let again = run(&line);
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.code() == Some(2) && said.contains("holds measurements already"), "{said}");
+}
+
+/// Starts or goes on with a comparison and waits until it has saved `runs` results and works on the next.
+fn start_until(line: &str, directory: &Path, runs: usize) -> Child {
+    let mut child = trafficspeed(line)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program was built");
+    let pid = child.id();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while saved(directory).len() < runs || namespaces_of(pid).len() < 3 {
+        let ended = child.try_wait().expect("a child");
+        if ended.is_some() || Instant::now() > deadline {
+            // The message below says what happened; the child must not outlive it.
+            let _ = child.kill();
+            panic!("it should be at measurement {runs}, but: {ended:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
+
+#[test]
+fn what_was_measured_survives_ctrl_c_and_kill_9_and_the_rest_is_made_up_for() {
+    if !can_run() {
+        return;
+    }
+    let _alone = cleaning();
+    let out = tempfile::tempdir().expect("a directory");
+    let directory = out.path().join("new");
+    let begin = format!(
+        "compare --vpn none --clients 2 -P 2 -t 1 -O 0 --repeat 3 {ANY_NOISE} --out {} --json",
+        directory.display()
+    );
+    let child = start_until(&begin, &directory, 1);
+    std::thread::sleep(Duration::from_millis(300));
+    signal(&child, Signal::INT);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(
+        (report["interrupted"].as_bool(), report["runs"][0]["whole"].as_bool()),
+        (Some(true), Some(true))
+    );
+
+    let first = saved(&directory);
+    let resume = format!("compare --resume {} --json", directory.display());
+    let mut child = start_until(&resume, &directory, first.len() + 1);
+    let busy = run(&resume);
+    assert!(String::from_utf8_lossy(&busy.stderr).contains("in use by another"), "{busy:?}");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let kept = saved(&directory);
+    assert_eq!(kept[..first.len()], first[..], "what was saved stays as it is");
+    let journal = directory.join("measurements.jsonl");
+    let torn = [fs::read(&journal).expect("a journal"), b"{\"run\":{\"label\":\"pl".to_vec()].concat();
+    fs::write(&journal, torn).expect("a torn line");
+    wait_until("namespaces of the killed run are removed", || run("cleanup").status.success());
+
+    let report = measured(&resume);
+    let whole = |run: &&Value| run["whole"] == true;
+    let rounds: Vec<_> = report["runs"].as_array().expect("runs").iter().filter(whole).collect();
+    let rounds: Vec<_> = rounds.iter().map(|run| run["repeat"].as_u64()).collect();
+    assert_eq!(rounds, [Some(1), Some(2), Some(3)], "each round once");
+    assert_eq!(report["summary"][0]["repeats"], 3);
+}
+
+#[test]
+fn a_measurement_beside_a_busy_stranger_is_repeated_and_the_quietest_stands() {
+    if !can_run() {
+        return;
+    }
+    let out = tempfile::tempdir().expect("a directory");
+    let done = Arc::new(AtomicBool::new(false));
+    let until = Arc::clone(&done);
+    // To the program this process is a stranger.
+    let noise = std::thread::spawn(move || while !until.load(Ordering::Relaxed) {});
+    let line = format!(
+        "compare --vpn none --clients 2 -P 2 -t 0.5 -O 0 --repeat 1 --max-steal 100 --max-foreign 0 --attempts 2 \
+         --out {} --json",
+        out.path().display()
+    );
+    let report = measured(&line);
+    done.store(true, Ordering::Relaxed);
+    noise.join().expect("it only counted");
+    let runs = report["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 2, "{report:#}");
+    assert_eq!(runs.iter().filter(|run| run["whole"] == true).count(), 1);
+    for run in runs {
+        let said = run["disturbance"].as_str().expect("a disturbance");
+        assert!(said.starts_with("other processes used ") && said.ends_with("(0 % are allowed)"), "{said}");
+    }
+    assert_eq!(report["summary"][0]["repeats"], 1, "the quieter attempt is the result");
+}
+
+#[test]
+fn events_come_one_per_line_from_start_to_end() {
+    if !can_run() {
+        return;
+    }
+    let output = run("--clients 2 --vpn none -P 2 -t 2 -O 0 --json-stream -q");
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("text");
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let names: Vec<_> = events.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!(names, ["start", "run_start", "interval", "interval", "run_end", "end"]);
+    assert!(events[2]["data"]["sum_received"]["bits_per_second"].as_f64() > Some(0.0));
+    assert!(events[4]["data"]["end"]["sum_received"]["bytes"].as_u64() > Some(0));
+}
