@@ -18,7 +18,7 @@ mod slicer;
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub use rebuilder::{Rebuilder, Rebuilt, TunFeatures};
+pub use rebuilder::{Needs, Rebuilder, Rebuilt, TunFeatures};
 pub use slicer::{PeerFeatures, Slicer};
 
 /// Length of the header in front of each packet of a TUN device that was opened with `IFF_VNET_HDR`.

@@ -27,6 +27,7 @@ use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, Timers};
 
 use crate::cli::ConnectArgs;
+use crate::config::Offload;
 use crate::control::stream::{StreamError, Writer};
 use crate::credentials::{self, Source};
 use crate::journal;
@@ -35,7 +36,7 @@ use crate::shard::{ShardSpec, Shards, now};
 use crate::suites;
 use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
 use crate::sys::process::{self, Capability};
-use crate::sys::tun::{DEFAULT_TX_QUEUE_LEN, Tun, TunOffloads, TunSpec};
+use crate::sys::tun::{DEFAULT_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{ShardSocket, SocketOptions};
 use crate::tls;
 use device::Device;
@@ -146,14 +147,15 @@ async fn start(
     let wanted = args.suite.map_or_else(|| profile.suites.clone(), |suite| vec![suite]);
     let suites = suites::measure(&wanted, Preference::Auto, lab.is_some())?;
     let timers = Timers::default();
-    let config = Config { lanes: 1, suites, features: FEATURE_PARTIAL_CHECKSUM, lab, timers };
+    let lanes = args.lanes.map_or(profile.lanes, usize::from);
+    let config = Config { lanes, suites, features: FEATURE_PARTIAL_CHECKSUM, lab, timers };
     let core = Client::new(config, crate::control::random())?;
     let tun = Tun::open(&TunSpec {
         name: args.tun.clone(),
         mtu: INITIAL_MTU,
-        queues: 1,
+        queues: lanes,
         tx_queue_len: DEFAULT_TX_QUEUE_LEN,
-        offloads: TunOffloads::ALL,
+        offloads: profile.offload.tun_offloads(),
     })?;
     let (interface, interface_index) = (tun.name().to_owned(), tun.index());
     let wishes = Wishes {
@@ -163,7 +165,7 @@ async fn start(
     let setup = NetworkSetup::new(&args.state_dir, &interface, interface_index, wishes)?;
     let device = Device::take(&args.state_dir, &profile.user, &profile.server_name)?;
     let (event_sender, events) = mpsc::unbounded_channel();
-    let specs = shard_specs(tun)?;
+    let specs = shard_specs(tun, &profile.offload)?;
     let dual_stack = specs.iter().all(|spec| spec.socket.local_addr().is_ok_and(|address| address.is_ipv6()));
     let shards = Shards::start(specs, &event_sender)?;
     let identity = profile.identity.as_ref().map(|identity| {
@@ -200,9 +202,14 @@ async fn start(
     })
 }
 
-fn shard_specs(tun: Tun) -> anyhow::Result<Vec<ShardSpec>> {
+fn shard_specs(tun: Tun, offload: &Offload) -> anyhow::Result<Vec<ShardSpec>> {
     let tun_offloads = tun.offloads();
-    let options = SocketOptions { mark: Some(MARK), ..SocketOptions::default() };
+    let options = SocketOptions {
+        mark: Some(MARK),
+        gro: offload.udp_gro,
+        gso: offload.udp_gso,
+        ..SocketOptions::default()
+    };
     let mut specs = Vec::new();
     for (number, queue) in tun.into_queues().into_iter().enumerate() {
         specs.push(ShardSpec {

@@ -8,7 +8,7 @@ pub mod check;
 pub mod document;
 mod read;
 
-pub(crate) use read::{is_interface_name, suites};
+pub(crate) use read::{device_offload, is_interface_name, suites};
 
 use std::fmt;
 use std::io;
@@ -21,6 +21,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use vpnd_crypto::{Preference, Suite};
 
 pub use document::{Invalid, Places, Problem};
+
+use crate::sys::tun::TunOffloads;
 
 /// The smallest inner MTU: IPv6 (RFC 8200 section 5) needs it.
 pub const MIN_MTU: u16 = 1280;
@@ -254,7 +256,7 @@ pub struct Crypto {
 /// `[offload]`: switches for kernel offloads. Each is also probed at start, and falls back by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
-    /// Virtio headers on the TUN device; needed for `tso` and `uso`.
+    /// Unfinished checksums on the TUN device; needed for `tso` and `uso`.
     pub tun: bool,
     /// TCP super-packets on the TUN device.
     pub tso: bool,
@@ -266,6 +268,19 @@ pub struct Offload {
     pub udp_gro: bool,
     /// Steering of datagrams to their shard by a BPF program in the kernel.
     pub steering: bool,
+}
+
+impl Default for Offload {
+    fn default() -> Self {
+        Self { tun: true, tso: true, uso: true, udp_gso: true, udp_gro: true, steering: true }
+    }
+}
+
+impl Offload {
+    /// What to ask of the TUN device.
+    pub fn tun_offloads(&self) -> TunOffloads {
+        TunOffloads { checksum: self.tun, tso4: self.tso, tso6: self.tso, tso_ecn: self.tso, uso: self.uso }
+    }
 }
 
 /// `[limits]`: bounds on what clients can take.

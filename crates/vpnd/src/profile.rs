@@ -13,16 +13,19 @@ use ipnet::IpNet;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use vpnd_crypto::Suite;
+use vpnd_proto::wire::MAX_CLIENT_LANES;
 use zeroize::Zeroizing;
 
 use crate::config::document::{Document, Log as Problems, Problem, Section};
-use crate::config::{ConfigError, DnsName, Invalid};
+use crate::config::{ConfigError, DnsName, Invalid, Offload};
 use crate::secret_file::{self, Existing, SECRET_MODE, WriteError};
 
 /// The format that this program writes and reads.
 pub const FORMAT: u64 = 1;
 /// The port of a server that names none.
 pub const DEFAULT_PORT: u16 = 4433;
+/// Lanes of a client that says nothing of them.
+pub const DEFAULT_LANES: usize = 1;
 const MAX_SERVERS: usize = 16;
 
 /// Everything a client needs to connect.
@@ -46,6 +49,10 @@ pub struct Profile {
     pub routes: Routes,
     /// Whether to use the DNS servers that the gateway names.
     pub dns: bool,
+    /// Threads of the data path, each with a UDP port of its own.
+    pub lanes: usize,
+    /// Switches for kernel offloads; steering means nothing to a client.
+    pub offload: Offload,
 }
 
 /// A host name or address and a UDP port.
@@ -145,9 +152,22 @@ impl Profile {
         }
         writeln!(out, "dns = {}", self.dns)?;
         match self.suites.as_slice() {
-            [] => writeln!(out, "suites = \"auto\""),
-            suites => writeln!(out, "suites = {}", list(suites.iter().map(ToString::to_string))),
+            [] => writeln!(out, "suites = \"auto\"")?,
+            suites => writeln!(out, "suites = {}", list(suites.iter().map(ToString::to_string)))?,
         }
+        if self.lanes != DEFAULT_LANES {
+            writeln!(out, "lanes = {}", self.lanes)?;
+        }
+        let Offload { tun, tso, uso, udp_gso, udp_gro, .. } = self.offload;
+        let switches = [("tun", tun), ("tso", tso), ("uso", uso), ("udp_gso", udp_gso), ("udp_gro", udp_gro)];
+        if switches.iter().any(|(_, on)| !on) {
+            writeln!(out, "\n[offload]")?;
+            switches
+                .iter()
+                .filter(|(_, on)| !on)
+                .try_for_each(|(name, _)| writeln!(out, "{name} = false"))?;
+        }
+        Ok(())
     }
 }
 
@@ -195,12 +215,13 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
     });
     let (servers, server_name, trust) = document.section("server", read_server);
     let (user, totp, identity) = document.section("user", read_user);
-    let (routes, dns, suites) = document.section("tunnel", read_tunnel);
+    let (routes, dns, suites, lanes) = document.section("tunnel", read_tunnel);
+    let offload = document.section("offload", crate::config::device_offload);
     let (problems, _) = document.finish();
     if !problems.is_empty() || format != FORMAT {
         return Err(problems);
     }
-    Ok(Profile { servers, server_name, trust, user, totp, identity, suites, routes, dns })
+    Ok(Profile { servers, server_name, trust, user, totp, identity, suites, routes, dns, lanes, offload })
 }
 
 fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, String, Trust) {
@@ -272,7 +293,7 @@ fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (String, bool, Option<Cli
     (name, totp, identity)
 }
 
-fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> (Routes, bool, Vec<Suite>) {
+fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> (Routes, bool, Vec<Suite>, usize) {
     let expects = "\"pushed\", \"all\" or a list of networks such as \"10.20.0.0/16\"";
     let words: Vec<RouteWord> = s.list(p, "routes", expects).unwrap_or_else(|| vec![RouteWord::Pushed]);
     let routes = match words.as_slice() {
@@ -284,7 +305,8 @@ fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> (Routes, bool, Vec<Suit
         s.problem(p, "routes", format!("'routes' in [tunnel] must be {expects}, not a mixture"));
     }
     let dns = s.flag(p, "dns", true);
-    (routes, dns, crate::config::suites(s, p, "suites"))
+    let lanes = s.number(p, "lanes", 1..=MAX_CLIENT_LANES as u64, DEFAULT_LANES as u64);
+    (routes, dns, crate::config::suites(s, p, "suites"), lanes as usize)
 }
 
 fn check_certificates(s: &Section<'_>, p: &mut Problems, key: &str, text: &str) {

@@ -44,7 +44,7 @@ use crate::store::sqlite::Sqlite;
 use crate::store::{RevocationCause, Store};
 use crate::suites;
 use crate::sys::process::{self, Capability};
-use crate::sys::tun::{DEFAULT_TX_QUEUE_LEN, Tun, TunOffloads, TunSpec};
+use crate::sys::tun::{DEFAULT_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{self, ReuseportGroup, ShardSocket, SocketOptions, bind_reuseport_group};
 use crate::tls;
 use handler::{Administration, Facts};
@@ -216,20 +216,12 @@ fn bind(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
 }
 
 fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
-    let offload = &config.offload;
-    let offloads = TunOffloads {
-        checksum: offload.tun,
-        tso4: offload.tso,
-        tso6: offload.tso,
-        tso_ecn: offload.tso,
-        uso: offload.uso,
-    };
     Ok(Tun::open(&TunSpec {
         name: config.tunnel.name.clone(),
         mtu: config.tunnel.mtu,
         queues,
         tx_queue_len: DEFAULT_TX_QUEUE_LEN,
-        offloads,
+        offloads: config.offload.tun_offloads(),
     })?)
 }
 

@@ -9,16 +9,17 @@
 //! know comes as [`Order`]s between batches, and what it saw goes out as [`Event`]s.
 
 mod batch;
+pub mod devices;
 mod inbound;
 mod outbound;
+pub mod stepped;
+mod writes;
 
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc, oneshot};
 use vpnd_proto::plane::{Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
@@ -28,8 +29,10 @@ use crate::control::quic::handed::HandOver;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{SendOutcome, ShardSocket, Transmit, UdpOffloads};
+use devices::DatagramSocket;
 use inbound::Inbound;
 use outbound::Outbound;
+pub use writes::TunWrites;
 
 /// Datagrams that came to the wrong shard and wait for the right one at most.
 const MISDIRECTED_QUEUE: usize = 512;
@@ -59,6 +62,8 @@ pub struct Report {
     pub activities: Vec<(Slot, Activity)>,
     /// Offloads of the socket.
     pub udp: UdpOffloads,
+    /// Offloads of what is written to the TUN device.
+    pub tun: TunWrites,
 }
 
 /// A datagram that the kernel gave to the wrong shard.
@@ -217,20 +222,14 @@ fn run_thread(spec: ShardSpec, links: Links) -> io::Result<()> {
 async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
     let tun = spec.tun.into_async()?;
     let socket = spec.socket.into_async()?;
-    let mut shard = Shard {
-        number: spec.number,
-        role: spec.role,
-        plane: Plane::new(spec.role, spec.policy, spec.hash_seed),
-        inbound: Inbound::new(spec.tun_offloads),
-        outbound: Outbound::new(spec.mtu),
-        neighbours: links.neighbours,
-        quic: spec.quic,
-    };
+    let mut shard =
+        Shard::new(spec.number, spec.role, spec.policy, spec.hash_seed, spec.tun_offloads, spec.mtu);
+    (shard.neighbours, shard.quic) = (links.neighbours, spec.quic);
     loop {
         tokio::select! {
             order = links.orders.recv() => {
                 let Some(order) = order else { return Ok(()) };
-                shard.obey(order, &socket);
+                shard.obey(order, socket.get_ref());
             }
             Some(stray) = links.misdirected.recv() => shard.take_stray(stray, socket.get_ref(), tun.get_ref()),
             ready = socket.readable() => {
@@ -253,7 +252,7 @@ async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
 
 /// Whether a source has more at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+pub enum Progress {
     /// It would block.
     Drained,
     /// The other direction has its turn, then come back.
@@ -271,8 +270,27 @@ struct Shard {
 }
 
 impl Shard {
-    fn obey(&mut self, order: Order, socket: &AsyncFd<ShardSocket>) {
-        let socket = socket.get_ref();
+    /// A shard that has no neighbours and no door for QUIC.
+    fn new(
+        number: usize,
+        role: Role,
+        policy: Arc<Policy>,
+        hash_seed: u64,
+        tun_offloads: TunOffloads,
+        mtu: u16,
+    ) -> Self {
+        Self {
+            number,
+            role,
+            plane: Plane::new(role, policy, hash_seed),
+            inbound: Inbound::new(tun_offloads),
+            outbound: Outbound::new(mtu),
+            neighbours: Vec::new(),
+            quic: None,
+        }
+    }
+
+    fn obey(&mut self, order: Order, socket: &impl DatagramSocket) {
         match order {
             Order::Plane(command) => {
                 let waiting = match &command {
@@ -293,28 +311,42 @@ impl Shard {
             }
             Order::Mtu(mtu) => self.outbound.set_mtu(mtu),
             Order::Report(reply) => {
-                let _ = reply.send(Report {
-                    counters: self.plane.counters().clone(),
-                    activities: self.plane.activities().collect(),
-                    udp: socket.offloads(),
-                });
+                let _ = reply.send(self.report(socket));
             }
         }
     }
 
+    fn report(&self, socket: &impl DatagramSocket) -> Report {
+        Report {
+            counters: self.plane.counters().clone(),
+            activities: self.plane.activities().collect(),
+            udp: socket.offloads(),
+            tun: self.inbound.writes(),
+        }
+    }
+
     /// Tells the control plane what happened, and lets packets go that waited for it.
-    fn report_events(&mut self, events: &mpsc::UnboundedSender<(usize, Event)>, socket: &ShardSocket) {
-        while let Some(event) = self.plane.poll_event() {
-            if let Event::Heard { slot, .. } = event {
-                self.release(slot, socket);
-            }
+    fn report_events(
+        &mut self,
+        events: &mpsc::UnboundedSender<(usize, Event)>,
+        socket: &impl DatagramSocket,
+    ) {
+        while let Some(event) = self.poll_event(socket) {
             // The control plane is gone only when the daemon ends.
             let _ = events.send((self.number, event));
         }
     }
 
+    fn poll_event(&mut self, socket: &impl DatagramSocket) -> Option<Event> {
+        let event = self.plane.poll_event()?;
+        if let Event::Heard { slot, .. } = event {
+            self.release(slot, socket);
+        }
+        Some(event)
+    }
+
     /// Sends what waited for an epoch of this session.
-    fn release(&mut self, slot: Slot, socket: &ShardSocket) {
+    fn release(&mut self, slot: Slot, socket: &impl DatagramSocket) {
         let now = now();
         while let Some(packet) = self.plane.poll_waiting(now, slot) {
             self.outbound.packet(now, slot, &packet, &mut self.plane, socket);
@@ -323,7 +355,7 @@ impl Shard {
     }
 
     /// Sends a probe, a reply or a keepalive.
-    fn originate(&mut self, outgoing: Outgoing, socket: &ShardSocket) {
+    fn originate(&mut self, outgoing: Outgoing, socket: &impl DatagramSocket) {
         self.outbound.originate(now(), outgoing, &mut self.plane, socket);
     }
 }
@@ -334,7 +366,7 @@ pub(crate) fn now() -> Time {
 }
 
 /// Sends `count` datagrams, waiting a moment for room. Returns how many were lost.
-fn send(socket: &ShardSocket, mut transmit: Transmit<'_>, count: usize) -> usize {
+fn send(socket: &impl DatagramSocket, mut transmit: Transmit<'_>, count: usize) -> usize {
     for _ in 0..2 {
         match socket.try_send(&transmit) {
             SendOutcome::Sent => return 0,
@@ -344,16 +376,9 @@ fn send(socket: &ShardSocket, mut transmit: Transmit<'_>, count: usize) -> usize
             }
             SendOutcome::WouldBlock { sent } => {
                 transmit.contents = &transmit.contents[sent..];
-                wait_writable(socket);
+                socket.wait_writable(SEND_PATIENCE);
             }
         }
     }
     count
-}
-
-fn wait_writable(socket: &ShardSocket) {
-    let mut fds = [PollFd::new(socket, PollFlags::OUT)];
-    let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(SEND_PATIENCE.subsec_nanos()) };
-    // Whatever it says, the next attempt to send shows it.
-    let _ = rustix::event::poll(&mut fds, Some(&patience));
 }

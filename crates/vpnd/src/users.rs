@@ -295,6 +295,8 @@ fn profile(
         suites: Vec::new(),
         routes: Routes::Pushed,
         dns: true,
+        lanes: crate::profile::DEFAULT_LANES,
+        offload: crate::config::Offload::default(),
     })
 }
 

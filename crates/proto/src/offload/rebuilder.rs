@@ -29,6 +29,32 @@ pub struct TunFeatures {
     pub udp: bool,
 }
 
+/// What the device must be able to do with a packet beyond taking it as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Needs {
+    /// The packet is complete.
+    Nothing,
+    /// Its checksum has to be filled in.
+    Checksum,
+    /// It is a TCP super-packet.
+    Tcp,
+    /// It is a UDP super-packet.
+    Udp,
+}
+
+impl TunFeatures {
+    /// The same without what `needs` names, as when the kernel refused it.
+    #[must_use]
+    pub fn without(self, needs: Needs) -> Self {
+        match needs {
+            Needs::Nothing => self,
+            Needs::Checksum => Self { checksum: false, tcp: false, udp: false, ..self },
+            Needs::Tcp => Self { tcp: false, ..self },
+            Needs::Udp => Self { udp: false, ..self },
+        }
+    }
+}
+
 /// A range of the batch's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
@@ -144,12 +170,14 @@ impl Rebuilder {
     fn emit(&mut self, buffer: &[u8], i: usize, sink: &mut impl FnMut(&Rebuilt<'_>)) {
         let mut group = self.open.remove(i);
         if group.pieces.len() > 1 {
-            self.head.set_merged(&group, buffer);
+            let needs = self.head.set_merged(&group, buffer);
             sink(&Rebuilt {
                 head: self.head.bytes(),
                 buffer,
                 pieces: &group.pieces,
-                packets: group.pieces.len(),
+                replaced: group.headers,
+                needs,
+                vnet_header: self.features.vnet_header,
             });
         } else {
             self.emit_alone(buffer, &group.first(buffer), group.at, sink);
@@ -165,9 +193,7 @@ impl Rebuilder {
         at: usize,
         sink: &mut impl FnMut(&Rebuilt<'_>),
     ) {
-        let rewritten = self.head.set_alone(packet, self.features);
-        let piece = Piece { start: (at + rewritten) as u32, len: (packet.total_len() - rewritten) as u32 };
-        sink(&Rebuilt { head: self.head.bytes(), buffer, pieces: &[piece], packets: 1 });
+        self.head.emit_alone(buffer, packet, at, self.features, sink);
     }
 }
 
@@ -181,8 +207,12 @@ fn identity(buffer: &[u8]) -> (usize, usize) {
 pub struct Rebuilt<'a> {
     head: &'a [u8],
     buffer: &'a [u8],
+    /// One for each packet.
     pieces: &'a [Piece],
-    packets: usize,
+    /// How many bytes in front of each piece belong to its packet and are left out for the head's.
+    replaced: usize,
+    needs: Needs,
+    vnet_header: bool,
 }
 
 impl<'a> Rebuilt<'a> {
@@ -191,7 +221,25 @@ impl<'a> Rebuilt<'a> {
 
     /// Number of inner packets in it.
     pub const fn packets(&self) -> usize {
-        self.packets
+        self.pieces.len()
+    }
+
+    /// What the device must be able to do with it.
+    pub const fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    /// The packets of which this was made, in order, each by itself and with a full checksum: for a device that refused
+    /// to take them as they are.
+    pub fn each_alone(&self, mut sink: impl FnMut(&Rebuilt<'_>)) {
+        let features = TunFeatures { vnet_header: self.vnet_header, ..TunFeatures::default() };
+        let mut head = Head::default();
+        for piece in self.pieces {
+            let at = piece.start as usize - self.replaced;
+            let bytes = &self.buffer[at..piece.start as usize + piece.len as usize];
+            let packet = Packet::parse(bytes).expect("it was a packet when it was pushed");
+            head.emit_alone(self.buffer, &packet, at, features, &mut sink);
+        }
     }
 
     /// Number of bytes to write, virtio header included.
@@ -232,7 +280,7 @@ impl Head {
     }
 
     /// Headers of the packet that `group` becomes, its checksum left to the kernel.
-    fn set_merged(&mut self, group: &Group, buffer: &[u8]) {
+    fn set_merged(&mut self, group: &Group, buffer: &[u8]) -> Needs {
         let first = group.first(buffer);
         let (version, protocol) = (first.version(), first.protocol());
         let l4_len = group.total_len - group.transport;
@@ -258,26 +306,42 @@ impl Head {
         let header = partial_header(headers, version, protocol, group.transport, l4_len);
         let sizes = VirtioHeader { gso_type, gso_size: (group.gso_size as u16).into(), ..header };
         self.bytes[..VIRTIO_HEADER].copy_from_slice(sizes.as_bytes());
+        if protocol == TCP { Needs::Tcp } else { Needs::Udp }
+    }
+
+    /// Passes on a packet that is not merged.
+    fn emit_alone(
+        &mut self,
+        buffer: &[u8],
+        packet: &Packet<'_>,
+        at: usize,
+        features: TunFeatures,
+        sink: &mut impl FnMut(&Rebuilt<'_>),
+    ) {
+        let (replaced, needs) = self.set_alone(packet, features);
+        let piece = Piece { start: (at + replaced) as u32, len: (packet.total_len() - replaced) as u32 };
+        let (head, vnet_header) = (self.bytes(), features.vnet_header);
+        sink(&Rebuilt { head, buffer, pieces: &[piece], replaced, needs, vnet_header });
     }
 
     /// Prepares for a packet that is not merged; returns how many of its bytes the head replaces.
-    fn set_alone(&mut self, packet: &Packet<'_>, features: TunFeatures) -> usize {
+    fn set_alone(&mut self, packet: &Packet<'_>, features: TunFeatures) -> (usize, Needs) {
         let virtio = if features.vnet_header { VIRTIO_HEADER } else { 0 };
         let (Some(at), Some(headers_len), true) =
             (packet.transport_offset(), packet.headers_len(), packet.is_partial())
         else {
             self.start(virtio, &[]);
-            return 0;
+            return (0, Needs::Nothing);
         };
         let (version, protocol, l4_len) = (packet.version(), packet.protocol(), packet.total_len() - at);
         let headers = self.start(virtio, &packet.bytes()[..headers_len]);
         if features.vnet_header && features.checksum {
             let header = partial_header(headers, version, protocol, at, l4_len);
             self.bytes[..VIRTIO_HEADER].copy_from_slice(header.as_bytes());
-        } else {
-            checksum::fill_split(headers, &packet.bytes()[headers_len..], version, protocol, at);
+            return (headers_len, Needs::Checksum);
         }
-        headers_len
+        checksum::fill_split(headers, &packet.bytes()[headers_len..], version, protocol, at);
+        (headers_len, Needs::Nothing)
     }
 
     /// Begins anew with an empty virtio header of `virtio` bytes and a copy of `headers`, which it returns without the

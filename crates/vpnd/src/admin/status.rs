@@ -11,6 +11,7 @@ use vpnd_proto::plane::{self, DropReason};
 use vpnd_proto::session::LocalSuite;
 use vpnd_proto::time::Time;
 
+use crate::shard::TunWrites;
 use crate::sys::tun::TunOffloads;
 use crate::sys::udp::UdpOffloads;
 
@@ -58,7 +59,7 @@ pub struct Offloads {
     pub udp: Udp,
 }
 
-/// Offloads of the TUN device.
+/// Offloads of the TUN device. What was given up concerns what is written, of at least one shard; reading goes on as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tun {
     /// Partial checksums.
@@ -71,6 +72,18 @@ pub struct Tun {
     pub tso_ecn: bool,
     /// UDP super-packets.
     pub uso: bool,
+    /// Packets that the kernel refused as they were, and took as ordinary ones.
+    #[serde(default)]
+    pub refused: u64,
+    /// Partial checksums were given up because the kernel refused them.
+    #[serde(default)]
+    pub checksum_gave_up: bool,
+    /// TCP super-packets were given up because the kernel refused them.
+    #[serde(default)]
+    pub tso_gave_up: bool,
+    /// UDP super-packets were given up because the kernel refused them.
+    #[serde(default)]
+    pub uso_gave_up: bool,
 }
 
 /// Offloads and buffers of the UDP sockets; where shards differ, the worst of them.
@@ -202,10 +215,21 @@ impl From<&plane::Counters> for Counters {
     }
 }
 
-impl From<TunOffloads> for Tun {
-    fn from(offloads: TunOffloads) -> Self {
+impl Tun {
+    /// What was agreed on when the device was made, and what has become of it in all shards.
+    pub fn of_shards(offloads: TunOffloads, shards: &[TunWrites]) -> Self {
         let TunOffloads { checksum, tso4, tso6, tso_ecn, uso } = offloads;
-        Self { checksum, tso4, tso6, tso_ecn, uso }
+        Self {
+            checksum,
+            tso4,
+            tso6,
+            tso_ecn,
+            uso,
+            refused: shards.iter().map(|shard| shard.refused).sum(),
+            checksum_gave_up: shards.iter().any(|shard| shard.gave_up_checksum),
+            tso_gave_up: shards.iter().any(|shard| shard.gave_up_tso),
+            uso_gave_up: shards.iter().any(|shard| shard.gave_up_uso),
+        }
     }
 }
 
@@ -276,6 +300,12 @@ mod tests {
         let all = Udp::of_shards(&[strong, weak]);
         assert_eq!((all.gso_segments, all.gso_gave_up, all.gro, all.recv_buffer), (1, true, true, 1_024));
         assert!(!Udp::of_shards(&[]).gro);
+
+        let strong = TunWrites { refused: 2, ..TunWrites::default() };
+        let weak = TunWrites { refused: 3, gave_up_uso: true, ..strong };
+        let all = Tun::of_shards(TunOffloads::ALL, &[strong, weak]);
+        assert_eq!((all.refused, all.uso, all.uso_gave_up), (5, true, true));
+        assert!(!all.tso_gave_up && !all.checksum_gave_up);
     }
 
     #[test]

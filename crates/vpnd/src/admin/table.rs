@@ -10,7 +10,7 @@ use std::time::Duration;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use super::status::{Offloads, Session, Status, Steering};
+use super::status::{Offloads, Session, Status, Steering, Tun};
 
 /// Digits of a session's id that the table shows; `vpnd kick` takes them.
 pub(super) const ID_DIGITS: usize = 12;
@@ -109,7 +109,18 @@ fn offloads(offloads: &Offloads) -> String {
     let fragments = if udp.may_fragment { ", datagrams may be fragmented" } else { "" };
     let buffers =
         format!("buffers {} in, {} out", bytes(udp.recv_buffer as u64), bytes(udp.send_buffer as u64));
-    format!("offloads: tun {on}; udp {gso}, {gro}, {buffers}{fragments}")
+    format!("offloads: tun {on}{}; udp {gso}, {gro}, {buffers}{fragments}", refusals(tun))
+}
+
+/// What the kernel did not take as it was promised.
+fn refusals(tun: &Tun) -> String {
+    let gave_up = [(tun.checksum_gave_up, "checksum"), (tun.tso_gave_up, "tso"), (tun.uso_gave_up, "uso")];
+    let gave_up = join(gave_up.iter().filter(|(gone, _)| *gone).map(|(_, name)| name), " ");
+    match (tun.refused, gave_up.as_str()) {
+        (0, _) => String::new(),
+        (refused, "") => format!(" ({refused} writes refused)"),
+        (refused, gave_up) => format!(" ({refused} writes refused, writing {gave_up} given up)"),
+    }
 }
 
 fn suites(status: &Status) -> String {
@@ -306,10 +317,14 @@ ba9876543210  bob   10.86.0.3  -                -            -      away        
         status.steering = Steering::Hash;
         status.offloads = Offloads::default();
         status.offloads.udp.gso_gave_up = true;
+        (status.offloads.tun.refused, status.offloads.tun.uso_gave_up) = (3, true);
         status.sessions[0].user = "ann\u{1b}[2J".to_owned();
         let text = render(&status, None);
         assert!(text.contains("no steering"), "{text}");
-        assert!(text.contains("tun none; udp gso given up, no gro"), "{text}");
+        assert!(
+            text.contains("tun none (3 writes refused, writing uso given up); udp gso given up, no gro"),
+            "{text}"
+        );
         assert!(text.contains("ann?[2J"), "{text}");
     }
 }

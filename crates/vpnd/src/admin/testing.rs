@@ -50,7 +50,7 @@ pub(crate) fn status() -> Status {
         shards: 2,
         steering: Steering::Cbpf,
         offloads: Offloads {
-            tun: Tun { checksum: true, tso4: true, tso6: true, tso_ecn: false, uso: false },
+            tun: Tun { checksum: true, tso4: true, tso6: true, ..Tun::default() },
             udp: Udp {
                 gso_segments: 64,
                 gso_gave_up: false,

@@ -98,7 +98,10 @@ fn the_json_has_the_promised_names() {
         "backend connected connected_s device epoch id idle_s inner_v4 inner_v6 last_handshake_s outer \
          rx_bytes rx_packets suite tx_bytes tx_packets user"
     );
-    assert_eq!(keys(&status["offloads"]["tun"]), "checksum tso4 tso6 tso_ecn uso");
+    assert_eq!(
+        keys(&status["offloads"]["tun"]),
+        "checksum checksum_gave_up refused tso4 tso6 tso_ecn tso_gave_up uso uso_gave_up"
+    );
     assert_eq!(
         keys(&status["offloads"]["udp"]),
         "gro gso_gave_up gso_segments may_fragment recv_buffer send_buffer"

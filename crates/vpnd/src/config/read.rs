@@ -213,13 +213,18 @@ impl FromStr for SuiteWord {
 }
 
 fn offload(s: &mut Section<'_>, p: &mut Problems) -> Offload {
+    Offload { steering: s.flag(p, "steering", true), ..device_offload(s, p) }
+}
+
+/// The switches that gateway and client have in common.
+pub(crate) fn device_offload(s: &mut Section<'_>, p: &mut Problems) -> Offload {
     Offload {
         tun: s.flag(p, "tun", true),
         tso: s.flag(p, "tso", true),
         uso: s.flag(p, "uso", true),
         udp_gso: s.flag(p, "udp_gso", true),
         udp_gro: s.flag(p, "udp_gro", true),
-        steering: s.flag(p, "steering", true),
+        ..Offload::default()
     }
 }
 

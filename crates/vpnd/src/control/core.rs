@@ -21,7 +21,7 @@ use vpnd_proto::policy::{Policy, PolicyError, RuleSpec};
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::control::registry::{self, Admission, Ending, Registry};
-use crate::shard::{Shards, now};
+use crate::shard::{Shards, TunWrites, now};
 use crate::store::User;
 use crate::sys::udp::UdpOffloads;
 
@@ -86,6 +86,7 @@ pub(crate) struct Snapshot {
     pub(crate) sessions: Vec<SessionStatus>,
     pub(crate) counters: Counters,
     pub(crate) udp: Vec<UdpOffloads>,
+    pub(crate) tun: Vec<TunWrites>,
 }
 
 /// The control plane's address.
@@ -310,11 +311,12 @@ impl Task {
 
     async fn snapshot(&mut self) -> Snapshot {
         let mut counters = Counters::default();
-        let mut udp = Vec::new();
+        let (mut udp, mut tun) = (Vec::new(), Vec::new());
         for report in self.shards.report().await {
             counters.merge(&report.counters);
             udp.push(report.udp);
+            tun.push(report.tun);
         }
-        Snapshot { sessions: self.gateway.sessions().collect(), counters, udp }
+        Snapshot { sessions: self.gateway.sessions().collect(), counters, udp, tun }
     }
 }

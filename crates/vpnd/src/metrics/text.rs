@@ -92,6 +92,22 @@ fn data_path(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     ];
     let series = flags.map(|(layer, feature, on)| ([("layer", layer), ("feature", feature)], u64::from(on)));
     out.gauges("offload_enabled", "Whether a kernel offload is in use", None, series)?;
+    let gave_up = [
+        ("tun", "checksum", tun.checksum_gave_up),
+        ("tun", "tso", tun.tso_gave_up),
+        ("tun", "uso", tun.uso_gave_up),
+        ("udp", "gso", udp.gso_gave_up),
+    ];
+    let series =
+        gave_up.map(|(layer, feature, on)| ([("layer", layer), ("feature", feature)], u64::from(on)));
+    out.gauges("offload_gave_up", "Whether a refused kernel offload was given up", None, series)?;
+    let refused = [([("layer", "tun")], tun.refused)].into_iter();
+    out.counters(
+        "offload_refusals",
+        "Packets refused as they were and taken as ordinary ones",
+        None,
+        refused,
+    )?;
     let segments = udp.gso_segments as u64;
     out.gauge("udp_gso_segments", "Datagrams that one send may hold", None, segments)?;
     let buffers = [("receive", udp.recv_buffer), ("send", udp.send_buffer)];
@@ -153,6 +169,8 @@ mod tests {
                 "vpnd_uptime_seconds gauge",
                 "vpnd_shards gauge",
                 "vpnd_offload_enabled gauge",
+                "vpnd_offload_gave_up gauge",
+                "vpnd_offload_refusals counter",
                 "vpnd_udp_gso_segments gauge",
                 "vpnd_udp_buffer_bytes gauge",
                 "vpnd_suite_bytes_per_second gauge",
@@ -175,6 +193,8 @@ mod tests {
             "vpnd_uptime_seconds 183600".to_owned(),
             "vpnd_offload_enabled{layer=\"tun\",feature=\"tso4\"} 1".to_owned(),
             "vpnd_offload_enabled{layer=\"tun\",feature=\"uso\"} 0".to_owned(),
+            "vpnd_offload_gave_up{layer=\"udp\",feature=\"gso\"} 0".to_owned(),
+            "vpnd_offload_refusals_total{layer=\"tun\"} 0".to_owned(),
             "vpnd_udp_gso_segments 64".to_owned(),
             "vpnd_suite_bytes_per_second{suite=\"aes-256-gcm\",backend=\"aws-lc\"} 9800000000".to_owned(),
             "vpnd_drops_total{reason=\"replayed\"} 7".to_owned(),

@@ -19,6 +19,8 @@ fn full() -> Profile {
         suites: vec![Suite::ChaCha20Poly1305, Suite::Aes256Gcm],
         routes: Routes::Only(vec!["10.20.0.0/16".parse().unwrap()]),
         dns: false,
+        lanes: 4,
+        offload: Offload { tso: false, udp_gro: false, ..Offload::default() },
     }
 }
 
@@ -40,8 +42,15 @@ fn problem(text: &str) -> String {
 
 #[test]
 fn what_is_written_is_read_back() {
-    let simple =
-        Profile { trust: Trust::System, identity: None, suites: vec![], routes: Routes::Pushed, ..full() };
+    let simple = Profile {
+        trust: Trust::System,
+        identity: None,
+        suites: vec![],
+        routes: Routes::Pushed,
+        lanes: DEFAULT_LANES,
+        offload: Offload::default(),
+        ..full()
+    };
     for profile in [full(), Profile { routes: Routes::All, ..full() }, simple] {
         let read = Profile::parse(&profile.to_toml(), "ann.toml").unwrap();
         assert_eq!(trimmed(read), trimmed(profile));

@@ -58,7 +58,10 @@ impl Handler for Administration {
             listen: self.facts.listen.clone(),
             shards: self.facts.shards,
             steering: self.facts.steering,
-            offloads: Offloads { tun: Tun::from(self.facts.tun), udp: Udp::of_shards(&snapshot.udp) },
+            offloads: Offloads {
+                tun: Tun::of_shards(self.facts.tun, &snapshot.tun),
+                udp: Udp::of_shards(&snapshot.udp),
+            },
             suites: self.facts.suites.iter().map(Suite::from).collect(),
             counters,
             sessions: snapshot.sessions.iter().map(|session| Session::at(now, session)).collect(),

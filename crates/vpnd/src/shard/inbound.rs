@@ -1,9 +1,9 @@
 //! From the peers to the TUN device or, at a gateway, to another client: open in place, then rebuild or seal again.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 
-use vpnd_proto::offload::{Rebuilder, Rebuilt, TunFeatures};
+use vpnd_proto::offload::Rebuilder;
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{DropReason, Endpoint, Opened, Outgoing, Role, Slot};
 use vpnd_proto::pmtu::clamp_mss;
@@ -11,10 +11,12 @@ use vpnd_proto::time::Time;
 use vpnd_proto::wire::{Door, HEADER_LEN, Header};
 
 use super::batch::transmit;
+use super::devices::{DatagramSocket, PacketDevice};
 use super::outbound::is_syn;
+use super::writes::{TunWrites, Writer};
 use super::{Misdirected, Progress, Shard, now, send};
-use crate::sys::tun::{TunOffloads, TunQueue};
-use crate::sys::udp::{RecvMeta, ShardSocket};
+use crate::sys::tun::TunOffloads;
+use crate::sys::udp::RecvMeta;
 
 /// Messages received by one system call; each may hold a run of datagrams.
 const RECEIVE_MESSAGES: usize = 8;
@@ -27,14 +29,22 @@ const RECEIVE_BUDGET: usize = 4;
 pub(super) struct Inbound {
     buffers: Vec<Box<[u8]>>,
     rebuilder: Rebuilder,
+    writer: Writer,
 }
 
 impl Inbound {
     pub(super) fn new(offloads: TunOffloads) -> Self {
+        let writer = Writer::new(offloads);
         Self {
             buffers: (0..RECEIVE_MESSAGES).map(|_| vec![0; MESSAGE_LEN].into_boxed_slice()).collect(),
-            rebuilder: Rebuilder::new(features(offloads)),
+            rebuilder: Rebuilder::new(writer.features()),
+            writer,
         }
+    }
+
+    /// What has become of the offloads of what is written.
+    pub(super) fn writes(&self) -> TunWrites {
+        self.writer.state()
     }
 }
 
@@ -50,7 +60,7 @@ struct Run {
 
 impl Shard {
     /// Receives until there is nothing or the budget is used.
-    pub(super) fn receive(&mut self, socket: &ShardSocket, tun: &TunQueue) -> Progress {
+    pub(super) fn receive(&mut self, socket: &impl DatagramSocket, tun: &impl PacketDevice) -> Progress {
         let mut buffers = std::mem::take(&mut self.inbound.buffers);
         let mut progress = Progress::More;
         for _ in 0..RECEIVE_BUDGET {
@@ -81,7 +91,12 @@ impl Shard {
     }
 
     /// A datagram that another shard received for this one.
-    pub(super) fn take_stray(&mut self, mut stray: Misdirected, socket: &ShardSocket, tun: &TunQueue) {
+    pub(super) fn take_stray(
+        &mut self,
+        mut stray: Misdirected,
+        socket: &impl DatagramSocket,
+        tun: &impl PacketDevice,
+    ) {
         let len = stray.datagram.len();
         self.run(now(), &mut stray.datagram, len, stray.from, socket, tun);
     }
@@ -91,8 +106,8 @@ impl Shard {
         now: Time,
         message: &mut [u8],
         meta: &RecvMeta,
-        socket: &ShardSocket,
-        tun: &TunQueue,
+        socket: &impl DatagramSocket,
+        tun: &impl PacketDevice,
     ) {
         if !message.is_empty() {
             let from = Endpoint { remote: meta.addr, local: meta.dst_ip };
@@ -107,8 +122,8 @@ impl Shard {
         message: &mut [u8],
         stride: usize,
         from: Endpoint,
-        socket: &ShardSocket,
-        tun: &TunQueue,
+        socket: &impl DatagramSocket,
+        tun: &impl PacketDevice,
     ) {
         let mut run: Option<Run> = None;
         let mut start = 0;
@@ -176,7 +191,7 @@ impl Shard {
         to: Slot,
         len: usize,
         run: Option<Run>,
-        socket: &ShardSocket,
+        socket: &impl DatagramSocket,
     ) -> Option<Run> {
         let start = place.start;
         let sealed = match self.plane.forward(now, to, &mut message[place], len) {
@@ -206,7 +221,7 @@ impl Shard {
         }
     }
 
-    fn send_run(&mut self, message: &[u8], run: Option<Run>, socket: &ShardSocket) {
+    fn send_run(&mut self, message: &[u8], run: Option<Run>, socket: &impl DatagramSocket) {
         let Some(run) = run else { return };
         let unsent =
             send(socket, transmit(&message[run.start..run.end], run.segment, run.endpoint), run.count);
@@ -216,7 +231,7 @@ impl Shard {
     }
 
     /// Takes a packet for the TUN device; what it completes is written.
-    fn collect(&mut self, message: &mut [u8], range: Range<usize>, tun: &TunQueue) {
+    fn collect(&mut self, message: &mut [u8], range: Range<usize>, tun: &impl PacketDevice) {
         let Ok(mut packet) = Packet::parse(&message[range.clone()]) else {
             return self.plane.count_drop(DropReason::BadPacket);
         };
@@ -227,19 +242,16 @@ impl Shard {
             let _ = clamp_mss(&mut message[range.clone()], self.outbound.mtu());
             packet = Packet::parse(&message[range]).expect("a clamped packet is as good as before");
         }
-        let mut refused = 0;
-        self.inbound.rebuilder.push(message, &packet, |rebuilt| refused += write(tun, rebuilt));
-        self.count_refused(refused);
+        let Inbound { rebuilder, writer, .. } = &mut self.inbound;
+        rebuilder.push(message, &packet, |rebuilt| writer.write(tun, rebuilt));
     }
 
-    fn flush_to_tun(&mut self, message: &[u8], tun: &TunQueue) {
-        let mut refused = 0;
-        self.inbound.rebuilder.flush(message, |rebuilt| refused += write(tun, rebuilt));
-        self.count_refused(refused);
-    }
-
-    fn count_refused(&mut self, refused: usize) {
-        for _ in 0..refused {
+    /// Ends a batch: writes what is still collected.
+    fn flush_to_tun(&mut self, message: &[u8], tun: &impl PacketDevice) {
+        let Inbound { rebuilder, writer, .. } = &mut self.inbound;
+        rebuilder.flush(message, |rebuilt| writer.write(tun, rebuilt));
+        rebuilder.set_features(writer.features());
+        for _ in 0..writer.take_lost() {
             self.plane.count_drop(DropReason::TunWrite);
         }
     }
@@ -258,32 +270,5 @@ impl Run {
 
     fn joined(self, next: &Self) -> Self {
         Self { end: next.end, count: self.count + 1, ..self }
-    }
-}
-
-/// What the rebuilder may do for this device.
-fn features(offloads: TunOffloads) -> TunFeatures {
-    TunFeatures {
-        vnet_header: true,
-        checksum: offloads.checksum,
-        tcp: offloads.tso4 && offloads.tso6,
-        udp: offloads.uso,
-    }
-}
-
-/// Writes one packet; returns how many packets were lost.
-fn write(tun: &TunQueue, rebuilt: &Rebuilt<'_>) -> usize {
-    let mut slices = [IoSlice::new(&[]); Rebuilt::MAX_SLICES];
-    let mut count = 0;
-    for (place, slice) in slices.iter_mut().zip(rebuilt.io_slices()) {
-        *place = slice;
-        count += 1;
-    }
-    match tun.try_write_vectored(&slices[..count]) {
-        Ok(_) => 0,
-        Err(error) => {
-            tracing::trace!(%error, "the TUN device refused a packet");
-            rebuilt.packets()
-        }
     }
 }

@@ -12,9 +12,9 @@ use vpnd_proto::time::Time;
 use vpnd_proto::wire::HEADER_LEN;
 
 use super::batch::{Batch, MAX_OVERHEAD};
+use super::devices::{DatagramSocket, PacketDevice};
 use super::{Progress, send};
-use crate::sys::tun::{MAX_READ_LEN, TunQueue};
-use crate::sys::udp::ShardSocket;
+use crate::sys::tun::MAX_READ_LEN;
 
 /// Packets read before the other direction has its turn.
 const READ_BUDGET: usize = 64;
@@ -40,9 +40,9 @@ impl Outbound {
     pub(super) fn transmit(
         &mut self,
         now: Time,
-        tun: &TunQueue,
+        tun: &impl PacketDevice,
         plane: &mut Plane,
-        socket: &ShardSocket,
+        socket: &impl DatagramSocket,
     ) -> io::Result<Progress> {
         let mut progress = Progress::More;
         for _ in 0..READ_BUDGET {
@@ -69,17 +69,18 @@ impl Outbound {
         Ok(progress)
     }
 
-    /// Slices and seals what was read.
+    /// Slices and seals what was read. What is refused is still to be counted.
     fn super_packet(
         &mut self,
         now: Time,
         len: usize,
         plane: &mut Plane,
-        socket: &ShardSocket,
+        socket: &impl DatagramSocket,
     ) -> Result<(), DropReason> {
         let (header, packet) = VirtioHeader::split(&self.read[..len]).map_err(|_| DropReason::BadOffload)?;
         let packet = Packet::parse(packet).map_err(|_| DropReason::BadPacket)?;
-        let slot = plane.route(&packet)?;
+        // A packet that leads nowhere is counted there.
+        let Ok(slot) = plane.route(&packet) else { return Ok(()) };
         let lost = match plane.sender(now, slot) {
             Ok(mut sender) => {
                 let peer =
@@ -107,7 +108,7 @@ impl Outbound {
         slot: Slot,
         packet: &[u8],
         plane: &mut Plane,
-        socket: &ShardSocket,
+        socket: &impl DatagramSocket,
     ) {
         let lost = plane.sender(now, slot).map(|mut sender| {
             let mut lost = make_room(&sender, packet.len(), &mut self.batch, socket);
@@ -137,7 +138,13 @@ impl Outbound {
     }
 
     /// Sends a datagram of the plane's own at once.
-    pub(super) fn originate(&mut self, now: Time, what: Outgoing, plane: &mut Plane, socket: &ShardSocket) {
+    pub(super) fn originate(
+        &mut self,
+        now: Time,
+        what: Outgoing,
+        plane: &mut Plane,
+        socket: &impl DatagramSocket,
+    ) {
         self.flush(plane, socket);
         // A refusal is counted by the plane.
         if let Ok(sealed) = plane.originate(now, what, self.batch.tail()) {
@@ -147,7 +154,7 @@ impl Outbound {
     }
 
     /// Sends what is in the batch.
-    pub(super) fn flush(&mut self, plane: &mut Plane, socket: &ShardSocket) {
+    pub(super) fn flush(&mut self, plane: &mut Plane, socket: &impl DatagramSocket) {
         flush(&mut self.batch, socket).count(plane);
     }
 }
@@ -172,7 +179,7 @@ impl Lost {
     }
 }
 
-fn flush(batch: &mut Batch, socket: &ShardSocket) -> Lost {
+fn flush(batch: &mut Batch, socket: &impl DatagramSocket) -> Lost {
     let unsent = batch.transmit().map_or(0, |(transmit, count)| send(socket, transmit, count));
     batch.clear();
     Lost { unsent, refused: None }
@@ -180,7 +187,7 @@ fn flush(batch: &mut Batch, socket: &ShardSocket) -> Lost {
 
 /// Makes sure that a packet of `len` bytes can join the batch.
 #[inline]
-fn make_room(sender: &Sender<'_>, len: usize, batch: &mut Batch, socket: &ShardSocket) -> Lost {
+fn make_room(sender: &Sender<'_>, len: usize, batch: &mut Batch, socket: &impl DatagramSocket) -> Lost {
     if batch.takes(sender.endpoint(), sender.datagram_len(len)) {
         Lost::default()
     } else {
@@ -200,7 +207,7 @@ fn seal_slices(
     sender: &mut Sender<'_>,
     clamp: Option<u16>,
     batch: &mut Batch,
-    socket: &ShardSocket,
+    socket: &impl DatagramSocket,
 ) -> Lost {
     let mut lost = Lost::default();
     for slice in 0..slicer.count() {
@@ -228,7 +235,7 @@ fn keep_slices(
     slot: Slot,
     batch: &mut Batch,
     plane: &mut Plane,
-    socket: &ShardSocket,
+    socket: &impl DatagramSocket,
 ) -> Result<(), DropReason> {
     flush(batch, socket).count(plane);
     for slice in 0..slicer.count() {

@@ -302,7 +302,10 @@ impl ShardSocket {
         if singles.delivered == 0 {
             self.renew_state();
         } else if !self.gso_gave_up.swap(true, Ordering::Relaxed) {
-            tracing::warn!("the kernel refused UDP segmentation offload; sending without it from now on");
+            tracing::warn!(
+                "the kernel refuses UDP segmentation offload, so this shard sends without it from now on: slower, but nothing \
+                 is lost. `udp_gso = false` in [offload] keeps it from being tried"
+            );
         }
         singles.outcome
     }

@@ -1,0 +1,84 @@
+//! What the data path needs of a TUN queue and of a socket, as traits, so that it runs unchanged on made-up devices: in
+//! the tests of what happens when the kernel refuses, in the test that counts allocations, in benchmarks.
+//!
+//! INVARIANT: the traits are type parameters only. Each pair of devices gets code of its own; nothing here is called
+//! through a pointer. Waiting for readiness is no part of this: that is the shard's thread.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::sys::tun::TunQueue;
+use crate::sys::udp::{RecvMeta, SendOutcome, ShardSocket, Transmit, UdpOffloads};
+
+/// The side of inner packets: each behind a virtio header, as [`TunQueue`] has them.
+pub trait PacketDevice {
+    /// Reads one header and packet into `buf`; see [`TunQueue::try_read`].
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is none, `EIO` while there can't be any; others end the shard.
+    fn try_read(&self, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes one header and packet gathered from `parts`; see [`TunQueue::try_write_vectored`].
+    ///
+    /// # Errors
+    /// The kernel's answer; the packet was not taken.
+    fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+}
+
+/// The side of outer datagrams, as [`ShardSocket`] has them.
+pub trait DatagramSocket {
+    /// Receives runs of datagrams; see [`ShardSocket::try_recv`].
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is nothing; others mean nothing.
+    fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize>;
+
+    /// Sends a datagram or a batch; see [`ShardSocket::try_send`].
+    fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome;
+
+    /// Waits for room in the send buffer, at most this long.
+    fn wait_writable(&self, patience: Duration);
+
+    /// Offloads and buffers as they are now.
+    fn offloads(&self) -> UdpOffloads;
+}
+
+impl PacketDevice for TunQueue {
+    #[inline]
+    fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.try_read(buf)
+    }
+
+    #[inline]
+    fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.try_write_vectored(parts)
+    }
+}
+
+impl DatagramSocket for ShardSocket {
+    #[inline]
+    fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
+        self.try_recv(bufs, meta)
+    }
+
+    #[inline]
+    fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
+        self.try_send(transmit)
+    }
+
+    fn wait_writable(&self, patience: Duration) {
+        let mut fds = [PollFd::new(self, PollFlags::OUT)];
+        let patience = Timespec {
+            tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: patience.subsec_nanos().into(),
+        };
+        // Whatever it says, the next attempt to send shows it.
+        let _ = rustix::event::poll(&mut fds, Some(&patience));
+    }
+
+    fn offloads(&self) -> UdpOffloads {
+        self.offloads()
+    }
+}

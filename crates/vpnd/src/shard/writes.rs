@@ -1,0 +1,158 @@
+//! Writing to the TUN device, and what to do when the kernel refuses.
+//!
+//! A refused packet that asks the kernel for work is written again as ordinary packets with full checksums, so that a
+//! kernel without the offload costs speed and no data. If that helps and happens [`PATIENCE`] times in a row, the shard
+//! does not ask for that work any more. If it does not help, the packet is to blame and not the offload.
+//!
+//! This concerns what is written only: what is read comes with the offloads that were agreed on when the device was made.
+
+use std::io::{self, IoSlice};
+
+use rustix::io::Errno;
+use vpnd_proto::offload::{Needs, Rebuilt, TunFeatures};
+
+use super::devices::PacketDevice;
+use crate::sys::tun::TunOffloads;
+
+/// After so many refusals in a row an offload is given up.
+const PATIENCE: u32 = 3;
+
+/// What has become of the offloads of a shard's writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunWrites {
+    /// Packets that the kernel refused as they were and took as ordinary ones.
+    pub refused: u64,
+    /// Checksums are completed here because the kernel refused to.
+    pub gave_up_checksum: bool,
+    /// TCP super-packets are not made any more because the kernel refused them.
+    pub gave_up_tso: bool,
+    /// UDP super-packets are not made any more because the kernel refused them.
+    pub gave_up_uso: bool,
+}
+
+/// Writes a shard's packets.
+pub(super) struct Writer {
+    features: TunFeatures,
+    /// Refusals in a row, by what was asked for.
+    streaks: [u32; 4],
+    state: TunWrites,
+    lost: usize,
+}
+
+impl Writer {
+    pub(super) fn new(offloads: TunOffloads) -> Self {
+        Self { features: features(offloads), streaks: [0; 4], state: TunWrites::default(), lost: 0 }
+    }
+
+    /// What may be asked of the device.
+    pub(super) fn features(&self) -> TunFeatures {
+        self.features
+    }
+
+    pub(super) fn state(&self) -> TunWrites {
+        self.state
+    }
+
+    /// How many packets were lost since this was asked last.
+    pub(super) fn take_lost(&mut self) -> usize {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Writes what the rebuilder made.
+    #[inline]
+    pub(super) fn write(&mut self, tun: &impl PacketDevice, rebuilt: &Rebuilt<'_>) {
+        match write(tun, rebuilt) {
+            Ok(()) => self.streaks[rebuilt.needs() as usize] = 0,
+            Err(error) => self.refused(tun, rebuilt, &error),
+        }
+    }
+
+    #[cold]
+    fn refused(&mut self, tun: &impl PacketDevice, rebuilt: &Rebuilt<'_>, error: &io::Error) {
+        let needs = rebuilt.needs();
+        tracing::trace!(%error, ?needs, "the TUN device refused a packet");
+        let cause = Cause::of(error);
+        if needs == Needs::Nothing || cause == Cause::Device {
+            self.lost += rebuilt.packets();
+            return;
+        }
+        let mut taken = 0;
+        rebuilt.each_alone(|single| match write(tun, single) {
+            Ok(()) => taken += 1,
+            Err(_) => self.lost += 1,
+        });
+        if taken == 0 {
+            return;
+        }
+        self.state.refused += 1;
+        if cause == Cause::Packet {
+            let streak = &mut self.streaks[needs as usize];
+            *streak += 1;
+            if *streak == PATIENCE {
+                self.give_up(needs, error);
+            }
+        }
+    }
+
+    fn give_up(&mut self, needs: Needs, error: &io::Error) {
+        self.features = self.features.without(needs);
+        let (gave_up, what, switch) = match needs {
+            Needs::Nothing => return,
+            Needs::Checksum => (&mut self.state.gave_up_checksum, "partial checksums", "tun"),
+            Needs::Tcp => (&mut self.state.gave_up_tso, "TCP super-packets", "tso"),
+            Needs::Udp => (&mut self.state.gave_up_uso, "UDP super-packets", "uso"),
+        };
+        *gave_up = true;
+        tracing::warn!(
+            %error,
+            "the kernel refuses {what} at the TUN device, so this shard writes without them from now on: slower, but nothing \
+             is lost. `{switch} = false` in [offload] keeps it from being tried"
+        );
+    }
+}
+
+/// Why the kernel did not take a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// It found fault with it.
+    Packet,
+    /// It had no memory for it, as large as it was.
+    Memory,
+    /// It takes no packet at all, as while the link is down.
+    Device,
+}
+
+impl Cause {
+    fn of(error: &io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::PROTO | Errno::MSGSIZE | Errno::FAULT) => {
+                Self::Packet
+            }
+            Some(Errno::NOMEM | Errno::NOBUFS) => Self::Memory,
+            _ => Self::Device,
+        }
+    }
+}
+
+/// What the rebuilder may do for a device with these offloads.
+fn features(offloads: TunOffloads) -> TunFeatures {
+    TunFeatures {
+        vnet_header: true,
+        checksum: offloads.checksum,
+        tcp: offloads.tso4 && offloads.tso6,
+        udp: offloads.uso,
+    }
+}
+
+fn write(tun: &impl PacketDevice, rebuilt: &Rebuilt<'_>) -> io::Result<()> {
+    let mut slices = [IoSlice::new(&[]); Rebuilt::MAX_SLICES];
+    let mut count = 0;
+    for (place, slice) in slices.iter_mut().zip(rebuilt.io_slices()) {
+        *place = slice;
+        count += 1;
+    }
+    tun.try_write_vectored(&slices[..count]).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests;

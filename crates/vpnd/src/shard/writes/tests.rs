@@ -1,0 +1,190 @@
+//! A device that refuses what it is told to refuse.
+
+use std::cell::{Cell, RefCell};
+
+use vpnd_proto::checksum;
+use vpnd_proto::offload::{Rebuilder, VirtioHeader};
+use vpnd_proto::packet::Packet;
+
+use super::*;
+
+/// Takes packets unless one of `refuses` says no.
+#[derive(Default)]
+struct Picky {
+    refuses: RefCell<Vec<(Kind, Errno)>>,
+    taken: RefCell<Vec<(VirtioHeader, Vec<u8>)>>,
+    asked: Cell<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Everything,
+    SuperPackets,
+    PartialChecksums,
+}
+
+impl Picky {
+    fn refusing(kind: Kind, errno: Errno) -> Self {
+        Self { refuses: RefCell::new(vec![(kind, errno)]), ..Self::default() }
+    }
+}
+
+impl PacketDevice for Picky {
+    fn try_read(&self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.asked.set(self.asked.get() + 1);
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let (header, packet) = VirtioHeader::split(&bytes).expect("a virtio header");
+        for (kind, errno) in self.refuses.borrow().iter() {
+            let meant = match kind {
+                Kind::Everything => true,
+                Kind::SuperPackets => header.gso_type != VirtioHeader::GSO_NONE,
+                Kind::PartialChecksums => header.flags & VirtioHeader::NEEDS_CSUM != 0,
+            };
+            if meant {
+                return Err((*errno).into());
+            }
+        }
+        self.taken.borrow_mut().push((header, packet.to_vec()));
+        Ok(bytes.len())
+    }
+}
+
+const PARTIAL: u8 = vpnd_proto::packet::PARTIAL_CHECKSUM;
+
+/// A run of `count` segments of one TCP stream, or datagrams of one UDP flow, with partial checksums.
+fn run(protocol: u8, count: u16) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|i| {
+            let transport = if protocol == 6 { 20 } else { 8 };
+            let mut packet = vec![0; 20 + transport + 100];
+            let len = packet.len() as u16;
+            packet[..2].copy_from_slice(&[0x45, 2]);
+            packet[2..4].copy_from_slice(&len.to_be_bytes());
+            packet[4..6].copy_from_slice(&i.to_be_bytes());
+            packet[6..10].copy_from_slice(&[0x40, 0, 64, protocol]);
+            packet[12..20].copy_from_slice(&[10, 1, 0, 9, 10, 8, 0, 2]);
+            let checksum = checksum::ipv4_header(&packet[..20]);
+            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+            packet[20..24].copy_from_slice(&[0x01, 0xBB, 0x9C, 0x40]);
+            if protocol == 6 {
+                packet[24..28].copy_from_slice(&(u32::from(i) * 100).to_be_bytes());
+                packet[32..36].copy_from_slice(&[0x50, 0x10, 1, 0]);
+            } else {
+                packet[24..26].copy_from_slice(&(len - 20).to_be_bytes());
+            }
+            packet[20 + transport..].fill(i as u8);
+            packet[0] |= PARTIAL;
+            packet
+        })
+        .collect()
+}
+
+/// What must arrive: the packets with full checksums.
+fn complete(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let whole = packets.iter().cloned().map(|mut packet| {
+        checksum::complete(&mut packet).unwrap();
+        packet
+    });
+    whole.collect()
+}
+
+/// Puts a batch through rebuilder and writer as a shard does.
+fn write_batch(writer: &mut Writer, device: &Picky, packets: &[Vec<u8>]) {
+    let buffer = packets.concat();
+    let mut rebuilder = Rebuilder::new(writer.features());
+    let mut at = 0;
+    for packet in packets {
+        let parsed = Packet::parse(&buffer[at..at + packet.len()]).unwrap();
+        rebuilder.push(&buffer, &parsed, |rebuilt| writer.write(device, rebuilt));
+        at += packet.len();
+    }
+    rebuilder.flush(&buffer, |rebuilt| writer.write(device, rebuilt));
+}
+
+#[test]
+fn a_refused_super_packet_is_written_as_what_it_was_made_of() {
+    for (protocol, gave_up) in [
+        (6, TunWrites { refused: 3, gave_up_tso: true, ..TunWrites::default() }),
+        (17, TunWrites { refused: 3, gave_up_uso: true, ..TunWrites::default() }),
+    ] {
+        let device = Picky::refusing(Kind::SuperPackets, Errno::INVAL);
+        let mut writer = Writer::new(TunOffloads::ALL);
+        let packets = run(protocol, 5);
+        for round in 1..=5 {
+            device.taken.borrow_mut().clear();
+            device.asked.set(0);
+            write_batch(&mut writer, &device, &packets);
+            let taken = device.taken.borrow();
+            assert_eq!(taken.len(), 5, "round {round}");
+            if round <= PATIENCE {
+                let bytes: Vec<_> = taken.iter().map(|(_, bytes)| bytes.clone()).collect();
+                assert_eq!(bytes, complete(&packets));
+                assert!(taken.iter().all(|(header, _)| *header == VirtioHeader::default()));
+                assert_eq!(device.asked.get(), 6);
+            } else {
+                assert_eq!(device.asked.get(), 5, "super-packets are not tried any more");
+            }
+        }
+        assert_eq!(writer.state(), gave_up);
+        assert_eq!(writer.take_lost(), 0);
+        assert!(writer.features().checksum, "checksums were never refused");
+    }
+}
+
+#[test]
+fn refused_checksums_are_completed_here() {
+    let device = Picky::refusing(Kind::PartialChecksums, Errno::INVAL);
+    let mut writer = Writer::new(TunOffloads { tso4: false, ..TunOffloads::ALL });
+    let packets = run(6, 4);
+    write_batch(&mut writer, &device, &packets);
+    let bytes: Vec<_> = device.taken.borrow().iter().map(|(_, bytes)| bytes.clone()).collect();
+    assert_eq!(bytes, complete(&packets));
+    assert!(writer.state().gave_up_checksum);
+    assert!(!writer.features().checksum && !writer.features().udp, "all offloads need checksums");
+    device.asked.set(0);
+    write_batch(&mut writer, &device, &packets);
+    assert_eq!(device.asked.get(), 4);
+}
+
+#[test]
+fn an_offload_that_works_between_refusals_is_kept() {
+    let device = Picky::refusing(Kind::SuperPackets, Errno::INVAL);
+    let mut writer = Writer::new(TunOffloads::ALL);
+    for _ in 0..3 * PATIENCE {
+        device.refuses.borrow_mut().push((Kind::SuperPackets, Errno::INVAL));
+        write_batch(&mut writer, &device, &run(6, 3));
+        device.refuses.borrow_mut().clear();
+        write_batch(&mut writer, &device, &run(6, 3));
+    }
+    assert_eq!(writer.state(), TunWrites { refused: 9, ..TunWrites::default() });
+}
+
+#[test]
+fn a_bad_packet_is_no_fault_of_the_offload() {
+    let device = Picky::refusing(Kind::Everything, Errno::INVAL);
+    let mut writer = Writer::new(TunOffloads::ALL);
+    for _ in 0..2 * PATIENCE {
+        write_batch(&mut writer, &device, &run(17, 4));
+        assert_eq!(writer.take_lost(), 4, "each packet is counted once");
+    }
+    assert_eq!(writer.state(), TunWrites::default());
+}
+
+#[test]
+fn a_device_that_is_down_is_not_asked_twice_and_no_memory_blames_nothing() {
+    let device = Picky::refusing(Kind::Everything, Errno::IO);
+    let mut writer = Writer::new(TunOffloads::ALL);
+    write_batch(&mut writer, &device, &run(6, 4));
+    assert_eq!((device.asked.get(), writer.take_lost()), (1, 4));
+
+    let device = Picky::refusing(Kind::SuperPackets, Errno::NOMEM);
+    for _ in 0..2 * PATIENCE {
+        write_batch(&mut writer, &device, &run(6, 4));
+    }
+    assert_eq!(device.taken.borrow().len() as u32, 4 * 2 * PATIENCE);
+    assert!(!writer.state().gave_up_tso);
+}
