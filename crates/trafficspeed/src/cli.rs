@@ -2,6 +2,7 @@
 
 pub mod compare;
 mod output;
+pub mod sessions;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -60,8 +61,13 @@ pub enum Command {
         /// An existing directory, such as /usr/local/share/man/man1.
         dir: PathBuf,
     },
+    /// Open many sessions of vpnd from few processes, and see what they cost its gateway.
+    Sessions(sessions::SessionsArgs),
     /// Remove what a killed run left behind.
     Cleanup,
+    /// Many sessions in one process (used by trafficspeed itself).
+    #[command(hide = true)]
+    Swarm(sessions::SwarmArgs),
     /// The generator of one lab client (used by trafficspeed itself).
     #[command(hide = true)]
     Agent {

@@ -14,4 +14,5 @@ pub mod lab;
 pub mod load;
 pub mod observe;
 pub mod report;
+pub mod sessions;
 pub mod system;

@@ -12,6 +12,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
+use trafficspeed::cli::sessions::SessionsArgs;
 use trafficspeed::cli::{Cli, Command, LabArgs, OutputArgs, RunArgs, ServeArgs};
 use trafficspeed::coordinate::agent::Agent;
 use trafficspeed::coordinate::line::{LineReader, LineWriter};
@@ -30,6 +31,7 @@ use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{enter, record};
 use trafficspeed::report::{self, files, stream};
+use trafficspeed::sessions::{self, swarm};
 
 fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
@@ -49,6 +51,10 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Man { dir }) => manual(&dir),
+        Some(Command::Sessions(args)) => many_sessions(&args),
+        Some(Command::Swarm(args)) => {
+            swarm::run(args.parent, &args.netns).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
         Some(Command::Cleanup) => cleanup(),
         Some(Command::Agent { parent, netns }) => agent(parent, netns.as_deref()),
         Some(Command::Inside { parent, private, namespace, words }) => {
@@ -80,6 +86,31 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let campaign = traffic::run(&plan, &progress(&args.output), &interrupt);
     save(&campaign, &args.output)?;
     show(&campaign, &args.output)
+}
+
+fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan();
+    sessions::check(&plan)?;
+    if let Some(file) = &args.out {
+        // A result that cannot be written is found out before minutes are spent on it.
+        fs::File::create(file).with_context(|| format!("writing {}", file.display()))?;
+    }
+    let interrupt = Interrupt::install()?;
+    let outcome = sessions::run(&plan, &Progress::new(args.quiet), &interrupt)?;
+    let json = serde_json::to_string_pretty(&outcome)?;
+    if args.json {
+        println!("{json}");
+    } else {
+        print!("{}", sessions::table::table(&outcome));
+    }
+    if let Some(file) = &args.out {
+        fs::write(file, json).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(match (outcome.interrupted, outcome.is_whole()) {
+        (true, _) => ExitCode::from(130),
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::FAILURE,
+    })
 }
 
 fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {

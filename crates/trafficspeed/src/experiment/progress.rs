@@ -56,6 +56,11 @@ impl Progress {
     /// A run begins.
     pub fn starting(&self, what: &str, run: &Run) {
         self.event(|| stream::run_start(run));
+        self.live(what);
+    }
+
+    /// What is going on, for whoever watches a terminal.
+    pub fn live(&self, what: &str) {
         if self.live {
             eprint!("\r\x1b[K{}{what} …", self.part);
             // Progress that cannot be shown must not stop a measurement.

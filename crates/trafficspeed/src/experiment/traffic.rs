@@ -158,6 +158,27 @@ fn measure(
     measured
 }
 
+/// Measures the clients of a system that is up. The lab may have more namespaces than there are addresses: then the
+/// first are the clients.
+pub fn run_up(
+    plan: &TrafficPlan,
+    lab: &Lab,
+    system: &dyn System,
+    addresses: &[ClientAddress],
+    title: &str,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Run {
+    let clients = addresses.len() as u32;
+    let mut run =
+        Run { label: title.to_owned(), clients, repeat: 1, started: clock::wall_text(), ..Run::default() };
+    progress.starting(title, &run);
+    let result = measure_in(plan, lab, system, addresses, &mut run, progress, title, interrupt);
+    run.error = result.err().map(|error| error.to_string());
+    progress.finished(title, &run);
+    run
+}
+
 #[expect(
     clippy::too_many_arguments,
     reason = "the borrowed parts of one measurement, used in this file only"
@@ -173,7 +194,7 @@ fn measure_in(
     interrupt: &Interrupt,
 ) -> Result<(), RunError> {
     let mut fleet = Fleet::default();
-    for (namespace, number) in lab.clients().iter().zip(1..) {
+    for (namespace, number) in lab.clients().iter().take(addresses.len()).zip(1..) {
         fleet.add_child(&format!("c{number}"), namespace.agent())?;
     }
     let pairs = pair_up(addresses, plan.settings.ip)?;

@@ -90,6 +90,13 @@ impl Daemon {
         }
     }
 
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) {
+        // Failure means that it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Asks it to end without waiting.
     pub fn ask_to_end(&mut self) {
         if let (Ok(None), Some(pid)) = (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed())) {

@@ -26,7 +26,7 @@ const SERVER_PATIENCE: Duration = Duration::from_secs(20);
 /// How long all clients together may take to be connected.
 const CLIENTS_PATIENCE: Duration = Duration::from_secs(60);
 /// The port of the gateway; any will do inside the lab.
-const PORT: u16 = 4433;
+pub const PORT: u16 = 4433;
 
 static VPND: Program = Program {
     name: "vpnd",
@@ -55,10 +55,23 @@ pub const PROFILE: Profile = Profile {
 pub struct Vpnd {
     programs: Programs,
     cipher: Cipher,
+    room: Option<Room>,
+    files: Option<Files>,
     facts: Facts,
     // Clients end before the gateway: they say goodbye to it.
     clients: Vec<Daemon>,
     gateway: Option<Daemon>,
+}
+
+/// A gateway for more sessions than real clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Namespaces of the lab that get a real client; the others are left to whoever opens the sessions.
+    pub clients: usize,
+    /// Sessions in all.
+    pub sessions: u32,
+    /// Sessions of one user.
+    pub per_user: u32,
 }
 
 /// What `vpnd status --json` says, as far as a measurement needs it.
@@ -79,30 +92,78 @@ struct Session {
 
 impl Vpnd {
     fn new(programs: Programs, cipher: Cipher) -> Self {
-        Self { programs, cipher, facts: Facts::default(), clients: Vec::new(), gateway: None }
+        let (room, files, gateway, facts) = (None, None, None, Facts::default());
+        Self { programs, cipher, room, files, facts, clients: Vec::new(), gateway }
+    }
+
+    /// A gateway with room for sessions that others open.
+    pub fn with_room(programs: Programs, room: Room) -> Self {
+        Self { room: Some(room), ..Self::new(programs, Cipher::Auto) }
+    }
+
+    /// The CA that vouches for the gateway, PEM. Only while it is up.
+    ///
+    /// # Errors
+    /// [`SystemError::Io`].
+    pub fn ca_pem(&self) -> Result<String, SystemError> {
+        let path = self.files().directory.join("ca.pem");
+        let failed = |source| SystemError::Io { what: format!("reading {}", path.display()), source };
+        fs::read_to_string(&path).map_err(failed)
+    }
+
+    /// Adds a user as an operator does, and returns the password. Only while it is up.
+    ///
+    /// # Errors
+    /// [`SystemError`] with what `vpnd user add` said.
+    pub fn add_user(&self, user: &str) -> Result<String, SystemError> {
+        let program = self.programs.find(&VPND)?;
+        let (path, password) = self.files().make_password(user)?;
+        let add = ["user", "add", user, "--config"];
+        let mut command = Command::new(program);
+        command.args(add).arg(self.files().config()).arg("--password-file").arg(path);
+        run_tool(&mut command)?;
+        Ok(password)
+    }
+
+    /// Ends the gateway, by force or in order, and starts it again. Returns when it began to answer.
+    ///
+    /// # Errors
+    /// [`SystemError`] if it does not come back.
+    pub fn restart(&mut self, lab: &Lab, force: bool, interrupt: &Interrupt) -> Result<Instant, SystemError> {
+        if let Some(gateway) = self.gateway.as_mut().filter(|_| force) {
+            gateway.kill();
+        }
+        self.gateway = None;
+        let program = self.programs.find(&VPND)?;
+        self.launch(&program, lab, interrupt)?;
+        Ok(Instant::now())
+    }
+
+    fn files(&self) -> &Files {
+        self.files.as_ref().expect("a system that is up has its files")
     }
 
     fn insecure(&self) -> &'static [&'static str] {
         if self.cipher.is_lab_only() { &["--insecure-lab"] } else { &[] }
     }
 
-    fn start_gateway(
-        &mut self,
-        files: &Files,
-        program: &Path,
-        lab: &Lab,
-        interrupt: &Interrupt,
-    ) -> Result<(), SystemError> {
+    fn start_gateway(&mut self, program: &Path, lab: &Lab, interrupt: &Interrupt) -> Result<(), SystemError> {
         let name = Lab::SERVICE_V4.to_string();
         let listen = format!("[::]:{PORT}");
         run_tool(
             Command::new(program)
                 .args(["init", "--dir"])
-                .arg(&files.directory)
+                .arg(&self.files().directory)
                 .args(["--name", &name, "--listen", &listen])
                 .args(["--pool-v4", "10.86.0.0/16", "--pool-v6", "fd86::/64"]),
         )?;
-        files.edit_config(self.cipher)?;
+        self.files().edit_config(self.cipher, self.room)?;
+        self.launch(program, lab, interrupt)
+    }
+
+    /// Starts the daemon and waits until it answers.
+    fn launch(&mut self, program: &Path, lab: &Lab, interrupt: &Interrupt) -> Result<(), SystemError> {
+        let files = self.files();
         let config = files.config();
         let arguments = ["server".as_ref(), "--config".as_ref(), config.as_os_str()];
         let insecure = self.insecure().iter().map(AsRef::as_ref);
@@ -128,16 +189,15 @@ impl Vpnd {
 
     fn start_client(
         &mut self,
-        files: &Files,
         program: &Path,
         number: usize,
         namespace: &Namespace,
     ) -> Result<(), SystemError> {
         let user = user(number);
+        let files = self.files();
         let file = |kind: &str| files.directory.join(format!("{user}.{kind}"));
-        let (password, profile, state) = (file("password"), file("profile"), file("state"));
-        let secret: [u64; 2] = rand::random();
-        write_private(&password, &format!("{:016x}{:016x}\n", secret[0], secret[1]))?;
+        let (profile, state, log) = (file("profile"), file("state"), file("log"));
+        let (password, _) = files.make_password(&user)?;
         run_tool(
             Command::new(program)
                 .args(["user", "add", &user, "--config"])
@@ -161,23 +221,22 @@ impl Vpnd {
         let choices = self.insecure().iter().copied().chain(suite).map(AsRef::as_ref);
         let name = format!("vpnd connect (client {number})");
         let arguments = arguments.into_iter().chain(choices);
-        self.clients.push(Daemon::start(&name, namespace, program, arguments, &file("log"))?);
+        self.clients.push(Daemon::start(&name, namespace, program, arguments, &log)?);
         Ok(())
     }
 
     /// Waits until every client has a session with a suite, and its address on a device.
     fn wait_for_clients(
         &mut self,
-        files: &Files,
         program: &Path,
-        lab: &Lab,
+        namespaces: &[Namespace],
         interrupt: &Interrupt,
     ) -> Result<Vec<ClientAddress>, SystemError> {
         let deadline = Instant::now() + CLIENTS_PATIENCE;
-        let mut addresses: Vec<Option<ClientAddress>> = vec![None; lab.clients().len()];
+        let mut addresses: Vec<Option<ClientAddress>> = vec![None; namespaces.len()];
         loop {
-            let status = files.status(program).unwrap_or_default();
-            for (number, namespace) in lab.clients().iter().enumerate() {
+            let status = self.files().status(program).unwrap_or_default();
+            for (number, namespace) in namespaces.iter().enumerate() {
                 self.clients[number].must_run()?;
                 let mine = |session: &&Session| session.user == user(number + 1) && session.suite.is_some();
                 let session = status.sessions.iter().find(mine);
@@ -226,15 +285,17 @@ impl System for Vpnd {
     fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let program = self.programs.find(&VPND)?;
         self.facts.version = VPND.version_of(&program);
-        let files = Files::make(lab.directory().join("vpnd"))?;
-        self.start_gateway(&files, &program, lab, interrupt)?;
-        for (namespace, number) in lab.clients().iter().zip(1..) {
+        self.files = Some(Files::make(lab.directory().join("vpnd"))?);
+        self.start_gateway(&program, lab, interrupt)?;
+        let real = self.room.map_or(lab.clients().len(), |room| room.clients);
+        let namespaces = &lab.clients()[..real];
+        for (namespace, number) in namespaces.iter().zip(1..) {
             if interrupt.is_set() {
                 return Err(SystemError::Interrupted);
             }
-            self.start_client(&files, &program, number, namespace)?;
+            self.start_client(&program, number, namespace)?;
         }
-        self.wait_for_clients(&files, &program, lab, interrupt)
+        self.wait_for_clients(&program, namespaces, interrupt)
     }
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
@@ -255,6 +316,7 @@ impl System for Vpnd {
 }
 
 /// The files of one run.
+#[derive(Debug)]
 struct Files {
     directory: PathBuf,
 }
@@ -274,11 +336,20 @@ impl Files {
         self.directory.join("admin.sock")
     }
 
-    fn edit_config(&self, cipher: Cipher) -> Result<(), SystemError> {
+    /// A file with a new password, and the password.
+    fn make_password(&self, user: &str) -> Result<(PathBuf, String), SystemError> {
+        let path = self.directory.join(format!("{user}.password"));
+        let secret: [u64; 2] = rand::random();
+        let password = format!("{:016x}{:016x}", secret[0], secret[1]);
+        write_private(&path, &format!("{password}\n"))?;
+        Ok((path, password))
+    }
+
+    fn edit_config(&self, cipher: Cipher, room: Option<Room>) -> Result<(), SystemError> {
         let path = self.config();
         let failed = |source| SystemError::Io { what: format!("editing {}", path.display()), source };
         let text = fs::read_to_string(&path).map_err(failed)?;
-        let edited = lab_config(&text, cipher, &self.socket())
+        let edited = lab_config(&text, cipher, room, &self.socket())
             .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
         fs::write(&path, edited).map_err(failed)
     }
@@ -292,7 +363,12 @@ impl Files {
 }
 
 /// The configuration that `vpnd init` wrote, set up for a lab: clients may talk to each other, no NAT.
-fn lab_config(text: &str, cipher: Cipher, socket: &Path) -> Result<String, toml_edit::TomlError> {
+fn lab_config(
+    text: &str,
+    cipher: Cipher,
+    room: Option<Room>,
+    socket: &Path,
+) -> Result<String, toml_edit::TomlError> {
     let mut config: DocumentMut = text.parse()?;
     let mut set = |section: &str, key: &str, item: Item| {
         let table = config.entry(section).or_insert_with(|| Item::Table(Table::new()));
@@ -303,6 +379,10 @@ fn lab_config(text: &str, cipher: Cipher, socket: &Path) -> Result<String, toml_
     set("admin", "socket", value(socket.to_string_lossy().into_owned()));
     if cipher != Cipher::Auto {
         set("crypto", "suites", value(Array::from_iter([cipher.name()])));
+    }
+    if let Some(room) = room {
+        set("limits", "max_sessions", value(i64::from(room.sessions)));
+        set("limits", "max_sessions_per_user", value(i64::from(room.per_user)));
     }
     Ok(config.to_string())
 }
@@ -336,7 +416,7 @@ mod tests {
     fn the_lab_configuration_keeps_what_init_wrote() {
         let init =
             "# written by init\nname = \"x\"\n\n[policy]\n# closed by default\nclient_to_client = false\n";
-        let edited = lab_config(init, Cipher::Aes256Gcm, Path::new("/run/x/admin.sock")).unwrap();
+        let edited = lab_config(init, Cipher::Aes256Gcm, None, Path::new("/run/x/admin.sock")).unwrap();
         assert!(
             edited.contains("# written by init") && edited.contains("client_to_client = true"),
             "{edited}"
@@ -346,9 +426,12 @@ mod tests {
             "{edited}"
         );
         assert!(edited.contains("socket = \"/run/x/admin.sock\""), "{edited}");
-        let auto = lab_config(init, Cipher::Auto, Path::new("/s")).unwrap();
+        let auto = lab_config(init, Cipher::Auto, None, Path::new("/s")).unwrap();
         assert!(!auto.contains("suites"), "the system's own choice stays: {auto}");
-        assert!(lab_config("not toml", Cipher::Auto, Path::new("/s")).is_err());
+        let room = Room { clients: 2, sessions: 5_010, per_user: 400 };
+        let roomy = lab_config(init, Cipher::Auto, Some(room), Path::new("/s")).unwrap();
+        assert!(roomy.contains("max_sessions = 5010") && roomy.contains("max_sessions_per_user = 400"));
+        assert!(lab_config("not toml", Cipher::Auto, None, Path::new("/s")).is_err());
     }
 
     #[test]

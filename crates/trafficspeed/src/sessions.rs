@@ -1,0 +1,444 @@
+//! Experiment 2: what many sessions cost a gateway, and how they come back when it restarts.
+//!
+//! Real sessions of vpnd's protocol, without a TUN device for each: the protocol's own client core decides what each
+//! does, few processes hold them, and the real gateway serves them. So this experiment is of vpnd alone.
+//! The coordinator here starts gateway and processes, waits, and adds up.
+
+pub mod dial;
+pub mod member;
+pub mod memory;
+pub mod message;
+pub mod outcome;
+pub mod ping;
+pub mod processes;
+pub mod swarm;
+pub mod table;
+pub mod tally;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::clock;
+use crate::coordinate::message::HostFacts;
+use crate::experiment::outcome::Settings;
+use crate::experiment::progress::Progress;
+use crate::experiment::traffic::{TrafficPlan, run_up};
+use crate::interrupt::Interrupt;
+use crate::lab::{Lab, LabError, LinkSettings};
+use crate::observe::tree_cpu_seconds;
+use crate::report::stats::median;
+use crate::system::vpnd::{PORT, Room, Vpnd};
+use crate::system::{Cipher, ClientAddress, Kind, Programs, Subject, System, SystemError};
+use memory::Memory;
+use message::{Credentials, Job, Order};
+use outcome::{Idle, Outcome, Phase, Restarted, TrafficFound};
+use processes::Processes;
+use tally::Tally;
+
+/// Real clients that are measured beside the sessions.
+const PAIR: u32 = 2;
+/// How long the coordinator waits for a report before it looks at the clock.
+const POLL: Duration = Duration::from_millis(100);
+/// How often the gateway's memory is looked at while sessions come up.
+const SAMPLE: Duration = Duration::from_millis(500);
+/// How long packets may take through all sessions.
+const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
+/// From one phase to the next: answers that are under way arrive.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// How a gateway is restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Restart {
+    /// By force.
+    Kill,
+    /// In order.
+    Clean,
+}
+
+/// How the pair of real clients is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Traffic {
+    /// Seconds of each measurement.
+    pub seconds: f64,
+    /// Measurements before, and as many after.
+    pub repeats: u32,
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct SessionsPlan {
+    /// Sessions to open.
+    pub count: u32,
+    /// Processes that hold them.
+    pub processes: u32,
+    /// Users that they belong to.
+    pub users: u32,
+    /// Logins under way at once.
+    pub at_once: u32,
+    /// Sessions that carry light traffic.
+    pub talkers: u32,
+    /// Restarts of the gateway.
+    pub restarts: Vec<Restart>,
+    /// How long to watch them doing nothing.
+    pub idle: Duration,
+    /// How long all sessions may take to come up.
+    pub patience: Duration,
+    /// Whether and how a pair of real clients is measured.
+    pub traffic: Option<Traffic>,
+    /// Where the `vpnd` program is.
+    pub programs: Programs,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionsError {
+    /// The lab.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// The gateway.
+    #[error(transparent)]
+    System(#[from] SystemError),
+    /// A process that holds sessions.
+    #[error("a process that holds sessions can't be started: {0}")]
+    Process(#[from] std::io::Error),
+    /// The gateway has gone.
+    #[error("the gateway has ended by itself")]
+    GatewayGone,
+}
+
+impl SessionsPlan {
+    fn links() -> LinkSettings {
+        LinkSettings { offload: true, mtu: 1500 }
+    }
+
+    fn pair(&self) -> u32 {
+        if self.traffic.is_some() { PAIR } else { 0 }
+    }
+
+    fn system(&self) -> Vpnd {
+        let room = Room {
+            clients: self.pair() as usize,
+            sessions: self.count + PAIR,
+            per_user: self.count.div_ceil(self.users),
+        };
+        Vpnd::with_room(self.programs.clone(), room)
+    }
+}
+
+/// Says what is missing, before anything is changed.
+///
+/// # Errors
+/// What is missing.
+pub fn check(plan: &SessionsPlan) -> Result<(), SessionsError> {
+    Lab::check(SessionsPlan::links())?;
+    Ok(plan.system().check()?)
+}
+
+/// Runs the whole measurement.
+///
+/// # Errors
+/// If lab, gateway or processes can't be had. Sessions that don't come up are no error, but part of the outcome.
+pub fn run(
+    plan: &SessionsPlan,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<Outcome, SessionsError> {
+    let lab = Lab::build(plan.pair() + plan.processes, SessionsPlan::links())?;
+    let mut system = plan.system();
+    let outcome = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|addresses| {
+        let mut measurement = Measurement {
+            plan,
+            lab: &lab,
+            system: &mut system,
+            addresses,
+            processes: Processes::default(),
+            outcome: begin(plan),
+            progress,
+            interrupt,
+        };
+        measurement.run()?;
+        Ok(measurement.outcome)
+    });
+    system.down();
+    outcome
+}
+
+fn begin(plan: &SessionsPlan) -> Outcome {
+    Outcome {
+        count: plan.count,
+        processes: plan.processes,
+        users: plan.users,
+        at_once: plan.at_once,
+        host: HostFacts::read(),
+        facts: crate::system::Facts::default(),
+        login: None,
+        memory_before: Memory::default(),
+        slope_kib: None,
+        idle: None,
+        talked: (0, 0),
+        restarts: Vec::new(),
+        traffic: None,
+        interrupted: false,
+        problems: Vec::new(),
+    }
+}
+
+/// One measurement under way.
+struct Measurement<'a> {
+    plan: &'a SessionsPlan,
+    lab: &'a Lab,
+    system: &'a mut Vpnd,
+    addresses: Vec<ClientAddress>,
+    processes: Processes,
+    outcome: Outcome,
+    progress: &'a Progress,
+    interrupt: &'a Interrupt,
+}
+
+impl Measurement<'_> {
+    fn run(&mut self) -> Result<(), SessionsError> {
+        self.outcome.facts = self.system.facts();
+        let users = (0..self.plan.users).map(|number| {
+            let user = format!("crowd{number}");
+            Ok(Credentials { password: self.system.add_user(&user)?, user })
+        });
+        let users = users.collect::<Result<Vec<_>, SessionsError>>()?;
+        let alone = self.measure_pair("a pair alone");
+        self.outcome.memory_before = self.memory()?;
+        self.log_in(users)?;
+        if self.plan.talkers > 0 && !self.interrupt.is_set() {
+            self.talk();
+        }
+        self.watch_idle()?;
+        if let Some(alone) = alone {
+            let beside = self.measure_pair("a pair beside the sessions").unwrap_or_default();
+            let ratio = median(&beside).zip(median(&alone)).map(|(beside, alone)| beside / alone);
+            self.outcome.traffic = Some(TrafficFound { alone, beside, ratio });
+        }
+        for how in &self.plan.restarts {
+            if !self.interrupt.is_set() {
+                self.restart(*how)?;
+            }
+        }
+        self.outcome.interrupted = self.interrupt.is_set();
+        Ok(())
+    }
+
+    fn log_in(&mut self, users: Vec<Credentials>) -> Result<(), SessionsError> {
+        let mut tally = Tally::new(clock::now_ns());
+        let cpu = self.cpu();
+        let namespaces = &self.lab.clients()[self.plan.pair() as usize..];
+        let shares = shares(self.plan.count, self.plan.processes);
+        for (number, (namespace, (first, count))) in namespaces.iter().zip(shares).enumerate() {
+            let at_once = part(self.plan.at_once, self.plan.processes, number as u32).max(1);
+            let job = Job {
+                gateway: SocketAddr::from((Lab::SERVICE_V4, PORT)),
+                server_name: Lab::SERVICE_V4.to_string(),
+                ca_pem: self.system.ca_pem()?,
+                first,
+                count,
+                at_once,
+                users: users.clone(),
+            };
+            self.processes.start(namespace, &Order::Open(job))?;
+        }
+        let mut samples = Vec::new();
+        self.wait_until_up(&mut tally, "sessions logged in", &mut samples)?;
+        self.outcome.slope_kib = tally::slope(&samples);
+        self.outcome.login = Some(self.phase(&mut tally, cpu)?);
+        Ok(())
+    }
+
+    fn restart(&mut self, how: Restart) -> Result<(), SessionsError> {
+        let mut tally = Tally::new(clock::now_ns());
+        let begun = Instant::now();
+        let back = self.system.restart(self.lab, how == Restart::Kill, self.interrupt)?;
+        self.wait_until_up(&mut tally, "sessions back", &mut Vec::new())?;
+        // A new process has used nothing yet.
+        let phase = self.phase(&mut tally, 0.0)?;
+        let gateway_back_seconds = back.duration_since(begun).as_secs_f64();
+        self.outcome.restarts.push(Restarted { how, gateway_back_seconds, phase });
+        Ok(())
+    }
+
+    /// Takes reports in until all sessions are up, or can't come any more.
+    fn wait_until_up(
+        &mut self,
+        tally: &mut Tally,
+        what: &str,
+        samples: &mut Vec<(f64, f64)>,
+    ) -> Result<(), SessionsError> {
+        let deadline = Instant::now() + self.plan.patience;
+        let mut sample_at = Instant::now();
+        while tally.up() + tally.gave_up() < self.plan.count && !self.over(tally, deadline) {
+            self.take(tally, POLL);
+            if Instant::now() >= sample_at {
+                sample_at = Instant::now() + SAMPLE;
+                samples.push((f64::from(tally.up()), self.memory()?.pss_kib as f64));
+                self.progress.live(&format!("{} of {} {what}", tally.up(), self.plan.count));
+            }
+        }
+        if tally.up() < self.plan.count {
+            let missing = self.plan.count - tally.up();
+            self.outcome.problems.push(format!("{missing} of {} {what} are missing", self.plan.count));
+        }
+        Ok(())
+    }
+
+    /// Whether there is no use in waiting.
+    fn over(&mut self, tally: &mut Tally, deadline: Instant) -> bool {
+        if let Some(why) = tally.broken.take() {
+            self.outcome.problems.push(why);
+            return true;
+        }
+        self.interrupt.is_set() || Instant::now() > deadline
+    }
+
+    fn take(&self, tally: &mut Tally, patience: Duration) {
+        let mut next = self.processes.next(patience);
+        while let Some(report) = next {
+            tally.note(report);
+            next = self.processes.next(Duration::ZERO);
+        }
+    }
+
+    /// What it cost, and whether all of them carry packets.
+    fn phase(&mut self, tally: &mut Tally, cpu_before: f64) -> Result<Phase, SessionsError> {
+        let storm = tally.storm();
+        let gateway_cpu_seconds = self.cpu() - cpu_before;
+        let epochs = f64::from((storm.logins + storm.attaches).max(1));
+        self.verify(tally);
+        self.wait(tally, SETTLE);
+        Ok(Phase {
+            storm,
+            gateway_cpu_seconds,
+            cpu_ms_each: 1e3 * gateway_cpu_seconds / epochs,
+            answered: tally.answered(),
+            memory: self.memory()?,
+        })
+    }
+
+    fn verify(&mut self, tally: &mut Tally) {
+        if self.interrupt.is_set() {
+            return;
+        }
+        self.processes.order(|_| Order::Verify);
+        let deadline = Instant::now() + VERIFY_PATIENCE;
+        while tally.answered() < self.plan.count && !self.over(tally, deadline) {
+            self.take(tally, POLL);
+        }
+    }
+
+    fn wait(&mut self, tally: &mut Tally, time: Duration) {
+        let deadline = Instant::now() + time;
+        while !self.over(tally, deadline) {
+            self.take(tally, POLL);
+        }
+    }
+
+    fn talk(&mut self) {
+        let (talkers, processes) = (self.plan.talkers, self.plan.processes);
+        self.processes.order(|number| Order::Talk(part(talkers, processes, number as u32)));
+        let mut tally = Tally::new(clock::now_ns());
+        self.wait(&mut tally, self.plan.idle);
+        self.processes.order(|_| Order::Talk(0));
+        self.outcome.talked = tally.talked;
+    }
+
+    fn watch_idle(&mut self) -> Result<(), SessionsError> {
+        let mut tally = Tally::new(clock::now_ns());
+        let (cpu, since) = (self.cpu(), Instant::now());
+        self.wait(&mut tally, self.plan.idle);
+        let seconds = since.elapsed().as_secs_f64();
+        self.memory()?;
+        self.outcome.idle = Some(Idle { seconds, gateway_cpu_seconds: self.cpu() - cpu });
+        Ok(())
+    }
+
+    /// Goodput of each measurement of the pair; `None` if it is not wanted.
+    fn measure_pair(&mut self, title: &str) -> Option<Vec<f64>> {
+        let traffic = self.plan.traffic?;
+        let plan = TrafficPlan {
+            subjects: vec![Subject { kind: Kind::Vpnd, cipher: Cipher::Auto }],
+            clients: vec![PAIR],
+            settings: settings(traffic),
+            links: SessionsPlan::links(),
+            programs: self.plan.programs.clone(),
+        };
+        let mut rates = Vec::new();
+        for _ in 0..traffic.repeats {
+            if self.interrupt.is_set() {
+                break;
+            }
+            let (lab, system) = (self.lab, &*self.system);
+            let run = run_up(&plan, lab, system, &self.addresses, title, self.progress, self.interrupt);
+            if run.is_whole() && run.problems().is_empty() {
+                rates.push(run.goodput());
+            } else {
+                let problems = run.problems().join("; ");
+                self.outcome.problems.push(format!("{title}: {problems}"));
+            }
+        }
+        Some(rates)
+    }
+
+    fn gateway(&self) -> u32 {
+        self.system.processes().0.first().copied().unwrap_or_default()
+    }
+
+    fn cpu(&self) -> f64 {
+        tree_cpu_seconds(&[self.gateway()])
+    }
+
+    fn memory(&self) -> Result<Memory, SessionsError> {
+        Memory::read(self.gateway()).ok_or(SessionsError::GatewayGone)
+    }
+}
+
+/// The work of the pair: that of the experiment with pairs, with connections for two hosts.
+fn settings(traffic: Traffic) -> Settings {
+    Settings {
+        streams: 32,
+        seconds: traffic.seconds,
+        warmup_seconds: 1.0,
+        repeats: traffic.repeats,
+        ip: 4,
+        seed: 1,
+        write_bytes: 256 * 1024,
+        verify: false,
+        congestion: "cubic".into(),
+        threads: 1,
+    }
+}
+
+/// The first session of each process, and how many it holds.
+fn shares(count: u32, processes: u32) -> Vec<(u32, u32)> {
+    let mut first = 0;
+    let share = |number| {
+        let share = (first, part(count, processes, number));
+        first += share.1;
+        share
+    };
+    (0..processes).map(share).collect()
+}
+
+/// The part of process `number` when `whole` is split as evenly as can be.
+fn part(whole: u32, processes: u32, number: u32) -> u32 {
+    whole / processes + u32::from(number < whole % processes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_split_evenly_and_none_is_lost() {
+        assert_eq!(shares(10, 3), [(0, 4), (4, 3), (7, 3)]);
+        assert_eq!(shares(5_000, 1), [(0, 5_000)]);
+        let parts: u32 = (0..7).map(|number| part(200, 7, number)).sum();
+        assert_eq!(parts, 200);
+    }
+}

@@ -1,0 +1,219 @@
+//! The control channel of many sessions over few sockets: QUIC as the protocol wants it (PROTOCOL §3).
+//!
+//! QUIC tells its connections apart by their ids, so sessions share endpoints. To the gateway each connection looks
+//! like that of an ordinary client; it is opened, patient and kept alive like one.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{
+    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout, RecvStream, SendStream,
+    TokioRuntime, TransportConfig, VarInt,
+};
+use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use vpnd_crypto::{EXPORTER_LABEL, EpochSecret};
+use vpnd_proto::control::{Code, Decoder, Established, Message, encode};
+
+/// How long the handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the gateway has to answer a request: it may have many passwords to check.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a client shows that it lives, and after how long without a sign of life a connection is given up.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT_MS: u32 = 60_000;
+/// Bytes in flight that either end allows.
+const WINDOW: u32 = 64 * 1024;
+const READ: usize = 2_048;
+
+/// Why an attempt failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// No handshake.
+    #[error("no handshake within {HANDSHAKE_TIMEOUT:?}")]
+    NoHandshake,
+    /// No answer.
+    #[error("no answer within {ANSWER_TIMEOUT:?}")]
+    NoAnswer,
+    /// The connection could not be begun.
+    #[error("the connection can't be begun: {0}")]
+    Connect(#[from] quinn::ConnectError),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Connection(#[from] ConnectionError),
+    /// The stream broke.
+    #[error("the control channel broke: {0}")]
+    Stream(String),
+    /// The answer makes no sense.
+    #[error("the answer makes no sense")]
+    Unexpected,
+}
+
+/// Why endpoints could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SetUpError {
+    /// No socket.
+    #[error("a socket can't be made: {0}")]
+    Socket(#[from] io::Error),
+    /// The CA can't be used.
+    #[error("the gateway's CA can't be used: {0}")]
+    Ca(String),
+}
+
+/// What the gateway answered.
+pub enum Answer {
+    /// A new epoch.
+    Established(Box<Channel>),
+    /// No.
+    Refused {
+        /// Why.
+        code: Code,
+        /// Why, for a person.
+        text: String,
+        /// When to try again.
+        retry_after: Duration,
+    },
+}
+
+/// An established control connection.
+pub struct Channel {
+    /// The connection.
+    pub connection: Connection,
+    /// What the gateway granted.
+    pub established: Established,
+    /// What its keys come from.
+    pub secret: EpochSecret,
+    /// To the gateway.
+    pub send: SendStream,
+    /// From the gateway.
+    pub inbox: Inbox,
+}
+
+/// The messages of one stream.
+pub struct Inbox {
+    stream: RecvStream,
+    decoder: Decoder,
+}
+
+impl Inbox {
+    /// The next message; `None` at the end.
+    ///
+    /// # Errors
+    /// If the stream breaks or holds no messages.
+    pub async fn next(&mut self) -> Result<Option<Message>, DialError> {
+        loop {
+            let next = self.decoder.next_message();
+            if let Some(message) = next.map_err(|error| DialError::Stream(error.to_string()))? {
+                return Ok(Some(message));
+            }
+            let read = self.stream.read_chunk(READ, true).await;
+            match read.map_err(|error| DialError::Stream(error.to_string()))? {
+                Some(chunk) => self.decoder.push(&chunk.bytes),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// An endpoint for many connections from one port.
+///
+/// # Errors
+/// If there is no socket, or `ca_pem` holds no certificate.
+pub fn endpoint(ca_pem: &str, gateway: SocketAddr) -> Result<Endpoint, SetUpError> {
+    let mut config = EndpointConfig::default();
+    // The first byte tells control from data on the gateway's port.
+    config.grease_quic_bit(false);
+    let any: SocketAddr = match gateway {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = std::net::UdpSocket::bind(any)?;
+    let mut endpoint = Endpoint::new(config, None, socket, Arc::new(TokioRuntime))?;
+    let mut client = ClientConfig::new(Arc::new(tls(ca_pem)?));
+    client.transport_config(Arc::new(transport()));
+    endpoint.set_default_client_config(client);
+    Ok(endpoint)
+}
+
+fn tls(ca_pem: &str) -> Result<QuicClientConfig, SetUpError> {
+    let refused = |error: &dyn std::fmt::Display| SetUpError::Ca(error.to_string());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
+        roots.add(certificate.map_err(|e| refused(&e))?).map_err(|e| refused(&e))?;
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|e| refused(&e))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"vpnd/1".to_vec()];
+    config.try_into().map_err(|e: quinn::crypto::rustls::NoInitialCipherSuite| refused(&e))
+}
+
+fn transport() -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .stream_receive_window(VarInt::from_u32(WINDOW))
+        .receive_window(VarInt::from_u32(WINDOW))
+        .send_window(u64::from(WINDOW))
+        .datagram_receive_buffer_size(None)
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_TIMEOUT_MS))))
+        .mtu_discovery_config(None);
+    transport
+}
+
+/// Shakes hands with the gateway, sends `request`, and waits for the answer.
+///
+/// # Errors
+/// [`DialError`]; another attempt may succeed.
+pub async fn dial(
+    endpoint: Endpoint,
+    gateway: SocketAddr,
+    server_name: Arc<str>,
+    request: Message,
+) -> Result<Answer, DialError> {
+    let connecting = endpoint.connect(gateway, &server_name)?;
+    let connection =
+        tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting).await.map_err(|_| DialError::NoHandshake)??;
+    let (mut send, stream) = connection.open_bi().await?;
+    let mut inbox = Inbox { stream, decoder: Decoder::new() };
+    let written = send.write_all(&encode(&request)).await;
+    written.map_err(|error| DialError::Stream(error.to_string()))?;
+    let answer =
+        tokio::time::timeout(ANSWER_TIMEOUT, inbox.next()).await.map_err(|_| DialError::NoAnswer)??;
+    let refused = |code, text: String, retry_after_ms: Option<u32>| Answer::Refused {
+        code,
+        text,
+        retry_after: Duration::from_millis(retry_after_ms.unwrap_or(0).into()),
+    };
+    match answer {
+        Some(Message::Established(established)) => {
+            let export = |out: &mut [u8; 32]| connection.export_keying_material(out, EXPORTER_LABEL, b"");
+            let secret = EpochSecret::try_export(export).map_err(|_| DialError::Unexpected)?;
+            let established = *established;
+            Ok(Answer::Established(Box::new(Channel { connection, established, secret, send, inbox })))
+        }
+        Some(Message::Refused(no)) => Ok(refused(no.code, no.text.to_string(), no.retry_after_ms)),
+        Some(Message::Close(close)) => Ok(refused(close.code, close.text.to_string(), None)),
+        _ => Err(DialError::Unexpected),
+    }
+}
+
+/// The code with which the gateway closed a connection, if it did.
+pub fn close_code(error: &ConnectionError) -> Option<Code> {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            u16::try_from(u64::from(close.error_code)).ok().map(Code::from)
+        }
+        _ => None,
+    }
+}

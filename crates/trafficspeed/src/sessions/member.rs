@@ -1,0 +1,275 @@
+//! One session without a machine: the protocol's client core and data plane, but no TUN device and no socket.
+//!
+//! What happens goes in by methods; what is to be done comes out as [`Task`]s. INVARIANT: the core alone decides when
+//! to connect, probe, wait or give up, so a swarm behaves as that many ordinary clients would.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use vpnd_crypto::EpochSecret;
+use vpnd_proto::client::{Action, Client, Config, ConfigError, Purpose};
+use vpnd_proto::control::{Code, Established, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
+use vpnd_proto::plane::{Command, Endpoint, Event, Opened, Outgoing, Plane, Role, Sealed, Slot};
+use vpnd_proto::policy::Policy;
+use vpnd_proto::session::{ConnectionId, DeviceId, LocalSuite, Timers};
+use vpnd_proto::time::Time;
+use vpnd_proto::wire::{HEADER_LEN, Index};
+
+use super::message::By;
+use super::ping::{PING_LEN, is_reply, ping};
+
+/// The longest datagram that a session sends: a padded probe of the largest path MTU that is searched for.
+const MAX_DATAGRAM: usize = 2_048;
+
+/// What a swarm has to do for a session.
+pub enum Task {
+    /// Open a connection and send a request on it.
+    Dial {
+        /// The connection's number in the session.
+        connection: ConnectionId,
+        /// Login or attach.
+        purpose: Purpose,
+        /// What to offer.
+        offer: Offer,
+    },
+    /// Send a datagram.
+    Datagram {
+        /// Its bytes.
+        bytes: Vec<u8>,
+        /// Where to.
+        to: Endpoint,
+    },
+    /// Datagrams with this index are for this session.
+    Listen(Index),
+    /// And no more.
+    Ignore(Index),
+    /// Send a message and close the connection.
+    Say(ConnectionId, Message),
+    /// Close or abandon a connection.
+    Hang(ConnectionId, Code),
+    /// New keys work.
+    Up {
+        /// How they were had.
+        by: By,
+        /// Since the connection was asked for.
+        took: Duration,
+    },
+    /// A ping was answered.
+    Answered,
+    /// The client stops.
+    GaveUp(String),
+}
+
+/// A connection that was asked for, and its keys until they work.
+#[derive(Debug)]
+struct Attempt {
+    connection: ConnectionId,
+    asked: Time,
+    by: By,
+    epoch: Option<u32>,
+}
+
+/// A session.
+pub struct Member {
+    core: Client,
+    plane: Plane,
+    /// The name that this client's device gave itself.
+    pub device: DeviceId,
+    slot: Option<Slot>,
+    listening: Vec<(u32, Index)>,
+    attempt: Option<Attempt>,
+    inner: Option<(Ipv4Addr, Ipv4Addr)>,
+    sequence: u16,
+}
+
+impl Member {
+    /// A client that wants to log in: its first task says so.
+    ///
+    /// # Errors
+    /// If `suites` can't be offered.
+    pub fn new(suites: Vec<LocalSuite>) -> Result<Self, ConfigError> {
+        let config = Config {
+            lanes: 1,
+            suites,
+            features: FEATURE_PARTIAL_CHECKSUM,
+            lab: None,
+            timers: Timers::default(),
+        };
+        Ok(Self {
+            core: Client::new(config, Box::new(|bytes| rand::Rng::fill_bytes(&mut rand::rng(), bytes)))?,
+            plane: Plane::new(Role::Client, Policy::default().into(), rand::random()),
+            device: DeviceId(rand::random()),
+            slot: None,
+            listening: Vec::new(),
+            attempt: None,
+            inner: None,
+            sequence: 0,
+        })
+    }
+
+    /// When to call [`Member::timeout`].
+    pub fn due(&self) -> Option<Time> {
+        self.core.poll_timeout().map(|(at, _)| at)
+    }
+
+    /// Does what is due.
+    pub fn timeout(&mut self, now: Time, tasks: &mut Vec<Task>) {
+        self.core.handle_timeout(now);
+        self.carry_out(now, tasks);
+    }
+
+    /// Lets the core know of the traffic; about once a second.
+    pub fn tick(&mut self, now: Time, tasks: &mut Vec<Task>) {
+        let seen = self.slot.and_then(|slot| self.plane.activity(slot));
+        self.core.handle_activity(now, 0, seen.unwrap_or_default());
+        self.carry_out(now, tasks);
+    }
+
+    /// The gateway granted a connection.
+    pub fn established(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        established: &Established,
+        secret: EpochSecret,
+        gateway: Endpoint,
+        tasks: &mut Vec<Task>,
+    ) {
+        if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.connection == connection) {
+            attempt.epoch = Some(established.epoch);
+        }
+        self.core.established(now, connection, established, secret, gateway);
+        self.carry_out(now, tasks);
+    }
+
+    /// The gateway refused a connection.
+    pub fn refused(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        (code, text, retry_after): (Code, &str, Duration),
+        tasks: &mut Vec<Task>,
+    ) {
+        self.core.refused(now, connection, code, text, retry_after);
+        self.carry_out(now, tasks);
+    }
+
+    /// A connection could not be had.
+    pub fn failed(&mut self, now: Time, connection: ConnectionId, tasks: &mut Vec<Task>) {
+        self.core.connect_failed(now, connection);
+        self.carry_out(now, tasks);
+    }
+
+    /// A message came.
+    pub fn message(&mut self, now: Time, id: ConnectionId, message: Message, tasks: &mut Vec<Task>) {
+        self.core.handle_message(now, id, message);
+        self.carry_out(now, tasks);
+    }
+
+    /// A connection is gone.
+    pub fn lost(&mut self, now: Time, id: ConnectionId, code: Option<Code>, tasks: &mut Vec<Task>) {
+        self.core.connection_lost(now, id, code);
+        self.carry_out(now, tasks);
+    }
+
+    /// A datagram came. False if it was not for this session.
+    pub fn hear(&mut self, now: Time, datagram: &mut [u8], from: Endpoint, tasks: &mut Vec<Task>) -> bool {
+        let Ok(opened) = self.plane.open(now, datagram, from) else { return false };
+        match opened {
+            Opened::Tun(range) if is_reply(&datagram[range.clone()]) => tasks.push(Task::Answered),
+            Opened::Probe { slot, id, size } => {
+                self.originate(now, Outgoing::Reply { slot, id, size }, tasks);
+            }
+            Opened::Tun(_) | Opened::Forward { .. } | Opened::Consumed => {}
+        }
+        self.carry_out(now, tasks);
+        true
+    }
+
+    /// Sends a ping to the gateway through the tunnel, if there is one.
+    pub fn ping(&mut self, now: Time, tasks: &mut Vec<Task>) {
+        let (Some(slot), Some((own, gateway))) = (self.slot, self.inner) else { return };
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut bytes = vec![0; HEADER_LEN + PING_LEN + 64];
+        bytes[HEADER_LEN..HEADER_LEN + PING_LEN].copy_from_slice(&ping(own, gateway, self.sequence));
+        let sealed = self.plane.sender(now, slot).and_then(|mut sender| sender.seal(&mut bytes, PING_LEN));
+        if let Ok(sealed) = sealed {
+            send(bytes, sealed, tasks);
+        }
+        // Without keys the plane has asked for some, and the core hears of it now.
+        self.carry_out(now, tasks);
+    }
+
+    fn originate(&mut self, now: Time, what: Outgoing, tasks: &mut Vec<Task>) {
+        let mut bytes = vec![0; MAX_DATAGRAM];
+        // A probe without keys is dropped and counted, as in any client.
+        if let Ok(sealed) = self.plane.originate(now, what, &mut bytes) {
+            send(bytes, sealed, tasks);
+        }
+    }
+
+    /// Events in, actions out, until there are no more.
+    fn carry_out(&mut self, now: Time, tasks: &mut Vec<Task>) {
+        loop {
+            while let Some(event) = self.plane.poll_event() {
+                self.note_heard(now, event, tasks);
+                self.core.handle_event(now, event);
+            }
+            let Some(action) = self.core.poll_action() else { return };
+            self.act(now, action, tasks);
+        }
+    }
+
+    /// The first datagram in new keys proves that they work.
+    fn note_heard(&mut self, now: Time, event: Event, tasks: &mut Vec<Task>) {
+        let Event::Heard { epoch, .. } = event else { return };
+        if let Some(attempt) = self.attempt.take_if(|attempt| attempt.epoch == Some(epoch)) {
+            tasks.push(Task::Up { by: attempt.by, took: now - attempt.asked });
+        }
+    }
+
+    fn act(&mut self, now: Time, action: Action, tasks: &mut Vec<Task>) {
+        match action {
+            Action::Connect { connection, purpose, offer } => {
+                let by = if purpose == Purpose::Login { By::Login } else { By::Attach };
+                self.attempt = Some(Attempt { connection, asked: now, by, epoch: None });
+                tasks.push(Task::Dial { connection, purpose, offer });
+            }
+            Action::Command { command, .. } => self.command(now, command, tasks),
+            Action::Configure(network) => self.inner = network.ipv4.zip(network.gateway_ipv4),
+            // There is no device to set up, and all that is sent fits any path.
+            Action::PathMtu(_) => {}
+            Action::Send { connection, message } => tasks.push(Task::Say(connection, message)),
+            Action::Disconnect { connection, code } => tasks.push(Task::Hang(connection, code)),
+            Action::GiveUp { text, .. } => tasks.push(Task::GaveUp(text)),
+        }
+    }
+
+    fn command(&mut self, now: Time, command: Command, tasks: &mut Vec<Task>) {
+        match &command {
+            Command::Open(spec) => self.slot = Some(spec.slot),
+            Command::Install(spec) => {
+                for receive in &spec.receive {
+                    self.listening.push((spec.epoch, receive.index));
+                    tasks.push(Task::Listen(receive.index));
+                }
+            }
+            Command::Retire { epoch, .. } => self.ignore(|of| of == *epoch, tasks),
+            Command::Close(_) => self.ignore(|_| true, tasks),
+            _ => {}
+        }
+        if let Some(outgoing) = self.plane.apply(command) {
+            self.originate(now, outgoing, tasks);
+        }
+    }
+
+    fn ignore(&mut self, which: impl Fn(u32) -> bool, tasks: &mut Vec<Task>) {
+        let gone = self.listening.extract_if(.., |(epoch, _)| which(*epoch));
+        tasks.extend(gone.map(|(_, index)| Task::Ignore(index)));
+    }
+}
+
+fn send(mut bytes: Vec<u8>, sealed: Sealed, tasks: &mut Vec<Task>) {
+    bytes.truncate(sealed.len);
+    tasks.push(Task::Datagram { bytes, to: sealed.endpoint });
+}

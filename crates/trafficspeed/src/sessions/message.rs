@@ -1,0 +1,135 @@
+//! What the coordinator and the processes that hold sessions tell each other: one line of JSON each.
+//!
+//! All of them run on one machine and share its monotonic clock, so instants mean the same to each.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// What a process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Open sessions; comes first and once.
+    Open(Job),
+    /// Send a packet through each session until it is answered.
+    Verify,
+    /// From now on the first so many sessions send a packet each second.
+    Talk(u32),
+}
+
+/// The sessions of one process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// Where the gateway is.
+    pub gateway: SocketAddr,
+    /// The name in its certificate.
+    pub server_name: String,
+    /// The CA that vouches for it, PEM.
+    pub ca_pem: String,
+    /// Number of the first session.
+    pub first: u32,
+    /// How many sessions.
+    pub count: u32,
+    /// Logins under way at once.
+    pub at_once: u32,
+    /// Session `n` logs in as the user `n` modulo their number.
+    pub users: Vec<Credentials>,
+}
+
+/// A user of the gateway.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Credentials {
+    /// The name.
+    pub user: String,
+    /// The password.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// How a session got its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum By {
+    /// With the password.
+    Login,
+    /// With the token of the connection before.
+    Attach,
+}
+
+/// What a process says. Times are nanoseconds of the monotonic clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Report {
+    /// The gateway answered in a session's new keys.
+    Up {
+        /// Which session.
+        session: u32,
+        /// When.
+        at_ns: u64,
+        /// How.
+        by: By,
+        /// Nanoseconds since the first datagram of the connection.
+        took_ns: u64,
+    },
+    /// An attempt came to nothing; the client tries again by itself.
+    Failed {
+        /// Which session.
+        session: u32,
+        /// When.
+        at_ns: u64,
+        /// Why.
+        why: String,
+    },
+    /// A client stopped for good.
+    GaveUp {
+        /// Which session.
+        session: u32,
+        /// When.
+        at_ns: u64,
+        /// What the user would be told.
+        why: String,
+    },
+    /// A packet went through the session and came back.
+    Answered {
+        /// Which session.
+        session: u32,
+    },
+    /// Packets of the talkers since the last such report.
+    Talked {
+        /// Sent.
+        sent: u64,
+        /// Answered.
+        answered: u64,
+    },
+    /// The process cannot work.
+    Broken(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_single_lines_and_passwords_do_not_print() {
+        let users = vec![Credentials { user: "ann".into(), password: "se\ncret".into() }];
+        let job = Job {
+            gateway: "198.18.0.1:4433".parse().unwrap(),
+            server_name: "198.18.0.1".into(),
+            ca_pem: "a\nb\n".into(),
+            first: 0,
+            count: 1,
+            at_once: 1,
+            users,
+        };
+        assert!(!format!("{job:?}").contains("cret"));
+        let line = serde_json::to_string(&Order::Open(job)).unwrap();
+        assert!(!line.contains('\n'));
+        let Ok(Order::Open(back)) = serde_json::from_str(&line) else { panic!("{line}") };
+        assert_eq!(back.users[0].password, "se\ncret");
+        let up = Report::Up { session: 7, at_ns: 9, by: By::Attach, took_ns: 3 };
+        assert_eq!(serde_json::from_str::<Report>(&serde_json::to_string(&up).unwrap()).unwrap(), up);
+    }
+}

@@ -1,0 +1,168 @@
+//! What a measurement of many sessions found, as plain data.
+
+use serde::Serialize;
+
+use super::Restart;
+use super::memory::Memory;
+use super::tally::Storm;
+use crate::coordinate::message::HostFacts;
+use crate::system::Facts;
+
+/// Everything that was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Sessions that were wanted.
+    pub count: u32,
+    /// Processes that held them.
+    pub processes: u32,
+    /// Users that they belonged to.
+    pub users: u32,
+    /// Logins under way at once.
+    pub at_once: u32,
+    /// The machine.
+    pub host: HostFacts,
+    /// The system.
+    pub facts: Facts,
+    /// All sessions logging in with their passwords.
+    pub login: Option<Phase>,
+    /// The gateway's memory before the first session.
+    pub memory_before: Memory,
+    /// PSS of the gateway over the number of sessions while they came up: KiB for each, by the best straight line.
+    pub slope_kib: Option<f64>,
+    /// All sessions doing nothing.
+    pub idle: Option<Idle>,
+    /// Packets of talkers through the tunnel: sent, and answered.
+    pub talked: (u64, u64),
+    /// Restarts of the gateway, in order.
+    pub restarts: Vec<Restarted>,
+    /// A pair of real clients alone, and beside the sessions.
+    pub traffic: Option<TrafficFound>,
+    /// The user ended it.
+    pub interrupted: bool,
+    /// What went wrong.
+    pub problems: Vec<String>,
+}
+
+/// Many sessions coming up, and what that cost the gateway.
+#[derive(Clone, Debug, Serialize)]
+pub struct Phase {
+    /// How they came up.
+    pub storm: Storm,
+    /// CPU seconds of the gateway meanwhile.
+    pub gateway_cpu_seconds: f64,
+    /// CPU milliseconds of the gateway for each new epoch.
+    pub cpu_ms_each: f64,
+    /// Sessions that then carried a packet both ways.
+    pub answered: u32,
+    /// The gateway's memory afterwards.
+    pub memory: Memory,
+}
+
+/// Sessions that do nothing.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Idle {
+    /// Seconds watched.
+    pub seconds: f64,
+    /// CPU seconds of the gateway meanwhile.
+    pub gateway_cpu_seconds: f64,
+}
+
+/// A restart of the gateway. Times in its phase count from the moment the old gateway was told or made to end.
+#[derive(Clone, Debug, Serialize)]
+pub struct Restarted {
+    /// How.
+    pub how: Restart,
+    /// Until the new one answered its administrator, in seconds.
+    pub gateway_back_seconds: f64,
+    /// How the sessions came back.
+    pub phase: Phase,
+}
+
+/// Throughput of a pair of real clients, payload bits per second, each way together.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrafficFound {
+    /// Without sessions beside it.
+    pub alone: Vec<f64>,
+    /// With them.
+    pub beside: Vec<f64>,
+    /// The ratio of the medians.
+    pub ratio: Option<f64>,
+}
+
+impl Outcome {
+    /// Whether every session came up, carried a packet, and came back after each restart without its password.
+    pub fn is_whole(&self) -> bool {
+        let all = |phase: &Phase| {
+            phase.storm.up == self.count && phase.answered == self.count && phase.storm.gave_up == 0
+        };
+        let back = |restart: &Restarted| all(&restart.phase) && restart.phase.storm.logins == 0;
+        self.problems.is_empty() && self.login.as_ref().is_some_and(all) && self.restarts.iter().all(back)
+    }
+
+    /// KiB of the gateway's memory for each session once all are up, by the difference.
+    pub fn memory_each_kib(&self) -> Option<f64> {
+        let login = self.login.as_ref().filter(|login| login.storm.up > 0)?;
+        let more = login.memory.pss_kib.saturating_sub(self.memory_before.pss_kib);
+        Some(more as f64 / f64::from(login.storm.up))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+
+    /// Ten sessions that came up and back.
+    pub(crate) fn outcome() -> Outcome {
+        let phase = |logins, attaches, pss_kib| Phase {
+            storm: Storm { up: 10, logins, attaches, seconds: 2.0, per_second: 5.0, ..Storm::default() },
+            gateway_cpu_seconds: 0.5,
+            cpu_ms_each: 50.0,
+            answered: 10,
+            memory: Memory { rss_kib: pss_kib + 100, pss_kib },
+        };
+        let restarted =
+            Restarted { how: Restart::Kill, gateway_back_seconds: 0.25, phase: phase(0, 10, 10_500) };
+        Outcome {
+            count: 10,
+            processes: 1,
+            users: 2,
+            at_once: 5,
+            host: HostFacts::read(),
+            facts: Facts::default(),
+            login: Some(phase(10, 0, 10_600)),
+            memory_before: Memory { rss_kib: 10_100, pss_kib: 10_000 },
+            slope_kib: Some(59.0),
+            idle: Some(Idle { seconds: 10.0, gateway_cpu_seconds: 0.1 }),
+            talked: (0, 0),
+            restarts: vec![restarted],
+            traffic: None,
+            interrupted: false,
+            problems: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_means_every_session_at_every_step() {
+        let whole = samples::outcome();
+        assert!(whole.is_whole());
+        assert_eq!(whole.memory_each_kib(), Some(60.0));
+        let spoilt: [fn(&mut Outcome); 6] = [
+            |outcome| outcome.login = None,
+            |outcome| outcome.login.as_mut().unwrap().storm.up = 9,
+            |outcome| outcome.login.as_mut().unwrap().answered = 9,
+            |outcome| outcome.restarts[0].phase.storm.gave_up = 1,
+            |outcome| outcome.restarts[0].phase.storm.logins = 1,
+            |outcome| outcome.problems.push("x".into()),
+        ];
+        for spoil in spoilt {
+            let mut outcome = whole.clone();
+            spoil(&mut outcome);
+            assert!(!outcome.is_whole());
+        }
+    }
+}

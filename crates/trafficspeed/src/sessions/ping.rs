@@ -1,0 +1,56 @@
+//! The smallest packet that a gateway's kernel answers: an ICMP echo over IPv4 (RFC 792), and its reply.
+
+use std::net::Ipv4Addr;
+
+/// Length of the packet in bytes: two headers and no data.
+pub const PING_LEN: usize = 28;
+
+const ICMP: u8 = 1;
+const ECHO_REPLY: u8 = 0;
+const ECHO_REQUEST: u8 = 8;
+
+/// An echo request.
+pub fn ping(from: Ipv4Addr, to: Ipv4Addr, sequence: u16) -> [u8; PING_LEN] {
+    let mut packet = [0; PING_LEN];
+    packet[0] = 0x45;
+    packet[3] = PING_LEN as u8;
+    packet[8] = 64;
+    packet[9] = ICMP;
+    packet[12..16].copy_from_slice(&from.octets());
+    packet[16..20].copy_from_slice(&to.octets());
+    let sum = checksum(&packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet[20] = ECHO_REQUEST;
+    packet[26..28].copy_from_slice(&sequence.to_be_bytes());
+    let sum = checksum(&packet[20..]);
+    packet[22..24].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+/// Whether a packet answers [`ping`].
+pub fn is_reply(packet: &[u8]) -> bool {
+    packet.len() >= PING_LEN && packet[0] == 0x45 && packet[9] == ICMP && packet[20] == ECHO_REPLY
+}
+
+/// The Internet checksum (RFC 1071) of an even number of bytes.
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    !((sum & 0xFFFF) + (sum >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_checksums_of_a_request_are_right_and_a_reply_is_told_from_it() {
+        let mut packet = ping([10, 86, 0, 9].into(), [10, 86, 0, 1].into(), 0xABCD);
+        assert_eq!((checksum(&packet[..20]), checksum(&packet[20..])), (0, 0));
+        assert!(vpnd_proto::packet::Packet::parse(&packet).is_ok());
+        assert!(!is_reply(&packet));
+        packet[20] = ECHO_REPLY;
+        assert!(is_reply(&packet));
+        assert!(!is_reply(&packet[..27]));
+    }
+}

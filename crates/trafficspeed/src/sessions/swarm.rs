@@ -1,0 +1,484 @@
+//! Many sessions in one process, without a TUN device for each: few sockets, one thread.
+//!
+//! The owner of all sessions of the process is [`Swarm`]; connections and sockets have tasks that only tell it what
+//! came. A datagram finds its session by the receive index that the session chose.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{BufRead, BufReader, Write, stdin, stdout};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{Connection, SendStream, VarInt};
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
+use tokio::task::AbortHandle;
+use vpnd_crypto::{Preference, Suite, backend};
+use vpnd_proto::client::Purpose;
+use vpnd_proto::control::{
+    Attach, Code, Login, Message, Offer, SecretText, Software, TooLong, UserName, encode,
+};
+use vpnd_proto::plane::Endpoint;
+use vpnd_proto::session::{ConnectionId, LocalSuite};
+use vpnd_proto::time::Time;
+use vpnd_proto::timer::TimerQueue;
+use vpnd_proto::wire::Header;
+
+use super::dial::{self, Answer, Channel, DialError, SetUpError};
+use super::member::{Member, Task};
+use super::message::{Job, Order, Report};
+use crate::clock;
+use crate::lab::LabError;
+use crate::lab::enter::end_with_parent;
+use crate::lab::namespace::Namespace;
+
+/// Sockets for data, and as many for control, that the sessions of a process share.
+const SOCKETS: usize = 8;
+/// Datagrams that wait for the thread at most.
+const QUEUE: usize = 4_096;
+const MAX_DATAGRAM: usize = 2_048;
+/// How often sessions hear of their traffic, and what is to be sent again is.
+const TICK: Duration = Duration::from_secs(1);
+/// How long a socket is left alone after an error.
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
+/// How long a last message may take on its way out.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Why a process can't hold sessions.
+#[derive(Debug, thiserror::Error)]
+pub enum SwarmError {
+    /// It can't be where it should.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// No runtime or socket.
+    #[error("the sessions' process can't start: {0}")]
+    Io(#[from] std::io::Error),
+    /// QUIC can't be set up.
+    #[error(transparent)]
+    SetUp(#[from] SetUpError),
+    /// A user's name or password is longer than the protocol allows.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    /// No suite, or nothing that can be offered.
+    #[error("no cipher suite: {0}")]
+    Suite(String),
+    /// The coordinator did not say what to do.
+    #[error("no job came on standard input")]
+    NoJob,
+}
+
+/// Holds the sessions that standard input orders, in the namespace `netns`, until it ends.
+///
+/// # Errors
+/// [`SwarmError`]; the coordinator is told too.
+pub fn run(parent: u32, netns: &str) -> Result<(), SwarmError> {
+    end_with_parent(parent)?;
+    // Threads that are started from here on inherit the namespace.
+    Namespace::unmade(netns).enter()?;
+    let (speaker, orders) = unbounded_channel();
+    std::thread::spawn(move || read_orders(&speaker));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(serve(orders));
+    if let Err(error) = &outcome {
+        tell(&[Report::Broken(error.to_string())]);
+    }
+    outcome
+}
+
+fn read_orders(speaker: &UnboundedSender<Order>) {
+    for line in BufReader::new(stdin()).lines() {
+        let order = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+        let Some(order) = order else { return };
+        if speaker.send(order).is_err() {
+            return;
+        }
+    }
+}
+
+fn tell(reports: &[Report]) {
+    let mut text = Vec::new();
+    for report in reports {
+        serde_json::to_writer(&mut text, report).expect("a report is plain data");
+        text.push(b'\n');
+    }
+    // A coordinator that is gone takes this process with it.
+    let _ = stdout().write_all(&text).and_then(|()| stdout().flush());
+}
+
+async fn serve(mut orders: UnboundedReceiver<Order>) -> Result<(), SwarmError> {
+    let Some(Order::Open(job)) = orders.recv().await else { return Err(SwarmError::NoJob) };
+    let (datagram_speaker, datagrams) = channel(QUEUE);
+    let (swarm, news) = Swarm::new(job, &datagram_speaker).await?;
+    swarm.run(orders, news, datagrams).await
+}
+
+/// What connections tell the owner.
+enum News {
+    Dialled(usize, ConnectionId, Result<Answer, DialError>),
+    Message(usize, ConnectionId, Message),
+    Lost(usize, ConnectionId, Option<Code>),
+}
+
+/// A datagram and where it came from.
+type Received = (Vec<u8>, SocketAddr);
+
+/// A connection in use.
+struct Live {
+    connection: Connection,
+    send: SendStream,
+    reader: AbortHandle,
+}
+
+/// All sessions of the process.
+struct Swarm {
+    job: Job,
+    suites: Vec<LocalSuite>,
+    requests: Vec<(UserName, SecretText<1024>)>,
+    members: Vec<Member>,
+    endpoints: Vec<quinn::Endpoint>,
+    sockets: Vec<Arc<UdpSocket>>,
+    server_name: Arc<str>,
+    indexes: BTreeSet<(u32, usize)>,
+    timers: TimerQueue<usize>,
+    attempts: HashMap<(usize, ConnectionId), AbortHandle>,
+    live: HashMap<(usize, ConnectionId), Live>,
+    news: UnboundedSender<News>,
+    /// First logins under way.
+    opening: BTreeSet<usize>,
+    /// Sessions whose ping was not answered yet.
+    verifying: BTreeSet<usize>,
+    talkers: usize,
+    talked: (u64, u64),
+    reports: Vec<Report>,
+}
+
+impl Swarm {
+    async fn new(
+        job: Job,
+        datagrams: &Sender<Received>,
+    ) -> Result<(Self, UnboundedReceiver<News>), SwarmError> {
+        let (news, inbox) = unbounded_channel();
+        let mut endpoints = Vec::new();
+        let mut sockets = Vec::new();
+        for _ in 0..SOCKETS {
+            endpoints.push(dial::endpoint(&job.ca_pem, job.gateway)?);
+            let any: SocketAddr = match job.gateway {
+                SocketAddr::V4(_) => (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
+                SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+            };
+            let socket = Arc::new(UdpSocket::bind(any).await?);
+            tokio::spawn(receive(Arc::clone(&socket), datagrams.clone()));
+            sockets.push(socket);
+        }
+        let requests = job
+            .users
+            .iter()
+            .map(|user| Ok((UserName::new(user.user.as_str())?, SecretText::new(user.password.as_str())?)));
+        let requests = requests.collect::<Result<Vec<_>, TooLong>>()?;
+        let swarm = Self {
+            suites: suites()?,
+            requests,
+            members: Vec::new(),
+            endpoints,
+            sockets,
+            server_name: job.server_name.as_str().into(),
+            job,
+            indexes: BTreeSet::new(),
+            timers: TimerQueue::new(),
+            attempts: HashMap::new(),
+            live: HashMap::new(),
+            news,
+            opening: BTreeSet::new(),
+            verifying: BTreeSet::new(),
+            talkers: 0,
+            talked: (0, 0),
+            reports: Vec::new(),
+        };
+        Ok((swarm, inbox))
+    }
+
+    async fn run(
+        mut self,
+        mut orders: UnboundedReceiver<Order>,
+        mut news: UnboundedReceiver<News>,
+        mut datagrams: Receiver<Received>,
+    ) -> Result<(), SwarmError> {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            self.open_more()?;
+            if !self.reports.is_empty() {
+                tell(&std::mem::take(&mut self.reports));
+            }
+            let due = self.timers.poll_timeout().map(|(at, _)| at.since(now()));
+            tokio::select! {
+                order = orders.recv() => match order {
+                    Some(order) => self.obey(order),
+                    None => return Ok(()),
+                },
+                Some(news) = news.recv() => self.hear(news),
+                Some((datagram, from)) = datagrams.recv() => self.take(&datagram, from),
+                () = tokio::time::sleep(due.unwrap_or(TICK)) => self.fire(),
+                _ = tick.tick() => self.tick(),
+            }
+        }
+    }
+
+    /// Begins first logins, as many at once as allowed.
+    fn open_more(&mut self) -> Result<(), SwarmError> {
+        while self.members.len() < self.job.count as usize && self.opening.len() < self.job.at_once as usize {
+            let number = self.members.len();
+            let member = Member::new(self.suites.clone());
+            self.members.push(member.map_err(|error| SwarmError::Suite(error.to_string()))?);
+            self.opening.insert(number);
+            self.with(number, |member, tasks| member.timeout(now(), tasks));
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            // A second job is no order of ours.
+            Order::Open(_) => {}
+            Order::Verify => {
+                self.verifying = (0..self.members.len()).collect();
+                self.ping_unverified();
+            }
+            Order::Talk(talkers) => self.talkers = talkers as usize,
+        }
+    }
+
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Dialled(number, id, outcome) => {
+                self.attempts.remove(&(number, id));
+                self.dialled(number, id, outcome);
+            }
+            News::Message(number, id, message) => {
+                self.with(number, |member, tasks| member.message(now(), id, message, tasks));
+            }
+            News::Lost(number, id, code) => {
+                self.live.remove(&(number, id));
+                self.with(number, |member, tasks| member.lost(now(), id, code, tasks));
+            }
+        }
+    }
+
+    fn dialled(&mut self, number: usize, id: ConnectionId, outcome: Result<Answer, DialError>) {
+        match outcome {
+            Ok(Answer::Established(channel)) => self.established(number, id, *channel),
+            Ok(Answer::Refused { code, text, retry_after }) => {
+                self.failed(number, format!("refused: {code}"));
+                self.with(number, |m, tasks| m.refused(now(), id, (code, &text, retry_after), tasks));
+            }
+            Err(error) => {
+                self.failed(number, error.to_string());
+                self.with(number, |member, tasks| member.failed(now(), id, tasks));
+            }
+        }
+    }
+
+    fn failed(&mut self, number: usize, why: String) {
+        // Whoever waits to try again makes room for others.
+        self.opening.remove(&number);
+        let session = self.session(number);
+        self.reports.push(Report::Failed { session, at_ns: clock::now_ns(), why });
+    }
+
+    fn established(&mut self, number: usize, id: ConnectionId, channel: Channel) {
+        let Channel { connection, established, secret, send, mut inbox } = channel;
+        let gateway = Endpoint { remote: self.job.gateway, local: None };
+        let (news, watched) = (self.news.clone(), connection.clone());
+        let reader = tokio::spawn(async move {
+            while let Ok(Some(message)) = inbox.next().await {
+                // The owner is gone only with the process.
+                let _ = news.send(News::Message(number, id, message));
+            }
+            let code = dial::close_code(&watched.closed().await);
+            let _ = news.send(News::Lost(number, id, code));
+        });
+        self.live.insert((number, id), Live { connection, send, reader: reader.abort_handle() });
+        self.with(number, |member, tasks| {
+            member.established(now(), id, &established, secret, gateway, tasks);
+        });
+    }
+
+    fn take(&mut self, datagram: &[u8], from: SocketAddr) {
+        let Ok(header) = Header::parse(datagram) else { return };
+        let from = Endpoint { remote: from, local: None };
+        let index = header.index.0;
+        let candidates: Vec<usize> =
+            self.indexes.range((index, 0)..=(index, usize::MAX)).map(|(_, number)| *number).collect();
+        for number in candidates {
+            // Opening works in place, and two sessions may have chosen one index.
+            let mut copy = datagram.to_vec();
+            let mut mine = false;
+            self.with(number, |member, tasks| mine = member.hear(now(), &mut copy, from, tasks));
+            if mine {
+                return;
+            }
+        }
+    }
+
+    fn fire(&mut self) {
+        while let Some(number) = self.timers.pop(now()) {
+            self.with(number, |member, tasks| member.timeout(now(), tasks));
+        }
+    }
+
+    fn tick(&mut self) {
+        for number in 0..self.members.len() {
+            let talks = number < self.talkers;
+            self.talked.0 += u64::from(talks);
+            self.with(number, |member, tasks| {
+                member.tick(now(), tasks);
+                if talks {
+                    member.ping(now(), tasks);
+                }
+            });
+        }
+        self.ping_unverified();
+        let (sent, answered) = std::mem::take(&mut self.talked);
+        if self.talkers > 0 {
+            self.reports.push(Report::Talked { sent, answered });
+        }
+    }
+
+    fn ping_unverified(&mut self) {
+        for number in self.verifying.clone() {
+            self.with(number, |member, tasks| member.ping(now(), tasks));
+        }
+    }
+
+    /// Lets something happen to a session, and does what comes of it.
+    fn with(&mut self, number: usize, happens: impl FnOnce(&mut Member, &mut Vec<Task>)) {
+        let mut tasks = Vec::new();
+        happens(&mut self.members[number], &mut tasks);
+        for task in tasks {
+            self.perform(number, task);
+        }
+        match self.members[number].due() {
+            Some(at) => self.timers.set(number, at),
+            None => self.timers.cancel(number),
+        }
+    }
+
+    fn perform(&mut self, number: usize, task: Task) {
+        match task {
+            Task::Dial { connection, purpose, offer } => self.dial(number, connection, &purpose, offer),
+            Task::Datagram { bytes, to } => {
+                // A full socket loses datagrams, as any does.
+                let _ = self.sockets[number % SOCKETS].try_send_to(&bytes, to.remote);
+            }
+            Task::Listen(index) => {
+                self.indexes.insert((index.0, number));
+            }
+            Task::Ignore(index) => {
+                self.indexes.remove(&(index.0, number));
+            }
+            Task::Say(id, message) => self.farewell(number, id, message),
+            Task::Hang(id, code) => self.hang(number, id, code),
+            Task::Up { by, took } => {
+                self.opening.remove(&number);
+                let (session, took_ns) = (self.session(number), took.as_nanos() as u64);
+                self.reports.push(Report::Up { session, at_ns: clock::now_ns(), by, took_ns });
+            }
+            Task::Answered => {
+                if self.verifying.remove(&number) {
+                    self.reports.push(Report::Answered { session: self.session(number) });
+                } else {
+                    self.talked.1 += 1;
+                }
+            }
+            Task::GaveUp(why) => {
+                self.opening.remove(&number);
+                let session = self.session(number);
+                self.reports.push(Report::GaveUp { session, at_ns: clock::now_ns(), why });
+            }
+        }
+    }
+
+    fn dial(&mut self, number: usize, connection: ConnectionId, purpose: &Purpose, offer: Offer) {
+        let request = self.request(number, purpose, offer);
+        let endpoint = self.endpoints[number % SOCKETS].clone();
+        let (gateway, name, news) = (self.job.gateway, Arc::clone(&self.server_name), self.news.clone());
+        let attempt = tokio::spawn(async move {
+            let outcome = dial::dial(endpoint, gateway, name, request).await;
+            // The owner is gone only with the process.
+            let _ = news.send(News::Dialled(number, connection, outcome));
+        });
+        self.attempts.insert((number, connection), attempt.abort_handle());
+    }
+
+    fn request(&self, number: usize, purpose: &Purpose, offer: Offer) -> Message {
+        let software = Some(Software::cut(concat!("trafficspeed/", env!("CARGO_PKG_VERSION"))));
+        match purpose {
+            Purpose::Login => {
+                let (user, password) = &self.requests[self.session(number) as usize % self.requests.len()];
+                let (user, password) = (user.clone(), password.clone());
+                let device = self.members[number].device;
+                Message::Login(Login { user, password, device, offer, code: None, software })
+            }
+            Purpose::Attach { session, token } => {
+                Message::Attach(Attach { token: token.clone(), offer, session: *session, software })
+            }
+        }
+    }
+
+    fn farewell(&mut self, number: usize, id: ConnectionId, message: Message) {
+        let Some(mut live) = self.live.remove(&(number, id)) else { return };
+        live.reader.abort();
+        tokio::spawn(async move {
+            let last = async {
+                // If the connection is gone, nothing needs to be said.
+                let _ = live.send.write_all(&encode(&message)).await;
+                let _ = live.send.finish();
+                let _ = live.send.stopped().await;
+            };
+            let _ = tokio::time::timeout(FAREWELL, last).await;
+            live.connection.close(VarInt::from_u32(0), b"");
+        });
+    }
+
+    fn hang(&mut self, number: usize, id: ConnectionId, code: Code) {
+        if let Some(attempt) = self.attempts.remove(&(number, id)) {
+            attempt.abort();
+        }
+        if let Some(live) = self.live.remove(&(number, id)) {
+            live.reader.abort();
+            live.connection.close(VarInt::from_u32(u32::from(code.number())), b"");
+        }
+    }
+
+    /// The number of a session in the whole measurement.
+    fn session(&self, number: usize) -> u32 {
+        self.job.first + number as u32
+    }
+}
+
+fn suites() -> Result<Vec<LocalSuite>, SwarmError> {
+    let measured = Suite::STANDARD.iter().map(|&suite| {
+        let choice = backend::choose(suite, Preference::Auto);
+        let choice = choice.map_err(|error| SwarmError::Suite(error.to_string()))?;
+        Ok(LocalSuite { suite, backend: choice.backend, mbps: choice.speed() })
+    });
+    measured.collect()
+}
+
+async fn receive(socket: Arc<UdpSocket>, datagrams: Sender<Received>) {
+    let mut buffer = vec![0; MAX_DATAGRAM];
+    loop {
+        let Ok((len, from)) = socket.recv_from(&mut buffer).await else {
+            // What ICMP said about a gateway that is down; the clients find that out by themselves.
+            tokio::time::sleep(ERROR_PAUSE).await;
+            continue;
+        };
+        if datagrams.send((buffer[..len].to_vec(), from)).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn now() -> Time {
+    Time::from_nanos(clock::now_ns())
+}

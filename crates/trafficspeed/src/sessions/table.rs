@@ -1,0 +1,144 @@
+//! The figures of many sessions, for people.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::Restart;
+use super::outcome::{Outcome, Phase};
+use crate::report::stats::median;
+use crate::report::{gbit, significant};
+
+/// What stands below the table.
+const DEFINITIONS: &str = "\
+Up: the gateway answered in a session's new keys; answered: a packet then went through its tunnel and back.
+Until all: from the first login, or from the end of the old gateway. ms: from a connection's first datagram until it was up.
+CPU each: CPU milliseconds of the gateway, user and system, for each new epoch.";
+
+/// The outcome as text.
+pub fn table(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    let mut line = |words: String| {
+        writeln!(text, "{words}").expect("writing to a string");
+    };
+    line(grid(outcome).to_string());
+    line(DEFINITIONS.into());
+    line(format!(
+        "{} sessions of {} users in {} processes; gateway: {}",
+        outcome.count, outcome.users, outcome.processes, outcome.facts.version
+    ));
+    if let Some(each) = outcome.memory_each_kib() {
+        let slope = outcome.slope_kib.map_or_else(|| "-".into(), significant);
+        let (before, after) = (outcome.memory_before, outcome.login.as_ref().map(|login| login.memory));
+        let after = after.unwrap_or_default();
+        line(format!(
+            "Memory of the gateway (PSS): {} KiB before, {} KiB after: {} KiB a session (slope {slope})",
+            before.pss_kib,
+            after.pss_kib,
+            significant(each)
+        ));
+    }
+    if let Some(idle) = outcome.idle {
+        let share = 100.0 * idle.gateway_cpu_seconds / idle.seconds.max(f64::MIN_POSITIVE);
+        line(format!("CPU of the gateway while all sessions idle: {} % of a core", significant(share)));
+    }
+    if outcome.talked.0 > 0 {
+        line(format!("Talkers: {} packets sent, {} answered", outcome.talked.0, outcome.talked.1));
+    }
+    if let Some(traffic) = &outcome.traffic {
+        let rate = |runs: &[f64]| median(runs).map_or_else(|| "-".into(), gbit);
+        let ratio = traffic.ratio.map_or_else(|| "-".into(), significant);
+        line(format!(
+            "A pair of real clients: {} Gbit/s alone, {} Gbit/s beside the sessions: {ratio}",
+            rate(&traffic.alone),
+            rate(&traffic.beside)
+        ));
+    }
+    for (name, phase) in phases(outcome) {
+        for (why, count) in &phase.storm.failures {
+            line(format!("{name}: {count} attempts failed and were repeated: {why}"));
+        }
+        if phase.storm.gave_up > 0 {
+            line(format!("{name}: {} clients gave up", phase.storm.gave_up));
+        }
+    }
+    for problem in &outcome.problems {
+        line(format!("Problem: {problem}"));
+    }
+    if outcome.interrupted {
+        line("Interrupted: the figures are of what was measured until then.".into());
+    }
+    text
+}
+
+fn phases(outcome: &Outcome) -> Vec<(String, &Phase)> {
+    let login = outcome.login.iter().map(|phase| ("login".to_owned(), phase));
+    let restarts = outcome.restarts.iter().map(|restart| {
+        let how = if restart.how == Restart::Kill { "kill -9" } else { "clean restart" };
+        (format!("{how}, gateway back in {} s", significant(restart.gateway_back_seconds)), &restart.phase)
+    });
+    login.chain(restarts).collect()
+}
+
+fn grid(outcome: &Outcome) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    let head = [
+        "",
+        "up",
+        "answered",
+        "logins",
+        "attaches",
+        "until all s",
+        "a second",
+        "ms p50",
+        "p90",
+        "p99",
+        "max",
+        "CPU each",
+    ];
+    table.set_header(head);
+    for (name, phase) in phases(outcome) {
+        let (storm, ms) = (&phase.storm, phase.storm.latency_ms);
+        table.add_row([
+            name,
+            storm.up.to_string(),
+            phase.answered.to_string(),
+            storm.logins.to_string(),
+            storm.attaches.to_string(),
+            significant(storm.seconds),
+            significant(storm.per_second),
+            significant(ms.p50),
+            significant(ms.p90),
+            significant(ms.p99),
+            significant(ms.max),
+            significant(phase.cpu_ms_each),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outcome::samples;
+    use super::*;
+
+    #[test]
+    fn the_table_shows_each_storm_memory_and_failures() {
+        let mut outcome = samples::outcome();
+        outcome.restarts[0].phase.storm.failures.insert("refused: busy".into(), 3);
+        let text = table(&outcome);
+        for expected in [
+            "login",
+            "kill -9, gateway back in 0.250 s",
+            "10000 KiB before, 10600 KiB after: 60.0 KiB a session (slope 59.0)",
+            "1.00 % of a core",
+            "3 attempts failed and were repeated: refused: busy",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+    }
+}

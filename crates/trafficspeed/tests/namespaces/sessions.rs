@@ -1,0 +1,49 @@
+//! Many sessions of the real `vpnd` from one process, and back after each kind of restart of its gateway.
+//!
+//! ```text
+//!   one process ── eth0 ─── gateway (vpnd server)        a hundred sessions, no TUN device but the gateway's
+//! ```
+
+use super::vpn::real_vpnd;
+use super::{can_run, measured, namespaces_of, run};
+
+#[test]
+fn a_hundred_sessions_log_in_carry_packets_and_come_back_without_passwords() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let line = format!(
+        "sessions --count 100 --users 4 --talkers 10 --idle 2 --patience 60 --json --vpnd {}",
+        program.display()
+    );
+    let report = measured(&line);
+    assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
+    let login = &report["login"];
+    assert_eq!((&login["storm"]["up"], &login["answered"]), (&100.into(), &100.into()), "{report:#}");
+    assert_eq!(login["storm"]["logins"], 100);
+    let (sent, answered) = (report["talked"][0].as_u64(), report["talked"][1].as_u64());
+    assert!(sent >= Some(10) && answered > Some(0) && answered <= sent, "{sent:?} {answered:?}");
+    let restarts = report["restarts"].as_array().expect("restarts");
+    let kinds: Vec<_> = restarts.iter().filter_map(|restart| restart["how"].as_str()).collect();
+    assert_eq!(kinds, ["kill", "clean"]);
+    for restart in restarts {
+        let phase = &restart["phase"];
+        assert_eq!((&phase["storm"]["up"], &phase["answered"]), (&100.into(), &100.into()), "{restart:#}");
+        assert_eq!((&phase["storm"]["logins"], &phase["storm"]["gave_up"]), (&0.into(), &0.into()));
+        assert!(phase["gateway_cpu_seconds"].as_f64() > Some(0.0));
+        assert!(phase["memory"]["pss_kib"].as_u64() > Some(1_000));
+    }
+}
+
+#[test]
+fn a_gateway_that_is_missing_is_named_before_anything_is_made() {
+    if !can_run() {
+        return;
+    }
+    let output = run("sessions --count 2 --vpnd /nonexistent/vpnd");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{words}");
+    assert!(words.contains("/nonexistent/vpnd"), "{words}");
+    assert_eq!(namespaces_of(std::process::id()), [""; 0]);
+}
