@@ -1,6 +1,7 @@
 //! The command line: what a user can ask for, checked as far as that needs no system call.
 
 pub mod compare;
+pub mod load;
 mod output;
 pub mod sessions;
 
@@ -63,6 +64,12 @@ pub enum Command {
     },
     /// Open many sessions of vpnd from few processes, and see what they cost its gateway.
     Sessions(sessions::SessionsArgs),
+    /// TCP as fast as it goes, or at a rate, between a client and the gateway or another client.
+    Stream(load::StreamArgs),
+    /// Requests and responses: transactions per second and the latency of each.
+    Rr(load::RrArgs),
+    /// UDP at a rate, or the highest rate without loss.
+    Udp(load::UdpArgs),
     /// Remove what a killed run left behind.
     Cleanup,
     /// Many sessions in one process (used by trafficspeed itself).

@@ -4,11 +4,15 @@
 //! progress and knows nothing of how results are shown.
 
 pub mod compare;
+pub mod duet;
 pub mod environment;
+pub mod figures;
+pub mod generate;
 pub mod hosts;
 pub mod memory;
 pub mod outcome;
 pub mod pairs;
 pub mod progress;
+pub mod site;
 pub mod traffic;
 pub mod tunnel;

@@ -2,6 +2,18 @@
 //!
 //! A generator knows its peer, its job and an instant to start at. It must not know of VPNs, namespaces,
 //! coordinators or reports.
+//!
+//! A [`task`] is one kind of load between two hosts: bulk TCP ([`tcp`]), numbered messages one way ([`message`]), or
+//! requests and responses ([`exchange`]).
 
+pub mod account;
+pub mod crew;
+pub mod delays;
+pub mod exchange;
+pub mod message;
+pub mod pace;
 pub mod payload;
+pub mod search;
+pub mod task;
 pub mod tcp;
+pub mod udp;

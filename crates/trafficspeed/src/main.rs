@@ -12,6 +12,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
+use trafficspeed::cli::load::PathArgs;
 use trafficspeed::cli::sessions::SessionsArgs;
 use trafficspeed::cli::{Cli, Command, LabArgs, OutputArgs, RunArgs, ServeArgs};
 use trafficspeed::coordinate::agent::Agent;
@@ -23,6 +24,7 @@ use trafficspeed::experiment::compare::journal::{self, Header, Journal};
 use trafficspeed::experiment::compare::same::Identity;
 use trafficspeed::experiment::compare::{self, schedule};
 use trafficspeed::experiment::environment::{self, Environment};
+use trafficspeed::experiment::generate::{self, LoadPlan};
 use trafficspeed::experiment::hosts::{self, HostsPlan};
 use trafficspeed::experiment::outcome::{Campaign, Run, Settings};
 use trafficspeed::experiment::progress::Progress;
@@ -55,6 +57,9 @@ fn main() -> ExitCode {
         Some(Command::Swarm(args)) => {
             swarm::run(args.parent, &args.netns).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
+        Some(Command::Stream(args)) => generate(args.plan(), &args.path),
+        Some(Command::Rr(args)) => generate(args.plan(), &args.path),
+        Some(Command::Udp(args)) => generate(args.plan(), &args.path),
         Some(Command::Cleanup) => cleanup(),
         Some(Command::Agent { parent, netns }) => agent(parent, netns.as_deref()),
         Some(Command::Inside { parent, private, namespace, words }) => {
@@ -126,6 +131,47 @@ fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let campaign = hosts::run(&plan, &token, &progress(&args.output), &interrupt)?;
     save(&campaign, &args.output)?;
     show(&campaign, &args.output)
+}
+
+fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<ExitCode> {
+    let plan = plan.map_err(anyhow::Error::msg)?;
+    let output = &path.output;
+    generate::check(&plan.subjects, &plan.programs, plan.links)?;
+    prepare_output(output)?;
+    let interrupt = Interrupt::install()?;
+    let tell = |line: &str| _ = (!output.quiet).then(|| eprintln!("{line}"));
+    let campaign = generate::run(&plan, &tell, &interrupt);
+    let json = serde_json::to_string_pretty(&report::load::json(&campaign))? + "\n";
+    let csv = report::load::csv(&campaign);
+    present(output, &[("report.json", &json), ("report.csv", &csv)], || {
+        report::load::table(&campaign, path.unit())
+    })?;
+    Ok(verdict(campaign.interrupted, campaign.runs.iter().all(generate::LoadRun::is_whole)))
+}
+
+/// Prints what the user wants to see and writes the files; the first two are JSON and CSV.
+fn present(output: &OutputArgs, files: &[(&str, &str)], table: impl Fn() -> String) -> anyhow::Result<()> {
+    print(&if output.json || output.json_stream {
+        files[0].1.to_owned()
+    } else if output.csv {
+        files[1].1.to_owned()
+    } else {
+        table()
+    });
+    let Some(directory) = &output.out else { return Ok(()) };
+    for (name, text) in files {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn verdict(interrupted: bool, whole: bool) -> ExitCode {
+    match (interrupted, whole) {
+        (true, _) => ExitCode::from(130),
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::FAILURE,
+    }
 }
 
 /// Results that cannot be written are found out before an hour is spent on them.

@@ -7,6 +7,7 @@ pub mod csv;
 pub mod files;
 pub mod html;
 pub mod json;
+pub mod load;
 pub mod problems;
 pub mod published;
 pub mod stats;

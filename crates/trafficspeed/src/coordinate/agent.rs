@@ -3,12 +3,16 @@
 //! Commands come through a channel and reports leave through another; whether pipes or an authenticated
 //! connection are behind them is not its business. When the coordinator is gone, it stops moving data.
 
+mod tasks;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
+use self::tasks::Times;
 use super::message::{Command, HostFacts, MAX_DURATION_MS, Outcome, Report, StreamOutcome, VERSION};
 use crate::clock;
+use crate::load::task::Ready;
 use crate::load::tcp::{Job, Listener, Stream, StreamTotal, Transfer, connect_all};
 use crate::observe;
 
@@ -25,6 +29,8 @@ pub struct Agent {
     reports: Sender<Report>,
     /// The connected job that waits for its start.
     ready: Option<(Job, Vec<Stream>)>,
+    /// The connected tasks that wait for their beginning.
+    tasks: Vec<Ready>,
 }
 
 /// The coordinator is gone.
@@ -33,7 +39,7 @@ struct Gone;
 impl Agent {
     /// An agent that takes `commands` and answers in `reports`.
     pub fn new(commands: Receiver<Command>, reports: Sender<Report>) -> Self {
-        Self { commands, reports, ready: None }
+        Self { commands, reports, ready: None, tasks: Vec::new() }
     }
 
     /// Serves until the coordinator closes.
@@ -59,8 +65,14 @@ impl Agent {
             Command::Start { at_ns, warmup_ms, duration_ms } => {
                 self.measure(at_ns, warmup_ms, duration_ms)?
             }
+            Command::Prepare { tasks, bind } => return self.prepare(tasks, bind),
+            Command::Reach { tasks, peer, ports } => self.reach(tasks, peer, &ports),
+            Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms } => {
+                self.work(&Times { at_ns, warmup_ms, duration_ms, interval_ms })?
+            }
             Command::Stop => {
                 self.ready = None;
+                self.tasks.clear();
                 return Ok(());
             }
         };
@@ -228,6 +240,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::load::tcp::Shape;
 
     struct Host {
         commands: Sender<Command>,
@@ -270,6 +283,7 @@ mod tests {
             write_bytes: 65536,
             verify: true,
             congestion: None,
+            shape: Shape::default(),
         }
     }
 

@@ -6,14 +6,18 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::load::crew::Reading;
+use crate::load::task::{Findings, Task};
 use crate::load::tcp::Job;
 
 /// The version of these messages. Both sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest line either side accepts, in bytes.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
 /// Longest measurement an agent accepts, in milliseconds: a day.
 pub const MAX_DURATION_MS: u64 = 86_400_000;
+/// Most samples of one measurement.
+pub const MAX_SAMPLES: u64 = 100_000;
 
 /// From the coordinator to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +52,33 @@ pub enum Command {
         warmup_ms: u64,
         /// Time that is counted.
         duration_ms: u64,
+    },
+    /// Open a door for each task.
+    Prepare {
+        /// The tasks.
+        tasks: Vec<Task>,
+        /// The address to listen on; the ports are the system's choice.
+        bind: IpAddr,
+    },
+    /// Come to the doors of the other host.
+    Reach {
+        /// The same tasks.
+        tasks: Vec<Task>,
+        /// The other host.
+        peer: IpAddr,
+        /// Its ports, task by task.
+        ports: Vec<Vec<u16>>,
+    },
+    /// Work on the connected tasks.
+    Begin {
+        /// When, on the agent's clock.
+        at_ns: u64,
+        /// Time before counting begins.
+        warmup_ms: u64,
+        /// Time that is counted.
+        duration_ms: u64,
+        /// Time between samples.
+        interval_ms: u64,
     },
     /// End what is going on; if data moves, report what was measured so far.
     Stop,
@@ -87,6 +118,22 @@ pub enum Report {
     },
     /// The measurement is over.
     Done(Outcome),
+    /// The agent's doors are open.
+    Prepared {
+        /// Their ports, task by task.
+        ports: Vec<Vec<u16>>,
+    },
+    /// An interval of the work is over.
+    Sample {
+        /// Number of the interval, from 0 at the end of the warm-up.
+        number: u64,
+        /// How long it really was.
+        seconds: f64,
+        /// What each task did in it at this end.
+        tasks: Vec<Sample>,
+    },
+    /// The work is over.
+    Measured(Measurement),
     /// The agent could not do what it was told.
     Failed {
         /// Why, for people.
@@ -136,6 +183,71 @@ impl Outcome {
     pub fn sent(&self) -> u64 {
         self.streams.iter().filter(|s| s.sends).map(|s| s.bytes).sum()
     }
+}
+
+/// What one end of a task did in an interval, or in the whole measurement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Messages or requests sent; none for bulk data.
+    pub sent_messages: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Messages received; at the end that asks, answers.
+    pub received_messages: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Messages that turned out to be missing, less those that came late.
+    pub missing: i64,
+    /// Mean of the delays (one way, or the round trip), in microseconds; absent if there were none.
+    pub delay_mean_us: Option<f64>,
+    /// The longest of them since the reading before, in microseconds.
+    pub delay_max_us: Option<f64>,
+    /// Jitter at its end (RFC 3550), in microseconds.
+    pub jitter_us: f64,
+}
+
+impl Sample {
+    /// What happened from one reading to a later one.
+    pub fn between(earlier: &Reading, later: &Reading) -> Self {
+        let delays = later.delays - earlier.delays;
+        let sum = (later.delay_sum_ns - earlier.delay_sum_ns) as f64;
+        Self {
+            sent_messages: later.sent_messages - earlier.sent_messages,
+            sent_bytes: later.sent_bytes - earlier.sent_bytes,
+            received_messages: later.received_messages - earlier.received_messages,
+            received_bytes: later.received_bytes - earlier.received_bytes,
+            missing: later.missing - earlier.missing,
+            delay_mean_us: (delays > 0).then(|| sum / delays as f64 / 1e3),
+            delay_max_us: (delays > 0).then(|| later.delay_max_ns as f64 / 1e3),
+            jitter_us: later.jitter_ns as f64 / 1e3,
+        }
+    }
+}
+
+/// What one agent measured of all tasks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// Seconds between the two readings that bound the measurement.
+    pub seconds: f64,
+    /// How late the first reading was after the agreed instant, in milliseconds.
+    pub late_ms: f64,
+    /// Stopped before its time.
+    pub stopped_early: bool,
+    /// CPU seconds of the agent itself within the measurement.
+    pub cpu_seconds: f64,
+    /// Datagrams that this host's kernel threw away because the generator did not take them in time.
+    pub socket_drops: u64,
+    /// Task by task.
+    pub tasks: Vec<TaskEnd>,
+}
+
+/// What one end of a task did and found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskEnd {
+    /// Within the measurement.
+    pub window: Sample,
+    /// Over its life.
+    pub found: Findings,
 }
 
 /// What a report needs to know of an agent's machine.

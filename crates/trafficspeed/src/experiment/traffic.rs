@@ -16,7 +16,7 @@ use super::tunnel::{Reading, RouteError, check_routes};
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabError, LinkSettings};
-use crate::load::tcp::Job;
+use crate::load::tcp::{Job, Shape};
 use crate::observe::{HostCpu, foreign_cpu_seconds, running_program, tree_cpu_seconds};
 use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
 use crate::{clock, experiment::environment::Environment};
@@ -252,6 +252,7 @@ pub(super) fn plan_of(pairs: Vec<PairPlan>, settings: &Settings) -> Plan {
             write_bytes: settings.write_bytes,
             verify: settings.verify,
             congestion: Some(settings.congestion.clone()),
+            shape: Shape::default(),
         },
         warmup: Duration::from_secs_f64(settings.warmup_seconds),
         duration: Duration::from_secs_f64(settings.seconds),

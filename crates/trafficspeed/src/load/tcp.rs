@@ -39,7 +39,7 @@ pub struct Job {
     pub run_id: u64,
     /// Seed of the payload.
     pub seed: u64,
-    /// Connections of the pair; the first half (rounded up) carries data from the connecting host.
+    /// Connections of the pair; by default the first half (rounded up) carries data from the connecting host.
     pub streams: u32,
     /// Worker threads.
     pub threads: u32,
@@ -49,12 +49,44 @@ pub struct Job {
     pub verify: bool,
     /// Congestion control of the sockets; the host's default if absent.
     pub congestion: Option<String>,
+    /// Which way the data go, and the sockets' other options.
+    #[serde(default)]
+    pub shape: Shape,
+}
+
+/// Which way the data of a job go, and how its sockets are set up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    /// The directions.
+    pub way: Way,
+    /// Bytes of each socket's send and receive buffer; the kernel tunes them if absent.
+    pub window: Option<u32>,
+    /// Largest segment in bytes, TCP options included (`TCP_MAXSEG`); the path decides if absent.
+    pub mss: Option<u32>,
+}
+
+/// The directions of a job's connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// The first half (rounded up) from the connecting host, the others to it.
+    #[default]
+    Halves,
+    /// All from the connecting host.
+    Forward,
+    /// All to the connecting host.
+    Backward,
 }
 
 impl Job {
     /// Whether the host that connects (rather than the one that listens) sends on `stream`.
     pub fn connector_sends(&self, stream: u32) -> bool {
-        stream < self.streams.div_ceil(2)
+        match self.shape.way {
+            Way::Halves => stream < self.streams.div_ceil(2),
+            Way::Forward => true,
+            Way::Backward => false,
+        }
     }
 
     /// The first thing that is out of bounds, in words.

@@ -186,6 +186,14 @@ fn socket_for(address: SocketAddr, job: &Job) -> Result<Socket, ConnectError> {
             .set_tcp_congestion(name.as_bytes())
             .map_err(|source| ConnectError::Congestion { name: name.clone(), source })?;
     }
+    // Before the handshake, so that the announced window and segment size follow; accepted sockets inherit them.
+    if let Some(bytes) = job.shape.window {
+        socket.set_send_buffer_size(bytes as usize)?;
+        socket.set_recv_buffer_size(bytes as usize)?;
+    }
+    if let Some(bytes) = job.shape.mss {
+        socket.set_tcp_mss(bytes)?;
+    }
     Ok(socket)
 }
 

@@ -8,7 +8,16 @@ use super::*;
 use crate::clock;
 
 fn job(streams: u32, verify: bool) -> Job {
-    Job { run_id: 0x5eed, seed: 11, streams, threads: 2, write_bytes: 128 * 1024, verify, congestion: None }
+    Job {
+        run_id: 0x5eed,
+        seed: 11,
+        streams,
+        threads: 2,
+        write_bytes: 128 * 1024,
+        verify,
+        congestion: None,
+        shape: Shape::default(),
+    }
 }
 
 fn connected(address: SocketAddr, listen: &Job, connect: &Job) -> (Vec<Stream>, Vec<Stream>) {

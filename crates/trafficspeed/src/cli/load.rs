@@ -1,0 +1,414 @@
+//! The generators' own commands: `stream`, `rr`, `udp`. Flags that iperf3 has mean what they mean there.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{OutputArgs, SystemArgs, seconds, seconds_or_none};
+use crate::experiment::duet::Times;
+use crate::experiment::generate::{LoadPlan, NamedTask};
+use crate::experiment::site::Far;
+use crate::load::exchange::Exchange;
+use crate::load::message::Messages;
+use crate::load::task::{MAX_THREADED_STREAMS, Protocol, Sockets, Task};
+use crate::load::tcp::{Job, MAX_STREAMS, Shape, Way};
+use crate::report::unit::Unit;
+
+/// Rest between two round trips that are measured beside other load, in microseconds.
+const PING_PAUSE_US: u32 = 10_000;
+/// Bytes of a datagram unless the user names another size: fits every path.
+const DATAGRAM_BYTES: u32 = 1200;
+/// Bytes of a paced TCP message unless the user names another size.
+const MESSAGE_BYTES: u32 = 8192;
+/// The rate of UDP unless the user names one, as in iperf3.
+const UDP_RATE: u64 = 1_000_000;
+
+/// The path that is measured, and how often.
+#[derive(Clone, Debug, Args)]
+pub struct PathArgs {
+    /// The systems.
+    #[command(flatten)]
+    pub systems: SystemArgs,
+    /// The other end: the gateway itself, or a second client behind it.
+    #[arg(long, value_enum, default_value = "gateway")]
+    pub to: Far,
+    /// IP version inside.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(4..=6))]
+    pub ip: u8,
+    /// Measured seconds.
+    #[arg(short = 't', long, default_value_t = 10.0, value_parser = seconds)]
+    pub seconds: f64,
+    /// Seconds before counting begins.
+    #[arg(short = 'O', long, default_value_t = 0.5, value_parser = seconds_or_none)]
+    pub warmup: f64,
+    /// Seconds between the points of the time series.
+    #[arg(short = 'i', long, default_value_t = 1.0, value_parser = interval)]
+    pub interval: f64,
+    /// How often each measurement is made; systems take turns.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// The directions of a stream, and what it carries.
+#[derive(Clone, Debug, Args)]
+pub struct FlowArgs {
+    /// Streams at once.
+    #[arg(short = 'P', long = "parallel", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_STREAMS)))]
+    pub streams: u32,
+    /// From the far end to the client.
+    #[arg(short = 'R', long, conflicts_with = "bidir")]
+    pub reverse: bool,
+    /// Both directions at once.
+    #[arg(long)]
+    pub bidir: bool,
+    /// Bytes of each message or datagram; of each send call for TCP without a rate. K and M are understood.
+    #[arg(short = 'l', long, value_parser = size)]
+    pub length: Option<u32>,
+    /// Payload rate of each stream in bit/s, for example 13M; 0: as fast as possible.
+    #[arg(short = 'b', long, value_parser = rate)]
+    pub bitrate: Option<u64>,
+    /// Bytes of the socket buffers. K and M are understood.
+    #[arg(short = 'w', long, value_parser = size)]
+    pub window: Option<u32>,
+    /// Also measure round trips (UDP, 64 bytes, about 100 a second) beside the load.
+    #[arg(long)]
+    pub ping: bool,
+}
+
+/// `trafficspeed stream`.
+#[derive(Clone, Debug, Args)]
+pub struct StreamArgs {
+    /// The path.
+    #[command(flatten)]
+    pub path: PathArgs,
+    /// The load.
+    #[command(flatten)]
+    pub flow: FlowArgs,
+    /// Use UDP (as `trafficspeed udp`).
+    #[arg(short = 'u', long)]
+    pub udp: bool,
+    /// Largest TCP segment in bytes, TCP options included.
+    #[arg(short = 'M', long, value_parser = clap::value_parser!(u32).range(88..=65_495))]
+    pub set_mss: Option<u32>,
+    /// Congestion control.
+    #[arg(short = 'C', long)]
+    pub congestion: Option<String>,
+    /// Send numbered messages and measure their one-way delay, also without a rate.
+    #[arg(long)]
+    pub stamped: bool,
+}
+
+/// `trafficspeed udp`.
+#[derive(Clone, Debug, Args)]
+pub struct UdpArgs {
+    /// The path.
+    #[command(flatten)]
+    pub path: PathArgs,
+    /// The load; the rate is 1 Mbit/s by default.
+    #[command(flatten)]
+    pub flow: FlowArgs,
+    /// Search the highest rate without loss instead; -t is then the length of each trial.
+    #[arg(long, conflicts_with_all = ["bitrate", "bidir", "ping"])]
+    pub search: bool,
+    /// The loss that the search allows, in percent.
+    #[arg(long, default_value_t = 0.1, value_parser = percent, requires = "search")]
+    pub loss: f64,
+}
+
+/// `trafficspeed rr`.
+#[derive(Clone, Debug, Args)]
+pub struct RrArgs {
+    /// The path.
+    #[command(flatten)]
+    pub path: PathArgs,
+    /// Use UDP.
+    #[arg(short = 'u', long)]
+    pub udp: bool,
+    /// Bytes of request and response.
+    #[arg(long, default_value = "1/1", value_name = "REQUEST/RESPONSE", value_parser = sizes)]
+    pub size: (u32, u32),
+    /// How many ask at once.
+    #[arg(short = 'P', long = "parallel", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_THREADED_STREAMS)))]
+    pub streams: u32,
+}
+
+impl PathArgs {
+    fn plan(&self, command: &'static str, tasks: Vec<NamedTask>) -> Result<LoadPlan, String> {
+        if let Some(problem) = tasks.iter().find_map(|named| named.task.problem()) {
+            return Err(problem);
+        }
+        let seconds = Duration::from_secs_f64;
+        Ok(LoadPlan {
+            command,
+            subjects: self.systems.subjects(),
+            far: self.to,
+            links: self.systems.links(),
+            programs: self.systems.programs(),
+            tasks,
+            ip: if self.ip == 5 { return Err("IP version 4 or 6, please".into()) } else { self.ip },
+            times: Times {
+                warmup: seconds(self.warmup),
+                duration: seconds(self.seconds),
+                interval: seconds(self.interval),
+            },
+            repeats: self.repeat,
+            search: None,
+        })
+    }
+}
+
+impl PathArgs {
+    /// The unit of rates in the table; `None`: the one that suits each.
+    pub fn unit(&self) -> Option<Unit> {
+        // Small and large rates stand side by side here, so the default of other commands does not fit.
+        (self.output.format != Unit::default()).then_some(self.output.format)
+    }
+}
+
+impl FlowArgs {
+    fn ways(&self) -> &'static [bool] {
+        match (self.reverse, self.bidir) {
+            (_, true) => &[false, true],
+            (true, false) => &[true],
+            (false, false) => &[false],
+        }
+    }
+
+    fn sockets(&self) -> Sockets {
+        Sockets { window: self.window, ..Sockets::default() }
+    }
+
+    fn messages(
+        &self,
+        protocol: Protocol,
+        rate: Option<u64>,
+        length: u32,
+        sockets: &Sockets,
+    ) -> Vec<NamedTask> {
+        let task = |&backward: &bool| {
+            let name = named(if protocol == Protocol::Udp { "UDP" } else { "TCP messages" }, backward);
+            let (sockets, length) = (sockets.clone(), self.length.unwrap_or(length));
+            let bits_per_second = rate.filter(|rate| *rate > 0);
+            let streams = self.streams;
+            let task = Messages {
+                run_id: 0,
+                seed: 1,
+                protocol,
+                streams,
+                backward,
+                length,
+                bits_per_second,
+                sockets,
+            };
+            NamedTask { name, task: Task::Messages(task) }
+        };
+        self.with_ping(self.ways().iter().map(task).collect())
+    }
+
+    fn bulk(&self, sockets: &Sockets) -> Vec<NamedTask> {
+        let task = |&backward: &bool| {
+            let way = if backward { Way::Backward } else { Way::Forward };
+            let task = Task::Bulk(Job {
+                run_id: 0,
+                seed: 1,
+                streams: self.streams,
+                threads: 1,
+                write_bytes: self.length.unwrap_or(256 * 1024),
+                verify: false,
+                congestion: sockets.congestion.clone(),
+                shape: Shape { way, window: sockets.window, mss: sockets.mss },
+            });
+            NamedTask { name: named("TCP", backward), task }
+        };
+        self.with_ping(self.ways().iter().map(task).collect())
+    }
+
+    fn with_ping(&self, mut tasks: Vec<NamedTask>) -> Vec<NamedTask> {
+        if self.ping {
+            let task = exchange(Protocol::Udp, (64, 64), 1, PING_PAUSE_US);
+            tasks.push(NamedTask { name: "ping beside the load".into(), task });
+        }
+        tasks
+    }
+}
+
+fn named(protocol: &str, backward: bool) -> String {
+    format!("{protocol} {}", if backward { "to the client" } else { "from the client" })
+}
+
+fn exchange(protocol: Protocol, (request, response): (u32, u32), streams: u32, pause_us: u32) -> Task {
+    let sockets = Sockets::default();
+    Task::Exchange(Exchange { run_id: 0, seed: 1, protocol, streams, request, response, pause_us, sockets })
+}
+
+impl StreamArgs {
+    /// What to run.
+    ///
+    /// # Errors
+    /// What does not fit together, in words.
+    pub fn plan(&self) -> Result<LoadPlan, String> {
+        let sockets =
+            Sockets { mss: self.set_mss, congestion: self.congestion.clone(), ..self.flow.sockets() };
+        let flow = &self.flow;
+        let tasks = if self.udp {
+            flow.messages(Protocol::Udp, flow.bitrate.or(Some(UDP_RATE)), DATAGRAM_BYTES, &sockets)
+        } else if self.stamped || flow.bitrate.is_some() {
+            flow.messages(Protocol::Tcp, flow.bitrate, MESSAGE_BYTES, &sockets)
+        } else {
+            flow.bulk(&sockets)
+        };
+        self.path.plan("stream", tasks)
+    }
+}
+
+impl UdpArgs {
+    /// What to run.
+    ///
+    /// # Errors
+    /// As for [`StreamArgs::plan`].
+    pub fn plan(&self) -> Result<LoadPlan, String> {
+        let rate = self.flow.bitrate.or(Some(UDP_RATE));
+        let tasks = self.flow.messages(Protocol::Udp, rate, DATAGRAM_BYTES, &self.flow.sockets());
+        let plan = self.path.plan("udp", tasks)?;
+        Ok(LoadPlan { search: self.search.then_some(self.loss), ..plan })
+    }
+}
+
+impl RrArgs {
+    /// What to run.
+    ///
+    /// # Errors
+    /// As for [`StreamArgs::plan`].
+    pub fn plan(&self) -> Result<LoadPlan, String> {
+        let (protocol, word) = if self.udp { (Protocol::Udp, "UDP") } else { (Protocol::Tcp, "TCP") };
+        let name = format!("{word} requests {}/{}", self.size.0, self.size.1);
+        let task = exchange(protocol, self.size, self.streams, 0);
+        self.path.plan("rr", vec![NamedTask { name, task }])
+    }
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match seconds_or_none(text)? {
+        value if value >= 0.01 => Ok(value),
+        _ => Err("at least 0.01 seconds between points, please".into()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    if (0.0..100.0).contains(&value) { Ok(value) } else { Err("from 0 to below 100 percent, please".into()) }
+}
+
+/// A number with K, M or G, of which each is `step` times the one before.
+fn scaled(text: &str, step: f64) -> Result<f64, String> {
+    let (digits, power) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1),
+        Some((at, 'm' | 'M')) => (&text[..at], 2),
+        Some((at, 'g' | 'G')) => (&text[..at], 3),
+        _ => (text, 0),
+    };
+    let value: f64 = digits.parse().map_err(|_| format!("`{text}` is no number; for example 13M"))?;
+    let value = value * step.powi(power);
+    if (0.0..=1e15).contains(&value) { Ok(value) } else { Err(format!("`{text}` is out of range")) }
+}
+
+/// A rate as iperf3 reads it: decimal prefixes.
+pub(super) fn rate(text: &str) -> Result<u64, String> {
+    Ok(scaled(text, 1e3)? as u64)
+}
+
+/// A size as iperf3 reads it: binary prefixes.
+pub(super) fn size(text: &str) -> Result<u32, String> {
+    match scaled(text, 1024.0)? {
+        value if (1.0..=f64::from(u32::MAX)).contains(&value) => Ok(value as u32),
+        _ => Err(format!("`{text}` is out of range")),
+    }
+}
+
+fn sizes(text: &str) -> Result<(u32, u32), String> {
+    let (request, response) =
+        text.split_once('/').ok_or_else(|| format!("`{text}` is no pair of sizes; for example 516/4"))?;
+    Ok((size(request)?, size(response)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn plan(line: &str) -> Result<LoadPlan, String> {
+        match Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?.command {
+            Some(Command::Stream(args)) => args.plan(),
+            Some(Command::Udp(args)) => args.plan(),
+            Some(Command::Rr(args)) => args.plan(),
+            _ => Err("another command".into()),
+        }
+    }
+
+    fn messages(task: &NamedTask) -> &Messages {
+        let Task::Messages(messages) = &task.task else { panic!("{task:?}") };
+        messages
+    }
+
+    #[test]
+    fn iperfs_flags_mean_what_they_mean_there() {
+        let both =
+            plan("trafficspeed stream --vpn none --bidir -P 4 -t 2 -O 1 -i 0.5 -M 1334 -w 32K").unwrap();
+        let ways: Vec<_> = both.tasks.iter().map(|named| named.name.as_str()).collect();
+        assert_eq!(ways, ["TCP from the client", "TCP to the client"]);
+        let Task::Bulk(job) = &both.tasks[1].task else { panic!("bulk data") };
+        assert_eq!(job.shape, Shape { way: Way::Backward, window: Some(32_768), mss: Some(1334) });
+        assert_eq!((job.streams, both.times.interval), (4, Duration::from_millis(500)));
+
+        let video = plan("trafficspeed udp -b 13M -l 500 -R --ip 6").unwrap();
+        let work = messages(&video.tasks[0]);
+        assert_eq!((work.bits_per_second, work.length, work.backward), (Some(13_000_000), 500, true));
+        assert_eq!((video.ip, video.search), (6, None));
+        assert_eq!(
+            messages(&plan("trafficspeed stream -u").unwrap().tasks[0]).bits_per_second,
+            Some(1_000_000)
+        );
+        assert_eq!(messages(&plan("trafficspeed udp -b 0").unwrap().tasks[0]).bits_per_second, None);
+        assert_eq!(messages(&plan("trafficspeed stream -b 1G").unwrap().tasks[0]).protocol, Protocol::Tcp);
+        assert_eq!(plan("trafficspeed udp --search -l 64").unwrap().search, Some(0.1));
+    }
+
+    #[test]
+    fn requests_have_two_sizes_and_a_ping_goes_beside_the_load() {
+        let rr = plan("trafficspeed rr -u --size 516/4 -P 3").unwrap();
+        let Task::Exchange(work) = &rr.tasks[0].task else { panic!("requests") };
+        assert_eq!((work.request, work.response, work.streams), (516, 4, 3));
+        let ping = plan("trafficspeed stream --ping").unwrap();
+        assert!(matches!(&ping.tasks[1].task, Task::Exchange(work) if work.pause_us == PING_PAUSE_US));
+    }
+
+    #[test]
+    fn bad_input_is_refused_with_what_would_be_right() {
+        for (line, expected) in [
+            ("trafficspeed stream --vpn pptp", "possible values"),
+            ("trafficspeed stream --cipher rot13", "chacha20-poly1305"),
+            ("trafficspeed stream --to moon", "gateway"),
+            ("trafficspeed stream -b x", "for example 13M"),
+            ("trafficspeed stream -b -5", "error"),
+            ("trafficspeed stream -f x", "k, m, g or t"),
+            ("trafficspeed stream -i 0", "at least 0.01"),
+            ("trafficspeed stream -R --bidir", "cannot be used with"),
+            ("trafficspeed stream --ip 5", "4 or 6"),
+            ("trafficspeed udp -l 10", "24 to 65000"),
+            ("trafficspeed udp -l 1M", "24 to 65000"),
+            ("trafficspeed udp --search -b 1M", "cannot be used with"),
+            ("trafficspeed udp -P 500", "1 to 128"),
+            ("trafficspeed rr --size 5", "for example 516/4"),
+            ("trafficspeed rr --size 0/4", "out of range"),
+            ("trafficspeed rr --size 1/70K", "1 to 60000"),
+        ] {
+            let error = plan(line).expect_err(line);
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+}

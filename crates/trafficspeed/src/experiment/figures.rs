@@ -1,0 +1,257 @@
+//! The figures of one task, made of what its two ends reported.
+//!
+//! Rates are per second of the end that counted. Loss counts messages by their numbers, from the first that
+//! counted to the last, whenever they arrived.
+
+use serde::Serialize;
+
+use super::duet::Heard;
+use crate::coordinate::message::TaskEnd;
+use crate::load::delays::DelaySummary;
+use crate::load::task::Task;
+use crate::load::tcp::Way;
+
+/// What a task achieved.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Bits of payload that arrived, per second.
+    pub received_bits_per_second: f64,
+    /// Bits of payload that were sent, per second.
+    pub sent_bits_per_second: f64,
+    /// Messages that arrived, per second; absent for bulk data.
+    pub received_per_second: Option<f64>,
+    /// Messages that were sent, per second; absent for bulk data.
+    pub sent_per_second: Option<f64>,
+    /// Requests answered per second.
+    pub transactions_per_second: Option<f64>,
+    /// Messages that were sent, of those that count.
+    pub messages: Option<u64>,
+    /// Messages that never arrived.
+    pub lost: Option<u64>,
+    /// Their share, in percent.
+    pub lost_percent: Option<f64>,
+    /// Messages that came twice.
+    pub duplicates: Option<u64>,
+    /// Messages that came after a later one.
+    pub reordered: Option<u64>,
+    /// Questions without an answer.
+    pub timeouts: Option<u64>,
+    /// Jitter (RFC 3550), in microseconds.
+    pub jitter_us: Option<f64>,
+    /// One-way delays.
+    pub delay: Option<DelaySummary>,
+    /// Round trips.
+    pub round_trip: Option<DelaySummary>,
+    /// Largest TCP segment without options, as the sender's kernel had it.
+    pub mss: Option<u32>,
+    /// Interval by interval.
+    pub series: Vec<Point>,
+}
+
+/// One interval of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Point {
+    /// Its end, in seconds from the beginning.
+    pub end: f64,
+    /// How long it was.
+    pub seconds: f64,
+    /// Bits of payload that arrived, per second.
+    pub received_bits_per_second: f64,
+    /// Messages that arrived, or transactions, per second.
+    pub received_per_second: f64,
+    /// Messages that turned out to be missing, less those that came late.
+    pub missing: i64,
+    /// Mean one-way delay or round trip, in microseconds.
+    pub delay_mean_us: Option<f64>,
+    /// The longest, in microseconds.
+    pub delay_max_us: Option<f64>,
+    /// Jitter, in microseconds.
+    pub jitter_us: f64,
+}
+
+/// Which end receives: 0 the near one, 1 the far one; for requests the end that asks.
+fn receiver(task: &Task) -> usize {
+    match task {
+        Task::Bulk(job) => usize::from(job.shape.way != Way::Backward),
+        Task::Messages(work) => usize::from(!work.backward),
+        Task::Exchange(_) => 0,
+    }
+}
+
+/// The figures of task number `at`.
+pub fn figures(task: &Task, at: usize, heard: &Heard) -> Figures {
+    let to = receiver(task);
+    let (Some(there), Some(here)) = (heard.ends[to].tasks.get(at), heard.ends[1 - to].tasks.get(at)) else {
+        return Figures::default();
+    };
+    let per_second = |count: u64, side: usize| per(count as f64, heard.ends[side].seconds);
+    let mut figures = Figures {
+        received_bits_per_second: 8.0 * per_second(there.window.received_bytes, to),
+        sent_bits_per_second: 8.0 * per_second(here.window.sent_bytes, 1 - to),
+        mss: here.found.mss,
+        series: series(heard, at, to),
+        ..Figures::default()
+    };
+    match task {
+        Task::Bulk(_) => {}
+        Task::Messages(_) => {
+            figures.received_per_second = Some(per_second(there.window.received_messages, to));
+            figures.sent_per_second = Some(per_second(here.window.sent_messages, 1 - to));
+            figures.lose(here, there);
+        }
+        Task::Exchange(_) => {
+            figures.sent_bits_per_second = 8.0 * per_second(there.window.sent_bytes, to);
+            figures.transactions_per_second = Some(per_second(there.window.received_messages, to));
+            figures.timeouts = Some(there.found.timeouts);
+            figures.round_trip.clone_from(&there.found.round_trip);
+        }
+    }
+    figures
+}
+
+impl Figures {
+    fn lose(&mut self, sender: &TaskEnd, receiver: &TaskEnd) {
+        let (sent, found) = (sender.found.messages_sent, &receiver.found);
+        let lost = sent.saturating_sub(found.messages_received);
+        self.messages = Some(sent);
+        self.lost = Some(lost);
+        self.lost_percent = (sent > 0).then(|| 100.0 * lost as f64 / sent as f64);
+        self.duplicates = Some(found.duplicates);
+        self.reordered = Some(found.reordered);
+        self.jitter_us = found.jitter_us;
+        self.delay.clone_from(&found.delay);
+    }
+}
+
+fn series(heard: &Heard, at: usize, to: usize) -> Vec<Point> {
+    let mut end = 0.0;
+    let moments = heard.samples.iter().filter_map(|moment| {
+        let (sample, seconds) = (moment.tasks[to].get(at)?, moment.seconds[to]);
+        end += seconds;
+        Some(Point {
+            end,
+            seconds,
+            received_bits_per_second: 8.0 * per(sample.received_bytes as f64, seconds),
+            received_per_second: per(sample.received_messages as f64, seconds),
+            missing: sample.missing,
+            delay_mean_us: sample.delay_mean_us,
+            delay_max_us: sample.delay_max_us,
+            jitter_us: sample.jitter_us,
+        })
+    });
+    moments.collect()
+}
+
+fn per(amount: f64, seconds: f64) -> f64 {
+    if seconds > 0.0 { amount / seconds } else { 0.0 }
+}
+
+/// Bytes that arrived at the near and the far end, of those that were accounted: never more than what crossed.
+pub fn arrived(tasks: &[Task], heard: &Heard) -> [u64; 2] {
+    let at = |side: usize| {
+        let ends = heard.ends[side].tasks.iter().zip(tasks);
+        ends.map(|(end, task)| match task {
+            Task::Exchange(_) => end.window.received_bytes,
+            Task::Bulk(_) | Task::Messages(_) => end.found.bytes_received,
+        })
+        .sum()
+    };
+    [at(0), at(1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinate::message::{Measurement, Sample};
+    use crate::experiment::duet::Moment;
+    use crate::load::exchange::Exchange;
+    use crate::load::message::Messages;
+    use crate::load::task::{Findings, Protocol, Sockets};
+
+    fn messages(backward: bool) -> Task {
+        Task::Messages(Messages {
+            run_id: 1,
+            seed: 1,
+            protocol: Protocol::Udp,
+            streams: 1,
+            backward,
+            length: 100,
+            bits_per_second: None,
+            sockets: Sockets::default(),
+        })
+    }
+
+    fn sender() -> TaskEnd {
+        let window = Sample { sent_messages: 1_000, sent_bytes: 100_000, ..Sample::default() };
+        TaskEnd { window, found: Findings { messages_sent: 990, ..Findings::default() } }
+    }
+
+    fn receiver() -> TaskEnd {
+        let window = Sample { received_messages: 980, received_bytes: 98_000, ..Sample::default() };
+        let found = Findings {
+            messages_received: 970,
+            bytes_received: 97_000,
+            duplicates: 3,
+            reordered: 2,
+            jitter_us: Some(7.0),
+            ..Findings::default()
+        };
+        TaskEnd { window, found }
+    }
+
+    /// The receiver's window is twice as long as the sender's.
+    fn heard(near: TaskEnd, far: TaskEnd, seconds: [f64; 2]) -> Heard {
+        let end = |end: &TaskEnd, seconds| Measurement {
+            seconds,
+            tasks: vec![end.clone()],
+            ..Measurement::default()
+        };
+        let moment = Moment { seconds, tasks: [vec![near.window], vec![far.window]] };
+        Heard { ends: [end(&near, seconds[0]), end(&far, seconds[1])], samples: vec![moment.clone(), moment] }
+    }
+
+    #[test]
+    fn each_end_is_counted_by_its_own_time_and_loss_by_the_numbers() {
+        for (backward, heard) in [
+            (false, heard(sender(), receiver(), [1.0, 2.0])),
+            (true, heard(receiver(), sender(), [2.0, 1.0])),
+        ] {
+            let figures = figures(&messages(backward), 0, &heard);
+            let close = |is: f64, expected: f64| assert!((is - expected).abs() < 1e-9, "{is} {expected}");
+            close(figures.sent_bits_per_second, 800_000.0);
+            close(figures.received_bits_per_second, 392_000.0);
+            close(figures.received_per_second.unwrap(), 490.0);
+            assert_eq!((figures.messages, figures.lost), (Some(990), Some(20)));
+            close(figures.lost_percent.unwrap(), 100.0 * 20.0 / 990.0);
+            assert_eq!((figures.duplicates, figures.reordered), (Some(3), Some(2)));
+            assert_eq!(figures.series.len(), 2);
+            close(figures.series[1].end, 4.0);
+            close(figures.series[1].received_per_second, 490.0);
+            let side = usize::from(!backward);
+            assert_eq!(arrived(&[messages(backward)], &heard)[side], 97_000);
+        }
+    }
+
+    #[test]
+    fn transactions_are_those_of_the_end_that_asks() {
+        let task = Task::Exchange(Exchange {
+            run_id: 1,
+            seed: 1,
+            protocol: Protocol::Tcp,
+            streams: 1,
+            request: 1,
+            response: 1,
+            pause_us: 0,
+            sockets: Sockets::default(),
+        });
+        let heard = heard(receiver(), sender(), [2.0, 1.0]);
+        let figures = figures(&task, 0, &heard);
+        assert_eq!(figures.transactions_per_second, Some(490.0));
+        assert_eq!((figures.lost, figures.received_per_second), (None, None));
+    }
+
+    #[test]
+    fn ends_that_reported_nothing_have_no_figures() {
+        assert_eq!(figures(&messages(false), 0, &Heard::default()), Figures::default());
+    }
+}

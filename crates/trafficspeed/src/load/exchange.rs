@@ -1,0 +1,266 @@
+//! Requests and responses: one at a time on each stream, the round trip of every one recorded.
+//!
+//! The host that connects asks, the other answers, with sizes of the user's choice (netperf's RR). A UDP question
+//! that is not answered within [`ANSWER_PATIENCE`] counts as a timeout. The first bytes of a datagram, as many as
+//! both sizes allow up to 8, are the question's number: a late answer is not taken for the next one's.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::crew::{Share, Stage, Work};
+use super::delays::Delays;
+use super::payload::Payload;
+use super::task::{Protocol, Sockets};
+use crate::clock;
+
+/// How long a datagram's answer may take.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+/// Largest request or response.
+pub const MAX_BYTES: u32 = 60_000;
+const NUMBER_BYTES: usize = 8;
+
+/// Requests and responses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exchange {
+    /// Random per run.
+    pub run_id: u64,
+    /// Seed of the payload.
+    pub seed: u64,
+    /// Over TCP or UDP.
+    pub protocol: Protocol,
+    /// How many ask at once.
+    pub streams: u32,
+    /// Bytes of a request.
+    pub request: u32,
+    /// Bytes of a response.
+    pub response: u32,
+    /// Rest between an answer and the next question, in microseconds.
+    pub pause_us: u32,
+    /// How the sockets are set up.
+    pub sockets: Sockets,
+}
+
+impl Exchange {
+    /// The first thing that is out of bounds, in words.
+    pub fn problem(&self) -> Option<String> {
+        let wrong = [self.request, self.response].into_iter().find(|bytes| !(1..=MAX_BYTES).contains(bytes));
+        if let Some(bytes) = wrong {
+            return Some(format!("requests of {bytes} bytes asked for, 1 to {MAX_BYTES} are possible"));
+        }
+        (self.pause_us > 10_000_000).then(|| "a pause of more than ten seconds asked for".to_owned())
+    }
+
+    fn number_bytes(&self) -> usize {
+        NUMBER_BYTES.min(self.request as usize).min(self.response as usize)
+    }
+}
+
+/// Why no answer came.
+enum Silence {
+    /// The measurement is over.
+    Over,
+    /// This one is lost; the next may come.
+    Lost,
+    /// The stream is of no more use.
+    Broken(String),
+}
+
+impl From<io::Error> for Silence {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+/// One stream's end at the host that asks.
+pub(super) fn ask_tcp(work: Exchange, mut socket: TcpStream) -> Work {
+    Box::new(move |stage| {
+        let request = Payload::new(work.seed).chunk(0, 0, work.request as usize).to_vec();
+        let mut response = vec![0; work.response as usize];
+        ask(stage, &work, |_| {
+            write_all(&mut socket, &request, stage)?;
+            read_exact(&mut socket, &mut response, stage)
+        })
+    })
+}
+
+/// As [`ask_tcp`], over UDP.
+pub(super) fn ask_udp(work: Exchange, socket: UdpSocket) -> Work {
+    Box::new(move |stage| {
+        let mut request = Payload::new(work.seed).chunk(0, 0, work.request as usize).to_vec();
+        let mut buffer = vec![0; 65_536];
+        let number_bytes = work.number_bytes();
+        ask(stage, &work, |number| {
+            request[..number_bytes].copy_from_slice(&number.to_le_bytes()[..number_bytes]);
+            send(&socket, &request)?;
+            let asked = Instant::now();
+            loop {
+                let expected = |buffer: &[u8], bytes: usize| {
+                    bytes == work.response as usize && buffer[..number_bytes] == request[..number_bytes]
+                };
+                match socket.recv(&mut buffer) {
+                    Ok(bytes) if expected(&buffer, bytes) => return Ok(()),
+                    Ok(_) => {}
+                    Err(error) if is_patient(&error) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                if !stage.runs() {
+                    return Err(Silence::Over);
+                }
+                if asked.elapsed() > ANSWER_PATIENCE {
+                    return Err(Silence::Lost);
+                }
+            }
+        })
+    })
+}
+
+/// Asks until the schedule ends; `once` asks question `number` and waits for its answer.
+fn ask(stage: &Stage, work: &Exchange, mut once: impl FnMut(u64) -> Result<(), Silence>) -> Share {
+    let mut share = Share::default();
+    let mut round_trips = Delays::default();
+    clock::sleep_until(stage.schedule.start_ns);
+    let mut number = 0;
+    loop {
+        let asked = clock::now_ns();
+        if !stage.runs() || asked >= stage.schedule.end_ns {
+            break;
+        }
+        let counted = stage.schedule.counts(asked);
+        number += 1;
+        match once(number) {
+            Ok(()) => {
+                let round_trip = clock::now_ns() - asked;
+                if counted {
+                    round_trips.record(round_trip);
+                    stage.meter.delayed(1, round_trip, round_trip);
+                    share.sent += 1;
+                }
+                stage.meter.sent(1, u64::from(work.request));
+                stage.meter.received(1, u64::from(work.response));
+            }
+            Err(Silence::Lost) => share.timeouts += u64::from(counted),
+            Err(Silence::Over) => break,
+            Err(Silence::Broken(why)) => {
+                share.fault = Some(why);
+                break;
+            }
+        }
+        if work.pause_us > 0 {
+            let until = clock::now_ns() + u64::from(work.pause_us) * 1_000;
+            clock::sleep_until(until.min(stage.schedule.end_ns));
+        }
+    }
+    share.round_trips = Some(round_trips);
+    share
+}
+
+/// One stream's end at the host that answers: until the other closes.
+pub(super) fn answer_tcp(work: Exchange, mut socket: TcpStream) -> Work {
+    Box::new(move |stage| {
+        let response = Payload::new(work.seed).chunk(1, 0, work.response as usize).to_vec();
+        let mut request = vec![0; work.request as usize];
+        let mut share = Share::default();
+        loop {
+            let done = read_exact(&mut socket, &mut request, stage)
+                .and_then(|()| write_all(&mut socket, &response, stage));
+            match done {
+                Ok(()) => stage.meter.received(1, u64::from(work.request)),
+                Err(Silence::Broken(why)) => {
+                    // The other end closes when its time is over, and so the last thing heard is its end.
+                    share.fault = stage.runs().then_some(why).filter(|_| !is_over(stage));
+                    return share;
+                }
+                Err(Silence::Over | Silence::Lost) => return share,
+            }
+        }
+    })
+}
+
+/// As [`answer_tcp`], over UDP: until nothing comes any more.
+pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
+    Box::new(move |stage| {
+        let mut response = Payload::new(work.seed).chunk(1, 0, work.response as usize).to_vec();
+        let mut buffer = vec![0; 65_536];
+        let number_bytes = work.number_bytes();
+        let mut share = Share::default();
+        let mut heard = Instant::now();
+        while !stage.is_quiet(heard) {
+            match socket.recv(&mut buffer) {
+                Ok(bytes) if bytes == work.request as usize => {
+                    response[..number_bytes].copy_from_slice(&buffer[..number_bytes]);
+                    stage.meter.received(1, u64::from(work.request));
+                    heard = Instant::now();
+                    if let Err(Silence::Broken(why)) = send(&socket, &response) {
+                        share.fault = Some(why);
+                        return share;
+                    }
+                }
+                Ok(_) => {}
+                Err(error) if is_patient(&error) => {}
+                Err(error) => {
+                    share.fault = Some(error.to_string());
+                    return share;
+                }
+            }
+        }
+        share
+    })
+}
+
+fn is_over(stage: &Stage) -> bool {
+    clock::now_ns() + 1_000_000 >= stage.schedule.end_ns
+}
+
+/// A call that timed out, or heard of a port that is closed already or not yet open.
+fn is_patient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted | ErrorKind::ConnectionRefused
+    )
+}
+
+fn send(socket: &UdpSocket, datagram: &[u8]) -> Result<(), Silence> {
+    match socket.send(datagram) {
+        Ok(_) => Ok(()),
+        // What could not be sent is not answered, which counts as a timeout.
+        Err(error) if is_patient(&error) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn write_all(socket: &mut TcpStream, bytes: &[u8], stage: &Stage) -> Result<(), Silence> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match socket.write(rest) {
+            Ok(taken) => rest = &rest[taken..],
+            Err(error) if is_patient(&error) && error.kind() != ErrorKind::ConnectionRefused => {
+                if !stage.runs() {
+                    return Err(Silence::Over);
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn read_exact(socket: &mut TcpStream, bytes: &mut [u8], stage: &Stage) -> Result<(), Silence> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match socket.read(&mut bytes[filled..]) {
+            Ok(0) => return Err(Silence::Broken("the other end closed".into())),
+            Ok(read) => filled += read,
+            Err(error) if is_patient(&error) && error.kind() != ErrorKind::ConnectionRefused => {
+                if !stage.runs() {
+                    return Err(Silence::Over);
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

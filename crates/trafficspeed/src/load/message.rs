@@ -1,0 +1,428 @@
+//! Numbered messages one way, over UDP or TCP, at a rate or as fast as possible.
+//!
+//! Every message carries its number and the instant at which it was handed to the kernel, so that the receiver can
+//! tell loss, order, jitter and one-way delay ([`super::account`]). Messages sent before counting begins are marked
+//! and not accounted. Header, 24 bytes, big-endian: run id, kind (high byte) and number, instant in nanoseconds.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::account::Account;
+use super::crew::{Share, Stage};
+use super::pace::{Due, Pace, QUANTUM_NS};
+use super::payload::Payload;
+use super::task::{Protocol, Sockets};
+use super::udp::{BATCH, Receiver, send_batch};
+use crate::clock;
+
+/// Length of a message's header, and so of the shortest message.
+pub const HEADER_BYTES: u32 = 24;
+/// Longest message.
+pub const MAX_MESSAGE_BYTES: u32 = 1 << 20;
+/// About how many bytes a TCP sender hands to the kernel at once, if its messages are short.
+const WRITE_BYTES: usize = 16 << 10;
+const READ_BYTES: usize = 256 << 10;
+const WARM: u64 = 4;
+const COUNTED: u64 = 5;
+const KIND_SHIFT: u32 = 56;
+/// Refusals in a row (the peer's port is closed) that a UDP sender bears.
+const MAX_REFUSALS: u32 = 1_000;
+
+/// Messages one way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Messages {
+    /// Random per run, so that no stranger's message is taken for ours.
+    pub run_id: u64,
+    /// Seed of the payload.
+    pub seed: u64,
+    /// Over TCP or UDP.
+    pub protocol: Protocol,
+    /// How many streams.
+    pub streams: u32,
+    /// From the host that listens to the one that connects.
+    pub backward: bool,
+    /// Bytes of each message, header included.
+    pub length: u32,
+    /// Payload rate of each stream; as fast as possible if absent.
+    pub bits_per_second: Option<u64>,
+    /// How the sockets are set up.
+    pub sockets: Sockets,
+}
+
+impl Messages {
+    /// The first thing that is out of bounds, in words.
+    pub fn problem(&self) -> Option<String> {
+        let most = match self.protocol {
+            Protocol::Tcp => MAX_MESSAGE_BYTES,
+            Protocol::Udp => 65_000,
+        };
+        if !(HEADER_BYTES..=most).contains(&self.length) {
+            return Some(format!(
+                "messages of {} bytes asked for, {HEADER_BYTES} to {most} are possible",
+                self.length
+            ));
+        }
+        (self.bits_per_second == Some(0)).then(|| "a rate of zero asked for".to_owned())
+    }
+
+    fn pace(&self, stage: &Stage) -> Pace {
+        Pace::new(self.bits_per_second, self.length, stage.schedule.start_ns)
+    }
+}
+
+/// Messages with random payload, whose headers are written anew for each batch.
+struct Batch {
+    bytes: Vec<u8>,
+    length: usize,
+    run_id: u64,
+    /// Number of the next message, warm and counted.
+    next: [u64; 2],
+}
+
+impl Batch {
+    fn new(work: &Messages, stream: u32, most: usize) -> Self {
+        let payload = Payload::new(work.seed);
+        let length = work.length as usize;
+        let mut bytes = Vec::with_capacity(most * length);
+        while bytes.len() < most * length {
+            let left = most * length - bytes.len();
+            bytes.extend_from_slice(payload.chunk(stream, bytes.len() as u64, left));
+        }
+        Self { bytes, length, run_id: work.run_id, next: [0; 2] }
+    }
+
+    fn most(&self) -> u64 {
+        (self.bytes.len() / self.length) as u64
+    }
+
+    /// Writes `count` headers and returns the messages.
+    fn stamp(&mut self, count: u64, counted: bool, now_ns: u64) -> &[u8] {
+        let kind = if counted { COUNTED } else { WARM } << KIND_SHIFT;
+        let first = self.next[usize::from(counted)];
+        let bytes = &mut self.bytes[..count as usize * self.length];
+        for (message, number) in bytes.chunks_exact_mut(self.length).zip(first..) {
+            message[..8].copy_from_slice(&self.run_id.to_be_bytes());
+            message[8..16].copy_from_slice(&(kind | number).to_be_bytes());
+            message[16..24].copy_from_slice(&now_ns.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// The first `count` of the stamped messages are under way.
+    fn took(&mut self, count: u64, counted: bool) {
+        self.next[usize::from(counted)] += count;
+    }
+}
+
+/// What a header says.
+#[derive(Debug, PartialEq, Eq)]
+struct Header {
+    counted: bool,
+    number: u64,
+    sent_ns: u64,
+}
+
+impl Header {
+    /// The header of a message of this run.
+    fn parse(message: &[u8], run_id: u64) -> Option<Self> {
+        let word = |at: usize| Some(u64::from_be_bytes(message.get(at..at + 8)?.try_into().ok()?));
+        let (kind, sent_ns) = (word(8)?, word(16)?);
+        let counted = match kind >> KIND_SHIFT {
+            WARM => false,
+            COUNTED => true,
+            _ => return None,
+        };
+        let number = kind & ((1 << KIND_SHIFT) - 1);
+        (word(0)? == run_id).then_some(Self { counted, number, sent_ns })
+    }
+}
+
+/// Sends until the schedule ends; `put` hands messages to the kernel and returns how many it took.
+fn send(
+    stage: &Stage,
+    work: &Messages,
+    mut batch: Batch,
+    mut put: impl FnMut(&[u8]) -> Result<u64, String>,
+) -> Share {
+    let mut pace = work.pace(stage);
+    let mut share = Share::default();
+    clock::sleep_until(stage.schedule.start_ns);
+    loop {
+        let now = clock::now_ns();
+        if !stage.runs() || now >= stage.schedule.end_ns {
+            break;
+        }
+        let count = match pace.due(now, batch.most()) {
+            Due::Wait(until) => {
+                // Short enough that a word from the coordinator is heard.
+                clock::sleep_until(until.min(stage.schedule.end_ns).min(now + 100_000_000));
+                continue;
+            }
+            Due::Send(count) => count,
+        };
+        let counted = stage.schedule.counts(now);
+        match put(batch.stamp(count, counted, now)) {
+            Ok(taken) => {
+                batch.took(taken, counted);
+                stage.meter.sent(taken, taken * batch.length as u64);
+            }
+            Err(why) => {
+                share.fault = Some(why);
+                break;
+            }
+        }
+    }
+    share.sent = batch.next[1];
+    share
+}
+
+/// Sends over UDP.
+pub(super) fn send_udp(stage: &Stage, work: &Messages, stream: u32, socket: &UdpSocket) -> Share {
+    let batch = Batch::new(work, stream, BATCH);
+    let length = work.length as usize;
+    let mut refusals = 0;
+    send(stage, work, batch, |messages| match send_batch(socket, messages, length) {
+        Ok(taken) => {
+            refusals = 0;
+            Ok(taken as u64)
+        }
+        // No room in the kernel right now; what is not taken is not counted as sent.
+        Err(error) if is_momentary(&error) => {
+            clock::sleep_until(clock::now_ns() + QUANTUM_NS);
+            Ok(0)
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused && refusals < MAX_REFUSALS => {
+            refusals += 1;
+            Ok(0)
+        }
+        Err(error) => Err(format!("sending datagrams of {length} bytes: {error}")),
+    })
+}
+
+/// Sends over TCP and then closes this direction.
+pub(super) fn send_tcp(stage: &Stage, work: &Messages, stream: u32, mut socket: &TcpStream) -> Share {
+    let batch = Batch::new(work, stream, (WRITE_BYTES / work.length as usize).max(1));
+    let length = work.length as u64;
+    let mut share = send(stage, work, batch, |messages| {
+        let mut rest = messages;
+        while !rest.is_empty() {
+            match socket.write(rest) {
+                Ok(taken) => rest = &rest[taken..],
+                Err(error) if is_momentary(&error) && stage.aborted() => {
+                    return Err("its last bytes could not be sent".into());
+                }
+                Err(error) if is_momentary(&error) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(messages.len() as u64 / length)
+    });
+    if let Err(error) = socket.shutdown(Shutdown::Write)
+        && share.fault.is_none()
+    {
+        share.fault = Some(error.to_string());
+    }
+    share
+}
+
+/// A system call that timed out, was interrupted or found no room.
+fn is_momentary(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+        || error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error())
+}
+
+/// A receiver's books, and what of them the meter has not heard.
+struct Books<'a> {
+    stage: &'a Stage,
+    run_id: u64,
+    account: Account,
+    missing_told: i64,
+    messages: u64,
+    bytes: u64,
+    delays: (u64, u64, u64),
+}
+
+impl<'a> Books<'a> {
+    fn new(stage: &'a Stage, run_id: u64) -> Self {
+        let account = Account::default();
+        Self { stage, run_id, account, missing_told: 0, messages: 0, bytes: 0, delays: (0, 0, 0) }
+    }
+
+    /// Takes one message; false if it is none of this run.
+    fn take(&mut self, message: &[u8], now_ns: u64) -> bool {
+        let Some(header) = Header::parse(message, self.run_id) else { return false };
+        if header.counted {
+            let Some(delay) = self.account.take(header.number, message.len(), header.sent_ns, now_ns) else {
+                return true;
+            };
+            self.delays = (self.delays.0 + 1, self.delays.1 + delay, self.delays.2.max(delay));
+        }
+        self.messages += 1;
+        self.bytes += message.len() as u64;
+        true
+    }
+
+    /// Tells the meter what has come since the last time.
+    fn tell(&mut self) {
+        let meter = &self.stage.meter;
+        meter.received(std::mem::take(&mut self.messages), std::mem::take(&mut self.bytes));
+        let (count, sum, max) = std::mem::take(&mut self.delays);
+        meter.delayed(count, sum, max);
+        let missing = self.account.missing().cast_signed();
+        meter.missed(missing - self.missing_told, self.account.jitter_ns);
+        self.missing_told = missing;
+    }
+
+    fn close(self, fault: Option<String>) -> Share {
+        Share { account: Some(self.account), fault, ..Share::default() }
+    }
+}
+
+/// Receives over UDP until the sender has ended and nothing comes any more.
+pub(super) fn receive_udp(stage: &Stage, work: &Messages, socket: &UdpSocket) -> Share {
+    let mut receiver = Receiver::new(work.length as usize);
+    let mut books = Books::new(stage, work.run_id);
+    let mut heard = Instant::now();
+    while !stage.is_quiet(heard) {
+        match receiver.receive(socket) {
+            Ok(()) => {
+                let now = clock::now_ns();
+                for message in receiver.datagrams() {
+                    books.take(message, now);
+                }
+                books.tell();
+                heard = Instant::now();
+            }
+            // Without a reader on the other side its kernel refuses; that it has ended shows as silence.
+            Err(error) if is_momentary(&error) || error.kind() == ErrorKind::ConnectionRefused => {}
+            Err(error) => return books.close(Some(error.to_string())),
+        }
+    }
+    books.close(None)
+}
+
+/// Receives over TCP until the sender closes.
+pub(super) fn receive_tcp(stage: &Stage, work: &Messages, mut socket: &TcpStream) -> Share {
+    let length = work.length as usize;
+    let mut buffer = vec![0; READ_BYTES.max(2 * length)];
+    let mut filled = 0;
+    let mut books = Books::new(stage, work.run_id);
+    loop {
+        match socket.read(&mut buffer[filled..]) {
+            Ok(0) if filled == 0 => return books.close(None),
+            Ok(0) => return books.close(Some(format!("the last {filled} bytes are no whole message"))),
+            Ok(bytes) => filled += bytes,
+            Err(error) if is_momentary(&error) && stage.aborted() => {
+                return books.close(Some("the sender's end was not seen".into()));
+            }
+            Err(error) if is_momentary(&error) => continue,
+            Err(error) => return books.close(Some(error.to_string())),
+        }
+        let now = clock::now_ns();
+        let whole = filled / length * length;
+        for message in buffer[..whole].chunks_exact(length) {
+            if !books.take(message, now) {
+                return books.close(Some("bytes came that were not sent".into()));
+            }
+        }
+        books.tell();
+        buffer.copy_within(whole..filled, 0);
+        filled -= whole;
+    }
+}
+
+/// The work of one stream's end.
+pub(super) fn run_udp(
+    work: &Arc<Messages>,
+    stream: u32,
+    sends: bool,
+    socket: UdpSocket,
+) -> super::crew::Work {
+    let work = Arc::clone(work);
+    Box::new(
+        move |stage| {
+            if sends { send_udp(stage, &work, stream, &socket) } else { receive_udp(stage, &work, &socket) }
+        },
+    )
+}
+
+/// As [`run_udp`]. The connection stays open until the stream is drained.
+pub(super) fn run_tcp(
+    work: &Arc<Messages>,
+    stream: u32,
+    sends: bool,
+    socket: TcpStream,
+) -> super::crew::Work {
+    let work = Arc::clone(work);
+    Box::new(move |stage| {
+        if !sends {
+            return receive_tcp(stage, &work, &socket);
+        }
+        let share = send_tcp(stage, &work, stream, &socket);
+        // Closing while the last bytes are under way is safe; the peer sends nothing that could be lost.
+        drop(socket);
+        share
+    })
+}
+
+/// How long after the end a receiver may still wait, at most.
+pub(super) const DRAIN: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::crew::{Crew, Schedule, Work};
+
+    #[test]
+    fn only_what_counts_is_accounted_and_what_comes_twice_is_no_goodput() {
+        let work: Work = Box::new(|stage| {
+            let mut books = Books::new(stage, 77);
+            let mut batch = Batch::new(&work_of(64), 0, 4);
+            assert!(books.take(batch.stamp(1, false, 10), 20));
+            for _ in 0..2 {
+                assert!(books.take(batch.stamp(1, true, 10), 30));
+            }
+            assert!(!books.take(&[0; 64], 30), "no message of this run");
+            books.tell();
+            books.close(None)
+        });
+        let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX };
+        let crew = Crew::begin(schedule, vec![work]).unwrap();
+        let share = crew.finish(Instant::now() + Duration::from_secs(5)).remove(0);
+        let account = share.account.unwrap();
+        assert_eq!((account.received, account.duplicates, account.bytes), (1, 1, 64));
+    }
+
+    fn work_of(length: u32) -> Messages {
+        Messages {
+            run_id: 77,
+            seed: 1,
+            protocol: Protocol::Udp,
+            streams: 1,
+            backward: false,
+            length,
+            bits_per_second: None,
+            sockets: Sockets::default(),
+        }
+    }
+
+    #[test]
+    fn headers_are_read_back_and_foreign_ones_are_not() {
+        let work = work_of(64);
+        let mut batch = Batch::new(&work, 0, 4);
+        batch.took(10, true);
+        let bytes = batch.stamp(3, true, 99).to_vec();
+        assert_eq!(bytes.len(), 192);
+        let third = Header::parse(&bytes[128..], 77);
+        assert_eq!(third, Some(Header { counted: true, number: 12, sent_ns: 99 }));
+        assert_eq!(Header::parse(batch.stamp(1, false, 5), 77).map(|header| header.number), Some(0));
+        assert_eq!(Header::parse(&bytes, 78), None, "another run");
+        assert_eq!(Header::parse(&bytes[..23], 77), None, "too short");
+        assert_eq!(Header::parse(&[0; 64], 0), None, "no kind");
+    }
+}

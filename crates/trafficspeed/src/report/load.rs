@@ -1,0 +1,255 @@
+//! What the generators' own commands found: a table for people, JSON with iperf3's names, CSV.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde_json::{Value, json};
+
+use super::significant;
+use super::unit::Unit;
+use crate::experiment::figures::{Figures, Point};
+use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask};
+use crate::load::task::{Protocol, Task};
+
+/// The version of the JSON report's layout.
+const FORMAT: u32 = 1;
+
+/// `bits_per_second` in `unit`, or else in the one that suits it.
+pub fn rate(unit: Option<Unit>, bits_per_second: f64) -> String {
+    let unit = unit.unwrap_or(match bits_per_second.abs() {
+        rate if rate >= 1e9 => Unit::Gbit,
+        rate if rate >= 1e6 => Unit::Mbit,
+        _ => Unit::Kbit,
+    });
+    format!("{} {}", unit.figure(bits_per_second), unit.name())
+}
+
+/// What stands below the table.
+pub const DEFINITIONS: &str = "\
+Received: payload that arrived per second. Lost, reordered (RFC 4737), jitter (RFC 3550): by the messages' numbers and time stamps.
+Delay: one way for messages, the round trip for requests; 50 % and 99 % of them were at most this long. The lab has one clock.
+CPU: CPU seconds per second of the gateway's VPN, the clients' VPN, and the generator (both ends).";
+
+/// The results as text.
+pub fn table(campaign: &LoadCampaign, unit: Option<Unit>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    let head =
+        ["system", "load", "run", "received", "per second", "lost", "reordered", "jitter", "p50", "p99"];
+    table.set_header(head.into_iter().chain(["CPU gateway/clients/generator"]));
+    let mut text = String::new();
+    for run in &campaign.runs {
+        for (named, figures) in campaign.settings.tasks.iter().zip(&run.figures) {
+            table.add_row(row(run, named, figures, unit));
+        }
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    if table.row_count() > 0 {
+        writeln!(text, "{table}\n{DEFINITIONS}").expect("writing to a string");
+    }
+    for run in &campaign.runs {
+        notes(&mut text, run);
+    }
+    if campaign.interrupted {
+        writeln!(text, "Interrupted: the figures are of what was measured until then.")
+            .expect("writing to a string");
+    }
+    text
+}
+
+fn row(run: &LoadRun, named: &NamedTask, figures: &Figures, unit: Option<Unit>) -> Vec<String> {
+    let none = || "–".to_owned();
+    let number = |value: Option<u64>| value.map_or_else(none, |value| value.to_string());
+    let micros = |value: Option<f64>| value.map_or_else(none, |value| format!("{} µs", significant(value)));
+    let delay = figures.delay.as_ref().or(figures.round_trip.as_ref());
+    let each = figures.transactions_per_second.or(figures.received_per_second);
+    vec![
+        run.label.clone(),
+        named.name.clone(),
+        run.repeat.to_string(),
+        rate(unit, figures.received_bits_per_second),
+        each.map_or_else(none, |each| format!("{each:.0}")),
+        figures.lost_percent.map_or_else(none, |lost| format!("{lost:.3} %")),
+        number(figures.reordered),
+        micros(figures.jitter_us),
+        micros(delay.map(|delay| delay.p50_us)),
+        micros(delay.map(|delay| delay.p99_us)),
+        run.cpu.filter(|cpu| cpu.seconds > 0.0).map_or_else(none, |cpu| {
+            let [gateway, clients, own] =
+                [cpu.gateway, cpu.clients, cpu.generators].map(|used| significant(used / cpu.seconds));
+            format!("{gateway} / {clients} / {own}")
+        }),
+    ]
+}
+
+fn notes(text: &mut String, run: &LoadRun) {
+    let name = format!("{}, run {}", run.label, run.repeat);
+    let mut say = |line: String| writeln!(text, "{name}: {line}").expect("writing to a string");
+    if let Some(search) = &run.search {
+        let limit = if search.limited_by_sender { "; the generator could not send more" } else { "" };
+        say(format!(
+            "highest rate without more loss than allowed: {:.0} packets/s ({}), found with {} trials{limit}; the row \
+             above is of the last trial",
+            search.packets_per_second,
+            rate(None, search.bits_per_second),
+            search.trials.len(),
+        ));
+    }
+    if run.socket_drops > 0 {
+        say(format!(
+            "{} datagrams arrived but were dropped because the generator was too slow",
+            run.socket_drops
+        ));
+    }
+    run.problems().into_iter().for_each(say);
+}
+
+/// The results as JSON: `runs[].{start,intervals,end}` as iperf3 has them.
+pub fn json(campaign: &LoadCampaign) -> Value {
+    json!({
+        "format": FORMAT,
+        "experiment": campaign.command,
+        "settings": campaign.settings,
+        "environment": campaign.environment,
+        "interrupted": campaign.interrupted,
+        "runs": campaign.runs.iter().map(|run| run_json(campaign, run)).collect::<Vec<_>>(),
+    })
+}
+
+fn run_json(campaign: &LoadCampaign, run: &LoadRun) -> Value {
+    let tasks = campaign.settings.tasks.iter().zip(&run.figures);
+    json!({
+        "system": run.label,
+        "subject": run.subject,
+        "repeat": run.repeat,
+        "timestamp": { "time": run.started },
+        "facts": run.facts,
+        "whole": run.is_whole(),
+        "problems": run.problems(),
+        "cpu_seconds": run.cpu,
+        "socket_drops": run.socket_drops,
+        "search": run.search,
+        "tasks": tasks.map(|(named, figures)| task_json(campaign, named, figures)).collect::<Vec<_>>(),
+    })
+}
+
+fn task_json(campaign: &LoadCampaign, named: &NamedTask, figures: &Figures) -> Value {
+    let settings = &campaign.settings;
+    let (protocol, streams, length, reverse) = match &named.task {
+        Task::Bulk(job) => (Protocol::Tcp, job.streams, job.write_bytes, !job.connector_sends(0)),
+        Task::Messages(work) => (work.protocol, work.streams, work.length, work.backward),
+        Task::Exchange(work) => (work.protocol, work.streams, work.request, false),
+    };
+    let total = |rate: f64, sender: bool| {
+        json!({
+            "seconds": settings.seconds,
+            "bytes": (rate * settings.seconds / 8.0) as u64,
+            "bits_per_second": rate,
+            "sender": sender,
+        })
+    };
+    json!({
+        "name": named.name,
+        "start": { "test_start": {
+            "protocol": protocol,
+            "num_streams": streams,
+            "blksize": length,
+            "omit": settings.warmup_seconds,
+            "duration": settings.seconds,
+            "reverse": u8::from(reverse),
+        } },
+        "intervals": figures.series.iter().map(|point| json!({ "sum": point_json(point) })).collect::<Vec<_>>(),
+        "end": {
+            "sum_sent": total(figures.sent_bits_per_second, true),
+            "sum_received": total(figures.received_bits_per_second, false),
+            "sum": {
+                "packets": figures.messages,
+                "lost_packets": figures.lost,
+                "lost_percent": figures.lost_percent,
+                "jitter_ms": figures.jitter_us.map(|us| us / 1e3),
+                "out_of_order": figures.reordered,
+            },
+        },
+        "figures": figures,
+    })
+}
+
+fn point_json(point: &Point) -> Value {
+    json!({
+        "start": point.end - point.seconds,
+        "end": point.end,
+        "seconds": point.seconds,
+        "bits_per_second": point.received_bits_per_second,
+        "packets_per_second": point.received_per_second,
+        "lost_packets": point.missing,
+        "jitter_ms": point.jitter_us / 1e3,
+        "delay_mean_us": point.delay_mean_us,
+        "delay_max_us": point.delay_max_us,
+    })
+}
+
+/// One line for each task of each run.
+pub fn csv(campaign: &LoadCampaign) -> String {
+    let mut text = String::from(
+        "system,cipher,mtu,load,repeat,received_bits_per_second,sent_bits_per_second,received_per_second,\
+         sent_per_second,transactions_per_second,lost_percent,duplicates,reordered,timeouts,jitter_us,delay_p50_us,\
+         delay_p99_us,delay_max_us,round_trip_p50_us,round_trip_p99_us,round_trip_max_us,searched_packets_per_second,\
+         gateway_cpu_seconds,client_cpu_seconds,generator_cpu_seconds,whole\n",
+    );
+    for run in &campaign.runs {
+        for (named, figures) in campaign.settings.tasks.iter().zip(&run.figures) {
+            let cells = csv_cells(run, named, figures);
+            writeln!(text, "{}", cells.join(",")).expect("writing to a string");
+        }
+    }
+    text
+}
+
+fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> Vec<String> {
+    let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
+    let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
+    let (delay, trip) = (figures.delay.as_ref(), figures.round_trip.as_ref());
+    let mut cells = vec![
+        csv_text(&run.label),
+        csv_text(&run.facts.cipher),
+        run.facts.mtu.map_or_else(String::new, |mtu| mtu.to_string()),
+        csv_text(&named.name),
+        run.repeat.to_string(),
+        number(Some(figures.received_bits_per_second)),
+        number(Some(figures.sent_bits_per_second)),
+        number(figures.received_per_second),
+        number(figures.sent_per_second),
+        number(figures.transactions_per_second),
+        number(figures.lost_percent),
+        count(figures.duplicates),
+        count(figures.reordered),
+        count(figures.timeouts),
+        number(figures.jitter_us),
+    ];
+    for delay in [delay, trip] {
+        cells.extend([
+            number(delay.map(|delay| delay.p50_us)),
+            number(delay.map(|delay| delay.p99_us)),
+            number(delay.map(|delay| delay.max_us)),
+        ]);
+    }
+    cells.push(number(run.search.as_ref().map(|search| search.packets_per_second)));
+    cells.extend([
+        number(run.cpu.map(|cpu| cpu.gateway)),
+        number(run.cpu.map(|cpu| cpu.clients)),
+        number(run.cpu.map(|cpu| cpu.generators)),
+    ]);
+    cells.push(run.is_whole().to_string());
+    cells
+}
+
+/// A text as CSV has it (RFC 4180).
+pub fn csv_text(text: &str) -> String {
+    if text.contains([',', '"', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}

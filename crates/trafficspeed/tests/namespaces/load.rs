@@ -1,0 +1,128 @@
+//! The generators' own commands, over plain routing and through the real `vpnd`.
+//!
+//! ```text
+//!   client 1 ══ gateway            or   client 1 ══ gateway ══ client 2
+//! ```
+
+use serde_json::Value;
+
+use super::vpn::real_vpnd;
+use super::{can_run, measured, namespaces_of, run, signal, trafficspeed, wait_until};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+/// The only run's task number `at`.
+fn task(report: &Value, at: usize) -> &Value {
+    assert_eq!(report["runs"][0]["whole"], true, "{report:#}");
+    &report["runs"][0]["tasks"][at]
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+#[test]
+fn streams_go_both_ways_with_a_ping_beside_them() {
+    if !can_run() {
+        return;
+    }
+    let report = measured("stream --vpn none --bidir --ping -P 2 -t 1 -O 0.1 -i 0.25 -M 1334 -J");
+    for at in 0..2 {
+        let stream = task(&report, at);
+        assert_eq!(stream["start"]["test_start"]["reverse"], at);
+        assert!(number(&stream["end"]["sum_received"]["bits_per_second"]) > 1e6, "{stream:#}");
+        assert_eq!(stream["figures"]["mss"], 1322, "time stamps take 12 bytes: {stream:#}");
+        let intervals = stream["intervals"].as_array().expect("intervals");
+        assert_eq!(intervals.len(), 4);
+        assert!(intervals.iter().all(|point| number(&point["sum"]["bits_per_second"]) > 0.0));
+    }
+    let ping = &task(&report, 2)["figures"]["round_trip"];
+    assert!(number(&ping["count"]) >= 5.0 && number(&ping["p50_us"]) > 0.0, "{ping:#}");
+}
+
+#[test]
+fn requests_and_datagrams_are_counted_over_both_ip_versions() {
+    if !can_run() {
+        return;
+    }
+    let report = measured("rr -u --vpn none --size 516/4 -t 0.5 -O 0 --ip 6 --to client -J");
+    let figures = &task(&report, 0)["figures"];
+    assert!(number(&figures["transactions_per_second"]) > 50.0, "{figures:#}");
+    assert_eq!(figures["timeouts"], 0);
+
+    let report = measured("udp --vpn none -b 4M -l 500 -R -t 1 -O 0.1 -J");
+    let udp = task(&report, 0);
+    let sum = &udp["end"]["sum"];
+    // A busy machine may send late, but never more than it was told.
+    let packets = number(&sum["packets"]);
+    assert!(packets > 100.0 && packets <= 1_010.0, "{sum:#}");
+    assert_eq!(number(&sum["lost_packets"]), 0.0, "{udp:#}");
+    assert!(number(&udp["figures"]["delay"]["p50_us"]) > 0.0);
+}
+
+#[test]
+fn a_search_ends_with_a_rate_that_was_carried() {
+    if !can_run() {
+        return;
+    }
+    let report = measured("udp --vpn none --search --loss 5 -l 64 -t 0.2 -O 0 -J");
+    let search = &report["runs"][0]["search"];
+    let best = number(&search["packets_per_second"]);
+    let trials = search["trials"].as_array().expect("trials");
+    let carried = trials.iter().filter(|trial| trial["carried"] == true);
+    let fastest = carried.map(|trial| number(&trial["received_per_second"])).fold(0.0, f64::max);
+    assert!(best > 0.0 && (best - fastest).abs() < 1e-6, "{search:#}");
+    assert!(trials.iter().all(|trial| trial["carried"] == false || number(&trial["lost_percent"]) <= 5.0));
+}
+
+#[test]
+fn the_real_vpnd_carries_streams_requests_and_datagrams_to_the_gateway() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let vpnd = format!("--vpn vpnd --vpnd {} -O 0.1 -J", program.display());
+    let report = measured(&format!("stream {vpnd} -t 0.5 -R"));
+    assert!(number(&task(&report, 0)["end"]["sum_received"]["bits_per_second"]) > 1e6, "{report:#}");
+    let report = measured(&format!("rr {vpnd} -t 0.5 --ip 6 --no-encryption"));
+    assert!(number(&task(&report, 0)["figures"]["transactions_per_second"]) > 10.0, "{report:#}");
+    assert_eq!(report["runs"][0]["subject"]["cipher"], "none");
+}
+
+#[test]
+fn ctrl_c_shows_what_was_measured_so_far() {
+    if !can_run() {
+        return;
+    }
+    let child = trafficspeed("stream --vpn none -t 60 -O 0 -i 0.1 -J")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program was built");
+    let pid = child.id();
+    wait_until("the agents are there", || super::agents_of(pid).len() == 2);
+    std::thread::sleep(Duration::from_millis(1500));
+    signal(&child, Signal::INT);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(report["interrupted"], true);
+    let figures = &report["runs"][0]["tasks"][0]["figures"];
+    assert!(number(&figures["received_bits_per_second"]) > 0.0, "{report:#}");
+    assert_eq!(namespaces_of(pid), [""; 0]);
+}
+
+#[test]
+fn a_missing_system_is_said_and_a_table_has_definitions() {
+    if !can_run() {
+        return;
+    }
+    let output = run("stream --vpn vpnd --vpnd /nonexistent/vpnd -t 1");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/vpnd"));
+    let output = run("udp --vpn none -t 0.3 -O 0 -f k");
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("RFC 3550") && table.contains("kbit/s"), "{table}");
+}
