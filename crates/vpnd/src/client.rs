@@ -36,7 +36,7 @@ use crate::shard::{ShardSpec, Shards, now};
 use crate::suites;
 use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
 use crate::sys::process::{self, Capability};
-use crate::sys::tun::{DEFAULT_TX_QUEUE_LEN, Tun, TunSpec};
+use crate::sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{ShardSocket, SocketOptions};
 use crate::tls;
 use device::Device;
@@ -154,7 +154,7 @@ async fn start(
         name: args.tun.clone(),
         mtu: INITIAL_MTU,
         queues: lanes,
-        tx_queue_len: DEFAULT_TX_QUEUE_LEN,
+        tx_queue_len: CLIENT_TX_QUEUE_LEN,
         offloads: profile.offload.tun_offloads(),
     })?;
     let (interface, interface_index) = (tun.name().to_owned(), tun.index());
@@ -215,6 +215,7 @@ fn shard_specs(tun: Tun, offload: &Offload) -> anyhow::Result<Vec<ShardSpec>> {
         specs.push(ShardSpec {
             number,
             core: None,
+            priority: 0,
             role: Role::Client,
             policy: Arc::new(Policy::default()),
             hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,

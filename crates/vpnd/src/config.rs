@@ -85,6 +85,8 @@ pub struct Server {
     pub listen: Vec<SocketAddr>,
     /// Number of shards; 0 means one per CPU.
     pub shards: usize,
+    /// How far the shards go before other work of the machine, 0 to 20: the negative of their nice value.
+    pub priority: u8,
     /// The directory of the user store and other state.
     pub state_dir: PathBuf,
 }

@@ -44,7 +44,7 @@ use crate::store::sqlite::Sqlite;
 use crate::store::{RevocationCause, Store};
 use crate::suites;
 use crate::sys::process::{self, Capability};
-use crate::sys::tun::{DEFAULT_TX_QUEUE_LEN, Tun, TunSpec};
+use crate::sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{self, ReuseportGroup, ShardSocket, SocketOptions, bind_reuseport_group};
 use crate::tls;
 use handler::{Administration, Facts};
@@ -108,7 +108,7 @@ impl Running {
         let steering = if group.steering_refused.is_none() { Steering::Cbpf } else { Steering::Hash };
         let tun_offloads = tun.offloads();
         let (quic_socket, hand_over) = quic::socket(group.quic)?;
-        let specs = shard_specs(group.shards, tun, config.tunnel.mtu, &policy, hand_over.as_ref())?;
+        let specs = shard_specs(group.shards, tun, &config, &policy, hand_over.as_ref())?;
         let shards = Shards::start(specs, &event_sender)?;
         let gateway = Gateway::new(
             core_config(&config, shards.count(), suites.clone(), lab),
@@ -220,7 +220,7 @@ fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
         name: config.tunnel.name.clone(),
         mtu: config.tunnel.mtu,
         queues,
-        tx_queue_len: DEFAULT_TX_QUEUE_LEN,
+        tx_queue_len: GATEWAY_TX_QUEUE_LEN,
         offloads: config.offload.tun_offloads(),
     })?)
 }
@@ -228,7 +228,7 @@ fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
 fn shard_specs(
     sockets: Vec<ShardSocket>,
     tun: Tun,
-    mtu: u16,
+    config: &ServerConfig,
     policy: &Arc<Policy>,
     hand_over: Option<&HandOver>,
 ) -> anyhow::Result<Vec<ShardSpec>> {
@@ -239,12 +239,13 @@ fn shard_specs(
         specs.push(ShardSpec {
             number,
             core: Some(cores[number % cores.len()]),
+            priority: config.server.priority,
             role: Role::Gateway,
             policy: Arc::clone(policy),
             hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
             tun: queue,
             tun_offloads,
-            mtu,
+            mtu: config.tunnel.mtu,
             socket,
             quic: hand_over.cloned(),
         });

@@ -79,6 +79,8 @@ pub struct ShardSpec {
     pub number: usize,
     /// Core to run on, if it is to be pinned.
     pub core: Option<usize>,
+    /// How far it goes before other work of the machine: the negative of its nice value.
+    pub priority: u8,
     /// Which end of the tunnel this is.
     pub role: Role,
     /// The policy to begin with.
@@ -214,6 +216,16 @@ fn run_thread(spec: ShardSpec, links: Links) -> io::Result<()> {
         && let Err(error) = process::pin_current_thread(core)
     {
         tracing::warn!(shard = spec.number, core, %error, "can't pin the shard to its core");
+    }
+    if spec.priority > 0
+        && let Err(error) = process::prefer_current_thread(spec.priority)
+    {
+        tracing::warn!(
+            shard = spec.number,
+            priority = spec.priority,
+            %error,
+            "can't put the shard before other work; it needs CAP_SYS_NICE, or RLIMIT_NICE of 20 plus the priority",
+        );
     }
     tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(run(spec, links))
 }

@@ -1,7 +1,7 @@
 //! Drives all pairs of a fleet through one measurement, in the lab and between real hosts alike.
 //!
-//! Stages: the listeners listen, the connectors connect, everyone starts at one instant, everyone reports. A host
-//! that fails or is lost takes its pair out; the others go on. Every stage has a deadline.
+//! Stages: the listeners listen, the connectors connect one pair after the other, everyone starts at one instant,
+//! everyone reports. A host that fails or is lost takes its pair out; the others go on. Every stage has a deadline.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -85,6 +85,8 @@ struct Drive<'a> {
     plan: &'a Plan,
     /// Which pair an agent belongs to.
     pair_of: HashMap<usize, usize>,
+    /// Where the listeners that are ready listen, until their connectors are told.
+    ports: Vec<Option<u16>>,
     connected: Vec<usize>,
     errors: Vec<Option<String>>,
     outcomes: HashMap<usize, Outcome>,
@@ -98,6 +100,7 @@ impl<'a> Drive<'a> {
             fleet,
             plan,
             pair_of: plan.pairs.iter().enumerate().flat_map(members).collect(),
+            ports: vec![None; plan.pairs.len()],
             connected: vec![0; plan.pairs.len()],
             errors: vec![None; plan.pairs.len()],
             outcomes: HashMap::new(),
@@ -122,20 +125,30 @@ impl<'a> Drive<'a> {
                 self.fail_rest("the connections were not made in time");
                 return;
             }
+            self.connect_next();
             if let Some((agent, event)) = self.fleet.next(TICK) {
                 self.take_connecting(agent, event);
             }
         }
     }
 
+    /// Tells the next pair to connect once those before it are settled. Linux sizes a connection's bursts by the
+    /// shortest round trip it ever saw (`tcp_tso_rtt_log`); if a thousand connections were made at once, each would
+    /// remember the rush for the whole measurement.
+    fn connect_next(&mut self) {
+        let settled = |pair: usize| self.errors[pair].is_some() || self.connected[pair] == 2;
+        let Some(pair) = (0..self.plan.pairs.len()).find(|&pair| !settled(pair)) else { return };
+        if let Some(port) = self.ports[pair].take() {
+            let plan = &self.plan.pairs[pair];
+            let command = Command::Connect { job: self.job(pair), peer: SocketAddr::new(plan.address, port) };
+            self.fleet.tell(plan.connector, &command);
+        }
+    }
+
     fn take_connecting(&mut self, agent: usize, event: Event) {
         let Some(&pair) = self.pair_of.get(&agent) else { return };
         match event {
-            Event::Said(Report::Listening { port }) => {
-                let peer = SocketAddr::new(self.plan.pairs[pair].address, port);
-                let command = Command::Connect { job: self.job(pair), peer };
-                self.fleet.tell(self.plan.pairs[pair].connector, &command);
-            }
+            Event::Said(Report::Listening { port }) => self.ports[pair] = Some(port),
             Event::Said(Report::Connected) => self.connected[pair] += 1,
             other => self.take_failure(agent, pair, other),
         }

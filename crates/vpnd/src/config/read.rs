@@ -63,6 +63,7 @@ fn server(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Server {
     Server {
         listen,
         shards: s.number(p, "shards", 0..=64, 0) as usize,
+        priority: s.number(p, "priority", 0..=20, 10) as u8,
         state_dir: path(s, p, "state_dir", base).unwrap_or_else(|| base.join("state")),
     }
 }

@@ -18,16 +18,23 @@ use super::{Misdirected, Progress, Shard, now, send};
 use crate::sys::tun::TunOffloads;
 use crate::sys::udp::RecvMeta;
 
-/// Messages received by one system call; each may hold a run of datagrams.
-const RECEIVE_MESSAGES: usize = 8;
+/// The most messages received by one system call; each may hold a run of datagrams.
+const RECEIVE_MESSAGES: usize = 32;
+/// What one system call should bring, in bytes: so little that it is still in the core's cache when it is opened, sealed
+/// and copied to the kernel again. So bulk traffic comes message by message and small packets come by the dozen.
+const RECEIVE_BYTES: usize = 128 << 10;
+/// What a message counts for at least, in bytes, when the budget is spent.
+const MIN_COST: usize = 4 << 10;
 /// Longest run of datagrams in one message, in bytes.
 const MESSAGE_LEN: usize = 65_536;
-/// System calls before the other direction has its turn.
-const RECEIVE_BUDGET: usize = 4;
+/// Bytes received before the other direction has its turn.
+const RECEIVE_BUDGET: usize = 1 << 20;
 
 /// Buffers of this direction.
 pub(super) struct Inbound {
     buffers: Vec<Box<[u8]>>,
+    /// Messages that the next system call asks for.
+    messages: usize,
     rebuilder: Rebuilder,
     writer: Writer,
 }
@@ -37,6 +44,7 @@ impl Inbound {
         let writer = Writer::new(offloads);
         Self {
             buffers: (0..RECEIVE_MESSAGES).map(|_| vec![0; MESSAGE_LEN].into_boxed_slice()).collect(),
+            messages: RECEIVE_MESSAGES,
             rebuilder: Rebuilder::new(writer.features()),
             writer,
         }
@@ -63,13 +71,14 @@ impl Shard {
     pub(super) fn receive(&mut self, socket: &impl DatagramSocket, tun: &impl PacketDevice) -> Progress {
         let mut buffers = std::mem::take(&mut self.inbound.buffers);
         let mut progress = Progress::More;
-        for _ in 0..RECEIVE_BUDGET {
+        let mut budget = RECEIVE_BUDGET;
+        while budget > 0 {
             let mut meta = [RecvMeta::default(); RECEIVE_MESSAGES];
             let received = {
                 let mut slices = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
                 let mut slices: [_; RECEIVE_MESSAGES] =
                     std::array::from_fn(|_| slices.next().expect("there is a buffer for each message"));
-                socket.try_recv(&mut slices, &mut meta)
+                socket.try_recv(&mut slices[..self.inbound.messages], &mut meta)
             };
             match received {
                 Ok(count) => {
@@ -77,13 +86,19 @@ impl Shard {
                     for (buffer, meta) in buffers.iter_mut().zip(&meta[..count]) {
                         self.message(now, &mut buffer[..meta.len], meta, socket, tun);
                     }
+                    let bytes: usize = meta[..count].iter().map(|meta| meta.len.max(1)).sum();
+                    self.inbound.messages = (RECEIVE_BYTES * count / bytes.max(1)).clamp(1, RECEIVE_MESSAGES);
+                    budget = budget.saturating_sub(bytes.max(MIN_COST * count));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     progress = Progress::Drained;
                     break;
                 }
                 // An ICMP error about an earlier datagram, and the like: nothing was received, the next call goes on.
-                Err(error) => tracing::trace!(%error, "receiving failed"),
+                Err(error) => {
+                    tracing::trace!(%error, "receiving failed");
+                    budget = budget.saturating_sub(RECEIVE_BYTES);
+                }
             }
         }
         self.inbound.buffers = buffers;

@@ -29,6 +29,15 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
+/// Puts the calling thread before other work of the machine: its nice value becomes `-priority`.
+///
+/// # Errors
+/// `EACCES` or `EPERM` without CAP_SYS_NICE, unless RLIMIT_NICE allows it.
+pub fn prefer_current_thread(priority: u8) -> io::Result<()> {
+    // To the kernel the nice value belongs to a thread, and "no process" is the calling one.
+    Ok(rustix::process::setpriority_process(None, -i32::from(priority.min(20)))?)
+}
+
 /// Forbids core dumps and attaching by other programs of the same user, since memory holds keys.
 ///
 /// # Errors
@@ -126,6 +135,19 @@ mod tests {
         .join()
         .unwrap();
         assert_eq!(available_cores().unwrap(), cores, "the other threads are free");
+    }
+
+    #[test]
+    fn a_preferred_thread_goes_before_the_others() {
+        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let before = nice();
+        std::thread::spawn(move || {
+            prefer_current_thread(7).unwrap();
+            assert_eq!(nice(), -7);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(nice(), before, "the other threads are as they were");
     }
 
     #[test]

@@ -23,9 +23,13 @@ pub const VNET_HEADER_LEN: usize = 10;
 /// Bytes that hold any read from a queue: the header and the largest IP packet.
 pub const MAX_READ_LEN: usize = VNET_HEADER_LEN + 65_535;
 
-/// Transmit queue length that the daemon asks for. The kernel's 500 overflows under a burst of many streams,
-/// and each packet lost there makes TCP send smaller super-packets.
-pub const DEFAULT_TX_QUEUE_LEN: u32 = 2000;
+/// Transmit queue length of a gateway's device, in (super-)packets. The kernel's 500 overflows under a burst of many
+/// streams, and each packet lost there makes TCP send smaller super-packets.
+pub const GATEWAY_TX_QUEUE_LEN: u32 = 2000;
+
+/// Transmit queue length of a client's device, in (super-)packets. It serves one machine: a longer queue only adds delay,
+/// and the kernel's copies of what waits in it push each other out of the caches.
+pub const CLIENT_TX_QUEUE_LEN: u32 = 500;
 
 /// The most queues that the kernel gives one device (`MAX_TAP_QUEUES` in `drivers/net/tun.c`).
 pub const MAX_QUEUES: usize = 256;

@@ -15,7 +15,7 @@ fn spec(name: &str) -> TunSpec {
         name: name.to_owned(),
         mtu: 1400,
         queues: 2,
-        tx_queue_len: DEFAULT_TX_QUEUE_LEN,
+        tx_queue_len: GATEWAY_TX_QUEUE_LEN,
         offloads: TunOffloads::ALL,
     }
 }
