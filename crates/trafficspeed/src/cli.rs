@@ -15,6 +15,7 @@ use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::Settings;
 use crate::lab::{LinkSettings, MAX_CLIENTS};
 use crate::load::tcp::MAX_STREAMS;
+use crate::system::command::{HELP, Scripts};
 use crate::system::{Cipher, Kind, Programs, Subject};
 
 use compare::{CompareArgs, ReportArgs};
@@ -26,7 +27,7 @@ pub use output::OutputArgs;
 /// with that many clients, lets all pairs of clients talk at once and shows the totals. Everything it makes is
 /// removed again.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(version, after_long_help = HELP, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Cli {
     /// The experiment in the lab.
     #[command(flatten)]
@@ -70,6 +71,11 @@ pub enum Command {
     Rr(load::RrArgs),
     /// UDP at a rate, or the highest rate without loss.
     Udp(load::UdpArgs),
+    /// Show which systems this machine can measure, and what installs the others.
+    ///
+    /// Exit code: 0 if all of them are ready (with --install: if that one is), 1 if one is not, 2 if it could not
+    /// be found out.
+    Doctor(DoctorArgs),
     /// Remove what a killed run left behind.
     Cleanup,
     /// Many sessions in one process (used by trafficspeed itself).
@@ -137,6 +143,15 @@ pub struct SystemArgs {
     /// Where another program of a measured system is, for example wireguard-go=/opt/wireguard-go; may be given again.
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
     pub named_programs: Vec<(String, PathBuf)>,
+    /// Brings up a system of your own, for --vpn command; `trafficspeed --help` tells how at its end.
+    #[arg(long, value_name = "SCRIPT")]
+    pub command_up: Option<PathBuf>,
+    /// Takes it down again.
+    #[arg(long, value_name = "SCRIPT", requires = "command_up")]
+    pub command_down: Option<PathBuf>,
+    /// What the report calls it.
+    #[arg(long, value_name = "NAME", default_value = "command", requires = "command_up")]
+    pub command_name: String,
     /// Segmentation offload of the lab's links; off is closer to a wire.
     #[arg(long, value_enum, default_value = "on")]
     pub offload: Switch,
@@ -174,6 +189,31 @@ pub struct ServeArgs {
     /// Where to wait for the coordinator.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:5206")]
     pub listen: SocketAddr,
+}
+
+/// Looking at this machine.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Install what this system lacks, by the commands that are shown; needs root.
+    #[arg(long, value_name = "SYSTEM", value_enum)]
+    pub install: Option<Kind>,
+    /// Print JSON instead of the table.
+    #[arg(short = 'J', long)]
+    pub json: bool,
+    /// Where a program is that is not where it would be looked for; may be given again.
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
+    pub named_programs: Vec<(String, PathBuf)>,
+}
+
+impl DoctorArgs {
+    /// Where the programs are that the user named.
+    pub fn programs(&self) -> Programs {
+        named(Programs::default(), &self.named_programs)
+    }
+}
+
+fn named(programs: Programs, named: &[(String, PathBuf)]) -> Programs {
+    named.iter().fold(programs, |all, (name, path)| all.with(name, path.clone()))
 }
 
 /// The work that every measurement does.
@@ -240,9 +280,14 @@ impl SystemArgs {
 
     /// Where the programs are that the user named.
     pub fn programs(&self) -> Programs {
-        let vpnd = self.vpnd.iter().map(|path| ("vpnd", path));
-        let others = self.named_programs.iter().map(|(name, path)| (name.as_str(), path));
-        vpnd.chain(others).fold(Programs::default(), |all, (name, path)| all.with(name, path.clone()))
+        let programs = named(Programs::default(), &self.named_programs);
+        let programs = match &self.vpnd {
+            Some(path) => programs.with("vpnd", path.clone()),
+            None => programs,
+        };
+        let Some(up) = &self.command_up else { return programs };
+        let (name, down) = (self.command_name.clone(), self.command_down.clone());
+        programs.with_scripts(Scripts { name, up: up.clone(), down })
     }
 
     /// The links of the lab.

@@ -3,11 +3,12 @@
 //! `experiment` drives `lab` (namespaces), `system` (VPNs), `coordinate` (agents on lab clients or real hosts) and
 //! `load` (the generators that agents run), and returns plain data that `report` shows. A library only so that the
 //! program and its tests share it: nothing here is an interface for other programs, and nothing depends on the
-//! internals of any VPN.
+//! internals of any VPN. `doctor` says which VPNs this machine can measure.
 
 pub mod cli;
 pub mod clock;
 pub mod coordinate;
+pub mod doctor;
 pub mod experiment;
 pub mod interrupt;
 pub mod lab;

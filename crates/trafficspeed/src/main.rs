@@ -14,12 +14,13 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
 use trafficspeed::cli::load::PathArgs;
 use trafficspeed::cli::sessions::SessionsArgs;
-use trafficspeed::cli::{Cli, Command, LabArgs, OutputArgs, RunArgs, ServeArgs};
+use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs};
 use trafficspeed::coordinate::agent::Agent;
 use trafficspeed::coordinate::line::{LineReader, LineWriter};
 use trafficspeed::coordinate::message::HostFacts;
 use trafficspeed::coordinate::serve;
 use trafficspeed::coordinate::token::Token;
+use trafficspeed::doctor;
 use trafficspeed::experiment::compare::journal::{self, Header, Journal};
 use trafficspeed::experiment::compare::same::Identity;
 use trafficspeed::experiment::compare::{self, schedule};
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Some(Command::Stream(args)) => generate(args.plan(), &args.path),
         Some(Command::Rr(args)) => generate(args.plan(), &args.path),
         Some(Command::Udp(args)) => generate(args.plan(), &args.path),
+        Some(Command::Doctor(args)) => examine(&args),
         Some(Command::Cleanup) => cleanup(),
         Some(Command::Agent { parent, netns }) => agent(parent, netns.as_deref()),
         Some(Command::Inside { parent, private, namespace, words }) => {
@@ -311,6 +313,28 @@ fn make_token(file: &Path) -> anyhow::Result<ExitCode> {
     Token::create(file)?;
     println!("Made {}. Copy it to every host of the measurement by a safe way.", file.display());
     Ok(ExitCode::SUCCESS)
+}
+
+fn examine(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let programs = args.programs();
+    let findings = match args.install {
+        Some(kind) => {
+            match doctor::install(kind, &programs, |line| eprintln!("trafficspeed: running: {line}")) {
+                Ok(finding) => vec![finding],
+                Err(error) => {
+                    eprintln!("trafficspeed: {error}");
+                    return Ok(ExitCode::FAILURE);
+                }
+            }
+        }
+        None => doctor::examine(&programs),
+    };
+    print(&if args.json {
+        serde_json::to_string_pretty(&doctor::json(&findings))? + "\n"
+    } else {
+        doctor::table(&findings)
+    });
+    Ok(if findings.iter().all(|finding| finding.ready) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn cleanup() -> anyhow::Result<ExitCode> {

@@ -5,6 +5,7 @@
 //! with its [`Profile`], a variant of [`Kind`] and its line in [`Kind::profile`]; the command line, the labels and
 //! `trafficspeed doctor` follow from the profile.
 
+pub mod command;
 pub mod daemon;
 pub mod install;
 pub mod plain;
@@ -81,6 +82,8 @@ pub enum Kind {
     Boringtun,
     /// Mullvad's WireGuard in Rust.
     Gotatun,
+    /// A system of your own, brought up by --command-up.
+    Command,
     /// Plain routing through the gateway without a VPN: the ceiling.
     None,
 }
@@ -94,6 +97,7 @@ impl Kind {
             Self::WireguardGoTailscale => &implementation::WIREGUARD_GO_TAILSCALE_PROFILE,
             Self::Boringtun => &implementation::BORINGTUN_PROFILE,
             Self::Gotatun => &implementation::GOTATUN_PROFILE,
+            Self::Command => &command::PROFILE,
             Self::None => &plain::PROFILE,
         }
     }
@@ -191,9 +195,20 @@ impl Subject {
         subjects
     }
 
-    /// What the report calls it.
+    /// What the report calls it, where the user's own system has no name but its kind's.
     pub fn label(self) -> String {
-        let label = self.kind.profile().label;
+        self.label_as(self.kind.profile().label)
+    }
+
+    /// What the report calls it; the user's own system by the name that the user gave it.
+    pub fn label_with(self, programs: &Programs) -> String {
+        match programs.scripts() {
+            Some(scripts) if self.kind == Kind::Command => self.label_as(&scripts.name),
+            _ => self.label(),
+        }
+    }
+
+    fn label_as(self, label: &str) -> String {
         match (self.kind, self.cipher) {
             (Kind::None, _) | (_, Cipher::Auto) => label.into(),
             (_, Cipher::None) => format!("{label}, no encryption"),
@@ -321,6 +336,16 @@ mod tests {
         let labels: Vec<_> =
             Subject::all(&[Kind::None, Kind::Vpnd], &ciphers).iter().map(|s| s.label()).collect();
         assert_eq!(labels, ["plain routing", "vpnd, aes-256-gcm", "vpnd, no encryption"]);
+    }
+
+    #[test]
+    fn the_users_own_system_has_the_users_name() {
+        let scripts = command::Scripts { name: "mine".into(), up: "/bin/true".into(), down: None };
+        let programs = Programs::default().with_scripts(scripts);
+        let of = |kind, cipher| Subject { kind, cipher }.label_with(&programs);
+        assert_eq!(of(Kind::Command, Cipher::Auto), "mine");
+        assert_eq!(of(Kind::Command, Cipher::None), "mine, no encryption");
+        assert_eq!(of(Kind::Vpnd, Cipher::Auto), "vpnd");
     }
 
     #[test]

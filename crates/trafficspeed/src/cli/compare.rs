@@ -92,7 +92,7 @@ impl CompareArgs {
             links: self.systems.links(),
             programs: self.systems.programs(),
         };
-        let baseline = self.baseline.as_ref().map(|name| label_of(name, &traffic.subjects)).transpose()?;
+        let baseline = self.baseline.as_ref().map(|name| label_of(name, &traffic)).transpose()?;
         let limits = Limits {
             steal_percent: self.max_steal,
             foreign_percent: self.max_foreign,
@@ -103,17 +103,18 @@ impl CompareArgs {
 }
 
 /// The label of the subject that the user calls `name`.
-fn label_of(name: &str, subjects: &[Subject]) -> Result<String, String> {
+fn label_of(name: &str, traffic: &TrafficPlan) -> Result<String, String> {
     use clap::ValueEnum as _;
     let kind =
         |subject: &&Subject| subject.kind.to_possible_value().is_some_and(|value| value.get_name() == name);
-    let exact = subjects.iter().find(|subject| subject.label() == name);
-    let of_kind: Vec<&Subject> = subjects.iter().filter(kind).collect();
+    let exact = traffic.subjects.iter().find(|subject| subject.label_with(&traffic.programs) == name);
+    let of_kind: Vec<&Subject> = traffic.subjects.iter().filter(kind).collect();
     match (exact, &of_kind[..]) {
-        (Some(subject), _) => Ok(subject.label()),
-        (None, [subject]) => Ok(subject.label()),
+        (Some(subject), _) => Ok(subject.label_with(&traffic.programs)),
+        (None, [subject]) => Ok(subject.label_with(&traffic.programs)),
         _ => {
-            let labels: Vec<String> = subjects.iter().map(|s| format!("`{}`", s.label())).collect();
+            let labels: Vec<String> =
+                traffic.subjects.iter().map(|s| format!("`{}`", s.label_with(&traffic.programs))).collect();
             Err(format!(
                 "--baseline {name}: name one of the systems that are measured: {}",
                 labels.join(", ")

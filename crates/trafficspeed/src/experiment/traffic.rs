@@ -119,10 +119,11 @@ pub fn run_one(
 ) -> Run {
     let Slot { subject, clients, repeat } = slot;
     let began = Instant::now();
-    let title = format!("{:<26} {clients:>3} clients  run {repeat}", subject.label());
+    let label = subject.label_with(&plan.programs);
+    let title = format!("{label:<26} {clients:>3} clients  run {repeat}");
     let mut run = Run {
         subject: Some(subject),
-        label: subject.label(),
+        label,
         clients,
         repeat,
         attempt,

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::SystemError;
+use super::{SystemError, pause};
+use crate::interrupt::Interrupt;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
 
 /// How much of a log's end an error shows.
@@ -95,6 +96,27 @@ impl Daemon {
         // Failure means that it has ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Waits until it has ended in order; for programs that do their work and end.
+    ///
+    /// # Errors
+    /// [`SystemError::Start`] if it fails or takes too long, [`SystemError::Interrupted`].
+    pub fn wait_for_success(&mut self, patience: Duration, interrupt: &Interrupt) -> Result<(), SystemError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(self.failed(&format!("failed ({status})"))),
+                Ok(None) if Instant::now() > deadline => {
+                    return Err(self.failed(&format!("took more than {} s", patience.as_secs())));
+                }
+                Ok(None) => pause(interrupt)?,
+                Err(source) => {
+                    return Err(SystemError::Io { what: format!("waiting for {}", self.name), source });
+                }
+            }
+        }
     }
 
     /// Asks it to end without waiting.

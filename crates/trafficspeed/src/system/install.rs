@@ -4,6 +4,9 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
+
+use super::Kind;
 use super::program::{CACHE, Program, Source};
 
 /// One command with its environment.
@@ -64,7 +67,9 @@ pub fn line(program: &Program) -> String {
             steps(program).iter().map(Step::line).collect::<Vec<_>>().join(" && ")
         }
         Source::Cargo { .. } | Source::Go { .. } => {
-            format!("trafficspeed doctor --install {}", program.name)
+            let owner = Kind::value_variants().iter().find(|kind| kind.profile().programs.contains(&program));
+            let system = owner.map_or_else(|| program.name.to_owned(), |kind| kind.name());
+            format!("trafficspeed doctor --install {system}")
         }
     }
 }

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::SystemError;
+use super::command::Scripts;
 use crate::lab::find_program;
 
 /// Where programs that were built by `trafficspeed doctor --install` are; only root can write there.
@@ -76,10 +77,11 @@ impl Program {
     }
 }
 
-/// The programs that the user named.
+/// The programs that the user named, and scripts if there are any.
 #[derive(Clone, Debug, Default)]
 pub struct Programs {
     named: BTreeMap<String, PathBuf>,
+    scripts: Option<Scripts>,
 }
 
 impl Programs {
@@ -88,6 +90,18 @@ impl Programs {
     pub fn with(mut self, name: &str, path: PathBuf) -> Self {
         self.named.insert(name.to_owned(), path);
         self
+    }
+
+    /// Gives the scripts of a system of the user's own.
+    #[must_use]
+    pub fn with_scripts(mut self, scripts: Scripts) -> Self {
+        self.scripts = Some(scripts);
+        self
+    }
+
+    /// The scripts of a system of the user's own.
+    pub fn scripts(&self) -> Option<&Scripts> {
+        self.scripts.as_ref()
     }
 
     /// Where `program` is.

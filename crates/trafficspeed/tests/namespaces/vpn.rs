@@ -198,3 +198,102 @@ fn the_real_vpnd_carries_every_byte_of_both_ip_versions_and_unprotected_if_told_
         assert!(run["gbit_per_gateway_cpu_second"].as_f64() > Some(0.0), "{run:#}");
     }
 }
+
+/// The script that `trafficspeed --help` shows, as the user would have typed it off.
+fn example(directory: &Path) -> PathBuf {
+    script(directory, "up", include_str!("../../assets/example-up.sh"))
+}
+
+fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
+    let path = directory.join(name);
+    fs::write(&path, text).expect("a script");
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
+    path
+}
+
+#[test]
+fn the_example_of_a_system_of_ones_own_is_measured_over_both_ip_versions() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let up = example(directory.path());
+    let trace = directory.path().join("trace");
+    let down = script(
+        directory.path(),
+        "down",
+        &format!("#!/bin/sh\nset -eu\necho \"$TRAFFICSPEED_GATEWAY\" >>{}\n", trace.display()),
+    );
+    for ip in ["4", "6"] {
+        let line = format!(
+            "--clients 4 --vpn command --command-up {} --command-down {} --command-name mine -P 2 -t 1 -O 0 --json \
+             --ip {ip} --cipher aes-256-gcm",
+            up.display(),
+            down.display()
+        );
+        let child = trafficspeed(&line)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program was built");
+        let pid = child.id();
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+        let run = &report["runs"][0];
+        assert_eq!(run["whole"], true, "{run:#}");
+        assert_eq!(run["system"], "mine, aes-256-gcm", "{run:#}");
+        assert_eq!(run["facts"]["version"], "example 1.0");
+        assert_eq!(run["facts"]["cipher"], "none, asked for aes-256-gcm");
+        assert_eq!(run["facts"]["mtu"], 1500);
+        assert_carried(run, 4);
+        let traced = fs::read_to_string(&trace).expect("the other script ran");
+        assert!(traced.ends_with(&format!("ts{pid}g\n")), "{traced}");
+        assert_eq!(namespaces_of(pid), [""; 0]);
+    }
+}
+
+#[test]
+fn a_script_that_fails_or_answers_wrongly_shows_its_log_and_the_others_go_on() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let known = "echo client 1 eth0 10.0.0.1 >>$TRAFFICSPEED_ANSWER";
+    for (text, expected) in [
+        ("echo no licence found >&2; exit 3", ["command-up failed (exit status: 3)", "| no licence found"]),
+        ("echo done", ["reading the answer of --command-up", "No such file"]),
+        ("echo hello >$TRAFFICSPEED_ANSWER", ["command-up answered wrongly: line 1", "`hello`"]),
+        (known, ["command-up answered wrongly", "no line for client 2"]),
+        (
+            &format!("{known}; echo client 2 tun7 10.0.0.2 >>$TRAFFICSPEED_ANSWER"),
+            ["command-up answered wrongly", "client 2 has no device tun7"],
+        ),
+    ] {
+        let up = script(directory.path(), "up", &format!("#!/bin/sh\n{text}\n"));
+        let line =
+            format!("--clients 2 --vpn command,none --command-up {} -P 2 -t 0.5 -O 0 --json", up.display());
+        let output = trafficspeed(&line).output().expect("the program was built");
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+        let problem = first_problem(&report["runs"][0]);
+        assert!(expected.iter().all(|words| problem.contains(words)), "{text}: {problem}");
+        assert_eq!(report["runs"][1]["whole"], true, "the other system goes on");
+    }
+}
+
+#[test]
+fn a_cipher_that_a_system_lacks_is_a_line_of_the_report_and_the_others_go_on() {
+    if !can_run() {
+        return;
+    }
+    let output =
+        trafficspeed("--clients 2 --vpn wireguard-go,none --cipher aes-256-gcm -P 2 -t 0.5 -O 0 --json")
+            .output()
+            .expect("the program was built");
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let problem = first_problem(&report["runs"][0]);
+    assert!(problem.contains("wireguard-go has no aes-256-gcm; it has chacha20-poly1305"), "{problem}");
+    assert_eq!(report["runs"][1]["whole"], true);
+}

@@ -190,6 +190,14 @@ pub fn is_in(directory: &Path) -> bool {
     fs::exists(directory.join(FILE)).unwrap_or(false)
 }
 
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // A child that is just being started by another thread shares the file until it becomes its program, and
+        // closing would leave the lock with it. Failure means that closing releases it a moment later.
+        let _ = self.file.unlock();
+    }
+}
+
 fn unopened(path: &Path, source: io::Error) -> JournalError {
     let path = path.to_owned();
     match source.kind() {

@@ -1,0 +1,242 @@
+//! A system of the user's own, brought up and taken down by two scripts.
+//!
+//! The scripts run inside the gateway's namespace, so that whatever they start is found there and ended with the
+//! lab. They learn of the lab from the environment and answer in a file, line by line; [`HELP`] is the contract.
+
+pub mod answer;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::daemon::Daemon;
+use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError};
+use crate::interrupt::Interrupt;
+use crate::lab::device::Device;
+use crate::lab::{Lab, find_program};
+use crate::observe::ProcessStat;
+use answer::Answer;
+
+/// How long the script may take to bring the system up.
+const UP_PATIENCE: Duration = Duration::from_secs(120);
+/// How long the other may take to take it down.
+const DOWN_PATIENCE: Duration = Duration::from_secs(20);
+/// Longer answers are none.
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
+
+/// What the scripts get and what they answer, with a complete example; `trafficspeed --help` shows it.
+pub const HELP: &str = concat!(
+    "A system of your own (--vpn command --command-up UP [--command-down DOWN] [--command-name NAME]):
+
+UP runs as root in the gateway's network namespace and returns once all clients are connected, within 120 s; DOWN
+runs after the measurement. What they print is their log, whose end the report shows if they fail. Programs that
+they leave running in the lab's namespaces are ended with the lab. Both find in their environment:
+  TRAFFICSPEED_GATEWAY     the gateway's namespace, for `ip -n` and `ip netns exec`
+  TRAFFICSPEED_CLIENTS     the clients' namespaces in order, separated by spaces
+  TRAFFICSPEED_SERVER_V4, TRAFFICSPEED_SERVER_V6    where every client reaches the gateway
+  TRAFFICSPEED_CLIENTS_V4, TRAFFICSPEED_CLIENTS_V6  the clients' outer addresses in order
+  TRAFFICSPEED_CIPHER      what --cipher asks for, or auto; fail if you have no such cipher
+  TRAFFICSPEED_DIRECTORY   an empty directory for your files, removed with the lab
+  TRAFFICSPEED_ANSWER      the file to write the answer into
+UP answers with lines of these kinds:
+  client NUMBER DEVICE ADDRESS [ADDRESS]   inner IPv4 and IPv6 addresses and tunnel device; one for each client
+  process gateway|client PID               each process whose CPU time counts
+  version WORDS / cipher WORDS / note WORDS   for the report
+
+A complete example, whose \"tunnel\" is a second device on each client's link:
+
+",
+    include_str!("../../assets/example-up.sh"),
+);
+
+/// A system of the user's own before it runs.
+pub const PROFILE: Profile = Profile {
+    label: "command",
+    ciphers: &[
+        Cipher::Aes128Gcm,
+        Cipher::Aes256Gcm,
+        Cipher::ChaCha20Poly1305,
+        Cipher::None,
+        Cipher::AuthOnly,
+        Cipher::Aes256CbcHmacSha256,
+    ],
+    programs: &[],
+    adapter: |programs, cipher| Box::new(Scripted::new(programs.scripts().cloned(), cipher)),
+};
+
+/// The user's scripts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scripts {
+    /// What reports call the system.
+    pub name: String,
+    /// Brings it up.
+    pub up: PathBuf,
+    /// Takes it down.
+    pub down: Option<PathBuf>,
+}
+
+/// A scripted system in a lab.
+#[derive(Debug)]
+pub struct Scripted {
+    scripts: Option<Scripts>,
+    cipher: Cipher,
+    environment: Vec<OsString>,
+    answer: Answer,
+    mtu: Option<u32>,
+    // What is needed to run the second script after the first.
+    up_in: Option<(crate::lab::namespace::Namespace, PathBuf)>,
+}
+
+impl Scripted {
+    fn new(scripts: Option<Scripts>, cipher: Cipher) -> Self {
+        Self { scripts, cipher, environment: vec![], answer: Answer::default(), mtu: None, up_in: None }
+    }
+
+    fn scripts(&self) -> Result<&Scripts, SystemError> {
+        self.scripts.as_ref().ok_or_else(|| {
+            SystemError::Missing(
+                "`--vpn command` needs --command-up SCRIPT; `trafficspeed --help` tells more".into(),
+            )
+        })
+    }
+
+    /// Starts a script; its environment goes through `env`, whose place the script then takes.
+    fn start(&self, what: &str, script: &Path) -> Result<Daemon, SystemError> {
+        let (gateway, directory) = self.up_in.as_ref().expect("scripts are run in a lab");
+        let io = |source| SystemError::Io { what: format!("finding {}", script.display()), source };
+        let script = fs::canonicalize(script).map_err(io)?;
+        let env = find_program("env").ok_or_else(|| SystemError::Missing("`env` is not installed".into()))?;
+        let arguments = self.environment.iter().cloned().chain([script.into_os_string()]);
+        Daemon::start(what, gateway, &env, arguments, &directory.join(format!("{what}.log")))
+    }
+
+    fn read_answer(&self, path: &Path) -> Result<String, SystemError> {
+        let read = || {
+            let mut text = String::new();
+            fs::File::open(path)?.take(MAX_ANSWER_BYTES).read_to_string(&mut text)?;
+            Ok(text)
+        };
+        read().map_err(|source: io::Error| SystemError::Io {
+            what: format!("reading the answer of --command-up from {}", path.display()),
+            source,
+        })
+    }
+}
+
+impl System for Scripted {
+    fn check(&self) -> Result<(), SystemError> {
+        let scripts = self.scripts()?;
+        for (option, path) in [("up", Some(&scripts.up)), ("down", scripts.down.as_ref())] {
+            if let Some(path) = path.filter(|path| !is_executable(path)) {
+                let why = format!("--command-{option} {}: no executable file", path.display());
+                return Err(SystemError::Missing(why));
+            }
+        }
+        Ok(())
+    }
+
+    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+        let scripts = self.scripts()?.clone();
+        let directory = lab.directory().join("command");
+        let files = directory.join("files");
+        fs::create_dir_all(&files)
+            .map_err(|source| SystemError::Io { what: format!("making {}", files.display()), source })?;
+        let path = directory.join("answer");
+        self.environment = environment(lab, self.cipher, &files, &path);
+        self.up_in = Some((lab.gateway().clone(), directory));
+        let mut script = self.start("command-up", &scripts.up)?;
+        script.wait_for_success(UP_PATIENCE, interrupt)?;
+        let text = self.read_answer(&path)?;
+        let wrong = |why: String| script.failed(&format!("answered wrongly: {why}"));
+        self.answer = Answer::parse(&text, lab.clients().len()).map_err(|error| wrong(error.to_string()))?;
+        let all = self.answer.gateway.iter().chain(&self.answer.clients);
+        if let Some(gone) = all.copied().find(|pid| ProcessStat::read(*pid).is_none()) {
+            return Err(wrong(format!("process {gone} is not there")));
+        }
+        for (number, (namespace, address)) in lab.clients().iter().zip(&self.answer.addresses).enumerate() {
+            let devices = Device::all(namespace)?;
+            let device = devices.iter().find(|device| device.name == address.device);
+            let device = device
+                .ok_or_else(|| wrong(format!("client {} has no device {}", number + 1, address.device)))?;
+            self.mtu = Some(device.mtu);
+        }
+        Ok(self.answer.addresses.clone())
+    }
+
+    fn processes(&self) -> (Vec<u32>, Vec<u32>) {
+        (self.answer.gateway.clone(), self.answer.clients.clone())
+    }
+
+    fn facts(&self) -> Facts {
+        let said = |words: &Option<String>| words.clone().unwrap_or_else(|| "not said".into());
+        Facts {
+            version: said(&self.answer.version),
+            cipher: said(&self.answer.cipher),
+            mtu: self.mtu,
+            notes: self.answer.notes.clone(),
+        }
+    }
+
+    fn down(&mut self) {
+        let Some(script) = self.scripts.as_ref().and_then(|scripts| scripts.down.clone()) else { return };
+        if self.up_in.is_none() {
+            return;
+        }
+        let ended = self.start("command-down", &script).and_then(|mut daemon| {
+            // What was interrupted is still taken down.
+            daemon.wait_for_success(DOWN_PATIENCE, &Interrupt::default())
+        });
+        if let Err(error) = ended {
+            eprintln!("trafficspeed: {error}; what it left in the lab's namespaces is ended with them");
+        }
+    }
+}
+
+/// What the scripts find in their environment, each as `NAME=value`.
+fn environment(lab: &Lab, cipher: Cipher, files: &Path, answer: &Path) -> Vec<OsString> {
+    let numbers = || 1..=lab.clients().len() as u32;
+    let list = |words: Vec<String>| words.join(" ");
+    let texts = [
+        ("GATEWAY", lab.gateway().name().to_owned()),
+        ("CLIENTS", list(lab.clients().iter().map(|client| client.name().to_owned()).collect())),
+        ("SERVER_V4", Lab::SERVICE_V4.to_string()),
+        ("SERVER_V6", Lab::SERVICE_V6.to_string()),
+        ("CLIENTS_V4", list(numbers().map(|n| Lab::client_v4(n).to_string()).collect())),
+        ("CLIENTS_V6", list(numbers().map(|n| Lab::client_v6(n).to_string()).collect())),
+        ("CIPHER", cipher.name().to_owned()),
+    ];
+    let texts = texts.into_iter().map(|(name, value)| OsString::from(format!("TRAFFICSPEED_{name}={value}")));
+    let paths = [("DIRECTORY", files), ("ANSWER", answer)].map(|(name, path)| {
+        let mut word = OsString::from(format!("TRAFFICSPEED_{name}="));
+        word.push(path);
+        word
+    });
+    texts.chain(paths).collect()
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_script_or_with_one_that_cannot_run_it_is_missing() {
+        let check = |scripts| Scripted::new(scripts, Cipher::Auto).check().unwrap_err().to_string();
+        assert!(check(None).contains("--command-up SCRIPT"));
+        let name = "mine".to_owned();
+        let plain = tempfile::NamedTempFile::new().unwrap();
+        let said = check(Some(Scripts { name: name.clone(), up: plain.path().into(), down: None }));
+        assert_eq!(said, format!("--command-up {}: no executable file", plain.path().display()));
+        let (up, down) = (PathBuf::from("/bin/sh"), Some(PathBuf::from("/nonexistent")));
+        assert_eq!(
+            check(Some(Scripts { name, up, down })),
+            "--command-down /nonexistent: no executable file"
+        );
+    }
+}
