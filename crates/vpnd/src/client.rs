@@ -157,6 +157,13 @@ async fn start(
         tx_queue_len: CLIENT_TX_QUEUE_LEN,
         offloads: profile.offload.tun_offloads(),
     })?;
+    if let Err(error) = tun.pin_flows() {
+        tracing::warn!(
+            %error,
+            "the kernel may move flows between lanes, and packets then come out of order: run as root or with CAP_BPF, or \
+             with one lane"
+        );
+    }
     let (interface, interface_index) = (tun.name().to_owned(), tun.index());
     let wishes = Wishes {
         routes: (!args.no_routes).then(|| profile.routes.clone()),

@@ -216,13 +216,23 @@ fn bind(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
 }
 
 fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
-    Ok(Tun::open(&TunSpec {
+    let tun = Tun::open(&TunSpec {
         name: config.tunnel.name.clone(),
         mtu: config.tunnel.mtu,
         queues,
         tx_queue_len: GATEWAY_TX_QUEUE_LEN,
         offloads: config.offload.tun_offloads(),
-    })?)
+    })?;
+    if config.offload.steering
+        && let Err(error) = tun.pin_flows()
+    {
+        tracing::warn!(
+            %error,
+            "the kernel may move flows between the queues of the TUN device, and packets then come out of order: run as root \
+             or with CAP_BPF, or with `shards = 1`"
+        );
+    }
+    Ok(tun)
 }
 
 fn shard_specs(

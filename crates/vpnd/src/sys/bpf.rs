@@ -7,6 +7,8 @@
 //! INVARIANT: steering is a matter of speed only. Where the kernel refuses the program it spreads datagrams by
 //! a hash of their addresses, and the daemon must pass what lands on a wrong socket to the right one.
 
+pub mod flows;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 

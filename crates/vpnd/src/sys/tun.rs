@@ -16,6 +16,8 @@ use rustix::ioctl::{self, opcode};
 use tokio::io::unix::AsyncFd;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
+use crate::sys::bpf;
+
 /// Length of the virtio-net header before each packet read from or written to a queue (virtio 1.2, 5.1.6.1,
 /// without the `num_buffers` field).
 pub const VNET_HEADER_LEN: usize = 10;
@@ -198,6 +200,14 @@ impl Tun {
     /// The offloads that are in force.
     pub fn offloads(&self) -> TunOffloads {
         self.offloads
+    }
+
+    /// Keeps each inner flow on one queue, so that its packets keep their order. One queue needs nothing for that.
+    ///
+    /// # Errors
+    /// What the kernel says: it wants CAP_BPF. Then it moves flows between queues, each time perhaps with packets out of order.
+    pub fn pin_flows(&self) -> io::Result<()> {
+        if self.queues.len() == 1 { Ok(()) } else { bpf::flows::pin_flows(&self.queues[0]) }
     }
 
     /// Takes the queues, one for each shard. The device lives as long as any of them.

@@ -22,6 +22,7 @@ mod laboratory;
 mod login;
 mod namespace;
 mod narrow;
+mod order;
 mod outages;
 mod persistent;
 mod process;

@@ -92,6 +92,49 @@ fn packets_pass_both_ways_untouched() {
     });
 }
 
+/// Which of `queues` the next datagram from 10.9.0.1 comes out of.
+fn queue_of_next(queues: &[TunQueue], socket: &UdpSocket) -> (usize, Vec<u8>) {
+    socket.send(b"next").unwrap();
+    let mut buffer = vec![0; MAX_READ_LEN];
+    for _ in 0..2000 {
+        for (number, queue) in queues.iter().enumerate() {
+            if let Ok(len) = queue.try_read(&mut buffer) {
+                return (number, buffer[..len].to_vec());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("no packet came");
+}
+
+#[test]
+fn a_flow_stays_on_its_queue_wherever_its_answers_are_written() {
+    in_namespace(|| {
+        let tun = Tun::open(&TunSpec { queues: 4, ..spec("vpt0") }).unwrap();
+        up(&tun);
+        tun.pin_flows().unwrap();
+        let queues = tun.into_queues();
+        let mut used = [0; 4];
+        for flow in 0..64 {
+            let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+            socket.connect(("10.9.0.2", 4000 + flow)).unwrap();
+            let (number, mut packet) = queue_of_next(&queues, &socket);
+            used[number] += 1;
+            let ip = VNET_HEADER_LEN;
+            for (one, other) in [(12, 16), (13, 17), (14, 18), (15, 19), (20, 22), (21, 23)] {
+                packet.swap(ip + one, ip + other);
+            }
+            // The answer comes by another queue, to which the kernel by itself would move the flow.
+            let answered = (number + 1) % queues.len();
+            assert_eq!(queues[answered].try_write_vectored(&[IoSlice::new(&packet)]).unwrap(), packet.len());
+            socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            assert_eq!(socket.recv(&mut [0; 16]).unwrap(), 4);
+            assert_eq!(queue_of_next(&queues, &socket).0, number);
+        }
+        assert!(used.iter().all(|flows| (1..=40).contains(flows)), "flows are spread: {used:?}");
+    });
+}
+
 /// Sends five datagrams as one batch into the device and returns the lengths and offload kinds of what comes out.
 fn batch_comes_out_as(offloads: TunOffloads) -> Vec<(usize, u8)> {
     let tun = Tun::open(&TunSpec { offloads, ..spec("vpt0") }).unwrap();
