@@ -287,11 +287,23 @@ fn saved_args(directory: &Path, now: &CompareArgs) -> anyhow::Result<CompareArgs
 /// Makes the reports of a directory again.
 fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let mut output = args.output.clone();
-    output.out.get_or_insert_with(|| args.directory.clone());
+    let directory = output.out.get_or_insert_with(|| args.directory.clone()).clone();
     prepare_output(&output)?;
     let mut campaign = files::read(&args.directory)?;
-    campaign.baseline = args.baseline.clone().or(campaign.baseline);
-    show(&campaign, &output)
+    if let Some(name) = &args.baseline {
+        let known = report::summary::labels(&campaign);
+        if !known.contains(name) {
+            bail!("--baseline {name}: name one of the systems that were measured: {}", known.join("; "));
+        }
+        campaign.baseline = Some(name.clone());
+    }
+    let code = show(&campaign, &output)?;
+    for name in report::pictures::write(&campaign, &directory, args.svg, args.png)? {
+        if !output.quiet {
+            eprintln!("Picture: {}", directory.join(name).display());
+        }
+    }
+    Ok(code)
 }
 
 fn manual(directory: &Path) -> anyhow::Result<ExitCode> {

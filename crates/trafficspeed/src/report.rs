@@ -8,6 +8,8 @@ pub mod files;
 pub mod html;
 pub mod json;
 pub mod load;
+pub mod page;
+pub mod pictures;
 pub mod problems;
 pub mod published;
 pub mod stats;

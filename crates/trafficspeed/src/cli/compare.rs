@@ -54,6 +54,12 @@ pub struct CompareArgs {
 pub struct ReportArgs {
     /// The directory of a measurement that was made with --out, or of a comparison.
     pub directory: PathBuf,
+    /// Also write every picture as a file.svg.
+    #[arg(long)]
+    pub svg: bool,
+    /// Also write every picture as a file.png.
+    #[arg(long)]
+    pub png: bool,
     /// Compare the others with this system, beside plain routing, as the report calls it.
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,

@@ -1,5 +1,10 @@
 //! What the experiment's authors found, as text beside our own results. Nothing here is ever a result.
 
+use super::pictures::is_plain;
+use super::summary::{Summary, labels};
+use crate::experiment::outcome::Campaign;
+use crate::system::{Cipher, Subject};
+
 /// The publication.
 pub const SOURCE: &str = "Sato, Nakai, Yamaguchi, Itano (University of Tsukuba), 2006: Performance measurement \
 experiments for a development of a high-performance and flexible network resource allocable VPN system";
@@ -14,3 +19,118 @@ pub const FINDINGS: [&str; 5] = [
     "Every curve peaked at 8 clients and then fell: the overhead of managing sessions grows with the clients.",
     "PacketiX was the fastest everywhere, OpenVPN the slowest.",
 ];
+
+/// Each finding that can be compared: what it is about, then, and here. Findings that these measurements say nothing
+/// about are left out.
+pub fn beside(campaign: &Campaign, summaries: &[Summary]) -> Vec<[String; 3]> {
+    let vpns: Vec<String> = labels(campaign).into_iter().filter(|label| !is_plain(campaign, label)).collect();
+    let mut rows = Vec::new();
+    let mut row = |about: &str, then: &str, here: Vec<String>| {
+        if !here.is_empty() {
+            rows.push([about.to_owned(), then.to_owned(), here.join("; ")]);
+        }
+    };
+    let curves: Vec<Curve<'_>> = vpns.iter().filter_map(|label| Curve::of(label, summaries)).collect();
+    let peaks = curves.iter().map(|curve| format!("{}: {}", curve.label, curve.peak.clients));
+    row("Clients at which throughput is highest", "8, for every server", peaks.collect());
+    let ends = curves.iter().map(|curve| {
+        let share = 100.0 * curve.last.communication.median / curve.peak.communication.median;
+        format!("{}: {share:.0} % of its highest at {} clients", curve.label, curve.last.clients)
+    });
+    row("Throughput with more clients than that", "falls, for every server", ends.collect());
+    row(
+        "Throughput without encryption, as a multiple of that with it",
+        "1 to 2",
+        unprotected(campaign, summaries),
+    );
+    row("Fastest and slowest VPN at the most clients", "PacketiX; OpenVPN", extremes(&vpns, summaries));
+    rows
+}
+
+/// One system over the numbers of clients.
+struct Curve<'a> {
+    label: &'a str,
+    peak: &'a Summary,
+    last: &'a Summary,
+}
+
+impl<'a> Curve<'a> {
+    /// `None` unless there are at least two places.
+    fn of(label: &'a str, summaries: &'a [Summary]) -> Option<Self> {
+        let of = || summaries.iter().filter(|s| s.label == label);
+        let peak = of().max_by(|a, b| a.communication.median.total_cmp(&b.communication.median))?;
+        let last = of().max_by_key(|s| s.clients)?;
+        (of().count() > 1).then_some(Self { label, peak, last })
+    }
+}
+
+/// For each system that was measured with and without encryption, the lowest and highest ratio over the clients.
+fn unprotected(campaign: &Campaign, summaries: &[Summary]) -> Vec<String> {
+    let mut subjects: Vec<Subject> = campaign.runs.iter().filter_map(|run| run.subject).collect();
+    subjects.sort_by_key(|subject| subject.label());
+    subjects.dedup();
+    let at = |subject: Subject, clients: u32| {
+        summaries.iter().find(|s| s.label == subject.label() && s.clients == clients)
+    };
+    let mut lines = Vec::new();
+    for bare in subjects.iter().filter(|subject| subject.cipher == Cipher::None) {
+        for with in subjects.iter().filter(|s| s.kind == bare.kind && s.cipher != Cipher::None) {
+            let ratio = |s: &Summary| Some(s.goodput.median / at(*with, s.clients)?.goodput.median);
+            let of_bare = summaries.iter().filter(|s| s.label == bare.label());
+            let ratios: Vec<f64> = of_bare.filter_map(ratio).filter(|ratio| ratio.is_finite()).collect();
+            if let Some((low, high)) = super::stats::range(&ratios) {
+                lines.push(format!("{}: {low:.2} to {high:.2}", with.label()));
+            }
+        }
+    }
+    lines
+}
+
+fn extremes(vpns: &[String], summaries: &[Summary]) -> Vec<String> {
+    let of_vpns = || summaries.iter().filter(|s| vpns.contains(&s.label));
+    let Some(most) = of_vpns().map(|s| s.clients).max() else { return Vec::new() };
+    let mut last: Vec<&Summary> = of_vpns().filter(|s| s.clients == most).collect();
+    last.sort_by(|a, b| b.goodput.median.total_cmp(&a.goodput.median));
+    match last[..] {
+        [fastest, .., slowest] => vec![fastest.label.clone(), slowest.label.clone()],
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::summary::summarise;
+    use super::*;
+    use crate::experiment::outcome::samples;
+    use crate::system::Kind;
+
+    #[test]
+    fn our_curves_stand_beside_the_findings_they_answer() {
+        let mut campaign = samples::campaign();
+        for clients in [2, 4] {
+            let mut bare = samples::run(Kind::Vpnd, clients, 1, 1_530_000_000);
+            bare.subject = Some(Subject { kind: Kind::Vpnd, cipher: Cipher::None });
+            bare.label = "vpnd, no encryption".into();
+            campaign.runs.push(bare);
+        }
+        let rows = beside(&campaign, &summarise(&campaign));
+        let here: Vec<&str> = rows.iter().map(|row| row[2].as_str()).collect();
+        assert_eq!(
+            here,
+            [
+                "vpnd, aes-256-gcm: 8; vpnd, no encryption: 4",
+                "vpnd, aes-256-gcm: 100 % of its highest at 8 clients; \
+                 vpnd, no encryption: 100 % of its highest at 4 clients",
+                "vpnd, aes-256-gcm: 1.50 to 1.50",
+            ],
+            "one VPN at the most clients is neither the fastest nor the slowest"
+        );
+    }
+
+    #[test]
+    fn nothing_measured_answers_nothing() {
+        let mut campaign = samples::campaign();
+        campaign.runs.retain(|run| run.label == "plain routing");
+        assert_eq!(beside(&campaign, &summarise(&campaign)), [[""; 3]; 0]);
+    }
+}

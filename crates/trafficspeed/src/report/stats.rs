@@ -19,6 +19,17 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
+/// The value below which the share `share` (0 to 1) of all lies, interpolated between neighbours.
+pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let place = share.clamp(0.0, 1.0) * sorted.len().checked_sub(1)? as f64;
+    let (below, part) = (place.floor(), place.fract());
+    let low = sorted[below as usize];
+    let high = sorted.get(below as usize + 1).copied().unwrap_or(low);
+    Some(low + (high - low) * part)
+}
+
 /// The smallest and the largest value.
 pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     let low = values.iter().copied().reduce(f64::min)?;
@@ -45,5 +56,13 @@ mod tests {
         assert_eq!(median(&[]), None);
         assert_eq!(range(&[2.0, -1.0, 7.0]), Some((-1.0, 7.0)));
         assert_eq!(range(&[]), None);
+    }
+
+    #[test]
+    fn quantiles_lie_between_the_values_and_agree_with_the_median() {
+        let values = [4.0, 1.0, 3.0, 2.0];
+        assert_eq!((quantile(&values, 0.0), quantile(&values, 1.0)), (Some(1.0), Some(4.0)));
+        assert_eq!((quantile(&values, 0.25), quantile(&values, 0.5)), (Some(1.75), median(&values)));
+        assert_eq!((quantile(&[7.0], 0.9), quantile(&[], 0.5)), (Some(7.0), None));
     }
 }

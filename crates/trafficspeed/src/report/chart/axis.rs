@@ -41,6 +41,34 @@ impl Axis {
         Self { doubling: true, values: (low, high), places: (from, to), ticks }
     }
 
+    /// Equal distances for equal ratios over whole steps of 1, 2 and 5 that hold `low` to `high` (both positive).
+    pub(super) fn logarithmic(low: f64, high: f64, from: f64, to: f64) -> Self {
+        let decades = |value: f64| value.log10().floor() as i32;
+        let (first, last) = (decades(low), decades(high) + 1);
+        // Wide ranges have a tick per decade only.
+        let factors: &[f64] = if last - first > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+        let all =
+            (first..=last).flat_map(|power| factors.iter().map(move |f| (f * 10_f64.powi(power), power)));
+        let all: Vec<(f64, i32)> = all.collect();
+        let begin = all.iter().rposition(|(value, _)| *value <= low * 1.000_001).unwrap_or(0);
+        let end = all.iter().position(|(value, _)| *value >= high * 0.999_999).unwrap_or(all.len() - 1);
+        let end = end.max(begin + 1).min(all.len() - 1);
+        let tick = |(value, power): &(f64, i32)| {
+            let digits = (-power).max(0) as usize;
+            Tick { value: *value, label: format!("{value:.digits$}") }
+        };
+        let ticks: Vec<Tick> = all[begin..=end].iter().map(tick).collect();
+        Self { doubling: true, values: (all[begin].0, all[end].0), places: (from, to), ticks }
+    }
+
+    /// One place for each of `names`, with room at both ends; the value of a place is its number from zero.
+    pub(super) fn groups(names: &[String], from: f64, to: f64) -> Self {
+        let numbers = (0_u32..).map(f64::from);
+        let ticks = names.iter().zip(numbers).map(|(name, value)| Tick { value, label: name.clone() });
+        let values = (-0.5, names.len() as f64 - 0.5);
+        Self { doubling: false, values, places: (from, to), ticks: ticks.collect() }
+    }
+
     /// Where `value` is.
     pub(super) fn place(&self, value: f64) -> f64 {
         let (low, high) = self.values;
@@ -92,6 +120,25 @@ mod tests {
         assert_eq!(labels(&Axis::from_zero(13.0, 0.0, 1.0)), ["0", "5", "10", "15"]);
         assert_eq!(labels(&Axis::from_zero(0.7, 0.0, 1.0)), ["0.0", "0.2", "0.4", "0.6", "0.8"]);
         assert_eq!(labels(&Axis::linear(10.0, 0.0, 1.0)).len(), 11);
+    }
+
+    #[test]
+    fn a_logarithmic_axis_holds_its_values_between_round_ticks() {
+        assert_eq!(labels(&Axis::logarithmic(0.3, 4.0, 0.0, 1.0)), ["0.2", "0.5", "1", "2", "5"]);
+        assert_eq!(
+            labels(&Axis::logarithmic(0.002, 900.0, 0.0, 1.0)),
+            ["0.001", "0.01", "0.1", "1", "10", "100", "1000"]
+        );
+        assert_eq!(labels(&Axis::logarithmic(1.0, 1.0, 0.0, 1.0)), ["1", "2"]);
+        let axis = Axis::logarithmic(1.0, 100.0, 0.0, 100.0);
+        assert!((axis.place(10.0) - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn groups_have_equal_shares() {
+        let axis = Axis::groups(&["2".into(), "4".into()], 0.0, 100.0);
+        assert!((axis.place(0.0) - 25.0).abs() < 1e-9 && (axis.place(1.0) - 75.0).abs() < 1e-9);
+        assert_eq!(labels(&axis), ["2", "4"]);
     }
 
     #[test]

@@ -1,0 +1,77 @@
+//! One bar per row; for comparisons at a single number of clients.
+
+use super::axis::Axis;
+use super::canvas::{BELOW, Canvas, RIGHT, WIDTH};
+use super::{Point, STYLES};
+use crate::report::significant;
+
+const ROW: f64 = 40.0;
+const LABELS: f64 = 210.0;
+
+/// One bar per row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BarChart {
+    /// What it shows.
+    pub title: String,
+    /// The axis, with its unit.
+    pub x_label: String,
+    /// Name, style and value of each bar.
+    pub bars: Vec<(String, usize, Point)>,
+}
+
+impl BarChart {
+    /// The picture, or nothing if there is no bar.
+    pub fn svg(&self) -> Option<String> {
+        let top_of = |point: &Point| point.range.map_or(point.y, |(_, high)| high.max(point.y));
+        let highest = self.bars.iter().map(|(_, _, point)| top_of(point)).reduce(f64::max)?;
+        // Room to the right of the longest bar holds its figure.
+        let axis = Axis::from_zero(highest, LABELS, WIDTH - RIGHT - 60.0);
+        let bottom = 10.0 + ROW * self.bars.len() as f64;
+        let mut canvas = Canvas::new(&self.title, bottom + BELOW);
+        for tick in axis.ticks() {
+            let x = axis.place(tick.value);
+            canvas.put(format_args!(r#"<path class="grid" d="M{x:.1} 6V{bottom:.1}"/>"#));
+        }
+        canvas.ticks(&axis, &self.x_label, bottom);
+        for (bar, row) in self.bars.iter().zip(0_u32..) {
+            draw(&mut canvas, bar, &axis, 10.0 + ROW * f64::from(row) + ROW / 2.0 - 2.0);
+        }
+        canvas.put(format_args!(r#"<path class="axis" d="M{LABELS} 6V{bottom:.1}"/>"#));
+        Some(canvas.finish())
+    }
+}
+
+fn draw(canvas: &mut Canvas, (label, style, point): &(String, usize, Point), axis: &Axis, middle: f64) {
+    let end = axis.place(point.y);
+    let (width, top, style) = (end - LABELS, middle - 11.0, style % STYLES);
+    canvas.put(format_args!(
+        r#"<rect class="bar s{style}" x="{LABELS}" y="{top:.1}" width="{width:.1}" height="22"/>"#
+    ));
+    let mut figure_at = end;
+    if let Some((low, high)) = point.range {
+        let (low, high, above) = (axis.place(low), axis.place(high), middle - 5.0);
+        canvas.put(format_args!(
+            r#"<path class="range" d="M{low:.1} {middle:.1}H{high:.1}M{low:.1} {above:.1}v10M{high:.1} {above:.1}v10"/>"#
+        ));
+        figure_at = figure_at.max(high);
+    }
+    canvas.text_at("key", (LABELS - 10.0, middle + 4.0), "end", label);
+    canvas.text_at("figure", (figure_at + 8.0, middle + 4.0), "start", &significant(point.y));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::markup::assert_well_formed;
+    use super::*;
+
+    #[test]
+    fn bars_show_their_figures_and_ranges() {
+        let bar =
+            |label: &str, y| (label.to_owned(), 0, Point { x: 8.0, y, range: Some((y * 0.9, y * 1.1)) });
+        let bars = vec![bar("plain <routing>", 12.345), bar("vpn", 3.0)];
+        let svg = BarChart { title: "t".into(), x_label: "Gbit/s".into(), bars }.svg().unwrap();
+        assert_well_formed(&svg);
+        assert!(svg.contains(">12.3</text>") && svg.contains("plain &lt;routing&gt;"), "{svg}");
+        assert_eq!(BarChart { title: "t".into(), x_label: "x".into(), bars: vec![] }.svg(), None);
+    }
+}

@@ -1,0 +1,122 @@
+//! Box plots over repeats: the box from the first to the third quartile with the median in it, whiskers to the
+//! lowest and highest, and every value as a dot, since there are few.
+
+use super::axis::Axis;
+use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};
+use super::{SAMPLES_MOST, STYLES};
+use crate::report::stats::{quantile, range};
+
+/// All repeats of one system, by group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BoxSeries {
+    /// Its name in the legend.
+    pub label: String,
+    /// Which style.
+    pub style: usize,
+    /// The values in each group of the chart; a group without values has no box.
+    pub groups: Vec<Vec<f64>>,
+}
+
+/// Boxes side by side in groups.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BoxChart {
+    /// What it shows.
+    pub title: String,
+    /// The horizontal axis.
+    pub x_label: String,
+    /// The vertical axis, with its unit.
+    pub y_label: String,
+    /// The names of the groups from left to right.
+    pub groups: Vec<String>,
+    /// The systems.
+    pub series: Vec<BoxSeries>,
+}
+
+impl BoxChart {
+    /// The picture, or nothing if there is no value.
+    pub fn svg(&self) -> Option<String> {
+        let values = self.series.iter().flat_map(|series| series.groups.iter().flatten());
+        let highest = values.copied().reduce(f64::max)?;
+        let keys: Vec<Key<'_>> = self
+            .series
+            .iter()
+            .map(|series| Key { label: &series.label, style: series.style, line: false })
+            .collect();
+        let top = legend_height(&keys);
+        let bottom = top + PLOT_HEIGHT;
+        let vertical = Axis::from_zero(highest, bottom, top);
+        let horizontal = Axis::groups(&self.groups, LEFT, WIDTH - RIGHT);
+        let mut canvas = Canvas::new(&self.title, bottom + BELOW);
+        canvas.legend(&keys);
+        canvas.grid(&vertical, &self.y_label, top, WIDTH - RIGHT);
+        canvas.ticks(&horizontal, &self.x_label, bottom);
+        let slot = (WIDTH - RIGHT - LEFT) / self.groups.len() as f64 * 0.8 / self.series.len() as f64;
+        // A line between neighbouring groups.
+        for group in 1..self.groups.len() as u32 {
+            let x = horizontal.place(f64::from(group) - 0.5);
+            canvas.put(format_args!(r#"<path class="grid" d="M{x:.1} {top:.1}V{bottom:.1}"/>"#));
+        }
+        for (series, number) in self.series.iter().zip(0_u32..) {
+            let aside = (f64::from(number) - (self.series.len() as f64 - 1.0) / 2.0) * slot;
+            for (values, group) in series.groups.iter().zip(0_u32..) {
+                let x = horizontal.place(f64::from(group)) + aside;
+                draw(&mut canvas, values, series.style % STYLES, x, slot, &vertical);
+            }
+        }
+        Some(canvas.finish())
+    }
+}
+
+fn draw(canvas: &mut Canvas, values: &[f64], style: usize, x: f64, slot: f64, vertical: &Axis) {
+    let Some((low, high)) = range(values) else { return };
+    let at = |share: f64| vertical.place(quantile(values, share).expect("there are values"));
+    let (low, high) = (vertical.place(low), vertical.place(high));
+    let (first, middle, third) = (at(0.25), at(0.5), at(0.75));
+    let width = (slot * 0.7).min(34.0);
+    let (left, cap, half) = (x - width / 2.0, width / 4.0, width / 2.0);
+    canvas.put(format_args!(
+        r#"<path class="range s{style}" d="M{x:.1} {low:.1}V{first:.1}M{x:.1} {third:.1}V{high:.1}M{a:.1} {low:.1}h{half:.1}M{a:.1} {high:.1}h{half:.1}"/>"#,
+        a = x - cap
+    ));
+    // Above the box, so that it can be told without colour whose it is.
+    canvas.marker(style, x, (high - 8.0).max(6.0));
+    // A box of no height would not be seen.
+    let (top, height) = (third.min(first - 1.0), (first - third).max(1.0));
+    canvas.put(format_args!(
+        r#"<rect class="box s{style}" x="{left:.1}" y="{top:.1}" width="{width:.1}" height="{height:.1}"/>"#
+    ));
+    canvas.put(format_args!(r#"<path class="median s{style}" d="M{left:.1} {middle:.1}h{width:.1}"/>"#));
+    for value in values.iter().take(SAMPLES_MOST) {
+        let y = vertical.place(*value);
+        canvas.put(format_args!(r#"<circle class="dot" cx="{x:.1}" cy="{y:.1}" r="1.8"/>"#));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::markup::assert_well_formed;
+    use super::*;
+
+    #[test]
+    fn each_group_has_a_box_per_system_that_has_values() {
+        let series = |label: &str, style, groups| BoxSeries { label: label.into(), style, groups };
+        let chart = BoxChart {
+            title: "t".into(),
+            x_label: "clients".into(),
+            y_label: "Gbit/s".into(),
+            groups: vec!["2".into(), "16".into()],
+            series: vec![
+                series("a", 0, vec![vec![1.0, 2.0, 4.0], vec![3.0]]),
+                series("b <x>", 12, vec![vec![], vec![2.0, 2.0]]),
+            ],
+        };
+        let svg = chart.svg().unwrap();
+        assert_well_formed(&svg);
+        assert_eq!(svg.matches("class=\"box s0").count(), 2 + 1, "and one in the legend");
+        assert_eq!(svg.matches("class=\"box s2").count(), 1 + 1, "styles are used again after the last");
+        assert_eq!(svg.matches("class=\"dot").count(), 6);
+        assert!(svg.contains(">16</text>") && svg.contains(">Gbit/s</text>") && svg.contains("b &lt;x&gt;"));
+        let empty = BoxChart { series: vec![series("a", 0, vec![vec![], vec![]])], ..chart };
+        assert_eq!(empty.svg(), None);
+    }
+}

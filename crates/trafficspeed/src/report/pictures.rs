@@ -1,0 +1,316 @@
+//! Every picture of a campaign, by name: for the page, and as files of their own.
+
+use std::path::Path;
+
+use super::chart::{
+    BarChart, BoxChart, BoxSeries, Horizontal, LineChart, Point, Series, TimeChart, standalone,
+};
+use super::files::{self, FilesError};
+use super::page::Picture;
+use super::summary::{Spread, Summary, labels, summarise};
+use crate::experiment::outcome::{Campaign, Run, rate};
+use crate::system::Kind;
+
+/// The ceiling gets a picture of its own beside the others where it is this much higher than the best of them.
+const DWARFS: f64 = 2.0;
+
+/// Why a picture was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum PictureError {
+    /// The file.
+    #[error("{0}")]
+    Files(#[from] FilesError),
+    /// The picture.
+    #[error("{0}")]
+    Png(#[from] standalone::PngError),
+}
+
+/// Writes every picture of `campaign` into `directory`, and returns the names of the files.
+///
+/// # Errors
+/// [`PictureError`].
+pub fn write(
+    campaign: &Campaign,
+    directory: &Path,
+    svg: bool,
+    png: bool,
+) -> Result<Vec<String>, PictureError> {
+    let mut names = Vec::new();
+    let fonts = standalone::Fonts::of_system();
+    for picture in pictures(campaign) {
+        let alone = standalone::svg(&picture.svg);
+        if svg {
+            names.push(format!("{}.svg", picture.name));
+            files::write(directory, &names[names.len() - 1], alone.as_bytes())?;
+        }
+        if png {
+            names.push(format!("{}.png", picture.name));
+            files::write(directory, &names[names.len() - 1], &fonts.png(&alone)?)?;
+        }
+    }
+    Ok(names)
+}
+
+/// The pictures of a campaign in the order of a paper; those without data are left out.
+pub fn pictures(campaign: &Campaign) -> Vec<Picture> {
+    let summaries = summarise(campaign);
+    let view = View { campaign, summaries: &summaries, order: labels(campaign) };
+    [view.throughput(), view.throughput_of_vpns(), view.ratio(), view.cost(), view.gateway_cost()]
+        .into_iter()
+        .chain([view.repeats(), view.over_time()])
+        .flatten()
+        .collect()
+}
+
+struct View<'a> {
+    campaign: &'a Campaign,
+    summaries: &'a [Summary],
+    order: Vec<String>,
+}
+
+impl View<'_> {
+    fn style(&self, label: &str) -> usize {
+        self.order.iter().position(|known| known == label).unwrap_or(0)
+    }
+
+    fn is_plain(&self, label: &str) -> bool {
+        is_plain(self.campaign, label)
+    }
+
+    fn throughput(&self) -> Option<Picture> {
+        let svg = self.over_clients(
+            "Communication throughput over clients",
+            "communication throughput, Gbit/s",
+            |s| Some(gigabits(s.communication)),
+        )?;
+        let caption = format!("Bytes received plus bytes sent by all clients, per second. {}", self.ranges());
+        Some(picture("throughput", "Communication throughput", caption, svg))
+    }
+
+    /// The VPNs alone, where plain routing leaves them too little room.
+    fn throughput_of_vpns(&self) -> Option<Picture> {
+        let highest = |plain: bool| {
+            let of = self.summaries.iter().filter(|s| self.is_plain(&s.label) == plain);
+            of.map(|s| s.communication.high).reduce(f64::max)
+        };
+        if highest(true)? < DWARFS * highest(false)? {
+            return None;
+        }
+        let svg = self.over_clients(
+            "Communication throughput of the VPNs over clients",
+            "communication throughput, Gbit/s",
+            |s| (!self.is_plain(&s.label)).then(|| gigabits(s.communication)),
+        )?;
+        let caption = "The same without plain routing, so that the VPNs can be told apart.".to_owned();
+        Some(picture("throughput-vpns", "Communication throughput of the VPNs", caption, svg))
+    }
+
+    fn ratio(&self) -> Option<Picture> {
+        let svg = self.over_clients("Share of plain routing", "goodput, share of plain routing", |s| {
+            s.ratio_to_plain.filter(|_| !self.is_plain(&s.label))
+        })?;
+        let caption = format!(
+            "Goodput divided by that of plain routing in the same round at the same number of clients. {}",
+            self.ranges()
+        );
+        Some(picture("ratio", "Share of plain routing", caption, svg))
+    }
+
+    fn cost(&self) -> Option<Picture> {
+        let svg =
+            self.over_clients("CPU time per Gbit of all VPN processes", "CPU seconds per Gbit", |s| {
+                s.vpn_seconds_per_gbit
+            })?;
+        let caption = format!(
+            "CPU seconds (user and system) of the gateway's and all clients' VPN processes per Gbit of goodput that \
+             went through the tunnel: lower is cheaper. Plain routing has no process to count. {}",
+            self.ranges()
+        );
+        Some(picture("cost", "Cost of a Gbit, all VPN processes", caption, svg))
+    }
+
+    fn gateway_cost(&self) -> Option<Picture> {
+        let svg = self.over_clients("CPU time per Gbit of the gateway", "CPU seconds per Gbit", |s| {
+            s.gateway_seconds_per_gbit
+        })?;
+        let caption = "The same of the gateway's processes alone.".to_owned();
+        Some(picture("cost-gateway", "Cost of a Gbit at the gateway", caption, svg))
+    }
+
+    fn ranges(&self) -> &'static str {
+        if self.summaries.iter().any(|s| s.repeats > 1) {
+            "Medians of the rounds, with whiskers from their lowest to their highest."
+        } else {
+            "One run each, so no spread is shown."
+        }
+    }
+
+    fn counts(&self) -> Vec<u32> {
+        let mut counts: Vec<u32> = self.summaries.iter().map(|s| s.clients).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        counts
+    }
+
+    /// A curve over the client counts, or bars if there is but one.
+    fn over_clients(
+        &self,
+        title: &str,
+        label: &str,
+        value: impl Fn(&Summary) -> Option<Spread>,
+    ) -> Option<String> {
+        let point = |s: &Summary| {
+            let spread = value(s)?;
+            let range = (s.repeats > 1).then_some((spread.low, spread.high));
+            Some(Point { x: f64::from(s.clients), y: spread.median, range })
+        };
+        let counts = self.counts();
+        if let [only] = counts[..] {
+            let bar = |s: &Summary| Some((s.label.clone(), self.style(&s.label), point(s)?));
+            let bars = self.summaries.iter().filter_map(bar).collect();
+            return BarChart { title: title.into(), x_label: format!("{label}, at {only} clients"), bars }
+                .svg();
+        }
+        let series = |label: &String| {
+            let points: Vec<Point> =
+                self.summaries.iter().filter(|s| s.label == *label).filter_map(point).collect();
+            (!points.is_empty()).then(|| Series { label: label.clone(), style: self.style(label), points })
+        };
+        LineChart {
+            title: title.into(),
+            x_label: "clients (two are a pair)".into(),
+            y_label: label.into(),
+            horizontal: Horizontal::Doubling(counts.into_iter().map(f64::from).collect()),
+            series: self.order.iter().filter_map(series).collect(),
+        }
+        .svg()
+    }
+
+    fn repeats(&self) -> Option<Picture> {
+        let counts = self.counts();
+        let vpns: Vec<&String> = self.order.iter().filter(|label| !self.is_plain(label)).collect();
+        let shown: Vec<&String> = if vpns.is_empty() { self.order.iter().collect() } else { vpns };
+        let values = |label: &str, clients: u32| -> Vec<f64> {
+            let runs = self.campaign.runs.iter();
+            let of = runs.filter(|run| run.label == label && run.clients == clients && run.is_whole());
+            of.map(|run| run.goodput() / 1e9).collect()
+        };
+        let series: Vec<BoxSeries> = shown
+            .into_iter()
+            .map(|label| BoxSeries {
+                label: label.clone(),
+                style: self.style(label),
+                groups: counts.iter().map(|clients| values(label, *clients)).collect(),
+            })
+            .filter(|series| series.groups.iter().any(|group| group.len() > 1))
+            .collect();
+        let svg = BoxChart {
+            title: "Goodput of every repeat".into(),
+            x_label: "clients (two are a pair)".into(),
+            y_label: "goodput, Gbit/s".into(),
+            groups: counts.iter().map(u32::to_string).collect(),
+            series,
+        }
+        .svg()?;
+        let caption = "Each dot is one run. Boxes from the first to the third quartile with the median as a line, \
+                       whiskers from the lowest to the highest. Bytes received only.";
+        Some(picture("repeats", "Spread of the repeats", caption.to_owned(), svg))
+    }
+
+    fn over_time(&self) -> Option<Picture> {
+        let whole = || self.campaign.runs.iter().filter(|run| run.is_whole());
+        let most = whole().map(|run| run.clients).max()?;
+        let seconds = self.campaign.settings.seconds.floor() as usize;
+        let first = |label: &String| {
+            let run =
+                whole().find(|run| run.label == *label && run.clients == most && run.intervals.len() > 2)?;
+            Some(Series { label: label.clone(), style: self.style(label), points: by_second(run, seconds) })
+        };
+        let left: Vec<Series> = self.order.iter().filter_map(first).collect();
+        let end = left.iter().map(|series| series.points.len()).max().unwrap_or(0);
+        let svg = TimeChart {
+            title: "Goodput over time".into(),
+            x_label: format!("seconds since the end of the warm-up, {most} clients"),
+            end: end as f64,
+            left_label: "goodput, Gbit/s".into(),
+            left,
+            right_label: String::new(),
+            right: Vec::new(),
+        }
+        .svg()?;
+        let caption =
+            "Goodput of every second, all clients together, first run at the largest number of clients.";
+        Some(picture("time", "Over time", caption.to_owned(), svg))
+    }
+}
+
+/// Whether the runs called `label` are of plain routing.
+pub(super) fn is_plain(campaign: &Campaign, label: &str) -> bool {
+    let run = campaign.runs.iter().find(|run| run.label == label);
+    run.and_then(|run| run.subject).is_some_and(|subject| subject.kind == Kind::None)
+}
+
+/// A last, shorter second would show as a drop that never was, so only whole ones are taken.
+fn by_second(run: &Run, seconds: usize) -> Vec<Point> {
+    let whole = run.intervals.iter().take(seconds).zip(1_u32..);
+    whole
+        .map(|(interval, second)| Point {
+            x: f64::from(second),
+            y: rate(interval.received, 1.0) / 1e9,
+            range: None,
+        })
+        .collect()
+}
+
+fn gigabits(spread: Spread) -> Spread {
+    Spread { median: spread.median / 1e9, low: spread.low / 1e9, high: spread.high / 1e9 }
+}
+
+fn picture(name: &str, title: &str, caption: String, svg: String) -> Picture {
+    Picture { name: name.to_owned(), title: title.to_owned(), caption, svg }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::outcome::samples;
+
+    fn names(campaign: &Campaign) -> Vec<String> {
+        pictures(campaign).into_iter().map(|picture| picture.name).collect()
+    }
+
+    #[test]
+    fn every_picture_that_has_data_is_drawn() {
+        let mut campaign = samples::campaign();
+        let all = ["throughput", "throughput-vpns", "ratio", "cost", "cost-gateway", "repeats"];
+        assert_eq!(names(&campaign), all, "two seconds make no time series");
+        campaign.settings.seconds = 5.0;
+        for run in &mut campaign.runs {
+            run.intervals = vec![run.intervals[0]; 5];
+        }
+        assert_eq!(names(&campaign), [&all[..], &["time"]].concat());
+        campaign.runs.retain(|run| run.label != "plain routing" && run.repeat == 1);
+        assert_eq!(names(&campaign), ["throughput", "cost", "cost-gateway", "time"]);
+        campaign.runs.clear();
+        assert_eq!(names(&campaign), [""; 0]);
+    }
+
+    #[test]
+    fn one_client_count_makes_bars() {
+        let mut campaign = samples::campaign();
+        campaign.runs.retain(|run| run.clients == 8);
+        let first = &pictures(&campaign)[0];
+        assert!(first.svg.contains("at 8 clients") && first.svg.contains("class=\"bar s1\""));
+    }
+
+    #[test]
+    fn pictures_are_written_as_files_that_need_no_page() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = write(&samples::campaign(), directory.path(), true, false).unwrap();
+        assert_eq!(names.len(), 6);
+        for name in names {
+            let text = std::fs::read_to_string(directory.path().join(&name)).unwrap();
+            assert!(name.ends_with(".svg") && text.contains("<style>"), "{name}");
+        }
+    }
+}
