@@ -198,11 +198,12 @@ pub fn run(plan: &LoadPlan, tell: &dyn Fn(&str), interrupt: &Interrupt) -> LoadC
             if interrupt.is_set() {
                 continue;
             }
-            let title = format!("{}, run {repeat}", subject.label());
+            let label = subject.label_with(&plan.programs);
+            let title = format!("{label}, run {repeat}");
             tell(&title);
             let mut run = LoadRun {
                 subject: Some(subject),
-                label: subject.label(),
+                label,
                 repeat,
                 started: clock::wall_text(),
                 ..LoadRun::default()

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{PROGRAM, can_run, measured, namespaces_of, signal, trafficspeed, wait_until};
+use super::{PROGRAM, can_run, cleaning, measured, namespaces_of, signal, trafficspeed, wait_until};
 
 /// A stand-in for `vpnd` that keeps its command-line contract and carries packets by the kernel's routing, so that
 /// the adapter's own steps are tested whatever state the real one is in, and that can go wrong on purpose.
@@ -269,6 +269,13 @@ fn a_script_that_fails_or_answers_wrongly_shows_its_log_and_the_others_go_on() {
             &format!("{known}; echo client 2 tun7 10.0.0.2 >>$TRAFFICSPEED_ANSWER"),
             ["command-up answered wrongly", "client 2 has no device tun7"],
         ),
+        (
+            // No process can have this number.
+            &format!(
+                "{known}; echo client 2 eth0 10.0.0.2 >>$TRAFFICSPEED_ANSWER; echo process client 4194305 >>$TRAFFICSPEED_ANSWER"
+            ),
+            ["command-up answered wrongly", "process 4194305 is not there"],
+        ),
     ] {
         let up = script(directory.path(), "up", &format!("#!/bin/sh\n{text}\n"));
         let line =
@@ -296,4 +303,54 @@ fn a_cipher_that_a_system_lacks_is_a_line_of_the_report_and_the_others_go_on() {
     let problem = first_problem(&report["runs"][0]);
     assert!(problem.contains("wireguard-go has no aes-256-gcm; it has chacha20-poly1305"), "{problem}");
     assert_eq!(report["runs"][1]["whole"], true);
+}
+
+#[test]
+fn what_a_script_started_is_ended_by_cleanup_after_kill_9() {
+    if !can_run() {
+        return;
+    }
+    let _alone = cleaning();
+    let directory = tempfile::tempdir().expect("a directory");
+    let pids = directory.path().join("pids");
+    // A session of its own and a lost parent: nothing but its namespace tells whose it is.
+    let text = format!("#!/bin/sh\nsetsid sleep 1000 &\necho $! >>{}\nwait\n", pids.display());
+    let up = script(directory.path(), "up", &text);
+    let line = format!("--clients 2 --vpn command --command-up {} -t 1 --json", up.display());
+    let mut child = trafficspeed(&line).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("built");
+    let started = || fs::read_to_string(&pids).unwrap_or_default().trim().parse::<u32>().ok();
+    wait_until("the script has started its process", || started().is_some());
+    let pid = started().expect("it is there");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let runs = || Path::new(&format!("/proc/{pid}")).exists();
+    let survived = runs();
+    let output = trafficspeed("cleanup").output().expect("the program was built");
+    assert!(survived, "otherwise this test shows nothing");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    wait_until("cleanup ends the process", || !runs());
+    assert_eq!(namespaces_of(child.id()), [""; 0]);
+}
+
+#[test]
+fn programs_with_fixed_places_see_directories_of_their_own() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    // Where every WireGuard puts its socket, each of the three must be alone, and the machine must see none.
+    let text = "#!/bin/sh\ntouch /var/run/wireguard/$(ip netns identify $$).test\nsleep 0.5\nls /var/run/wireguard\nexit 7\n";
+    let program = script(directory.path(), "wireguard", text);
+    let line =
+        format!("--clients 2 --vpn wireguard-go --program wireguard-go={} -t 1 --json", program.display());
+    let child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("built");
+    let pid = child.id();
+    let output = child.wait_with_output().expect("it ends");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let problem = first_problem(&report["runs"][0]);
+    assert!(problem.contains("ended (exit status: 7)"), "{problem}");
+    assert!(problem.ends_with(&format!("its log ends:\n    | ts{pid}g.test")), "{problem}");
+    let here = fs::read_dir("/var/run/wireguard").expect("made by the adapter").flatten();
+    let own = here.filter(|entry| entry.file_name().to_string_lossy().starts_with(&format!("ts{pid}")));
+    assert_eq!(own.count(), 0);
 }
