@@ -1,7 +1,7 @@
 //! Any packet behind any virtio header through the slicer; its slices, some damaged, and any other packets through the
 //! rebuilder: what arrives is what a plain software segmentation makes of it.
 //!
-//! Input: one byte of switches, two bytes that choose the damage, a virtio header, and the packet.
+//! Input: one byte of switches, two bytes that choose the damage (bit and slice, place), a virtio header, and the packet.
 
 #[path = "../../crates/proto/tests/model/segment.rs"]
 mod segment;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use vpnd_proto::checksum;
-use vpnd_proto::offload::{PeerFeatures, Rebuilder, Rebuilt, Slicer, TunFeatures, VirtioHeader};
+use vpnd_proto::offload::{Needs, PeerFeatures, Rebuilder, Rebuilt, Slicer, TunFeatures, VirtioHeader};
 use vpnd_proto::packet::{Packet, TCP, Version};
 
 const SWITCHES: usize = 3;
@@ -80,13 +80,13 @@ fn completed(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Changes one byte of one slice and repeats another; slices that are no packets any more are left out.
+/// Flips one bit of one slice and repeats another; slices that are no packets any more are left out.
 fn damage(mut slices: Vec<Vec<u8>>, switches: &[u8]) -> Vec<Vec<u8>> {
-    let (which, place) = (usize::from(switches[1]), usize::from(switches[2]));
+    let (bit, which, place) = (switches[1] >> 5, usize::from(switches[1] & 31), usize::from(switches[2]));
     if switches[0] & 32 != 0 {
         let i = which % slices.len();
         let at = place % slices[i].len();
-        slices[i][at] ^= switches[0] | 1;
+        slices[i][at] ^= 1 << bit;
     }
     if switches[0] & 64 != 0 {
         slices.insert(0, slices[which % slices.len()].clone());
@@ -99,12 +99,17 @@ fn damage(mut slices: Vec<Vec<u8>>, switches: &[u8]) -> Vec<Vec<u8>> {
 fn check_rebuilding(packets: &[Vec<u8>], features: TunFeatures) {
     let buffer = packets.concat();
     let mut rebuilder = Rebuilder::new(features);
-    let (mut delivered, mut count, mut at) = (Vec::new(), 0, 0);
+    let (mut delivered, mut alone, mut count, mut at) = (Vec::new(), Vec::new(), 0, 0);
     let mut sink = |rebuilt: &Rebuilt<'_>| {
         count += rebuilt.packets();
         let bytes: Vec<u8> = rebuilt.slices().flatten().copied().collect();
         assert_eq!(bytes.len(), rebuilt.byte_len());
         delivered.extend(if features.vnet_header { segment::deliver(&bytes) } else { vec![bytes] });
+        rebuilt.each_alone(|single| {
+            assert_eq!((single.packets(), single.needs()), (1, Needs::Nothing));
+            let bytes: Vec<u8> = single.slices().flatten().copied().collect();
+            alone.push(bytes[if features.vnet_header { size_of::<VirtioHeader>() } else { 0 }..].to_vec());
+        });
     };
     for packet in packets {
         let parsed = Packet::parse(&buffer[at..]).expect("only good packets are pushed");
@@ -117,7 +122,10 @@ fn check_rebuilding(packets: &[Vec<u8>], features: TunFeatures) {
     let sent = packets.iter().map(|packet| completed(packet));
     let sent =
         sent.map(|packet| Packet::parse(&packet).expect("a completed packet is good").bytes().to_vec());
-    assert_eq!(by_flow(delivered.into_iter()), by_flow(sent));
+    let sent = by_flow(sent);
+    assert_eq!(by_flow(delivered.into_iter()), sent);
+    // What a device refused to take so is written as it came.
+    assert_eq!(by_flow(alone.into_iter()), sent);
 }
 
 type Flow = (IpAddr, IpAddr, u8, Option<(u16, u16)>);

@@ -6,7 +6,7 @@ mod segment;
 
 use proptest::prelude::*;
 use vpnd_proto::checksum;
-use vpnd_proto::offload::{OffloadError, PeerFeatures, Rebuilder, Slicer, TunFeatures, VirtioHeader};
+use vpnd_proto::offload::{Needs, OffloadError, PeerFeatures, Rebuilder, Slicer, TunFeatures, VirtioHeader};
 use vpnd_proto::packet::Packet;
 use zerocopy::IntoBytes;
 
@@ -333,6 +333,87 @@ fn what_differs_is_not_merged() {
         changed.gso_size = 2000;
         change(&mut changed);
         assert_eq!(pair(&changed), 2, "{name}");
+    }
+}
+
+/// Every ECN codepoint and both TCP flags of ECN (RFC 3168), over both versions and protocols.
+#[test]
+fn congestion_marks_survive_both_ways() {
+    const CONGESTION_EXPERIENCED: u8 = 3;
+    for (v6, is_tcp, ecn) in [false, true]
+        .into_iter()
+        .flat_map(|v6| [false, true].map(|tcp| (v6, tcp)))
+        .flat_map(|(v6, tcp)| (0..4).map(move |ecn| (v6, tcp, ecn)))
+    {
+        let base = if is_tcp { tcp(v6, 4_500, 1_000) } else { udp(v6, 4_500, 1_000) };
+        let flags = if is_tcp { base.flags | 0xC0 } else { base.flags };
+        let packet = Super { class: 0xB8 | ecn, flags, ..base };
+        let mut slices = packet.slices(PARTIAL);
+        assert_eq!(rebuild(&slices, ALL).len(), 1);
+        assert_eq!(deliver(&rebuild(&slices, ALL)), packet.expected());
+        for (i, slice) in slices.iter().enumerate() {
+            assert_eq!(traffic_class(slice), 0xB8 | ecn);
+            let flags = slice[packet.transport() + 13];
+            // The answer to a mark is told once, by the first slice; the echo goes on until it is.
+            assert!(!is_tcp || flags & 0xC0 == if i == 0 { 0xC0 } else { 0x40 });
+        }
+        if ecn == CONGESTION_EXPERIENCED {
+            continue;
+        }
+        // A queue on the way marks the third packet: that mark reaches the receiver, and no other packet gets one.
+        mark(&mut slices[2]);
+        let delivered = deliver(&rebuild(&slices, ALL));
+        let marks: Vec<u8> = delivered.iter().map(|slice| traffic_class(slice) & 3).collect();
+        assert_eq!(marks, [ecn, ecn, CONGESTION_EXPERIENCED, ecn, ecn]);
+    }
+}
+
+fn traffic_class(packet: &[u8]) -> u8 {
+    if packet[0] & 0x70 == 0x60 { packet[0] << 4 | packet[1] >> 4 } else { packet[1] }
+}
+
+/// Sets "congestion experienced", as a router does.
+fn mark(packet: &mut [u8]) {
+    if packet[0] & 0x70 == 0x60 {
+        packet[1] |= 0x30;
+    } else {
+        packet[1] |= 3;
+        // The header checksum does not cover the tunnel's own bit.
+        let first = packet[0];
+        packet[0] &= 0x7F;
+        segment::fill_ipv4_checksum(packet);
+        packet[0] = first;
+    }
+}
+
+/// A device that refuses what was made for it gets the packets as they came, complete.
+#[test]
+fn each_packet_can_be_had_alone() {
+    for (packet, needs) in [
+        (tcp(false, 5_001, 1_000), Needs::Tcp),
+        (tcp(true, 900, 1_000), Needs::Checksum),
+        (udp(true, 2_500, 800), Needs::Udp),
+    ] {
+        let buffer = packet.slices(PARTIAL).concat();
+        let mut alone = Vec::new();
+        let mut sink = |rebuilt: &vpnd_proto::offload::Rebuilt<'_>| {
+            assert_eq!(rebuilt.needs(), needs);
+            rebuilt.each_alone(|single| {
+                assert_eq!((single.needs(), single.packets()), (Needs::Nothing, 1));
+                alone.push(collect(single));
+            });
+        };
+        let mut rebuilder = Rebuilder::new(ALL);
+        let mut at = 0;
+        while at < buffer.len() {
+            let parsed = Packet::parse(&buffer[at..]).expect("a good packet");
+            rebuilder.push(&buffer, &parsed, &mut sink);
+            at += parsed.total_len();
+        }
+        rebuilder.flush(&buffer, &mut sink);
+        let wanted: Vec<Vec<u8>> =
+            packet.expected().iter().map(|bytes| [&[0; 10], bytes.as_slice()].concat()).collect();
+        assert_eq!(alone, wanted);
     }
 }
 
