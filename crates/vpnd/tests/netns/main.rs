@@ -15,6 +15,7 @@
 
 mod cleanup;
 mod client;
+mod congestion;
 mod forgery;
 mod gateway;
 mod lab;
