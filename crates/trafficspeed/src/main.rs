@@ -145,7 +145,8 @@ fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<E
     let campaign = generate::run(&plan, &tell, &interrupt);
     let json = serde_json::to_string_pretty(&report::load::json(&campaign))? + "\n";
     let csv = report::load::csv(&campaign);
-    present(output, &[("report.json", &json), ("report.csv", &csv)], || {
+    let html = report::load_page::html(&campaign);
+    present(output, &[("report.json", &json), ("report.csv", &csv), ("report.html", &html)], || {
         report::load::table(&campaign, path.unit())
     })?;
     Ok(verdict(campaign.interrupted, campaign.runs.iter().all(generate::LoadRun::is_whole)))

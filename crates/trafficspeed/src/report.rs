@@ -8,6 +8,7 @@ pub mod files;
 pub mod html;
 pub mod json;
 pub mod load;
+pub mod load_page;
 pub mod page;
 pub mod pictures;
 pub mod problems;

@@ -7,6 +7,7 @@ use super::problems::problems;
 use super::summary::{Spread, Summary, labels, summarise};
 use super::systems::{System, systems};
 use super::{gbit, published, significant, table};
+use crate::experiment::environment::Environment;
 use crate::experiment::outcome::{Campaign, Run};
 
 /// The page of a campaign.
@@ -16,7 +17,8 @@ pub fn html(campaign: &Campaign) -> String {
     let mut page = Page::new(&title, "TrafficSpeed", &lead(campaign));
     let environment = &campaign.environment;
     let host = &environment.host;
-    let meta = [environment.started.clone(), host.system.clone(), processor(campaign), host.program.clone()];
+    let meta =
+        [environment.started.clone(), host.system.clone(), processor(environment), host.program.clone()];
     page.paragraph("meta", &meta.join(" · "));
     if campaign.interrupted {
         page.paragraph("warning", "Interrupted: the figures are of what was measured until then.");
@@ -56,9 +58,8 @@ fn lead(campaign: &Campaign) -> String {
     )
 }
 
-fn processor(campaign: &Campaign) -> String {
-    let host = &campaign.environment.host;
-    format!("{} × {}", host.cpus, host.cpu)
+fn processor(environment: &Environment) -> String {
+    format!("{} × {}", environment.host.cpus, environment.host.cpu)
 }
 
 fn optional(value: Option<f64>) -> String {
@@ -203,25 +204,35 @@ fn pair_rows(run: &Run) -> impl Iterator<Item = Vec<String>> {
 }
 
 fn set_up(page: &mut Page, campaign: &Campaign) {
-    let e = &campaign.environment;
     let s = &campaign.settings;
     let payload = if s.verify { "every received byte checked" } else { "discarded unread by the receiver" };
     page.section("Set-up");
-    page.paragraph("note", "The command that made these measurements:");
-    page.commands(std::slice::from_ref(&e.command_line));
     let rows = [
-        ("Program", e.host.program.clone()),
-        ("Kernel", e.host.system.clone()),
-        ("CPU", processor(campaign)),
-        ("CPU flags that matter here", e.cpu_flags.join(" ")),
-        ("Memory", format!("{} MiB", e.memory_mib)),
-        ("Links and offloads", e.links.clone().unwrap_or_else(|| "real network".into())),
         ("Congestion control", s.congestion.clone()),
         ("Bytes per send call", s.write_bytes.to_string()),
         ("Generator threads per host", s.threads.to_string()),
         ("Payload", format!("random bytes, seed {}, {payload}", s.seed)),
     ];
-    let rows = rows.into_iter().map(|(name, value)| (name.to_owned(), value));
+    machine(page, &campaign.environment, rows);
+}
+
+/// The command, the machine, and what else belongs to the set-up of an experiment.
+pub(super) fn machine<'a>(
+    page: &mut Page,
+    e: &Environment,
+    more: impl IntoIterator<Item = (&'a str, String)>,
+) {
+    page.paragraph("note", "The command that made these measurements:");
+    page.commands(std::slice::from_ref(&e.command_line));
+    let rows = [
+        ("Program", e.host.program.clone()),
+        ("Kernel", e.host.system.clone()),
+        ("CPU", processor(e)),
+        ("CPU flags that matter here", e.cpu_flags.join(" ")),
+        ("Memory", format!("{} MiB", e.memory_mib)),
+        ("Links and offloads", e.links.clone().unwrap_or_else(|| "real network".into())),
+    ];
+    let rows = rows.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value));
     page.facts(rows.chain(e.sysctls.iter().cloned()));
 }
 

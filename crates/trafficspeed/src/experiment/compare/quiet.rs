@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn the_first_quiet_attempt_stands_or_else_the_quietest() {
         assert_eq!(
-            superseded(vec![shared(0.5, 0.0), shared(0.0, 0.0), shared(0.0, 0.0)]),
+            superseded(vec![shared(0.5, 0.0), shared(0.04, 0.0), shared(0.0, 0.0)]),
             [true, false, true]
         );
         assert_eq!(

@@ -15,7 +15,7 @@ pub struct CdfChart {
     pub title: String,
     /// What is distributed, with its unit.
     pub x_label: String,
-    /// The curves; see [`of_samples`] and [`of_histogram`].
+    /// The curves; see [`of_samples`], [`of_histogram`] and [`of_shares`].
     pub series: Vec<Series>,
 }
 
@@ -42,6 +42,16 @@ pub fn of_histogram(label: &str, style: usize, buckets: &[(f64, u64)]) -> Series
         points.push(point(*bound, below as f64 / total as f64));
     }
     Series { label: label.to_owned(), style, points }
+}
+
+/// The distribution that a program has drawn up already: values and the share that is at or below each.
+pub fn of_shares(label: &str, style: usize, shares: &[(f64, f64)]) -> Series {
+    let shown = shares.iter().filter(|(value, _)| value.is_finite() && *value > 0.0);
+    Series {
+        label: label.to_owned(),
+        style,
+        points: shown.map(|(value, share)| point(*value, *share)).collect(),
+    }
 }
 
 fn point(x: f64, share: f64) -> Point {
@@ -82,6 +92,8 @@ mod tests {
         assert_eq!(shares(&samples), [(1.0, 25.0), (2.0, 50.0), (2.0, 75.0), (4.0, 100.0)]);
         let histogram = of_histogram("b", 1, &[(1.0, 1), (2.0, 2), (3.0, 0), (4.0, 1)]);
         assert_eq!(shares(&histogram), [(1.0, 25.0), (2.0, 75.0), (4.0, 100.0)]);
+        let drawn = of_shares("d", 3, &[(0.0, 0.1), (2.0, 0.5), (9.0, 1.0)]);
+        assert_eq!(shares(&drawn), [(2.0, 50.0), (9.0, 100.0)]);
         let many: Vec<f64> = (1..=10_000).map(f64::from).collect();
         let thinned = of_samples("c", 2, &many);
         assert!(thinned.points.len() <= MOST_POINTS + 1);

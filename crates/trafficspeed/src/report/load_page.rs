@@ -1,0 +1,209 @@
+//! The page of the generators' own commands: throughput with delay over time, and how delays are distributed.
+
+use super::chart::{CdfChart, Point, Series, TimeChart, cdf};
+use super::html::machine;
+use super::page::{Page, Picture};
+use super::significant;
+use crate::experiment::figures::{self, Figures};
+use crate::experiment::generate::{LoadCampaign, LoadRun};
+
+/// The page of a campaign.
+pub fn html(campaign: &LoadCampaign) -> String {
+    let names: Vec<String> = campaign.settings.tasks.iter().map(|named| named.name.clone()).collect();
+    let settings = &campaign.settings;
+    let lead = format!(
+        "{} through each system, {} s after {} s of warm-up, IPv{}.",
+        names.join(", "),
+        settings.seconds,
+        settings.warmup_seconds,
+        settings.ip
+    );
+    let mut page = Page::new(&format!("trafficspeed {}", campaign.command), "trafficspeed", &lead);
+    page.paragraph("meta", &campaign.environment.started);
+    if campaign.interrupted {
+        page.paragraph("warning", "Interrupted: the figures are of what was measured until then.");
+    }
+    let problems: Vec<String> = campaign.runs.iter().flat_map(problems).collect();
+    if !problems.is_empty() {
+        page.section("What went wrong");
+        page.list("problems", &problems);
+    }
+    pictures(&names, &campaign.runs).iter().for_each(|picture| page.figure(picture));
+    page.section("Figures");
+    let head = [
+        "System",
+        "Run",
+        "Load",
+        "Received",
+        "Per second",
+        "Lost, %",
+        "Delay p50, ms",
+        "p99, ms",
+        "p99.9, ms",
+    ];
+    page.table(&head, campaign.runs.iter().flat_map(|run| rows(&names, run)));
+    page.notes(super::load::DEFINITIONS.lines());
+    page.section("Set-up");
+    machine(&mut page, &campaign.environment, []);
+    page.finish()
+}
+
+fn problems(run: &LoadRun) -> impl Iterator<Item = String> {
+    run.error.iter().chain(&run.faults).map(|why| format!("{}, run {}: {why}", run.label, run.repeat))
+}
+
+fn rows(names: &[String], run: &LoadRun) -> Vec<Vec<String>> {
+    let row = |(name, figures): (&String, &Figures)| {
+        let optional = |value: Option<f64>| value.map_or("–".into(), significant);
+        let delay = figures.delay.as_ref().or(figures.round_trip.as_ref());
+        vec![
+            run.label.clone(),
+            run.repeat.to_string(),
+            name.clone(),
+            super::load::rate(None, figures.received_bits_per_second),
+            optional(figures.transactions_per_second.or(figures.received_per_second)),
+            optional(figures.lost_percent),
+            optional(delay.map(|delay| delay.p50_us / 1e3)),
+            optional(delay.map(|delay| delay.p99_us / 1e3)),
+            optional(delay.map(|delay| delay.p999_us / 1e3)),
+        ]
+    };
+    names.iter().zip(&run.figures).map(row).collect()
+}
+
+/// For every task called in `names` the first run of each system.
+fn pictures(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
+    let mut first: Vec<&LoadRun> = Vec::new();
+    for run in runs.iter().filter(|run| run.error.is_none()) {
+        if first.iter().all(|known| known.label != run.label) {
+            first.push(run);
+        }
+    }
+    let of = |at: usize| -> Vec<(usize, &str, &Figures)> {
+        let runs = first.iter().enumerate();
+        runs.filter_map(|(style, run)| Some((style, run.label.as_str(), run.figures.get(at)?))).collect()
+    };
+    let each =
+        names.iter().enumerate().map(|(at, name)| [over_time(at, name, &of(at)), delays(at, name, &of(at))]);
+    each.flatten().flatten().collect()
+}
+
+/// What is counted per second: transactions where there are any, or else bits in a unit that suits them.
+struct Quantity {
+    label: &'static str,
+    divisor: Option<f64>,
+}
+
+impl Quantity {
+    fn of(runs: &[(usize, &str, &Figures)]) -> Self {
+        if runs.iter().any(|(_, _, figures)| figures.transactions_per_second.is_some()) {
+            return Self { label: "transactions per second", divisor: None };
+        }
+        let rates =
+            runs.iter().flat_map(|(_, _, figures)| &figures.series).map(|p| p.received_bits_per_second);
+        let (label, divisor) = match rates.fold(0.0, f64::max) {
+            rate if rate >= 1e9 => ("received, Gbit/s", 1e9),
+            rate if rate >= 1e6 => ("received, Mbit/s", 1e6),
+            _ => ("received, kbit/s", 1e3),
+        };
+        Self { label, divisor: Some(divisor) }
+    }
+
+    fn value(&self, p: &figures::Point) -> f64 {
+        self.divisor.map_or(p.received_per_second, |divisor| p.received_bits_per_second / divisor)
+    }
+}
+
+fn over_time(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> Option<Picture> {
+    let point = |x, y| Point { x, y, range: None };
+    let quantity = Quantity::of(runs);
+    let left = runs.iter().map(|(style, label, figures)| Series {
+        label: (*label).to_owned(),
+        style: *style,
+        points: figures.series.iter().map(|p| point(p.end, quantity.value(p))).collect(),
+    });
+    let right = runs.iter().map(|(style, label, figures)| Series {
+        label: format!("{label}: delay"),
+        style: runs.len() + style,
+        points: figures.series.iter().filter_map(|p| Some(point(p.end, p.delay_mean_us? / 1e3))).collect(),
+    });
+    let svg = TimeChart {
+        title: format!("{name} over time"),
+        x_label: "seconds since the end of the warm-up".into(),
+        end: runs.iter().flat_map(|(_, _, figures)| &figures.series).map(|p| p.end).fold(0.0, f64::max),
+        left_label: quantity.label.into(),
+        left: left.filter(|series| !series.points.is_empty()).collect(),
+        right_label: "mean delay, ms".into(),
+        right: right.filter(|series| !series.points.is_empty()).collect(),
+    }
+    .svg()?;
+    let caption =
+        "First run of each system. Delay is one way for messages, the round trip for requests.".to_owned();
+    Some(Picture { name: format!("time-{}", at + 1), title: format!("{name}: over time"), caption, svg })
+}
+
+fn delays(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> Option<Picture> {
+    let curve = |(style, label, figures): &(usize, &str, &Figures)| {
+        let delay = figures.delay.as_ref().or(figures.round_trip.as_ref())?;
+        let shares: Vec<(f64, f64)> = delay.curve.iter().map(|(share, us)| (us / 1e3, *share)).collect();
+        Some(cdf::of_shares(label, *style, &shares))
+    };
+    let svg = CdfChart {
+        title: format!("Delays of {name}"),
+        x_label: "delay, ms".into(),
+        series: runs.iter().filter_map(curve).collect(),
+    }
+    .svg()?;
+    let caption =
+        "The share of messages or requests with at most this delay; first run of each system.".to_owned();
+    Some(Picture { name: format!("delay-{}", at + 1), title: format!("{name}: delays"), caption, svg })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chart::markup::assert_well_formed;
+    use super::*;
+    use crate::load::delays::DelaySummary;
+
+    fn run(label: &str, delays: bool) -> LoadRun {
+        let point = |end| figures::Point {
+            end,
+            received_bits_per_second: 2e9,
+            delay_mean_us: delays.then_some(250.0),
+            ..figures::Point::default()
+        };
+        let curve = vec![(0.5, 200.0), (0.99, 900.0), (1.0, 4_000.0)];
+        let delay = delays.then(|| DelaySummary { curve, p99_us: 900.0, ..DelaySummary::default() });
+        let series = vec![point(1.0), point(2.0)];
+        let figures = Figures { received_bits_per_second: 2e9, delay, series, ..Figures::default() };
+        LoadRun { label: label.into(), repeat: 1, figures: vec![figures], ..LoadRun::default() }
+    }
+
+    #[test]
+    fn throughput_has_delay_on_an_axis_of_its_own_and_delays_their_distribution() {
+        let names = ["UDP <messages>".to_owned()];
+        let drawn = pictures(&names, &[run("vpnd", true), run("plain", true), run("vpnd", true)]);
+        let of: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
+        assert_eq!(of, ["time-1", "delay-1"]);
+        drawn.iter().for_each(|picture| assert_well_formed(&picture.svg));
+        assert!(drawn[0].svg.contains("mean delay, ms") && drawn[0].svg.contains("vpnd: delay"));
+        assert_eq!(drawn[1].svg.matches("class=\"line").count(), 2 * 2, "one curve per system, and its key");
+        let bulk = pictures(&names, &[run("vpnd", false)]);
+        assert!(bulk.len() == 1 && !bulk[0].svg.contains("delay"), "no delay, no axis");
+        assert_eq!(rows(&names, &run("vpnd", true))[0][7], "0.900");
+        assert!(bulk[0].svg.contains("received, Gbit/s"));
+        let mut asked = run("vpnd", true);
+        asked.figures[0].transactions_per_second = Some(9_000.0);
+        assert!(pictures(&names, &[asked])[0].svg.contains("transactions per second"));
+        let mut slow = run("vpnd", false);
+        slow.figures[0].series.iter_mut().for_each(|point| point.received_bits_per_second = 13e6);
+        assert!(pictures(&names, &[slow])[0].svg.contains("received, Mbit/s"));
+    }
+
+    #[test]
+    fn a_run_without_a_result_is_no_picture_but_a_problem() {
+        let failed = LoadRun { error: Some("did <not> come up".into()), ..run("vpnd", true) };
+        assert_eq!(pictures(&["x".to_owned()], std::slice::from_ref(&failed)), []);
+        assert_eq!(problems(&failed).collect::<Vec<_>>(), ["vpnd, run 1: did <not> come up"]);
+    }
+}
