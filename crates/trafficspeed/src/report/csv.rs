@@ -5,7 +5,7 @@ use crate::experiment::outcome::{Campaign, Run};
 const HEADER: &str = "system,clients,repeat,started_utc,seconds,communication_bits_per_second,\
 goodput_bits_per_second,received_bytes,sent_bytes,jain_streams,jain_pairs,gateway_cpu_seconds,\
 client_cpu_seconds,generator_cpu_seconds,gbit_per_gateway_cpu_second,host_busy_percent,host_steal_percent,\
-whole,problems";
+host_foreign_percent,gateway_cpu_seconds_per_gbit,vpn_cpu_seconds_per_gbit,attempt,whole,problems";
 
 /// The runs of a campaign as CSV with a header.
 pub fn csv(campaign: &Campaign) -> String {
@@ -17,7 +17,7 @@ pub fn csv(campaign: &Campaign) -> String {
     text
 }
 
-fn fields(run: &Run) -> [String; 19] {
+fn fields(run: &Run) -> [String; 23] {
     let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.6}"));
     let cpu = run.cpu;
     [
@@ -38,6 +38,10 @@ fn fields(run: &Run) -> [String; 19] {
         optional(run.gbit_per_gateway_second()),
         optional(run.busy_percent()),
         optional(run.steal_percent()),
+        optional(run.foreign_percent()),
+        optional(run.seconds_per_gbit().map(|(gateway, _)| gateway)),
+        optional(run.seconds_per_gbit().map(|(_, all)| all)),
+        run.attempt.to_string(),
         run.is_whole().to_string(),
         run.problems().join("; "),
     ]
@@ -61,7 +65,7 @@ mod tests {
         let text = csv(&samples::campaign());
         let lines: Vec<&str> = text.split_terminator("\r\n").collect();
         assert_eq!(lines.len(), 20);
-        assert_eq!(HEADER.split(',').count(), 19);
+        assert_eq!(HEADER.split(',').count(), 23);
         assert!(
             lines[2].starts_with("plain routing,2,1,2026-01-01T00:00:00Z,2.000000,48000000000,24000000000,")
         );
