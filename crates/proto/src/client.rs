@@ -279,7 +279,8 @@ impl Client {
         }
     }
 
-    /// What a shard knows of the session's traffic; wanted about once a second while there is some.
+    /// What a shard saw of the session's traffic since it said so last. Wanted a few times a second, also if there was
+    /// none: that is how silence is noticed.
     pub fn handle_activity(&mut self, now: Time, shard: usize, activity: Activity) {
         self.liveness.record(shard, activity);
         self.check_silence(now);

@@ -227,10 +227,10 @@ impl Gateway {
         }
     }
 
-    /// What the shards know of a session's traffic, merged; wanted about once a second while there is some.
+    /// What a shard saw of a session's traffic since it said so last; wanted about once a second while there is some.
     pub fn handle_activity(&mut self, slot: Slot, activity: Activity) {
         if let Some(session) = self.table.get_mut(slot) {
-            session.activity = activity;
+            session.activity = session.activity.merge(activity);
         }
     }
 

@@ -84,6 +84,8 @@ pub struct Plane {
     routes: RouteTable<Slot>,
     policy: Arc<Policy>,
     events: VecDeque<Event>,
+    /// Sessions in use since activities were taken last.
+    used: Vec<Slot>,
     counters: Counters,
 }
 
@@ -98,6 +100,7 @@ impl Plane {
             routes: RouteTable::new(hash_seed),
             policy,
             events: VecDeque::new(),
+            used: Vec::new(),
             counters: Counters::default(),
         }
     }
@@ -157,6 +160,7 @@ impl Plane {
     pub fn sender(&mut self, now: Time, slot: Slot) -> Result<Sender<'_>, DropReason> {
         let session = find(&mut self.sessions, slot).ok_or(DropReason::NoSession)?;
         if session.can_seal(now) {
+            note_use(&mut self.used, session);
             return Ok(session.sender(now, &mut self.events));
         }
         session.want_epoch(&mut self.events);
@@ -244,16 +248,22 @@ impl Plane {
         self.events.pop_front()
     }
 
-    /// What this shard saw of a session's traffic.
+    /// What this shard saw of a session's traffic since [`Plane::take_activities`].
     #[must_use]
     pub fn activity(&self, slot: Slot) -> Option<Activity> {
         let session = self.sessions.get(slot.place as usize)?.as_deref()?;
         (session.slot == slot).then_some(session.activity)
     }
 
-    /// What every session of this shard did.
-    pub fn activities(&self) -> impl Iterator<Item = (Slot, Activity)> + '_ {
-        self.sessions.iter().flatten().map(|session| (session.slot, session.activity))
+    /// What the sessions did that were in use since the last call; those that were not cost nothing.
+    pub fn take_activities(&mut self) -> Vec<(Slot, Activity)> {
+        let sessions = &mut self.sessions;
+        let taken = self.used.drain(..).filter_map(|slot| {
+            let session = find(sessions, slot)?;
+            session.in_use = false;
+            Some((slot, core::mem::take(&mut session.activity)))
+        });
+        taken.collect()
     }
 
     /// What was dropped, and why.
@@ -273,6 +283,7 @@ impl Plane {
         let receiver = self.receivers.get_mut(&header.index).ok_or(DropReason::UnknownIndex)?;
         let session = find(&mut self.sessions, receiver.slot).ok_or(DropReason::UnknownIndex)?;
         let len = receiver.open(now, header, datagram, from, session, &mut self.events)?;
+        note_use(&mut self.used, session);
         let slot = receiver.slot;
         let plaintext = &datagram[HEADER_LEN..HEADER_LEN + len];
         match plaintext.first() {
@@ -422,6 +433,14 @@ impl Plane {
 #[inline]
 fn find(sessions: &mut [Option<Box<Session>>], slot: Slot) -> Option<&mut Session> {
     sessions.get_mut(slot.place as usize)?.as_deref_mut().filter(|session| session.slot == slot)
+}
+
+/// Its activity is to be told, once.
+#[inline]
+fn note_use(used: &mut Vec<Slot>, session: &mut Session) {
+    if !core::mem::replace(&mut session.in_use, true) {
+        used.push(session.slot);
+    }
 }
 
 /// A datagram that the plane itself makes.

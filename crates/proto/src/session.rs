@@ -156,7 +156,7 @@ impl Default for Timers {
             retire_after: Duration::from_secs(10),
             confirm_within: Duration::from_secs(15),
             keepalive: Duration::from_secs(25),
-            silence: Duration::from_secs(2),
+            silence: Duration::from_secs(1),
             probe_interval: Duration::from_secs(1),
             probe_limit: 5,
             roam_within: Duration::from_secs(1),

@@ -22,6 +22,9 @@ use throttle::{Throttle, place};
 /// For how long a place counts as one the user came from before, seconds.
 const KNOWN_SOURCE_S: u64 = 90 * 86_400;
 
+/// When a client that found too many others waiting should come back, seconds.
+pub const BUSY_S: u64 = 2;
+
 /// What a client shows.
 #[derive(Debug)]
 pub struct Login {
@@ -46,6 +49,8 @@ pub enum Outcome {
     CodeWanted,
     /// Not let in.
     Refused(Refused),
+    /// Too many wait already: nothing was checked, and the client should come back in so many seconds.
+    Busy(u64),
 }
 
 /// What the client is told of a refusal: no cause, except that it should come back later.
@@ -145,7 +150,7 @@ impl Authenticator {
 
     /// Checks a login on a thread that may wait. If too many wait already, it is refused at once.
     pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> Outcome {
-        let overloaded = Outcome::Refused(Refused { retry_after_s: Some(1) });
+        let overloaded = Outcome::Busy(BUSY_S);
         let Ok(admitted) = Arc::clone(&self.admission).try_acquire_owned() else {
             log_refusal(&login, Cause::Overloaded);
             return overloaded;

@@ -22,7 +22,7 @@ use tokio::time::MissedTickBehavior;
 use vpnd_crypto::{LabPermit, Preference};
 use vpnd_proto::client::{Action, Client, Config, DEFAULT_MTU, Purpose};
 use vpnd_proto::control::{Code, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
-use vpnd_proto::plane::{Endpoint, Event, Role};
+use vpnd_proto::plane::{Activity, Endpoint, Event, Role};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, Timers};
 
@@ -43,8 +43,9 @@ use device::Device;
 use dial::{Answer, Channel, Credentials, DialError, Dialer};
 use network::{MARK, NetworkSetup, Wishes};
 
-/// How often the core hears of traffic, and looks at the clock whatever happened: after a suspend its timers are late.
-const TICK: Duration = Duration::from_secs(1);
+/// How often the core hears of traffic, which bounds how soon it notices silence, and looks at the clock whatever
+/// happened: after a suspend its timers are late.
+const TICK: Duration = Duration::from_millis(250);
 /// Changes of the machine's network come in bursts; this long after the first the core is told.
 const NETWORK_SETTLES: Duration = Duration::from_millis(100);
 /// How long a last message may take on its way out.
@@ -287,9 +288,10 @@ impl Connected {
 
     async fn tick(&mut self) {
         for (shard, report) in self.shards.report().await.into_iter().enumerate() {
-            for (_, activity) in report.activities {
-                self.core.handle_activity(now(), shard, activity);
-            }
+            // Silence counts too, so the core hears of every shard.
+            let seen = report.activities.into_iter().map(|(_, activity)| activity);
+            let seen = seen.fold(Activity::default(), Activity::merge);
+            self.core.handle_activity(now(), shard, seen);
         }
         self.core.handle_timeout(now());
         self.farewells.retain(|farewell| !farewell.is_finished());
@@ -412,8 +414,9 @@ impl Connected {
 
     fn dial(&mut self, connection: ConnectionId, purpose: Purpose, offer: Offer) {
         let (dialer, news) = (Arc::clone(&self.dialer), self.news.clone());
+        let rtt = self.live.values().map(|live| live.connection.rtt()).min();
         let attempt = tokio::spawn(async move {
-            let outcome = dialer.dial(&purpose, offer).await;
+            let outcome = dialer.dial(&purpose, offer, rtt).await;
             let _ = news.send(News::Dialled(connection, outcome));
         });
         self.attempts.insert(connection, attempt);

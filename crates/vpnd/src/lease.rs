@@ -128,9 +128,17 @@ impl Pool {
         {
             return Ok(before.address);
         }
+        // Nearly all new owners find a place here, whatever the number of leases.
+        let start = preferred(owner) % self.size;
+        for i in 0..PROBES.min(self.size) {
+            let address = self.address((start + i) % self.size);
+            if store.lease_on(address)?.is_none() && claim(address)? {
+                return Ok(address);
+            }
+        }
         for _ in 0..RACES {
             let leases = store.leases(self.family)?;
-            let Some(address) = self.choose(&leases, owner, now_s) else { break };
+            let Some(address) = self.choose(&leases, now_s) else { break };
             if claim(address)? {
                 return Ok(address);
             }
@@ -138,14 +146,9 @@ impl Pool {
         Err(LeaseError::Exhausted { pool: self.to_string(), size: self.size })
     }
 
-    /// The address for an owner that has none: `leases` are all that were ever made, by address.
-    fn choose(self, leases: &[Lease], owner: LeaseOwner, now_s: u64) -> Option<IpAddr> {
+    /// The address for an owner that has none, in a crowded pool: `leases` are all that were ever made, by address.
+    fn choose(self, leases: &[Lease], now_s: u64) -> Option<IpAddr> {
         let taken = |address: &IpAddr| leases.binary_search_by_key(address, |lease| lease.address).is_ok();
-        let start = preferred(owner) % self.size;
-        let probes = (0..PROBES.min(self.size)).map(|i| self.address((start + i) % self.size));
-        if let Some(address) = probes.into_iter().find(|address| !taken(address)) {
-            return Some(address);
-        }
         if let Some(address) = (0..self.size).map(|i| self.address(i)).find(|address| !taken(address)) {
             return Some(address);
         }

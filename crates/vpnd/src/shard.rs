@@ -58,7 +58,7 @@ pub enum Order {
 pub struct Report {
     /// What was dropped, and why.
     pub counters: Counters,
-    /// Each session's traffic over this shard.
+    /// The traffic over this shard since the last report, of the sessions that had some.
     pub activities: Vec<(Slot, Activity)>,
     /// Offloads of the socket.
     pub udp: UdpOffloads,
@@ -328,10 +328,10 @@ impl Shard {
         }
     }
 
-    fn report(&self, socket: &impl DatagramSocket) -> Report {
+    fn report(&mut self, socket: &impl DatagramSocket) -> Report {
         Report {
             counters: self.plane.counters().clone(),
-            activities: self.plane.activities().collect(),
+            activities: self.plane.take_activities(),
             udp: socket.offloads(),
             tun: self.inbound.writes(),
         }

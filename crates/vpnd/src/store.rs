@@ -193,6 +193,19 @@ pub enum RevocationCause {
     Password,
 }
 
+/// A change to what is remembered of sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionChange {
+    /// A session begins, as [`Store::add_session`] has it.
+    Add(SessionRecord, u64),
+    /// Other tokens are good now, as [`Store::set_tokens`] has it.
+    Tokens(SessionId, Tokens, u32),
+    /// A session is over, as [`Store::end_session`] has it.
+    End(SessionId),
+    /// A line for the audit log.
+    Audit(AuditEntry),
+}
+
 /// One line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
@@ -319,11 +332,17 @@ pub trait Store: Send + Sync {
     /// Forgets a session and lets its leases go.
     fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError>;
 
+    /// Makes changes of any number of sessions durable together, in their order, or none of them. What each method for
+    /// one change would have said, with `true` where it has nothing to say.
+    fn change_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
+
     /// The lease that this owner has or had last.
     fn lease_of(&self, owner: LeaseOwner, family: Family) -> Result<Option<Lease>, StoreError>;
     /// Takes an address in one step: `false` if a live lease of another owner is on it. The owner's other
     /// addresses of that family are let go.
     fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError>;
+    /// The lease on this address, an ended one too.
+    fn lease_on(&self, address: IpAddr) -> Result<Option<Lease>, StoreError>;
     /// All leases of a family, ended ones too, by address.
     fn leases(&self, family: Family) -> Result<Vec<Lease>, StoreError>;
     /// Moves the deadline of a session's leases.

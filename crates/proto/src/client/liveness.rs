@@ -16,6 +16,9 @@ use crate::wire::MAX_CLIENT_LANES;
 const PROBE_LEN: u16 = 4;
 /// Waits between the first probes for a new epoch.
 const FIRST_WAITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(500)];
+/// After so long without an answer to the first probe after silence, an attach is tried beside the probing: if the
+/// gateway restarted it has lost the keys, and will never answer a probe.
+const DOUBT: Duration = Duration::from_millis(500);
 /// After so many rounds, lanes that do not answer while others do are asked less often.
 const PATIENT_ROUNDS: u32 = 10;
 
@@ -72,7 +75,7 @@ impl Liveness {
 
     pub(super) fn record(&mut self, shard: usize, activity: Activity) {
         if let Some(lane) = self.lanes.get_mut(shard) {
-            *lane = activity;
+            *lane = lane.merge(activity);
         }
     }
 
@@ -161,16 +164,21 @@ impl Client {
         let wait = match (probing.cause, probing.rounds) {
             (Cause::Epoch, round) if (round as usize) < FIRST_WAITS.len() => FIRST_WAITS[round as usize],
             (Cause::Roaming, 0) => timers.roam_within,
+            (Cause::Silence, 0) => DOUBT.min(timers.probe_interval),
             (_, round) if round < PATIENT_ROUNDS => timers.probe_interval,
             _ => timers.probe_interval * PATIENT_ROUNDS,
         };
         probing.rounds += 1;
+        let in_doubt = probing.cause == Cause::Silence && probing.rounds == 2 && !probing.answered;
         let (serial, waiting) = (probing.serial, probing.waiting);
         self.timers.set(Reason::Probe, now + wait);
         let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
         for lane in (0..self.config.lanes).filter(|lane| waiting & (1 << lane) != 0) {
             let command = Command::Probe { slot, id: serial << 4 | lane as u16, size: PROBE_LEN };
             self.actions.push_back(super::Action::Command { shard: lane, command });
+        }
+        if in_doubt {
+            self.connect_unless_pending();
         }
     }
 

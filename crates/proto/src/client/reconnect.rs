@@ -132,7 +132,8 @@ impl Client {
         }
     }
 
-    /// Tries again later: after a time that doubles, with jitter, but not before `at_least`.
+    /// Tries again later: after a time that doubles, with jitter, but not before `at_least`. That is stretched by up to
+    /// double, too: a gateway says the same to all whom it has no time for, and they must not come back together.
     pub(super) fn retry(&mut self, now: Time, at_least: Duration) {
         if self.over || self.attempt.is_some() {
             return;
@@ -143,6 +144,6 @@ impl Client {
         let base = (timers.reconnect_first * (1 << doublings)).min(timers.reconnect_max);
         let jitter =
             0.5 + f64::from(u16::from_le_bytes(random_bytes(&mut self.random))) / f64::from(u16::MAX);
-        self.timers.set(Reason::Reconnect, now + base.mul_f64(jitter).max(at_least));
+        self.timers.set(Reason::Reconnect, now + base.mul_f64(jitter).max(at_least.mul_f64(0.5 + jitter)));
     }
 }

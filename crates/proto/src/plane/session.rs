@@ -34,7 +34,10 @@ pub(super) struct Session {
     pub(super) addresses: Vec<IpNet>,
     pub(super) filter: SourceFilter,
     pub(super) principal: Principal,
+    /// Since it was told last.
     pub(super) activity: Activity,
+    /// Whether there is some to tell.
+    pub(super) in_use: bool,
     /// At most three: retiring, current, pending.
     epochs: Vec<Epoch>,
     /// Number of the epoch that seals.
@@ -84,6 +87,7 @@ impl Session {
             addresses: spec.addresses,
             principal: spec.principal,
             activity: Activity::default(),
+            in_use: false,
             epochs: Vec::new(),
             sealing: None,
             epoch_wanted: false,

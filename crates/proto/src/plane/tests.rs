@@ -144,6 +144,32 @@ fn a_packet_goes_to_the_tun_device_and_back() {
 }
 
 #[test]
+fn only_sessions_in_use_are_told_of_and_each_use_once() {
+    let mut net = Net::new(false);
+    net.meet();
+    net.gateway.take_activities();
+    assert_eq!(net.gateway.take_activities(), []);
+    for _ in 0..3 {
+        let mut datagram = net.client_sends(ALICE, &packet(10, 200));
+        net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000")).unwrap();
+    }
+    let told = net.gateway.take_activities();
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0].0, told[0].1.rx_packets), (slot(ALICE), 3));
+    let reply = packet(200, 10);
+    let to = net.gateway.route(&Packet::parse(&reply).unwrap()).unwrap();
+    seal(&mut net.gateway, net.now, to, &reply).unwrap();
+    let told = net.gateway.take_activities();
+    assert_eq!(
+        (told[0].1.rx_packets, told[0].1.tx_packets),
+        (0, 1),
+        "what was told before is not told again"
+    );
+    net.gateway.apply(Command::Close(slot(ALICE)));
+    assert_eq!(net.gateway.take_activities(), []);
+}
+
+#[test]
 fn clients_reach_each_other_only_if_policy_says_so() {
     for allowed in [false, true] {
         let mut net = Net::new(allowed);

@@ -9,7 +9,7 @@ use vpnd_proto::client::{Action, Client, Config};
 use vpnd_proto::control::{Code, Network, Text, UserName};
 use vpnd_proto::gateway::Addresses;
 use vpnd_proto::packet::Packet;
-use vpnd_proto::plane::{Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
+use vpnd_proto::plane::{Activity, Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, DeviceId, Timers};
 use vpnd_proto::wire::{HEADER_LEN, Header};
@@ -322,10 +322,9 @@ impl World {
     pub(crate) fn device_reports(&mut self, device: usize) {
         let node = &mut self.devices[device];
         let Some(core) = &mut node.core else { return };
-        for (shard, plane) in node.planes.iter().enumerate() {
-            for (_, activity) in plane.activities() {
-                core.handle_activity(self.now, shard, activity);
-            }
+        for (shard, plane) in node.planes.iter_mut().enumerate() {
+            let seen = plane.take_activities().into_iter().map(|(_, activity)| activity);
+            core.handle_activity(self.now, shard, seen.fold(Activity::default(), Activity::merge));
         }
         self.settle_device(device);
     }

@@ -9,7 +9,7 @@ use vpnd_crypto::{Backend, Suite};
 use vpnd_proto::control::{Code, Network};
 use vpnd_proto::gateway::{Config, Effect, Gateway, SessionRecord};
 use vpnd_proto::packet::Packet;
-use vpnd_proto::plane::{Activity, Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
+use vpnd_proto::plane::{Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{LocalSuite, Random, SessionId, Timers};
 use vpnd_proto::wire::{HEADER_LEN, Header};
@@ -217,13 +217,10 @@ impl World {
 
     /// The shards' figures, once a second.
     pub(crate) fn hub_reports(&mut self) {
-        let mut merged: BTreeMap<Slot, Activity> = BTreeMap::new();
-        for (slot, activity) in self.hub.planes.iter().flat_map(Plane::activities) {
-            let total = merged.entry(slot).or_default();
-            *total = total.merge(activity);
-        }
-        for (slot, activity) in merged {
-            self.hub.core.handle_activity(slot, activity);
+        for plane in &mut self.hub.planes {
+            for (slot, activity) in plane.take_activities() {
+                self.hub.core.handle_activity(slot, activity);
+            }
         }
         self.settle_hub();
     }

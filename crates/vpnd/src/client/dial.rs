@@ -110,8 +110,14 @@ pub(super) struct Dialer {
 
 impl Dialer {
     /// Tries the gateway's addresses in turn and sends the request to the first that shakes hands.
-    pub(super) async fn dial(&self, purpose: &Purpose, offer: Offer) -> Result<Answer, DialError> {
-        let (endpoint, connection) = self.shake_hands().await?;
+    /// `rtt` is the round trip that the connection before had.
+    pub(super) async fn dial(
+        &self,
+        purpose: &Purpose,
+        offer: Offer,
+        rtt: Option<Duration>,
+    ) -> Result<Answer, DialError> {
+        let (endpoint, connection) = self.shake_hands(rtt).await?;
         let (send, receive) = connection.open_bi().await?;
         let (mut writer, mut reader) = (Writer(send), Reader::new(receive));
         writer.send(&self.request(purpose, offer)?).await?;
@@ -143,7 +149,7 @@ impl Dialer {
         })))
     }
 
-    async fn shake_hands(&self) -> Result<(quinn::Endpoint, Connection), DialError> {
+    async fn shake_hands(&self, rtt: Option<Duration>) -> Result<(quinn::Endpoint, Connection), DialError> {
         let mut last = DialError::Unexpected("a profile without servers");
         for server in &self.servers {
             let addresses = match tokio::net::lookup_host((server.host.as_str(), server.port)).await {
@@ -154,7 +160,7 @@ impl Dialer {
                 }
             };
             for address in addresses {
-                match self.shake_hands_with(address).await {
+                match self.shake_hands_with(address, rtt).await {
                     Ok(connected) => return Ok(connected),
                     Err(error) if error.is_final() => return Err(error),
                     Err(error) => {
@@ -170,8 +176,9 @@ impl Dialer {
     async fn shake_hands_with(
         &self,
         address: SocketAddr,
+        rtt: Option<Duration>,
     ) -> Result<(quinn::Endpoint, Connection), DialError> {
-        let endpoint = quic::dial_from(socket(address, self.mark)?, Arc::clone(&self.tls))?;
+        let endpoint = quic::dial_from(socket(address, self.mark)?, Arc::clone(&self.tls), rtt)?;
         let connecting = endpoint.connect(address, &self.server_name)?;
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting).await {
             Ok(Ok(connection)) => Ok((endpoint, connection)),

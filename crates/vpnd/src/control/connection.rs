@@ -51,6 +51,7 @@ pub(crate) struct Door {
 pub(crate) struct Logins {
     accepted: AtomicU64,
     refused: AtomicU64,
+    busy: AtomicU64,
     no_address: AtomicU64,
     attaches: AtomicU64,
 }
@@ -62,6 +63,7 @@ impl Logins {
         BTreeMap::from([
             count("accepted", &self.accepted),
             count("refused", &self.refused),
+            count("busy", &self.busy),
             count("no_address", &self.no_address),
             count("attaches", &self.attaches),
         ])
@@ -109,17 +111,22 @@ impl Door {
         incoming: Incoming,
         place: tokio::sync::OwnedSemaphorePermit,
     ) -> Result<(), Failure> {
-        let opened = tokio::time::timeout(self.deadline, open(incoming)).await;
+        // What is needed only until there is a session is kept apart, for this future lives as long as its connection.
+        let opened = Box::pin(tokio::time::timeout(self.deadline, open(incoming))).await;
         let (connection, mut reader, mut writer, first) = opened.map_err(|_| Failure::TooSlow)??;
         let (outbox, outgoing) = mpsc::unbounded_channel();
         let asked = match first {
             Message::Login(login) => {
-                self.log_in(id, &connection, &mut reader, &mut writer, login, outbox).await
+                drop(place);
+                Box::pin(self.log_in(id, &connection, &mut reader, &mut writer, login, outbox)).await
             }
-            Message::Attach(attach) => self.attach(id, &connection, attach, outbox).await,
+            Message::Attach(attach) => {
+                let asked = Box::pin(self.attach(id, &connection, attach, outbox)).await;
+                drop(place);
+                asked
+            }
             _ => Err(Failure::Unexpected),
         };
-        drop(place);
         match asked {
             Ok(()) => {
                 let code = self.converse(id, &mut reader, &mut writer, outgoing).await;
@@ -150,10 +157,12 @@ impl Door {
         login: Login,
         outbox: mpsc::UnboundedSender<Outgoing>,
     ) -> Result<(), Failure> {
-        let Some(user) = self.check(connection, reader, writer, &login).await? else {
+        let Some(_place) = self.gate.login_place() else { return self.busy(writer).await };
+        let checked = self.check(connection, reader, writer, &login).await;
+        if matches!(checked, Err(Failure::Refused(Code::Credentials))) {
             self.logins.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Failure::Refused(Code::Credentials));
-        };
+        }
+        let user = checked?;
         let store = Arc::clone(&self.store);
         let admission =
             registry::admit(store, self.pools, user.id, login.device, self.session_lifetime).await;
@@ -184,15 +193,22 @@ impl Door {
         self.core.send(request).await.map_err(|_| Failure::Stopped)
     }
 
-    /// Checks the credentials; asks for a one-time code if that is all that is missing. `None` if they are wrong: then the
-    /// client has been told.
+    /// Tells a client to come back later.
+    async fn busy<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
+        self.logins.busy.fetch_add(1, Ordering::Relaxed);
+        refuse(writer, Code::Busy, Some(Duration::from_secs(auth::BUSY_S))).await?;
+        Err(Failure::Refused(Code::Busy))
+    }
+
+    /// Checks the credentials; asks for a one-time code if that is all that is missing. If they are wrong the client has
+    /// been told.
     async fn check(
         &self,
         connection: &Connection,
         reader: &mut Reader,
         writer: &mut Writer,
         login: &Login,
-    ) -> Result<Option<Box<User>>, Failure> {
+    ) -> Result<Box<User>, Failure> {
         let mut code = login.code.as_ref().map(|code| Password::new(code.expose().to_owned()));
         for _ in 0..=CODE_ATTEMPTS {
             let attempt = auth::Login {
@@ -203,12 +219,13 @@ impl Door {
                 source: connection.remote_address().ip().to_canonical(),
             };
             match self.authenticator.authenticate(attempt, wall_clock_s()).await {
-                Outcome::Granted(user) => return Ok(Some(user)),
+                Outcome::Granted(user) => return Ok(user),
+                Outcome::Busy(_) => return self.busy(writer).await,
                 Outcome::CodeWanted => {}
                 Outcome::Refused(refused) => {
                     let retry_after = refused.retry_after_s.map(Duration::from_secs);
                     refuse(writer, Code::Credentials, retry_after).await?;
-                    return Ok(None);
+                    return Err(Failure::Refused(Code::Credentials));
                 }
             }
             writer.send(&Message::OneTimeCodeWanted).await?;
@@ -221,7 +238,7 @@ impl Door {
             }
         }
         refuse(writer, Code::Credentials, None).await?;
-        Ok(None)
+        Err(Failure::Refused(Code::Credentials))
     }
 
     async fn attach(

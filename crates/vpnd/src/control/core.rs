@@ -6,7 +6,7 @@
 //!
 //! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use vpnd_crypto::EpochSecret;
 use vpnd_proto::attach::Token;
 use vpnd_proto::control::{Code, Explanation, Message, Network, Offer, Refused, UserName};
 use vpnd_proto::gateway::{Authenticated, Effect, Gateway, Selector, SessionStatus};
-use vpnd_proto::plane::{Activity, Counters, Event, Slot};
+use vpnd_proto::plane::{Counters, Event};
 use vpnd_proto::policy::{Policy, PolicyError, RuleSpec};
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
@@ -27,6 +27,8 @@ use crate::sys::udp::UdpOffloads;
 
 /// How often the shards are asked for each session's traffic.
 const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
+/// Requests and events that are carried out together, with one trip to the disk, if so many wait.
+const BATCH: usize = 256;
 /// Requests that wait at most; who comes later waits in its own task.
 const QUEUE: usize = 1_024;
 
@@ -75,8 +77,8 @@ pub(crate) struct PolicySpec {
 /// What a connection's task has to send.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
-    /// A message.
-    Message(Message),
+    /// A message; boxed, for each connection has room for many of these.
+    Message(Box<Message>),
     /// Nothing more: close the connection with this code once all messages are on their way.
     Close(Code),
 }
@@ -157,18 +159,26 @@ impl Task {
     ) {
         let mut activity = interval(ACTIVITY_INTERVAL);
         activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        let mut open = true;
+        while open {
             let due = self.gateway.poll_timeout().map(|(at, _)| at.since(now()));
             tokio::select! {
-                request = requests.recv() => match request {
-                    Some(Request::Shutdown) | None => break,
-                    Some(request) => self.handle(request).await,
-                },
+                request = requests.recv() => open = self.handle(request).await,
                 Some((_, event)) = events.recv() => self.gateway.handle_event(now(), event),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.gateway.handle_timeout(now());
                 }
                 _ = activity.tick() => self.collect_activity().await,
+            }
+            // While the disk was busy, others came: they share the next trip.
+            for _ in 1..BATCH {
+                if let Ok((_, event)) = events.try_recv() {
+                    self.gateway.handle_event(now(), event);
+                } else if let Some(request) = requests.try_recv().ok().filter(|_| open) {
+                    open = self.handle(Some(request)).await;
+                } else {
+                    break;
+                }
             }
             self.carry_out().await;
         }
@@ -176,7 +186,9 @@ impl Task {
         self.carry_out().await;
     }
 
-    async fn handle(&mut self, request: Request) {
+    /// Returns whether there may be more.
+    async fn handle(&mut self, request: Option<Request>) -> bool {
+        let Some(request) = request else { return false };
         match request {
             Request::Login { connection, outbox, user, device, admission, offer, secret } => {
                 self.connections.insert(connection, outbox);
@@ -208,7 +220,6 @@ impl Task {
                 let _ = reply.send(count);
             }
             Request::Status(reply) => {
-                self.collect_activity().await;
                 let _ = reply.send(self.snapshot().await);
             }
             Request::Settings { network, policy, reply } => {
@@ -220,8 +231,9 @@ impl Task {
                 });
                 let _ = reply.send(outcome);
             }
-            Request::Shutdown => {}
+            Request::Shutdown => return false,
         }
+        true
     }
 
     fn log_in(
@@ -248,10 +260,12 @@ impl Task {
         }
     }
 
-    /// Does what the core asks for, in its order. Writes are gathered and made durable before the next message.
+    /// Does what the core asks for: shards first, then the store, and when both have it the clients hear of it, in the
+    /// core's order.
     async fn carry_out(&mut self) {
         let mut commanded = false;
         let mut endings = Vec::new();
+        let mut words = Vec::new();
         while let Some(effect) = self.gateway.poll_effect() {
             match effect {
                 Effect::Command { shard, command } => {
@@ -261,51 +275,51 @@ impl Task {
                 Effect::Persist(record) => self.registry.persist(record),
                 Effect::Forget(session) => self.registry.forget(session),
                 Effect::Send { connection, message } => {
-                    if std::mem::take(&mut commanded) {
-                        self.shards.barrier().await;
-                    }
-                    self.send(connection, message).await;
+                    words.push((connection, Outgoing::Message(Box::new(message))));
                 }
                 Effect::CloseConnection { connection, code } => {
-                    if let Some(outbox) = self.connections.remove(&connection) {
-                        // Its task may have ended by itself.
-                        let _ = outbox.send(Outgoing::Close(code));
-                    }
+                    words.push((connection, Outgoing::Close(code)));
                 }
                 Effect::Ended { session, user, code } => endings.push(Ending { session, user, code }),
             }
         }
-        if let Err(error) = self.registry.commit(endings).await {
-            tracing::error!(%error, "the store did not take a change of sessions");
+        if commanded && !words.is_empty() {
+            self.shards.barrier().await;
+        }
+        let failed = self.registry.commit(endings).await;
+        for (connection, word) in words {
+            self.tell(connection, word, &failed);
         }
     }
 
-    /// Sends a message, unless what it says could not be made durable.
-    async fn send(&mut self, connection: ConnectionId, message: Message) {
-        let message = match self.registry.commit(Vec::new()).await {
-            Ok(()) => message,
-            Err(error) => {
-                tracing::error!(%error, "a session could not be stored; its client is refused");
-                let text = Explanation::cut("the gateway cannot store your session; try again later");
-                Message::Refused(Refused { code: Code::Internal, text, retry_after_ms: Some(5_000) })
+    /// Passes a word on, unless what it says could not be made durable.
+    fn tell(&mut self, connection: ConnectionId, word: Outgoing, failed: &HashSet<SessionId>) {
+        let word = match word {
+            Outgoing::Message(message) => match *message {
+                Message::Established(established) if failed.contains(&established.session) => {
+                    Outgoing::Message(Box::new(not_stored()))
+                }
+                message => Outgoing::Message(Box::new(message)),
+            },
+            Outgoing::Close(code) => {
+                // Its task may have ended by itself.
+                if let Some(outbox) = self.connections.remove(&connection) {
+                    let _ = outbox.send(Outgoing::Close(code));
+                }
+                return;
             }
         };
         if let Some(outbox) = self.connections.get(&connection) {
-            let _ = outbox.send(Outgoing::Message(message));
+            let _ = outbox.send(word);
         }
     }
 
-    /// Adds up what each shard saw of each session.
+    /// Adds up what the shards saw since they were asked last: only sessions that were in use.
     async fn collect_activity(&mut self) {
-        let mut merged: HashMap<Slot, Activity> = HashMap::new();
         for report in self.shards.report().await {
             for (slot, activity) in report.activities {
-                let sum = merged.entry(slot).or_default();
-                *sum = sum.merge(activity);
+                self.gateway.handle_activity(slot, activity);
             }
-        }
-        for (slot, activity) in merged {
-            self.gateway.handle_activity(slot, activity);
         }
     }
 
@@ -316,7 +330,16 @@ impl Task {
             counters.merge(&report.counters);
             udp.push(report.udp);
             tun.push(report.tun);
+            for (slot, activity) in report.activities {
+                self.gateway.handle_activity(slot, activity);
+            }
         }
         Snapshot { sessions: self.gateway.sessions().collect(), counters, udp, tun }
     }
+}
+
+/// What a client hears whose session could not be made durable.
+fn not_stored() -> Message {
+    let text = Explanation::cut("the gateway cannot store your session; try again later");
+    Message::Refused(Refused { code: Code::Internal, text, retry_after_ms: Some(5_000) })
 }

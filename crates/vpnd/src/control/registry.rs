@@ -2,11 +2,10 @@
 //!
 //! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use vpnd_proto::attach::Tokens;
 use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::{Addresses, SessionRecord};
 use vpnd_proto::policy::{Names, Principal};
@@ -15,7 +14,7 @@ use vpnd_proto::time::Time;
 
 use crate::lease::{LeaseError, Pools};
 use crate::shard::now;
-use crate::store::{self, AuditEntry, Family, LeaseOwner, Store, StoreError, User, UserId};
+use crate::store::{self, AuditEntry, Family, LeaseOwner, SessionChange, Store, StoreError, User, UserId};
 
 /// Seconds since 1970.
 pub(crate) fn wall_clock_s() -> u64 {
@@ -42,14 +41,6 @@ struct Owner {
     stored: bool,
 }
 
-/// One change to the store.
-enum Write {
-    Add(store::SessionRecord, u64),
-    Tokens(SessionId, Tokens, u32),
-    End(SessionId),
-    Audit(Ending),
-}
-
 /// What a login is given before the control plane hears of it.
 #[derive(Debug)]
 pub(crate) struct Admission {
@@ -64,16 +55,14 @@ pub(crate) struct Registry {
     /// Policy knows users and groups by numbers, which come from here.
     pub(crate) names: Names,
     owners: HashMap<SessionId, Owner>,
-    writes: Vec<Write>,
+    changes: Vec<SessionChange>,
 }
 
-/// Why a session could not be kept.
+/// Why the store does not say whether a session is known.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistryError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the user was disabled, removed or given another password meanwhile")]
-    Revoked,
     #[error("the store's thread failed: {0}")]
     Thread(#[from] tokio::task::JoinError),
 }
@@ -101,7 +90,7 @@ pub(crate) async fn admit(
 
 impl Registry {
     pub(crate) fn new(store: Arc<dyn Store>, names: Names) -> Self {
-        Self { store, names, owners: HashMap::new(), writes: Vec::new() }
+        Self { store, names, owners: HashMap::new(), changes: Vec::new() }
     }
 
     /// Whom policy takes this user for.
@@ -161,7 +150,7 @@ impl Registry {
     pub(crate) fn persist(&mut self, record: SessionRecord) {
         let Some(owner) = self.owners.get_mut(&record.id) else { return };
         if std::mem::replace(&mut owner.stored, true) {
-            self.writes.push(Write::Tokens(record.id, record.tokens, record.epoch));
+            self.changes.push(SessionChange::Tokens(record.id, record.tokens, record.epoch));
             return;
         }
         let stored = store::SessionRecord {
@@ -173,24 +162,31 @@ impl Registry {
             started_s: owner.started_s,
             expires_s: owner.expires_s,
         };
-        self.writes.push(Write::Add(stored, owner.generation));
+        self.changes.push(SessionChange::Add(stored, owner.generation));
     }
 
     /// The session is over; its addresses are free.
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.owners.remove(&session);
-        self.writes.push(Write::End(session));
+        self.changes.push(SessionChange::End(session));
     }
 
-    /// Makes everything durable that was asked for so far.
-    pub(crate) async fn commit(&mut self, endings: Vec<Ending>) -> Result<(), RegistryError> {
-        let mut writes = std::mem::take(&mut self.writes);
-        writes.extend(endings.into_iter().map(Write::Audit));
-        if writes.is_empty() {
-            return Ok(());
+    /// Makes everything durable that was asked for so far, in one step. Returns the sessions for which that failed.
+    pub(crate) async fn commit(&mut self, endings: Vec<Ending>) -> HashSet<SessionId> {
+        let mut changes = std::mem::take(&mut self.changes);
+        let now_s = wall_clock_s();
+        changes.extend(endings.iter().map(|ending| SessionChange::Audit(audit_entry(ending, now_s))));
+        if changes.is_empty() {
+            return HashSet::new();
         }
         let store = Arc::clone(&self.store);
-        tokio::task::spawn_blocking(move || write(store.as_ref(), writes)).await?
+        let all: Vec<SessionId> = changes.iter().filter_map(session_of).collect();
+        tokio::task::spawn_blocking(move || write(store.as_ref(), &changes, now_s)).await.unwrap_or_else(
+            |error| {
+                tracing::error!(%error, "the store's thread failed");
+                all.into_iter().collect()
+            },
+        )
     }
 }
 
@@ -230,28 +226,35 @@ fn load(store: &dyn Store, id: SessionId) -> Result<Option<Stored>, StoreError> 
     Ok(usable.then_some(Stored { record, user, addresses }))
 }
 
-/// Does all writes, also behind one that failed: each is about a session of its own.
-fn write(store: &dyn Store, writes: Vec<Write>) -> Result<(), RegistryError> {
-    let now_s = wall_clock_s();
-    let mut outcome = Ok(());
-    for write in writes {
-        let written = match write {
-            Write::Add(record, generation) => match store.add_session(&record, generation) {
-                Ok(true) => Ok(()),
-                Ok(false) => Err(RegistryError::Revoked),
-                Err(error) => Err(error.into()),
-            },
-            Write::Tokens(id, tokens, epoch) => match store.set_tokens(id, &tokens, epoch) {
-                Ok(true) => Ok(()),
-                Ok(false) => Err(RegistryError::Revoked),
-                Err(error) => Err(error.into()),
-            },
-            Write::End(id) => store.end_session(id, now_s).map_err(RegistryError::from),
-            Write::Audit(ending) => store.audit(&audit_entry(&ending, now_s)).map_err(RegistryError::from),
-        };
-        outcome = outcome.and(written);
+/// Writes all changes in one step. If that can't be done each is tried by itself, for one that fails must not take the
+/// others with it. Returns the sessions whose changes are not in the store.
+fn write(store: &dyn Store, changes: &[SessionChange], now_s: u64) -> HashSet<SessionId> {
+    match store.change_sessions(changes, now_s) {
+        Ok(done) => {
+            let failed = changes.iter().zip(done).filter(|(_, done)| !done);
+            let failed: HashSet<SessionId> = failed.filter_map(|(change, _)| session_of(change)).collect();
+            for session in &failed {
+                tracing::warn!(%session, "the user was disabled, removed or given another password meanwhile");
+            }
+            failed
+        }
+        Err(_) if changes.len() > 1 => {
+            changes.iter().flat_map(|change| write(store, std::slice::from_ref(change), now_s)).collect()
+        }
+        Err(error) => {
+            tracing::error!(%error, "the store did not take a change of sessions");
+            changes.iter().filter_map(session_of).collect()
+        }
     }
-    outcome
+}
+
+/// Whose change it is.
+fn session_of(change: &SessionChange) -> Option<SessionId> {
+    match change {
+        SessionChange::Add(record, _) => Some(record.id),
+        SessionChange::Tokens(id, ..) | SessionChange::End(id) => Some(*id),
+        SessionChange::Audit(_) => None,
+    }
 }
 
 fn audit_entry(ending: &Ending, now_s: u64) -> AuditEntry {

@@ -65,7 +65,7 @@ impl<T: PacketDevice, S: DatagramSocket> Stepped<T, S> {
 
     /// The shard's figures.
     #[must_use]
-    pub fn report(&self) -> Report {
+    pub fn report(&mut self) -> Report {
         self.shard.report(&self.socket)
     }
 

@@ -9,6 +9,7 @@ mod sessions;
 mod users;
 
 use std::fs::{self, OpenOptions};
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -19,8 +20,8 @@ use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::SessionId;
 
 use super::{
-    AuditEntry, Family, Lease, LeaseOwner, NewUser, PasswordHash, Revocation, SessionRecord, Store,
-    StoreError, User, UserId,
+    AuditEntry, Family, Lease, LeaseOwner, NewUser, PasswordHash, Revocation, SessionChange, SessionRecord,
+    Store, StoreError, User, UserId,
 };
 
 /// How long a change waits for another process, before it fails as [`StoreError::Busy`].
@@ -265,12 +266,28 @@ impl Store for Sqlite {
         self.change(|t| sessions::end(t, id, now_s).map(Ok))
     }
 
+    fn change_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
+        self.change(|t| {
+            let done = changes.iter().map(|change| match change {
+                SessionChange::Add(session, generation) => sessions::add(t, session, *generation),
+                SessionChange::Tokens(id, tokens, epoch) => sessions::set_tokens(t, *id, tokens, *epoch),
+                SessionChange::End(id) => sessions::end(t, *id, now_s).map(|()| true),
+                SessionChange::Audit(entry) => events::audit(t, entry).map(|()| true),
+            });
+            done.collect::<rusqlite::Result<_>>().map(Ok)
+        })
+    }
+
     fn lease_of(&self, owner: LeaseOwner, family: Family) -> Result<Option<Lease>, StoreError> {
         self.read(|c| sessions::lease_of(c, owner, family))
     }
 
     fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError> {
         self.change(|t| sessions::claim(t, lease, now_s).map(Ok))
+    }
+
+    fn lease_on(&self, address: IpAddr) -> Result<Option<Lease>, StoreError> {
+        self.read(|c| sessions::lease_on(c, address))
     }
 
     fn leases(&self, family: Family) -> Result<Vec<Lease>, StoreError> {

@@ -7,17 +7,26 @@ use std::sync::Arc;
 use quinn::{Endpoint, Incoming};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Places for connections that have no session yet.
+/// Places for connections that have no session yet. Those whose password is to be checked, which takes long, have places
+/// of their own: so they never keep out clients that only attach.
 pub(crate) struct Gate {
     places: Arc<Semaphore>,
+    logins: Arc<Semaphore>,
     /// Below this many free places addresses have to prove themselves (QUIC Retry, RFC 9000 section 8.1.2).
     retry_below: usize,
 }
 
 impl Gate {
-    /// A gate with so many places; when fewer than half of them are free, it asks for proofs.
+    /// A gate with so many places, and as many for logins; when fewer than half of them are free, it asks for proofs.
     pub(crate) fn new(places: usize) -> Self {
-        Self { places: Arc::new(Semaphore::new(places)), retry_below: places.div_ceil(2) }
+        let semaphore = || Arc::new(Semaphore::new(places));
+        Self { places: semaphore(), logins: semaphore(), retry_below: places.div_ceil(2) }
+    }
+
+    /// A place for a login, until it has a session or is gone; `None` if there are too many. Then the place that it
+    /// came in by is free.
+    pub(crate) fn login_place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.logins).try_acquire_owned().ok()
     }
 
     /// The next connection that may come in, and its place, to be given back when it has a session or is gone. Everyone

@@ -46,7 +46,7 @@ impl Trusted {
     /// A client that has never spoken to any gateway.
     fn client(&self) -> Endpoint {
         let tls = tls::client(&Trust::Pinned(self.ca.as_bytes()), None).unwrap();
-        dial_from(UdpSocket::bind(LOCAL).unwrap(), Arc::new(tls)).unwrap()
+        dial_from(UdpSocket::bind(LOCAL).unwrap(), Arc::new(tls), None).unwrap()
     }
 
     async fn connect(&self, to: SocketAddr) -> (Endpoint, Result<Connection, ConnectionError>) {

@@ -89,14 +89,14 @@ fn bad_input_from_the_tun_device_is_counted_once_and_never_sent() {
         ),
     ];
     for (bytes, reason) in cases {
-        let dropped = |shard: &Stepped<Script, Mute>| {
+        let dropped = |shard: &mut Stepped<Script, Mute>| {
             let counters = shard.report().counters;
             DropReason::ALL.iter().map(|reason| counters.dropped(*reason)).collect::<Vec<_>>()
         };
-        let mut wanted = dropped(&shard);
+        let mut wanted = dropped(&mut shard);
         wanted[DropReason::ALL.iter().position(|known| *known == reason).unwrap()] += 1;
         shard.tun().0.borrow_mut().push_back(bytes);
         assert_eq!(shard.transmit().unwrap(), Progress::Drained);
-        assert_eq!(dropped(&shard), wanted, "{reason:?}");
+        assert_eq!(dropped(&mut shard), wanted, "{reason:?}");
     }
 }

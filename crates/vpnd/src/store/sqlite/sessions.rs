@@ -10,23 +10,20 @@ use super::super::{Family, Lease, LeaseOwner, SessionRecord, UserId};
 use super::{bytes, unexpected};
 
 pub(super) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64) -> rusqlite::Result<bool> {
-    t.execute("DELETE FROM sessions WHERE expires_s <= ?", [session.started_s])?;
+    t.prepare_cached("DELETE FROM sessions WHERE expires_s <= ?")?.execute([session.started_s])?;
     let sql = "INSERT INTO sessions (id, user_id, device, settled, fresh, started_s, expires_s, epoch)
                SELECT ?1, id, ?3, ?4, ?5, ?6, ?7, ?9 FROM users WHERE id = ?2 AND enabled = 1 AND generation = ?8";
-    let added = t.execute(
-        sql,
-        params![
-            session.id.0,
-            session.user.0,
-            session.device.0,
-            session.tokens.settled().as_bytes(),
-            session.tokens.fresh().map(|fresh| *fresh.as_bytes()),
-            session.started_s,
-            session.expires_s,
-            generation,
-            session.epoch,
-        ],
-    )?;
+    let added = t.prepare_cached(sql)?.execute(params![
+        session.id.0,
+        session.user.0,
+        session.device.0,
+        session.tokens.settled().as_bytes(),
+        session.tokens.fresh().map(|fresh| *fresh.as_bytes()),
+        session.started_s,
+        session.expires_s,
+        generation,
+        session.epoch,
+    ])?;
     Ok(added == 1)
 }
 
@@ -45,7 +42,7 @@ pub(super) fn set_tokens(
 ) -> rusqlite::Result<bool> {
     let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
     let sql = "UPDATE sessions SET settled = ?, fresh = ?, epoch = ? WHERE id = ?";
-    Ok(t.execute(sql, params![tokens.settled().as_bytes(), fresh, epoch, id.0])? == 1)
+    Ok(t.prepare_cached(sql)?.execute(params![tokens.settled().as_bytes(), fresh, epoch, id.0])? == 1)
 }
 
 pub(super) fn end(t: &Transaction<'_>, id: SessionId, now_s: u64) -> rusqlite::Result<()> {
@@ -59,6 +56,11 @@ pub(super) fn lease_of(c: &Connection, owner: LeaseOwner, family: Family) -> rus
                ORDER BY until_s DESC LIMIT 1";
     let mut statement = c.prepare_cached(sql)?;
     statement.query_row(params![owner.user.0, owner.device.0, octets(family)], lease_from_row).optional()
+}
+
+pub(super) fn lease_on(c: &Connection, address: IpAddr) -> rusqlite::Result<Option<Lease>> {
+    let mut statement = c.prepare_cached("SELECT * FROM leases WHERE address = ?")?;
+    statement.query_row([blob(address)], lease_from_row).optional()
 }
 
 pub(super) fn claim(t: &Transaction<'_>, lease: &Lease, now_s: u64) -> rusqlite::Result<bool> {

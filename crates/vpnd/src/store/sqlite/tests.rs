@@ -141,6 +141,41 @@ fn sessions_keep_their_tokens_until_they_expire_or_end() {
 }
 
 #[test]
+fn changes_of_many_sessions_are_made_together_or_not_at_all() {
+    let (dir, store) = new_store();
+    let (ann, bob) = (store.add_user(&named("ann"), 1).unwrap(), store.add_user(&named("bob"), 1).unwrap());
+    store.set_enabled("bob", false, 2).unwrap();
+    let entry = AuditEntry {
+        at_s: 1,
+        event: "session-ended".to_owned(),
+        user: "ann".to_owned(),
+        source: String::new(),
+        detail: String::new(),
+    };
+    let tokens = Tokens::restore(TokenHash::from_bytes([7; 32]), None);
+    let changes = [
+        SessionChange::Add(session_of(ann, 1), 0),
+        SessionChange::Add(session_of(bob, 2), 0),
+        SessionChange::Tokens(SessionId([1; 16]), tokens.clone(), 9),
+        SessionChange::Tokens(SessionId([3; 16]), tokens, 9),
+        SessionChange::Add(session_of(ann, 4), 0),
+        SessionChange::End(SessionId([4; 16])),
+        SessionChange::Audit(entry),
+    ];
+    let done = store.change_sessions(&changes, 1500).unwrap();
+    assert_eq!(done, [true, false, true, false, true, true, true]);
+    assert_eq!(store.session(SessionId([1; 16]), 1500).unwrap().map(|session| session.epoch), Some(9));
+    assert_eq!(store.session(SessionId([4; 16]), 1500).unwrap(), None);
+
+    let path = dir.path().join("state/vpnd.db");
+    rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE audit").unwrap();
+    assert!(
+        store.change_sessions(&[SessionChange::End(SessionId([1; 16])), changes[6].clone()], 1500).is_err()
+    );
+    assert!(store.session(SessionId([1; 16]), 1500).unwrap().is_some(), "the first change was taken back");
+}
+
+#[test]
 fn a_step_of_codes_is_used_once_and_in_order() {
     let (_dir, store) = new_store();
     let id = store.add_user(&ann(), 1000).unwrap();
