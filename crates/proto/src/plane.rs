@@ -12,9 +12,10 @@
 
 mod command;
 mod count;
+mod hash;
 mod session;
 
-use core::hash::{BuildHasherDefault, Hasher};
+use core::hash::BuildHasherDefault;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::collections::{HashMap, VecDeque};
@@ -29,6 +30,7 @@ use crate::wire::{HEADER_LEN, Header, Index};
 
 pub use command::{Activity, Command, EpochSpec, Event, ReceiveSpec, SessionSpec, Slot};
 pub use count::{Counters, DropReason};
+pub use hash::IndexHasher;
 use session::{Receiver, Session};
 pub use session::{Sealed, Sender};
 
@@ -483,28 +485,6 @@ impl Outgoing {
             Self::Reply { id, size, .. } => Inband::Reply { id, size }.write(out),
             Self::Keepalive(_) => Some(0),
         }
-    }
-}
-
-/// Receive indexes are random numbers of our own choice, so they are their own hash.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct IndexHasher(u64);
-
-impl Hasher for IndexHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 << 8) | u64::from(byte);
-        }
-    }
-
-    #[inline]
-    fn write_u32(&mut self, index: u32) {
-        // The table takes its bucket from the low bits and a tag from the top ones; both must vary.
-        self.0 = u64::from(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
 

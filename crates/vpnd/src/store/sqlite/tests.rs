@@ -156,7 +156,7 @@ fn changes_of_many_sessions_are_made_together_or_not_at_all() {
     let changes = [
         SessionChange::Add(session_of(ann, 1), 0),
         SessionChange::Add(session_of(bob, 2), 0),
-        SessionChange::Tokens(SessionId([1; 16]), tokens.clone(), 9),
+        SessionChange::Tokens(SessionId([1; 16]), tokens, 9),
         SessionChange::Tokens(SessionId([3; 16]), tokens, 9),
         SessionChange::Add(session_of(ann, 4), 0),
         SessionChange::End(SessionId([4; 16])),
