@@ -12,6 +12,7 @@ use vpnd_crypto::Suite;
 use vpnd_proto::wire::MAX_CLIENT_LANES;
 
 use crate::config::LogFormat;
+use crate::sys::sandbox::SandboxMode;
 
 /// Where the gateway's configuration is unless `--config` says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/vpnd/server.toml";
@@ -49,6 +50,12 @@ pub enum Command {
     Kick(KickArgs),
     /// Let a running gateway read its configuration again
     Reload(AdminArgs),
+    /// One of the processes that `server` and `connect` start by themselves
+    #[command(hide = true)]
+    Part {
+        /// Which.
+        part: crate::privsep::part::Part,
+    },
     /// Print the completions of a shell
     Completions {
         /// The shell.
@@ -101,6 +108,9 @@ pub struct ServerArgs {
     /// Laboratory only: allow suites that do not protect traffic. Both ends need this switch
     #[arg(long)]
     pub insecure_lab: bool,
+    /// Whether processes are shut in [default: as configured]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub sandbox: Option<SandboxMode>,
     /// How log lines look [default: as configured]
     #[arg(long, value_enum)]
     pub log_format: Option<LogFormat>,

@@ -20,6 +20,8 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use vpnd_crypto::{Preference, Suite};
 
+use crate::sys::sandbox::SandboxMode;
+
 pub use document::{Invalid, Places, Problem};
 
 use crate::sys::tun::TunOffloads;
@@ -70,6 +72,8 @@ pub struct ServerConfig {
     pub timeouts: Timeouts,
     /// `[admin]`
     pub admin: Admin,
+    /// `[process]`
+    pub process: Process,
     /// `[log]`
     pub log: Log,
     /// The name of the file, as the user knows it.
@@ -326,6 +330,15 @@ pub struct Admin {
     pub socket: PathBuf,
     /// Local address of the Prometheus metrics.
     pub metrics: Option<SocketAddr>,
+}
+
+/// `[process]`: the privileges of the daemon's processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// The user whom the network worker becomes; `None` takes `vpnd`, or else a number that nobody has.
+    pub user: Option<String>,
+    /// How much of the sandbox there has to be.
+    pub sandbox: SandboxMode,
 }
 
 /// `[log]`.

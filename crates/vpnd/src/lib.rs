@@ -16,6 +16,7 @@ pub mod journal;
 pub mod lease;
 pub mod logging;
 pub mod metrics;
+pub mod privsep;
 pub mod profile;
 pub mod secret_file;
 pub mod server;
@@ -25,3 +26,13 @@ pub mod suites;
 pub mod sys;
 pub mod tls;
 pub mod users;
+
+/// The error and its causes, without those that the sentence before quotes already.
+#[must_use]
+pub fn told(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        told if told.contains(&cause) => text,
+        _ => format!("{text}: {cause}"),
+    })
+}

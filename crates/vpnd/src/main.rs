@@ -16,19 +16,10 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vpnd: {}", told(&error));
+            eprintln!("vpnd: {}", vpnd::told(&error));
             ExitCode::from(if is_usage(&error) { 2 } else { 1 })
         }
     }
-}
-
-/// The error and its causes, without those that the sentence before quotes already.
-fn told(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
-        "" => cause,
-        told if told.contains(&cause) => text,
-        _ => format!("{text}: {cause}"),
-    })
 }
 
 /// Whether what the user wrote is wrong, rather than something failed.
@@ -62,6 +53,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Kick(args) => admin::kick(&args)?,
         Command::Reload(args) => admin::reload(&args)?,
         Command::Server(args) => block_on(vpnd::server::run(args))?,
+        Command::Part { part } => vpnd::privsep::part::run(part)?,
         Command::Connect(args) => {
             vpnd::logging::init("info", args.log_format)?;
             block_on(vpnd::client::run(args))?;

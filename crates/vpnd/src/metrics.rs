@@ -9,6 +9,7 @@ mod text;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,24 @@ impl Metrics {
     pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
         let listener = TcpListener::bind(address).await.map_err(|source| BindError { address, source })?;
         Ok(Self { listener, deadline: DEADLINE })
+    }
+
+    /// Takes over a listener that another process has opened with [`Metrics::bind`].
+    ///
+    /// # Errors
+    /// If the descriptor can't be used by the runtime.
+    pub fn adopt(listener: OwnedFd) -> io::Result<Self> {
+        let listener = std::net::TcpListener::from(listener);
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener: TcpListener::from_std(listener)?, deadline: DEADLINE })
+    }
+
+    /// The listener's descriptor, for another process.
+    ///
+    /// # Errors
+    /// If the runtime does not let go of it.
+    pub fn into_descriptor(self) -> io::Result<OwnedFd> {
+        Ok(self.listener.into_std()?.into())
     }
 
     /// The address, with the port that the kernel chose if 0 was asked for.

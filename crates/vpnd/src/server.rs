@@ -1,152 +1,114 @@
-//! The gateway: `vpnd server`.
+//! The gateway: `vpnd server`, and what only its privileged process does.
 //!
 //! Start-up goes from what can fail without a trace to what changes the machine: configuration, store, certificate,
-//! sockets, then the TUN device, addresses and firewall, these through the undo journal. Nothing of the machine is
-//! changed before everything that can be checked has been.
+//! ciphers, then sockets, the TUN device, addresses and firewall, these through the undo journal. Nothing of the machine
+//! is changed before everything that can be checked has been. [`crate::privsep`] tells the processes apart: this one, the
+//! opener, touches nothing that a client sends.
 
+pub(crate) mod auth;
 mod handler;
 mod machine;
 mod settings;
+pub(crate) mod worker;
 
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
-use rand::TryRng as _;
+use anyhow::{Context as _, bail};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
-use vpnd_crypto::LabPermit;
-use vpnd_proto::control::Code;
-use vpnd_proto::gateway::{Config, Gateway, Selector};
-use vpnd_proto::plane::Role;
-use vpnd_proto::policy::{Names, Policy};
-use vpnd_proto::session::LocalSuite;
+use zeroize::Zeroizing;
 
-use crate::admin::server::AdminSocket;
-use crate::admin::status::Steering;
-use crate::auth::password::Hasher;
-use crate::auth::{self, Authenticator};
+use crate::admin::server::{AdminSocket, Place};
 use crate::cli::ServerArgs;
 use crate::config::{ConfigError, ServerConfig, check};
-use crate::control::connection::Door;
-use crate::control::core::Core;
-use crate::control::quic;
-use crate::control::quic::gate::Gate;
-use crate::control::quic::handed::HandOver;
-use crate::control::quic::keys::Keys;
-use crate::control::registry::Registry;
-use crate::lease::Pools;
+use crate::control::quic::keys;
 use crate::logging;
 use crate::metrics::Metrics;
-use crate::shard::{ShardSpec, Shards, now};
-use crate::store::sqlite::Sqlite;
-use crate::store::{RevocationCause, Store};
-use crate::suites;
+use crate::privsep::channel;
+use crate::privsep::launch::{
+    AuthLaunch, Common, Configuration, Devices, Reread, SecretBytes, ToOpener, ToWorker, WorkerLaunch,
+};
+use crate::privsep::part::Part;
+use crate::privsep::spawn::{PartError, Running};
+use crate::sys::account::Identity;
 use crate::sys::process::{self, Capability};
+use crate::sys::sandbox::{Protections, SandboxMode};
 use crate::sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
-use crate::sys::udp::{self, ReuseportGroup, ShardSocket, SocketOptions, bind_reuseport_group};
-use crate::tls;
-use handler::{Administration, Facts};
+use crate::sys::udp::{self, ReuseportGroup, SocketOptions, bind_reuseport_group};
 use machine::Machine;
 
-/// How often the store is asked whether a user was disabled: half of what is promised, so that it is kept.
-const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
-/// How often the user store is copied.
-const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
-/// How long clients have to hear that the gateway goes down.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the worker has to say goodbye to the clients, and the auth process to finish a write.
+const PARTS_END_WITHIN: Duration = Duration::from_secs(6);
 
 /// Runs `vpnd server` until it is told to stop.
 ///
 /// # Errors
 /// What failed and what to do, for the administrator.
 pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
-    let config = ServerConfig::load(&args.config)?;
-    logging::init(&config.log.level, args.log_format.unwrap_or(config.log.format))?;
+    let (configuration, config) = Configuration::read(&args.config)?;
+    let log_format = args.log_format.unwrap_or(config.log.format);
+    logging::init(&config.log.level, log_format)?;
     process::require(Capability::NetAdmin)?;
     config.check(&check::local_networks(), check::now_s()).map_err(ConfigError::Invalid)?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
     process::return_large_blocks();
-    let running = Running::start(args, config).await?;
-    running.serve().await
+    let sandbox = args.sandbox.unwrap_or(config.process.sandbox);
+    if sandbox == SandboxMode::Off {
+        tracing::warn!("THE SANDBOX IS OFF: neither system calls nor files are filtered for any process");
+    }
+    let identity = Identity::choose(config.process.user.as_deref())?;
+    let common = Common::new(&config.log.level, log_format, sandbox, identity);
+    let gateway = Gateway::start(&args, &config, configuration, common).await?;
+    gateway.serve().await
 }
 
-/// A gateway that is up.
-struct Running {
-    administration: Arc<Administration>,
-    core: Core,
-    control: JoinHandle<()>,
-    endpoint: quinn::Endpoint,
+/// A gateway that is up, as its opener holds it.
+struct Gateway {
+    config: PathBuf,
+    auth: Running,
+    worker: Running,
     machine: Machine,
-    shard_failure: Arc<Notify>,
-    background: Vec<JoinHandle<()>>,
+    /// Removed at the end.
+    _admin: Option<Place>,
 }
 
-impl Running {
-    async fn start(args: ServerArgs, config: ServerConfig) -> anyhow::Result<Self> {
-        let lab = args.insecure_lab.then(LabPermit::insecure);
-        let suites = suites::measure(&config.crypto.suites, config.crypto.backend, lab.is_some())?;
-        let sqlite = Arc::new(Sqlite::open(&config.server.store_path())?);
-        let store: Arc<dyn Store> = Arc::clone(&sqlite) as _;
+impl Gateway {
+    async fn start(
+        args: &ServerArgs,
+        config: &ServerConfig,
+        configuration: Configuration,
+        common: Common,
+    ) -> anyhow::Result<Self> {
+        let (to_auth, to_worker) = channel::pair()?;
+        let launch = AuthLaunch {
+            // The store stays with its owner: 'vpnd user' works on the same files.
+            common: Common { identity: None, ..common.clone() },
+            configuration: configuration.clone(),
+        };
+        let (auth, auth_protections) = start_part(Part::Auth, &launch, vec![to_worker.into()]).await?;
         let admin = AdminSocket::bind(&config.admin.socket)?;
         let metrics = match config.admin.metrics {
             Some(address) => Some(Metrics::bind(address).await?),
             None => None,
         };
-        let mut machine = Machine::new(&config).await?;
-        let tls = server_tls(&config)?;
-        let keys = Keys::load_or_create(&config.server.state_dir)?;
-        let (group, shards) = bind(&config)?;
-        let tun = open_tun(&config, shards)?;
-        machine.configure(&config, &tun).await?;
-
-        let mut names = Names::new();
-        let policy = settings::policy(&config.policy);
-        let policy = Arc::new(Policy::compile(&policy.rules, policy.client_to_client, &mut names)?);
-        let (event_sender, events) = mpsc::unbounded_channel();
-        let steering = if group.steering_refused.is_none() { Steering::Cbpf } else { Steering::Hash };
-        let tun_offloads = tun.offloads();
-        let (quic_socket, hand_over) = quic::socket(group.quic)?;
-        let specs = shard_specs(group.shards, tun, &config, &policy, hand_over.as_ref())?;
-        let shards = Shards::start(specs, &event_sender)?;
-        let gateway = Gateway::new(
-            core_config(&config, shards.count(), suites.clone(), lab),
-            crate::control::random(),
-        )?;
-        let (count, shard_failure) = (shards.count(), shards.failure());
-        let registry = Registry::new(Arc::clone(&store), names);
-        let (core, control) = Core::start(gateway, shards, events, registry);
-        let endpoint = quic::listen(quic_socket, tls, &keys)?;
-        let door = Arc::new(door(&config, &core, &store).await?);
-        let facts = Facts {
-            config: args.config,
-            started: now(),
-            listen: vec![endpoint.local_addr()?],
-            shards: count,
-            steering,
-            tun: tun_offloads,
-            suites,
-        };
-        let logins = Arc::clone(&door.logins);
-        let administration = Arc::new(Administration { facts, core: core.clone(), logins });
-        let mut background = vec![
-            tokio::spawn(door.run(endpoint.clone())),
-            tokio::spawn(end_revoked(core.clone(), Arc::clone(&store))),
-            tokio::spawn(admin.serve(Arc::clone(&administration))),
-            tokio::spawn(back_up(sqlite)),
-        ];
-        background.extend(metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
-        tracing::info!(
-            listen = %endpoint.local_addr()?,
-            interface = %config.tunnel.name,
-            ?steering,
-            "the gateway is up"
-        );
-        Ok(Self { administration, core, control, endpoint, machine, shard_failure, background })
+        let mut machine = Machine::new(config).await?;
+        let launch = worker_launch(args, config, configuration, common, auth_protections)?;
+        let (admin, place) = admin.into_parts()?;
+        let mut descriptors = vec![to_auth.into(), admin];
+        descriptors.extend(metrics.map(Metrics::into_descriptor).transpose()?);
+        let (mut worker, _) = start_part(Part::Worker, &launch, descriptors).await?;
+        drop(launch);
+        match open_devices(config, &mut machine, &mut worker).await {
+            Ok(()) => Ok(Self { config: args.config.clone(), auth, worker, machine, _admin: place }),
+            Err(error) => {
+                machine.undo().await;
+                Err(error)
+            }
+        }
     }
 
-    async fn serve(self) -> anyhow::Result<()> {
+    async fn serve(mut self) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
@@ -154,43 +116,121 @@ impl Running {
             tokio::select! {
                 _ = terminate.recv() => break Ok(()),
                 _ = interrupt.recv() => break Ok(()),
-                () = self.shard_failure.notified() => break Err(anyhow!("a shard stopped; see the log above")),
-                _ = hangup.recv() => match self.administration.read_again().await {
-                    Ok(said) => tracing::info!("{said}"),
-                    Err(error) => tracing::error!(%error, "the configuration stays as it was"),
+                _ = hangup.recv() => {
+                    if let Err(error) = self.reconfigure().await {
+                        break Err(error);
+                    }
+                }
+                said = self.worker.hear() => match said {
+                    Ok(ToOpener::ReadConfiguration) => {
+                        if let Err(error) = self.reconfigure().await {
+                            break Err(error);
+                        }
+                    }
+                    Ok(_) => break Err(PartError::Unexpected(Part::Worker)),
+                    Err(error) => break Err(error),
                 },
+                said = self.auth.hear() => break Err(match said {
+                    Ok(_) => PartError::Unexpected(Part::Auth),
+                    Err(error) => error,
+                }),
             }
         };
+        if let Err(error) = &outcome {
+            tracing::error!(%error, "the gateway can't go on");
+        }
         self.stop().await;
-        outcome
+        Ok(outcome?)
     }
 
-    /// Tells the clients, then takes back what was changed on the machine.
+    /// Reads the configuration for the worker.
+    async fn reconfigure(&self) -> Result<(), PartError> {
+        let reread = match Configuration::read(&self.config) {
+            Ok((configuration, _)) => Reread::Good(configuration),
+            Err(error) => Reread::Bad(error.to_string()),
+        };
+        self.worker.tell(&ToWorker::Configuration(reread), &[]).await
+    }
+
+    /// Lets the worker tell the clients, then takes back what was changed on the machine.
     async fn stop(self) {
         tracing::info!("the gateway goes down");
-        for task in &self.background {
-            task.abort();
-        }
-        self.core.shut_down().await;
-        let _ = tokio::time::timeout(FAREWELL, self.control).await;
-        let _ = tokio::time::timeout(FAREWELL, self.endpoint.wait_idle()).await;
+        // A worker that is gone has no clients to tell.
+        let _ = self.worker.tell(&ToWorker::Stop, &[]).await;
+        self.worker.end(PARTS_END_WITHIN).await;
+        self.auth.dismiss(PARTS_END_WITHIN).await;
         self.machine.undo().await;
     }
 }
 
-fn server_tls(config: &ServerConfig) -> anyhow::Result<quinn::crypto::rustls::QuicServerConfig> {
+/// Starts a part with its first message.
+async fn start_part<T: minicbor::Encode<()>>(
+    part: Part,
+    launch: &T,
+    descriptors: Vec<OwnedFd>,
+) -> anyhow::Result<(Running, Protections)> {
+    let mut running = Running::start(part)?;
+    // A part that has ended by itself says why.
+    let told = running.tell(launch, &descriptors).await;
+    drop(descriptors);
+    let protections = running.prepared().await?;
+    told?;
+    tracing::info!(
+        process = %part,
+        uid = protections.uid,
+        seccomp = protections.seccomp,
+        landlock = ?protections.landlock,
+        "privileges given up"
+    );
+    Ok((running, protections))
+}
+
+fn worker_launch(
+    args: &ServerArgs,
+    config: &ServerConfig,
+    configuration: Configuration,
+    common: Common,
+    auth: Protections,
+) -> anyhow::Result<WorkerLaunch> {
     let read = |path: &std::path::Path| {
         std::fs::read(path).with_context(|| format!("can't read {}", path.display()))
     };
-    let key = zeroize::Zeroizing::new(read(&config.tls.key)?);
-    let identity = tls::Identity::from_pem(&read(&config.tls.certificate)?, &key)?;
-    let ca = config.tls.client_ca.as_deref().map(read).transpose()?;
-    let clients = match &ca {
-        None => tls::ClientCertificates::Ignored,
-        Some(ca) if config.tls.require_client_certificate => tls::ClientCertificates::Required(ca),
-        Some(ca) => tls::ClientCertificates::Optional(ca),
+    Ok(WorkerLaunch {
+        common,
+        configuration,
+        insecure_lab: args.insecure_lab,
+        certificate: read(&config.tls.certificate)?.into(),
+        key: SecretBytes(Zeroizing::new(read(&config.tls.key)?)),
+        client_ca: config.tls.client_ca.as_deref().map(read).transpose()?.map(Into::into),
+        quic_secret: SecretBytes(keys::load_or_create_secret(&config.server.state_dir)?),
+        owner: rustix::process::geteuid().as_raw(),
+        pid: std::process::id(),
+        auth,
+    })
+}
+
+/// Opens sockets and device, changes the machine, and lets the worker begin.
+async fn open_devices(
+    config: &ServerConfig,
+    machine: &mut Machine,
+    worker: &mut Running,
+) -> anyhow::Result<()> {
+    let (group, shards) = bind(config)?;
+    let tun = open_tun(config, shards)?;
+    machine.configure(config, &tun).await?;
+    let devices = Devices {
+        shards: u32::try_from(shards).context("too many shards")?,
+        tun: tun.offloads().into(),
+        steering_refused: group.steering_refused.as_ref().map(ToString::to_string),
     };
-    Ok(tls::server(identity, &clients)?)
+    let mut descriptors: Vec<OwnedFd> = tun.into_queues().into_iter().map(OwnedFd::from).collect();
+    descriptors.extend(group.into_descriptors());
+    worker.tell(&ToWorker::Devices(devices), &descriptors).await?;
+    // The device goes away with the worker.
+    drop(descriptors);
+    worker.ready().await?;
+    tracing::info!(listen = ?config.server.listen, interface = %config.tunnel.name, "the gateway is up");
+    Ok(())
 }
 
 /// Binds the port for QUIC and all shards.
@@ -202,17 +242,17 @@ fn bind(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
         0 => process::available_cores()?.len().min(vpnd_proto::wire::MAX_GATEWAY_LANES),
         shards => shards,
     };
-    let options = SocketOptions {
-        gro: config.offload.udp_gro,
-        gso: config.offload.udp_gso,
-        ..SocketOptions::default()
-    };
     let steering = if config.offload.steering { udp::Steering::Program } else { udp::Steering::Off };
-    let group = bind_reuseport_group(listen, shards, steering, &options)?;
+    let group = bind_reuseport_group(listen, shards, steering, &socket_options(config))?;
     if let Some(error) = &group.steering_refused {
         tracing::warn!(%error, "datagrams are not steered to their shards by the kernel: slower, but right");
     }
     Ok((group, shards))
+}
+
+/// The sockets' settings, for who binds and who takes over.
+fn socket_options(config: &ServerConfig) -> SocketOptions {
+    SocketOptions { gro: config.offload.udp_gro, gso: config.offload.udp_gso, ..SocketOptions::default() }
 }
 
 fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
@@ -233,122 +273,4 @@ fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
         );
     }
     Ok(tun)
-}
-
-fn shard_specs(
-    sockets: Vec<ShardSocket>,
-    tun: Tun,
-    config: &ServerConfig,
-    policy: &Arc<Policy>,
-    hand_over: Option<&HandOver>,
-) -> anyhow::Result<Vec<ShardSpec>> {
-    let tun_offloads = tun.offloads();
-    let cores = process::available_cores()?;
-    let mut specs = Vec::new();
-    for (number, (socket, queue)) in sockets.into_iter().zip(tun.into_queues()).enumerate() {
-        specs.push(ShardSpec {
-            number,
-            core: Some(cores[number % cores.len()]),
-            priority: config.server.priority,
-            role: Role::Gateway,
-            policy: Arc::clone(policy),
-            hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
-            tun: queue,
-            tun_offloads,
-            mtu: config.tunnel.mtu,
-            socket,
-            quic: hand_over.cloned(),
-        });
-    }
-    Ok(specs)
-}
-
-fn core_config(
-    config: &ServerConfig,
-    shards: usize,
-    suites: Vec<LocalSuite>,
-    lab: Option<LabPermit>,
-) -> Config {
-    Config {
-        shards,
-        suites,
-        fixed_suite: None,
-        features: vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM,
-        lab,
-        timers: settings::timers(&config.timeouts),
-        idle_timeout: config.timeouts.idle_timeout,
-        max_sessions: config.limits.max_sessions,
-        max_sessions_per_user: config.limits.max_sessions_per_user,
-        network: settings::network(config),
-    }
-}
-
-async fn door(config: &ServerConfig, core: &Core, store: &Arc<dyn Store>) -> anyhow::Result<Door> {
-    let settings = auth::Settings {
-        workers: match config.limits.password_workers {
-            0 => process::available_cores()?.len().div_ceil(2),
-            workers => workers,
-        },
-        queue: config.limits.password_queue,
-        require_certificate: config.tls.require_client_certificate,
-    };
-    let for_auth = Arc::clone(store);
-    let authenticator =
-        tokio::task::spawn_blocking(move || Authenticator::new(for_auth, Hasher::default(), settings))
-            .await?;
-    Ok(Door {
-        core: core.clone(),
-        authenticator: Arc::new(authenticator),
-        store: Arc::clone(store),
-        pools: Pools::new(&config.tunnel),
-        session_lifetime: config.timeouts.session_lifetime,
-        deadline: config.timeouts.authentication_deadline,
-        gate: Gate::new(config.limits.max_handshakes),
-        logins: Arc::default(),
-    })
-}
-
-/// Keeps a copy of the store, which has just proved whole, beside it.
-async fn back_up(store: Arc<Sqlite>) {
-    loop {
-        let copied = Arc::clone(&store);
-        match tokio::task::spawn_blocking(move || copied.back_up()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "the user store has no new backup"),
-            Err(error) => tracing::error!(%error, "the user store has no new backup"),
-        }
-        tokio::time::sleep(BACKUP_INTERVAL).await;
-    }
-}
-
-/// Ends the sessions of users who were disabled, removed or given another password, by whichever process did it.
-async fn end_revoked(core: Core, store: Arc<dyn Store>) {
-    let mut seen: Option<u64> = None;
-    loop {
-        let asked = Arc::clone(&store);
-        let found = tokio::task::spawn_blocking(move || match seen {
-            None => asked.last_revocation().map(|last| (last, Vec::new())),
-            Some(seen) => asked.revocations_since(seen).map(|found| (seen, found)),
-        });
-        match found.await {
-            Ok(Ok((last, revocations))) => {
-                seen = Some(last);
-                for revocation in revocations {
-                    seen = Some(revocation.seq);
-                    let why = match revocation.cause {
-                        RevocationCause::Disabled => "this user was disabled",
-                        RevocationCause::Removed => "this user was removed",
-                        RevocationCause::Password => "the password was changed; log in again",
-                    };
-                    let user = vpnd_proto::control::UserName::cut(&revocation.name);
-                    let ended = core.end(Selector::User(user), Code::Disabled, why.to_owned()).await;
-                    let Ok(count) = ended else { return };
-                    tracing::info!(user = %revocation.name, cause = ?revocation.cause, sessions = count, "revoked");
-                }
-            }
-            Ok(Err(error)) => tracing::error!(%error, "can't tell whether users were disabled"),
-            Err(error) => tracing::error!(%error, "can't tell whether users were disabled"),
-        }
-        tokio::time::sleep(REVOCATION_INTERVAL).await;
-    }
 }

@@ -5,12 +5,15 @@
 //! allowed; each block says why it is sound.
 #![allow(unsafe_code)]
 
+pub mod account;
 pub mod bpf;
 pub mod change;
 pub mod dns;
 pub mod netlink;
 pub mod nft;
 pub mod process;
+pub mod sandbox;
+pub mod seccomp;
 pub mod sysctl;
 #[cfg(test)]
 pub mod testing;

@@ -38,6 +38,7 @@ fn with_defaults(text: &str) -> String {
         "protocol",
         "ports",
         "suites = [",
+        "user ",
     ];
     let line = |line: &str| match line.strip_prefix("# ") {
         Some(bare) if is_setting(bare) && !not_defaults.iter().any(|key| bare.starts_with(key)) => {
@@ -80,7 +81,7 @@ fn every_setting_of_the_server_is_in_the_example() {
     // What a wrong key is told that the section knows is all that there is.
     for section in [
         "server", "tls", "tunnel", "push", "nat", "policy", "crypto", "offload", "limits", "timeouts",
-        "admin", "log",
+        "admin", "process", "log",
     ] {
         let wrong = text.replace(&format!("[{section}]\n"), &format!("[{section}]\nzzzz = 1\n"));
         let problem = ServerConfig::parse(&wrong, "x", Path::new("/")).unwrap_err().to_string();

@@ -6,6 +6,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,14 +69,21 @@ impl Default for Deadlines {
     }
 }
 
-/// The open control socket. Dropping it removes its file.
+/// The open control socket.
 #[derive(Debug)]
 pub struct AdminSocket {
     listener: UnixListener,
-    path: PathBuf,
     /// The user who may connect besides root: the daemon's own.
     pub(super) owner: u32,
     pub(super) deadlines: Deadlines,
+    /// Its file, unless another process looks after that.
+    place: Option<Place>,
+}
+
+/// The file of a control socket. Dropping it removes the file.
+#[derive(Debug)]
+pub struct Place {
+    path: PathBuf,
     /// Held while the daemon lives. It is the lock, not the socket, that tells a live daemon from a dead one.
     _lock: File,
 }
@@ -98,7 +106,27 @@ impl AdminSocket {
         remove_stale(path)?;
         let listener = listen(path).map_err(failed("open the control socket"))?;
         let owner = rustix::process::geteuid().as_raw();
-        Ok(Self { listener, path: path.to_owned(), owner, deadlines: Deadlines::default(), _lock: lock })
+        let place = Place { path: path.to_owned(), _lock: lock };
+        Ok(Self { listener, owner, deadlines: Deadlines::default(), place: Some(place) })
+    }
+
+    /// The listening descriptor, for another process, and the place that this one goes on to look after.
+    ///
+    /// # Errors
+    /// If the runtime does not let go of it.
+    pub fn into_parts(self) -> io::Result<(OwnedFd, Option<Place>)> {
+        Ok((self.listener.into_std()?.into(), self.place))
+    }
+
+    /// Takes over a listening descriptor; `owner` is the user who may connect besides root.
+    ///
+    /// # Errors
+    /// If the descriptor can't be used by the runtime.
+    pub fn adopt(listener: OwnedFd, owner: u32) -> io::Result<Self> {
+        let listener = std::os::unix::net::UnixListener::from(listener);
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        Ok(Self { listener, owner, deadlines: Deadlines::default(), place: None })
     }
 
     /// Answers requests until the future is dropped.
@@ -106,7 +134,7 @@ impl AdminSocket {
         let places = Arc::new(Semaphore::new(MAX_CONVERSATIONS));
         // Dropping the set ends the conversations, so nothing outlives this future.
         let mut conversations = JoinSet::new();
-        info!(socket = %self.path.display(), "control socket open");
+        info!(socket = ?self.listener.local_addr().ok(), "control socket open");
         loop {
             let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
             while conversations.try_join_next().is_some() {}
@@ -129,7 +157,7 @@ impl AdminSocket {
     }
 }
 
-impl Drop for AdminSocket {
+impl Drop for Place {
     fn drop(&mut self) {
         // What stays after a failure is a stale socket, which the next start replaces.
         let _ = std::fs::remove_file(&self.path);

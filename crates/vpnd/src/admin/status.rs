@@ -12,6 +12,7 @@ use vpnd_proto::session::LocalSuite;
 use vpnd_proto::time::Time;
 
 use crate::shard::TunWrites;
+use crate::sys::sandbox::Protections;
 use crate::sys::tun::TunOffloads;
 use crate::sys::udp::UdpOffloads;
 
@@ -34,10 +35,30 @@ pub struct Status {
     pub offloads: Offloads,
     /// Cipher suites on offer, best first.
     pub suites: Vec<Suite>,
+    /// How the daemon's unprivileged processes are shut in.
+    #[serde(default)]
+    pub processes: Vec<Process>,
     /// Events counted since the start.
     pub counters: Counters,
     /// Everyone who has a session.
     pub sessions: Vec<Session>,
+}
+
+/// One of the daemon's processes and what holds for it, as the kernel says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its part in the daemon.
+    pub name: String,
+    /// What holds for it.
+    #[serde(flatten)]
+    pub protections: Protections,
+}
+
+impl Process {
+    /// A process by its part's name.
+    pub fn new(name: &str, protections: &Protections) -> Self {
+        Self { name: name.to_owned(), protections: protections.clone() }
+    }
 }
 
 /// How the kernel finds a datagram's shard.

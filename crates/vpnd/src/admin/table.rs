@@ -10,7 +10,8 @@ use std::time::Duration;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use super::status::{Offloads, Session, Status, Steering, Tun};
+use super::status::{Offloads, Process, Session, Status, Steering, Tun};
+use crate::sys::sandbox::{Landlock, Protections};
 
 /// Digits of a session's id that the table shows; `vpnd kick` takes them.
 pub(super) const ID_DIGITS: usize = 12;
@@ -73,6 +74,7 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
         format!("suites: {}", suites(status)),
         traffic(&status.sessions, rates),
     ];
+    lines.extend(status.processes.iter().map(process));
     if let Some(line) = counts("logins", &status.counters.logins) {
         lines.push(line);
     }
@@ -87,6 +89,25 @@ fn steering(steering: Steering) -> &'static str {
         Steering::Cbpf => "the kernel steers datagrams to their shard",
         Steering::Hash => "no steering: the kernel spreads datagrams by address, shards pass them on",
     }
+}
+
+/// What protects a process, and what of it is missing.
+fn process(process: &Process) -> String {
+    let Protections { uid, no_capabilities, no_new_privs, seccomp, landlock, undumpable } =
+        &process.protections;
+    let landlock = match landlock {
+        Landlock::Full => "landlock",
+        Landlock::Partial => "landlock as far as this kernel has it",
+        Landlock::Missing => "NO landlock",
+    };
+    let protections = [
+        if *no_capabilities { "no capabilities" } else { "CAPABILITIES LEFT" },
+        if *no_new_privs { "no new privileges" } else { "NEW PRIVILEGES POSSIBLE" },
+        if *seccomp { "seccomp" } else { "NO seccomp" },
+        landlock,
+        if *undumpable { "no dumps" } else { "DUMPS POSSIBLE" },
+    ];
+    format!("process {}: user {uid}, {}", process.name, protections.join(", "))
 }
 
 fn offloads(offloads: &Offloads) -> String {
@@ -282,6 +303,7 @@ listening on [::]:4433
 offloads: tun checksum tso4 tso6; udp gso of 64, gro, buffers 4.0 MiB in, 4.0 MiB out
 suites: aes-256-gcm (aws-lc, 9800 MB/s), chacha20-poly1305 (ring, 1900 MB/s)
 2 sessions, 1 connected, received 1.5 GiB, sent 2.0 KiB
+process worker: user 990, no capabilities, no new privileges, seccomp, landlock as far as this kernel has it, no dumps
 logins: accepted 2, wrong_password 1
 dropped: replayed 7
 

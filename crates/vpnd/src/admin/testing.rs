@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::Handler;
-use super::status::{Counters, Offloads, Session, Status, Steering, Suite, Tun, Udp};
+use super::status::{Counters, Offloads, Process, Session, Status, Steering, Suite, Tun, Udp};
+use crate::sys::sandbox::{Landlock, Protections};
 
 /// Answers with what it was given; `ann` and nobody else can be kicked, once.
 pub(crate) struct Fake {
@@ -49,6 +50,17 @@ pub(crate) fn status() -> Status {
         listen: vec!["[::]:4433".parse().unwrap()],
         shards: 2,
         steering: Steering::Cbpf,
+        processes: vec![Process::new(
+            "worker",
+            &Protections {
+                uid: 990,
+                no_capabilities: true,
+                no_new_privs: true,
+                seccomp: true,
+                landlock: Landlock::Partial,
+                undumpable: true,
+            },
+        )],
         offloads: Offloads {
             tun: Tun { checksum: true, tso4: true, tso6: true, ..Tun::default() },
             udp: Udp {

@@ -92,7 +92,10 @@ fn the_json_has_the_promised_names() {
     let status = &json["status"];
     let keys =
         |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
-    assert_eq!(keys(status), "counters listen offloads pid sessions shards steering suites uptime_s version");
+    assert_eq!(
+        keys(status),
+        "counters listen offloads pid processes sessions shards steering suites uptime_s version"
+    );
     assert_eq!(
         keys(&status["sessions"][0]),
         "backend connected connected_s device epoch id idle_s inner_v4 inner_v6 last_handshake_s outer \
@@ -105,6 +108,10 @@ fn the_json_has_the_promised_names() {
     assert_eq!(
         keys(&status["offloads"]["udp"]),
         "gro gso_gave_up gso_segments may_fragment recv_buffer send_buffer"
+    );
+    assert_eq!(
+        keys(&status["processes"][0]),
+        "landlock name no_capabilities no_new_privs seccomp uid undumpable"
     );
     assert_eq!(status["steering"], "cbpf");
     assert_eq!(status["counters"]["drops"]["replayed"], 7);

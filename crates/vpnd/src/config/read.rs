@@ -14,10 +14,12 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use vpnd_crypto::suite::UnknownSuite;
 use vpnd_crypto::{Backend, Preference, Suite};
 
+use crate::sys::sandbox::SandboxMode;
+
 use super::document::{Document, Log as Problems, Problem, Section};
 use super::{
-    Action, Admin, Crypto, Limits, Log, LogFormat, MAX_MTU, MIN_MTU, Nat, NatMode, Offload, Policy, Protocol,
-    Push, Rule, Selector, Server, ServerConfig, Timeouts, Tls, Tunnel,
+    Action, Admin, Crypto, Limits, Log, LogFormat, MAX_MTU, MIN_MTU, Nat, NatMode, Offload, Policy, Process,
+    Protocol, Push, Rule, Selector, Server, ServerConfig, Timeouts, Tls, Tunnel,
 };
 
 const NETWORK: &str = "a network such as \"10.20.0.0/16\" or \"2001:db8::/32\"";
@@ -42,6 +44,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
         limits: document.section("limits", limits),
         timeouts: document.section("timeouts", timeouts),
         admin: document.section("admin", |s, p| admin(s, p, base, socket)),
+        process: document.section("process", process),
         log: document.section("log", log),
         file: file.to_owned(),
         places: super::Places::default(),
@@ -282,6 +285,15 @@ fn admin(s: &mut Section<'_>, p: &mut Problems, base: &Path, default_socket: Pat
         s.problem(p, "metrics", message);
     }
     Admin { socket, metrics }
+}
+
+fn process(s: &mut Section<'_>, p: &mut Problems) -> Process {
+    let user = s.text(p, "user");
+    if user.as_ref().is_some_and(|name| name.is_empty() || name.contains(['\0', ':', '/'])) {
+        s.problem(p, "user", "'user' in [process] must be the name of a user of this machine".to_owned());
+    }
+    let modes = [("on", SandboxMode::On), ("require", SandboxMode::Require), ("off", SandboxMode::Off)];
+    Process { user, sandbox: s.choice(p, "sandbox", &modes).unwrap_or_default() }
 }
 
 fn log(s: &mut Section<'_>, p: &mut Problems) -> Log {

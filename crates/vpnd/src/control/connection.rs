@@ -12,17 +12,16 @@ use quinn::{Connection, Incoming};
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
-use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, Refused};
+use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, OneTimePassword, Refused};
 use vpnd_proto::session::ConnectionId;
 
-use crate::auth::password::Password;
-use crate::auth::{self, Authenticator, Outcome};
+use crate::auth::BUSY_S;
 use crate::control::core::{Core, Outgoing, Request};
 use crate::control::quic::gate::Gate;
-use crate::control::registry::{self, wall_clock_s};
 use crate::control::stream::{Reader, StreamError, Writer, close};
-use crate::lease::{LeaseError, Pools};
-use crate::store::{CertificateHash, Store, User};
+use crate::privsep::auth::client::AuthClient;
+use crate::privsep::auth::message::{Answer, Granted, LoginRequest, Request as Asked};
+use crate::store::CertificateHash;
 use crate::tls;
 
 /// How long a person has to type a one-time code after the password was right.
@@ -35,10 +34,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// What all connections share.
 pub(crate) struct Door {
     pub(crate) core: Core,
-    pub(crate) authenticator: Arc<Authenticator>,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) pools: Pools,
-    pub(crate) session_lifetime: Option<Duration>,
+    pub(crate) auth: AuthClient,
     pub(crate) deadline: Duration,
     /// Lets connections in.
     pub(crate) gate: Gate,
@@ -158,35 +154,14 @@ impl Door {
         outbox: mpsc::UnboundedSender<Outgoing>,
     ) -> Result<(), Failure> {
         let Some(_place) = self.gate.login_place() else { return self.busy(writer).await };
-        let checked = self.check(connection, reader, writer, &login).await;
-        if matches!(checked, Err(Failure::Refused(Code::Credentials))) {
-            self.logins.refused.fetch_add(1, Ordering::Relaxed);
-        }
-        let user = checked?;
-        let store = Arc::clone(&self.store);
-        let admission =
-            registry::admit(store, self.pools, user.id, login.device, self.session_lifetime).await;
-        let admission = match admission {
-            Ok(admission) => admission,
-            Err(error) => {
-                self.logins.no_address.fetch_add(1, Ordering::Relaxed);
-                let code = match &error {
-                    LeaseError::Exhausted { .. } => Code::NoAddress,
-                    LeaseError::Store(_) => Code::Internal,
-                };
-                tracing::warn!(user = %user.name, %error, "no inner address for a login");
-                refuse(writer, code, None).await?;
-                return Err(Failure::Refused(code));
-            }
-        };
+        let admission = self.check(connection, reader, writer, &login).await?;
         self.logins.accepted.fetch_add(1, Ordering::Relaxed);
         let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
         let request = Request::Login {
             connection: id,
             outbox,
-            user,
             device: login.device,
-            admission,
+            admission: Box::new(admission.into()),
             offer: login.offer,
             secret,
         };
@@ -196,47 +171,54 @@ impl Door {
     /// Tells a client to come back later.
     async fn busy<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
         self.logins.busy.fetch_add(1, Ordering::Relaxed);
-        refuse(writer, Code::Busy, Some(Duration::from_secs(auth::BUSY_S))).await?;
+        refuse(writer, Code::Busy, Some(Duration::from_secs(BUSY_S))).await?;
         Err(Failure::Refused(Code::Busy))
     }
 
-    /// Checks the credentials; asks for a one-time code if that is all that is missing. If they are wrong the client has
-    /// been told.
+    /// Has the credentials checked; asks for a one-time code if that is all that is missing. If they are wrong or there is
+    /// no place, the client has been told.
     async fn check(
         &self,
         connection: &Connection,
         reader: &mut Reader,
         writer: &mut Writer,
         login: &Login,
-    ) -> Result<Box<User>, Failure> {
-        let mut code = login.code.as_ref().map(|code| Password::new(code.expose().to_owned()));
+    ) -> Result<Granted, Failure> {
+        let mut code = login.code.clone();
         for _ in 0..=CODE_ATTEMPTS {
-            let attempt = auth::Login {
-                user: login.user.to_string(),
-                password: Password::new(login.password.expose().to_owned()),
+            let attempt = LoginRequest {
+                user: login.user.clone(),
+                password: login.password.clone(),
                 code: code.take(),
-                certificate: certificate_hash(connection),
+                certificate: certificate_hash(connection).map(Into::into),
                 source: connection.remote_address().ip().to_canonical(),
+                device: login.device.0.into(),
             };
-            match self.authenticator.authenticate(attempt, wall_clock_s()).await {
-                Outcome::Granted(user) => return Ok(user),
-                Outcome::Busy(_) => return self.busy(writer).await,
-                Outcome::CodeWanted => {}
-                Outcome::Refused(refused) => {
-                    let retry_after = refused.retry_after_s.map(Duration::from_secs);
-                    refuse(writer, Code::Credentials, retry_after).await?;
-                    return Err(Failure::Refused(Code::Credentials));
+            let (code_number, retry_after_s) = match self.auth.ask(Asked::Login(attempt)).await {
+                Ok(Answer::Granted(granted)) => return Ok(granted),
+                Ok(Answer::CodeWanted) => {
+                    code = Some(one_time_code(reader, writer).await?);
+                    continue;
                 }
-            }
-            writer.send(&Message::OneTimeCodeWanted).await?;
-            let answer = tokio::time::timeout(CODE_DEADLINE, reader.next()).await;
-            match answer.map_err(|_| Failure::TooSlow)?? {
-                Some(Message::OneTimeCode(typed)) => {
-                    code = Some(Password::new(typed.code.expose().to_owned()))
+                Ok(Answer::Busy) => return self.busy(writer).await,
+                Ok(Answer::Refused { retry_after_s }) => (Code::Credentials, retry_after_s),
+                Ok(Answer::NoAddress(why)) => {
+                    self.logins.no_address.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(user = %login.user, %why, "no inner address for a login");
+                    refuse(writer, Code::NoAddress, None).await?;
+                    return Err(Failure::Refused(Code::NoAddress));
                 }
-                _ => return Err(Failure::Unexpected),
-            }
+                Ok(other) => {
+                    tracing::error!(answer = ?other, "a login could not be completed");
+                    (Code::Internal, None)
+                }
+                Err(_) => return Err(Failure::Stopped),
+            };
+            self.logins.refused.fetch_add(1, Ordering::Relaxed);
+            refuse(writer, code_number, retry_after_s.map(Duration::from_secs)).await?;
+            return Err(Failure::Refused(code_number));
         }
+        self.logins.refused.fetch_add(1, Ordering::Relaxed);
         refuse(writer, Code::Credentials, None).await?;
         Err(Failure::Refused(Code::Credentials))
     }
@@ -299,6 +281,16 @@ async fn open(incoming: Incoming) -> Result<(Connection, Reader, Writer, Message
     let mut reader = Reader::new(receive);
     let first = reader.next().await?.ok_or(Failure::Unexpected)?;
     Ok((connection, reader, Writer(send), first))
+}
+
+/// Asks the person for a code.
+async fn one_time_code(reader: &mut Reader, writer: &mut Writer) -> Result<OneTimePassword, Failure> {
+    writer.send(&Message::OneTimeCodeWanted).await?;
+    let answer = tokio::time::timeout(CODE_DEADLINE, reader.next()).await;
+    match answer.map_err(|_| Failure::TooSlow)?? {
+        Some(Message::OneTimeCode(typed)) => Ok(typed.code),
+        _ => Err(Failure::Unexpected),
+    }
 }
 
 async fn refuse(writer: &mut Writer, code: Code, retry_after: Option<Duration>) -> Result<(), StreamError> {

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::attach::Token;
-use vpnd_proto::control::{Code, Explanation, Message, Network, Offer, Refused, UserName};
+use vpnd_proto::control::{Code, Explanation, Message, Network, Offer, Refused};
 use vpnd_proto::gateway::{Authenticated, Effect, Gateway, Selector, SessionStatus};
 use vpnd_proto::plane::{Counters, Event};
 use vpnd_proto::policy::{Policy, PolicyError, RuleSpec};
@@ -22,7 +22,6 @@ use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::control::registry::{self, Admission, Ending, Registry};
 use crate::shard::{Shards, TunWrites, now};
-use crate::store::User;
 use crate::sys::udp::UdpOffloads;
 
 /// How often the shards are asked for each session's traffic.
@@ -38,9 +37,8 @@ pub(crate) enum Request {
     Login {
         connection: ConnectionId,
         outbox: mpsc::UnboundedSender<Outgoing>,
-        user: Box<User>,
         device: DeviceId,
-        admission: Admission,
+        admission: Box<Admission>,
         offer: Offer,
         secret: EpochSecret,
     },
@@ -190,9 +188,9 @@ impl Task {
     async fn handle(&mut self, request: Option<Request>) -> bool {
         let Some(request) = request else { return false };
         match request {
-            Request::Login { connection, outbox, user, device, admission, offer, secret } => {
+            Request::Login { connection, outbox, device, admission, offer, secret } => {
                 self.connections.insert(connection, outbox);
-                self.log_in(connection, &user, device, &admission, &offer, secret);
+                self.log_in(connection, device, &admission, &offer, secret);
             }
             Request::Attach { connection, outbox, token, session, offer, secret } => {
                 self.connections.insert(connection, outbox);
@@ -239,7 +237,6 @@ impl Task {
     fn log_in(
         &mut self,
         connection: ConnectionId,
-        user: &User,
         device: DeviceId,
         admission: &Admission,
         offer: &Offer,
@@ -247,13 +244,13 @@ impl Task {
     ) {
         let who = Authenticated {
             session: admission.session,
-            user: UserName::cut(&user.name),
-            principal: self.registry.principal(user),
+            user: admission.account.name.clone(),
+            principal: self.registry.principal(&admission.account),
             device,
             addresses: admission.addresses,
             deadline: registry::deadline(admission.expires_s),
         };
-        self.registry.begin(user, device, admission);
+        self.registry.begin(admission);
         // The effects tell the client.
         if self.gateway.login(now(), connection, who, offer, secret).is_err() {
             self.registry.abandon(admission.session);
@@ -272,7 +269,7 @@ impl Task {
                     self.shards.command(shard, command);
                     commanded = true;
                 }
-                Effect::Persist(record) => self.registry.persist(record),
+                Effect::Persist(record) => self.registry.persist(&record),
                 Effect::Forget(session) => self.registry.forget(session),
                 Effect::Send { connection, message } => {
                     words.push((connection, Outgoing::Message(Box::new(message))));

@@ -1,7 +1,6 @@
 //! What administrators ask of a running gateway, answered from the control plane.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use vpnd_proto::control::{Code, UserName};
@@ -10,23 +9,26 @@ use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
 
 use super::settings;
-use crate::admin::status::{Counters, Offloads, Session, Steering, Suite, Tun, Udp};
+use super::worker::Opener;
+use crate::admin::status::{Counters, Offloads, Process, Session, Steering, Suite, Tun, Udp};
 use crate::admin::{Handler, Status};
-use crate::config::ServerConfig;
 use crate::control::connection::Logins;
 use crate::control::core::Core;
+use crate::privsep::launch::Configuration;
 use crate::shard::now;
 use crate::sys::tun::TunOffloads;
 
 /// What does not change while the gateway runs.
 pub(super) struct Facts {
-    pub(super) config: PathBuf,
+    /// The daemon's first process.
+    pub(super) pid: u32,
     pub(super) started: Time,
     pub(super) listen: Vec<SocketAddr>,
     pub(super) shards: usize,
     pub(super) steering: Steering,
     pub(super) tun: TunOffloads,
     pub(super) suites: Vec<LocalSuite>,
+    pub(super) processes: Vec<Process>,
 }
 
 /// The gateway as administrators see it.
@@ -34,13 +36,15 @@ pub(super) struct Administration {
     pub(super) facts: Facts,
     pub(super) core: Core,
     pub(super) logins: Arc<Logins>,
+    pub(super) opener: Arc<Opener>,
 }
 
 impl Administration {
-    /// Reads the configuration again; network and policy hold at once.
-    pub(super) async fn read_again(&self) -> anyhow::Result<String> {
-        let config = ServerConfig::load(&self.facts.config)?;
-        self.core.apply(settings::network(&config), settings::policy(&config.policy)).await?;
+    /// Network and policy of a configuration hold from now on. What has changed, in words.
+    pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
+        let config = configuration.parse().map_err(|error| error.to_string())?;
+        let applied = self.core.apply(settings::network(&config), settings::policy(&config.policy)).await;
+        applied.map_err(|error| format!("{error:#}"))?;
         Ok("policy, pushed routes and DNS are as configured now; other settings need a restart".to_owned())
     }
 }
@@ -53,7 +57,7 @@ impl Handler for Administration {
         let now = now();
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
+            pid: self.facts.pid,
             uptime_s: now.since(self.facts.started).as_secs(),
             listen: self.facts.listen.clone(),
             shards: self.facts.shards,
@@ -63,6 +67,7 @@ impl Handler for Administration {
                 udp: Udp::of_shards(&snapshot.udp),
             },
             suites: self.facts.suites.iter().map(Suite::from).collect(),
+            processes: self.facts.processes.clone(),
             counters,
             sessions: snapshot.sessions.iter().map(|session| Session::at(now, session)).collect(),
         })
@@ -78,7 +83,7 @@ impl Handler for Administration {
     }
 
     async fn reload(&self) -> Result<String, String> {
-        self.read_again().await.map_err(|error| format!("{error:#}"))
+        self.opener.reread().await
     }
 }
 

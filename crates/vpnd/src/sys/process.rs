@@ -29,7 +29,8 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Puts the calling thread before other work of the machine: its nice value becomes `-priority`.
+/// Puts the calling thread before other work of the machine: its nice value becomes `-priority`. Threads that it starts
+/// inherit that, and may ask for it again, or for less, without any privilege.
 ///
 /// # Errors
 /// `EACCES` or `EPERM` without CAP_SYS_NICE, unless RLIMIT_NICE allows it.
@@ -45,6 +46,31 @@ pub fn prefer_current_thread(priority: u8) -> io::Result<()> {
 pub fn forbid_core_dumps() -> io::Result<()> {
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    Ok(())
+}
+
+/// Whether the memory of this process can't be dumped, nor read by others of its user.
+///
+/// # Errors
+/// What the kernel says.
+pub fn is_undumpable() -> io::Result<bool> {
+    Ok(rustix::process::dumpable_behavior()? == DumpableBehavior::NotDumpable)
+}
+
+/// Leaves the caller's terminal, so that its signals go to the daemon's first process alone, and ignores the signals that
+/// a service manager sends to all processes of a service: that one tells the others what to do.
+///
+/// # Errors
+/// What the kernel says.
+pub fn detach() -> io::Result<()> {
+    rustix::process::setsid()?;
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
+        // SAFETY: the process has one thread, and ignoring a signal runs no code of ours.
+        let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
+        if before == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+    }
     Ok(())
 }
 

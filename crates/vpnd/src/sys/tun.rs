@@ -8,7 +8,7 @@
 //! The device goes away with its last queue, so a killed daemon leaves no link behind.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -175,11 +175,11 @@ impl Tun {
             .map_err(failed("creation"))?;
         let name = first.name().map_err(failed("naming"))?;
         let index = first.if_index().map_err(failed("naming"))?;
-        let mut queues = vec![TunQueue { device: first }];
+        let mut devices = vec![first];
         for _ in 1..spec.queues {
-            let device = queues[0].device.try_clone().map_err(failed("opening another queue"))?;
-            queues.push(TunQueue { device });
+            devices.push(devices[0].try_clone().map_err(failed("opening another queue"))?);
         }
+        let queues: Vec<_> = devices.into_iter().map(TunQueue::of).collect();
         for queue in &queues {
             queue.prepare().map_err(failed("setting up a queue"))?;
         }
@@ -218,10 +218,21 @@ impl Tun {
 
 /// One queue of a TUN device: non-blocking, for one shard.
 pub struct TunQueue {
-    device: SyncDevice,
+    device: OwnedFd,
 }
 
 impl TunQueue {
+    /// Takes over a queue that another process has opened with [`Tun::open`] and passed on.
+    #[must_use]
+    pub fn adopt(device: OwnedFd) -> Self {
+        Self { device }
+    }
+
+    fn of(device: SyncDevice) -> Self {
+        // SAFETY: the device has just given up its open descriptor, which nothing else owns.
+        Self { device: unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) } }
+    }
+
     /// Reads one virtio-net header and packet into `buf`, which should have [`MAX_READ_LEN`] bytes: the kernel
     /// cuts a longer packet without a word.
     ///
@@ -255,7 +266,7 @@ impl TunQueue {
 
     /// Makes the queue non-blocking and fixes size and byte order of its packet headers.
     fn prepare(&self) -> io::Result<()> {
-        self.device.set_nonblocking(true)?;
+        rustix::io::ioctl_fionbio(&self.device, true)?;
         self.set_int::<TUNSETVNETHDRSZ>(VNET_HEADER_LEN as i32)?;
         self.set_int::<TUNSETVNETLE>(1)
     }
@@ -289,6 +300,12 @@ impl TunQueue {
 impl AsFd for TunQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
+    }
+}
+
+impl From<TunQueue> for OwnedFd {
+    fn from(queue: TunQueue) -> Self {
+        queue.device
     }
 }
 

@@ -10,7 +10,7 @@ mod group;
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
@@ -193,8 +193,24 @@ impl ShardSocket {
     }
 
     fn new(socket: Socket, address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {
-        let failed = |source| classify_setup(address, "setting up", source);
         configure(&socket, address, options)?;
+        Self::set_up(socket, address, options)
+    }
+
+    /// Takes over a socket that another process has bound with the same `options` and passed on. Needs no privilege.
+    ///
+    /// # Errors
+    /// [`UdpError`], also if the descriptor is no bound UDP socket.
+    pub fn adopt(socket: OwnedFd, options: &SocketOptions) -> Result<Self, UdpError> {
+        let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let socket = Socket::from(socket);
+        let address = socket.local_addr().map_err(|source| classify_setup(unknown, "adopting", source))?;
+        Self::set_up(socket, address.as_socket().unwrap_or(unknown), options)
+    }
+
+    /// Finds out about offloads.
+    fn set_up(socket: Socket, address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {
+        let failed = |source| classify_setup(address, "setting up", source);
         let state = UdpSocketState::new((&socket).into()).map_err(failed)?;
         // A kernel before 5.0 has no merging to switch off.
         let gro = state.gro_segments() > 1 && options.gro;
@@ -335,6 +351,12 @@ struct OneByOne {
 impl AsFd for ShardSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+impl From<ShardSocket> for OwnedFd {
+    fn from(socket: ShardSocket) -> Self {
+        socket.socket.into()
     }
 }
 

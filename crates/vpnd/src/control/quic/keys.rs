@@ -55,21 +55,15 @@ impl Keys {
     ///
     /// # Errors
     /// If the file can't be read or written, or is not what was written.
+    #[cfg(test)]
     pub(crate) fn load_or_create(state_dir: &Path) -> Result<Self, KeysError> {
-        let path = state_dir.join(FILE);
-        match std::fs::read(&path).map(Zeroizing::new) {
-            Ok(bytes) => match <&[u8; SECRET_LEN]>::try_from(bytes.as_slice()) {
-                Ok(secret) => Ok(Self::derive(secret)),
-                Err(_) => Err(KeysError::Damaged(path)),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let mut secret = Zeroizing::new([0; SECRET_LEN]);
-                crate::control::random()(secret.as_mut_slice());
-                secret_file::write(&path, secret.as_slice(), SECRET_MODE, Existing::Refuse)?;
-                Ok(Self::derive(&secret))
-            }
-            Err(source) => Err(KeysError::Read { path, source }),
-        }
+        let secret = load_or_create_secret(state_dir)?;
+        Ok(Self::from_secret(&secret).expect("it was made with this length"))
+    }
+
+    /// The keys of a secret that another process has read; `None` if it is none.
+    pub(crate) fn from_secret(secret: &[u8]) -> Option<Self> {
+        <&[u8; SECRET_LEN]>::try_from(secret).ok().map(Self::derive)
     }
 
     fn derive(secret: &[u8; SECRET_LEN]) -> Self {
@@ -96,6 +90,25 @@ impl Keys {
         let ids = self.ids.clone();
         config.cid_generator(move || Box::new(ConnectionIds(ids.clone()))).min_reset_interval(RESET_INTERVAL);
         config
+    }
+}
+
+/// The secret in `state_dir`, which is made if there is none.
+///
+/// # Errors
+/// If the file can't be read or written, or is not what was written.
+pub(crate) fn load_or_create_secret(state_dir: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
+    let path = state_dir.join(FILE);
+    match std::fs::read(&path).map(Zeroizing::new) {
+        Ok(secret) if secret.len() == SECRET_LEN => Ok(secret),
+        Ok(_) => Err(KeysError::Damaged(path)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut secret = Zeroizing::new(vec![0; SECRET_LEN]);
+            crate::control::random()(secret.as_mut_slice());
+            secret_file::write(&path, secret.as_slice(), SECRET_MODE, Existing::Refuse)?;
+            Ok(secret)
+        }
+        Err(source) => Err(KeysError::Read { path, source }),
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use super::{
     MAX_SHARDS, ShardSocket, SocketOptions, UdpError, bind, classify_setup, configure, open,
@@ -39,6 +40,36 @@ pub struct ReuseportGroup {
     /// Why the kernel spreads datagrams by a hash of their addresses instead of by the steering program; `None`
     /// when the program is in force.
     pub steering_refused: Option<io::Error>,
+}
+
+impl ReuseportGroup {
+    /// The descriptors of all sockets, for another process that takes them over by [`ReuseportGroup::adopt`].
+    pub fn into_descriptors(self) -> Vec<OwnedFd> {
+        let quic = match self.quic {
+            QuicMember::Own(socket) => socket.into(),
+            QuicMember::SendOnly(socket) => socket.into(),
+        };
+        self.shards.into_iter().map(OwnedFd::from).chain([quic]).collect()
+    }
+
+    /// Takes over a group that another process has bound with the same `options`; `steering_refused` is its word.
+    ///
+    /// # Errors
+    /// [`UdpError`], also if there are no descriptors.
+    pub fn adopt(
+        mut descriptors: Vec<OwnedFd>,
+        options: &SocketOptions,
+        steering_refused: Option<String>,
+    ) -> Result<Self, UdpError> {
+        let quic = descriptors.pop().ok_or(UdpError::BadShardCount(0))?;
+        let quic = match steering_refused {
+            None => QuicMember::Own(quic.into()),
+            Some(_) => QuicMember::SendOnly(ShardSocket::adopt(quic, options)?),
+        };
+        let shards = descriptors.into_iter().map(|socket| ShardSocket::adopt(socket, options));
+        let shards = shards.collect::<Result<_, _>>()?;
+        Ok(Self { quic, shards, steering_refused: steering_refused.map(io::Error::other) })
+    }
 }
 
 /// Binds `address` for QUIC and `shards` shards, in this order, and attaches the steering program. Without steering

@@ -1,0 +1,265 @@
+//! What the network worker asks of the auth process, and the answers.
+//!
+//! Invariants: no answer holds a password hash, the secret of one-time codes or the id of a user; lists have a largest
+//! length, so that a frame has one.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use minicbor::bytes::ByteArray;
+use minicbor::{Decode, Encode};
+use vpnd_proto::attach::{TokenHash, Tokens};
+use vpnd_proto::control::{Code, SecretText, Text, UserName};
+use vpnd_proto::gateway::Addresses;
+use vpnd_proto::session::SessionId;
+
+/// The longest frame in either direction, bytes.
+pub(crate) const MAX_FRAME: usize = 128 << 10;
+/// Writes of one request, at most.
+pub(crate) const MAX_WRITES: usize = 512;
+/// Revocations of one answer, at most; the worker asks again.
+pub(crate) const MAX_REVOCATIONS: usize = 128;
+
+/// A request with its number, which the answer repeats.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct Numbered<T> {
+    #[n(0)]
+    pub(crate) number: u64,
+    #[n(1)]
+    pub(crate) content: T,
+}
+
+/// What the worker asks for.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Request {
+    /// Check who this is, and lease addresses for a new session.
+    #[n(0)]
+    Login(#[n(0)] LoginRequest),
+    /// A session of an earlier run.
+    #[n(1)]
+    Session(#[n(0)] ByteArray<16>),
+    /// Make these changes durable.
+    #[n(2)]
+    Commit(#[n(0)] Vec<Write>),
+    /// The revocations after this number; without one, only the number of the last.
+    #[n(3)]
+    Revocations(#[n(0)] Option<u64>),
+}
+
+/// What a client has shown.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct LoginRequest {
+    #[n(0)]
+    pub(crate) user: UserName,
+    #[n(1)]
+    pub(crate) password: SecretText<1024>,
+    #[n(2)]
+    pub(crate) code: Option<SecretText<16>>,
+    /// SHA-256 of the client certificate that the TLS handshake has verified.
+    #[n(3)]
+    pub(crate) certificate: Option<ByteArray<32>>,
+    #[n(4)]
+    pub(crate) source: IpAddr,
+    #[n(5)]
+    pub(crate) device: ByteArray<16>,
+}
+
+/// One change of the sessions that are kept.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(crate) enum Write {
+    /// A session has these tokens now. The first time, it must have been granted by a login.
+    #[n(0)]
+    Keep {
+        #[n(0)]
+        session: ByteArray<16>,
+        #[n(1)]
+        tokens: TokenHashes,
+        #[n(2)]
+        epoch: u32,
+    },
+    /// A session is over and its addresses are free.
+    #[n(1)]
+    End(#[n(0)] ByteArray<16>),
+    /// For the audit log: why a session is over.
+    #[n(2)]
+    Ended {
+        #[n(0)]
+        session: ByteArray<16>,
+        #[n(1)]
+        user: UserName,
+        #[n(2)]
+        code: Code,
+    },
+}
+
+impl Write {
+    /// The session whose keeping this is about.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::Keep { session, .. } | Self::End(session) => Some(SessionId((*session).into())),
+            Self::Ended { .. } => None,
+        }
+    }
+}
+
+/// Hashes of attach tokens.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(crate) struct TokenHashes {
+    #[n(0)]
+    settled: ByteArray<32>,
+    #[n(1)]
+    fresh: Option<ByteArray<32>>,
+}
+
+impl From<&Tokens> for TokenHashes {
+    fn from(tokens: &Tokens) -> Self {
+        let bytes = |hash: TokenHash| ByteArray::from(*hash.as_bytes());
+        Self { settled: bytes(tokens.settled()), fresh: tokens.fresh().map(bytes) }
+    }
+}
+
+impl TokenHashes {
+    /// As the protocol's core has them.
+    pub(crate) fn into_tokens(self) -> Tokens {
+        let hash = |bytes: ByteArray<32>| TokenHash::from_bytes(bytes.into());
+        Tokens::restore(hash(self.settled), self.fresh.map(hash))
+    }
+}
+
+/// What the auth process answers.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Answer {
+    /// To a login: let in.
+    #[n(0)]
+    Granted(#[n(0)] Granted),
+    /// To a login: the password is right, and a one-time code is wanted too.
+    #[n(1)]
+    CodeWanted,
+    /// To a login: no.
+    #[n(2)]
+    Refused {
+        #[n(0)]
+        retry_after_s: Option<u64>,
+    },
+    /// To a login: the user was let in, but there is no inner address.
+    #[n(3)]
+    NoAddress(#[n(0)] Reason),
+    /// To [`Request::Session`].
+    #[n(4)]
+    Session(#[n(0)] Option<StoredSession>),
+    /// All of it is durable but what concerns these sessions: the store has failed, or their user was disabled, removed or
+    /// given another password, or never logged in for them.
+    #[n(5)]
+    Committed {
+        #[n(0)]
+        failed: Vec<ByteArray<16>>,
+    },
+    /// To a login: too many wait already.
+    #[n(6)]
+    Busy,
+    /// To [`Request::Revocations`].
+    #[n(7)]
+    Revocations {
+        /// The number to ask with the next time.
+        #[n(0)]
+        seen: u64,
+        #[n(1)]
+        found: Vec<Revoked>,
+    },
+    /// The store failed.
+    #[n(8)]
+    Failed(#[n(0)] Reason),
+}
+
+/// A sentence for the log.
+pub(crate) type Reason = Text<1024>;
+
+/// Whom policy is about.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(crate) struct Account {
+    #[n(0)]
+    pub(crate) name: UserName,
+    #[n(1)]
+    pub(crate) groups: Vec<String>,
+}
+
+/// A new session that a login is entitled to.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct Granted {
+    #[n(0)]
+    pub(crate) account: Account,
+    #[n(1)]
+    pub(crate) session: ByteArray<16>,
+    #[n(2)]
+    pub(crate) addresses: Leased,
+    #[n(3)]
+    pub(crate) expires_s: u64,
+}
+
+/// Inner addresses.
+#[derive(Clone, Copy, Debug, Encode, Decode)]
+pub(crate) struct Leased {
+    #[n(0)]
+    pub(crate) ipv4: Option<Ipv4Addr>,
+    #[n(1)]
+    pub(crate) ipv6: Option<Ipv6Addr>,
+}
+
+impl From<Leased> for Addresses {
+    fn from(leased: Leased) -> Self {
+        Self { ipv4: leased.ipv4, ipv6: leased.ipv6 }
+    }
+}
+
+/// A session of an earlier run.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct StoredSession {
+    #[n(0)]
+    pub(crate) account: Account,
+    #[n(1)]
+    pub(crate) device: ByteArray<16>,
+    #[n(2)]
+    pub(crate) addresses: Leased,
+    #[n(3)]
+    pub(crate) epoch: u32,
+    #[n(4)]
+    pub(crate) tokens: TokenHashes,
+    #[n(5)]
+    pub(crate) expires_s: u64,
+}
+
+/// A user whose sessions end.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct Revoked {
+    #[n(0)]
+    pub(crate) name: UserName,
+    #[n(1)]
+    pub(crate) cause: RevocationCause,
+}
+
+/// Why they end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub(crate) enum RevocationCause {
+    #[n(0)]
+    Disabled,
+    #[n(1)]
+    Removed,
+    #[n(2)]
+    Password,
+}
+
+impl fmt::Display for RevocationCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disabled => "this user was disabled",
+            Self::Removed => "this user was removed",
+            Self::Password => "the password was changed; log in again",
+        })
+    }
+}
+
+/// A session's id as a message has it.
+pub(crate) fn id(session: SessionId) -> ByteArray<16> {
+    ByteArray::from(session.0)
+}

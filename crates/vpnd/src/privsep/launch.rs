@@ -1,0 +1,226 @@
+//! What the opener tells the other processes at their start and later, and what they tell it.
+
+use std::fmt;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+use zeroize::Zeroizing;
+
+use crate::config::{Invalid, LogFormat, ServerConfig};
+use crate::logging::{self, LogError};
+use crate::sys::account::Identity;
+use crate::sys::sandbox::{Protections, SandboxMode};
+use crate::sys::tun::TunOffloads;
+
+/// The longest frame between the opener and a part, bytes: a configuration of full size and a certificate chain fit.
+pub(crate) const MAX_FRAME: usize = 4 << 20;
+
+/// What every part must know to begin.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(crate) struct Common {
+    /// The log filter.
+    #[n(0)]
+    pub(crate) log_filter: String,
+    /// Whether log lines are JSON objects.
+    #[n(1)]
+    pub(crate) log_json: bool,
+    #[n(2)]
+    pub(crate) sandbox: SandboxMode,
+    /// Whom the part becomes.
+    #[n(3)]
+    pub(crate) identity: Option<Identity>,
+}
+
+impl Common {
+    pub(crate) fn new(
+        log_filter: &str,
+        log_format: LogFormat,
+        sandbox: SandboxMode,
+        identity: Option<Identity>,
+    ) -> Self {
+        let log_json = log_format == LogFormat::Json;
+        Self { log_filter: log_filter.to_owned(), log_json, sandbox, identity }
+    }
+
+    /// Begins to log as the opener does.
+    pub(crate) fn log(&self) -> Result<(), LogError> {
+        logging::init(&self.log_filter, if self.log_json { LogFormat::Json } else { LogFormat::Text })
+    }
+}
+
+/// A gateway's configuration as it was read; parts parse it again, so that no second form of it exists.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(crate) struct Configuration {
+    #[n(0)]
+    text: String,
+    #[n(1)]
+    file: String,
+    #[n(2)]
+    base: String,
+}
+
+impl Configuration {
+    /// Reads the file at `path` and parses it, too.
+    pub(crate) fn read(path: &Path) -> Result<(Self, ServerConfig), crate::config::ConfigError> {
+        let text = crate::config::read_text(path)?;
+        let base = crate::secret_file::parent(path);
+        let config = ServerConfig::parse(&text, &path.display().to_string(), base)?;
+        let (file, base) = (path.display().to_string(), base.to_string_lossy().into_owned());
+        Ok((Self { text, file, base }, config))
+    }
+
+    pub(crate) fn parse(&self) -> Result<ServerConfig, Invalid> {
+        ServerConfig::parse(&self.text, &self.file, Path::new(&self.base))
+    }
+}
+
+/// Bytes that are erased when they are dropped, and don't print.
+#[derive(Clone)]
+pub(crate) struct SecretBytes(pub(crate) Zeroizing<Vec<u8>>);
+
+impl fmt::Debug for SecretBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretBytes(<secret>)")
+    }
+}
+
+impl<C> Encode<C> for SecretBytes {
+    fn encode<W: minicbor::encode::Write>(
+        &self,
+        e: &mut minicbor::Encoder<W>,
+        _: &mut C,
+    ) -> Result<(), minicbor::encode::Error<W::Error>> {
+        e.bytes(&self.0)?.ok()
+    }
+}
+
+impl<'b, C> Decode<'b, C> for SecretBytes {
+    fn decode(d: &mut minicbor::Decoder<'b>, _: &mut C) -> Result<Self, minicbor::decode::Error> {
+        Ok(Self(Zeroizing::new(d.bytes()?.to_vec())))
+    }
+}
+
+/// The auth process's first message; with one descriptor, its end of the channel to the worker.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct AuthLaunch {
+    #[n(0)]
+    pub(crate) common: Common,
+    #[n(1)]
+    pub(crate) configuration: Configuration,
+}
+
+/// The worker's first message; with descriptors: its end of the channel to the auth process, the listening control socket,
+/// and the metrics' listener if there is one.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct WorkerLaunch {
+    #[n(0)]
+    pub(crate) common: Common,
+    #[n(1)]
+    pub(crate) configuration: Configuration,
+    #[n(2)]
+    pub(crate) insecure_lab: bool,
+    #[n(3)]
+    pub(crate) certificate: ByteVec,
+    #[n(4)]
+    pub(crate) key: SecretBytes,
+    #[n(5)]
+    pub(crate) client_ca: Option<ByteVec>,
+    #[n(6)]
+    pub(crate) quic_secret: SecretBytes,
+    /// The user who may use the control socket besides root.
+    #[n(7)]
+    pub(crate) owner: u32,
+    /// The opener.
+    #[n(8)]
+    pub(crate) pid: u32,
+    /// How the auth process is shut in.
+    #[n(9)]
+    pub(crate) auth: Protections,
+}
+
+/// The data path's devices, which exist once everything else was checked. Descriptors: the TUN queues, as many sockets of
+/// shards, and QUIC's socket.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct Devices {
+    #[n(0)]
+    pub(crate) shards: u32,
+    #[n(1)]
+    pub(crate) tun: Offloads,
+    /// Why the kernel does not steer datagrams, if it does not. Then QUIC's socket is a second handle of the first shard's.
+    #[n(2)]
+    pub(crate) steering_refused: Option<String>,
+}
+
+/// Offloads of the TUN device in a message.
+#[derive(Clone, Copy, Debug, Encode, Decode)]
+pub(crate) struct Offloads {
+    #[n(0)]
+    checksum: bool,
+    #[n(1)]
+    tso4: bool,
+    #[n(2)]
+    tso6: bool,
+    #[n(3)]
+    tso_ecn: bool,
+    #[n(4)]
+    uso: bool,
+}
+
+impl From<TunOffloads> for Offloads {
+    fn from(TunOffloads { checksum, tso4, tso6, tso_ecn, uso }: TunOffloads) -> Self {
+        Self { checksum, tso4, tso6, tso_ecn, uso }
+    }
+}
+
+impl From<Offloads> for TunOffloads {
+    fn from(Offloads { checksum, tso4, tso6, tso_ecn, uso }: Offloads) -> Self {
+        Self { checksum, tso4, tso6, tso_ecn, uso }
+    }
+}
+
+/// What the opener tells the worker.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum ToWorker {
+    /// Begin to carry packets.
+    #[n(0)]
+    Devices(#[n(0)] Devices),
+    /// The configuration as it is now, or why it can't be used.
+    #[n(1)]
+    Configuration(#[n(0)] Reread),
+    /// Tell the clients, and end.
+    #[n(2)]
+    Stop,
+}
+
+/// A configuration that was read again.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Reread {
+    #[n(0)]
+    Good(#[n(0)] Configuration),
+    #[n(1)]
+    Bad(#[n(0)] String),
+}
+
+/// What a part tells the opener.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum ToOpener {
+    /// It is shut in and has found no fault with what it was given.
+    #[n(0)]
+    Prepared(#[n(0)] Protections),
+    /// It works.
+    #[n(1)]
+    Ready,
+    /// It can't go on, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+    /// An administrator wants the configuration to be read again.
+    #[n(3)]
+    ReadConfiguration,
+}
+
+/// Borrows descriptors for sending.
+pub(crate) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    descriptors.iter().map(|descriptor| descriptor.as_fd()).collect()
+}

@@ -1,0 +1,154 @@
+//! A part's side: how a process that the opener has started begins.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, anyhow, bail};
+use minicbor::Decode;
+use rustix::net::AddressFamily;
+use rustix::net::sockopt;
+
+use super::channel::{Channel, Received};
+use super::launch::{Common, MAX_FRAME, ToOpener};
+use crate::sys::process;
+use crate::sys::sandbox::{self, Confinement, Protections};
+use crate::sys::seccomp::SystemCalls;
+
+/// The processes that an opener starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// A gateway's auth process.
+    Auth,
+    /// A gateway's network worker.
+    Worker,
+}
+
+impl Part {
+    /// Its word on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auth => "auth",
+            Self::Worker => "worker",
+        }
+    }
+
+    fn system_calls(self) -> SystemCalls {
+        match self {
+            Self::Auth => SystemCalls::Files,
+            Self::Worker => SystemCalls::Descriptors,
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Runs as `part` until the opener is gone or says so. Everything that goes wrong is told to the opener.
+///
+/// # Errors
+/// Only what can't be told to the opener: this process was started by somebody else.
+pub fn run(part: Part) -> anyhow::Result<()> {
+    let stream = opener()?;
+    process::detach().context("can't leave the terminal")?;
+    process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
+    process::return_large_blocks();
+    match part {
+        Part::Auth => crate::server::auth::run(stream),
+        Part::Worker => crate::server::worker::run(stream),
+    }
+}
+
+/// The channel to the opener, which is on standard input; nothing is there afterwards.
+fn opener() -> anyhow::Result<UnixStream> {
+    let stdin = rustix::stdio::stdin();
+    if !sockopt::socket_domain(stdin).is_ok_and(|family| family == AddressFamily::UNIX) {
+        bail!("this command is for vpnd itself: 'vpnd server' and 'vpnd connect' start it");
+    }
+    let channel: OwnedFd = rustix::io::fcntl_dupfd_cloexec(stdin, 3)?;
+    let nothing = std::fs::File::open("/dev/null").context("/dev/null can't be opened")?;
+    rustix::stdio::dup2_stdin(nothing)?;
+    Ok(channel.into())
+}
+
+/// A part that has its orders and has shut itself in.
+pub(crate) struct Begun<T> {
+    /// The first message, with its descriptors.
+    pub(crate) launch: Received<T>,
+    /// What holds now.
+    pub(crate) protections: Protections,
+}
+
+/// Hears the first message, begins to log and gives up all that is not needed. Blocks, and leaves no thread behind.
+pub(crate) fn begin<T: for<'b> Decode<'b, ()>>(
+    part: Part,
+    stream: &UnixStream,
+    common: impl Fn(&T) -> &Common,
+    writable: impl Fn(&T) -> Vec<PathBuf>,
+) -> anyhow::Result<Begun<T>> {
+    let stream = stream.try_clone()?;
+    let first = alone(async {
+        let channel = Channel::new(stream, MAX_FRAME)?;
+        channel.receive::<T>().await?.ok_or_else(|| anyhow!("the daemon has ended before it began"))
+    });
+    let launch = first?;
+    let common = common(&launch.message);
+    common.log()?;
+    // Otherwise a page of the log's own memory would be the first to be asked for behind the filter.
+    tracing::debug!(%part, "started");
+    let protections = sandbox::enter(&Confinement {
+        mode: common.sandbox,
+        identity: common.identity.clone(),
+        system_calls: part.system_calls(),
+        readable: Vec::new(),
+        writable: writable(&launch.message),
+    })?;
+    Ok(Begun { launch, protections })
+}
+
+/// Runs the part's own work with a thread or two, and tells the opener if it fails.
+pub(crate) fn work(
+    stream: UnixStream,
+    task: impl AsyncFnOnce(Channel) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        // A worker's first thread runs before others until it has started its shards.
+        .on_thread_start(|| drop(process::prefer_current_thread(0)))
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(stream, &error.into()),
+    };
+    let outcome = runtime.block_on(async {
+        let channel = Channel::new(stream.try_clone()?, MAX_FRAME)?;
+        task(channel).await
+    });
+    // Threads that wait for the disk or for nothing must not hold up the end.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(error) => fail(stream, &error),
+    }
+}
+
+/// Tells the opener why this part gives up. It is the opener that tells people.
+pub(crate) fn fail(stream: UnixStream, error: &anyhow::Error) -> anyhow::Result<()> {
+    let text = crate::told(error);
+    alone(async {
+        let channel = Channel::new(stream, MAX_FRAME)?;
+        channel.send(&ToOpener::Failed(text), &[]).await?;
+        Ok(())
+    })
+}
+
+/// Waits for `task` on this thread alone.
+fn alone<T>(task: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(task)
+}

@@ -1,0 +1,136 @@
+//! Users of the machine: who an unprivileged process becomes.
+
+use std::collections::HashSet;
+use std::io;
+
+use minicbor::{Decode, Encode};
+use nix::unistd::{Gid, Uid, User, setgroups, setresgid, setresuid};
+use rustix::thread::CapabilitySet;
+
+/// The user that is taken if nothing else is configured and the machine has it.
+pub const DEFAULT_USER: &str = "vpnd";
+/// Numbers that systemd gives to services for their runtime, and so nobody else (`DynamicUser=` of systemd.exec(5)).
+const DYNAMIC: std::ops::RangeInclusive<u32> = 61_184..=65_519;
+
+/// A user and its group.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Identity {
+    #[n(0)]
+    uid: u32,
+    #[n(1)]
+    gid: u32,
+}
+
+/// Why there is no user to become.
+#[derive(Debug, thiserror::Error)]
+pub enum AccountError {
+    /// The configured one does not exist.
+    #[error(
+        "there is no user '{0}' on this machine: make it (`useradd --system --no-create-home {0}`) or name another"
+    )]
+    NoSuchUser(String),
+    /// The machine's users can't be read.
+    #[error("the machine's users can't be looked up: {0}")]
+    LookUp(#[from] nix::Error),
+    /// A number that nobody has could not be found.
+    #[error(
+        "no unused user number was found; make a user for vpnd: `useradd --system --no-create-home vpnd`"
+    )]
+    NoneFree,
+}
+
+impl Identity {
+    /// Whom unprivileged processes become: `configured`, else the user `vpnd`, else a number that nobody has. `None` if
+    /// this process may not change its user; then it is nobody special already.
+    ///
+    /// # Errors
+    /// [`AccountError`].
+    pub fn choose(configured: Option<&str>) -> Result<Option<Self>, AccountError> {
+        let wanted = configured.unwrap_or(DEFAULT_USER);
+        let found = User::from_name(wanted)?;
+        if !may_change_user() {
+            return Ok(None);
+        }
+        match (found, configured) {
+            (Some(user), _) => Ok(Some(Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() })),
+            (None, Some(name)) => Err(AccountError::NoSuchUser(name.to_owned())),
+            (None, None) => {
+                let uid = unused_number()?;
+                tracing::warn!(
+                    uid,
+                    "there is no user 'vpnd', so unprivileged processes run under a number that nobody has; better \
+                     make one: useradd --system --no-create-home vpnd"
+                );
+                Ok(Some(Self { uid, gid: uid }))
+            }
+        }
+    }
+
+    /// Becomes that user, in all threads and for good.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn assume(&self) -> io::Result<()> {
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        setgroups(&[])?;
+        setresgid(gid, gid, gid)?;
+        setresuid(uid, uid, uid)?;
+        Ok(())
+    }
+}
+
+fn may_change_user() -> bool {
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+}
+
+/// A number that no user has and no process runs under. Two daemons that start at the same moment begin their search at
+/// different places.
+fn unused_number() -> Result<u32, AccountError> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten();
+    let taken: HashSet<u32> = processes.filter_map(|entry| owner(&entry.ok()?.path())).collect();
+    let count = DYNAMIC.end() - DYNAMIC.start() + 1;
+    let first = std::process::id() % count;
+    for step in 0..count {
+        let number = DYNAMIC.start() + (first + step) % count;
+        if !taken.contains(&number) && User::from_uid(Uid::from_raw(number))?.is_none() {
+            return Ok(number);
+        }
+    }
+    Err(AccountError::NoneFree)
+}
+
+/// The real user of a process. The owner of its directory would be root for one that can't be dumped.
+fn owner(process: &std::path::Path) -> Option<u32> {
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unused_number_is_nobodys() {
+        let number = unused_number().unwrap();
+        assert!(DYNAMIC.contains(&number));
+        assert!(User::from_uid(Uid::from_raw(number)).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_configured_user_must_exist() {
+        let missing = Identity::choose(Some("no-such-user-of-vpnd"));
+        assert!(
+            matches!(missing, Err(AccountError::NoSuchUser(_)) | Ok(None)),
+            "only who may not change its user passes over it: {missing:?}"
+        );
+        assert_eq!(missing.is_err(), may_change_user());
+    }
+
+    #[test]
+    fn the_owner_of_a_process_is_known() {
+        let this = rustix::process::getuid().as_raw();
+        assert_eq!(owner(std::path::Path::new("/proc/self")), Some(this));
+    }
+}

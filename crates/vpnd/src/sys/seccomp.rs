@@ -1,0 +1,281 @@
+//! Which system calls a process may use: a list of what it needs, found by tracing it under all tests.
+//!
+//! What is not on the list answers `ENOSYS`, as an older kernel would, so that a newer C library falls back to what it did
+//! before. What no part of the daemon can ever ask for ends the process: it is an attack. The kernel logs that.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SystemCalls {
+    /// It works on descriptors that it was given.
+    Descriptors,
+    /// The same, and it keeps files.
+    Files,
+    /// The same as the first, and it looks up names and reads what that needs.
+    Resolver,
+}
+
+impl SystemCalls {
+    /// Whether it may connect to others by itself.
+    #[must_use]
+    pub fn may_open_connections(self) -> bool {
+        self == Self::Resolver
+    }
+}
+
+/// There is no filter.
+#[derive(Debug, thiserror::Error)]
+pub enum SeccompError {
+    /// The rules don't fit this machine.
+    #[error("no filter for this kind of machine: {0}")]
+    Build(#[from] BackendError),
+    /// The kernel refused.
+    #[error("the kernel takes no filter: {0}")]
+    Apply(#[from] seccompiler::Error),
+}
+
+/// Filters the system calls of this thread and those that it starts.
+///
+/// # Errors
+/// [`SeccompError`]; then only a part of the filters may be in force.
+pub fn apply(allowed: SystemCalls) -> Result<(), SeccompError> {
+    let architecture = std::env::consts::ARCH.try_into()?;
+    let build = |rules, mismatch, matching| -> Result<BpfProgram, BackendError> {
+        SeccompFilter::new(rules, mismatch, matching, architecture)?.try_into()
+    };
+    // The strictest answer of all filters counts.
+    let attacks = ATTACKS.iter().map(|number| (*number, Vec::new())).collect();
+    let attacks = build(attacks, SeccompAction::Allow, SeccompAction::KillProcess)?;
+    let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
+    let list = build(rules(allowed)?, unknown, SeccompAction::Allow)?;
+    seccompiler::apply_filter(&attacks)?;
+    seccompiler::apply_filter(&list)?;
+    Ok(())
+}
+
+/// Whether a filter is in force for this thread.
+#[must_use]
+pub fn is_in_force() -> bool {
+    // SAFETY: PR_GET_SECCOMP takes no arguments and touches no memory of ours.
+    let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
+    mode == libc::SECCOMP_MODE_FILTER as libc::c_int
+}
+
+fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        ALWAYS.iter().map(|number| (*number, Vec::new())).collect();
+    let more: &[c_long] = match allowed {
+        SystemCalls::Descriptors => &[],
+        SystemCalls::Files => FILES,
+        SystemCalls::Resolver => RESOLVER,
+    };
+    rules.extend(more.iter().map(|number| (*number, Vec::new())));
+    // A thread, but no process.
+    let thread = masked(0, libc::CLONE_THREAD as u64, libc::CLONE_THREAD as u64)?;
+    rules.insert(libc::SYS_clone, vec![thread]);
+    if allowed == SystemCalls::Resolver {
+        // The C library loads the modules of its name services when they are first needed.
+        rules.insert(libc::SYS_mmap, Vec::new());
+        rules.insert(libc::SYS_mprotect, Vec::new());
+        let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+        let families = families.map(|family| equal(0, family as u64));
+        rules.insert(libc::SYS_socket, families.into_iter().collect::<Result<_, _>>()?);
+    } else {
+        // Memory that was written can't be run.
+        rules.insert(libc::SYS_mmap, vec![masked(2, libc::PROT_EXEC as u64, 0)?]);
+        rules.insert(libc::SYS_mprotect, vec![masked(2, libc::PROT_EXEC as u64, 0)?]);
+    }
+    Ok(rules)
+}
+
+/// The argument's bits of `mask` are those of `value`.
+fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, BackendError> {
+    let operator = SeccompCmpOp::MaskedEq(mask);
+    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
+}
+
+fn equal(argument: u8, value: u64) -> Result<SeccompRule, BackendError> {
+    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
+    SeccompRule::new(vec![condition])
+}
+
+/// Memory, threads, time, randomness, waiting, and work on open descriptors. `clone3`, whose flags a filter can't see, is
+/// left out: the C library takes `clone` instead.
+const ALWAYS: &[c_long] = &[
+    libc::SYS_accept4,
+    libc::SYS_brk,
+    libc::SYS_capget,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_close,
+    libc::SYS_dup,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_futex,
+    libc::SYS_get_robust_list,
+    libc::SYS_getcpu,
+    libc::SYS_geteuid,
+    libc::SYS_getpeername,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getpriority,
+    libc::SYS_getrandom,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_gettid,
+    libc::SYS_gettimeofday,
+    libc::SYS_getuid,
+    libc::SYS_ioctl,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_membarrier,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_nanosleep,
+    libc::SYS_ppoll,
+    libc::SYS_prctl,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_restart_syscall,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_set_robust_list,
+    libc::SYS_setpriority,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_sigaltstack,
+    libc::SYS_socketpair,
+    libc::SYS_sysinfo,
+    libc::SYS_tgkill,
+    libc::SYS_uname,
+    libc::SYS_write,
+    libc::SYS_writev,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+];
+
+/// What the store needs of the file system; Landlock says where.
+const FILES: &[c_long] = &[
+    libc::SYS_fallocate,
+    libc::SYS_fchmod,
+    libc::SYS_fchown,
+    libc::SYS_fdatasync,
+    libc::SYS_fstatfs,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_readlinkat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    libc::SYS_unlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+];
+
+/// What looking up names needs: the C library's configuration and sockets of its own.
+const RESOLVER: &[c_long] = &[
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fstatfs,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_pread64,
+    libc::SYS_readlinkat,
+    libc::SYS_statx,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+];
+
+/// Programs, other processes, the kernel itself, the machine: nothing that runs in a sandbox here ever asks for these.
+const ATTACKS: &[c_long] = &[
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_delete_module,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_finit_module,
+    libc::SYS_fsopen,
+    libc::SYS_init_module,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_mount,
+    libc::SYS_move_mount,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pivot_root,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setns,
+    libc::SYS_swapon,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+];
