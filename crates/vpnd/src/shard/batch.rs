@@ -1,121 +1,257 @@
-//! Datagrams of equal length on their way to one endpoint: one system call sends them all (UDP GSO).
+//! Datagrams on their way out: those that stand side by side, are equally long and go to one endpoint make a run, which
+//! the kernel cuts (UDP GSO); several runs go with one system call.
 //!
-//! INVARIANT: all datagrams of a batch but the last have the same length, and they all go to one endpoint.
+//! INVARIANT: all datagrams of a run but the last have the same length, and they all go to one endpoint.
 
+use arrayvec::ArrayVec;
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::wire::HEADER_LEN;
 
-use crate::sys::udp::{MAX_GSO_BYTES, Transmit};
+use super::devices::DatagramSocket;
+use super::send;
+use crate::sys::udp::{MAX_GSO_BYTES, MAX_SENDS, Transmit};
 
 /// Room behind a packet for what any suite adds.
 pub(super) const MAX_OVERHEAD: usize = 48;
 /// The longest single datagram: header, longest packet, longest growth.
 const MAX_SINGLE: usize = HEADER_LEN + 65_535 + MAX_OVERHEAD;
 
-/// The most datagrams in one send: every kernel with UDP GSO takes as many (`UDP_MAX_SEGMENTS`). Where there is no such
-/// offload the socket sends the batch one by one.
+/// The most datagrams in one run: every kernel with UDP GSO takes as many (`UDP_MAX_SEGMENTS`). Where there is no such
+/// offload the socket sends the run one by one.
 const MAX_SEGMENTS: usize = 64;
+
+/// Datagrams side by side in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    endpoint: Endpoint,
+    start: usize,
+    end: usize,
+    segment: usize,
+    count: usize,
+}
+
+impl Run {
+    /// A run of one datagram of `len` bytes at `start`.
+    pub(super) fn new(endpoint: Endpoint, start: usize, len: usize) -> Self {
+        Self { endpoint, start, end: start + len, segment: len, count: 1 }
+    }
+
+    /// True if the datagram of `len` bytes at `start` may go with it.
+    #[inline]
+    pub(super) fn takes(&self, endpoint: Endpoint, start: usize, len: usize) -> bool {
+        let last_is_full = self.len() == self.segment * self.count;
+        last_is_full
+            && self.endpoint == endpoint
+            && self.end == start
+            && len <= self.segment
+            && self.count < MAX_SEGMENTS
+            && self.len() + len <= MAX_GSO_BYTES
+    }
+
+    /// Takes one more datagram of `len` bytes.
+    #[inline]
+    pub(super) fn push(&mut self, len: usize) {
+        self.end += len;
+        self.count += 1;
+    }
+
+    /// Bytes in it.
+    pub(super) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// What to send, out of the buffer where it stands. Outer datagrams are not ECN-capable, so no congestion mark is lost by
+    /// opening them (RFC 6040, compatibility mode).
+    fn transmit<'a>(&self, buffer: &'a [u8]) -> Transmit<'a> {
+        Transmit {
+            destination: self.endpoint.remote,
+            ecn: None,
+            contents: &buffer[self.start..self.end],
+            segment_size: (self.count > 1).then_some(self.segment),
+            src_ip: self.endpoint.local,
+        }
+    }
+}
+
+/// Sends runs, each out of its buffer, with as few system calls as they allow. Returns how many datagrams were lost.
+pub(super) fn send_runs<'a>(
+    socket: &impl DatagramSocket,
+    runs: impl Iterator<Item = (&'a [u8], &'a Run)>,
+) -> usize {
+    let mut runs = runs.peekable();
+    let mut lost = 0;
+    while runs.peek().is_some() {
+        let group: ArrayVec<_, MAX_SENDS> = runs.by_ref().take(MAX_SENDS).collect();
+        let transmits: ArrayVec<_, MAX_SENDS> =
+            group.iter().map(|(buffer, run)| run.transmit(buffer)).collect();
+        let mut at = 0;
+        while at < group.len() {
+            let many = group.len() - at > 1;
+            at += if many { socket.try_send_many(&transmits[at..]) } else { 0 };
+            // One alone, or the one at which the others stopped.
+            if at < group.len() {
+                lost += send(socket, transmits[at].clone(), group[at].1.count);
+                at += 1;
+            }
+        }
+    }
+    lost
+}
 
 /// A send buffer in which datagrams are built and sealed in place, one behind the other.
 pub(super) struct Batch {
     buffer: Box<[u8]>,
     len: usize,
-    segment: usize,
-    count: usize,
-    /// A shorter datagram came: nothing may follow it.
-    closed: bool,
-    endpoint: Option<Endpoint>,
+    runs: ArrayVec<Run, MAX_SENDS>,
 }
 
 impl Batch {
     pub(super) fn new() -> Self {
-        Self {
-            buffer: vec![0; MAX_GSO_BYTES + MAX_SINGLE].into_boxed_slice(),
-            len: 0,
-            segment: 0,
-            count: 0,
-            closed: false,
-            endpoint: None,
-        }
+        Self { buffer: vec![0; MAX_GSO_BYTES + MAX_SINGLE].into_boxed_slice(), len: 0, runs: ArrayVec::new() }
     }
 
     /// True if a datagram of `len` bytes to `endpoint` may join.
+    #[inline]
     pub(super) fn takes(&self, endpoint: Endpoint, len: usize) -> bool {
-        self.count == 0
-            || (!self.closed
-                && self.endpoint == Some(endpoint)
-                && len <= self.segment
-                && self.count < MAX_SEGMENTS
-                && self.len + len <= MAX_GSO_BYTES)
+        let Some(last) = self.runs.last() else { return true };
+        // No more in all than one run may have: what is sent should still be in the core's cache.
+        self.len + len <= MAX_GSO_BYTES && (last.takes(endpoint, self.len, len) || !self.runs.is_full())
     }
 
     /// Where the next datagram is built; at least [`MAX_SINGLE`] bytes.
+    #[inline]
     pub(super) fn tail(&mut self) -> &mut [u8] {
         &mut self.buffer[self.len..]
     }
 
     /// The `len` bytes at the tail are a datagram now.
+    #[inline]
     pub(super) fn push(&mut self, endpoint: Endpoint, len: usize) {
-        if self.count == 0 {
-            self.segment = len;
-            self.endpoint = Some(endpoint);
+        match self.runs.last_mut() {
+            Some(last) if last.takes(endpoint, self.len, len) => last.push(len),
+            _ => self.runs.push(Run::new(endpoint, self.len, len)),
         }
-        self.closed = len < self.segment;
         self.len += len;
-        self.count += 1;
     }
 
-    /// What to send; `None` if the batch is empty.
-    pub(super) fn transmit(&self) -> Option<(Transmit<'_>, usize)> {
-        let endpoint = self.endpoint?;
-        Some((transmit(&self.buffer[..self.len], self.segment, endpoint), self.count))
-    }
-
-    pub(super) fn clear(&mut self) {
-        (self.len, self.segment, self.count, self.closed, self.endpoint) = (0, 0, 0, false, None);
-    }
-}
-
-/// One send of `contents`, cut into datagrams of `segment` bytes. Outer datagrams are not ECN-capable, so no congestion mark
-/// is lost by opening them (RFC 6040, compatibility mode).
-pub(super) fn transmit(contents: &[u8], segment: usize, endpoint: Endpoint) -> Transmit<'_> {
-    Transmit {
-        destination: endpoint.remote,
-        ecn: None,
-        contents,
-        segment_size: (segment < contents.len()).then_some(segment),
-        src_ip: endpoint.local,
+    /// Sends everything in it. Returns how many datagrams were lost.
+    pub(super) fn send(&mut self, socket: &impl DatagramSocket) -> usize {
+        let lost = send_runs(socket, self.runs.iter().map(|run| (&*self.buffer, run)));
+        self.runs.clear();
+        self.len = 0;
+        lost
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::io::{self, IoSliceMut};
+    use std::time::Duration;
+
     use super::*;
+    use crate::sys::udp::{DropReason, RecvMeta, SendOutcome, UdpOffloads};
+
+    /// Port, contents and segment length of a send.
+    type Sent = (u16, Vec<u8>, Option<usize>);
+
+    /// Takes `together` sends with one call at most, and refuses what goes to port 9.
+    struct Recorder {
+        together: usize,
+        calls: RefCell<Vec<usize>>,
+        sent: RefCell<Vec<Sent>>,
+    }
+
+    impl Recorder {
+        fn new(together: usize) -> Self {
+            Self { together, calls: RefCell::default(), sent: RefCell::default() }
+        }
+
+        fn take(&self, transmit: &Transmit<'_>) -> bool {
+            let port = transmit.destination.port();
+            if port != 9 {
+                self.sent.borrow_mut().push((port, transmit.contents.to_vec(), transmit.segment_size));
+            }
+            port != 9
+        }
+    }
+
+    impl DatagramSocket for Recorder {
+        fn try_recv(&self, _: &mut [IoSliceMut<'_>], _: &mut [RecvMeta]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
+            self.calls.borrow_mut().push(1);
+            if self.take(transmit) { SendOutcome::Sent } else { SendOutcome::Dropped(DropReason::Refused) }
+        }
+
+        fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
+            let taken =
+                transmits.iter().take(self.together).take_while(|transmit| self.take(transmit)).count();
+            self.calls.borrow_mut().push(taken);
+            taken
+        }
+
+        fn wait_writable(&self, _: Duration) {}
+
+        fn offloads(&self) -> UdpOffloads {
+            unreachable!("sending does not ask")
+        }
+    }
 
     fn endpoint(port: u16) -> Endpoint {
         Endpoint { remote: ([127, 0, 0, 1], port).into(), local: None }
     }
 
-    #[test]
-    fn equal_datagrams_join_and_a_shorter_one_is_the_last() {
-        let mut batch = Batch::new();
-        assert!(batch.transmit().is_none());
-        for _ in 0..3 {
-            assert!(batch.takes(endpoint(1), 100));
-            batch.push(endpoint(1), 100);
-        }
-        assert!(!batch.takes(endpoint(1), 101), "a longer one does not fit the segment size");
-        assert!(!batch.takes(endpoint(2), 100), "another endpoint");
-        batch.push(endpoint(1), 60);
-        assert!(!batch.takes(endpoint(1), 60), "behind a shorter one nothing may follow");
-        let (transmit, count) = batch.transmit().unwrap();
-        assert_eq!((transmit.contents.len(), transmit.segment_size, count), (360, Some(100), 4));
-        batch.clear();
-        assert!(batch.takes(endpoint(2), 1_000));
+    fn push(batch: &mut Batch, port: u16, byte: u8, len: usize) {
+        assert!(batch.takes(endpoint(port), len));
+        batch.tail()[..len].fill(byte);
+        batch.push(endpoint(port), len);
     }
 
     #[test]
-    fn a_batch_stays_within_one_ip_datagram() {
+    fn equal_datagrams_join_and_a_shorter_one_ends_the_run() {
+        let (mut batch, socket) = (Batch::new(), Recorder::new(64));
+        for byte in 0..3 {
+            push(&mut batch, 1, byte, 100);
+        }
+        push(&mut batch, 1, 3, 60);
+        push(&mut batch, 1, 4, 60);
+        push(&mut batch, 2, 5, 60);
+        push(&mut batch, 2, 6, 61);
+        assert_eq!(batch.send(&socket), 0);
+        let sent = socket.sent.take();
+        let shapes: Vec<_> =
+            sent.iter().map(|(port, bytes, segment)| (*port, bytes.len(), *segment)).collect();
+        assert_eq!(shapes, [(1, 360, Some(100)), (1, 60, None), (2, 60, None), (2, 61, None)]);
+        assert_eq!((sent[0].1[299], sent[0].1[300], sent[1].1[0]), (2, 3, 4));
+        assert_eq!(socket.calls.take(), [4], "one system call for all");
+        assert_eq!((batch.send(&socket), socket.calls.take().len()), (0, 0), "the batch is empty now");
+    }
+
+    #[test]
+    fn a_lone_run_is_sent_by_itself() {
+        let (mut batch, socket) = (Batch::new(), Recorder::new(64));
+        push(&mut batch, 1, 0, 100);
+        batch.send(&socket);
+        assert_eq!((socket.calls.take(), socket.sent.take().len()), (vec![1], 1));
+    }
+
+    #[test]
+    fn what_one_send_refuses_does_not_stop_the_others() {
+        let (mut batch, socket) = (Batch::new(), Recorder::new(3));
+        for port in [1, 2, 9, 3, 4, 5, 6, 9] {
+            push(&mut batch, port, 0, 50);
+            push(&mut batch, port, 0, 50);
+        }
+        assert_eq!(batch.send(&socket), 4, "both datagrams of both refused runs");
+        let ports: Vec<_> = socket.sent.take().iter().map(|(port, ..)| *port).collect();
+        assert_eq!(ports, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn a_batch_is_no_longer_than_one_ip_datagram() {
         let mut batch = Batch::new();
         let mut pushed = 0;
         while batch.takes(endpoint(1), 1_448) {
@@ -127,13 +263,16 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_has_no_more_datagrams_than_the_kernel_takes() {
-        let mut batch = Batch::new();
-        let mut pushed = 0;
-        while batch.takes(endpoint(1), 100) {
-            batch.push(endpoint(1), 100);
-            pushed += 1;
+    fn a_run_has_no_more_datagrams_than_the_kernel_takes_and_a_batch_no_more_runs() {
+        let (mut batch, socket) = (Batch::new(), Recorder::new(64));
+        for _ in 0..=MAX_SEGMENTS {
+            push(&mut batch, 1, 0, 100);
         }
-        assert_eq!(pushed, MAX_SEGMENTS);
+        batch.send(&socket);
+        assert_eq!(socket.sent.take().iter().map(|sent| sent.1.len()).collect::<Vec<_>>(), [6_400, 100]);
+        for port in 0..MAX_SENDS as u16 {
+            push(&mut batch, 100 + port, 0, 100);
+        }
+        assert!(!batch.takes(endpoint(1), 100) && batch.takes(endpoint(99 + MAX_SENDS as u16), 100));
     }
 }

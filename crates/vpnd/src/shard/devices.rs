@@ -38,6 +38,9 @@ pub trait DatagramSocket {
     /// Sends a datagram or a batch; see [`ShardSocket::try_send`].
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome;
 
+    /// Sends as many of these as go with one system call; see [`ShardSocket::try_send_many`].
+    fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize;
+
     /// Waits for room in the send buffer, at most this long.
     fn wait_writable(&self, patience: Duration);
 
@@ -66,6 +69,11 @@ impl DatagramSocket for ShardSocket {
     #[inline]
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
         self.try_send(transmit)
+    }
+
+    #[inline]
+    fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
+        self.try_send_many(transmits)
     }
 
     fn wait_writable(&self, patience: Duration) {

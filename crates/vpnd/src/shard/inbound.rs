@@ -10,13 +10,13 @@ use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{Door, HEADER_LEN, Header};
 
-use super::batch::transmit;
+use super::batch::{Run, send_runs};
 use super::devices::{DatagramSocket, PacketDevice};
 use super::outbound::is_syn;
 use super::writes::{TunWrites, Writer};
-use super::{Misdirected, Progress, Shard, now, send};
+use super::{Misdirected, Progress, Shard, now};
 use crate::sys::tun::TunOffloads;
-use crate::sys::udp::RecvMeta;
+use crate::sys::udp::{MAX_SENDS, RecvMeta};
 
 /// The most messages received by one system call; each may hold a run of datagrams.
 const RECEIVE_MESSAGES: usize = 32;
@@ -25,6 +25,8 @@ const RECEIVE_MESSAGES: usize = 32;
 const RECEIVE_BYTES: usize = 128 << 10;
 /// What a message counts for at least, in bytes, when the budget is spent.
 const MIN_COST: usize = 4 << 10;
+/// What is sealed for another client has at least a header and an IPv4 packet, in bytes.
+const SHORTEST_FORWARD: usize = HEADER_LEN + 20;
 /// Longest run of datagrams in one message, in bytes.
 const MESSAGE_LEN: usize = 65_536;
 /// Bytes received before the other direction has its turn.
@@ -35,6 +37,8 @@ pub(super) struct Inbound {
     buffers: Vec<Box<[u8]>>,
     /// Messages that the next system call asks for.
     messages: usize,
+    /// What was sealed again where it stood and waits to be sent: the number of its buffer, and its place there.
+    runs: Vec<(usize, Run)>,
     rebuilder: Rebuilder,
     writer: Writer,
 }
@@ -45,6 +49,7 @@ impl Inbound {
         Self {
             buffers: (0..RECEIVE_MESSAGES).map(|_| vec![0; MESSAGE_LEN].into_boxed_slice()).collect(),
             messages: RECEIVE_MESSAGES,
+            runs: Vec::with_capacity(MESSAGE_LEN / SHORTEST_FORWARD + MAX_SENDS),
             rebuilder: Rebuilder::new(writer.features()),
             writer,
         }
@@ -54,16 +59,6 @@ impl Inbound {
     pub(super) fn writes(&self) -> TunWrites {
         self.writer.state()
     }
-}
-
-/// Datagrams to one client that were sealed again where they stood and go out with one send.
-struct Run {
-    to: Slot,
-    endpoint: Endpoint,
-    start: usize,
-    end: usize,
-    segment: usize,
-    count: usize,
 }
 
 impl Shard {
@@ -83,9 +78,13 @@ impl Shard {
             match received {
                 Ok(count) => {
                     let now = now();
-                    for (buffer, meta) in buffers.iter_mut().zip(&meta[..count]) {
-                        self.message(now, &mut buffer[..meta.len], meta, socket, tun);
+                    for (number, meta) in meta[..count].iter().enumerate() {
+                        let from = Endpoint { remote: meta.addr, local: meta.dst_ip };
+                        let message = &mut buffers[number][..meta.len];
+                        self.run(now, number, message, meta.stride.max(1), from, socket, tun);
+                        self.send_if_enough(&buffers, socket);
                     }
+                    self.send_runs(&buffers, socket);
                     let bytes: usize = meta[..count].iter().map(|meta| meta.len.max(1)).sum();
                     self.inbound.messages = (RECEIVE_BYTES * count / bytes.max(1)).clamp(1, RECEIVE_MESSAGES);
                     budget = budget.saturating_sub(bytes.max(MIN_COST * count));
@@ -108,39 +107,29 @@ impl Shard {
     /// A datagram that another shard received for this one.
     pub(super) fn take_stray(
         &mut self,
-        mut stray: Misdirected,
+        stray: Misdirected,
         socket: &impl DatagramSocket,
         tun: &impl PacketDevice,
     ) {
-        let len = stray.datagram.len();
-        self.run(now(), &mut stray.datagram, len, stray.from, socket, tun);
+        let Misdirected { mut datagram, from } = stray;
+        let len = datagram.len();
+        self.run(now(), 0, &mut datagram, len, from, socket, tun);
+        self.send_runs(&[datagram], socket);
     }
 
-    fn message(
-        &mut self,
-        now: Time,
-        message: &mut [u8],
-        meta: &RecvMeta,
-        socket: &impl DatagramSocket,
-        tun: &impl PacketDevice,
-    ) {
-        if !message.is_empty() {
-            let from = Endpoint { remote: meta.addr, local: meta.dst_ip };
-            self.run(now, message, meta.stride.max(1), from, socket, tun);
-        }
-    }
-
-    /// Opens a run of datagrams of `stride` bytes each, the last perhaps shorter, and passes on what is in them.
+    /// Opens a run of datagrams of `stride` bytes each, the last perhaps shorter, and passes on what is in them. What goes
+    /// to other clients stays where it is, in the buffer of this `number`, until it is sent.
+    #[expect(clippy::too_many_arguments, reason = "one step of the loop above, which owns all of these")]
     fn run(
         &mut self,
         now: Time,
+        number: usize,
         message: &mut [u8],
         stride: usize,
         from: Endpoint,
         socket: &impl DatagramSocket,
         tun: &impl PacketDevice,
     ) {
-        let mut run: Option<Run> = None;
         let mut start = 0;
         while start < message.len() {
             let end = (start + stride).min(message.len());
@@ -149,7 +138,7 @@ impl Shard {
                     self.collect(message, start + range.start..start + range.end, tun);
                 }
                 Ok(Opened::Forward { to, len }) => {
-                    run = self.forward(now, message, start..end, to, len, run, socket);
+                    self.forward(now, number, message, start..end, to, len, socket);
                 }
                 Ok(Opened::Probe { slot, id, size }) => {
                     self.originate(Outgoing::Reply { slot, id, size }, socket);
@@ -158,7 +147,6 @@ impl Shard {
             }
             start = end;
         }
-        self.send_run(message, run, socket);
         self.outbound.flush(&mut self.plane, socket);
         self.flush_to_tun(message, tun);
     }
@@ -201,48 +189,47 @@ impl Shard {
     fn forward(
         &mut self,
         now: Time,
+        number: usize,
         message: &mut [u8],
         place: Range<usize>,
         to: Slot,
         len: usize,
-        run: Option<Run>,
         socket: &impl DatagramSocket,
-    ) -> Option<Run> {
+    ) {
         let start = place.start;
         let sealed = match self.plane.forward(now, to, &mut message[place], len) {
             Ok(sealed) => sealed,
             // The other client's suite adds more than this one's took away: seal in a buffer with room.
             Err(DropReason::TooLong) => {
                 let packet = &message[start + HEADER_LEN..start + HEADER_LEN + len];
-                self.outbound.packet(now, to, packet, &mut self.plane, socket);
-                return run;
+                return self.outbound.packet(now, to, packet, &mut self.plane, socket);
             }
-            Err(_) => return run,
+            Err(_) => return,
         };
-        let next = Run {
-            to,
-            endpoint: sealed.endpoint,
-            start,
-            end: start + sealed.len,
-            segment: sealed.len,
-            count: 1,
-        };
-        match run {
-            Some(run) if run.takes(&next) => Some(run.joined(&next)),
-            run => {
-                self.send_run(message, run, socket);
-                Some(next)
+        match self.inbound.runs.last_mut() {
+            Some((buffer, run)) if *buffer == number && run.takes(sealed.endpoint, start, sealed.len) => {
+                run.push(sealed.len);
             }
+            _ => self.inbound.runs.push((number, Run::new(sealed.endpoint, start, sealed.len))),
         }
     }
 
-    fn send_run(&mut self, message: &[u8], run: Option<Run>, socket: &impl DatagramSocket) {
-        let Some(run) = run else { return };
-        let unsent =
-            send(socket, transmit(&message[run.start..run.end], run.segment, run.endpoint), run.count);
-        for _ in 0..unsent {
+    /// Sends what waits if it makes a system call worth while.
+    fn send_if_enough(&mut self, buffers: &[Box<[u8]>], socket: &impl DatagramSocket) {
+        let runs = &self.inbound.runs;
+        if runs.len() >= MAX_SENDS || runs.iter().map(|(_, run)| run.len()).sum::<usize>() >= MESSAGE_LEN / 2
+        {
+            self.send_runs(buffers, socket);
+        }
+    }
+
+    /// Sends what waits in `buffers`.
+    fn send_runs(&mut self, buffers: &[Box<[u8]>], socket: &impl DatagramSocket) {
+        let runs = self.inbound.runs.iter().map(|(number, run)| (&*buffers[*number], run));
+        for _ in 0..send_runs(socket, runs) {
             self.plane.count_drop(DropReason::Send);
         }
+        self.inbound.runs.clear();
     }
 
     /// Takes a packet for the TUN device; what it completes is written.
@@ -269,21 +256,5 @@ impl Shard {
         for _ in 0..writer.take_lost() {
             self.plane.count_drop(DropReason::TunWrite);
         }
-    }
-}
-
-impl Run {
-    /// True if `next`, which stands right behind, may go out with the run (UDP GSO).
-    fn takes(&self, next: &Self) -> bool {
-        let last_is_full = self.end - self.start == self.segment * self.count;
-        self.to == next.to
-            && self.endpoint == next.endpoint
-            && self.end == next.start
-            && last_is_full
-            && next.segment <= self.segment
-    }
-
-    fn joined(self, next: &Self) -> Self {
-        Self { end: next.end, count: self.count + 1, ..self }
     }
 }

@@ -11,9 +11,9 @@ use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::HEADER_LEN;
 
+use super::Progress;
 use super::batch::{Batch, MAX_OVERHEAD};
 use super::devices::{DatagramSocket, PacketDevice};
-use super::{Progress, send};
 use crate::sys::tun::MAX_READ_LEN;
 
 /// Packets read before the other direction has its turn.
@@ -180,9 +180,7 @@ impl Lost {
 }
 
 fn flush(batch: &mut Batch, socket: &impl DatagramSocket) -> Lost {
-    let unsent = batch.transmit().map_or(0, |(transmit, count)| send(socket, transmit, count));
-    batch.clear();
-    Lost { unsent, refused: None }
+    Lost { unsent: batch.send(socket), refused: None }
 }
 
 /// Makes sure that a packet of `len` bytes can join the batch.

@@ -7,6 +7,7 @@
 //! The sockets of a gateway share one port; [`bind_reuseport_group`] makes them.
 
 mod group;
+mod many;
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,6 +23,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit};
+
+pub use many::MAX_SENDS;
 
 pub use group::{QuicMember, ReuseportGroup, Steering, bind_reuseport_group};
 

@@ -41,6 +41,10 @@ impl DatagramSocket for Mute {
         panic!("nothing may be sent, and these are {} bytes", transmit.contents.len());
     }
 
+    fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
+        panic!("nothing may be sent, and these are {} batches", transmits.len());
+    }
+
     fn wait_writable(&self, _: Duration) {}
 
     fn offloads(&self) -> UdpOffloads {

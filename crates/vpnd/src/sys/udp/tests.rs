@@ -63,6 +63,58 @@ fn a_batch_arrives_as_its_datagrams() {
 }
 
 #[test]
+fn several_batches_go_with_one_call_each_to_its_own_end_and_from_its_own_source() {
+    for local in ["127.0.0.1", "::1"] {
+        let ip: IpAddr = local.parse().unwrap();
+        let bind = || ShardSocket::bind(SocketAddr::new(ip, 0), &options()).unwrap();
+        let (sender, first, second) = (bind(), bind(), bind());
+        let contents = numbered(5, 700);
+        let transmits = [
+            Transmit { segment_size: Some(700), ..transmit(first.local_addr().unwrap(), &contents) },
+            Transmit { src_ip: Some(ip), ..transmit(second.local_addr().unwrap(), &contents[..90]) },
+            Transmit {
+                segment_size: Some(600),
+                src_ip: Some(ip),
+                ..transmit(second.local_addr().unwrap(), &contents[..1300])
+            },
+        ];
+        assert_eq!(sender.try_send_many(&transmits), 3);
+        assert_eq!(receive(&first, 5).0, contents.chunks(700).map(<[u8]>::to_vec).collect::<Vec<_>>());
+        let (got, metas) = receive(&second, 4);
+        assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [90, 600, 600, 100], "{local}");
+        assert_eq!(metas[0].addr, sender.local_addr().unwrap());
+    }
+}
+
+#[test]
+fn a_call_for_several_ends_before_what_is_refused() {
+    let (sender, receiver, address) = pair();
+    let stranger = Some("203.0.113.9".parse().unwrap());
+    let transmits = [
+        transmit(address, b"one"),
+        Transmit { src_ip: stranger, ..transmit(address, b"two") },
+        transmit(address, b"three"),
+    ];
+    assert_eq!(sender.try_send_many(&transmits), 1);
+    assert!(matches!(sender.try_send(&transmits[1]), SendOutcome::Dropped(_)));
+    assert_eq!(sender.try_send_many(&transmits[2..]), 1);
+    assert_eq!(sender.try_send_many(&transmits[1..]), 0);
+    assert_eq!(receive(&receiver, 2).0, [b"one".to_vec(), b"three".to_vec()]);
+}
+
+#[test]
+fn a_call_for_several_leaves_batches_to_others_where_the_kernel_does_not_cut() {
+    let (sender, address) = (
+        ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &SocketOptions { gso: false, ..options() })
+            .unwrap(),
+        pair().2,
+    );
+    let contents = numbered(2, 100);
+    let cut = Transmit { segment_size: Some(100), ..transmit(address, &contents) };
+    assert_eq!(sender.try_send_many(&[transmit(address, b"x"), cut, transmit(address, b"y")]), 1);
+}
+
+#[test]
 fn the_largest_batch_is_taken() {
     let (sender, receiver, address) = pair();
     let contents = numbered(MAX_GSO_BYTES.div_ceil(1400), 1400);

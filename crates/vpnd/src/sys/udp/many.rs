@@ -1,0 +1,118 @@
+//! Several sends with one system call (`sendmmsg`): for datagrams that no segmentation offload can join, because they differ
+//! in length or go to different peers.
+
+use std::mem::{MaybeUninit, zeroed};
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use socket2::SockAddr;
+
+use super::{ShardSocket, Transmit};
+
+/// The most sends in one system call.
+pub const MAX_SENDS: usize = 64;
+
+/// Room for the control messages of one send: the segment's length, and the source address of either IP version.
+const CONTROL_LEN: usize = 64;
+
+/// What the kernel reads of one send beside its contents.
+struct Send {
+    destination: SockAddr,
+    contents: libc::iovec,
+    control: Control,
+}
+
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_LEN]);
+
+impl ShardSocket {
+    /// Hands up to [`MAX_SENDS`] of `transmits` to the kernel at once. Returns how many it took, from the first on; what it
+    /// has against the next one, [`Self::try_send`] says.
+    pub fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
+        // A batch that has to be cut here can't be part of it.
+        let whole = self.max_gso_segments() > 1;
+        let count =
+            transmits.iter().take(MAX_SENDS).take_while(|t| whole || t.segment_size.is_none()).count();
+        let mut sends = [const { MaybeUninit::<Send>::uninit() }; MAX_SENDS];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_SENDS];
+        for ((transmit, send), header) in transmits[..count].iter().zip(&mut sends).zip(&mut headers) {
+            let send = send.write(Send {
+                destination: transmit.destination.into(),
+                contents: libc::iovec {
+                    iov_base: transmit.contents.as_ptr().cast_mut().cast(),
+                    iov_len: transmit.contents.len(),
+                },
+                control: Control([0; CONTROL_LEN]),
+            });
+            header.write(libc::mmsghdr { msg_hdr: describe(send, transmit), msg_len: 0 });
+        }
+        // SAFETY: the first `count` headers are written above. They point into `sends`, which stays where it is, and to
+        // contents that `transmits` borrows; the kernel only reads those.
+        let sent = unsafe { libc::sendmmsg(self.as_raw_fd(), headers.as_mut_ptr().cast(), count as _, 0) };
+        // Whatever went wrong with the first one shows when it is sent by itself.
+        usize::try_from(sent).unwrap_or(0)
+    }
+}
+
+/// The header of one send, with its control messages.
+fn describe(send: &mut Send, transmit: &Transmit<'_>) -> libc::msghdr {
+    // SAFETY: all fields are numbers or pointers, for which zero is a value.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    header.msg_name = send.destination.as_ptr().cast_mut().cast();
+    header.msg_namelen = send.destination.len();
+    header.msg_iov = &raw mut send.contents;
+    header.msg_iovlen = 1;
+    let mut control = ControlWriter { buffer: &mut send.control, len: 0 };
+    if let Some(segment) = transmit.segment_size {
+        control.put(libc::SOL_UDP, libc::UDP_SEGMENT, segment as u16);
+    }
+    match transmit.src_ip {
+        None => {}
+        Some(IpAddr::V4(source)) => {
+            let spec_dst = libc::in_addr { s_addr: u32::from_ne_bytes(source.octets()) };
+            let info = libc::in_pktinfo {
+                ipi_ifindex: 0,
+                ipi_spec_dst: spec_dst,
+                ipi_addr: libc::in_addr { s_addr: 0 },
+            };
+            control.put(libc::IPPROTO_IP, libc::IP_PKTINFO, info);
+        }
+        Some(IpAddr::V6(source)) => {
+            let info =
+                libc::in6_pktinfo { ipi6_ifindex: 0, ipi6_addr: libc::in6_addr { s6_addr: source.octets() } };
+            control.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
+        }
+    }
+    let len = control.len;
+    if len > 0 {
+        header.msg_control = (&raw mut send.control).cast();
+        header.msg_controllen = len as _;
+    }
+    header
+}
+
+/// Appends control messages.
+struct ControlWriter<'a> {
+    buffer: &'a mut Control,
+    len: usize,
+}
+
+impl ControlWriter<'_> {
+    fn put<T: Copy>(&mut self, level: libc::c_int, kind: libc::c_int, value: T) {
+        // SAFETY: these only compute lengths.
+        let (space, len) =
+            unsafe { (libc::CMSG_SPACE(size_of::<T>() as _), libc::CMSG_LEN(size_of::<T>() as _)) };
+        let end = self.len + space as usize;
+        assert!(end <= CONTROL_LEN, "there is room for each kind of control message");
+        let place = self.buffer.0[self.len..end].as_mut_ptr().cast::<libc::cmsghdr>();
+        // SAFETY: `place` has room for the header and the value, checked above, and is aligned for the header, because the
+        // buffer is and all lengths are multiples of that alignment. The value may stand unaligned.
+        unsafe {
+            (*place).cmsg_level = level;
+            (*place).cmsg_type = kind;
+            (*place).cmsg_len = len as _;
+            libc::CMSG_DATA(place).cast::<T>().write_unaligned(value);
+        }
+        self.len = end;
+    }
+}
