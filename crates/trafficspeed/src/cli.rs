@@ -4,6 +4,7 @@ pub mod compare;
 pub mod load;
 mod output;
 pub mod sessions;
+pub mod suite;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -76,8 +77,20 @@ pub enum Command {
     /// Exit code: 0 if all of them are ready (with --install: if that one is), 1 if one is not, 2 if it could not
     /// be found out.
     Doctor(DoctorArgs),
+    /// Experiments that compare ciphers under many loads.
+    Suite(suite::SuiteArgs),
     /// Remove what a killed run left behind.
     Cleanup,
+    /// A process that wants the whole CPU (used by trafficspeed itself).
+    #[command(hide = true)]
+    Hog {
+        /// The process that started it.
+        #[arg(long)]
+        parent: u32,
+        /// When it ends, whatever happens.
+        #[arg(long, value_parser = seconds)]
+        seconds: f64,
+    },
     /// Many sessions in one process (used by trafficspeed itself).
     #[command(hide = true)]
     Swarm(sessions::SwarmArgs),

@@ -7,6 +7,7 @@ use std::io::{BufReader, ErrorKind, Write as _, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -14,6 +15,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
 use trafficspeed::cli::load::PathArgs;
 use trafficspeed::cli::sessions::SessionsArgs;
+use trafficspeed::cli::suite::SuiteArgs;
 use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs};
 use trafficspeed::coordinate::agent::Agent;
 use trafficspeed::coordinate::line::{LineReader, LineWriter};
@@ -26,9 +28,11 @@ use trafficspeed::experiment::compare::same::Identity;
 use trafficspeed::experiment::compare::{self, schedule};
 use trafficspeed::experiment::environment::{self, Environment};
 use trafficspeed::experiment::generate::{self, LoadPlan};
+use trafficspeed::experiment::hog;
 use trafficspeed::experiment::hosts::{self, HostsPlan};
 use trafficspeed::experiment::outcome::{Campaign, Run, Settings};
 use trafficspeed::experiment::progress::Progress;
+use trafficspeed::experiment::suite;
 use trafficspeed::experiment::traffic::{self, TrafficPlan};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
@@ -62,6 +66,8 @@ fn main() -> ExitCode {
         Some(Command::Rr(args)) => generate(args.plan(), &args.path),
         Some(Command::Udp(args)) => generate(args.plan(), &args.path),
         Some(Command::Doctor(args)) => examine(&args),
+        Some(Command::Suite(args)) => suite(&args),
+        Some(Command::Hog { parent, seconds }) => hog(parent, seconds),
         Some(Command::Cleanup) => cleanup(),
         Some(Command::Agent { parent, netns }) => agent(parent, netns.as_deref()),
         Some(Command::Inside { parent, private, namespace, words }) => {
@@ -150,6 +156,28 @@ fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<E
         report::load::table(&campaign, path.unit())
     })?;
     Ok(verdict(campaign.interrupted, campaign.runs.iter().all(generate::LoadRun::is_whole)))
+}
+
+fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan().map_err(anyhow::Error::msg)?;
+    let output = args.output();
+    let subjects: Vec<_> = plan.stages.iter().map(|stage| stage.subject).collect();
+    generate::check(&subjects, &plan.programs, plan.stages[0].links)?;
+    prepare_output(output)?;
+    let interrupt = Interrupt::install()?;
+    let tell = |line: &str| _ = (!output.quiet).then(|| eprintln!("{line}"));
+    tell(&format!("{} measurements, about {:.0} s", plan.count(), plan.estimate().as_secs_f64()));
+    let campaign = suite::run(&plan, &tell, &interrupt);
+    let json = serde_json::to_string_pretty(&report::suite::json(&campaign))? + "\n";
+    let (csv, html) = (report::suite::csv(&campaign), report::suite::html::html(&campaign));
+    let files = [("report.json", &*json), ("report.csv", &*csv), ("report.html", &*html)];
+    present(output, &files, || report::suite::table(&campaign))?;
+    Ok(verdict(campaign.interrupted, campaign.is_whole()))
+}
+
+fn hog(parent: u32, seconds: f64) -> anyhow::Result<ExitCode> {
+    println!("{}", hog::run(parent, Duration::from_secs_f64(seconds))?);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints what the user wants to see and writes the files; the first two are JSON and CSV.

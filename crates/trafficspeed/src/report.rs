@@ -15,6 +15,7 @@ pub mod problems;
 pub mod published;
 pub mod stats;
 pub mod stream;
+pub mod suite;
 pub mod summary;
 pub mod systems;
 pub mod table;

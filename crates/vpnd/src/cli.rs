@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use ipnet::{Ipv4Net, Ipv6Net};
-use vpnd_crypto::Suite;
+use vpnd_crypto::{Preference, Suite};
 use vpnd_proto::wire::MAX_CLIENT_LANES;
 
 use crate::config::LogFormat;
@@ -228,6 +228,9 @@ pub struct ConnectArgs {
     /// Threads of the data path, each with a UDP port of its own, 1 to 16 [default: the profile's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_CLIENT_LANES as i64))]
     pub lanes: Option<u8>,
+    /// Use this implementation of the ciphers and no other: ring, aws-lc or rustcrypto
+    #[arg(long, default_value = "auto", value_name = "B")]
+    pub backend: Preference,
     /// Name of the TUN device
     #[arg(long, default_value = "vpn0", value_parser = interface_name, value_name = "NAME")]
     pub tun: String,

@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
-use vpnd_crypto::{LabPermit, Preference};
+use vpnd_crypto::LabPermit;
 use vpnd_proto::client::{Action, Client, Config, DEFAULT_MTU, Purpose};
 use vpnd_proto::control::{Code, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
 use vpnd_proto::plane::{Activity, Endpoint, Event, Role};
@@ -146,7 +146,7 @@ async fn start(
 ) -> anyhow::Result<Connected> {
     let lab = args.insecure_lab.then(LabPermit::insecure);
     let wanted = args.suite.map_or_else(|| profile.suites.clone(), |suite| vec![suite]);
-    let suites = suites::measure(&wanted, Preference::Auto, lab.is_some())?;
+    let suites = suites::measure(&wanted, args.backend, lab.is_some())?;
     let timers = Timers::default();
     let lanes = args.lanes.map_or(profile.lanes, usize::from);
     let config = Config { lanes, suites, features: FEATURE_PARTIAL_CHECKSUM, lab, timers };

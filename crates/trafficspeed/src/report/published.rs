@@ -1,9 +1,25 @@
 //! What the experiment's authors found, as text beside our own results. Nothing here is ever a result.
 
+pub mod aead;
+pub mod ipsec;
+
+use serde::Serialize;
+
 use super::pictures::is_plain;
 use super::summary::{Summary, labels};
 use crate::experiment::outcome::Campaign;
 use crate::system::{Cipher, Subject};
+
+/// A table of published figures.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Figures {
+    /// What is in it, with units.
+    pub caption: &'static str,
+    /// The head of each column.
+    pub head: &'static [&'static str],
+    /// The rows.
+    pub rows: &'static [&'static [&'static str]],
+}
 
 /// The publication.
 pub const SOURCE: &str = "Sato, Nakai, Yamaguchi, Itano (University of Tsukuba), 2006: Performance measurement \

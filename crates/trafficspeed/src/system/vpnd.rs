@@ -2,6 +2,7 @@
 //!
 //! Nothing of vpnd's internals is used, so it gets no treatment that another system could not get.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 use super::daemon::Daemon;
@@ -19,7 +20,7 @@ use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError, check_tu
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
-use crate::lab::{Lab, run_tool};
+use crate::lab::{Lab, find_program, run_tool};
 
 /// How long the gateway may take until it answers.
 const SERVER_PATIENCE: Duration = Duration::from_secs(20);
@@ -57,6 +58,7 @@ pub struct Vpnd {
     cipher: Cipher,
     room: Option<Room>,
     files: Option<Files>,
+    code: Code,
     facts: Facts,
     // Clients end before the gateway: they say goodbye to it.
     clients: Vec<Daemon>,
@@ -73,6 +75,22 @@ pub struct Room {
     /// Sessions of one user.
     pub per_user: u32,
 }
+
+/// Which machine code a cipher runs as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// The fastest for this CPU.
+    #[default]
+    Native,
+    /// What a CPU without AES and carry-less multiplication instructions would run.
+    WithoutAes,
+}
+
+/// The one library whose use of CPU instructions can be restricted from outside, as vpnd names it.
+const RESTRICTABLE: &str = "aws-lc";
+/// Masks AESNI and PCLMULQDQ, then VAES and VPCLMULQDQ, in what that library sees of an x86 CPU.
+const WITHOUT_AES: &str = "OPENSSL_ia32cap=~0x200000200000000:~0x60000000000";
 
 /// What `vpnd status --json` says, as far as a measurement needs it.
 #[derive(Debug, Default, Deserialize)]
@@ -93,7 +111,25 @@ struct Session {
 impl Vpnd {
     fn new(programs: Programs, cipher: Cipher) -> Self {
         let (room, files, gateway, facts) = (None, None, None, Facts::default());
-        Self { programs, cipher, room, files, facts, clients: Vec::new(), gateway }
+        Self { programs, cipher, room, files, code: Code::Native, facts, clients: Vec::new(), gateway }
+    }
+
+    /// vpnd with `cipher` as this machine code.
+    pub fn with_code(programs: Programs, cipher: Cipher, code: Code) -> Self {
+        Self { code, ..Self::new(programs, cipher) }
+    }
+
+    /// The words that start vpnd with its machine code: the program, and what comes before its own arguments.
+    fn starter(&self, program: &Path) -> Result<(PathBuf, Vec<OsString>), SystemError> {
+        match self.code {
+            Code::Native => Ok((program.to_owned(), Vec::new())),
+            Code::WithoutAes => {
+                let env = find_program("env").ok_or_else(|| {
+                    SystemError::Missing("`env` is missing; it belongs to coreutils".into())
+                })?;
+                Ok((env, vec![WITHOUT_AES.into(), program.into()]))
+            }
+        }
     }
 
     /// A gateway with room for sessions that others open.
@@ -157,7 +193,7 @@ impl Vpnd {
                 .args(["--name", &name, "--listen", &listen])
                 .args(["--pool-v4", "10.86.0.0/16", "--pool-v6", "fd86::/64"]),
         )?;
-        self.files().edit_config(self.cipher, self.room)?;
+        self.files().edit_config(self.cipher, self.room, self.code)?;
         self.launch(program, lab, interrupt)
     }
 
@@ -168,13 +204,9 @@ impl Vpnd {
         let arguments = ["server".as_ref(), "--config".as_ref(), config.as_os_str()];
         let insecure = self.insecure().iter().map(AsRef::as_ref);
         let log = files.directory.join("server.log");
-        let mut gateway = Daemon::start(
-            "vpnd server",
-            lab.gateway(),
-            program,
-            arguments.into_iter().chain(insecure),
-            &log,
-        )?;
+        let (starter, first) = self.starter(program)?;
+        let arguments = first.iter().map(OsString::as_os_str).chain(arguments).chain(insecure);
+        let mut gateway = Daemon::start("vpnd server", lab.gateway(), &starter, arguments, &log)?;
         let deadline = Instant::now() + SERVER_PATIENCE;
         while files.status(program).is_none() {
             gateway.must_run()?;
@@ -218,10 +250,12 @@ impl Vpnd {
         ];
         // A client offers the suites of the laboratory only when it is told to.
         let suite = if self.cipher == Cipher::Auto { vec![] } else { vec!["--suite", self.cipher.name()] };
-        let choices = self.insecure().iter().copied().chain(suite).map(AsRef::as_ref);
+        let code = if self.code == Code::Native { vec![] } else { vec!["--backend", RESTRICTABLE] };
+        let choices = self.insecure().iter().copied().chain(suite).chain(code).map(AsRef::as_ref);
         let name = format!("vpnd connect (client {number})");
-        let arguments = arguments.into_iter().chain(choices);
-        self.clients.push(Daemon::start(&name, namespace, program, arguments, &log)?);
+        let (starter, first) = self.starter(program)?;
+        let arguments = first.iter().map(OsString::as_os_str).chain(arguments).chain(choices);
+        self.clients.push(Daemon::start(&name, namespace, &starter, arguments, &log)?);
         Ok(())
     }
 
@@ -279,6 +313,10 @@ impl Vpnd {
 impl System for Vpnd {
     fn check(&self) -> Result<(), SystemError> {
         self.programs.find(&VPND)?;
+        if self.code == Code::WithoutAes && std::env::consts::ARCH != "x86_64" {
+            let why = "AES instructions can be masked on x86-64 only; measure the native code here";
+            return Err(SystemError::Missing(why.into()));
+        }
         check_tun()
     }
 
@@ -345,11 +383,11 @@ impl Files {
         Ok((path, password))
     }
 
-    fn edit_config(&self, cipher: Cipher, room: Option<Room>) -> Result<(), SystemError> {
+    fn edit_config(&self, cipher: Cipher, room: Option<Room>, code: Code) -> Result<(), SystemError> {
         let path = self.config();
         let failed = |source| SystemError::Io { what: format!("editing {}", path.display()), source };
         let text = fs::read_to_string(&path).map_err(failed)?;
-        let edited = lab_config(&text, cipher, room, &self.socket())
+        let edited = lab_config(&text, cipher, room, code, &self.socket())
             .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
         fs::write(&path, edited).map_err(failed)
     }
@@ -367,6 +405,7 @@ fn lab_config(
     text: &str,
     cipher: Cipher,
     room: Option<Room>,
+    code: Code,
     socket: &Path,
 ) -> Result<String, toml_edit::TomlError> {
     let mut config: DocumentMut = text.parse()?;
@@ -379,6 +418,9 @@ fn lab_config(
     set("admin", "socket", value(socket.to_string_lossy().into_owned()));
     if cipher != Cipher::Auto {
         set("crypto", "suites", value(Array::from_iter([cipher.name()])));
+    }
+    if code == Code::WithoutAes {
+        set("crypto", "backend", value(RESTRICTABLE));
     }
     if let Some(room) = room {
         set("limits", "max_sessions", value(i64::from(room.sessions)));
@@ -416,7 +458,9 @@ mod tests {
     fn the_lab_configuration_keeps_what_init_wrote() {
         let init =
             "# written by init\nname = \"x\"\n\n[policy]\n# closed by default\nclient_to_client = false\n";
-        let edited = lab_config(init, Cipher::Aes256Gcm, None, Path::new("/run/x/admin.sock")).unwrap();
+        let edited =
+            lab_config(init, Cipher::Aes256Gcm, None, Code::WithoutAes, Path::new("/run/x/admin.sock"))
+                .unwrap();
         assert!(
             edited.contains("# written by init") && edited.contains("client_to_client = true"),
             "{edited}"
@@ -426,12 +470,13 @@ mod tests {
             "{edited}"
         );
         assert!(edited.contains("socket = \"/run/x/admin.sock\""), "{edited}");
-        let auto = lab_config(init, Cipher::Auto, None, Path::new("/s")).unwrap();
+        let auto = lab_config(init, Cipher::Auto, None, Code::Native, Path::new("/s")).unwrap();
+        assert!(edited.contains("backend = \"aws-lc\"") && !auto.contains("backend"), "{edited}");
         assert!(!auto.contains("suites"), "the system's own choice stays: {auto}");
         let room = Room { clients: 2, sessions: 5_010, per_user: 400 };
-        let roomy = lab_config(init, Cipher::Auto, Some(room), Path::new("/s")).unwrap();
+        let roomy = lab_config(init, Cipher::Auto, Some(room), Code::Native, Path::new("/s")).unwrap();
         assert!(roomy.contains("max_sessions = 5010") && roomy.contains("max_sessions_per_user = 400"));
-        assert!(lab_config("not toml", Cipher::Auto, None, Path::new("/s")).is_err());
+        assert!(lab_config("not toml", Cipher::Auto, None, Code::Native, Path::new("/s")).is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod compare;
 mod load;
 mod sessions;
+mod suite;
 mod vpn;
 
 use std::fs;

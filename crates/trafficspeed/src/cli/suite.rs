@@ -1,0 +1,270 @@
+//! `trafficspeed suite`: the experiments that compare ciphers rather than systems.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::load::{rate, size};
+use super::{OutputArgs, Switch, seconds, seconds_or_none};
+use crate::coordinate::message::HostFacts;
+use crate::experiment::duet::Times;
+use crate::experiment::site::Far;
+use crate::experiment::suite::ipsec::{Part, Sweep};
+use crate::experiment::suite::{SuitePlan, aead, ipsec};
+use crate::lab::LinkSettings;
+use crate::system::vpnd::Code;
+use crate::system::{Cipher, Programs};
+
+/// `trafficspeed suite`.
+#[derive(Clone, Debug, Args)]
+pub struct SuiteArgs {
+    /// Which.
+    #[command(subcommand)]
+    pub which: Suite,
+}
+
+/// The suites.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Suite {
+    /// What authentication and encryption cost streams, transactions, a loaded CPU and live video (experiment 2).
+    Ipsec(IpsecArgs),
+    /// Which cipher is the fastest, with AES instructions and without (experiment 5).
+    Aead(AeadArgs),
+}
+
+/// What all suites have.
+#[derive(Clone, Debug, Args)]
+pub struct ScaleArgs {
+    /// Few short measurements: minutes instead of an hour.
+    #[arg(long)]
+    pub quick: bool,
+    /// Seconds of each measurement: 10, or 0.4 (ipsec) and 1 (aead) if --quick.
+    #[arg(short = 't', long, value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// Seconds before counting begins: 1, or 0.1 (ipsec) and 0.3 (aead) if --quick.
+    #[arg(short = 'O', long, value_parser = seconds_or_none)]
+    pub warmup: Option<f64>,
+    /// How often each measurement is made: 3 (ipsec) and 10 (aead), or 1 and 2 if --quick.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: Option<u32>,
+    /// Ciphers to measure; all of the experiment by default.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    pub cipher: Vec<Cipher>,
+    /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
+    #[arg(long, value_name = "PATH")]
+    pub vpnd: Option<PathBuf>,
+    /// The other end: the gateway itself, or a second client behind it.
+    #[arg(long, value_enum, default_value = "gateway")]
+    pub to: Far,
+    /// Segmentation offload of the lab's links; off is closer to a wire.
+    #[arg(long, value_enum, default_value = "on")]
+    pub offload: Switch,
+    /// MTU of the lab's links in bytes.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
+    pub mtu: u32,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `trafficspeed suite ipsec`.
+#[derive(Clone, Debug, Args)]
+pub struct IpsecArgs {
+    /// The scale.
+    #[command(flatten)]
+    pub scale: ScaleArgs,
+    /// The parts of the original to measure.
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "stream,datagram,transaction,time,video")]
+    pub part: Vec<Part>,
+    /// What to sweep beside the original's measurements.
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "payload,mtu,rate")]
+    pub sweep: Vec<Sweep>,
+    /// No sweeps.
+    #[arg(long, conflicts_with = "sweep")]
+    pub no_sweep: bool,
+    /// Payload rate of the live video in bit/s.
+    #[arg(long, default_value = "13M", value_parser = rate)]
+    pub video_rate: u64,
+    /// Payload of its datagrams in bytes.
+    #[arg(long, default_value = "500", value_parser = size)]
+    pub video_payload: u32,
+    /// Processes that want the whole CPU in the loaded measurements; by default one for each CPU.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub hogs: Option<u32>,
+}
+
+/// `trafficspeed suite aead`.
+#[derive(Clone, Debug, Args)]
+pub struct AeadArgs {
+    /// The scale.
+    #[command(flatten)]
+    pub scale: ScaleArgs,
+    /// Largest TCP segment for all ciphers, in bytes, TCP options included.
+    #[arg(short = 'M', long, default_value_t = aead::MSS, value_parser = clap::value_parser!(u32).range(88..=65_495))]
+    pub mss: u32,
+    /// TCP streams at once.
+    #[arg(short = 'P', long = "parallel", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub streams: u32,
+    /// Ciphers with the CPU's instructions, without those for AES, or both.
+    #[arg(long, value_enum, default_value = "both")]
+    pub code: CodeChoice,
+    /// IP version inside.
+    #[arg(long, default_value = "4", value_parser = ["4", "6"])]
+    pub ip: String,
+}
+
+/// Which machine code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CodeChoice {
+    /// The fastest for this CPU.
+    Native,
+    /// As on a CPU without AES instructions.
+    WithoutAes,
+    /// Both.
+    Both,
+}
+
+/// Values of one scale.
+struct Scale {
+    seconds: f64,
+    warmup: f64,
+    repeats: u32,
+}
+
+impl ScaleArgs {
+    fn times(&self, quick: &Scale, full: &Scale) -> (Times, u32) {
+        let scale = if self.quick { quick } else { full };
+        let duration = Duration::from_secs_f64(self.seconds.unwrap_or(scale.seconds));
+        let warmup = Duration::from_secs_f64(self.warmup.unwrap_or(scale.warmup));
+        let interval = Duration::from_secs(1).min(duration);
+        (Times { warmup, duration, interval }, self.repeat.unwrap_or(scale.repeats))
+    }
+
+    fn ciphers(&self, all: &[Cipher]) -> Vec<Cipher> {
+        let mut ciphers = if self.cipher.is_empty() { all.to_vec() } else { self.cipher.clone() };
+        // What vpnd chooses by itself is one of the others.
+        ciphers.retain(|cipher| *cipher != Cipher::Auto);
+        ciphers
+    }
+
+    fn links(&self) -> LinkSettings {
+        LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu }
+    }
+
+    fn programs(&self) -> Programs {
+        self.vpnd.iter().fold(Programs::default(), |all, path| all.with("vpnd", path.clone()))
+    }
+}
+
+impl SuiteArgs {
+    /// Where results go.
+    pub fn output(&self) -> &OutputArgs {
+        match &self.which {
+            Suite::Ipsec(args) => &args.scale.output,
+            Suite::Aead(args) => &args.scale.output,
+        }
+    }
+
+    /// What to run.
+    ///
+    /// # Errors
+    /// What cannot be done, in words.
+    pub fn plan(&self) -> Result<SuitePlan, String> {
+        let plan = match &self.which {
+            Suite::Ipsec(args) => args.plan(),
+            Suite::Aead(args) => args.plan(),
+        };
+        let mut cases = plan.stages.iter().flat_map(|stage| &stage.cases);
+        cases.find_map(|case| Some(format!("{}: {}", case.name, case.task.problem()?))).map_or(Ok(plan), Err)
+    }
+}
+
+impl IpsecArgs {
+    fn plan(&self) -> SuitePlan {
+        let quick = Scale { seconds: 0.4, warmup: 0.1, repeats: 1 };
+        let full = Scale { seconds: 10.0, warmup: 1.0, repeats: 3 };
+        let (times, repeats) = self.scale.times(&quick, &full);
+        ipsec::plan(&ipsec::Wishes {
+            quick: self.scale.quick,
+            ciphers: self.scale.ciphers(&ipsec::CIPHERS),
+            parts: self.part.clone(),
+            sweeps: if self.no_sweep { Vec::new() } else { self.sweep.clone() },
+            times,
+            repeats,
+            video_rate: self.video_rate,
+            video_payload: self.video_payload,
+            hogs: self.hogs.unwrap_or_else(|| HostFacts::read().cpus),
+            links: self.scale.links(),
+            far: self.scale.to,
+            programs: self.scale.programs(),
+        })
+    }
+}
+
+impl AeadArgs {
+    fn plan(&self) -> SuitePlan {
+        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: 2 };
+        let full = Scale { seconds: 10.0, warmup: 1.0, repeats: 10 };
+        let (times, repeats) = self.scale.times(&quick, &full);
+        let codes = match self.code {
+            CodeChoice::Native => vec![Code::Native],
+            CodeChoice::WithoutAes => vec![Code::WithoutAes],
+            CodeChoice::Both => vec![Code::Native, Code::WithoutAes],
+        };
+        aead::plan(&aead::Wishes {
+            ciphers: self.scale.ciphers(&aead::CIPHERS),
+            codes,
+            mss: self.mss,
+            streams: self.streams,
+            times,
+            repeats,
+            ip: if self.ip == "6" { 6 } else { 4 },
+            links: self.scale.links(),
+            far: self.scale.to,
+            programs: self.scale.programs(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn plan(line: &str) -> Result<SuitePlan, String> {
+        match Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?.command {
+            Some(Command::Suite(args)) => args.plan(),
+            _ => Err("another command".into()),
+        }
+    }
+
+    #[test]
+    fn both_scales_of_both_suites_can_be_asked_for() {
+        let quick = plan("trafficspeed suite ipsec --quick").unwrap();
+        let full = plan("trafficspeed suite ipsec").unwrap();
+        assert!(quick.estimate() < Duration::from_secs(240) && full.estimate() > Duration::from_secs(1_800));
+        let some = plan("trafficspeed suite aead --quick --cipher aes-256-gcm,auto --code native --repeat 3")
+            .unwrap();
+        assert_eq!((some.stages.len(), some.repeats, some.count()), (3, 3, 3 * 2 * 2));
+    }
+
+    #[test]
+    fn unknown_names_list_the_known_ones() {
+        for (line, expected) in [
+            ("trafficspeed suite", "aead"),
+            ("trafficspeed suite rot13", "unrecognized subcommand"),
+            ("trafficspeed suite ipsec --cipher rot13", "chacha20-poly1305"),
+            ("trafficspeed suite ipsec --part moon", "stream, datagram, transaction, time, video"),
+            ("trafficspeed suite ipsec --sweep moon", "payload, mtu, rate"),
+            ("trafficspeed suite ipsec --video-payload 5", "24 to 65000"),
+            ("trafficspeed suite aead --code x", "native, without-aes, both"),
+            ("trafficspeed suite aead --ip 5", "[possible values: 4, 6]"),
+        ] {
+            let error = plan(line).expect_err(line);
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+}

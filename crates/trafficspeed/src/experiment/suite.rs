@@ -1,0 +1,372 @@
+//! Suites: many short measurements of one VPN under different ciphers, links and loads, as one experiment.
+//!
+//! A suite is a list of stages; a stage is one system in one lab, in which its cases are measured one after the
+//! other. Stages are interleaved within each repetition, so that drift of the machine hits all alike.
+
+pub mod aead;
+pub mod ipsec;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::duet::Times;
+use super::environment::Environment;
+use super::figures::{Figures, figures};
+use super::generate::fresh;
+use super::hog::Hogs;
+use super::outcome::CpuUse;
+use super::site::{Far, Site, SiteError, Trial};
+use crate::interrupt::Interrupt;
+use crate::lab::LinkSettings;
+use crate::load::task::Task;
+use crate::system::vpnd::{Code, Vpnd};
+use crate::system::{Facts, Kind, Programs, Subject, System, SystemError};
+
+/// What building a lab and bringing a system up takes, about.
+const STAGE_TIME: Duration = Duration::from_millis(2_500);
+/// What connecting and draining take beside a measurement, about.
+const CASE_TIME: Duration = Duration::from_millis(600);
+/// How much longer than its measurement a CPU hog may live, should nobody end it.
+const HOG_GRACE: Duration = Duration::from_secs(60);
+
+/// A figure that a report shows of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// Payload that arrived.
+    Throughput,
+    /// Messages that arrived per second.
+    Packets,
+    /// Messages that never arrived.
+    Loss,
+    /// Requests answered per second.
+    Transactions,
+    /// Median of the round trips.
+    RoundTrip,
+    /// Mean one-way delay.
+    Delay,
+    /// 99 % of the one-way delays were at most this long.
+    Delay99,
+    /// Jitter (RFC 3550).
+    Jitter,
+}
+
+impl Quantity {
+    /// Its name and unit.
+    pub fn name(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Throughput => ("throughput", "Mbit/s"),
+            Self::Packets => ("received", "packets/s"),
+            Self::Loss => ("lost", "%"),
+            Self::Transactions => ("transactions", "1/s"),
+            Self::RoundTrip => ("round trip, median", "µs"),
+            Self::Delay => ("one-way delay, mean", "ms"),
+            Self::Delay99 => ("one-way delay, 99 %", "ms"),
+            Self::Jitter => ("jitter", "ms"),
+        }
+    }
+
+    /// Its value in that unit.
+    pub fn of(self, figures: &Figures) -> Option<f64> {
+        match self {
+            Self::Throughput => Some(figures.received_bits_per_second / 1e6),
+            Self::Packets => figures.received_per_second,
+            Self::Loss => figures.lost_percent,
+            Self::Transactions => figures.transactions_per_second,
+            Self::RoundTrip => figures.round_trip.as_ref().map(|trip| trip.p50_us),
+            Self::Delay => figures.delay.as_ref().map(|delay| delay.mean_us / 1e3),
+            Self::Delay99 => figures.delay.as_ref().map(|delay| delay.p99_us / 1e3),
+            Self::Jitter => figures.jitter_us.map(|jitter| jitter / 1e3),
+        }
+    }
+}
+
+/// One measurement of a stage.
+#[derive(Clone, Debug, Serialize)]
+pub struct Case {
+    /// The part of the report that it belongs to.
+    pub section: &'static str,
+    /// What it is called there.
+    pub name: String,
+    /// The load.
+    pub task: Task,
+    /// IP version inside.
+    pub ip: u8,
+    /// What is shown of it.
+    pub quantities: Vec<Quantity>,
+    /// CPU hogs beside it.
+    pub hogs: u32,
+    /// Its times.
+    #[serde(skip)]
+    pub times: Times,
+}
+
+/// One system in one lab.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// The system and its cipher.
+    pub subject: Subject,
+    /// The machine code of its ciphers.
+    pub code: Code,
+    /// The links.
+    pub links: LinkSettings,
+    /// Measured in it; none: only what the system says of itself is of interest.
+    pub cases: Vec<Case>,
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct SuitePlan {
+    /// `ipsec` or `aead`.
+    pub name: &'static str,
+    /// One sentence for the report's head.
+    pub about: String,
+    /// Where the far end is.
+    pub far: Far,
+    /// The stages.
+    pub stages: Vec<Stage>,
+    /// How often each case is measured.
+    pub repeats: u32,
+    /// Where programs are.
+    pub programs: Programs,
+}
+
+/// What a suite found.
+#[derive(Clone, Debug, Serialize)]
+pub struct SuiteCampaign {
+    /// `ipsec` or `aead`.
+    pub name: &'static str,
+    /// One sentence for the report's head.
+    pub about: String,
+    /// Where the far end is.
+    pub far: Far,
+    /// How often each case was to be measured.
+    pub repeats: u32,
+    /// Where it ran.
+    pub environment: Environment,
+    /// What the systems said of themselves, one entry per stage and repetition.
+    pub stages: Vec<StageFacts>,
+    /// Every measurement, in order.
+    pub rows: Vec<Row>,
+    /// The user ended it early.
+    pub interrupted: bool,
+}
+
+/// A stage as it came up, or why it did not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StageFacts {
+    /// What reports call it.
+    pub label: String,
+    /// The system and its cipher.
+    pub subject: Option<Subject>,
+    /// The machine code.
+    pub code: Code,
+    /// MTU of the links.
+    pub link_mtu: u32,
+    /// What the system said of itself.
+    pub facts: Facts,
+    /// Why it did not come up.
+    pub error: Option<String>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What reports call the stage.
+    pub label: String,
+    /// The system and its cipher.
+    pub subject: Subject,
+    /// The machine code.
+    pub code: Code,
+    /// MTU of the links.
+    pub link_mtu: u32,
+    /// What was measured.
+    pub case: Case,
+    /// Which repetition, from 1.
+    pub repeat: u32,
+    /// What came out.
+    pub figures: Option<Figures>,
+    /// CPU time.
+    pub cpu: Option<CpuUse>,
+    /// Why nothing came out, or what was wrong with it.
+    pub error: Option<String>,
+}
+
+impl Row {
+    /// The value of a quantity, if the measurement stands.
+    pub fn value(&self, quantity: Quantity) -> Option<f64> {
+        if self.error.is_some() {
+            return None;
+        }
+        quantity.of(self.figures.as_ref()?)
+    }
+}
+
+impl SuiteCampaign {
+    /// Whether everything was measured as it should be.
+    pub fn is_whole(&self) -> bool {
+        !self.interrupted && self.problems().is_empty()
+    }
+
+    /// Everything that went wrong, in words.
+    pub fn problems(&self) -> Vec<String> {
+        let stages = self
+            .stages
+            .iter()
+            .filter_map(|stage| Some(format!("{}: {}", stage.label, stage.error.as_ref()?)));
+        let rows = self.rows.iter().filter_map(|row| {
+            Some(format!("{}, {}, run {}: {}", row.label, row.case.name, row.repeat, row.error.as_ref()?))
+        });
+        stages.chain(rows).collect()
+    }
+}
+
+impl Stage {
+    /// What reports call it.
+    pub fn label(&self) -> String {
+        let name = match (self.subject.kind, self.subject.cipher) {
+            (Kind::Vpnd, cipher) => cipher.name().to_owned(),
+            _ => self.subject.label(),
+        };
+        if self.code == Code::WithoutAes { format!("{name}, without AES instructions") } else { name }
+    }
+
+    fn system(&self, programs: &Programs) -> Result<Box<dyn System>, SystemError> {
+        if self.subject.kind == Kind::Vpnd && self.code != Code::Native {
+            return Ok(Box::new(Vpnd::with_code(programs.clone(), self.subject.cipher, self.code)));
+        }
+        self.subject.system(programs)
+    }
+}
+
+impl SuitePlan {
+    /// How many measurements there are.
+    pub fn count(&self) -> usize {
+        self.repeats as usize * self.stages.iter().map(|stage| stage.cases.len()).sum::<usize>()
+    }
+
+    /// About how long it takes.
+    pub fn estimate(&self) -> Duration {
+        let case = |case: &Case| case.times.warmup + case.times.duration + CASE_TIME;
+        let stage = |stage: &Stage| STAGE_TIME + stage.cases.iter().map(case).sum::<Duration>();
+        self.stages.iter().map(stage).sum::<Duration>() * self.repeats
+    }
+}
+
+/// Runs a suite; `tell` hears a line for each stage.
+pub fn run(plan: &SuitePlan, tell: &dyn Fn(&str), interrupt: &Interrupt) -> SuiteCampaign {
+    let links = plan.stages.first().map(|stage| stage.links);
+    let mut campaign = SuiteCampaign {
+        name: plan.name,
+        about: plan.about.clone(),
+        far: plan.far,
+        repeats: plan.repeats,
+        environment: Environment::read(links),
+        stages: Vec::new(),
+        rows: Vec::new(),
+        interrupted: false,
+    };
+    for repeat in 1..=plan.repeats {
+        for (stage, number) in plan.stages.iter().zip(1..) {
+            if interrupt.is_set() {
+                continue;
+            }
+            let label = stage.label();
+            tell(&format!(
+                "run {repeat} of {}, {number} of {}: {label}, MTU {}, {} measurements",
+                plan.repeats,
+                plan.stages.len(),
+                stage.links.mtu,
+                stage.cases.len()
+            ));
+            run_stage(plan, stage, repeat, &mut campaign, interrupt);
+        }
+    }
+    campaign.interrupted = interrupt.is_set();
+    campaign
+}
+
+fn run_stage(
+    plan: &SuitePlan,
+    stage: &Stage,
+    repeat: u32,
+    campaign: &mut SuiteCampaign,
+    interrupt: &Interrupt,
+) {
+    let build = || Site::build(stage.system(&plan.programs)?, plan.far, stage.links, interrupt);
+    let mut facts = StageFacts {
+        label: stage.label(),
+        subject: Some(stage.subject),
+        code: stage.code,
+        link_mtu: stage.links.mtu,
+        ..StageFacts::default()
+    };
+    let mut site = match build() {
+        Ok(site) => site,
+        Err(error) => {
+            facts.error = Some(error.to_string());
+            campaign.stages.push(facts);
+            return;
+        }
+    };
+    facts.facts = site.facts().clone();
+    campaign.stages.push(facts);
+    for case in &stage.cases {
+        if interrupt.is_set() {
+            return;
+        }
+        let measured = measure(&mut site, case, interrupt);
+        let is_lost = matches!(measured, Err(SiteError::Duet(_)));
+        campaign.rows.push(row(stage, case, repeat, measured));
+        if is_lost {
+            // What the ends still have to say must not be taken for the next case's words.
+            drop(site);
+            match build() {
+                Ok(again) => site = again,
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+type Found = (Figures, CpuUse, Option<String>);
+
+fn measure(site: &mut Site, case: &Case, interrupt: &Interrupt) -> Result<Found, SiteError> {
+    let mut hogs = Hogs::start(case.hogs, case.times.warmup + case.times.duration + HOG_GRACE)?;
+    let trial = Trial { tasks: vec![fresh(&case.task)], ip: case.ip, times: case.times };
+    let measured = site.measure(&trial, interrupt)?;
+    let mut faults: Vec<String> = measured
+        .heard
+        .ends
+        .iter()
+        .flat_map(|end| &end.tasks)
+        .flat_map(|task| task.found.faults.clone())
+        .collect();
+    if measured.heard.stopped_early() {
+        faults.push("ended early".into());
+    }
+    if hogs.running() < case.hogs as usize {
+        faults.push("a CPU hog ended too early".into());
+    }
+    let figures = figures(&trial.tasks[0], 0, &measured.heard);
+    Ok((figures, measured.cpu, (!faults.is_empty()).then(|| faults.join("; "))))
+}
+
+fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, SiteError>) -> Row {
+    let (figures, cpu, error) = match measured {
+        Ok((figures, cpu, fault)) => (Some(figures), Some(cpu), fault),
+        Err(error) => (None, None, Some(error.to_string())),
+    };
+    Row {
+        label: stage.label(),
+        subject: stage.subject,
+        code: stage.code,
+        link_mtu: stage.links.mtu,
+        case: case.clone(),
+        repeat,
+        figures,
+        cpu,
+        error,
+    }
+}

@@ -1,0 +1,285 @@
+//! Experiment 5: which cipher is the fastest, on a CPU with AES instructions and on one without.
+//!
+//! One TCP stream, one segment size for all ciphers so that padding and tags do not change the number of packets,
+//! each direction. The segment size is set on the sockets (`TCP_MAXSEG`), which holds on every host and needs no
+//! firewall; like a clamp in the network it includes TCP's options. A CPU without AES instructions is had by hiding
+//! them from the one library that lets itself be told so, on both ends. What vpnd chooses by itself is asked of it
+//! under the same conditions.
+
+use serde::Serialize;
+
+use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuitePlan};
+use crate::experiment::duet::Times;
+use crate::experiment::site::Far;
+use crate::lab::LinkSettings;
+use crate::load::task::Task;
+use crate::load::tcp::{Job, Shape, Way};
+use crate::system::vpnd::Code;
+use crate::system::{Cipher, Kind, Programs, Subject};
+
+/// The largest segment of the original measurement.
+pub const MSS: u32 = 1_334;
+/// The ciphers, in the order of the report.
+pub const CIPHERS: [Cipher; 5] = [
+    Cipher::None,
+    Cipher::Aes256CbcHmacSha256,
+    Cipher::Aes128Gcm,
+    Cipher::Aes256Gcm,
+    Cipher::ChaCha20Poly1305,
+];
+const SECTION_NATIVE: &str = "With this CPU's instructions";
+const SECTION_WITHOUT: &str = "Without AES instructions";
+
+/// What the user chose.
+#[derive(Clone, Debug)]
+pub struct Wishes {
+    /// The ciphers.
+    pub ciphers: Vec<Cipher>,
+    /// With and without AES instructions.
+    pub codes: Vec<Code>,
+    /// Largest TCP segment, options included.
+    pub mss: u32,
+    /// Streams at once.
+    pub streams: u32,
+    /// Times of each measurement.
+    pub times: Times,
+    /// Repetitions.
+    pub repeats: u32,
+    /// IP version inside.
+    pub ip: u8,
+    /// The links.
+    pub links: LinkSettings,
+    /// Where the far end is.
+    pub far: Far,
+    /// Where programs are.
+    pub programs: Programs,
+}
+
+/// The suite.
+pub fn plan(wishes: &Wishes) -> SuitePlan {
+    let stage = |kind, cipher, code, cases| Stage {
+        subject: Subject { kind, cipher },
+        code,
+        links: wishes.links,
+        cases,
+    };
+    let mut stages = vec![stage(Kind::None, Cipher::None, Code::Native, cases(wishes, Code::Native))];
+    for &code in &wishes.codes {
+        let measured =
+            wishes.ciphers.iter().map(|cipher| stage(Kind::Vpnd, *cipher, code, cases(wishes, code)));
+        stages.extend(measured);
+        stages.push(stage(Kind::Vpnd, Cipher::Auto, code, Vec::new()));
+    }
+    let about = format!(
+        "Which cipher is the fastest. {} TCP stream{} with segments of at most {} bytes (options included), each \
+         direction, {} times {} s.",
+        wishes.streams,
+        if wishes.streams == 1 { "" } else { "s" },
+        wishes.mss,
+        wishes.repeats,
+        wishes.times.duration.as_secs_f64()
+    );
+    SuitePlan {
+        name: "aead",
+        about,
+        far: wishes.far,
+        stages,
+        repeats: wishes.repeats,
+        programs: wishes.programs.clone(),
+    }
+}
+
+fn cases(wishes: &Wishes, code: Code) -> Vec<Case> {
+    let one = |(way, name): (Way, &str)| {
+        let task = Task::Bulk(Job {
+            run_id: 0,
+            seed: 1,
+            streams: wishes.streams,
+            threads: 1,
+            write_bytes: 256 * 1024,
+            verify: false,
+            congestion: None,
+            shape: Shape { way, window: None, mss: Some(wishes.mss) },
+        });
+        Case {
+            section: section(code),
+            name: name.to_owned(),
+            task,
+            ip: wishes.ip,
+            quantities: vec![Quantity::Throughput],
+            hogs: 0,
+            times: wishes.times,
+        }
+    };
+    [(Way::Forward, "client sends"), (Way::Backward, "client receives")].map(one).to_vec()
+}
+
+fn section(code: Code) -> &'static str {
+    if code == Code::Native { SECTION_NATIVE } else { SECTION_WITHOUT }
+}
+
+/// Whether vpnd's own choice was the fastest.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Under which conditions.
+    pub code: Code,
+    /// What it chose, in its own words.
+    pub chosen: String,
+    /// Mean throughput of that choice over both directions, in Mbit/s.
+    pub chosen_mbit: Option<f64>,
+    /// The fastest of the ciphers that protect.
+    pub fastest: Option<String>,
+    /// Its mean throughput.
+    pub fastest_mbit: Option<f64>,
+    /// The choice is the fastest, or the ranges of both overlap.
+    pub right: Option<bool>,
+}
+
+/// The verdict for each machine code that was measured.
+pub fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
+    let mut verdicts: Vec<Verdict> = Vec::new();
+    for stage in &campaign.stages {
+        let is_choice =
+            stage.subject.is_some_and(|subject| subject.cipher == Cipher::Auto) && stage.error.is_none();
+        if is_choice && !verdicts.iter().any(|verdict| verdict.code == stage.code) {
+            verdicts.push(verdict(campaign, stage.code, &stage.facts.cipher));
+        }
+    }
+    verdicts
+}
+
+fn verdict(campaign: &SuiteCampaign, code: Code, chosen: &str) -> Verdict {
+    let name = chosen.split(' ').next().unwrap_or(chosen);
+    let measured: Vec<(&str, Vec<f64>)> = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]
+        .into_iter()
+        .map(|cipher| (cipher.name(), throughputs(campaign, code, cipher)))
+        .filter(|(_, values)| !values.is_empty())
+        .collect();
+    let fastest = measured.iter().max_by(|a, b| mean(&a.1).total_cmp(&mean(&b.1)));
+    let own = measured.iter().find(|(cipher, _)| *cipher == name);
+    let right = own.zip(fastest).and_then(|(own, fastest)| {
+        let high = own.1.iter().copied().fold(f64::MIN, f64::max);
+        let low = fastest.1.iter().copied().fold(f64::MAX, f64::min);
+        let is_right = own.0 == fastest.0 || high >= low;
+        // A single run has no spread, so a difference proves nothing.
+        (is_right || own.1.len().min(fastest.1.len()) > 1).then_some(is_right)
+    });
+    Verdict {
+        code,
+        chosen: chosen.to_owned(),
+        chosen_mbit: own.map(|own| mean(&own.1)),
+        fastest: fastest.map(|fastest| fastest.0.to_owned()),
+        fastest_mbit: fastest.map(|fastest| mean(&fastest.1)),
+        right,
+    }
+}
+
+/// The mean of both directions, for each repetition.
+fn throughputs(campaign: &SuiteCampaign, code: Code, cipher: Cipher) -> Vec<f64> {
+    let mine = |row: &&Row| row.subject == Subject { kind: Kind::Vpnd, cipher } && row.code == code;
+    (1..=campaign.repeats)
+        .map(|repeat| {
+            let rows = campaign.rows.iter().filter(mine).filter(|row| row.repeat == repeat);
+            rows.filter_map(|row| row.value(Quantity::Throughput)).collect::<Vec<_>>()
+        })
+        .filter(|both| both.len() == 2)
+        .map(|both| mean(&both))
+        .collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::experiment::environment::Environment;
+    use crate::experiment::figures::Figures;
+    use crate::experiment::suite::StageFacts;
+    use crate::system::Facts;
+
+    fn wishes() -> Wishes {
+        let second = Duration::from_secs(1);
+        Wishes {
+            ciphers: CIPHERS.to_vec(),
+            codes: vec![Code::Native, Code::WithoutAes],
+            mss: MSS,
+            streams: 1,
+            times: Times { warmup: second, duration: second, interval: second },
+            repeats: 2,
+            ip: 4,
+            links: LinkSettings { offload: true, mtu: 1500 },
+            far: Far::Gateway,
+            programs: Programs::default(),
+        }
+    }
+
+    /// A campaign in which vpnd chose `chosen`; per cipher the throughput of each repetition, both directions alike.
+    fn campaign(chosen: &str, figures: &[(Cipher, [f64; 2])]) -> SuiteCampaign {
+        let facts = Facts { cipher: chosen.into(), ..Facts::default() };
+        let subject = |cipher| Subject { kind: Kind::Vpnd, cipher };
+        let choice = StageFacts { subject: Some(subject(Cipher::Auto)), facts, ..StageFacts::default() };
+        let mut rows = Vec::new();
+        for (cipher, values) in figures {
+            for (mbit, repeat) in values.iter().zip(1..) {
+                for case in cases(&wishes(), Code::Native) {
+                    rows.push(Row {
+                        label: cipher.name().into(),
+                        subject: subject(*cipher),
+                        code: Code::Native,
+                        link_mtu: 1500,
+                        case,
+                        repeat,
+                        figures: Some(Figures { received_bits_per_second: mbit * 1e6, ..Figures::default() }),
+                        cpu: None,
+                        error: None,
+                    });
+                }
+            }
+        }
+        SuiteCampaign {
+            name: "aead",
+            about: String::new(),
+            far: Far::Gateway,
+            repeats: 2,
+            environment: Environment::default(),
+            stages: vec![choice],
+            rows,
+            interrupted: false,
+        }
+    }
+
+    #[test]
+    fn every_cipher_has_one_segment_size_both_directions_and_both_codes() {
+        let plan = plan(&wishes());
+        assert_eq!(plan.stages.len(), 1 + 2 * (CIPHERS.len() + 1));
+        for case in plan.stages.iter().flat_map(|stage| &stage.cases) {
+            let Task::Bulk(job) = &case.task else { panic!("bulk data") };
+            assert_eq!(job.shape.mss, Some(1_334));
+            assert_eq!(case.task.problem(), None);
+        }
+        assert_eq!(plan.count(), 2 * 2 * (1 + 2 * CIPHERS.len()));
+    }
+
+    #[test]
+    fn a_choice_is_right_if_none_is_faster_beyond_the_spread() {
+        let speeds = |gcm: [f64; 2], chacha: [f64; 2]| {
+            [(Cipher::None, [9e3; 2]), (Cipher::Aes256Gcm, gcm), (Cipher::ChaCha20Poly1305, chacha)]
+        };
+        let right = |chosen: &str, gcm, chacha| verdicts(&campaign(chosen, &speeds(gcm, chacha)))[0].clone();
+        let best = right("aes-256-gcm (aws-lc)", [800.0, 820.0], [400.0, 420.0]);
+        assert_eq!((best.right, best.chosen_mbit), (Some(true), Some(810.0)));
+        let wrong = right("chacha20-poly1305 (ring)", [800.0, 820.0], [400.0, 420.0]);
+        assert_eq!((wrong.right, wrong.fastest.as_deref()), (Some(false), Some("aes-256-gcm")));
+        let level = right("chacha20-poly1305 (ring)", [800.0, 820.0], [700.0, 805.0]);
+        assert_eq!(level.right, Some(true), "the ranges overlap");
+        let unknown = right("aes-128-gcm (ring)", [800.0, 820.0], [400.0, 420.0]);
+        assert_eq!(unknown.right, None, "what was not measured cannot be judged");
+        let mut once = campaign("chacha20-poly1305 (ring)", &speeds([800.0, 820.0], [400.0, 420.0]));
+        once.rows.retain(|row| row.repeat == 1);
+        assert_eq!(verdicts(&once)[0].right, None, "one run has no spread");
+    }
+}

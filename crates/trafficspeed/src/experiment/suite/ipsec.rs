@@ -1,0 +1,370 @@
+//! Experiment 2: what authentication and encryption cost streams, transactions, a loaded CPU and live video.
+//!
+//! The original's measurements (KAME IPsec, 1999) with today's equivalents: no protection, authentication only,
+//! encryption with authentication; IPv4 and IPv6 inside. Its authors left open how the results depend on key
+//! length, payload size, MTU and rate; those are the sweeps.
+
+use std::time::Duration;
+
+use super::{Case, Quantity, Stage, SuitePlan};
+use crate::experiment::duet::Times;
+use crate::experiment::site::Far;
+use crate::lab::LinkSettings;
+use crate::load::exchange::Exchange;
+use crate::load::message::Messages;
+use crate::load::task::{Protocol, Sockets, Task};
+use crate::load::tcp::{Job, Shape, Way};
+use crate::system::vpnd::Code;
+use crate::system::{Cipher, Kind, Programs, Subject};
+
+/// The ciphers in the order of the report: no protection first, then what protects more.
+pub const CIPHERS: [Cipher; 6] = [
+    Cipher::None,
+    Cipher::AuthOnly,
+    Cipher::Aes128Gcm,
+    Cipher::Aes256Gcm,
+    Cipher::ChaCha20Poly1305,
+    Cipher::Aes256CbcHmacSha256,
+];
+/// Socket buffers of the original's TCP streams.
+const WINDOWS: [u32; 2] = [57_344, 32_768];
+/// Bytes of a datagram whose rate is swept.
+const RATE_PAYLOAD: u32 = 1_200;
+
+/// An open question of the original.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sweep {
+    /// How throughput and loss depend on the payload of datagrams.
+    Payload,
+    /// How throughput depends on the MTU of the links.
+    Mtu,
+    /// How loss and delay depend on the rate.
+    Rate,
+}
+
+/// A part of the original's measurements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// TCP streams.
+    Stream,
+    /// UDP as fast as possible.
+    Datagram,
+    /// Requests and responses.
+    Transaction,
+    /// One TCP transfer over time, idle and beside CPU hogs.
+    Time,
+    /// Live video, idle and beside CPU hogs.
+    Video,
+}
+
+/// What the user chose.
+#[derive(Clone, Debug)]
+pub struct Wishes {
+    /// Few short measurements instead of many long ones.
+    pub quick: bool,
+    /// The ciphers.
+    pub ciphers: Vec<Cipher>,
+    /// The parts of the original.
+    pub parts: Vec<Part>,
+    /// The sweeps.
+    pub sweeps: Vec<Sweep>,
+    /// Times of each measurement.
+    pub times: Times,
+    /// Repetitions.
+    pub repeats: u32,
+    /// Payload rate of the live video, bit/s.
+    pub video_rate: u64,
+    /// Payload of its datagrams, bytes.
+    pub video_payload: u32,
+    /// CPU hogs of the loaded measurements.
+    pub hogs: u32,
+    /// The links but for the sweep of their MTU.
+    pub links: LinkSettings,
+    /// Where the far end is.
+    pub far: Far,
+    /// Where programs are.
+    pub programs: Programs,
+}
+
+/// The suite.
+pub fn plan(wishes: &Wishes) -> SuitePlan {
+    let plain = Subject { kind: Kind::None, cipher: Cipher::None };
+    let vpnd = |cipher: &Cipher| Subject { kind: Kind::Vpnd, cipher: *cipher };
+    let subjects = std::iter::once(plain).chain(wishes.ciphers.iter().map(vpnd));
+    let mut stages: Vec<Stage> = subjects
+        .map(|subject| Stage {
+            subject,
+            code: Code::Native,
+            links: wishes.links,
+            cases: cases(wishes, subject),
+        })
+        .collect();
+    if wishes.sweeps.contains(&Sweep::Mtu) {
+        stages.extend(mtu_stages(wishes, plain));
+    }
+    let about = format!(
+        "What authentication and encryption cost streams, transactions, a loaded CPU and live video; each \
+         measurement {} s after {} s of warm-up.",
+        wishes.times.duration.as_secs_f64(),
+        wishes.times.warmup.as_secs_f64()
+    );
+    SuitePlan {
+        name: "ipsec",
+        about,
+        far: wishes.far,
+        stages,
+        repeats: wishes.repeats,
+        programs: wishes.programs.clone(),
+    }
+}
+
+fn cases(wishes: &Wishes, subject: Subject) -> Vec<Case> {
+    let both =
+        |part: fn(&Wishes, u8) -> Vec<Case>| [4, 6].into_iter().flat_map(|ip| part(wishes, ip)).collect();
+    let part = |part: &Part| match part {
+        Part::Stream => both(streams),
+        Part::Datagram => both(datagrams),
+        Part::Transaction => both(transactions),
+        Part::Time => over_time(wishes),
+        Part::Video => video(wishes),
+    };
+    let mut cases: Vec<Case> = wishes.parts.iter().flat_map(part).collect();
+    // Of the sweeps, those ciphers that show what protection costs at all.
+    if subject.kind == Kind::None
+        || matches!(subject.cipher, Cipher::None | Cipher::AuthOnly | Cipher::Aes256Gcm)
+    {
+        if wishes.sweeps.contains(&Sweep::Payload) {
+            cases.extend(payloads(wishes));
+        }
+        if wishes.sweeps.contains(&Sweep::Rate) {
+            cases.extend(rates(wishes));
+        }
+    }
+    cases
+}
+
+fn case(
+    wishes: &Wishes,
+    section: &'static str,
+    name: String,
+    task: Task,
+    ip: u8,
+    quantities: &[Quantity],
+) -> Case {
+    Case { section, name, task, ip, quantities: quantities.to_vec(), hogs: 0, times: wishes.times }
+}
+
+fn bulk(write_bytes: u32, window: Option<u32>) -> Task {
+    Task::Bulk(Job {
+        run_id: 0,
+        seed: 1,
+        streams: 1,
+        threads: 1,
+        write_bytes,
+        verify: false,
+        congestion: None,
+        shape: Shape { way: Way::Forward, window, mss: None },
+    })
+}
+
+fn messages(protocol: Protocol, length: u32, bits_per_second: Option<u64>, window: Option<u32>) -> Task {
+    let sockets = Sockets { window, ..Sockets::default() };
+    let streams = 1;
+    Task::Messages(Messages {
+        run_id: 0,
+        seed: 1,
+        protocol,
+        streams,
+        backward: false,
+        length,
+        bits_per_second,
+        sockets,
+    })
+}
+
+fn streams(wishes: &Wishes, ip: u8) -> Vec<Case> {
+    let name = |buffers: &str| format!("IPv{ip}, {buffers}");
+    let section = "TCP stream";
+    let shown = [Quantity::Throughput];
+    let mut cases: Vec<Case> = WINDOWS
+        .iter()
+        .map(|window| {
+            let name = name(&format!("socket buffers of {window} bytes"));
+            case(wishes, section, name, bulk(4_096, Some(*window)), ip, &shown)
+        })
+        .collect();
+    cases.push(case(wishes, section, name("the kernel's buffers"), bulk(256 * 1024, None), ip, &shown));
+    cases
+}
+
+fn datagrams(wishes: &Wishes, ip: u8) -> Vec<Case> {
+    let one = |length: u32| {
+        let name = format!("IPv{ip}, datagrams of {length} bytes");
+        let task = messages(Protocol::Udp, length, None, None);
+        case(
+            wishes,
+            "UDP stream, as fast as possible",
+            name,
+            task,
+            ip,
+            &[Quantity::Throughput, Quantity::Loss],
+        )
+    };
+    [4_096, 1_024].map(one).to_vec()
+}
+
+fn transactions(wishes: &Wishes, ip: u8) -> Vec<Case> {
+    let one = |(protocol, word, request, response)| {
+        let sockets = Sockets::default();
+        let task = Task::Exchange(Exchange {
+            run_id: 0,
+            seed: 1,
+            protocol,
+            streams: 1,
+            request,
+            response,
+            pause_us: 0,
+            sockets,
+        });
+        let name = format!("IPv{ip}, {word} {request}/{response} bytes");
+        let shown = [Quantity::Transactions, Quantity::RoundTrip];
+        case(wishes, "Request and response", name, task, ip, &shown)
+    };
+    [(Protocol::Tcp, "TCP", 1, 1), (Protocol::Udp, "UDP", 1, 1), (Protocol::Udp, "UDP", 516, 4)]
+        .map(one)
+        .to_vec()
+}
+
+/// The same measurement on an idle machine and beside CPU hogs.
+fn idle_and_loaded(wishes: &Wishes, idle: Case) -> Vec<Case> {
+    let per_second = wishes.times.duration.as_secs_f64() / 40.0;
+    let interval = Duration::from_secs_f64(per_second.clamp(0.02, 1.0));
+    let times = Times { interval, ..wishes.times };
+    let named = |words: &str| format!("{}, {words}", idle.name);
+    let loaded = Case { name: named("beside CPU hogs"), hogs: wishes.hogs, times, ..idle.clone() };
+    vec![Case { name: named("idle machine"), times, ..idle }, loaded]
+}
+
+fn over_time(wishes: &Wishes) -> Vec<Case> {
+    let task = messages(Protocol::Tcp, 8_192, None, Some(32_768));
+    let shown = [Quantity::Throughput, Quantity::Delay, Quantity::Delay99, Quantity::Jitter];
+    let name = "IPv4, messages of 8192 bytes, socket buffers of 32768".to_owned();
+    idle_and_loaded(wishes, case(wishes, "One TCP transfer over time", name, task, 4, &shown))
+}
+
+fn video(wishes: &Wishes) -> Vec<Case> {
+    let task = messages(Protocol::Udp, wishes.video_payload, Some(wishes.video_rate), None);
+    let shown =
+        [Quantity::Throughput, Quantity::Packets, Quantity::Loss, Quantity::Jitter, Quantity::Delay99];
+    let rate = wishes.video_rate as f64 / 1e6;
+    let name = format!("IPv6, {rate} Mbit/s in datagrams of {} bytes", wishes.video_payload);
+    idle_and_loaded(wishes, case(wishes, "Live video over UDP", name, task, 6, &shown))
+}
+
+fn payloads(wishes: &Wishes) -> Vec<Case> {
+    let few: &[u32] = &[64, 512, 1_400];
+    let many: &[u32] =
+        &[32, 64, 128, 256, 384, 512, 640, 768, 896, 1_024, 1_152, 1_280, 1_400, 2_800, 8_000, 32_000];
+    let one = |length: &u32| {
+        let task = messages(Protocol::Udp, *length, None, None);
+        let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
+        case(wishes, "Sweep: payload of datagrams", format!("IPv4, {length} bytes"), task, 4, &shown)
+    };
+    if wishes.quick { few } else { many }.iter().map(one).collect()
+}
+
+fn rates(wishes: &Wishes) -> Vec<Case> {
+    let few: &[u64] = &[50, 500];
+    let many: &[u64] = &[1, 10, 50, 100, 200, 300, 400, 500, 700, 1_000, 1_500, 2_000];
+    let one = |mbit: &u64| {
+        let task = messages(Protocol::Udp, RATE_PAYLOAD, Some(mbit * 1_000_000), None);
+        let shown = [Quantity::Throughput, Quantity::Loss, Quantity::Delay99];
+        let name = format!("IPv4, {mbit} Mbit/s in datagrams of {RATE_PAYLOAD} bytes");
+        case(wishes, "Sweep: rate", name, task, 4, &shown)
+    };
+    if wishes.quick { few } else { many }.iter().map(one).collect()
+}
+
+fn mtu_stages(wishes: &Wishes, plain: Subject) -> Vec<Stage> {
+    let few: &[u32] = &[1_280, 9_000];
+    let many: &[u32] = &[1_280, 1_400, 1_500, 2_000, 3_000, 4_000, 6_000, 9_000];
+    let mut stages = Vec::new();
+    for &mtu in if wishes.quick { few } else { many } {
+        let name = format!("IPv4, links with an MTU of {mtu}");
+        let case = case(wishes, "Sweep: MTU", name, bulk(256 * 1024, None), 4, &[Quantity::Throughput]);
+        let links = LinkSettings { mtu, ..wishes.links };
+        let protected = wishes.ciphers.iter().filter(|cipher| **cipher == Cipher::Aes256Gcm);
+        let subjects = protected.map(|cipher| Subject { kind: Kind::Vpnd, cipher: *cipher });
+        for subject in std::iter::once(plain).chain(subjects) {
+            stages.push(Stage { subject, code: Code::Native, links, cases: vec![case.clone()] });
+        }
+    }
+    stages
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    fn wishes(quick: bool) -> Wishes {
+        Wishes {
+            quick,
+            ciphers: CIPHERS.to_vec(),
+            parts: Part::value_variants().to_vec(),
+            sweeps: vec![Sweep::Payload, Sweep::Mtu, Sweep::Rate],
+            times: Times {
+                warmup: Duration::from_millis(100),
+                duration: Duration::from_millis(400),
+                interval: Duration::from_millis(100),
+            },
+            repeats: 1,
+            video_rate: 13_000_000,
+            video_payload: 500,
+            hogs: 2,
+            links: LinkSettings { offload: true, mtu: 1500 },
+            far: Far::Gateway,
+            programs: Programs::default(),
+        }
+    }
+
+    #[test]
+    fn the_quick_scale_takes_about_three_minutes_and_every_task_can_be_done() {
+        let plan = plan(&wishes(true));
+        assert!(plan.estimate() < Duration::from_secs(240), "{:?} for {}", plan.estimate(), plan.count());
+        for case in plan.stages.iter().flat_map(|stage| &stage.cases) {
+            assert_eq!(case.task.problem(), None, "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn every_part_of_the_original_is_there_for_every_cipher_and_both_ip_versions() {
+        let plan = plan(&Wishes { sweeps: Vec::new(), ..wishes(false) });
+        assert_eq!(plan.stages.len(), 1 + CIPHERS.len());
+        for stage in &plan.stages {
+            let has = |section: &str, ip: u8| {
+                stage.cases.iter().any(|case| case.section == section && case.ip == ip)
+            };
+            for section in ["TCP stream", "UDP stream, as fast as possible", "Request and response"] {
+                assert!(has(section, 4) && has(section, 6), "{section}");
+            }
+            assert!(has("One TCP transfer over time", 4) && has("Live video over UDP", 6));
+            assert_eq!(stage.cases.iter().filter(|case| case.hogs == 2).count(), 2);
+        }
+    }
+
+    #[test]
+    fn sweeps_change_one_thing_each() {
+        let plan = plan(&wishes(false));
+        let mtus: Vec<u32> = plan.stages.iter().map(|stage| stage.links.mtu).collect();
+        assert!(mtus.contains(&1_280) && mtus.contains(&9_000));
+        let sections = |name: &str| {
+            let all = plan.stages.iter().flat_map(|stage| &stage.cases);
+            all.filter(|case| case.section == name).count()
+        };
+        assert_eq!(sections("Sweep: payload of datagrams"), 4 * 16);
+        assert_eq!(sections("Sweep: rate"), 4 * 12);
+        assert_eq!(sections("Sweep: MTU"), 2 * 8);
+    }
+}

@@ -1,0 +1,84 @@
+//! The suites with the real `vpnd`, cut down to what a test needs.
+//!
+//! ```text
+//!   client 1 ══ gateway, CPU hogs beside them
+//! ```
+
+use serde_json::Value;
+
+use super::vpn::real_vpnd;
+use super::{can_run, measured, run};
+
+/// The values of the summary's row for `case` and `quantity`: system and mean.
+fn means(report: &Value, section: &str, quantity: &str) -> Vec<(String, f64)> {
+    let sections = report["summary"].as_array().expect("a summary");
+    let section =
+        sections.iter().find(|found| found["name"] == section).unwrap_or_else(|| panic!("{sections:#?}"));
+    let rows = section["rows"].as_array().expect("rows").iter().filter(|row| row["quantity"] == quantity);
+    let systems = rows.flat_map(|row| row["systems"].as_array().expect("systems"));
+    systems
+        .map(|system| {
+            let name = system["system"].as_str().expect("a name").to_owned();
+            (name, system["mean"].as_f64().unwrap_or_else(|| panic!("no mean: {report:#}")))
+        })
+        .collect()
+}
+
+#[test]
+fn ipsecs_parts_are_measured_idle_and_beside_hogs_and_written_as_reports() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let out = tempfile::tempdir().expect("a directory");
+    let line = format!(
+        "suite ipsec --quick -t 0.2 -O 0 --part video --no-sweep --cipher auth-only --hogs 1 --vpnd {} --out {} -J",
+        program.display(),
+        out.path().display()
+    );
+    let report = measured(&line);
+    assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
+    let received = means(&report, "Live video over UDP", "received");
+    // Two systems, idle and loaded.
+    assert_eq!(received.len(), 4);
+    assert!(received.iter().all(|(_, packets)| *packets > 10.0 && *packets < 4_000.0), "{received:?}");
+    let hogs: Vec<_> =
+        report["rows"].as_array().expect("rows").iter().map(|row| &row["case"]["hogs"]).collect();
+    assert_eq!(hogs, [0, 1, 0, 1]);
+    assert!(
+        report["systems"][1]["facts"]["cipher"].as_str().is_some_and(|used| used.starts_with("auth-only"))
+    );
+    let html = std::fs::read_to_string(out.path().join("report.html")).expect("a page");
+    assert!(html.contains("<svg") && html.contains("KAME"));
+    let csv = std::fs::read_to_string(out.path().join("report.csv")).expect("CSV");
+    assert_eq!(csv.lines().count(), 1 + 4 * 5, "{csv}");
+}
+
+#[test]
+fn without_aes_instructions_vpnd_chooses_the_cipher_that_needs_none() {
+    if !can_run() || std::env::consts::ARCH != "x86_64" {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let line = format!(
+        "suite aead --quick -t 0.2 -O 0 --repeat 1 --code without-aes --cipher chacha20-poly1305 --vpnd {} -J",
+        program.display()
+    );
+    let report = measured(&line);
+    let choice = &report["choices"][0];
+    let chosen = choice["chosen"].as_str().expect("a choice");
+    assert!(chosen.starts_with("chacha20-poly1305") && chosen.contains("aws-lc"), "{choice:#}");
+    assert_eq!(choice["right"], true, "{choice:#}");
+    let mss: Vec<_> =
+        report["rows"].as_array().expect("rows").iter().map(|row| &row["figures"]["mss"]).collect();
+    assert!(!mss.is_empty() && mss.iter().all(|mss| **mss == 1_322), "time stamps take 12 bytes: {mss:?}");
+}
+
+#[test]
+fn a_missing_program_and_unknown_names_are_said_before_anything_changes() {
+    let output = run("suite ipsec --cipher rot13");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("chacha20-poly1305"));
+    assert_eq!(output.status.code(), Some(2));
+    let output = run("suite rot13");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("unrecognized subcommand"));
+}
