@@ -325,6 +325,8 @@ mod tests {
         };
         assert!(connect(["--suite", "aes-256-gcm"]));
         assert!(!connect(["--suite", "aes-512-gcm"]));
+        assert!(connect(["--backend", "aws-lc"]) && connect(["--backend", "auto"]));
+        assert!(!connect(["--backend", "openssl"]));
         assert!(connect(["--tun", "vpn7"]));
         assert!(!connect(["--tun", "a-name-that-is-too-long"]));
     }
