@@ -17,8 +17,17 @@ use crate::sys::sandbox::Protections;
 /// How long a part may take to be ready: the store is checked as a whole, and ciphers are measured.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 /// Variables that parts keep; whatever else the caller's environment holds is none of their business.
-const KEPT_VARIABLES: [&str; 7] =
-    ["JOURNAL_STREAM", "LANG", "NO_COLOR", "RUST_BACKTRACE", "SSL_CERT_DIR", "SSL_CERT_FILE", "TZ"];
+/// `OPENSSL_ia32cap` is whoever starts the gateway saying which CPU instructions its ciphers may use.
+const KEPT_VARIABLES: [&str; 8] = [
+    "JOURNAL_STREAM",
+    "LANG",
+    "NO_COLOR",
+    "OPENSSL_ia32cap",
+    "RUST_BACKTRACE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "TZ",
+];
 /// Messages of a part that wait to be read.
 const QUEUE: usize = 64;
 
