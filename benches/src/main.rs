@@ -1,0 +1,129 @@
+//! `vpnd-stages`: measures each stage of vpnd's data path on this machine and prints the figures as JSON.
+//!
+//! The stages of system calls are measured only between two network namespaces that the caller names; nothing is made
+//! elsewhere. `trafficspeed model` is the caller that fits, predicts and compares.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use serde::Serialize;
+use vpnd_benches::devices::{self, Place};
+use vpnd_benches::handover::{self, Arrangement};
+use vpnd_benches::sample::{Sampled, sample};
+use vpnd_benches::shard::{self, Burst};
+use vpnd_benches::stage::{Side, Stage};
+use vpnd_benches::{aead, offload, packet, traffic};
+use vpnd_crypto::backend::choose;
+use vpnd_crypto::{Backend, Preference, Suite};
+
+/// The form of the output; grows when a reader of an older form could misread it.
+const FORM: u32 = 1;
+
+/// Measures each stage of vpnd's data path on this machine and prints the figures as JSON.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// Milliseconds for each stage and size.
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    millis: u64,
+    /// Cipher suites.
+    #[arg(long, value_delimiter = ',', default_value = "aes-256-gcm,chacha20-poly1305,none")]
+    suite: Vec<Suite>,
+    /// Where to measure the system calls.
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Serialize)]
+struct Output {
+    form: u32,
+    /// Payload of each slice, in bytes; of the whole packet, with headers.
+    mss: usize,
+    mtu: usize,
+    /// Slices of the longest super-packet.
+    max_slices: usize,
+    suites: Vec<SuiteOutput>,
+    stages: Vec<Sampled>,
+    handover: Vec<HandOverOutput>,
+}
+
+#[derive(Serialize)]
+struct SuiteOutput {
+    name: &'static str,
+    backend: &'static str,
+}
+
+#[derive(Serialize)]
+struct HandOverOutput {
+    suite: &'static str,
+    flows: usize,
+    workers: usize,
+    threads: usize,
+    bits_per_second: f64,
+    cpu_ns_per_byte: f64,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let time = Duration::from_millis(args.millis);
+    let suites = args.suite.iter().map(|&suite| Ok((suite, choose(suite, Preference::Auto)?.backend)));
+    let suites: Vec<(Suite, Backend)> = suites.collect::<anyhow::Result<_>>()?;
+    // Before anything takes time: what is missing is said at once.
+    let devices = devices::stages(&args.place)?.unwrap_or_default();
+    let stages = computed(&suites).into_iter().chain(devices);
+    let output = Output {
+        form: FORM,
+        mss: traffic::MSS,
+        mtu: traffic::MTU,
+        max_slices: traffic::MAX_SLICES,
+        suites: suites.iter().map(|(s, b)| SuiteOutput { name: s.name(), backend: b.name() }).collect(),
+        stages: stages.map(|mut stage| sample(&mut stage, time)).collect(),
+        handover: suites.iter().flat_map(|&(suite, backend)| hand_over(suite, backend, time)).collect(),
+    };
+    serde_json::to_writer(std::io::stdout().lock(), &output).context("writing to standard output")?;
+    println!();
+    Ok(())
+}
+
+/// The stages that need no kernel.
+fn computed(suites: &[(Suite, Backend)]) -> Vec<Stage> {
+    let mut stages = Vec::new();
+    for len in traffic::PACKET_LENS {
+        stages.extend(packet::stages(len));
+        for &(suite, backend) in suites {
+            stages.extend([aead::seal(suite, backend, len), aead::open(suite, backend, len)]);
+        }
+    }
+    let peer = offload::PEERS[0].1;
+    for slices in traffic::SLICES {
+        stages.extend([offload::slice(slices, peer), offload::rebuild(slices, peer)]);
+    }
+    for &(suite, backend) in suites {
+        for side in [Side::Sender, Side::Receiver, Side::Hub] {
+            for burst in [Burst::super_packet(traffic::MAX_SLICES), Burst::SMALL] {
+                stages.push(shard::stage(side, suite, backend, burst));
+            }
+        }
+    }
+    stages
+}
+
+/// Inline and with workers, at one thread and at two.
+fn hand_over(suite: Suite, backend: Backend, time: Duration) -> Vec<HandOverOutput> {
+    let arrangements = [(1, 0), (1, 1), (2, 0)].map(|(flows, workers)| Arrangement { flows, workers });
+    let measured = arrangements.map(|arrangement| {
+        let tried = handover::run(suite, backend, arrangement, 16);
+        let more = 4.0 * time.as_secs_f64() / tried.wall.as_secs_f64();
+        let done = handover::run(suite, backend, arrangement, (16.0 * more).clamp(16.0, 1e6) as u64);
+        HandOverOutput {
+            suite: suite.name(),
+            flows: arrangement.flows,
+            workers: arrangement.workers,
+            threads: arrangement.threads(),
+            bits_per_second: 8.0 * done.bytes as f64 / done.wall.as_secs_f64(),
+            cpu_ns_per_byte: done.cpu.as_secs_f64() * 1e9 / done.bytes as f64,
+        }
+    });
+    measured.into()
+}
