@@ -26,6 +26,7 @@ mod narrow;
 mod order;
 mod outages;
 mod persistent;
+mod privileges;
 mod process;
 mod refusal;
 mod relay;

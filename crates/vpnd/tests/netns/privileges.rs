@@ -1,0 +1,258 @@
+//! Behaviour: of a gateway's processes only the first has privileges, only the auth process sees password hashes, and all
+//! of them end together.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::client::Client;
+use crate::gateway::Gateway;
+use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::traffic::ping_until;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A process, by its directory below `/proc`.
+struct Seen(PathBuf);
+
+impl Seen {
+    fn of(pid: u32) -> Self {
+        Self(PathBuf::from(format!("/proc/{pid}")))
+    }
+
+    /// The gateway's first process.
+    fn opener(gateway: &Gateway<'_>) -> Self {
+        Self::of(u32::try_from(gateway.status()["pid"].as_u64().unwrap()).unwrap())
+    }
+
+    /// The process that it has started as this part.
+    fn part(&self, name: &str) -> Self {
+        let is_ours = |seen: &Self| {
+            seen.status("PPid").as_deref() == self.0.file_name().and_then(|pid| pid.to_str())
+                && seen.bytes("cmdline").split(|byte| *byte == 0).any(|word| word == name.as_bytes())
+        };
+        let all =
+            fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        all.map(Self::of).find(is_ours).unwrap_or_else(|| panic!("there is a process {name}"))
+    }
+
+    fn bytes(&self, file: &str) -> Vec<u8> {
+        fs::read(self.0.join(file)).unwrap_or_default()
+    }
+
+    /// A line of its status.
+    fn status(&self, key: &str) -> Option<String> {
+        let status = String::from_utf8_lossy(&self.bytes("status")).into_owned();
+        let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        line.map(|value| value.trim().to_owned())
+    }
+
+    /// It and each of its threads.
+    fn threads(&self) -> Vec<Self> {
+        let tasks = fs::read_dir(self.0.join("task")).unwrap();
+        tasks.map(|task| Self(task.unwrap().path())).collect()
+    }
+
+    fn name(&self) -> String {
+        self.status("Name").unwrap_or_default()
+    }
+
+    /// Field 19 of `/proc/PID/stat`.
+    fn nice(&self) -> i32 {
+        let stat = String::from_utf8_lossy(&self.bytes("stat")).into_owned();
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        fields.skip(16).next().unwrap().parse().unwrap()
+    }
+
+    fn kill(&self) {
+        let pid = self.0.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    }
+
+    fn is_gone(&self) -> bool {
+        self.status("State").is_none_or(|state| state.starts_with('Z'))
+    }
+
+    /// Whether its memory holds these bytes anywhere.
+    fn remembers(&self, wanted: &[u8]) -> bool {
+        let memory = File::open(self.0.join("mem")).expect("root may look");
+        let maps = String::from_utf8(self.bytes("maps")).unwrap();
+        let mut looked_at = 0;
+        let mut found = false;
+        for line in maps.lines().filter(|line| line.contains(" rw")) {
+            let (start, end) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+            let address = |text: &str| u64::from_str_radix(text, 16).unwrap();
+            let (start, end) = (address(start), address(end));
+            let mut block = vec![0; 1 << 20];
+            let mut at = start;
+            while at < end {
+                let room = block.len().min(usize::try_from(end - at).unwrap());
+                let Ok(len @ 1..) = memory.read_at(&mut block[..room], at) else { break };
+                looked_at += len;
+                found |= block[..len].windows(wanted.len()).any(|window| window == wanted);
+                // What lies across the border of two blocks is seen with the second one.
+                let last = at + len as u64 >= end;
+                at += if last { len } else { len.saturating_sub(wanted.len()).max(1) } as u64;
+            }
+        }
+        assert!(looked_at > 100_000, "its memory can be read: {looked_at} bytes");
+        found
+    }
+}
+
+fn assert_shut_in(process: &Seen) {
+    for thread in process.threads() {
+        for set in ["CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"] {
+            assert_eq!(thread.status(set).unwrap(), "0000000000000000", "{set} of {}", thread.name());
+        }
+        assert_eq!(thread.status("NoNewPrivs").unwrap(), "1", "{}", thread.name());
+        assert_eq!(thread.status("Seccomp").unwrap(), "2", "{}", thread.name());
+    }
+    // Whose memory can't be dumped belongs to root in /proc, whoever it runs as.
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(process.0.join("mem")).unwrap()), 0);
+}
+
+#[test]
+fn the_worker_and_the_auth_process_are_shut_in() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let opener = Seen::opener(&gateway);
+    let (worker, auth) = (opener.part("worker"), opener.part("auth"));
+    assert_shut_in(&worker);
+    assert_shut_in(&auth);
+
+    let uids = worker.status("Uid").unwrap();
+    assert!(uids.split_whitespace().all(|uid| uid != "0"), "{uids}");
+    assert_eq!(worker.status("Groups").unwrap(), "", "no group is left");
+    for entry in fs::read_dir(worker.0.join("fd")).unwrap() {
+        let target = fs::read_link(entry.unwrap().path()).unwrap();
+        let state = gateway.file("state");
+        assert!(!target.starts_with(&state) && !target.starts_with("/etc"), "{}", target.display());
+    }
+
+    // Shards go before other work, and nothing else does.
+    let usual = opener.nice();
+    let (shards, others): (Vec<_>, Vec<_>) =
+        worker.threads().into_iter().partition(|thread| thread.name().starts_with("shard-"));
+    assert!(!shards.is_empty() && shards.iter().all(|shard| shard.nice() == -10));
+    assert!(others.iter().all(|thread| thread.nice() >= 0));
+    assert!(auth.threads().iter().all(|thread| thread.nice() == usual.max(0)));
+
+    let told = gateway.status();
+    for process in told["processes"].as_array().unwrap() {
+        assert_eq!(
+            (&process["no_capabilities"], &process["seccomp"]),
+            (&true.into(), &true.into()),
+            "{process}"
+        );
+    }
+}
+
+#[test]
+fn without_the_sandbox_the_worker_has_no_privileges_either() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start_with(&["--sandbox", "off"]);
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    assert!(gateway.process().output().contains("THE SANDBOX IS OFF"));
+    let worker = Seen::opener(&gateway).part("worker");
+    assert_eq!(
+        (worker.status("Seccomp").unwrap(), worker.status("CapEff").unwrap()),
+        ("0".into(), "0".repeat(16))
+    );
+    assert_eq!(gateway.status()["processes"][0]["seccomp"], false, "and the status says so");
+}
+
+#[test]
+fn secrets_stay_where_they_belong() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.configure("log.level", "trace");
+    let hash = stored_hash(&gateway);
+    gateway.start();
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let opener = Seen::opener(&gateway);
+    let (worker, auth) = (opener.part("worker"), opener.part("auth"));
+    assert!(auth.remembers(hash.as_bytes()), "it has just checked a password, so this test can find a hash");
+    assert!(!worker.remembers(hash.as_bytes()), "the worker has the hash of a password");
+    assert!(!opener.remembers(hash.as_bytes()), "the opener has the hash of a password");
+
+    let key = fs::read_to_string(gateway.file("server-key.pem")).unwrap();
+    let key_line = key.lines().nth(1).unwrap();
+    for process in [&opener, &worker, &auth] {
+        for file in ["cmdline", "environ"] {
+            let text = String::from_utf8_lossy(&process.bytes(file)).into_owned();
+            assert!(!text.contains("ann's password") && !text.contains(key_line), "{file}: {text}");
+        }
+    }
+    let log = gateway.process().output();
+    assert!(log.contains("TRACE"), "everything was logged");
+    for secret in ["ann's password", key_line, &hash] {
+        assert!(!log.contains(secret), "the log has a secret");
+    }
+}
+
+/// The last part of the password hash in the store: what the argon2 function gave, in base64.
+fn stored_hash(gateway: &Gateway<'_>) -> String {
+    let mut bytes = fs::read(gateway.file("state/vpnd.db")).unwrap();
+    bytes.extend(fs::read(gateway.file("state/vpnd.db-wal")).unwrap_or_default());
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let start = text.rfind("$argon2id$").expect("the store has a user");
+    let hash = text[start..].split('$').nth(5).expect("the hash comes after its salt");
+    let hash: String =
+        hash.chars().take_while(|c| c.is_ascii_alphanumeric() || "+/".contains(*c)).take(43).collect();
+    assert_eq!(hash.len(), 43, "32 bytes");
+    hash
+}
+
+#[test]
+fn a_part_that_is_killed_ends_the_daemon() {
+    for name in ["auth", "worker"] {
+        let Some(lab) = Lab::new(1) else { return };
+        let mut gateway = Gateway::init(&lab);
+        gateway.start();
+        let opener = Seen::opener(&gateway);
+        let other = opener.part(if name == "auth" { "worker" } else { "auth" });
+        opener.part(name).kill();
+        let status = gateway.process().wait(10 * SECOND);
+        assert_eq!(status.code(), Some(1), "the service manager starts it again");
+        assert!(other.is_gone());
+        let links = lab.gateway.ip(&["-brief", "link", "show"]);
+        assert!(!links.contains("vpnd0"), "no device is left: {links}");
+        let forwarding = lab.gateway.within(|| fs::read_to_string("/proc/sys/net/ipv4/ip_forward")).unwrap();
+        assert_eq!(forwarding.trim(), "0", "what was changed is as before");
+        gateway.start();
+    }
+}
+
+#[test]
+fn parts_end_with_the_first_process() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.start();
+    let opener = Seen::opener(&gateway);
+    let parts = [opener.part("auth"), opener.part("worker")];
+    gateway.kill();
+    eventually("they are gone", 2 * SECOND, || parts.iter().all(Seen::is_gone).then_some(()));
+    gateway.start();
+}
+
+#[test]
+fn a_part_is_for_the_daemon_alone() {
+    let Some(lab) = Lab::new(1) else { return };
+    let gateway = Gateway::init(&lab);
+    let output = crate::process::run(gateway.vpnd(&["part", "worker"]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(crate::process::text(&output).contains("is for vpnd itself"));
+}

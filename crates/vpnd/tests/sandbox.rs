@@ -1,0 +1,148 @@
+//! What a process can't do any more once it has shut itself in. Each case runs in a process of its own: this program again.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"
+)]
+
+use std::io::{ErrorKind, Write as _};
+use std::net::UdpSocket;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+use rustix::process::Signal;
+use vpnd::sys::account::Identity;
+use vpnd::sys::sandbox::{Confinement, Landlock, Protections, SandboxMode, enter};
+use vpnd::sys::seccomp::SystemCalls;
+
+const INSIDE: &str = "VPND_TEST_SANDBOX";
+/// Readable by root alone, wherever there are passwords.
+const SHADOW: &str = "/etc/shadow";
+
+/// Runs `inside` in a process of its own; in that process, it does not return.
+fn alone(test: &str, directory: Option<&Path>, inside: impl FnOnce(&Path)) -> ExitStatus {
+    if let Some(directory) = std::env::var_os(INSIDE) {
+        inside(Path::new(&directory));
+        std::io::stderr().flush().unwrap();
+        std::process::exit(0);
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env(INSIDE, directory.unwrap_or(Path::new("/")));
+    let output = command.output().unwrap();
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    output.status
+}
+
+fn confinement(system_calls: SystemCalls) -> Confinement {
+    Confinement {
+        mode: SandboxMode::On,
+        identity: None,
+        system_calls,
+        readable: Vec::new(),
+        writable: Vec::new(),
+    }
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        assert!(std::env::var_os("CI").is_none(), "this test needs root");
+        eprintln!("SKIPPED: only root has something to give up; run ./x test");
+    }
+    root
+}
+
+fn assert_shut_in(protections: &Protections) {
+    assert!(protections.no_capabilities && protections.no_new_privs && protections.undumpable);
+    assert!(protections.seccomp, "the kernel filters system calls");
+}
+
+#[test]
+fn a_worker_opens_nothing_and_connects_nowhere() {
+    if !is_root() {
+        return;
+    }
+    let status = alone("a_worker_opens_nothing_and_connects_nowhere", None, |_| {
+        std::fs::read(SHADOW).expect("root could read it before");
+        let identity = Identity::choose(None).unwrap();
+        assert!(identity.is_some(), "root can become someone else");
+        let confinement = Confinement { identity, ..confinement(SystemCalls::Descriptors) };
+        let protections = enter(&confinement).unwrap();
+        assert_shut_in(&protections);
+        assert_ne!(protections.uid, 0);
+        for path in [SHADOW, "/etc/passwd", "/proc/self/status", "/"] {
+            assert!(std::fs::File::open(path).is_err(), "{path}");
+        }
+        assert!(std::fs::write("/tmp/vpnd-test-of-sandbox", "x").is_err());
+        assert!(UdpSocket::bind("127.0.0.1:0").is_err());
+        std::thread::spawn(|| assert!(std::fs::File::open(SHADOW).is_err())).join().unwrap();
+    });
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn starting_a_program_is_the_end() {
+    let status = alone("starting_a_program_is_the_end", None, |_| {
+        let confinement = confinement(SystemCalls::Files);
+        enter(&confinement).unwrap();
+        // Without a new process, so that nothing but the system call itself can fail.
+        let error = exec("/bin/true");
+        panic!("it was refused only: {error}");
+    });
+    assert_eq!(status.signal(), Some(Signal::SYS.as_raw()), "{status}");
+}
+
+/// Replaces this process by a program.
+fn exec(program: &str) -> std::io::Error {
+    use std::os::unix::process::CommandExt as _;
+    Command::new(program).exec()
+}
+
+#[test]
+fn a_keeper_of_files_reaches_its_own_directory_alone() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("store"), "x").unwrap();
+    let test = "a_keeper_of_files_reaches_its_own_directory_alone";
+    let status = alone(test, Some(directory.path()), |directory| {
+        let writable = vec![directory.to_owned()];
+        let protections = enter(&Confinement { writable, ..confinement(SystemCalls::Files) }).unwrap();
+        assert_shut_in(&protections);
+        assert_eq!(std::fs::read(directory.join("store")).unwrap(), b"x");
+        std::fs::write(directory.join("store-wal"), "y").unwrap();
+        std::fs::rename(directory.join("store-wal"), directory.join("store-shm")).unwrap();
+        std::fs::remove_file(directory.join("store-shm")).unwrap();
+        assert!(UdpSocket::bind("127.0.0.1:0").is_err(), "no network");
+        if protections.landlock == Landlock::Missing {
+            eprintln!("SKIPPED in part: this kernel has no Landlock");
+            return;
+        }
+        for path in [SHADOW, "/etc/passwd", "/root"] {
+            let error = std::fs::File::open(path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "root itself may not read {path}");
+        }
+        assert!(std::fs::write(directory.parent().unwrap().join("vpnd-test-of-sandbox"), "x").is_err());
+    });
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn without_the_sandbox_privileges_are_given_up_all_the_same() {
+    if !is_root() {
+        return;
+    }
+    let test = "without_the_sandbox_privileges_are_given_up_all_the_same";
+    let status = alone(test, None, |_| {
+        let identity = Identity::choose(None).unwrap();
+        let off = Confinement { mode: SandboxMode::Off, identity, ..confinement(SystemCalls::Descriptors) };
+        let protections = enter(&off).unwrap();
+        assert!(protections.no_capabilities && protections.no_new_privs && protections.undumpable);
+        assert!(!protections.seccomp && protections.landlock == Landlock::Missing);
+        assert_ne!(protections.uid, 0);
+        std::fs::read("/etc/passwd").unwrap();
+        assert!(std::fs::read(SHADOW).is_err());
+    });
+    assert!(status.success(), "{status}");
+}
