@@ -76,6 +76,11 @@ async fn a_session_is_kept_for_whoever_logged_in_and_for_nobody_else() {
 
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
+    assert_eq!(
+        failed(&service, keep(session)).await,
+        0,
+        "from now on these are new tokens of a session that is kept"
+    );
     let Answer::Session(Some(stored)) = service.answer(Request::Session(session)).await else {
         panic!("it is kept");
     };
