@@ -1,6 +1,7 @@
 //! The command line: what a user can ask for, checked as far as that needs no system call.
 
 pub mod compare;
+pub mod link;
 pub mod load;
 mod output;
 pub mod sessions;
@@ -171,6 +172,9 @@ pub struct SystemArgs {
     /// MTU of the lab's links in bytes.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
     pub mtu: u32,
+    /// Emulated links.
+    #[command(flatten)]
+    pub link: link::LinkArgs,
 }
 
 /// Measuring between real hosts.
@@ -305,7 +309,8 @@ impl SystemArgs {
 
     /// The links of the lab.
     pub fn links(&self) -> LinkSettings {
-        LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu }
+        let emulation = self.link.emulation();
+        LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu, emulation }
     }
 }
 

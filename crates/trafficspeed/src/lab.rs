@@ -10,12 +10,14 @@
 //!
 //! Every client has a link of its own to the gateway, which routes between them and has the service address
 //! 198.18.0.1 (2001:2::1) on its loopback; the addresses are those reserved for benchmarks (RFC 2544, RFC 5180).
-//! No link leads out of the namespaces.
+//! No link leads out of the namespaces. Where a link is to be slow, lossy or narrow, both its ends are TAP devices of
+//! the same names and addresses, and [`emulator`] carries the frames between them.
 //!
 //! INVARIANT: a namespace's name is recorded under [`record::RECORDS`] before it is made, so that
 //! `trafficspeed cleanup` finds what a killed run left behind and touches nothing else.
 
 pub mod device;
+pub mod emulator;
 pub mod enter;
 pub mod link;
 pub mod namespace;
@@ -25,6 +27,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use emulator::{Emulation, Emulator};
 use namespace::Namespace;
 use record::Record;
 
@@ -65,6 +68,8 @@ pub struct LinkSettings {
     pub offload: bool,
     /// MTU in bytes.
     pub mtu: u32,
+    /// What the links do to packets; nothing but carry them if absent.
+    pub emulation: Option<Emulation>,
 }
 
 /// A gateway and its clients.
@@ -72,6 +77,7 @@ pub struct LinkSettings {
 pub struct Lab {
     gateway: Namespace,
     clients: Vec<Namespace>,
+    emulator: Option<Emulator>,
     record: Record,
 }
 
@@ -91,6 +97,10 @@ impl Lab {
         if !settings.offload && find_program("ethtool").is_none() {
             return missing("`--offload off` needs ethtool; run `apt-get install ethtool`");
         }
+        if let Some(emulation) = &settings.emulation {
+            emulation.check().or_else(|error| missing(&error.to_string()))?;
+            emulation.prepare()?;
+        }
         Ok(())
     }
 
@@ -106,7 +116,12 @@ impl Lab {
         let gateway = format!("{prefix}g");
         let record = Record::open(std::iter::once(&gateway).chain(&names).cloned().collect())?;
         // From here on dropping the lab removes what was made, so an early return leaves nothing.
-        let mut lab = Self { gateway: Namespace::unmade(&gateway), clients: Vec::new(), record };
+        let mut lab = Self {
+            gateway: Namespace::unmade(&gateway),
+            clients: Vec::new(),
+            emulator: None,
+            record,
+        };
         lab.gateway.make()?;
         for name in &names {
             let client = Namespace::unmade(name);
@@ -114,7 +129,7 @@ impl Lab {
             lab.clients.push(client);
         }
         lab.record.note_identities()?;
-        link::connect(&lab.gateway, &lab.clients, settings)?;
+        lab.emulator = link::connect(&lab.gateway, &lab.clients, settings)?;
         Ok(lab)
     }
 
@@ -126,6 +141,11 @@ impl Lab {
     /// The clients' namespaces, in order.
     pub fn clients(&self) -> &[Namespace] {
         &self.clients
+    }
+
+    /// What carries the frames of its links, if they are emulated by this program.
+    pub fn emulator(&self) -> Option<&Emulator> {
+        self.emulator.as_ref()
     }
 
     /// A directory for the files of this run; removed with the lab.
@@ -161,6 +181,8 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        // Its devices keep the namespaces alive.
+        self.emulator = None;
         for problem in self.record.remove_all() {
             eprintln!("trafficspeed: {problem}; `trafficspeed cleanup` tries again");
         }

@@ -16,4 +16,5 @@ pub mod load;
 pub mod observe;
 pub mod report;
 pub mod sessions;
+pub mod sys;
 pub mod system;

@@ -111,7 +111,7 @@ pub enum SessionsError {
 
 impl SessionsPlan {
     fn links() -> LinkSettings {
-        LinkSettings { offload: true, mtu: 1500 }
+        LinkSettings { offload: true, mtu: 1500, emulation: None }
     }
 
     fn pair(&self) -> u32 {

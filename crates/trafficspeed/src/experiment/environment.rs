@@ -53,12 +53,14 @@ pub fn sysctl(path: &str) -> Option<String> {
 }
 
 fn describe(links: LinkSettings) -> String {
-    let offload = if links.offload {
+    let single = links.emulation.is_some_and(|emulation| emulation.needs_single_packets());
+    let offload = if links.offload && !single {
         "segmentation offload on (64 KiB super-packets cross whole)"
     } else {
         "segmentation offload off (frames cross one by one, gathered by the receiver)"
     };
-    format!("veth pairs in network namespaces, MTU {}, {offload}", links.mtu)
+    let plain = format!("links between network namespaces, MTU {}, {offload}", links.mtu);
+    links.emulation.map_or(plain.clone(), |emulation| format!("{plain}; emulated: {emulation}"))
 }
 
 fn memory_mib() -> u64 {
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_described() {
-        let environment = Environment::read(Some(LinkSettings { offload: false, mtu: 1500 }));
+        let environment = Environment::read(Some(LinkSettings { offload: false, mtu: 1500, emulation: None }));
         assert!(environment.memory_mib > 0 && environment.host.cpus > 0);
         assert!(
             environment.links.is_some_and(|text| text.contains("MTU 1500") && text.contains("offload off"))

@@ -211,6 +211,9 @@ fn measure_in(
     run.carried = Reading::take(lab)?.since(&before, addresses, &driven.pairs);
     run.pairs = driven.pairs;
     run.intervals = driven.intervals;
+    if let Some(emulator) = lab.emulator() {
+        run.facts.notes.extend(emulator.notes());
+    }
     if let Some(cpu) = &mut run.cpu {
         cpu.generators =
             run.pairs.iter().flat_map(super::outcome::Pair::outcomes).map(|o| o.cpu_seconds).sum();

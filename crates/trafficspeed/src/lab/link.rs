@@ -1,48 +1,103 @@
-//! Connects the gateway with its clients: veth pairs, addresses, routes, forwarding.
+//! Connects the gateway with its clients: devices, addresses, routes, forwarding.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use super::emulator::impairment::Impairment;
+use super::emulator::{Carriage, Emulator, Kind, netem};
 use super::namespace::Namespace;
 use super::{CLIENT_LINK, Lab, LabError, LinkSettings, run_tool};
 
-/// Makes all links of a lab.
+/// Frames that wait for the emulator's thread at most, for each device.
+const TAP_QUEUE: u32 = 2000;
+
+/// Makes all links of a lab; what carries the frames of emulated ones is returned.
 ///
 /// # Errors
 /// [`LabError::Tool`], [`LabError::System`].
-pub fn connect(gateway: &Namespace, clients: &[Namespace], settings: LinkSettings) -> Result<(), LabError> {
+pub fn connect(
+    gateway: &Namespace,
+    clients: &[Namespace],
+    settings: LinkSettings,
+) -> Result<Option<Emulator>, LabError> {
     gateway.sysctl("net/ipv4/ip_forward", "1")?;
     gateway.sysctl("net/ipv6/conf/all/forwarding", "1")?;
     let (v4, v6) = (Lab::SERVICE_V4, Lab::SERVICE_V6);
     batch(gateway, &format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad\n"))?;
+    let mut emulator = match settings.emulation {
+        Some(emulation) if emulation.kind == Kind::User => {
+            Some(Emulator::new(emulation, Carriage::new(&emulation, settings.offload, clients.len()))?)
+        }
+        _ => None,
+    };
     for (client, number) in clients.iter().zip(1..) {
         quiet(client)?;
-        batch(gateway, &gateway_script(client, number, settings.mtu))?;
+        make_devices(gateway, client, number, settings, emulator.as_mut())?;
+        batch(gateway, &gateway_script(number))?;
         batch(client, &client_script(number))?;
-        if !settings.offload {
-            offload_off(gateway, &format!("c{number}"))?;
-            offload_off(client, CLIENT_LINK)?;
+        if let (None, Some(emulation)) = (&emulator, &settings.emulation) {
+            netem(gateway, &gateway_device(number), &emulation.down)?;
+            netem(client, CLIENT_LINK, &emulation.up)?;
         }
+    }
+    Ok(emulator)
+}
+
+/// The gateway's device of the link to client `number`.
+fn gateway_device(number: u32) -> String {
+    format!("c{number}")
+}
+
+/// Makes both ends of a link, without addresses.
+fn make_devices(
+    gateway: &Namespace,
+    client: &Namespace,
+    number: u32,
+    settings: LinkSettings,
+    emulator: Option<&mut Emulator>,
+) -> Result<(), LabError> {
+    let (device, mtu) = (gateway_device(number), settings.mtu);
+    if let Some(emulator) = emulator {
+        emulator.link((gateway, &device), (client, CLIENT_LINK))?;
+        // A longer queue than usual: bursts of many streams are to be lost only where that was asked for.
+        let script = |device: &str| format!("link set {device} mtu {mtu} txqueuelen {TAP_QUEUE}\n");
+        batch(gateway, &script(&device))?;
+        return batch(client, &script(CLIENT_LINK));
+    }
+    let peer = client.name();
+    batch(
+        gateway,
+        &format!(
+            "link add {device} mtu {mtu} type veth peer name {CLIENT_LINK} netns {peer} mtu {mtu}\n"
+        ),
+    )?;
+    let single = settings.emulation.is_some_and(|emulation| emulation.needs_single_packets());
+    if !settings.offload || single {
+        offload_off(gateway, &device)?;
+        offload_off(client, CLIENT_LINK)?;
     }
     Ok(())
 }
 
-fn gateway_script(client: &Namespace, number: u32, mtu: u32) -> String {
-    let mut script = String::new();
-    let peer = client.name();
+/// Lets the kernel's netem impair what `device` sends.
+fn netem(namespace: &Namespace, device: &str, way: &Impairment) -> Result<(), LabError> {
+    let words = netem::words(device, way).map_err(|error| LabError::Missing(error.to_string()))?;
+    run_tool(Command::new("tc").args(["-n", namespace.name()]).args(words)).map(drop)
+}
+
+fn gateway_script(number: u32) -> String {
+    let device = gateway_device(number);
     let (v4, v6) = (Lab::gateway_v4(number), Lab::gateway_v6(number));
-    writeln!(script, "link add c{number} mtu {mtu} type veth peer name {CLIENT_LINK} netns {peer} mtu {mtu}")
-        .expect("writing to a string");
-    writeln!(script, "addr add {v4}/24 dev c{number}").expect("writing to a string");
-    writeln!(script, "addr add {v6}/64 dev c{number} nodad").expect("writing to a string");
-    writeln!(script, "link set c{number} up").expect("writing to a string");
     // A server that answers from a wildcard socket then answers from the address that its clients called.
     let (service_v4, service_v6) = (Lab::SERVICE_V4, Lab::SERVICE_V6);
     let (net_v4, net_v6) = (Lab::client_v4(number), Lab::client_v6(number));
-    writeln!(script, "route add {net_v4}/32 dev c{number} src {service_v4}").expect("writing to a string");
-    writeln!(script, "route add {net_v6}/128 dev c{number} src {service_v6}").expect("writing to a string");
-    script
+    format!(
+        "addr add {v4}/24 dev {device}\n\
+         addr add {v6}/64 dev {device} nodad\n\
+         link set {device} up\n\
+         route add {net_v4}/32 dev {device} src {service_v4}\n\
+         route add {net_v6}/128 dev {device} src {service_v6}\n"
+    )
 }
 
 fn client_script(number: u32) -> String {

@@ -1,0 +1,163 @@
+//! How the lab's links are made worse on purpose, as arguments of every command that makes a lab.
+
+use clap::Args;
+
+use crate::lab::emulator::impairment::{Impairment, QueueLimit, Rate, Share, Span};
+use crate::lab::emulator::{Emulation, Kind};
+
+/// Emulated links between every client and the gateway, below any VPN. Each setting holds for both directions unless
+/// the one for the direction down, from the gateway to the client, is given too.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Emulated links")]
+pub struct LinkArgs {
+    /// One-way delay, for example 16ms.
+    #[arg(long, value_name = "TIME")]
+    pub delay: Option<Span>,
+    /// The same for the direction down.
+    #[arg(long, value_name = "TIME")]
+    pub delay_down: Option<Span>,
+    /// How much shorter or longer the delay of a packet may be; the order is kept.
+    #[arg(long, value_name = "TIME")]
+    pub jitter: Option<Span>,
+    /// The same for the direction down.
+    #[arg(long, value_name = "TIME")]
+    pub jitter_down: Option<Span>,
+    /// Share of packets that are lost, for example 1%.
+    #[arg(long, value_name = "PERCENT")]
+    pub loss: Option<Share>,
+    /// The same for the direction down.
+    #[arg(long, value_name = "PERCENT")]
+    pub loss_down: Option<Share>,
+    /// Lose packets in bursts of this mean length instead of one by one.
+    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub loss_burst: Option<u32>,
+    /// Share of packets that come late and are overtaken.
+    #[arg(long, value_name = "PERCENT")]
+    pub reorder: Option<Share>,
+    /// The same for the direction down.
+    #[arg(long, value_name = "PERCENT")]
+    pub reorder_down: Option<Share>,
+    /// How much later these come.
+    #[arg(long, value_name = "TIME", default_value = "1ms")]
+    pub reorder_late: Span,
+    /// Share of packets that arrive twice.
+    #[arg(long, value_name = "PERCENT")]
+    pub duplicate: Option<Share>,
+    /// The same for the direction down.
+    #[arg(long, value_name = "PERCENT")]
+    pub duplicate_down: Option<Share>,
+    /// Rate of the link, for example 100mbit.
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<Rate>,
+    /// The same for the direction down.
+    #[arg(long, value_name = "RATE")]
+    pub rate_down: Option<Rate>,
+    /// What may wait for a link of limited rate, for example 256kb or 1000p; 50 ms of the rate by default.
+    #[arg(long, value_name = "SIZE")]
+    pub queue: Option<QueueLimit>,
+    /// The same for the direction down.
+    #[arg(long, value_name = "SIZE")]
+    pub queue_down: Option<QueueLimit>,
+    /// Seed of everything that happens by chance on the links.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub link_seed: u64,
+    /// Who emulates: this program, or the kernel's netem where it has it.
+    #[arg(long, value_enum, default_value_t = Kind::User)]
+    pub emulator: Kind,
+}
+
+impl LinkArgs {
+    /// The emulation asked for; none if nothing was.
+    pub fn emulation(&self) -> Option<Emulation> {
+        let down = Impairment {
+            delay: self.delay_down.or(self.delay).unwrap_or_default(),
+            jitter: self.jitter_down.or(self.jitter).unwrap_or_default(),
+            loss: self.loss_down.or(self.loss).unwrap_or_default(),
+            loss_burst: 0,
+            reorder: self.reorder_down.or(self.reorder).unwrap_or_default(),
+            reorder_late: self.reorder_late,
+            duplicate: self.duplicate_down.or(self.duplicate).unwrap_or_default(),
+            rate: self.rate_down.or(self.rate),
+            queue: self.queue_down.or(self.queue),
+        };
+        let up = Impairment {
+            delay: self.delay.unwrap_or_default(),
+            jitter: self.jitter.unwrap_or_default(),
+            loss: self.loss.unwrap_or_default(),
+            reorder: self.reorder.unwrap_or_default(),
+            duplicate: self.duplicate.unwrap_or_default(),
+            rate: self.rate,
+            queue: self.queue,
+            ..down
+        };
+        let emulation = Emulation {
+            kind: self.emulator,
+            up: self.with_bursts(up, self.loss_down.is_none()),
+            down: self.with_bursts(down, self.loss.is_none()),
+            seed: self.link_seed,
+        };
+        let idle = Impairment { reorder_late: self.reorder_late, ..Impairment::default() };
+        (emulation.up != idle || emulation.down != idle).then_some(emulation)
+    }
+
+    /// Bursts belong to the directions that lose; a burst without any loss stays, to be refused.
+    fn with_bursts(&self, way: Impairment, only_way: bool) -> Impairment {
+        let wanted = self.loss_burst.filter(|_| way.loss.ppm > 0 || only_way);
+        Impairment { loss_burst: wanted.unwrap_or(0), ..way }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        link: LinkArgs,
+    }
+
+    fn read(line: &str) -> Option<Emulation> {
+        let words = std::iter::once("x").chain(line.split_whitespace());
+        Program::try_parse_from(words).unwrap().link.emulation()
+    }
+
+    #[test]
+    fn without_a_word_nothing_is_emulated() {
+        assert_eq!(read(""), None);
+        assert_eq!(read("--link-seed 5 --reorder-late 2ms"), None);
+    }
+
+    #[test]
+    fn one_word_holds_both_ways_and_the_one_for_down_only_there() {
+        let emulation = read("--delay 16ms --loss 1% --delay-down 30ms --rate-down 20mbit").unwrap();
+        assert_eq!((emulation.up.delay.ns, emulation.down.delay.ns), (16_000_000, 30_000_000));
+        assert_eq!((emulation.up.loss.ppm, emulation.down.loss.ppm), (10_000, 10_000));
+        assert_eq!((emulation.up.rate.is_some(), emulation.down.rate.is_some()), (false, true));
+        let only_down = read("--delay-down 1ms").unwrap();
+        assert_eq!((only_down.up.delay.ns, only_down.down.delay.ns), (0, 1_000_000));
+    }
+
+    #[test]
+    fn bursts_belong_to_the_directions_that_lose() {
+        let emulation = read("--loss-down 1% --loss-burst 5").unwrap();
+        assert_eq!((emulation.up.loss_burst, emulation.down.loss_burst), (0, 5));
+        assert_eq!(emulation.check(), Ok(()));
+        let both = read("--loss 1% --loss-burst 5").unwrap();
+        assert_eq!((both.up.loss_burst, both.down.loss_burst), (5, 5));
+        assert!(read("--delay 1ms --loss-burst 5").unwrap().check().is_err());
+    }
+
+    #[test]
+    fn a_wrong_unit_is_answered_with_a_right_one() {
+        for (line, expected) in
+            [("--delay 16", "16ms"), ("--loss 2", "1%"), ("--rate 100mb", "100mbit"), ("--queue 5", "1000p")]
+        {
+            let words = std::iter::once("x").chain(line.split_whitespace());
+            let error = Program::try_parse_from(words).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

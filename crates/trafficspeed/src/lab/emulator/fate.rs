@@ -1,0 +1,343 @@
+//! What happens to each packet, and when: the emulator's decisions as a state machine without clock or I/O.
+//!
+//! [`Fates::decide`] gets the instant at which a packet entered the link and its length, and says when it leaves.
+//! Each kind of chance (loss, jitter, lateness, duplication) draws from a generator of its own, once for every packet,
+//! so the n-th packet's fate depends on the seed and n alone and switching one kind on changes no other.
+//!
+//! INVARIANT: instants given to `decide` never decrease. Without `reorder`, the instants it gives never decrease either.
+
+use std::collections::VecDeque;
+
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
+use super::impairment::{Impairment, QueueLimit, Share};
+
+/// What happens to one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The queue in front of the link was full.
+    QueueFull,
+    /// Lost on the way.
+    Lost,
+    /// It arrives.
+    Arrives {
+        /// When it leaves the link, on the clock of the caller, ns.
+        at_ns: u64,
+        /// Whether it arrives twice.
+        twice: bool,
+    },
+}
+
+/// The state of one direction of a link.
+#[derive(Debug)]
+pub struct Fates {
+    link: Impairment,
+    queue: Queue,
+    loss: Losses,
+    jitter: ChaCha8Rng,
+    reorder: ChaCha8Rng,
+    duplicate: ChaCha8Rng,
+    /// When the last packet that was not made late leaves.
+    last_ns: u64,
+}
+
+impl Fates {
+    /// A link that has carried nothing yet. `link` must have passed [`Impairment::check`].
+    pub fn new(link: Impairment, seed: u64) -> Self {
+        debug_assert_eq!(link.check(), Ok(()));
+        let stream = |number| {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            rng.set_stream(number);
+            rng
+        };
+        Self {
+            link,
+            queue: Queue::new(&link),
+            loss: Losses::new(&link, stream(0)),
+            jitter: stream(1),
+            reorder: stream(2),
+            duplicate: stream(3),
+            last_ns: 0,
+        }
+    }
+
+    /// Decides about a packet of `bytes` that enters the link at `now_ns`.
+    pub fn decide(&mut self, now_ns: u64, bytes: u32) -> Fate {
+        // Every generator is asked for every packet; see the module's documentation.
+        let lost = self.loss.next();
+        let travel_ns = self.travel_ns();
+        let late = chance(&mut self.reorder, self.link.reorder);
+        let twice = chance(&mut self.duplicate, self.link.duplicate);
+        // A packet that is lost on the wire has used its time there; one that found no room has not.
+        let Some(sent_ns) = self.queue.admit(now_ns, bytes) else { return Fate::QueueFull };
+        if lost {
+            return Fate::Lost;
+        }
+        let at_ns = (sent_ns + travel_ns).max(self.last_ns);
+        if late {
+            return Fate::Arrives { at_ns: at_ns + self.link.reorder_late.ns, twice };
+        }
+        self.last_ns = at_ns;
+        Fate::Arrives { at_ns, twice }
+    }
+
+    fn travel_ns(&mut self) -> u64 {
+        let Impairment { delay, jitter, .. } = self.link;
+        let extra: f64 = self.jitter.random();
+        delay.ns - jitter.ns + (extra * 2.0 * jitter.ns as f64) as u64
+    }
+}
+
+fn chance(rng: &mut ChaCha8Rng, share: Share) -> bool {
+    rng.random::<f64>() < share.fraction()
+}
+
+/// Which packets are lost: independently, or in bursts by Gilbert's model (1960): a chain of two states, of which
+/// one loses every packet and the other none.
+#[derive(Debug)]
+struct Losses {
+    rng: ChaCha8Rng,
+    /// Chance that a packet is lost after one that was not, and after one that was.
+    after_kept: f64,
+    after_lost: f64,
+    lost: bool,
+}
+
+impl Losses {
+    fn new(link: &Impairment, rng: ChaCha8Rng) -> Self {
+        let loss = link.loss.fraction();
+        if link.loss_burst == 0 {
+            return Self { rng, after_kept: loss, after_lost: loss, lost: false };
+        }
+        // Bursts of mean length b end with chance 1/b; the chance to begin one follows from the share asked for.
+        let ends = 1.0 / f64::from(link.loss_burst);
+        Self { rng, after_kept: ends * loss / (1.0 - loss), after_lost: 1.0 - ends, lost: false }
+    }
+
+    fn next(&mut self) -> bool {
+        let chance = if self.lost { self.after_lost } else { self.after_kept };
+        self.lost = self.rng.random::<f64>() < chance;
+        self.lost
+    }
+}
+
+/// The queue in front of a link of limited rate, first in, first out; what does not fit is dropped.
+#[derive(Debug)]
+struct Queue {
+    rate_and_limit: Option<(u64, QueueLimit)>,
+    /// When each packet that waits or is being sent will have been sent, and its bytes.
+    waiting: VecDeque<(u64, u32)>,
+    waiting_bytes: u64,
+    /// When the link is free, in ns and the fraction of one that is left (in 1/rate ns), so that no rate is rounded.
+    free_ns: u64,
+    remainder: u64,
+}
+
+impl Queue {
+    fn new(link: &Impairment) -> Self {
+        let rate_and_limit = link.rate.map(|rate| (rate.bits_per_second, link.queue_limit(rate)));
+        Self { rate_and_limit, waiting: VecDeque::new(), waiting_bytes: 0, free_ns: 0, remainder: 0 }
+    }
+
+    /// When the packet will have been sent; `None` if it finds no room.
+    fn admit(&mut self, now_ns: u64, bytes: u32) -> Option<u64> {
+        let Some((rate, limit)) = self.rate_and_limit else { return Some(now_ns) };
+        while let Some(&(sent_ns, bytes)) = self.waiting.front()
+            && sent_ns <= now_ns
+        {
+            self.waiting.pop_front();
+            self.waiting_bytes -= u64::from(bytes);
+        }
+        let fits = match limit {
+            QueueLimit::Packets(most) => (self.waiting.len() as u64) < most,
+            // An idle link takes any packet, however small its queue.
+            QueueLimit::Bytes(most) => {
+                self.waiting.is_empty() || self.waiting_bytes + u64::from(bytes) <= most
+            }
+        };
+        if !fits {
+            return None;
+        }
+        if self.free_ns < now_ns {
+            (self.free_ns, self.remainder) = (now_ns, 0);
+        }
+        let work = u64::from(bytes) * 8 * 1_000_000_000 + self.remainder;
+        self.free_ns += work / rate;
+        self.remainder = work % rate;
+        self.waiting.push_back((self.free_ns, bytes));
+        self.waiting_bytes += u64::from(bytes);
+        Some(self.free_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::impairment::{Rate, Span};
+    use super::*;
+
+    const PACKETS: u64 = 200_000;
+
+    fn ms(ms: u64) -> Span {
+        Span { ns: ms * 1_000_000 }
+    }
+
+    fn percent(percent: u32) -> Share {
+        Share { ppm: percent * 10_000 }
+    }
+
+    fn run(link: Impairment, seed: u64, packets: u64) -> Vec<Fate> {
+        let mut fates = Fates::new(link, seed);
+        (0..packets).map(|n| fates.decide(n * 10_000, 1_500)).collect()
+    }
+
+    fn arrivals(fates: &[Fate]) -> Vec<u64> {
+        let at = |fate: &Fate| if let Fate::Arrives { at_ns, .. } = fate { Some(*at_ns) } else { None };
+        fates.iter().filter_map(at).collect()
+    }
+
+    fn lost(fates: &[Fate]) -> usize {
+        fates.iter().filter(|fate| **fate == Fate::Lost).count()
+    }
+
+    #[test]
+    fn a_constant_delay_is_exact_and_keeps_the_order() {
+        let link = Impairment { delay: ms(16), ..Impairment::default() };
+        for (n, at_ns) in (0_u64..).zip(arrivals(&run(link, 1, 1_000))) {
+            assert_eq!(at_ns, n * 10_000 + 16_000_000);
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_fates_and_another_seed_others() {
+        let link = Impairment { loss: percent(5), ..Impairment::default() };
+        assert_eq!(run(link, 7, 5_000), run(link, 7, 5_000));
+        assert_ne!(run(link, 7, 5_000), run(link, 8, 5_000));
+    }
+
+    #[test]
+    fn switching_one_chance_on_changes_no_other() {
+        let plain = Impairment { loss: percent(5), ..Impairment::default() };
+        let more = Impairment { delay: ms(9), jitter: ms(3), duplicate: percent(10), ..plain };
+        let which = |link| {
+            let fates = run(link, 3, 5_000);
+            fates.iter().map(|fate| *fate == Fate::Lost).collect::<Vec<_>>()
+        };
+        assert_eq!(which(plain), which(more));
+    }
+
+    #[test]
+    fn independent_losses_have_the_share_asked_for_and_no_memory() {
+        let fates = run(Impairment { loss: percent(10), ..Impairment::default() }, 5, PACKETS);
+        // The standard deviation of the count is 134.
+        assert!(lost(&fates).abs_diff(20_000) < 700, "{}", lost(&fates));
+        let bursts = bursts(&fates);
+        let mean = lost(&fates) as f64 / bursts as f64;
+        assert!((mean - 1.0 / 0.9).abs() < 0.02, "{mean}");
+    }
+
+    #[test]
+    fn bursts_have_the_share_and_the_mean_length_asked_for() {
+        for (loss, burst) in [(1, 8), (5, 3), (50, 4)] {
+            let link = Impairment { loss: percent(loss), loss_burst: burst, ..Impairment::default() };
+            let fates = run(link, 11, 1_000_000);
+            let share = lost(&fates) as f64 / 1e6;
+            assert!((share / f64::from(loss) * 100.0 - 1.0).abs() < 0.1, "{loss} %: {share}");
+            let mean = lost(&fates) as f64 / bursts(&fates) as f64;
+            assert!((mean / f64::from(burst) - 1.0).abs() < 0.1, "bursts of {burst}: {mean}");
+        }
+    }
+
+    fn bursts(fates: &[Fate]) -> usize {
+        let begins = fates.windows(2).filter(|pair| pair[0] != Fate::Lost && pair[1] == Fate::Lost).count();
+        begins + usize::from(fates[0] == Fate::Lost)
+    }
+
+    #[test]
+    fn all_or_nothing_is_lost_at_the_ends_of_the_scale() {
+        assert_eq!(lost(&run(Impairment { loss: percent(100), ..Impairment::default() }, 1, 1_000)), 1_000);
+        assert_eq!(lost(&run(Impairment::default(), 1, 1_000)), 0);
+    }
+
+    #[test]
+    fn jitter_stays_within_its_bounds_is_spread_over_them_and_keeps_the_order() {
+        let link = Impairment { delay: ms(20), jitter: ms(5), ..Impairment::default() };
+        let mut fates = Fates::new(link, 2);
+        let (mut low, mut high, mut sum, mut last) = (u64::MAX, 0, 0, 0);
+        for n in 0..10_000 {
+            // Packets far apart, so that keeping the order does not change their delay.
+            let now_ns = n * 20_000_000;
+            let Fate::Arrives { at_ns, .. } = fates.decide(now_ns, 100) else { panic!("nothing is lost") };
+            assert!(at_ns >= last);
+            last = at_ns;
+            let delay = at_ns - now_ns;
+            (low, high, sum) = (low.min(delay), high.max(delay), sum + delay);
+        }
+        assert!((15_000_000..15_100_000).contains(&low), "{low}");
+        assert!((24_900_000..=25_000_000).contains(&high), "{high}");
+        assert!((sum / 10_000).abs_diff(20_000_000) < 200_000, "{sum}");
+        // Packets that are close keep their order too.
+        let close = arrivals(&run(link, 2, 10_000));
+        assert!(close.is_sorted());
+    }
+
+    #[test]
+    fn late_packets_are_overtaken_and_only_they() {
+        let link = Impairment { reorder: percent(10), reorder_late: ms(1), ..Impairment::default() };
+        let fates = run(link, 4, PACKETS);
+        let late = (0_u64..).zip(arrivals(&fates)).filter(|(n, at_ns)| *at_ns != n * 10_000);
+        let late: Vec<u64> = late.map(|(n, at_ns)| at_ns - n * 10_000).collect();
+        assert!(late.len().abs_diff(20_000) < 700, "{}", late.len());
+        assert!(late.iter().all(|by| *by == 1_000_000));
+    }
+
+    #[test]
+    fn the_share_asked_for_comes_twice() {
+        let fates = run(Impairment { duplicate: percent(20), ..Impairment::default() }, 4, PACKETS);
+        let twice = fates.iter().filter(|fate| matches!(fate, Fate::Arrives { twice: true, .. })).count();
+        assert!(twice.abs_diff(40_000) < 900, "{twice}");
+    }
+
+    #[test]
+    fn the_rate_is_kept_to_the_nanosecond_and_an_idle_link_saves_nothing_up() {
+        let rate = Some(Rate { bits_per_second: 7_000_000 });
+        let queue = Some(QueueLimit::Packets(1_000_000));
+        let mut fates = Fates::new(Impairment { rate, queue, ..Impairment::default() }, 1);
+        let mut last = 0;
+        for n in 1..=7_000_u64 {
+            let Fate::Arrives { at_ns, .. } = fates.decide(0, 1_000) else { panic!("there is room") };
+            last = at_ns;
+            assert_eq!(at_ns, n * 8_000 * 1_000_000_000 / 7_000_000);
+        }
+        assert_eq!(last, 8_000_000_000, "7,000 packets of 8,000 bit at 7 Mbit/s take 8 s");
+        let later = 20_000_000_000;
+        let first = fates.decide(later, 1_000);
+        assert_eq!(first, Fate::Arrives { at_ns: later + 1_142_857, twice: false });
+    }
+
+    #[test]
+    fn a_full_queue_drops_by_bytes_or_packets_and_takes_again_once_it_has_drained() {
+        let rate = Some(Rate { bits_per_second: 8_000_000 });
+        for (queue, room) in
+            [(QueueLimit::Packets(5), 5), (QueueLimit::Bytes(5_999), 5), (QueueLimit::Bytes(1), 1)]
+        {
+            let link = Impairment { rate, queue: Some(queue), ..Impairment::default() };
+            let mut fates = Fates::new(link, 1);
+            let taken = (0..20).filter(|_| fates.decide(0, 1_000) != Fate::QueueFull).count();
+            assert_eq!(taken, room, "{queue}");
+            assert_eq!(fates.decide(999_999, 1_000), Fate::QueueFull, "{queue}");
+            assert_ne!(fates.decide(1_000_000, 1_000), Fate::QueueFull, "one packet has been sent: {queue}");
+        }
+    }
+
+    #[test]
+    fn a_lost_packet_has_used_its_time_on_the_wire() {
+        let rate = Some(Rate { bits_per_second: 8_000_000 });
+        let mut fates = Fates::new(Impairment { rate, loss: percent(50), ..Impairment::default() }, 9);
+        for n in 1..=20 {
+            if let Fate::Arrives { at_ns, .. } = fates.decide(0, 1_000) {
+                assert_eq!(at_ns, n * 1_000_000);
+            }
+        }
+    }
+}
