@@ -73,6 +73,8 @@ pub enum Command {
     Rr(load::RrArgs),
     /// UDP at a rate, or the highest rate without loss.
     Udp(load::UdpArgs),
+    /// Measure the emulated links alone: delay, loss, order and rate, asked for and got.
+    LinkCheck(link::LinkCheckArgs),
     /// Show which systems this machine can measure, and what installs the others.
     ///
     /// Exit code: 0 if all of them are ready (with --install: if that one is), 1 if one is not, 2 if it could not

@@ -10,6 +10,7 @@ pub mod figures;
 pub mod generate;
 pub mod hog;
 pub mod hosts;
+pub mod link_check;
 pub mod memory;
 pub mod outcome;
 pub mod pairs;

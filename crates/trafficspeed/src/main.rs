@@ -13,6 +13,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
+use trafficspeed::cli::link::LinkCheckArgs;
 use trafficspeed::cli::load::PathArgs;
 use trafficspeed::cli::sessions::SessionsArgs;
 use trafficspeed::cli::suite::SuiteArgs;
@@ -30,6 +31,7 @@ use trafficspeed::experiment::environment::{self, Environment};
 use trafficspeed::experiment::generate::{self, LoadPlan};
 use trafficspeed::experiment::hog;
 use trafficspeed::experiment::hosts::{self, HostsPlan};
+use trafficspeed::experiment::link_check;
 use trafficspeed::experiment::outcome::{Campaign, Run, Settings};
 use trafficspeed::experiment::progress::Progress;
 use trafficspeed::experiment::suite;
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Some(Command::Stream(args)) => generate(args.plan(), &args.path),
         Some(Command::Rr(args)) => generate(args.plan(), &args.path),
         Some(Command::Udp(args)) => generate(args.plan(), &args.path),
+        Some(Command::LinkCheck(args)) => check_link(&args),
         Some(Command::Doctor(args)) => examine(&args),
         Some(Command::Suite(args)) => suite(&args),
         Some(Command::Hog { parent, seconds }) => hog(parent, seconds),
@@ -124,6 +127,17 @@ fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
         (false, true) => ExitCode::SUCCESS,
         (false, false) => ExitCode::FAILURE,
     })
+}
+
+fn check_link(args: &LinkCheckArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan();
+    let checked = link_check::run(&plan)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&checked)?);
+    } else {
+        print!("{}", report::link::table(&checked));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {

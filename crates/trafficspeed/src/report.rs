@@ -7,6 +7,7 @@ pub mod csv;
 pub mod files;
 pub mod html;
 pub mod json;
+pub mod link;
 pub mod load;
 pub mod load_page;
 pub mod page;

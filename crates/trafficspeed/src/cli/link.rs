@@ -1,7 +1,11 @@
 //! How the lab's links are made worse on purpose, as arguments of every command that makes a lab.
 
+use std::time::Duration;
+
 use clap::Args;
 
+use crate::experiment::link_check::LinkCheckPlan;
+use crate::lab::LinkSettings;
 use crate::lab::emulator::impairment::{Impairment, QueueLimit, Rate, Share, Span};
 use crate::lab::emulator::{Emulation, Kind};
 
@@ -104,6 +108,43 @@ impl LinkArgs {
     fn with_bursts(&self, way: Impairment, only_way: bool) -> Impairment {
         let wanted = self.loss_burst.filter(|_| way.loss.ppm > 0 || only_way);
         Impairment { loss_burst: wanted.unwrap_or(0), ..way }
+    }
+}
+
+/// Measuring the emulated links alone.
+#[derive(Debug, Args)]
+pub struct LinkCheckArgs {
+    /// The link.
+    #[command(flatten)]
+    pub link: LinkArgs,
+    /// Segmentation offload of the link's ends.
+    #[arg(long, value_enum, default_value = "on")]
+    pub offload: super::Switch,
+    /// MTU in bytes.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
+    pub mtu: u32,
+    /// Seconds of probes, and then of load.
+    #[arg(short = 't', long, default_value_t = 5.0, value_parser = super::seconds)]
+    pub seconds: f64,
+    /// Probes per second, each way.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub probes: u32,
+    /// Print JSON instead of the table.
+    #[arg(short = 'J', long)]
+    pub json: bool,
+}
+
+impl LinkCheckArgs {
+    /// What to measure. Without a word about the link, that of a delay of nothing.
+    pub fn plan(&self) -> LinkCheckPlan {
+        let emulation = self.link.emulation().unwrap_or_else(|| Emulation::delay(Span { ns: 0 }));
+        let offload = self.offload == super::Switch::On;
+        LinkCheckPlan {
+            links: LinkSettings { offload, mtu: self.mtu, emulation: Some(emulation) },
+            emulation,
+            duration: Duration::from_secs_f64(self.seconds),
+            probes_per_second: self.probes,
+        }
     }
 }
 

@@ -115,7 +115,7 @@ pub struct UdpArgs {
     pub search: bool,
     /// The loss that the search allows, in percent.
     #[arg(long, default_value_t = 0.1, value_parser = percent, requires = "search")]
-    pub loss: f64,
+    pub search_loss: f64,
 }
 
 /// `trafficspeed rr`.
@@ -273,7 +273,7 @@ impl UdpArgs {
         let rate = self.flow.bitrate.or(Some(UDP_RATE));
         let tasks = self.flow.messages(Protocol::Udp, rate, DATAGRAM_BYTES, &self.flow.sockets());
         let plan = self.path.plan("udp", tasks)?;
-        Ok(LoadPlan { search: self.search.then_some(self.loss), ..plan })
+        Ok(LoadPlan { search: self.search.then_some(self.search_loss), ..plan })
     }
 }
 

@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn this_machine_is_described() {
-        let environment = Environment::read(Some(LinkSettings { offload: false, mtu: 1500, emulation: None }));
+        let environment =
+            Environment::read(Some(LinkSettings { offload: false, mtu: 1500, emulation: None }));
         assert!(environment.memory_mib > 0 && environment.host.cpus > 0);
         assert!(
             environment.links.is_some_and(|text| text.contains("MTU 1500") && text.contains("offload off"))

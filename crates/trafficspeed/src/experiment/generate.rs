@@ -251,6 +251,9 @@ fn measure(plan: &LoadPlan, run: &mut LoadRun, interrupt: &Interrupt) -> Result<
     let trial = Trial { tasks, ip: plan.ip, times: plan.times };
     let measured = site.measure(&trial, interrupt)?;
     run.take(&trial.tasks, &measured);
+    if let Some(emulator) = site.lab().emulator() {
+        run.facts.notes.extend(emulator.notes());
+    }
     Ok(())
 }
 

@@ -30,11 +30,11 @@ use serde::Serialize;
 
 use super::LabError;
 use super::namespace::Namespace;
+use crate::load::delays::Delays;
 use crate::sys::tap::Tap;
 use fate::Fates;
 use impairment::{Impairment, ImpairmentError};
 use pump::Pump;
-use transit::Lateness;
 
 /// Most bytes held for one direction: 64 ms at 16 Gbit/s.
 pub const HELD_BYTES: usize = 128 << 20;
@@ -130,7 +130,7 @@ pub struct Observed {
     /// Frames that the receiving device would not take, for example while it was down.
     pub refused: u64,
     /// How late frames left, compared with the instant decided.
-    pub lateness: Lateness,
+    pub lateness: Delays,
     /// CPU time of the thread, ns.
     pub cpu_ns: u64,
 }
@@ -150,7 +150,7 @@ impl Observed {
 
     /// Its figures for a report.
     pub fn figures(&self) -> Figures {
-        let micros = |ns: u64| ns as f64 / 1e3;
+        let late = self.lateness.summary().unwrap_or_default();
         Figures {
             entered: self.entered,
             left: self.left,
@@ -158,9 +158,9 @@ impl Observed {
             queue_full: self.queue_full,
             overrun: self.overrun,
             refused: self.refused,
-            late_median_us: micros(self.lateness.quantile_ns(0.5)),
-            late_p99_us: micros(self.lateness.quantile_ns(0.99)),
-            late_max_us: micros(self.lateness.max_ns()),
+            late_median_us: late.p50_us,
+            late_p99_us: late.p99_us,
+            late_max_us: late.max_us,
             cpu_seconds: self.cpu_ns as f64 / 1e9,
         }
     }
@@ -315,7 +315,8 @@ impl Emulator {
 
     /// What a report says of the emulator's part in a measurement.
     pub fn notes(&self) -> Vec<String> {
-        let way = |(name, observed): (&str, &Observed)| format!("emulated links, {name}: {}", observed.figures());
+        let way =
+            |(name, observed): (&str, &Observed)| format!("emulated links, {name}: {}", observed.figures());
         ["up", "down"].into_iter().zip(&self.observed()).map(way).collect()
     }
 
@@ -385,7 +386,7 @@ mod tests {
     #[test]
     fn what_nobody_asked_for_is_said_loudly_and_only_then() {
         let mut observed = Observed { entered: 5, left: 4, lost: 1, ..Observed::default() };
-        observed.lateness.note(12_000);
+        observed.lateness.record(12_000);
         let text = observed.figures().to_string();
         assert!(text.contains("5 frames entered, 4 left; 1 lost") && text.contains("12 us late"), "{text}");
         assert!(!text.contains("NOT ASKED"), "{text}");

@@ -67,9 +67,7 @@ fn make_devices(
     let peer = client.name();
     batch(
         gateway,
-        &format!(
-            "link add {device} mtu {mtu} type veth peer name {CLIENT_LINK} netns {peer} mtu {mtu}\n"
-        ),
+        &format!("link add {device} mtu {mtu} type veth peer name {CLIENT_LINK} netns {peer} mtu {mtu}\n"),
     )?;
     let single = settings.emulation.is_some_and(|emulation| emulation.needs_single_packets());
     if !settings.offload || single {

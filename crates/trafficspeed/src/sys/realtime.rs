@@ -24,7 +24,8 @@ mod tests {
     #[test]
     fn the_thread_has_what_it_asked_for_or_hears_why_not() {
         let granted = std::thread::spawn(|| {
-            run_first().map(|()| std::fs::read_to_string("/proc/thread-self/stat").expect("the thread's own line"))
+            run_first()
+                .map(|()| std::fs::read_to_string("/proc/thread-self/stat").expect("the thread's own line"))
         });
         match granted.join().expect("it does not panic") {
             Ok(stat) => {

@@ -95,9 +95,7 @@ impl Tap {
 
     fn set_offload_bits(&self, bits: u32) -> Result<(), Errno> {
         // SAFETY: TUNSETOFFLOAD takes its bits by value in the argument and touches no memory of ours.
-        unsafe {
-            ioctl::ioctl(&self.0, ioctl::IntegerSetter::<TUNSETOFFLOAD>::new_usize(bits as usize))
-        }
+        unsafe { ioctl::ioctl(&self.0, ioctl::IntegerSetter::<TUNSETOFFLOAD>::new_usize(bits as usize)) }
     }
 
     /// Reads one header and frame into `buf`, which should have [`MAX_READ_LEN`] bytes: the kernel cuts a longer

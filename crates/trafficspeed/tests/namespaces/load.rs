@@ -67,7 +67,7 @@ fn a_search_ends_with_a_rate_that_was_carried() {
     if !can_run() {
         return;
     }
-    let report = measured("udp --vpn none --search --loss 5 -l 64 -t 0.2 -O 0 -J");
+    let report = measured("udp --vpn none --search --search-loss 5 -l 64 -t 0.2 -O 0 -J");
     let search = &report["runs"][0]["search"];
     let best = number(&search["packets_per_second"]);
     let trials = search["trials"].as_array().expect("trials");

@@ -8,6 +8,7 @@
 //! These tests need root. Without it they skip with a loud message, and fail where CI=true.
 
 mod compare;
+mod link;
 mod load;
 mod sessions;
 mod suite;

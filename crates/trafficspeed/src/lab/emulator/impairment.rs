@@ -81,7 +81,9 @@ pub enum ImpairmentError {
     #[error("a mean burst of losses needs a share of losses between 0 % and 100 %")]
     BurstWithoutLoss,
     /// The gaps between bursts would have to be shorter than a packet.
-    #[error("{loss} of losses in bursts of {burst} leave no packet between two bursts; ask for longer bursts")]
+    #[error(
+        "{loss} of losses in bursts of {burst} leave no packet between two bursts; ask for longer bursts"
+    )]
     BurstTooShort {
         /// Share asked for.
         loss: Share,

@@ -30,11 +30,15 @@ pub fn check(link: &Impairment) -> Result<(), LabError> {
     let missing = |why: String| LabError::Missing(why);
     let words = words("lo", link).map_err(|error| missing(error.to_string()))?;
     if find_program("tc").is_none() || find_program("unshare").is_none() {
-        return Err(missing("`--emulator netem` needs tc and unshare; run `apt-get install iproute2`".into()));
+        return Err(missing(
+            "`--emulator netem` needs tc and unshare; run `apt-get install iproute2`".into(),
+        ));
     }
     let mut command = Command::new("unshare");
     run_tool(command.args(["--net", "tc"]).args(words)).map(drop).map_err(|error| {
-        missing(format!("this kernel has no netem ({error}); leave out `--emulator netem` to emulate in user space"))
+        missing(format!(
+            "this kernel has no netem ({error}); leave out `--emulator netem` to emulate in user space"
+        ))
     })
 }
 

@@ -98,7 +98,7 @@ impl Pump {
             now_ns = clock::now_ns();
             self.note(|observed| {
                 *(if written.is_ok() { &mut observed.left } else { &mut observed.refused }) += 1;
-                observed.lateness.note(now_ns.saturating_sub(due_ns));
+                observed.lateness.record(now_ns.saturating_sub(due_ns));
             });
             self.recycle(frame);
         }

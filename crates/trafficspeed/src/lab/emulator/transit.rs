@@ -1,12 +1,10 @@
-//! The packets under way on one direction of a link, and how exactly they left it; no clock and no I/O.
+//! The packets under way on one direction of a link; no clock and no I/O.
 //!
 //! INVARIANT: the bytes held never exceed the limit given at the start, whatever is sent and however late the
 //! caller fetches what is due.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-
-use hdrhistogram::Histogram;
 
 /// Packets with the instants at which they leave.
 #[derive(Debug)]
@@ -82,54 +80,6 @@ impl<P> Transit<P> {
     }
 }
 
-/// How late packets left, exact to 1 %.
-#[derive(Clone, Debug)]
-pub struct Lateness(Histogram<u64>);
-
-impl Default for Lateness {
-    fn default() -> Self {
-        Self(Histogram::new(2).expect("two significant digits are a valid precision"))
-    }
-}
-
-impl Lateness {
-    /// Notes one packet.
-    pub fn note(&mut self, ns: u64) {
-        // It grows as it must; where it could not, the largest value it has stands for larger ones.
-        self.0.saturating_record(ns);
-    }
-
-    /// Adds what another has noted.
-    pub fn add(&mut self, other: &Self) {
-        self.0.add(&other.0).expect("a histogram that grows takes what another of its kind holds");
-    }
-
-    /// The value that `share` (0 to 1) of the packets do not exceed, in ns; zero if there were none.
-    pub fn quantile_ns(&self, share: f64) -> u64 {
-        self.0.value_at_quantile(share).min(self.0.max())
-    }
-
-    /// The largest value, ns.
-    pub fn max_ns(&self) -> u64 {
-        self.0.max()
-    }
-
-    /// The mean, ns; zero if there were none.
-    pub fn mean_ns(&self) -> f64 {
-        self.0.mean()
-    }
-
-    /// Their standard deviation, ns.
-    pub fn deviation_ns(&self) -> f64 {
-        self.0.stdev()
-    }
-
-    /// How many were noted.
-    pub fn count(&self) -> u64 {
-        self.0.len()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,24 +108,5 @@ mod tests {
         assert!(transit.put(2, 40, 'c').is_ok());
         assert_eq!(transit.take_due(1), Some((1, 'a')));
         assert!(transit.put(3, 60, 'd').is_ok());
-    }
-
-    #[test]
-    fn quantiles_are_those_of_what_was_noted() {
-        let mut lateness = Lateness::default();
-        assert_eq!((lateness.quantile_ns(0.5), lateness.max_ns(), lateness.count()), (0, 0, 0));
-        for ns in 1..=1000 {
-            lateness.note(ns * 1000);
-        }
-        let near = |value: f64, wanted: f64| assert!((value / wanted - 1.0).abs() < 0.01, "{value}");
-        near(lateness.quantile_ns(0.5) as f64, 500_000.0);
-        near(lateness.mean_ns(), 500_500.0);
-        near(lateness.deviation_ns(), 288_675.0);
-        let mut sum = Lateness::default();
-        sum.add(&lateness);
-        sum.note(5_000_000);
-        assert_eq!(sum.count(), 1001);
-        near(sum.max_ns() as f64, 5_000_000.0);
-        near(sum.quantile_ns(1.0) as f64, 5_000_000.0);
     }
 }
