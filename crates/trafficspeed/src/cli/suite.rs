@@ -63,6 +63,9 @@ pub struct ScaleArgs {
     /// MTU of the lab's links in bytes.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
     pub mtu: u32,
+    /// Emulated links.
+    #[command(flatten)]
+    pub link: super::link::LinkArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -149,7 +152,8 @@ impl ScaleArgs {
     }
 
     fn links(&self) -> LinkSettings {
-        LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu }
+        let emulation = self.link.emulation();
+        LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu, emulation }
     }
 
     fn programs(&self) -> Programs {

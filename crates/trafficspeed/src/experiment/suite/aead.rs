@@ -211,7 +211,7 @@ mod tests {
             times: Times { warmup: second, duration: second, interval: second },
             repeats: 2,
             ip: 4,
-            links: LinkSettings { offload: true, mtu: 1500 },
+            links: LinkSettings { offload: true, mtu: 1500, emulation: None },
             far: Far::Gateway,
             programs: Programs::default(),
         }

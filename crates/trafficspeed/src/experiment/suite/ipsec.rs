@@ -323,7 +323,7 @@ mod tests {
             video_rate: 13_000_000,
             video_payload: 500,
             hogs: 2,
-            links: LinkSettings { offload: true, mtu: 1500 },
+            links: LinkSettings { offload: true, mtu: 1500, emulation: None },
             far: Far::Gateway,
             programs: Programs::default(),
         }
