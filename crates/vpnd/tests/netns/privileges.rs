@@ -1,6 +1,8 @@
 //! Behaviour: of a gateway's processes only the first has privileges, only the auth process sees password hashes, and all
 //! of them end together.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -63,8 +65,8 @@ impl Seen {
     /// Field 19 of `/proc/PID/stat`.
     fn nice(&self) -> i32 {
         let stat = String::from_utf8_lossy(&self.bytes("stat")).into_owned();
-        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
-        fields.skip(16).next().unwrap().parse().unwrap()
+        let mut fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        fields.nth(16).unwrap().parse().unwrap()
     }
 
     fn kill(&self) {
