@@ -56,6 +56,8 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
         // While it is still allowed: shards inherit it. Where it is not, they say so themselves.
         if let Ok(config) = launch.configuration.parse() {
             let _ = process::prefer_current_thread(config.server.priority);
+            // Without this the session of its own that the worker is in would take the effect away.
+            let _ = process::prefer_session(config.server.priority);
         }
         Vec::new()
     };

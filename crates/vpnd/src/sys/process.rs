@@ -39,6 +39,15 @@ pub fn prefer_current_thread(priority: u8) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, -i32::from(priority.min(20)))?)
 }
 
+/// Puts the calling process's session before the others. Where the kernel groups threads by session (`autogroup` in
+/// sched(7)), nice values count inside a group only, and this is the nice value of the group itself.
+///
+/// # Errors
+/// `ENOENT` where it doesn't group them, and then nothing is missing; `EPERM` without CAP_SYS_NICE.
+pub fn prefer_session(priority: u8) -> io::Result<()> {
+    std::fs::write("/proc/self/autogroup", format!("{}", -i32::from(priority.min(20))))
+}
+
 /// Forbids core dumps and attaching by other programs of the same user, since memory holds keys.
 ///
 /// # Errors

@@ -146,6 +146,12 @@ fn the_worker_and_the_auth_process_are_shut_in() {
     assert!(!shards.is_empty() && shards.iter().all(|shard| shard.nice() == -10));
     assert!(others.iter().all(|thread| thread.nice() >= 0));
     assert!(auth.threads().iter().all(|thread| thread.nice() == usual.max(0)));
+    // Where the kernel schedules sessions against each other, the worker's goes first too.
+    if worker.0.join("autogroup").exists() {
+        let group = |process: &Seen| String::from_utf8(process.bytes("autogroup")).unwrap();
+        assert!(group(&worker).ends_with("nice -10\n"), "{}", group(&worker));
+        assert!(group(&auth).ends_with("nice 0\n"), "{}", group(&auth));
+    }
 
     let told = gateway.status();
     for process in told["processes"].as_array().unwrap() {
