@@ -243,6 +243,12 @@ pub struct ConnectArgs {
     /// Where the journal of changes to this machine is kept
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
+    /// Whether the process that talks to the network is shut in
+    #[arg(long, value_enum, default_value = "on", value_name = "MODE")]
+    pub sandbox: SandboxMode,
+    /// The user whom that process becomes [default: vpnd, or a number that nobody has]
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
     /// How log lines look
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,

@@ -1,55 +1,49 @@
-//! The client: `vpnd connect`.
+//! The client: `vpnd connect`, and what only its privileged process does.
 //!
-//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and changes the machine's
-//! network as the core asks. INVARIANT: every change to the machine goes through the undo journal, so that a killed
+//! It asks for the password, opens devices and sockets, and changes the machine's network as the worker asks, which
+//! alone talks to the gateway ([`crate::privsep`]). INVARIANT: every change to the machine goes through the undo journal, so that a killed
 //! client can be cleaned up after.
 
 mod device;
 mod dial;
 mod network;
+mod opener;
+pub(crate) mod worker;
 
-use std::collections::HashMap;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use rand::TryRng as _;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::MissedTickBehavior;
-use vpnd_crypto::LabPermit;
-use vpnd_proto::client::{Action, Client, Config, DEFAULT_MTU, Purpose};
-use vpnd_proto::control::{Code, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
-use vpnd_proto::plane::{Activity, Endpoint, Event, Role};
-use vpnd_proto::policy::Policy;
-use vpnd_proto::session::{ConnectionId, Timers};
+use vpnd_crypto::Preference;
+use vpnd_proto::client::DEFAULT_MTU;
+use vpnd_proto::control::{OneTimePassword, SecretText};
 
 use crate::cli::ConnectArgs;
 use crate::config::Offload;
-use crate::control::stream::{StreamError, Writer};
 use crate::credentials::{self, Source};
 use crate::journal;
-use crate::profile::{Profile, Trust};
-use crate::shard::{ShardSpec, Shards, now};
-use crate::suites;
+use crate::privsep::launch::{Ask, ClientLaunch, Common, Devices, Reply, SecretBytes, ToOpener, ToWorker};
+use crate::privsep::part::Part;
+use crate::privsep::spawn::{PartError, Running};
+use crate::profile::Profile;
+use crate::sys::account::Identity;
 use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
 use crate::sys::process::{self, Capability};
-use crate::sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunSpec};
+use crate::sys::sandbox::SandboxMode;
+use crate::sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunError, TunSpec};
 use crate::sys::udp::{ShardSocket, SocketOptions};
-use crate::tls;
 use device::Device;
-use dial::{Answer, Channel, Credentials, DialError, Dialer};
 use network::{MARK, NetworkSetup, Wishes};
 
-/// How often the core hears of traffic, which bounds how soon it notices silence, and looks at the clock whatever
-/// happened: after a suspend its timers are late.
-const TICK: Duration = Duration::from_millis(250);
 /// Changes of the machine's network come in bursts; this long after the first the core is told.
 const NETWORK_SETTLES: Duration = Duration::from_millis(100);
-/// How long a last message may take on its way out.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the worker has to tell the gateway that it leaves.
+const WORKER_ENDS_WITHIN: Duration = Duration::from_secs(6);
+/// How long the worker of a client that was killed may keep its device.
+const DEVICE_GOES_WITHIN: Duration = Duration::from_secs(2);
 /// MTU of the TUN device until the core names one.
 const INITIAL_MTU: u16 = DEFAULT_MTU;
 
@@ -58,13 +52,19 @@ const INITIAL_MTU: u16 = DEFAULT_MTU;
 /// # Errors
 /// What failed and what to do, for the terminal.
 pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
-    let profile = Profile::load(&args.profile)?;
+    let (text, profile) = Profile::load_text(&args.profile)?;
     process::require(Capability::NetAdmin)?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
+    if args.sandbox == SandboxMode::Off {
+        tracing::warn!(
+            "THE SANDBOX IS OFF: neither system calls nor files are filtered for the network worker"
+        );
+    }
     clean_up_after_others(&args.state_dir).await?;
     let password = password(&args, &profile)?;
-    let connected = start(&args, &profile, password).await?;
-    connected.run().await
+    let identity = Identity::choose(args.user.as_deref())?;
+    let client = Opened::start(&args, &profile, text, password, identity).await?;
+    client.serve().await
 }
 
 /// `vpnd cleanup`: undoes what killed clients left behind.
@@ -100,174 +100,113 @@ fn password(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<zeroize::Ze
     Ok(credentials::read(&source, &prompt)?)
 }
 
-/// What attempts and connections tell the loop.
-enum News {
-    /// An attempt is over.
-    Dialled(ConnectionId, Result<Answer, DialError>),
-    /// A message came.
-    Message(ConnectionId, Message),
-    /// A connection is gone.
-    Lost(ConnectionId, Option<Code>),
+/// The sockets' settings, for who binds and who takes over.
+fn socket_options(offload: &Offload) -> SocketOptions {
+    SocketOptions { mark: Some(MARK), gro: offload.udp_gro, gso: offload.udp_gso, ..SocketOptions::default() }
 }
 
-/// A connection that the core uses.
-struct Live {
-    connection: quinn::Connection,
-    endpoint: quinn::Endpoint,
-    writer: Writer,
-    reader: JoinHandle<()>,
-}
-
-/// A running client.
-struct Connected {
-    core: Client,
-    shards: Shards,
-    events: mpsc::UnboundedReceiver<(usize, Event)>,
+/// A running client, as its opener holds it.
+struct Opened {
+    worker: Running,
     setup: NetworkSetup,
-    dialer: Arc<Dialer>,
     interface_index: u32,
-    attempts: HashMap<ConnectionId, JoinHandle<()>>,
-    live: HashMap<ConnectionId, Live>,
-    news: mpsc::UnboundedSender<News>,
-    inbox: mpsc::UnboundedReceiver<News>,
-    farewells: Vec<JoinHandle<()>>,
-    was_up: bool,
-    was_ever_up: bool,
-    /// Whether the data sockets are for both protocol versions.
-    dual_stack: bool,
     _device: Device,
 }
 
-/// Opens everything that the client needs; nothing of the machine's network is changed yet.
-async fn start(
-    args: &ConnectArgs,
-    profile: &Profile,
-    password: zeroize::Zeroizing<String>,
-) -> anyhow::Result<Connected> {
-    let lab = args.insecure_lab.then(LabPermit::insecure);
-    let wanted = args.suite.map_or_else(|| profile.suites.clone(), |suite| vec![suite]);
-    let suites = suites::measure(&wanted, args.backend, lab.is_some())?;
-    let timers = Timers::default();
-    let lanes = args.lanes.map_or(profile.lanes, usize::from);
-    let config = Config { lanes, suites, features: FEATURE_PARTIAL_CHECKSUM, lab, timers };
-    let core = Client::new(config, crate::control::random())?;
-    let tun = Tun::open(&TunSpec {
-        name: args.tun.clone(),
-        mtu: INITIAL_MTU,
-        queues: lanes,
-        tx_queue_len: CLIENT_TX_QUEUE_LEN,
-        offloads: profile.offload.tun_offloads(),
-    })?;
-    if let Err(error) = tun.pin_flows() {
-        tracing::warn!(
-            %error,
-            "the kernel may move flows between lanes, and packets then come out of order: run as root or with CAP_BPF, or \
-             with one lane"
-        );
+impl Opened {
+    /// Opens everything that the client needs; nothing of the machine's network is changed yet.
+    async fn start(
+        args: &ConnectArgs,
+        profile: &Profile,
+        text: zeroize::Zeroizing<String>,
+        password: zeroize::Zeroizing<String>,
+        identity: Option<Identity>,
+    ) -> anyhow::Result<Self> {
+        let device = Device::take(&args.state_dir, &profile.user, &profile.server_name)?;
+        let lanes = args.lanes.map_or(profile.lanes, usize::from);
+        let launch = ClientLaunch {
+            common: Common::new("info", args.log_format, args.sandbox, identity),
+            profile: SecretBytes(zeroize::Zeroizing::new(text.as_bytes().to_vec())),
+            file: args.profile.display().to_string(),
+            password: SecretText::new(password.as_str())?,
+            device: device.id().0.into(),
+            lanes: u32::try_from(lanes).context("too many lanes")?,
+            suite: args.suite.map(|suite| suite.to_string()),
+            backend: match args.backend {
+                Preference::Auto => None,
+                Preference::Fixed(backend) => Some(backend.name().to_owned()),
+            },
+            insecure_lab: args.insecure_lab,
+        };
+        let mut worker = Running::start(Part::Client)?;
+        let told = worker.tell(&launch, &[]).await;
+        drop(launch);
+        let protections = worker.prepared().await?;
+        told?;
+        tracing::debug!(?protections, "the network worker has given up its privileges");
+        let tun = open_tun(args, profile, lanes).await?;
+        let (interface, interface_index) = (tun.name().to_owned(), tun.index());
+        let wishes = Wishes {
+            routes: (!args.no_routes).then(|| profile.routes.clone()),
+            dns: profile.dns && !args.no_dns,
+        };
+        let setup = NetworkSetup::new(&args.state_dir, &interface, interface_index, wishes)?;
+        let client = Self { worker, setup, interface_index, _device: device };
+        client.hand_over(tun, profile, lanes).await
     }
-    let (interface, interface_index) = (tun.name().to_owned(), tun.index());
-    let wishes = Wishes {
-        routes: (!args.no_routes).then(|| profile.routes.clone()),
-        dns: profile.dns && !args.no_dns,
-    };
-    let setup = NetworkSetup::new(&args.state_dir, &interface, interface_index, wishes)?;
-    let device = Device::take(&args.state_dir, &profile.user, &profile.server_name)?;
-    let (event_sender, events) = mpsc::unbounded_channel();
-    let specs = shard_specs(tun, &profile.offload)?;
-    let dual_stack = specs.iter().all(|spec| spec.socket.local_addr().is_ok_and(|address| address.is_ipv6()));
-    let shards = Shards::start(specs, &event_sender)?;
-    let identity = profile.identity.as_ref().map(|identity| {
-        tls::Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes())
-    });
-    let trust = match &profile.trust {
-        Trust::System => tls::Trust::System,
-        Trust::Pinned { ca_pem } => tls::Trust::Pinned(ca_pem.as_bytes()),
-    };
-    let dialer = Arc::new(Dialer {
-        servers: profile.servers.clone(),
-        server_name: profile.server_name.clone(),
-        tls: Arc::new(tls::client(&trust, identity.transpose()?)?),
-        credentials: Credentials { user: profile.user.clone(), password, device: device.id() },
-        mark: Some(MARK),
-    });
-    let (news, inbox) = mpsc::unbounded_channel();
-    Ok(Connected {
-        core,
-        shards,
-        events,
-        setup,
-        dialer,
-        interface_index,
-        attempts: HashMap::new(),
-        live: HashMap::new(),
-        news,
-        inbox,
-        farewells: Vec::new(),
-        was_up: false,
-        was_ever_up: false,
-        dual_stack,
-        _device: device,
-    })
-}
 
-fn shard_specs(tun: Tun, offload: &Offload) -> anyhow::Result<Vec<ShardSpec>> {
-    let tun_offloads = tun.offloads();
-    let options = SocketOptions {
-        mark: Some(MARK),
-        gro: offload.udp_gro,
-        gso: offload.udp_gso,
-        ..SocketOptions::default()
-    };
-    let mut specs = Vec::new();
-    for (number, queue) in tun.into_queues().into_iter().enumerate() {
-        specs.push(ShardSpec {
-            number,
-            core: None,
-            priority: 0,
-            role: Role::Client,
-            policy: Arc::new(Policy::default()),
-            hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
-            tun: queue,
-            tun_offloads,
-            mtu: INITIAL_MTU,
-            socket: ShardSocket::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), &options)?,
-            quic: None,
-        });
+    /// Gives the worker its devices.
+    async fn hand_over(mut self, tun: Tun, profile: &Profile, lanes: usize) -> anyhow::Result<Self> {
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let options = socket_options(&profile.offload);
+        let sockets: Result<Vec<_>, _> = (0..lanes).map(|_| ShardSocket::bind(any, &options)).collect();
+        let devices = Devices {
+            shards: u32::try_from(lanes).context("too many lanes")?,
+            tun: tun.offloads().into(),
+            steering_refused: None,
+        };
+        let mut descriptors: Vec<OwnedFd> = tun.into_queues().into_iter().map(OwnedFd::from).collect();
+        descriptors.extend(sockets?.into_iter().map(OwnedFd::from));
+        self.worker.tell(&ToWorker::Devices(devices), &descriptors).await?;
+        // The device goes away with the worker.
+        drop(descriptors);
+        self.worker.ready().await?;
+        Ok(self)
     }
-    Ok(specs)
-}
 
-impl Connected {
-    /// The loop; ends with everything undone.
-    async fn run(mut self) -> anyhow::Result<()> {
-        let outcome = self.serve().await;
-        self.core.quit();
-        let _ = self.carry_out().await;
-        for farewell in self.farewells.drain(..) {
-            let _ = farewell.await;
-        }
+    /// Does what the worker asks for until one of the two ends; then everything is undone.
+    async fn serve(mut self) -> anyhow::Result<()> {
+        let outcome = self.work().await;
+        // A worker that has ended by itself hears nothing.
+        let _ = self.worker.tell(&ToWorker::Stop, &[]).await;
+        self.worker.end(WORKER_ENDS_WITHIN).await;
         self.setup.undo().await;
         outcome
     }
 
-    async fn serve(&mut self) -> anyhow::Result<()> {
+    async fn work(&mut self) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut watch = NetworkWatch::open()?;
-        let shard_failure = self.shards.failure();
         let mut settles: Option<tokio::time::Instant> = None;
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut prompt: Option<Prompt> = None;
         loop {
-            self.carry_out().await?;
-            self.tell_state();
-            let due = self.core.poll_timeout().map(|(at, _)| at.since(now()));
             tokio::select! {
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
-                () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
-                Some(news) = self.inbox.recv() => self.hear(news)?,
-                Some((_, event)) = self.events.recv() => self.core.handle_event(now(), event),
+                said = self.worker.hear() => match said? {
+                    ToOpener::Ask { number, ask: Ask::Code } => {
+                        let asked = tokio::task::spawn_blocking(|| credentials::ask("One-time code: "));
+                        prompt = Some(Prompt { number, asked });
+                    }
+                    ToOpener::Ask { number, ask } => self.answer(number, ask).await?,
+                    _ => return Err(PartError::Unexpected(Part::Client).into()),
+                },
+                (number, code) = typed(&mut prompt), if prompt.is_some() => {
+                    prompt = None;
+                    let reply = Reply::Code(code);
+                    self.worker.tell(&ToWorker::Answer { number, reply }, &[]).await?;
+                }
                 change = watch.next() => {
                     if change.is_some_and(|change| self.is_foreign(change)) && settles.is_none() {
                         settles = Some(tokio::time::Instant::now() + NETWORK_SETTLES);
@@ -276,25 +215,24 @@ impl Connected {
                 () = sleep_until(settles), if settles.is_some() => {
                     settles = None;
                     tracing::info!("the machine's network changed");
-                    self.core.network_changed(now());
+                    self.worker.tell(&ToWorker::NetworkChanged, &[]).await?;
                 }
-                () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
-                    self.core.handle_timeout(now());
-                }
-                _ = tick.tick() => self.tick().await,
             }
         }
     }
 
-    async fn tick(&mut self) {
-        for (shard, report) in self.shards.report().await.into_iter().enumerate() {
-            // Silence counts too, so the core hears of every shard.
-            let seen = report.activities.into_iter().map(|(_, activity)| activity);
-            let seen = seen.fold(Activity::default(), Activity::merge);
-            self.core.handle_activity(now(), shard, seen);
-        }
-        self.core.handle_timeout(now());
-        self.farewells.retain(|farewell| !farewell.is_finished());
+    /// Does one thing for the worker, which hears whether it was done.
+    async fn answer(&mut self, number: u64, ask: Ask) -> Result<(), PartError> {
+        let (reply, descriptors) = match ask {
+            Ask::Socket { ipv6 } => match dial::socket(ipv6, Some(MARK)) {
+                Ok(socket) => (Reply::Done, vec![OwnedFd::from(socket)]),
+                Err(error) => (Reply::Failed(error.to_string()), Vec::new()),
+            },
+            Ask::Configure(network) => (told(self.setup.apply(&network).await), Vec::new()),
+            Ask::Mtu(mtu) => (told(self.setup.set_mtu(mtu).await), Vec::new()),
+            Ask::Code => (Reply::Code(None), Vec::new()),
+        };
+        self.worker.tell(&ToWorker::Answer { number, reply }, &descriptors).await
     }
 
     /// Our own tunnel's changes are no news.
@@ -307,145 +245,55 @@ impl Connected {
             NetworkChange::Unknown => true,
         }
     }
+}
 
-    fn tell_state(&mut self) {
-        let up = self.core.is_up();
-        if up != self.was_up {
-            self.was_up = up;
-            if up {
-                self.was_ever_up = true;
-                tracing::info!("connected");
-            } else {
-                tracing::warn!("the connection to the gateway is interrupted");
+fn told(outcome: Result<(), network::NetworkError>) -> Reply {
+    outcome.map_or_else(|error| Reply::Failed(crate::told(&error.into())), |()| Reply::Done)
+}
+
+/// A person who was asked for a one-time code.
+struct Prompt {
+    number: u64,
+    asked: JoinHandle<Result<zeroize::Zeroizing<String>, credentials::CredentialsError>>,
+}
+
+/// What was typed, if anything; for which question. Waits for ever if nobody was asked.
+async fn typed(prompt: &mut Option<Prompt>) -> (u64, Option<OneTimePassword>) {
+    let Some(prompt) = prompt else { return std::future::pending().await };
+    let typed = (&mut prompt.asked).await.ok().and_then(Result::ok);
+    (prompt.number, typed.and_then(|typed| OneTimePassword::new(typed.trim()).ok()))
+}
+
+async fn open_tun(args: &ConnectArgs, profile: &Profile, queues: usize) -> anyhow::Result<Tun> {
+    let spec = TunSpec {
+        name: args.tun.clone(),
+        mtu: INITIAL_MTU,
+        queues,
+        tx_queue_len: CLIENT_TX_QUEUE_LEN,
+        offloads: profile.offload.tun_offloads(),
+    };
+    let deadline = tokio::time::Instant::now() + DEVICE_GOES_WITHIN;
+    let tun = loop {
+        match Tun::open(&spec) {
+            // The worker of a client that was killed ends a moment after it.
+            Err(TunError::NameInUse(_)) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(NETWORK_SETTLES).await;
             }
+            opened => break opened?,
         }
+    };
+    if let Err(error) = tun.pin_flows() {
+        tracing::warn!(
+            %error,
+            "the kernel may move flows between lanes, and packets then come out of order: run as root or with CAP_BPF, or \
+             with one lane"
+        );
     }
-
-    fn hear(&mut self, news: News) -> anyhow::Result<()> {
-        match news {
-            News::Dialled(connection, outcome) => {
-                self.attempts.remove(&connection);
-                match outcome {
-                    Ok(Answer::Established(channel)) => self.established(connection, *channel),
-                    Ok(Answer::Refused(refused)) => {
-                        let retry_after = Duration::from_millis(refused.retry_after_ms.unwrap_or(0).into());
-                        tracing::warn!(code = %refused.code, text = %refused.text, "the gateway refused");
-                        self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
-                    }
-                    // Once the gateway has proved itself, somebody else on the way is no reason to give up.
-                    Err(error) if error.is_final() && !self.was_ever_up => return Err(error.into()),
-                    Err(error) => {
-                        tracing::warn!(%error, "no connection to the gateway; trying again");
-                        self.core.connect_failed(now(), connection);
-                    }
-                }
-            }
-            News::Message(connection, message) => self.core.handle_message(now(), connection, message),
-            News::Lost(connection, code) => {
-                self.live.remove(&connection);
-                self.core.connection_lost(now(), connection, code);
-            }
-        }
-        Ok(())
-    }
-
-    fn established(&mut self, id: ConnectionId, channel: Channel) {
-        let Channel { connection, endpoint, mut reader, writer, established, secret } = channel;
-        let gateway = connection.remote_address();
-        // Sockets for both protocol versions name an IPv4 gateway by its mapped address.
-        let remote = if self.dual_stack { mapped(gateway) } else { gateway };
-        let gateway = Endpoint { remote, local: None };
-        let (news, watched) = (self.news.clone(), connection.clone());
-        let reader = tokio::spawn(async move {
-            let code = loop {
-                match reader.next().await {
-                    Ok(Some(message)) => {
-                        let _ = news.send(News::Message(id, message));
-                    }
-                    Ok(None) => break dial::close_code(&watched.closed().await),
-                    Err(StreamError::Message(error)) => {
-                        tracing::warn!(%error, "the gateway broke the protocol");
-                        break None;
-                    }
-                    Err(_) => break dial::close_code(&watched.closed().await),
-                }
-            };
-            let _ = news.send(News::Lost(id, code));
-        });
-        self.live.insert(id, Live { connection, endpoint, writer, reader });
-        self.core.established(now(), id, &established, secret, gateway);
-    }
-
-    /// Does what the core asks for, in its order.
-    async fn carry_out(&mut self) -> anyhow::Result<()> {
-        while let Some(action) = self.core.poll_action() {
-            match action {
-                Action::Connect { connection, purpose, offer } => self.dial(connection, purpose, offer),
-                Action::Command { shard, command } => self.shards.command(shard, command),
-                Action::PathMtu(mtu) => {
-                    tracing::debug!(mtu, "the way to the gateway was measured");
-                    // New TCP connections are held to it in both directions, also where it is too small for the device.
-                    self.shards.set_mtu(mtu);
-                    self.setup.set_mtu(mtu).await?;
-                }
-                Action::Configure(network) => {
-                    self.setup.apply(&network).await?;
-                    tracing::info!(
-                        ipv4 = network.ipv4.map(tracing::field::display),
-                        ipv6 = network.ipv6.map(tracing::field::display),
-                        routes = network.routes.len(),
-                        "the tunnel is set up"
-                    );
-                }
-                Action::Send { connection, message } => {
-                    if let Some(live) = self.live.get_mut(&connection) {
-                        // If the connection is gone, its reader says so.
-                        let _ = live.writer.send(&message).await;
-                    }
-                }
-                Action::Disconnect { connection, code } => self.disconnect(connection, code),
-                Action::GiveUp { code, text } => {
-                    bail!("the gateway refuses this client: {text} (code {})", code.number())
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn dial(&mut self, connection: ConnectionId, purpose: Purpose, offer: Offer) {
-        let (dialer, news) = (Arc::clone(&self.dialer), self.news.clone());
-        let rtt = self.live.values().map(|live| live.connection.rtt()).min();
-        let attempt = tokio::spawn(async move {
-            let outcome = dialer.dial(&purpose, offer, rtt).await;
-            let _ = news.send(News::Dialled(connection, outcome));
-        });
-        self.attempts.insert(connection, attempt);
-    }
-
-    /// Ends a connection in the background, after what was sent on it has arrived.
-    fn disconnect(&mut self, connection: ConnectionId, code: Code) {
-        if let Some(attempt) = self.attempts.remove(&connection) {
-            attempt.abort();
-        }
-        let Some(mut live) = self.live.remove(&connection) else { return };
-        live.reader.abort();
-        self.farewells.push(tokio::spawn(async move {
-            let _ = tokio::time::timeout(FAREWELL, live.writer.finish()).await;
-            crate::control::stream::close(&live.connection, code, "");
-            let _ = tokio::time::timeout(FAREWELL, live.endpoint.wait_idle()).await;
-        }));
-    }
+    Ok(tun)
 }
 
 async fn sleep_until(when: Option<tokio::time::Instant>) {
     if let Some(when) = when {
         tokio::time::sleep_until(when).await;
-    }
-}
-
-fn mapped(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V4(v4) => (Ipv4Addr::to_ipv6_mapped(v4.ip()), v4.port()).into(),
-        v6 @ SocketAddr::V6(_) => v6,
     }
 }

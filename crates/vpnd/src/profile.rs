@@ -103,6 +103,13 @@ impl Profile {
         Ok(Self::parse(&text, &path.display().to_string())?)
     }
 
+    /// The same, and the text, for a process that can't read the file.
+    pub(crate) fn load_text(path: &Path) -> Result<(Zeroizing<String>, Self), ConfigError> {
+        let text = Zeroizing::new(crate::config::read_text(path)?);
+        let profile = Self::parse(&text, &path.display().to_string())?;
+        Ok((text, profile))
+    }
+
     /// Parses `text`; `file` names it in problems.
     pub fn parse(text: &str, file: &str) -> Result<Self, Invalid> {
         read(text).map_err(|problems| Invalid::new(file, problems))

@@ -5,7 +5,7 @@
 )]
 
 use std::io::{ErrorKind, Write as _};
-use std::net::UdpSocket;
+use std::net::{TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -64,6 +64,8 @@ fn a_worker_opens_nothing_and_connects_nowhere() {
     }
     let status = alone("a_worker_opens_nothing_and_connects_nowhere", None, |_| {
         std::fs::read(SHADOW).expect("root could read it before");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
         let identity = Identity::choose(None).unwrap();
         assert!(identity.is_some(), "root can become someone else");
         let confinement = Confinement { identity, ..confinement(SystemCalls::Descriptors) };
@@ -75,6 +77,7 @@ fn a_worker_opens_nothing_and_connects_nowhere() {
         }
         assert!(std::fs::write("/tmp/vpnd-test-of-sandbox", "x").is_err());
         assert!(UdpSocket::bind("127.0.0.1:0").is_err());
+        assert!(TcpListener::bind("127.0.0.1:0").is_err() && TcpStream::connect(address).is_err());
         std::thread::spawn(|| assert!(std::fs::File::open(SHADOW).is_err())).join().unwrap();
     });
     assert!(status.success(), "{status}");
@@ -124,6 +127,28 @@ fn a_keeper_of_files_reaches_its_own_directory_alone() {
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "root itself may not read {path}");
         }
         assert!(std::fs::write(directory.parent().unwrap().join("vpnd-test-of-sandbox"), "x").is_err());
+    });
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_resolver_looks_up_names_and_reads_nothing_secret() {
+    if !is_root() {
+        return;
+    }
+    let test = "a_resolver_looks_up_names_and_reads_nothing_secret";
+    let status = alone(test, None, |_| {
+        let readable = ["/etc", "/usr", "/lib"].map(Into::into).to_vec();
+        let identity = Identity::choose(None).unwrap();
+        let resolver = Confinement { identity, readable, ..confinement(SystemCalls::Resolver) };
+        let protections = enter(&resolver).unwrap();
+        assert_shut_in(&protections);
+        assert!(("localhost", 1).to_socket_addrs().unwrap().next().is_some());
+        for path in [SHADOW, "/root/.profile", "/proc/1/status"] {
+            let permitted = protections.landlock == Landlock::Missing && path.starts_with("/proc");
+            assert!(permitted || std::fs::File::open(path).is_err(), "{path}");
+        }
+        assert!(std::fs::write("/tmp/vpnd-test-of-sandbox", "x").is_err());
     });
     assert!(status.success(), "{status}");
 }

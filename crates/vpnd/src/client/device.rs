@@ -1,8 +1,8 @@
 //! The name of this device, by which the gateway gives a returning user the same inner addresses (PROTOCOL §4).
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -44,6 +44,8 @@ impl Device {
     /// # Errors
     /// If the directory can't be written, or all names are in use.
     pub(super) fn take(directory: &Path, user: &str, gateway: &str) -> Result<Self, DeviceError> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(|source| DeviceError::Os { path: directory.to_owned(), source })?;
         let mut hash = Sha256::new();
         hash.update(user);
         hash.update([0]);

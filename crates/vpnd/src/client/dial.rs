@@ -13,12 +13,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{
-    Attach, Code, Established, Login, Message, Offer, OneTimeCode, OneTimePassword, Refused, SecretText,
-    Software, TooLong, UserName,
+    Attach, Code, Established, Login, Message, Offer, OneTimeCode, Refused, SecretText, Software, TooLong,
+    UserName,
 };
 use vpnd_proto::session::DeviceId;
-use zeroize::Zeroizing;
 
+use super::opener::Opener;
 use crate::control::quic;
 use crate::control::stream::{Reader, StreamError, Writer};
 use crate::profile::ServerAddress;
@@ -94,7 +94,7 @@ pub(super) struct Channel {
 /// Who logs in.
 pub(super) struct Credentials {
     pub(super) user: String,
-    pub(super) password: Zeroizing<String>,
+    pub(super) password: SecretText<1024>,
     pub(super) device: DeviceId,
 }
 
@@ -104,8 +104,8 @@ pub(super) struct Dialer {
     pub(super) server_name: String,
     pub(super) tls: Arc<QuicClientConfig>,
     pub(super) credentials: Credentials,
-    /// Mark of our own datagrams, so that they never enter the tunnel.
-    pub(super) mark: Option<u32>,
+    /// Makes sockets and asks people.
+    pub(super) opener: Arc<Opener>,
 }
 
 impl Dialer {
@@ -133,7 +133,9 @@ impl Dialer {
                         retry_after_ms: None,
                     }));
                 }
-                Some(Message::OneTimeCodeWanted) => writer.send(&one_time_code().await?).await?,
+                Some(Message::OneTimeCodeWanted) => {
+                    writer.send(&self.one_time_code().await?).await?;
+                }
                 Some(_) => return Err(DialError::Unexpected("a message that is no answer")),
                 None => return Err(DialError::Unexpected("the end of the stream")),
             }
@@ -178,7 +180,8 @@ impl Dialer {
         address: SocketAddr,
         rtt: Option<Duration>,
     ) -> Result<(quinn::Endpoint, Connection), DialError> {
-        let endpoint = quic::dial_from(socket(address, self.mark)?, Arc::clone(&self.tls), rtt)?;
+        let endpoint =
+            quic::dial_from(self.opener.socket(address.is_ipv6()).await?, Arc::clone(&self.tls), rtt)?;
         let connecting = endpoint.connect(address, &self.server_name)?;
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting).await {
             Ok(Ok(connection)) => Ok((endpoint, connection)),
@@ -187,12 +190,19 @@ impl Dialer {
         }
     }
 
+    /// Asks the person at the terminal.
+    async fn one_time_code(&self) -> Result<Message, DialError> {
+        let answer = tokio::time::timeout(PERSON_TIMEOUT, self.opener.one_time_code()).await;
+        let code = answer.ok().flatten().ok_or(DialError::NoCode)?;
+        Ok(Message::OneTimeCode(OneTimeCode { code }))
+    }
+
     fn request(&self, purpose: &Purpose, offer: Offer) -> Result<Message, DialError> {
         let software = Some(Software::cut(concat!("vpnd/", env!("CARGO_PKG_VERSION"))));
         Ok(match purpose {
             Purpose::Login => Message::Login(Login {
                 user: UserName::new(&self.credentials.user)?,
-                password: SecretText::new(self.credentials.password.as_str())?,
+                password: self.credentials.password.clone(),
                 device: self.credentials.device,
                 offer,
                 code: None,
@@ -205,23 +215,14 @@ impl Dialer {
     }
 }
 
-/// Asks the person at the terminal.
-async fn one_time_code() -> Result<Message, DialError> {
-    let asked = tokio::task::spawn_blocking(|| crate::credentials::ask("One-time code: "));
-    let answer = tokio::time::timeout(PERSON_TIMEOUT, asked).await.map_err(|_| DialError::NoCode)?;
-    let code = answer.ok().and_then(Result::ok).ok_or(DialError::NoCode)?;
-    Ok(Message::OneTimeCode(OneTimeCode { code: OneTimePassword::new(code.trim())? }))
-}
-
-fn socket(to: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+/// A socket for the control channel. Its datagrams carry the mark, so that they never enter the tunnel.
+pub(super) fn socket(ipv6: bool, mark: Option<u32>) -> io::Result<UdpSocket> {
+    let any: SocketAddr =
+        if ipv6 { (Ipv6Addr::UNSPECIFIED, 0).into() } else { (Ipv4Addr::UNSPECIFIED, 0).into() };
+    let socket = Socket::new(Domain::for_address(any), Type::DGRAM, Some(Protocol::UDP))?;
     if let Some(mark) = mark {
         socket.set_mark(mark)?;
     }
-    let any: SocketAddr = match to {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
     socket.bind(&any.into())?;
     Ok(socket.into())
 }

@@ -4,12 +4,14 @@ use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use minicbor::bytes::ByteVec;
+use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
+use vpnd_proto::control::{Network, OneTimePassword, SecretText};
 use zeroize::Zeroizing;
 
 use crate::config::{Invalid, LogFormat, ServerConfig};
 use crate::logging::{self, LogError};
+use crate::profile::Profile;
 use crate::sys::account::Identity;
 use crate::sys::sandbox::{Protections, SandboxMode};
 use crate::sys::tun::TunOffloads;
@@ -140,6 +142,37 @@ pub(crate) struct WorkerLaunch {
     pub(crate) auth: Protections,
 }
 
+/// The first message of a client's worker.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct ClientLaunch {
+    #[n(0)]
+    pub(crate) common: Common,
+    /// The profile's text; it may hold a private key.
+    #[n(1)]
+    pub(crate) profile: SecretBytes,
+    /// The profile's name, for messages.
+    #[n(2)]
+    pub(crate) file: String,
+    #[n(3)]
+    pub(crate) password: SecretText<1024>,
+    #[n(4)]
+    pub(crate) device: ByteArray<16>,
+    #[n(5)]
+    pub(crate) lanes: u32,
+    #[n(6)]
+    pub(crate) suite: Option<String>,
+    #[n(7)]
+    pub(crate) backend: Option<String>,
+    #[n(8)]
+    pub(crate) insecure_lab: bool,
+}
+
+impl ClientLaunch {
+    pub(crate) fn profile(&self) -> anyhow::Result<Profile> {
+        Ok(Profile::parse(std::str::from_utf8(&self.profile.0)?, &self.file)?)
+    }
+}
+
 /// The data path's devices, which exist once everything else was checked. Descriptors: the TUN queues, as many sockets of
 /// shards, and QUIC's socket.
 #[derive(Debug, Encode, Decode)]
@@ -189,9 +222,52 @@ pub(crate) enum ToWorker {
     /// The configuration as it is now, or why it can't be used.
     #[n(1)]
     Configuration(#[n(0)] Reread),
-    /// Tell the clients, and end.
+    /// Tell the clients or the gateway, and end.
     #[n(2)]
     Stop,
+    /// To a client's worker: what became of [`ToOpener::Ask`]; with the socket, if that was asked for.
+    #[n(3)]
+    Answer {
+        #[n(0)]
+        number: u64,
+        #[n(1)]
+        reply: Reply,
+    },
+    /// To a client's worker: the machine's network changed.
+    #[n(4)]
+    NetworkChanged,
+}
+
+/// What became of a question.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Reply {
+    #[n(0)]
+    Done,
+    #[n(1)]
+    Failed(#[n(0)] String),
+    /// What the person at the terminal has typed, if anything.
+    #[n(2)]
+    Code(#[n(0)] Option<OneTimePassword>),
+}
+
+/// What a client's worker asks for.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Ask {
+    /// A UDP socket for the control channel.
+    #[n(0)]
+    Socket {
+        #[n(0)]
+        ipv6: bool,
+    },
+    /// Addresses, routes and DNS as the gateway says, as far as the user wants that.
+    #[n(1)]
+    Configure(#[n(0)] Network),
+    /// The size of packets that the tunnel's device carries.
+    #[n(2)]
+    Mtu(#[n(0)] u16),
+    /// A one-time code.
+    #[n(3)]
+    Code,
 }
 
 /// A configuration that was read again.
@@ -218,6 +294,14 @@ pub(crate) enum ToOpener {
     /// An administrator wants the configuration to be read again.
     #[n(3)]
     ReadConfiguration,
+    /// A client's worker wants something done; it is answered with the same number.
+    #[n(4)]
+    Ask {
+        #[n(0)]
+        number: u64,
+        #[n(1)]
+        ask: Ask,
+    },
 }
 
 /// Borrows descriptors for sending.

@@ -23,6 +23,8 @@ pub enum Part {
     Auth,
     /// A gateway's network worker.
     Worker,
+    /// A client's network worker.
+    Client,
 }
 
 impl Part {
@@ -32,6 +34,7 @@ impl Part {
         match self {
             Self::Auth => "auth",
             Self::Worker => "worker",
+            Self::Client => "client",
         }
     }
 
@@ -39,7 +42,17 @@ impl Part {
         match self {
             Self::Auth => SystemCalls::Files,
             Self::Worker => SystemCalls::Descriptors,
+            Self::Client => SystemCalls::Resolver,
         }
+    }
+
+    /// What it reads besides what it was given: a client looks up names as any program does.
+    fn readable(self) -> Vec<PathBuf> {
+        let places: &[&str] = match self {
+            Self::Auth | Self::Worker => &[],
+            Self::Client => &["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/nscd"],
+        };
+        places.iter().map(PathBuf::from).filter(|place| place.exists()).collect()
     }
 }
 
@@ -61,6 +74,7 @@ pub fn run(part: Part) -> anyhow::Result<()> {
     match part {
         Part::Auth => crate::server::auth::run(stream),
         Part::Worker => crate::server::worker::run(stream),
+        Part::Client => crate::client::worker::run(stream),
     }
 }
 
@@ -105,7 +119,7 @@ pub(crate) fn begin<T: for<'b> Decode<'b, ()>>(
         mode: common.sandbox,
         identity: common.identity.clone(),
         system_calls: part.system_calls(),
-        readable: Vec::new(),
+        readable: part.readable(),
         writable: writable(&launch.message),
     })?;
     Ok(Begun { launch, protections })

@@ -247,7 +247,7 @@ impl Running {
                     Some(heard) => match heard.and_then(|received| received.alone())? {
                         ToWorker::Stop => break,
                         ToWorker::Configuration(reread) => self.reconfigure(reread, opener).await,
-                        ToWorker::Devices(_) => Err(ChannelError::Broken("devices for the second time"))?,
+                        _ => Err(ChannelError::Broken("a message that is not for a gateway at work"))?,
                     },
                     // It was killed. Its successor gets our clients back.
                     None => {

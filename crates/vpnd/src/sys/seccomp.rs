@@ -88,6 +88,14 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
         let families = families.map(|family| equal(0, family as u64));
         rules.insert(libc::SYS_socket, families.into_iter().collect::<Result<_, _>>()?);
     } else {
+        if allowed == SystemCalls::Descriptors {
+            // QUIC's library tries out offloads on a UDP socket of its own. It can be neither bound nor connected, and can do
+            // nothing that the sockets can't which were given.
+            let families = [libc::AF_INET, libc::AF_INET6];
+            let datagram = || masked_condition(1, 0xF, libc::SOCK_DGRAM as u64);
+            let rule = |family| SeccompRule::new(vec![equal_condition(0, family as u64)?, datagram()?]);
+            rules.insert(libc::SYS_socket, families.map(rule).into_iter().collect::<Result<_, _>>()?);
+        }
         // Memory that was written can't be run.
         rules.insert(libc::SYS_mmap, vec![masked(2, libc::PROT_EXEC as u64, 0)?]);
         rules.insert(libc::SYS_mprotect, vec![masked(2, libc::PROT_EXEC as u64, 0)?]);
@@ -97,13 +105,19 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
 
 /// The argument's bits of `mask` are those of `value`.
 fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, BackendError> {
-    let operator = SeccompCmpOp::MaskedEq(mask);
-    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
+    SeccompRule::new(vec![masked_condition(argument, mask, value)?])
 }
 
 fn equal(argument: u8, value: u64) -> Result<SeccompRule, BackendError> {
-    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
-    SeccompRule::new(vec![condition])
+    SeccompRule::new(vec![equal_condition(argument, value)?])
+}
+
+fn masked_condition(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), value)
+}
+
+fn equal_condition(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
 }
 
 /// Memory, threads, time, randomness, waiting, and work on open descriptors. `clone3`, whose flags a filter can't see, is

@@ -1,5 +1,5 @@
-//! Behaviour: of a gateway's processes only the first has privileges, only the auth process sees password hashes, and all
-//! of them end together.
+//! Behaviour: of the processes of a gateway or client only the first has privileges, only the auth process sees password
+//! hashes, and all of them end together.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,8 +11,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::Client;
-use crate::gateway::Gateway;
-use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::gateway::{Gateway, edit_toml, strings};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
 use crate::traffic::ping_until;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -254,6 +254,49 @@ fn parts_end_with_the_first_process() {
     gateway.kill();
     eventually("they are gone", 2 * SECOND, || parts.iter().all(Seen::is_gone).then_some(()));
     gateway.start();
+}
+
+#[test]
+fn a_clients_worker_is_shut_in_and_looks_up_names() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    // The box of the client knows the gateway by a name.
+    let hosts = crate::process::etc(&lab, &lab.clients[0]).join("hosts");
+    fs::write(hosts, format!("{GATEWAY_V4} gateway.example\n")).unwrap();
+    edit_toml(&ann.profile, |profile| {
+        profile["server"]["addresses"] = strings(&["gateway.example:4433"]);
+    });
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let opener = Seen::of(client.process().id());
+    let worker = opener.part("client");
+    assert_shut_in(&worker);
+    assert!(worker.status("Uid").unwrap().split_whitespace().all(|uid| uid != "0"));
+    for process in [&opener, &worker] {
+        for file in ["cmdline", "environ"] {
+            assert!(!String::from_utf8_lossy(&process.bytes(file)).contains("ann's password"));
+        }
+    }
+    assert!(!client.process().output().contains("ann's password"));
+}
+
+#[test]
+fn a_client_whose_worker_is_killed_leaves_the_machine_as_it_was() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let rules = || lab.clients[0].ip(&["rule", "show"]);
+    let before = rules();
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    assert_ne!(rules(), before);
+    Seen::of(client.process().id()).part("client").kill();
+    assert_eq!(client.process().wait(10 * SECOND).code(), Some(1));
+    assert_eq!(rules(), before);
+    assert!(!lab.clients[0].ip(&["-brief", "link", "show"]).contains(crate::client::TUN));
 }
 
 #[test]

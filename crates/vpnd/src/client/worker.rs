@@ -1,0 +1,395 @@
+//! The network worker of a client: everything that talks to the network, without a privilege.
+//!
+//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and asks the opener to change
+//! the machine's network as the core wants it.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rand::TryRng as _;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+use vpnd_crypto::{Backend, LabPermit, Preference, Suite};
+use vpnd_proto::client::{Action, Client, Config, Purpose};
+use vpnd_proto::control::{Code, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
+use vpnd_proto::plane::{Activity, Endpoint, Event, Role};
+use vpnd_proto::policy::Policy;
+use vpnd_proto::session::{ConnectionId, DeviceId, Timers};
+
+use super::dial::{self, Answer, Channel, Credentials, DialError, Dialer};
+use super::opener::{Opener, Word};
+use super::{INITIAL_MTU, socket_options};
+use crate::control::stream::{StreamError, Writer};
+use crate::privsep::channel;
+use crate::privsep::launch::{ClientLaunch, Devices, ToOpener, ToWorker};
+use crate::privsep::part::{self, Begun, Part};
+use crate::profile::{Profile, Trust};
+use crate::shard::{ShardSpec, Shards, now};
+use crate::suites;
+use crate::sys::tun::TunQueue;
+use crate::sys::udp::ShardSocket;
+use crate::tls;
+
+/// How often the core hears of traffic, which bounds how soon it notices silence, and looks at the clock whatever
+/// happened: after a suspend its timers are late.
+const TICK: Duration = Duration::from_millis(250);
+/// How long a last message may take on its way out.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Runs it; `stream` leads to the opener.
+pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
+    let nothing = |_: &ClientLaunch| Vec::new();
+    match part::begin(Part::Client, &stream, |launch: &ClientLaunch| &launch.common, nothing) {
+        Ok(begun) => part::work(stream, async |opener| serve(begun, opener).await),
+        Err(error) => part::fail(stream, &error),
+    }
+}
+
+async fn serve(begun: Begun<ClientLaunch>, channel: channel::Channel) -> anyhow::Result<()> {
+    let launch = begun.launch.alone()?;
+    let profile = launch.profile()?;
+    let prepared = Prepared::new(&launch, &profile)?;
+    channel.send(&ToOpener::Prepared(begun.protections), &[]).await?;
+    let first = channel.receive::<ToWorker>().await?.context("the opener is gone")?;
+    let ToWorker::Devices(devices) = first.message else {
+        bail!("the worker was told something else than its devices");
+    };
+    let (opener, words) = Opener::start(channel);
+    let connected = Connected::start(launch, &profile, prepared, &devices, first.descriptors, opener)?;
+    connected.opener.ready().await?;
+    connected.run(words).await
+}
+
+/// What is there before the devices are.
+struct Prepared {
+    core: Client,
+    tls: Arc<quinn::crypto::rustls::QuicClientConfig>,
+}
+
+impl Prepared {
+    /// Checks all that it was given.
+    fn new(launch: &ClientLaunch, profile: &Profile) -> anyhow::Result<Self> {
+        let lab = launch.insecure_lab.then(LabPermit::insecure);
+        let wanted = match &launch.suite {
+            Some(name) => vec![name.parse::<Suite>()?],
+            None => profile.suites.clone(),
+        };
+        let suites = suites::measure(&wanted, preference(launch.backend.as_deref())?, lab.is_some())?;
+        let (lanes, timers) = (launch.lanes as usize, Timers::default());
+        let config = Config { lanes, suites, features: FEATURE_PARTIAL_CHECKSUM, lab, timers };
+        let core = Client::new(config, crate::control::random())?;
+        let identity = profile.identity.as_ref().map(|identity| {
+            tls::Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes())
+        });
+        let trust = match &profile.trust {
+            Trust::System => tls::Trust::System,
+            Trust::Pinned { ca_pem } => tls::Trust::Pinned(ca_pem.as_bytes()),
+        };
+        Ok(Self { core, tls: Arc::new(tls::client(&trust, identity.transpose()?)?) })
+    }
+}
+
+fn preference(backend: Option<&str>) -> anyhow::Result<Preference> {
+    let Some(name) = backend else { return Ok(Preference::Auto) };
+    let found = Backend::ALL.into_iter().find(|backend| backend.name() == name);
+    Ok(Preference::Fixed(found.with_context(|| format!("there is no backend {name}"))?))
+}
+
+/// What attempts and connections tell the loop.
+enum News {
+    /// An attempt is over.
+    Dialled(ConnectionId, Result<Answer, DialError>),
+    /// A message came.
+    Message(ConnectionId, Message),
+    /// A connection is gone.
+    Lost(ConnectionId, Option<Code>),
+}
+
+/// A connection that the core uses.
+struct Live {
+    connection: quinn::Connection,
+    endpoint: quinn::Endpoint,
+    writer: Writer,
+    reader: JoinHandle<()>,
+}
+
+/// A running client.
+struct Connected {
+    core: Client,
+    shards: Shards,
+    events: mpsc::UnboundedReceiver<(usize, Event)>,
+    opener: Arc<Opener>,
+    dialer: Arc<Dialer>,
+    attempts: HashMap<ConnectionId, JoinHandle<()>>,
+    live: HashMap<ConnectionId, Live>,
+    news: mpsc::UnboundedSender<News>,
+    inbox: mpsc::UnboundedReceiver<News>,
+    farewells: Vec<JoinHandle<()>>,
+    was_up: bool,
+    was_ever_up: bool,
+    /// Whether the data sockets are for both protocol versions.
+    dual_stack: bool,
+}
+
+fn shard_specs(
+    profile: &Profile,
+    devices: &Devices,
+    descriptors: Vec<OwnedFd>,
+) -> anyhow::Result<Vec<ShardSpec>> {
+    let lanes = devices.shards as usize;
+    if lanes == 0 || descriptors.len() != 2 * lanes {
+        bail!("the worker was given {} descriptors for {lanes} lanes", descriptors.len());
+    }
+    let mut queues = descriptors;
+    let sockets = queues.split_off(lanes);
+    let options = socket_options(&profile.offload);
+    let mut specs = Vec::new();
+    for (number, (queue, socket)) in queues.into_iter().zip(sockets).enumerate() {
+        specs.push(ShardSpec {
+            number,
+            core: None,
+            priority: 0,
+            role: Role::Client,
+            policy: Arc::new(Policy::default()),
+            hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
+            tun: TunQueue::adopt(queue),
+            tun_offloads: devices.tun.into(),
+            mtu: INITIAL_MTU,
+            socket: ShardSocket::adopt(socket, &options)?,
+            quic: None,
+        });
+    }
+    Ok(specs)
+}
+
+impl Connected {
+    fn start(
+        launch: ClientLaunch,
+        profile: &Profile,
+        prepared: Prepared,
+        devices: &Devices,
+        descriptors: Vec<OwnedFd>,
+        opener: Arc<Opener>,
+    ) -> anyhow::Result<Self> {
+        let (event_sender, events) = mpsc::unbounded_channel();
+        let specs = shard_specs(profile, devices, descriptors)?;
+        let dual_stack =
+            specs.iter().all(|spec| spec.socket.local_addr().is_ok_and(|address| address.is_ipv6()));
+        let shards = Shards::start(specs, &event_sender)?;
+        let dialer = Arc::new(Dialer {
+            servers: profile.servers.clone(),
+            server_name: profile.server_name.clone(),
+            tls: prepared.tls,
+            credentials: Credentials {
+                user: profile.user.clone(),
+                password: launch.password,
+                device: DeviceId(launch.device.into()),
+            },
+            opener: Arc::clone(&opener),
+        });
+        let (news, inbox) = mpsc::unbounded_channel();
+        Ok(Self {
+            core: prepared.core,
+            shards,
+            events,
+            opener,
+            dialer,
+            attempts: HashMap::new(),
+            live: HashMap::new(),
+            news,
+            inbox,
+            farewells: Vec::new(),
+            was_up: false,
+            was_ever_up: false,
+            dual_stack,
+        })
+    }
+
+    /// The loop. What it has changed on the machine is undone by the opener.
+    async fn run(mut self, words: mpsc::Receiver<Word>) -> anyhow::Result<()> {
+        let outcome = self.serve(words).await;
+        self.core.quit();
+        let _ = self.carry_out().await;
+        for farewell in self.farewells.drain(..) {
+            let _ = farewell.await;
+        }
+        outcome
+    }
+
+    async fn serve(&mut self, mut words: mpsc::Receiver<Word>) -> anyhow::Result<()> {
+        let shard_failure = self.shards.failure();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.carry_out().await?;
+            self.tell_state();
+            let due = self.core.poll_timeout().map(|(at, _)| at.since(now()));
+            tokio::select! {
+                word = words.recv() => match word {
+                    Some(Word::NetworkChanged) => self.core.network_changed(now()),
+                    // What it has changed is undone by whoever starts next, or by `vpnd cleanup`.
+                    Some(Word::Stop) | None => return Ok(()),
+                },
+                () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
+                Some(news) = self.inbox.recv() => self.hear(news)?,
+                Some((_, event)) = self.events.recv() => self.core.handle_event(now(), event),
+                () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
+                    self.core.handle_timeout(now());
+                }
+                _ = tick.tick() => self.tick().await,
+            }
+        }
+    }
+
+    async fn tick(&mut self) {
+        for (shard, report) in self.shards.report().await.into_iter().enumerate() {
+            // Silence counts too, so the core hears of every shard.
+            let seen = report.activities.into_iter().map(|(_, activity)| activity);
+            let seen = seen.fold(Activity::default(), Activity::merge);
+            self.core.handle_activity(now(), shard, seen);
+        }
+        self.core.handle_timeout(now());
+        self.farewells.retain(|farewell| !farewell.is_finished());
+    }
+
+    fn tell_state(&mut self) {
+        let up = self.core.is_up();
+        if up != self.was_up {
+            self.was_up = up;
+            if up {
+                self.was_ever_up = true;
+                tracing::info!("connected");
+            } else {
+                tracing::warn!("the connection to the gateway is interrupted");
+            }
+        }
+    }
+
+    fn hear(&mut self, news: News) -> anyhow::Result<()> {
+        match news {
+            News::Dialled(connection, outcome) => {
+                self.attempts.remove(&connection);
+                match outcome {
+                    Ok(Answer::Established(channel)) => self.established(connection, *channel),
+                    Ok(Answer::Refused(refused)) => {
+                        let retry_after = Duration::from_millis(refused.retry_after_ms.unwrap_or(0).into());
+                        tracing::warn!(code = %refused.code, text = %refused.text, "the gateway refused");
+                        self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
+                    }
+                    // Once the gateway has proved itself, somebody else on the way is no reason to give up.
+                    Err(error) if error.is_final() && !self.was_ever_up => return Err(error.into()),
+                    Err(error) => {
+                        tracing::warn!(%error, "no connection to the gateway; trying again");
+                        self.core.connect_failed(now(), connection);
+                    }
+                }
+            }
+            News::Message(connection, message) => self.core.handle_message(now(), connection, message),
+            News::Lost(connection, code) => {
+                self.live.remove(&connection);
+                self.core.connection_lost(now(), connection, code);
+            }
+        }
+        Ok(())
+    }
+
+    fn established(&mut self, id: ConnectionId, channel: Channel) {
+        let Channel { connection, endpoint, mut reader, writer, established, secret } = channel;
+        let gateway = connection.remote_address();
+        // Sockets for both protocol versions name an IPv4 gateway by its mapped address.
+        let remote = if self.dual_stack { mapped(gateway) } else { gateway };
+        let gateway = Endpoint { remote, local: None };
+        let (news, watched) = (self.news.clone(), connection.clone());
+        let reader = tokio::spawn(async move {
+            let code = loop {
+                match reader.next().await {
+                    Ok(Some(message)) => {
+                        let _ = news.send(News::Message(id, message));
+                    }
+                    Ok(None) => break dial::close_code(&watched.closed().await),
+                    Err(StreamError::Message(error)) => {
+                        tracing::warn!(%error, "the gateway broke the protocol");
+                        break None;
+                    }
+                    Err(_) => break dial::close_code(&watched.closed().await),
+                }
+            };
+            let _ = news.send(News::Lost(id, code));
+        });
+        self.live.insert(id, Live { connection, endpoint, writer, reader });
+        self.core.established(now(), id, &established, secret, gateway);
+    }
+
+    /// Does what the core asks for, in its order.
+    async fn carry_out(&mut self) -> anyhow::Result<()> {
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Connect { connection, purpose, offer } => self.dial(connection, purpose, offer),
+                Action::Command { shard, command } => self.shards.command(shard, command),
+                Action::PathMtu(mtu) => {
+                    tracing::debug!(mtu, "the way to the gateway was measured");
+                    // New TCP connections are held to it in both directions, also where it is too small for the device.
+                    self.shards.set_mtu(mtu);
+                    self.opener.set_mtu(mtu).await?;
+                }
+                Action::Configure(network) => {
+                    self.opener.configure(&network).await?;
+                    tracing::info!(
+                        ipv4 = network.ipv4.map(tracing::field::display),
+                        ipv6 = network.ipv6.map(tracing::field::display),
+                        routes = network.routes.len(),
+                        "the tunnel is set up"
+                    );
+                }
+                Action::Send { connection, message } => {
+                    if let Some(live) = self.live.get_mut(&connection) {
+                        // If the connection is gone, its reader says so.
+                        let _ = live.writer.send(&message).await;
+                    }
+                }
+                Action::Disconnect { connection, code } => self.disconnect(connection, code),
+                Action::GiveUp { code, text } => {
+                    bail!("the gateway refuses this client: {text} (code {})", code.number())
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dial(&mut self, connection: ConnectionId, purpose: Purpose, offer: Offer) {
+        let (dialer, news) = (Arc::clone(&self.dialer), self.news.clone());
+        let rtt = self.live.values().map(|live| live.connection.rtt()).min();
+        let attempt = tokio::spawn(async move {
+            let outcome = dialer.dial(&purpose, offer, rtt).await;
+            let _ = news.send(News::Dialled(connection, outcome));
+        });
+        self.attempts.insert(connection, attempt);
+    }
+
+    /// Ends a connection in the background, after what was sent on it has arrived.
+    fn disconnect(&mut self, connection: ConnectionId, code: Code) {
+        if let Some(attempt) = self.attempts.remove(&connection) {
+            attempt.abort();
+        }
+        let Some(mut live) = self.live.remove(&connection) else { return };
+        live.reader.abort();
+        self.farewells.push(tokio::spawn(async move {
+            let _ = tokio::time::timeout(FAREWELL, live.writer.finish()).await;
+            crate::control::stream::close(&live.connection, code, "");
+            let _ = tokio::time::timeout(FAREWELL, live.endpoint.wait_idle()).await;
+        }));
+    }
+}
+
+fn mapped(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) => (Ipv4Addr::to_ipv6_mapped(v4.ip()), v4.port()).into(),
+        v6 @ SocketAddr::V6(_) => v6,
+    }
+}
