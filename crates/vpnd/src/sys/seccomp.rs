@@ -196,6 +196,12 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_poll,
 ];
 
+/// `renameat`, which the `libc` crate does not name on every machine that has it.
+#[cfg(target_arch = "x86_64")]
+const RENAMEAT: c_long = libc::SYS_renameat;
+#[cfg(not(target_arch = "x86_64"))]
+const RENAMEAT: c_long = 38;
+
 /// What the store needs of the file system; Landlock says where.
 const FILES: &[c_long] = &[
     libc::SYS_fallocate,
@@ -212,7 +218,7 @@ const FILES: &[c_long] = &[
     libc::SYS_pread64,
     libc::SYS_pwrite64,
     libc::SYS_readlinkat,
-    libc::SYS_renameat,
+    RENAMEAT,
     libc::SYS_renameat2,
     libc::SYS_statfs,
     libc::SYS_statx,
