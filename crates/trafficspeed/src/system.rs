@@ -7,9 +7,13 @@
 
 pub mod command;
 pub mod daemon;
+pub mod folder;
 pub mod install;
+pub mod openvpn;
 pub mod plain;
 pub mod program;
+pub mod softether;
+pub mod strongswan;
 pub mod vpnd;
 pub mod wireguard;
 
@@ -82,6 +86,18 @@ pub enum Kind {
     Boringtun,
     /// Mullvad's WireGuard in Rust.
     Gotatun,
+    /// OpenVPN over UDP, forwarding between clients in its own process.
+    Openvpn,
+    /// OpenVPN with TUN packets of 9,000 bytes.
+    #[value(name = "openvpn-mtu9000")]
+    #[serde(rename = "openvpn-mtu9000")]
+    OpenvpnMtu9000,
+    /// SoftEther VPN, the successor of PacketiX, over TLS.
+    Softether,
+    /// SoftEther VPN with its UDP acceleration.
+    SoftetherUdp,
+    /// strongSwan with ESP in user space (kernel-libipsec).
+    Strongswan,
     /// A system of your own, brought up by --command-up.
     Command,
     /// Plain routing through the gateway without a VPN: the ceiling.
@@ -97,6 +113,11 @@ impl Kind {
             Self::WireguardGoTailscale => &implementation::WIREGUARD_GO_TAILSCALE_PROFILE,
             Self::Boringtun => &implementation::BORINGTUN_PROFILE,
             Self::Gotatun => &implementation::GOTATUN_PROFILE,
+            Self::Openvpn => &openvpn::PROFILE,
+            Self::OpenvpnMtu9000 => &openvpn::MTU9000_PROFILE,
+            Self::Softether => &softether::PROFILE,
+            Self::SoftetherUdp => &softether::UDP_PROFILE,
+            Self::Strongswan => &strongswan::PROFILE,
             Self::Command => &command::PROFILE,
             Self::None => &plain::PROFILE,
         }

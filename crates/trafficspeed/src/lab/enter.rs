@@ -39,15 +39,13 @@ pub fn exec_inside(parent: u32, namespace: &str, private: &[PathBuf], words: &[O
     if let Err(error) = end_with_parent(parent) {
         return error;
     }
-    let mut command = if private.is_empty() {
-        Command::new("ip")
-    } else {
-        // A mount namespace of its own: the mounts end with the process, also after a crash.
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", MOUNT_AND_EXEC, "sh"]);
-        command.arg((private.len() / 2).to_string()).args(private).arg("ip");
-        command
-    };
-    let source = command.args(["netns", "exec", namespace]).args(words).exec();
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace]);
+    if !private.is_empty() {
+        // `ip netns exec` has given the process a mount namespace whose mounts nobody else sees, and they end with
+        // it, also after a crash. They come after it because they may hide the place of the namespaces' names.
+        command.args(["sh", "-c", MOUNT_AND_EXEC, "sh"]).arg((private.len() / 2).to_string()).args(private);
+    }
+    let source = command.args(words).exec();
     LabError::System { what: format!("starting a program in namespace {namespace}"), source }
 }

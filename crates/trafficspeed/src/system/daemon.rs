@@ -91,6 +91,35 @@ impl Daemon {
         }
     }
 
+    /// What it has said until now, as far as it is text.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Asks `ready` again and again while the process runs; `what` says what it did not do in time.
+    ///
+    /// # Errors
+    /// [`SystemError::Start`] if it ends or takes too long, [`SystemError::Interrupted`], and those of `ready`.
+    pub fn wait_until<T>(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        interrupt: &Interrupt,
+        mut ready: impl FnMut(&Self) -> Result<Option<T>, SystemError>,
+    ) -> Result<T, SystemError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(found) = ready(self)? {
+                return Ok(found);
+            }
+            self.must_run()?;
+            if Instant::now() > deadline {
+                return Err(self.failed(what));
+            }
+            pause(interrupt)?;
+        }
+    }
+
     /// Ends it at once, as a crash would.
     pub fn kill(&mut self) {
         // Failure means that it has ended by itself.

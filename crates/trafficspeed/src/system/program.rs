@@ -65,14 +65,19 @@ pub enum Source {
 }
 
 impl Program {
-    /// What its version is, in its own words; for a Go module, what was built into it.
+    /// What its version is, in its own words; for a Go module, what was built into it; for a packaged program that
+    /// cannot say it, that of its package.
     pub fn version_of(&self, path: &Path) -> String {
         if let Source::Go { module, .. } = self.source
             && let Some(version) = fs::read(path).ok().and_then(|bytes| go_module_version(&bytes, module))
         {
             return format!("{module} {version}");
         }
-        let said = if self.version.is_empty() { None } else { first_words(path, self.version) };
+        let said = match self.source {
+            Source::Debian { packages } if self.version.is_empty() => package_version(packages[0], path),
+            _ if self.version.is_empty() => None,
+            _ => first_words(path, self.version),
+        };
         said.unwrap_or_else(|| "version unknown".to_owned())
     }
 }
@@ -160,6 +165,13 @@ fn first_words(path: &Path, arguments: &[&str]) -> Option<String> {
     file.take(VERSION_BYTES).read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+/// The version of the Debian package `package`, if `path` is where packages put programs.
+fn package_version(package: &str, path: &Path) -> Option<String> {
+    let asked = ["-W", "-f", "${Package} ${Version}", package];
+    let packaged = ["/usr/bin", "/usr/sbin", "/usr/lib"].iter().any(|place| path.starts_with(place));
+    find_program("dpkg-query").filter(|_| packaged).and_then(|query| first_words(&query, &asked))
 }
 
 /// The version of `module` that the Go linker wrote into a program, as its main module or as one it depends on.

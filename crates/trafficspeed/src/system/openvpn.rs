@@ -1,0 +1,190 @@
+//! OpenVPN: one server process that forwards between its clients, over UDP and TUN devices.
+//!
+//! Both ends name each other by the fingerprints of their certificates, so there is no certificate authority. What
+//! was negotiated is read from the clients' logs, never taken from the configuration.
+
+pub mod config;
+pub mod log;
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::daemon::Daemon;
+use super::folder::Folder;
+use super::program::{Program, Programs, Source};
+use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError, check_tun};
+use crate::interrupt::Interrupt;
+use crate::lab::Lab;
+use crate::lab::device::Device;
+use crate::lab::namespace::Namespace;
+use config::{Identity, Tunnel};
+
+/// How long the server may take until it is ready.
+const SERVER_PATIENCE: Duration = Duration::from_secs(20);
+/// How long one client may take once all are started; a lost datagram costs seconds.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+
+static OPENVPN: Program = Program {
+    name: "openvpn",
+    version: &["--version"],
+    places: &[],
+    source: Source::Debian { packages: &["openvpn"] },
+};
+
+const CIPHERS: &[Cipher] = &[
+    Cipher::Aes128Gcm,
+    Cipher::Aes256Gcm,
+    Cipher::ChaCha20Poly1305,
+    Cipher::None,
+    Cipher::AuthOnly,
+    Cipher::Aes256CbcHmacSha256,
+];
+
+/// OpenVPN with its default MTU, before it runs.
+pub const PROFILE: Profile = Profile {
+    label: "OpenVPN",
+    ciphers: CIPHERS,
+    programs: &[&OPENVPN],
+    adapter: |programs, cipher| Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: None })),
+};
+
+/// OpenVPN with the large TUN packets that make it several times faster, before it runs.
+pub const MTU9000_PROFILE: Profile = Profile {
+    label: "OpenVPN, tun-mtu 9000",
+    adapter: |programs, cipher| Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: Some(9000) })),
+    ..PROFILE
+};
+
+/// OpenVPN in a lab.
+#[derive(Debug)]
+pub struct OpenVpn {
+    programs: Programs,
+    tunnel: Tunnel,
+    facts: Facts,
+    clients: Vec<Daemon>,
+    gateway: Option<Daemon>,
+}
+
+impl OpenVpn {
+    fn new(programs: Programs, tunnel: Tunnel) -> Self {
+        Self { programs, tunnel, facts: Facts::default(), clients: Vec::new(), gateway: None }
+    }
+
+    fn start_gateway(
+        &mut self,
+        program: &Path,
+        folder: &Folder,
+        lab: &Lab,
+        identities: (&Identity, &[Identity]),
+        interrupt: &Interrupt,
+    ) -> Result<(), SystemError> {
+        let text = config::server(self.tunnel, identities.0, identities.1);
+        let mut gateway = start("server", program, folder, lab.gateway(), &text)?;
+        gateway.wait_until("did not become ready", SERVER_PATIENCE, interrupt, |daemon| {
+            Ok(log::is_complete(&daemon.said()).then_some(()))
+        })?;
+        self.gateway = Some(gateway);
+        Ok(())
+    }
+
+    /// Waits until a client is connected and its device has both addresses; checks what it negotiated.
+    fn finish_client(
+        &mut self,
+        number: usize,
+        namespace: &Namespace,
+        interrupt: &Interrupt,
+    ) -> Result<ClientAddress, SystemError> {
+        let client = &mut self.clients[number];
+        let what = "did not connect";
+        let (channel, device) = client.wait_until(what, CLIENT_PATIENCE, interrupt, |daemon| {
+            let said = daemon.said();
+            let Some(channel) = log::channel(&said).filter(|_| log::is_complete(&said)) else {
+                return Ok(None);
+            };
+            let devices = Device::all(namespace)?;
+            let device = devices.into_iter().find(|device| device.name == config::DEVICE);
+            Ok(device.and_then(|device| config::inner_addresses(&device)).map(|found| (channel, found)))
+        })?;
+        if let Some(wanted) = config::words(self.tunnel.cipher).filter(|wanted| !channel.is(wanted)) {
+            let what = format!("uses {channel}, not {} with {}", wanted.cipher, wanted.auth);
+            return Err(client.failed(&what));
+        }
+        self.facts.cipher = channel.to_string();
+        self.facts.mtu = Some(device.mtu);
+        Ok(ClientAddress { v4: Some(device.v4), v6: Some(device.v6), device: config::DEVICE.to_owned() })
+    }
+
+    fn note(&mut self, server_log: &str) {
+        let mut notes =
+            vec!["without kernel offload (DCO); the server process forwards between clients".to_owned()];
+        if let Some(mtu) = self.tunnel.mtu {
+            notes.push(format!("tun-mtu {mtu}: datagrams larger than the link's MTU go in IP fragments"));
+        }
+        if let Some(given) = log::socket_buffers(server_log).filter(|given| *given < config::SOCKET_BUFFER) {
+            notes.push(format!(
+                "socket buffers of {given} bytes instead of {}: raise net.core.rmem_max and wmem_max",
+                config::SOCKET_BUFFER
+            ));
+        }
+        self.facts.notes = notes;
+    }
+}
+
+fn start(
+    name: &str,
+    program: &Path,
+    folder: &Folder,
+    namespace: &Namespace,
+    text: &str,
+) -> Result<Daemon, SystemError> {
+    let config = folder.write(&format!("{name}.conf"), text)?;
+    let arguments = ["--config".as_ref(), config.as_os_str()];
+    let log = folder.path(&format!("{name}.log"));
+    Daemon::start(&format!("openvpn ({name})"), namespace, program, arguments, &log)
+}
+
+impl System for OpenVpn {
+    fn check(&self) -> Result<(), SystemError> {
+        self.programs.find(&OPENVPN)?;
+        check_tun()
+    }
+
+    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+        let program = self.programs.find(&OPENVPN)?;
+        self.facts.version = OPENVPN.version_of(&program);
+        let folder = Folder::make(lab, "openvpn")?;
+        let server = Identity::random("server");
+        let names = (1..=lab.clients().len()).map(|number| format!("client{number}"));
+        let clients: Vec<Identity> = names.map(|name| Identity::random(&name)).collect();
+        self.start_gateway(&program, &folder, lab, (&server, &clients), interrupt)?;
+        for (identity, namespace) in clients.iter().zip(lab.clients()) {
+            let text = config::client(self.tunnel, identity, &server);
+            self.clients.push(start(&identity.name, &program, &folder, namespace, &text)?);
+        }
+        let addresses = lab
+            .clients()
+            .iter()
+            .enumerate()
+            .map(|(number, namespace)| self.finish_client(number, namespace, interrupt))
+            .collect::<Result<Vec<_>, _>>()?;
+        let said = self.gateway.as_ref().map(Daemon::said).unwrap_or_default();
+        self.note(&said);
+        Ok(addresses)
+    }
+
+    fn processes(&self) -> (Vec<u32>, Vec<u32>) {
+        (self.gateway.iter().map(Daemon::pid).collect(), self.clients.iter().map(Daemon::pid).collect())
+    }
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    fn down(&mut self) {
+        for daemon in self.clients.iter_mut().chain(&mut self.gateway) {
+            daemon.ask_to_end();
+        }
+        self.clients.clear();
+        self.gateway = None;
+    }
+}

@@ -1,0 +1,93 @@
+//! What OpenVPN's log says at its verbosity 3.
+
+use std::fmt;
+
+use super::config::Words;
+
+/// Whether the process says that it is ready: a server to serve, a client to send.
+pub fn is_complete(log: &str) -> bool {
+    log.contains("Initialization Sequence Completed")
+}
+
+/// How the data channel is protected, in OpenVPN's own words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Channel {
+    cipher: String,
+    auth: Option<String>,
+}
+
+impl Channel {
+    /// Whether this is what was asked for.
+    pub fn is(&self, words: &Words) -> bool {
+        let absent = |word: &str| word.starts_with("[null-");
+        let same = |found: &str, wanted: &str| found == wanted || (wanted == "none" && absent(found));
+        // A cipher that authenticates itself shows no other authentication.
+        same(&self.cipher, words.cipher) && self.auth.as_ref().is_none_or(|auth| same(auth, words.auth))
+    }
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.cipher)?;
+        match &self.auth {
+            Some(auth) => write!(out, " with {auth}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The newest data channel of a client's log.
+pub fn channel(log: &str) -> Option<Channel> {
+    let line = log.lines().rfind(|line| line.contains("Data Channel: cipher '"))?;
+    let quoted = |after: &str| line.split_once(after)?.1.split_once('\'').map(|(word, _)| word.to_owned());
+    Some(Channel { cipher: quoted("Data Channel: cipher '")?, auth: quoted(", auth '") })
+}
+
+/// The smaller of the two socket buffers that the kernel granted, in the bytes that were asked for.
+pub fn socket_buffers(log: &str) -> Option<u64> {
+    let line = log.lines().rfind(|line| line.contains("Socket Buffers: "))?;
+    let sizes = line.split("->").skip(1).map(|rest| rest.split_once(']')?.0.parse::<u64>().ok());
+    // The kernel counts its own overhead in and shows the double.
+    sizes.collect::<Option<Vec<_>>>()?.into_iter().min().map(|bytes| bytes / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GCM: &str = "2026-11-21 04:55:54 Socket Buffers: R=[212992->8388608] S=[212992->425984]\n\
+                       2026-11-21 04:55:54 Initialization Sequence Completed\n\
+                       2026-11-21 04:55:54 Data Channel: cipher 'AES-256-GCM', peer-id: 0\n";
+
+    #[test]
+    fn the_negotiated_cipher_is_the_newest_of_the_log() {
+        let found = channel(GCM).unwrap();
+        assert_eq!(found.to_string(), "AES-256-GCM");
+        assert!(found.is(&Words { cipher: "AES-256-GCM", auth: "SHA256" }));
+        assert!(!found.is(&Words { cipher: "AES-128-GCM", auth: "SHA256" }));
+        let later = format!("{GCM}x Data Channel: cipher 'AES-256-CBC', auth 'SHA256', peer-id: 1\n");
+        let found = channel(&later).unwrap();
+        assert_eq!(found.to_string(), "AES-256-CBC with SHA256");
+        assert!(!found.is(&Words { cipher: "AES-256-CBC", auth: "none" }));
+        assert_eq!(channel("Outgoing Data Channel: Cipher 'AES-256-GCM' initialized"), None);
+    }
+
+    #[test]
+    fn without_protection_is_told_from_without_encryption() {
+        let (nothing, auth_only) =
+            (Words { cipher: "none", auth: "none" }, Words { cipher: "none", auth: "SHA256" });
+        let bare = channel("Data Channel: cipher '[null-cipher]', auth '[null-digest]', peer-id: 1").unwrap();
+        assert!(bare.is(&nothing) && !bare.is(&auth_only));
+        let signed = channel("Data Channel: cipher '[null-cipher]', auth 'SHA256', peer-id: 1").unwrap();
+        assert!(signed.is(&auth_only) && !signed.is(&nothing));
+        assert!(!channel(GCM).unwrap().is(&nothing));
+    }
+
+    #[test]
+    fn readiness_and_buffers_are_read() {
+        assert!(is_complete(GCM) && !is_complete("Initialization"));
+        assert_eq!(socket_buffers(GCM), Some(212_992));
+        assert_eq!(socket_buffers("Socket Buffers: R=[1->x] S=[1->2]"), None);
+        assert_eq!(socket_buffers(""), None);
+    }
+}

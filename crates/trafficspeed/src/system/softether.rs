@@ -1,0 +1,306 @@
+//! SoftEther VPN 5: a virtual hub in the server's own process, and clients whose virtual Ethernet devices it switches.
+//!
+//! Its programs keep state, locks and control files at fixed places, so every process sees directories of the lab
+//! there. Both ends are set up by `vpncmd`, as a user would. Each program forks once: its first process only waits
+//! for the one that works.
+
+pub mod script;
+pub mod status;
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::daemon::Daemon;
+use super::folder::Folder;
+use super::program::{Program, Programs, Source};
+use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError, check_tun, pause};
+use crate::interrupt::Interrupt;
+use crate::lab::device::Device;
+use crate::lab::namespace::{Namespace, PrivateDirectory};
+use crate::lab::{Lab, find_program};
+use script::{DEVICE, Transport};
+use status::Status;
+
+/// How long a program may take until it answers to commands.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+/// How long one set of commands may take.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a client may take until its transport is complete; UDP acceleration needs up to 20 s.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+/// How often a client is asked; the answer costs the CPU a tenth of a second.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+
+/// Where its programs keep what only one of them may have. The last hides where the lab itself is.
+const PLACES: [(&str, &str); 4] =
+    [("lib", "/var/lib"), ("log", "/var/log"), ("tmp", "/tmp"), ("run", "/run")];
+
+const SOURCE: Source =
+    Source::Debian { packages: &["softether-vpnserver", "softether-vpnclient", "softether-vpncmd"] };
+
+static SERVER: Program = Program { name: "vpnserver", version: &[], places: &[], source: SOURCE };
+static CLIENT: Program = Program { name: "vpnclient", version: &[], places: &[], source: SOURCE };
+static COMMAND: Program = Program { name: "vpncmd", version: &[], places: &[], source: SOURCE };
+
+/// SoftEther over its TCP connections, before it runs.
+pub const PROFILE: Profile = Profile {
+    label: "SoftEther",
+    ciphers: &[Cipher::Aes256Gcm, Cipher::None],
+    programs: &[&SERVER, &CLIENT, &COMMAND],
+    adapter: |programs, cipher| Box::new(SoftEther::new(programs.clone(), cipher, Transport::Tcp)),
+};
+
+/// SoftEther with UDP acceleration, before it runs.
+pub const UDP_PROFILE: Profile = Profile {
+    label: "SoftEther, UDP acceleration",
+    ciphers: &[Cipher::None],
+    adapter: |programs, cipher| Box::new(SoftEther::new(programs.clone(), cipher, Transport::Udp)),
+    ..PROFILE
+};
+
+/// SoftEther in a lab.
+#[derive(Debug)]
+pub struct SoftEther {
+    programs: Programs,
+    cipher: Cipher,
+    transport: Transport,
+    facts: Facts,
+    clients: Vec<Host>,
+    gateway: Option<Host>,
+}
+
+/// One of its processes and what is needed to command it.
+#[derive(Debug)]
+struct Host {
+    daemon: Daemon,
+    namespace: Namespace,
+    folder: Folder,
+    command: PathBuf,
+    /// Where vpncmd finds it.
+    target: [&'static str; 2],
+}
+
+impl SoftEther {
+    fn new(programs: Programs, cipher: Cipher, transport: Transport) -> Self {
+        let facts = Facts::default();
+        Self { programs, cipher, transport, facts, clients: Vec::new(), gateway: None }
+    }
+
+    fn start(
+        &self,
+        program: &Program,
+        folder: &Folder,
+        name: &str,
+        namespace: &Namespace,
+        target: [&'static str; 2],
+    ) -> Result<Host, SystemError> {
+        let (path, command) = (self.programs.find(program)?, self.programs.find(&COMMAND)?);
+        let folder = folder.sub(name)?;
+        let private = private_directories(&folder)?;
+        let name = format!("{} ({name})", program.name);
+        let log = folder.path("out.log");
+        let unshare = find_program("unshare")
+            .ok_or_else(|| SystemError::Missing("`unshare` is missing; it belongs to util-linux".into()))?;
+        // The process that works is a grandchild, which no signal of ours reaches; a process namespace ends with its
+        // first process, and that with the one that we start.
+        let own = ["--pid", "--fork", "--kill-child"].map(AsRef::as_ref);
+        let arguments = own.into_iter().chain([path.as_os_str(), "execsvc".as_ref()]);
+        let daemon = Daemon::start_with(&private, &name, namespace, &unshare, arguments, &log)?;
+        Ok(Host { daemon, namespace: namespace.clone(), folder, command, target })
+    }
+
+    /// Waits until a client's transport is complete and gives its device its addresses; checks what it negotiated.
+    fn finish_client(&mut self, at: usize, interrupt: &Interrupt) -> Result<ClientAddress, SystemError> {
+        let client = &mut self.clients[at];
+        let deadline = Instant::now() + CLIENT_PATIENCE;
+        let status = loop {
+            let text = client.tell("status", script::STATUS, interrupt)?;
+            let status = Status::read(&text);
+            if status.is_complete(self.transport) {
+                break status;
+            }
+            if Instant::now() > deadline {
+                return Err(client.daemon.failed(&format!("is not fully connected: {}", status.state())));
+            }
+            let next = Instant::now() + ASK_EVERY;
+            while Instant::now() < next {
+                client.daemon.must_run()?;
+                pause(interrupt)?;
+            }
+        };
+        let protection = status.protection();
+        let other = match self.cipher {
+            Cipher::None => status.is_encrypted(),
+            Cipher::Aes256Gcm => !protection.contains("AES_256_GCM"),
+            _ => false,
+        };
+        if other {
+            return Err(client.daemon.failed(&format!("uses {protection}, not {}", self.cipher.name())));
+        }
+        self.facts.cipher = match self.transport {
+            Transport::Udp if status.is_encrypted() => {
+                format!("{protection} for TCP; that of UDP acceleration is not shown")
+            }
+            _ => protection.to_owned(),
+        };
+        let address = give_addresses(&client.namespace, at as u32 + 1)?;
+        let device = Device::all(&client.namespace)?.into_iter().find(|device| device.name == DEVICE);
+        self.facts.mtu = device.map(|device| device.mtu);
+        Ok(address)
+    }
+}
+
+impl Host {
+    /// Runs commands and returns what vpncmd said; every command must succeed.
+    fn tell(&self, name: &str, commands: &str, interrupt: &Interrupt) -> Result<String, SystemError> {
+        let mut vpncmd = self.start_command(name, commands)?;
+        vpncmd.wait_for_success(COMMAND_PATIENCE, interrupt)?;
+        let said = vpncmd.said();
+        if script::is_refused(&said) { Err(vpncmd.failed("was refused")) } else { Ok(said) }
+    }
+
+    fn start_command(&self, name: &str, commands: &str) -> Result<Daemon, SystemError> {
+        let file = self.folder.path(&format!("{name}.txt"));
+        if !file.exists() {
+            self.folder.write(&format!("{name}.txt"), commands)?;
+        }
+        // Every answer has a log of its own; it leaves nothing but its cache in /tmp.
+        let log = self.folder.path(&format!("{name}.log"));
+        remove_old(&log)?;
+        let own = self.folder.sub("command")?.directory().to_owned();
+        let private = [PrivateDirectory { own, seen_as: "/tmp".into() }];
+        let arguments = self.target.map(str::to_owned).into_iter().chain([format!("/IN:{}", file.display())]);
+        Daemon::start_with(&private, "vpncmd", &self.namespace, &self.command, arguments, &log)
+    }
+
+    /// Waits until the process answers; returns its version in its own words.
+    fn wait_for_answer(&mut self, interrupt: &Interrupt) -> Result<String, SystemError> {
+        let deadline = Instant::now() + START_PATIENCE;
+        loop {
+            match self.tell("about", script::ABOUT, interrupt) {
+                Ok(said) => return Ok(script::version(&said).unwrap_or("version unknown").to_owned()),
+                Err(SystemError::Start { .. }) => {}
+                Err(other) => return Err(other),
+            }
+            self.daemon.must_run()?;
+            if Instant::now() > deadline {
+                return Err(self.daemon.failed("does not answer to vpncmd"));
+            }
+            pause(interrupt)?;
+        }
+    }
+}
+
+fn remove_old(path: &Path) -> Result<(), SystemError> {
+    match std::fs::remove_file(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(SystemError::Io { what: format!("removing {}", path.display()), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn private_directories(folder: &Folder) -> Result<Vec<PrivateDirectory>, SystemError> {
+    PLACES
+        .iter()
+        .map(|(own, seen_as)| {
+            folder.sub(own)?.sub("softether")?;
+            Ok(PrivateDirectory { own: folder.path(own), seen_as: PathBuf::from(seen_as) })
+        })
+        .collect()
+}
+
+/// Its own directories would hide a program that lies in the place of one of them.
+fn must_stay_visible(program: &Path) -> Result<(), SystemError> {
+    let Some((_, place)) = PLACES.iter().find(|(_, place)| program.starts_with(place)) else { return Ok(()) };
+    Err(SystemError::Missing(format!(
+        "{}: SoftEther's processes see a directory of the lab in the place of {place}; put the program elsewhere",
+        program.display()
+    )))
+}
+
+/// The hub only switches frames; addresses are the clients' own business.
+fn give_addresses(namespace: &Namespace, number: u32) -> Result<ClientAddress, SystemError> {
+    let (v4, v6) = (inner_v4(number), inner_v6(number));
+    namespace.ip(&["addr", "add", &format!("{v4}/16"), "dev", DEVICE])?;
+    namespace.ip(&["addr", "add", &format!("{v6}/64"), "dev", DEVICE, "nodad"])?;
+    Ok(ClientAddress { v4: Some(v4), v6: Some(v6), device: DEVICE.to_owned() })
+}
+
+/// The inner IPv4 address of a client, from 1.
+fn inner_v4(number: u32) -> Ipv4Addr {
+    Ipv4Addr::new(10, 89, 1, number as u8)
+}
+
+/// The inner IPv6 address of a client, from 1.
+fn inner_v6(number: u32) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd89, 0, 0, 0, 0, 0, 1, number as u16)
+}
+
+impl System for SoftEther {
+    fn check(&self) -> Result<(), SystemError> {
+        for program in PROFILE.programs {
+            must_stay_visible(&self.programs.find(program)?)?;
+        }
+        check_tun()
+    }
+
+    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+        let folder = Folder::make(lab, "softether")?;
+        let gateway = self.start(&SERVER, &folder, "server", lab.gateway(), script::SERVER_TARGET)?;
+        let gateway = self.gateway.insert(gateway);
+        self.facts.version = gateway.wait_for_answer(interrupt)?;
+        self.facts.notes = vec![self.transport.note().to_owned()];
+        let secrets: Vec<[u64; 2]> = lab.clients().iter().map(|_| rand::random()).collect();
+        gateway.tell("hub", &script::hub(&secrets), interrupt)?;
+        for (namespace, number) in lab.clients().iter().zip(1..) {
+            let name = format!("client{number}");
+            let host = self.start(&CLIENT, &folder, &name, namespace, script::CLIENT_TARGET)?;
+            self.clients.push(host);
+        }
+        for ((host, secret), number) in self.clients.iter_mut().zip(&secrets).zip(1..) {
+            host.wait_for_answer(interrupt)?;
+            let commands = script::client(number, secret, self.transport, self.cipher != Cipher::None);
+            host.tell("connect", &commands, interrupt)?;
+        }
+        (0..self.clients.len()).map(|at| self.finish_client(at, interrupt)).collect()
+    }
+
+    fn processes(&self) -> (Vec<u32>, Vec<u32>) {
+        let pid = |host: &Host| host.daemon.pid();
+        (self.gateway.iter().map(pid).collect(), self.clients.iter().map(pid).collect())
+    }
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    fn down(&mut self) {
+        // What we started only waits, deaf to polite requests; all that is theirs ends with it.
+        for host in self.clients.iter_mut().chain(&mut self.gateway) {
+            host.daemon.kill();
+        }
+        self.clients.clear();
+        self.gateway = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_its_own_directories_would_hide_is_refused() {
+        assert!(must_stay_visible(Path::new("/usr/bin/vpnserver")).is_ok());
+        let said = must_stay_visible(Path::new("/tmp/x/vpnserver")).unwrap_err().to_string();
+        assert!(said.contains("in the place of /tmp; put the program elsewhere"), "{said}");
+    }
+
+    #[test]
+    fn inner_addresses_are_all_different() {
+        let all: std::collections::HashSet<_> =
+            (1..=crate::lab::MAX_CLIENTS).map(|n| (inner_v4(n), inner_v6(n))).collect();
+        assert_eq!(all.len(), crate::lab::MAX_CLIENTS as usize);
+        assert_eq!(inner_v6(254).to_string(), "fd89::1:fe");
+    }
+}
