@@ -7,6 +7,7 @@
 //! requests and responses ([`exchange`]).
 
 pub mod account;
+pub mod block;
 pub mod crew;
 pub mod delays;
 pub mod exchange;

@@ -1,0 +1,189 @@
+//! Block writes over TCP: a writer, a target that answers each block once it is on disk, and encryption above TCP.
+//!
+//! A writer keeps up to `ahead` blocks in progress: while it waits for an answer it seals and sends the next ones.
+//! With `ahead` 1 it waits for the answer of each block, as a plain initiator does.
+//!
+//! On the connection (integers little-endian):
+//!
+//! ```text
+//! writer -> target: salt (16) | proof (16)                    target -> writer: salt (16)
+//! writer -> target, each block: number u64 | offset u64 | bytes u32 | zero u32 | data
+//! target -> writer, answers: blocks on disk so far, u64
+//! ```
+//!
+//! Sealed, data and answers are AES-256-GCM records (see [`seal`]); plain, they are as they are.
+//!
+//! INVARIANT: an answer counts only blocks that were written and synced before it was sent ([`target`]).
+//! INVARIANT: a block is written only whole, and sealed ones only after every record of them proved authentic.
+
+pub mod content;
+pub mod process;
+pub mod seal;
+pub mod target;
+pub mod writer;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// Smallest and largest block in bytes.
+pub const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=16 << 20;
+/// Most blocks in progress.
+pub const MAX_AHEAD: u32 = 256;
+/// Largest part of the target that is written, in bytes.
+pub const MAX_SPAN_BYTES: u64 = 1 << 40;
+/// How long either end waits for the other.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Salt of each end and proof of the writer, in bytes.
+const SALT_BYTES: usize = 16;
+/// Bytes before the data of a block.
+const HEADER_BYTES: usize = 24;
+
+/// Whether blocks are encrypted above TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protection {
+    /// As they are.
+    Plain,
+    /// AES-256-GCM above TCP.
+    Sealed,
+}
+
+/// What both ends of one connection know from their coordinator. One connection uses it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// A fresh one.
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What both ends know of the blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Blocks {
+    /// Shared by the two ends.
+    pub secret: Secret,
+    /// Encryption above TCP.
+    pub protection: Protection,
+    /// Bytes of each block.
+    pub block_bytes: u32,
+    /// Bytes of the target that are written, again and again from the start; a multiple of the block.
+    pub span_bytes: u64,
+}
+
+/// What a target is to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetJob {
+    /// The blocks.
+    pub blocks: Blocks,
+    /// The existing file or device to write to.
+    pub file: PathBuf,
+    /// Sync before each answer.
+    pub sync: bool,
+    /// Where to listen.
+    pub bind: IpAddr,
+}
+
+/// What a writer is to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriterJob {
+    /// The blocks.
+    pub blocks: Blocks,
+    /// Seed of their content.
+    pub seed: u64,
+    /// Blocks in progress at most.
+    pub ahead: u32,
+    /// Before counting begins.
+    pub warmup_ms: u64,
+    /// Counted, but at least until enough answers for a rate have come.
+    pub duration_ms: u64,
+    /// End after this many blocks, whatever the time.
+    pub most_blocks: Option<u64>,
+    /// The target.
+    pub peer: SocketAddr,
+}
+
+impl Blocks {
+    /// The first thing that is out of bounds, in words.
+    pub fn problem(&self) -> Option<String> {
+        if !BLOCK_BYTES.contains(&self.block_bytes) {
+            let (least, most) = (BLOCK_BYTES.start(), BLOCK_BYTES.end());
+            return Some(format!(
+                "blocks of {} bytes asked for, {least} to {most} are possible",
+                self.block_bytes
+            ));
+        }
+        let whole = self.span_bytes > 0 && self.span_bytes.is_multiple_of(u64::from(self.block_bytes));
+        if !whole || self.span_bytes > MAX_SPAN_BYTES {
+            return Some(format!(
+                "{} bytes to write are no whole number of blocks up to {MAX_SPAN_BYTES}",
+                self.span_bytes
+            ));
+        }
+        None
+    }
+
+    /// Where block `number` is written.
+    pub fn offset(&self, number: u64) -> u64 {
+        number.wrapping_mul(u64::from(self.block_bytes)) % self.span_bytes
+    }
+
+    /// Blocks that lie side by side.
+    pub fn slots(&self) -> u64 {
+        self.span_bytes / u64::from(self.block_bytes)
+    }
+}
+
+/// Why a connection ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockError {
+    /// The connection broke, or nothing came for [`PATIENCE`].
+    #[error("{what}: {source}")]
+    Connection {
+        /// What was being done.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The file or device failed; what was not answered may be lost.
+    #[error("the target cannot {what}: {source}")]
+    Disk {
+        /// What was being done.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The other end does not hold the secret, or data were changed on the way.
+    #[error("what the other end sent is not authentic")]
+    NotAuthentic,
+    /// The other end broke the rules.
+    #[error("the other end sent {0}")]
+    Broken(&'static str),
+    /// The key has sealed all that it may.
+    #[error("the key of this connection has sealed all that it may; write less or in larger blocks")]
+    Exhausted,
+}
+
+impl BlockError {
+    fn connection(what: &'static str) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Connection { what, source }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::content::{Content, verify};
+use super::seal::{self, End, Salt};
+use super::target::{Disk, Received, serve};
+use super::writer::{Wrote, write};
+use super::*;
+
+/// A disk in memory that knows which blocks were safe, and can fail.
+struct Memory {
+    data: Mutex<Vec<u8>>,
+    written: AtomicU64,
+    safe: AtomicU64,
+    /// Syncs before one fails.
+    syncs_left: AtomicU64,
+}
+
+impl Memory {
+    fn new(blocks: &Blocks) -> Self {
+        let data = Mutex::new(vec![0; blocks.span_bytes as usize]);
+        let (written, safe) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { data, written, safe, syncs_left: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl Disk for Memory {
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.data.lock().unwrap()[offset as usize..][..data.len()].copy_from_slice(data);
+        self.written.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.syncs_left.fetch_sub(1, Ordering::SeqCst) == 0 {
+            return Err(io::Error::other("worn out"));
+        }
+        let written = self.written.load(Ordering::SeqCst);
+        // Slow, so that an answer that does not wait for it comes first.
+        std::thread::sleep(Duration::from_millis(2));
+        self.safe.store(written, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+fn blocks(protection: Protection, block_bytes: u32, count: u64) -> Blocks {
+    Blocks { secret: Secret::random(), protection, block_bytes, span_bytes: count * u64::from(block_bytes) }
+}
+
+fn job(blocks: &Blocks, ahead: u32, most_blocks: u64, listener: &TcpListener) -> WriterJob {
+    WriterJob {
+        blocks: blocks.clone(),
+        seed: 3,
+        ahead,
+        warmup_ms: 0,
+        duration_ms: 60_000,
+        most_blocks: Some(most_blocks),
+        peer: listener.local_addr().unwrap(),
+    }
+}
+
+fn run(blocks: &Blocks, ahead: u32, count: u64, disk: &Memory) -> (Received, Wrote) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let job = job(blocks, ahead, count, &listener);
+    std::thread::scope(|scope| {
+        let target = scope.spawn(|| serve(&listener, blocks, disk).unwrap());
+        let wrote = write(&job).unwrap();
+        (target.join().unwrap(), wrote)
+    })
+}
+
+fn holds(blocks: &Blocks, disk: &Memory, acknowledged: u64, sent: u64) -> content::Verified {
+    let data = disk.data.lock().unwrap();
+    let read = |offset: u64, to: &mut [u8]| {
+        to.copy_from_slice(&data[offset as usize..][..to.len()]);
+        Ok(())
+    };
+    verify(blocks, &Content::new(3), acknowledged, sent, read).unwrap()
+}
+
+#[test]
+fn what_is_written_is_byte_for_byte_what_was_sent_sealed_or_plain_around_the_end_and_again() {
+    for protection in [Protection::Plain, Protection::Sealed] {
+        for block_bytes in [512, 40_000, 65_536] {
+            let blocks = blocks(protection, block_bytes, 8);
+            let disk = Memory::new(&blocks);
+            let (received, wrote) = run(&blocks, 4, 21, &disk);
+            assert_eq!((received.fault.clone(), wrote.fault.clone()), (None, None));
+            assert_eq!((received.written, received.acknowledged), (21, 21));
+            assert_eq!((wrote.sent, wrote.acknowledged), (21, 21));
+            let verified = holds(&blocks, &disk, 21, 21);
+            assert_eq!((verified.right, verified.wrong, verified.open), (8, 0, 0), "{block_bytes}");
+            assert_eq!(protection == Protection::Sealed, wrote.seal_ns > 0 && received.open_ns > 0);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_not_right_is_noticed() {
+    let blocks = blocks(Protection::Plain, 512, 4);
+    let disk = Memory::new(&blocks);
+    run(&blocks, 1, 4, &disk);
+    disk.data.lock().unwrap()[3 * 512 - 1] ^= 1;
+    let verified = holds(&blocks, &disk, 4, 4);
+    assert_eq!((verified.right, verified.wrong), (3, 1));
+    assert_eq!(holds(&blocks, &disk, 4, 6).open, 2, "what is being overwritten may be anything");
+}
+
+/// A writer by hand that checks at each answer that the disk had synced what it covers.
+#[test]
+fn an_answer_comes_only_once_the_blocks_are_safe() {
+    let blocks = blocks(Protection::Plain, 512, 64);
+    let disk = Memory::new(&blocks);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    std::thread::scope(|scope| {
+        let target = scope.spawn(|| serve(&listener, &blocks, &disk).unwrap());
+        let mut stream = greeted(&listener, &blocks.secret);
+        let content = Content::new(3);
+        for number in 0..64 {
+            let mut data = vec![0; 512];
+            content.fill(number, &mut data);
+            io::Write::write_all(&mut stream, &target::encode_header(&blocks, number)).unwrap();
+            io::Write::write_all(&mut stream, &data).unwrap();
+        }
+        let (mut answered, mut answers) = (0, 0);
+        while answered < 64 {
+            let mut answer = [0; 8];
+            io::Read::read_exact(&mut stream, &mut answer).unwrap();
+            answered = u64::from_le_bytes(answer);
+            answers += 1;
+            let safe = disk.safe.load(Ordering::SeqCst);
+            assert!(safe >= answered, "{answered} answered, {safe} safe");
+        }
+        drop(stream);
+        let received = target.join().unwrap();
+        assert_eq!(received.syncs, answers);
+        assert!(answers < 64, "blocks that came during a sync share the next one");
+    });
+}
+
+fn greeted(listener: &TcpListener, secret: &Secret) -> TcpStream {
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let salt: Salt = rand::random();
+    io::Write::write_all(&mut stream, &[salt, seal::proof(secret, &salt)].concat()).unwrap();
+    io::Read::read_exact(&mut stream, &mut [0; SALT_BYTES]).unwrap();
+    stream
+}
+
+#[test]
+fn after_a_failed_sync_nothing_more_is_answered_and_both_ends_say_so() {
+    let blocks = blocks(Protection::Sealed, 512, 64);
+    let disk = Memory::new(&blocks);
+    disk.syncs_left.store(3, Ordering::SeqCst);
+    let (received, wrote) = run(&blocks, 1, 64, &disk);
+    assert_eq!((received.acknowledged, wrote.acknowledged), (3, 3));
+    assert!(received.fault.is_some_and(|why| why.contains("cannot sync: worn out")));
+    assert!(wrote.fault.is_some());
+}
+
+#[test]
+fn a_writer_without_the_secret_gets_nothing() {
+    let blocks = blocks(Protection::Plain, 512, 4);
+    let disk = Memory::new(&blocks);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let stranger = Blocks { secret: Secret::random(), ..blocks.clone() };
+    let job = job(&stranger, 1, 4, &listener);
+    std::thread::scope(|scope| {
+        let target = scope.spawn(|| serve(&listener, &blocks, &disk));
+        assert!(write(&job).is_err());
+        assert!(matches!(target.join().unwrap(), Err(BlockError::NotAuthentic)));
+    });
+    assert_eq!(disk.written.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_block_that_was_changed_moved_or_cut_off_is_not_written() {
+    let blocks = blocks(Protection::Sealed, 512, 4);
+    type Tamper = fn(&mut Vec<u8>);
+    let tampers: [Tamper; 4] = [
+        |frame| frame[HEADER_BYTES + 5] ^= 1,
+        |frame| frame[8] ^= 1,
+        |frame| frame[0] ^= 1,
+        |frame| frame.truncate(frame.len() - 1),
+    ];
+    for tamper in tampers {
+        let disk = Memory::new(&blocks);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let received = std::thread::scope(|scope| {
+            let target = scope.spawn(|| serve(&listener, &blocks, &disk).unwrap());
+            let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (own, mut other): (Salt, Salt) = (rand::random(), [0; SALT_BYTES]);
+            io::Write::write_all(&mut stream, &[own, seal::proof(&blocks.secret, &own)].concat()).unwrap();
+            io::Read::read_exact(&mut stream, &mut other).unwrap();
+            let (mut sealer, _) = seal::keys(&blocks.secret, End::Writer, &own, &other);
+            let header = target::encode_header(&blocks, 0);
+            let mut data = vec![7; seal::sealed_len(512)];
+            sealer.seal(&header, &mut data).unwrap();
+            let mut frame = [&header[..], &data].concat();
+            tamper(&mut frame);
+            io::Write::write_all(&mut stream, &frame).unwrap();
+            drop(stream);
+            target.join().unwrap()
+        });
+        assert_eq!((received.written, disk.written.load(Ordering::SeqCst)), (0, 0));
+        assert!(received.fault.is_some());
+    }
+}
+
+#[test]
+fn keys_differ_with_each_salt_and_direction_and_records_open_once_in_order() {
+    let secret = Secret::random();
+    let (a, b): (Salt, Salt) = ([1; 16], [2; 16]);
+    let sealed = |end, writer: &Salt, target: &Salt| {
+        let mut data = vec![0; seal::sealed_len(64)];
+        seal::keys(&secret, end, writer, target).0.seal(b"x", &mut data).unwrap();
+        data
+    };
+    let first = sealed(End::Writer, &a, &b);
+    assert_eq!(first, sealed(End::Writer, &a, &b));
+    for other in [sealed(End::Target, &a, &b), sealed(End::Writer, &b, &a), sealed(End::Writer, &a, &a)] {
+        assert_ne!(first, other);
+    }
+    let mut sealer = seal::keys(&secret, End::Writer, &a, &b).0;
+    let (mut one, mut two) = (first.clone(), first.clone());
+    one.fill(0);
+    two.fill(0);
+    sealer.seal(b"x", &mut one).unwrap();
+    sealer.seal(b"x", &mut two).unwrap();
+    assert_ne!(one, two, "the second record has another nonce");
+    let mut opener = seal::keys(&secret, End::Target, &a, &b).1;
+    let again = one.clone();
+    assert_eq!(opener.open(b"x", &mut one).unwrap(), 64);
+    assert!(matches!(opener.open(b"x", &mut again.clone()), Err(BlockError::NotAuthentic)), "no replay");
+}
+
+#[test]
+fn jobs_out_of_bounds_are_named() {
+    assert!(blocks(Protection::Plain, 100, 4).problem().unwrap().contains("100 bytes"));
+    assert!(blocks(Protection::Plain, 512, 0).problem().is_some());
+    let uneven = Blocks { span_bytes: 513, ..blocks(Protection::Plain, 512, 1) };
+    assert!(uneven.problem().unwrap().contains("no whole number"));
+    assert_eq!(blocks(Protection::Plain, 512, 4).problem(), None);
+    assert_eq!(format!("{:?}", Secret::random()), "Secret(..)");
+}
