@@ -1,5 +1,6 @@
 //! The command line: what a user can ask for, checked as far as that needs no system call.
 
+pub mod block;
 pub mod compare;
 pub mod link;
 pub mod load;
@@ -73,6 +74,8 @@ pub enum Command {
     Rr(load::RrArgs),
     /// UDP at a rate, or the highest rate without loss.
     Udp(load::UdpArgs),
+    /// Experiment 4: block writes over long delays, encrypted ahead of the wait.
+    Block(block::BlockArgs),
     /// Measure the emulated links alone: delay, loss, order and rate, asked for and got.
     LinkCheck(link::LinkCheckArgs),
     /// Show which systems this machine can measure, and what installs the others.
@@ -97,6 +100,9 @@ pub enum Command {
     /// Many sessions in one process (used by trafficspeed itself).
     #[command(hide = true)]
     Swarm(sessions::SwarmArgs),
+    /// One end of block writes (used by trafficspeed itself).
+    #[command(hide = true)]
+    BlockEnd(block::BlockEndArgs),
     /// The generator of one lab client (used by trafficspeed itself).
     #[command(hide = true)]
     Agent {

@@ -3,6 +3,7 @@
 //! An experiment drives labs, systems and fleets and returns an [`outcome::Campaign`]; it prints nothing but its
 //! progress and knows nothing of how results are shown.
 
+pub mod block;
 pub mod compare;
 pub mod duet;
 pub mod environment;

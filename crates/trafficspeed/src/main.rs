@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
+use trafficspeed::cli::block::{BlockArgs, BlockEndArgs};
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
 use trafficspeed::cli::link::LinkCheckArgs;
 use trafficspeed::cli::load::PathArgs;
@@ -24,6 +25,7 @@ use trafficspeed::coordinate::message::HostFacts;
 use trafficspeed::coordinate::serve;
 use trafficspeed::coordinate::token::Token;
 use trafficspeed::doctor;
+use trafficspeed::experiment::block;
 use trafficspeed::experiment::compare::journal::{self, Header, Journal};
 use trafficspeed::experiment::compare::same::Identity;
 use trafficspeed::experiment::compare::{self, schedule};
@@ -39,6 +41,7 @@ use trafficspeed::experiment::traffic::{self, TrafficPlan};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{enter, record};
+use trafficspeed::load::block::process;
 use trafficspeed::report::{self, files, stream};
 use trafficspeed::sessions::{self, swarm};
 
@@ -68,6 +71,8 @@ fn main() -> ExitCode {
         Some(Command::Rr(args)) => generate(args.plan(), &args.path),
         Some(Command::Udp(args)) => generate(args.plan(), &args.path),
         Some(Command::LinkCheck(args)) => check_link(&args),
+        Some(Command::Block(args)) => write_blocks(&args),
+        Some(Command::BlockEnd(args)) => block_end(&args),
         Some(Command::Doctor(args)) => examine(&args),
         Some(Command::Suite(args)) => suite(&args),
         Some(Command::Hog { parent, seconds }) => hog(parent, seconds),
@@ -127,6 +132,44 @@ fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
         (false, true) => ExitCode::SUCCESS,
         (false, false) => ExitCode::FAILURE,
     })
+}
+
+fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan();
+    block::check(&plan)?;
+    let output = args.output();
+    prepare_output(&output)?;
+    let interrupt = Interrupt::install()?;
+    let progress = progress(&output);
+    progress.note(&format!("This takes about {} minutes.", plan.estimate().as_secs().div_ceil(60)));
+    let found = block::run(&plan, &progress, &interrupt)?;
+    let json = serde_json::to_string_pretty(&found)?;
+    if let Some(directory) = &output.out {
+        files::write(directory, "report.json", json.as_bytes())?;
+        files::write(directory, "report.csv", report::block::csv(&found).as_bytes())?;
+        files::write(directory, "report.html", report::block::html(&found).as_bytes())?;
+    }
+    if output.json {
+        println!("{json}");
+    } else if output.csv {
+        print!("{}", report::block::csv(&found));
+    } else {
+        print!("{}", report::block::table(&found));
+    }
+    Ok(match (found.interrupted, found.is_whole()) {
+        (true, _) => ExitCode::from(130),
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::FAILURE,
+    })
+}
+
+fn block_end(args: &BlockEndArgs) -> anyhow::Result<ExitCode> {
+    enter::end_with_parent(args.parent)?;
+    if let Some(name) = &args.netns {
+        Namespace::unmade(name).enter()?;
+    }
+    process::run(BufReader::new(stdin()), stdout())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check_link(args: &LinkCheckArgs) -> anyhow::Result<ExitCode> {

@@ -2,6 +2,7 @@
 //!
 //! Reports are pure functions of an `experiment::outcome::Campaign`; they measure nothing and invent nothing.
 
+pub mod block;
 pub mod chart;
 pub mod csv;
 pub mod files;

@@ -276,7 +276,7 @@ impl End {
 }
 
 /// The gateway's own address inside the system: that of the device by which it reaches a client.
-fn gateway_address(lab: &Lab, client: &ClientAddress) -> Result<ClientAddress, SiteError> {
+pub(super) fn gateway_address(lab: &Lab, client: &ClientAddress) -> Result<ClientAddress, SiteError> {
     let gateway = lab.gateway();
     let mut found = ClientAddress { v4: None, v6: None, device: String::new() };
     for address in [client.v4.map(IpAddr::V4), client.v6.map(IpAddr::V6)].into_iter().flatten() {

@@ -7,6 +7,7 @@
 //!
 //! These tests need root. Without it they skip with a loud message, and fail where CI=true.
 
+mod block;
 mod compare;
 mod link;
 mod load;

@@ -1,0 +1,185 @@
+//! The command line of `trafficspeed block`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::OutputArgs;
+use crate::experiment::block::{BlockPlan, place};
+use crate::lab::emulator::impairment::Span;
+use crate::load::block::{BLOCK_BYTES, MAX_AHEAD};
+use crate::system::{Cipher, Kind, Programs, Subject};
+
+/// Block writes over long delays: encrypted above TCP with several blocks in progress, against waiting for each answer
+/// through a VPN's tunnel.
+#[derive(Clone, Debug, Args)]
+pub struct BlockArgs {
+    /// Fewer delays, sizes and seconds: about two minutes instead of half an hour.
+    #[arg(long)]
+    pub quick: bool,
+    /// One-way delays.
+    #[arg(long, value_delimiter = ',', value_name = "TIME")]
+    pub delays: Vec<Span>,
+    /// Bytes of a block: 8K, 1M or a plain number.
+    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = block_size)]
+    pub sizes: Vec<u32>,
+    /// Blocks in progress.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,6,8,10", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_AHEAD)))]
+    pub ahead: Vec<u32>,
+    /// Measured seconds of each case.
+    #[arg(short = 't', long, value_parser = super::seconds)]
+    pub seconds: Option<f64>,
+    /// Answer once the kernel has a block, before it is on disk: to measure without the disk.
+    #[arg(long)]
+    pub no_sync: bool,
+    /// The file or block device to write to; by default a file in the directory for temporary files.
+    #[arg(long, value_name = "PATH")]
+    pub target: Option<PathBuf>,
+    /// What the target holds may be destroyed.
+    #[arg(long, requires = "target")]
+    pub overwrite: bool,
+    /// MiB of the target that are written, again and again.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub span: u32,
+    /// Seed of the blocks' content.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The system with the tunnel.
+    #[arg(long, value_enum, default_value = "vpnd")]
+    pub vpn: Kind,
+    /// Its cipher.
+    #[arg(long, value_enum, default_value = "aes-256-gcm")]
+    pub cipher: Cipher,
+    /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
+    #[arg(long, value_name = "PATH")]
+    pub vpnd: Option<PathBuf>,
+    /// Write report.json, report.csv and report.html into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print the JSON report instead of the tables.
+    #[arg(short = 'J', long)]
+    pub json: bool,
+    /// Print CSV, one line per case, instead of the tables.
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// No progress on standard error.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// One end of a connection (used by trafficspeed itself).
+#[derive(Clone, Debug, Args)]
+pub struct BlockEndArgs {
+    /// The process that started it.
+    #[arg(long)]
+    pub parent: u32,
+    /// The namespace to work in.
+    #[arg(long)]
+    pub netns: Option<String>,
+}
+
+impl BlockArgs {
+    /// Where results go.
+    pub fn output(&self) -> OutputArgs {
+        let Self { json, csv, quiet, .. } = *self;
+        OutputArgs { out: self.out.clone(), json, csv, quiet, ..OutputArgs::default() }
+    }
+
+    /// What to run.
+    pub fn plan(&self) -> BlockPlan {
+        let (delays_ms, sizes, seconds): (&[u64], &[u32], f64) = if self.quick {
+            (&[0, 4, 16, 64], &[8 << 10, 128 << 10, 2 << 20], 0.5)
+        } else {
+            const SIZES: [u32; 9] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
+            (&[0, 1, 2, 4, 8, 16, 32, 64], &SIZES.map(|kib| kib << 10), 2.0)
+        };
+        let delays = if self.delays.is_empty() {
+            delays_ms.iter().map(|ms| Span { ns: ms * 1_000_000 }).collect()
+        } else {
+            self.delays.clone()
+        };
+        BlockPlan {
+            delays,
+            sizes: if self.sizes.is_empty() { sizes.to_vec() } else { self.sizes.clone() },
+            ahead: self.ahead.clone(),
+            duration: Duration::from_secs_f64(self.seconds.unwrap_or(seconds)),
+            sync: !self.no_sync,
+            span_bytes: u64::from(self.span) << 20,
+            seed: self.seed,
+            place: place::Wish { path: self.target.clone(), overwrite: self.overwrite },
+            subject: Subject { kind: self.vpn, cipher: self.cipher },
+            programs: self
+                .vpnd
+                .iter()
+                .fold(Programs::default(), |programs, path| programs.with("vpnd", path.clone())),
+        }
+    }
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    let (digits, scale) = match text.trim_end_matches(['b', 'B']).trim_end_matches('i') {
+        rest if rest.ends_with(['k', 'K']) => (&rest[..rest.len() - 1], 1 << 10),
+        rest if rest.ends_with(['m', 'M']) => (&rest[..rest.len() - 1], 1 << 20),
+        rest => (rest, 1),
+    };
+    let size = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(scale));
+    size.filter(|size| BLOCK_BYTES.contains(size))
+        .ok_or_else(|| format!("`{text}` is no block size between 512 and 16M; for example 8K or 2M"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        block: BlockArgs,
+    }
+
+    fn read(line: &str) -> Result<BlockPlan, String> {
+        let words = std::iter::once("x").chain(line.split_whitespace());
+        Program::try_parse_from(words).map(|program| program.block.plan()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn by_default_the_whole_of_the_original_is_measured_and_quick_takes_minutes() {
+        let plan = read("").unwrap();
+        assert_eq!((plan.delays.len(), plan.sizes.len(), plan.ways().len()), (8, 9, 8));
+        assert!(plan.sync && plan.place.path.is_none());
+        let minutes = |plan: &BlockPlan| plan.estimate().as_secs() / 60;
+        assert!((20..45).contains(&minutes(&plan)), "{}", minutes(&plan));
+        let quick = read("--quick").unwrap();
+        assert!((1..4).contains(&minutes(&quick)), "{}", minutes(&quick));
+    }
+
+    #[test]
+    fn what_is_said_wins_over_the_scale() {
+        let plan =
+            read("--quick --delays 3ms,1s --sizes 64K,1MiB,1000 --ahead 3 --no-sync -t 9 --span 8").unwrap();
+        assert_eq!(plan.delays.iter().map(|delay| delay.ns).collect::<Vec<_>>(), [3_000_000, 1_000_000_000]);
+        assert_eq!(plan.sizes, [65_536, 1 << 20, 1000]);
+        assert_eq!(
+            (plan.ahead, plan.sync, plan.duration.as_secs(), plan.span_bytes),
+            (vec![3], false, 9, 8 << 20)
+        );
+    }
+
+    #[test]
+    fn bad_input_is_refused_with_what_would_be_right() {
+        for (line, expected) in [
+            ("--sizes 100", "between 512 and 16M"),
+            ("--sizes 17M", "for example 8K"),
+            ("--sizes K", "for example 8K"),
+            ("--ahead 0", "1..=256"),
+            ("--delays 5", "16ms"),
+            ("--overwrite", "--target"),
+        ] {
+            let error = read(line).map(|_| ()).unwrap_err();
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,529 @@
+//! Experiment 4: encrypt ahead of the wait. Block writes over long delays, each answered once it is on disk.
+//!
+//! ```text
+//!   client 1: writer ═══ emulated link ═══ gateway: target with its file
+//! ```
+//!
+//! Three ways to write the same blocks: *plain*, without a VPN, waiting for each answer; through the *tunnel*, waiting
+//! for each answer (the original's IPsec); and *OP-n*, without a VPN but sealed above TCP, with n blocks in progress.
+//! At each delay one lab with the tunnel up serves all of them in turn, so that drift hits all alike.
+
+pub mod ends;
+pub mod model;
+pub mod original;
+pub mod place;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::environment::Environment;
+use super::progress::Progress;
+use super::site::{SiteError, gateway_address};
+use crate::interrupt::Interrupt;
+use crate::lab::device::{Counters, towards};
+use crate::lab::emulator::Emulation;
+use crate::lab::emulator::impairment::Span;
+use crate::lab::{Lab, LabError, LinkSettings};
+use crate::load::block::content::{Content, verify};
+use crate::load::block::{Blocks, Protection, Secret};
+use crate::observe::tree_cpu_seconds;
+use crate::system::{ClientAddress, Facts, Programs, Subject, System, SystemError};
+use ends::{Connection, Ends, EndsError};
+use model::Parameters;
+use place::{Place, PlaceError};
+
+/// The least share of the blocks' bytes that the tunnel must have carried.
+const LEAST_SHARE: f64 = 0.95;
+/// Round trips that a new connection gets to open its window, and what it gets beside.
+const WARMUP_ROUND_TRIPS: u32 = 12;
+const WARMUP: Duration = Duration::from_millis(300);
+/// Blocks in progress when the host is measured without waiting.
+const CALIBRATION_AHEAD: u32 = 10;
+/// What a lab with a system takes to come up and go, and what a case takes beside its time; for the estimate only.
+const LAB_SECONDS: f64 = 4.0;
+const CASE_SECONDS: f64 = 0.2;
+
+/// What to run.
+#[derive(Debug)]
+pub struct BlockPlan {
+    /// One-way delays.
+    pub delays: Vec<Span>,
+    /// Bytes of a block.
+    pub sizes: Vec<u32>,
+    /// Blocks in progress, sealed above TCP.
+    pub ahead: Vec<u32>,
+    /// Counted time of each case.
+    pub duration: Duration,
+    /// Sync before each answer.
+    pub sync: bool,
+    /// The part of the target that is written.
+    pub span_bytes: u64,
+    /// Seed of the content.
+    pub seed: u64,
+    /// Where blocks go.
+    pub place: place::Wish,
+    /// The system with the tunnel.
+    pub subject: Subject,
+    /// Where programs are.
+    pub programs: Programs,
+}
+
+/// How blocks are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Without a VPN and without encryption, waiting for each answer.
+    Plain,
+    /// Through the tunnel, waiting for each answer.
+    Tunnel,
+    /// Without a VPN, sealed above TCP, with this many in progress.
+    Ahead(u32),
+}
+
+/// One case: what was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Case {
+    /// One-way delay asked for, ms.
+    pub delay_ms: f64,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// How.
+    pub way: Way,
+    /// Bytes of acknowledged blocks per second.
+    pub bytes_per_second: Option<f64>,
+    /// CPU use at the target in percent of one core: its process and, with the tunnel, the VPN's on that side.
+    pub target_cpu_percent: Option<f64>,
+    /// Acknowledged blocks of the whole connection.
+    pub acknowledged: u64,
+    /// Places of the target that were compared with what was acknowledged.
+    pub verified: u64,
+    /// Blocks answered by one sync, mean.
+    pub blocks_per_sync: f64,
+    /// Why there is no figure, or it is not to be trusted.
+    pub problem: Option<String>,
+}
+
+/// Everything that came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct BlockReport {
+    /// Where it ran.
+    pub environment: Environment,
+    /// What the system with the tunnel is called.
+    pub system: String,
+    /// What it says of itself.
+    pub facts: Facts,
+    /// Where blocks went.
+    pub target: String,
+    /// What an answer meant.
+    pub synced: bool,
+    /// Counted seconds of each case.
+    pub seconds: f64,
+    /// Largest TCP window, bytes.
+    pub window_bytes: u32,
+    /// Delays in ms, block sizes and blocks in progress, as asked for.
+    pub asked: (Vec<f64>, Vec<u32>, Vec<u32>),
+    /// All cases.
+    pub cases: Vec<Case>,
+    /// The model's parameters, measured here.
+    pub parameters: Parameters,
+    /// What the emulated links did, delay by delay.
+    pub links: Vec<String>,
+    /// Labs that could not be had.
+    pub problems: Vec<String>,
+    /// The user ended it early.
+    pub interrupted: bool,
+}
+
+/// Why a lab gave no results.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockRunError {
+    /// The lab failed.
+    #[error("{0}")]
+    Lab(#[from] LabError),
+    /// The system did not come up.
+    #[error("{0}")]
+    System(#[from] SystemError),
+    /// The gateway's inner address was not found.
+    #[error("{0}")]
+    Site(#[from] SiteError),
+    /// An end failed.
+    #[error("{0}")]
+    Ends(#[from] EndsError),
+    /// The target's file or device failed.
+    #[error("{0}")]
+    Place(#[from] PlaceError),
+    /// The measurement would go past the VPN, or did.
+    #[error("{0}; check the routes")]
+    Past(String),
+}
+
+impl BlockPlan {
+    /// All ways, in the order in which they take turns.
+    pub fn ways(&self) -> Vec<Way> {
+        let ahead = self.ahead.iter().map(|&ahead| Way::Ahead(ahead));
+        [Way::Tunnel, Way::Plain].into_iter().chain(ahead).collect()
+    }
+
+    fn warmup(delay: Span) -> Duration {
+        WARMUP + Duration::from_nanos(2 * delay.ns) * WARMUP_ROUND_TRIPS
+    }
+
+    fn links(delay: Span) -> LinkSettings {
+        LinkSettings { offload: true, mtu: 1500, emulation: Some(Emulation::delay(delay)) }
+    }
+
+    /// About how long all of it takes.
+    pub fn estimate(&self) -> Duration {
+        let cases = self.sizes.len() * self.ways().len();
+        let case = |delay: &Span| {
+            // A case lasts until enough answers have come: two windows, one after each round trip.
+            let least = Duration::from_nanos(2 * delay.ns) * 3;
+            (Self::warmup(*delay) + self.duration.max(least)).as_secs_f64() + CASE_SECONDS
+        };
+        let seconds: f64 = self.delays.iter().map(|delay| LAB_SECONDS + cases as f64 * case(delay)).sum();
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn blocks(&self, block_bytes: u32, protection: Protection) -> Blocks {
+        let size = u64::from(block_bytes);
+        let span_bytes = (self.span_bytes / size).max(1) * size;
+        Blocks { secret: Secret::random(), protection, block_bytes, span_bytes }
+    }
+}
+
+/// Says what is missing, before anything is changed.
+///
+/// # Errors
+/// [`BlockRunError`].
+pub fn check(plan: &BlockPlan) -> Result<(), BlockRunError> {
+    for delay in &plan.delays {
+        Lab::check(BlockPlan::links(*delay))?;
+    }
+    Ok(plan.subject.check(&plan.programs)?)
+}
+
+/// Runs all of it.
+///
+/// # Errors
+/// [`PlaceError`] when the target cannot be had; what fails later is in the report.
+pub fn run(plan: &BlockPlan, progress: &Progress, interrupt: &Interrupt) -> Result<BlockReport, PlaceError> {
+    let largest = plan.sizes.iter().copied().max().unwrap_or(1);
+    let place = Place::prepare(&plan.place, plan.span_bytes.max(u64::from(largest)))?;
+    let delays_ms = plan.delays.iter().map(|delay| delay.ns as f64 / 1e6).collect();
+    let mut report = BlockReport {
+        environment: Environment::read(None),
+        system: plan.subject.label(),
+        facts: Facts::default(),
+        target: place.describe(),
+        synced: plan.sync,
+        seconds: plan.duration.as_secs_f64(),
+        window_bytes: crate::lab::WINDOW_BYTES,
+        asked: (delays_ms, plan.sizes.clone(), plan.ahead.clone()),
+        cases: Vec::new(),
+        parameters: Parameters::default(),
+        links: Vec::new(),
+        problems: Vec::new(),
+        interrupted: false,
+    };
+    let mut work = Work::default();
+    for &delay in &plan.delays {
+        if interrupt.is_set() {
+            break;
+        }
+        if let Err(error) = run_delay(plan, delay, &place, &mut report, &mut work, progress, interrupt) {
+            report.problems.push(format!("one-way delay {delay}: {error}"));
+        }
+    }
+    report.parameters = work.parameters();
+    report.interrupted = interrupt.is_set();
+    Ok(report)
+}
+
+fn run_delay(
+    plan: &BlockPlan,
+    delay: Span,
+    place: &Place,
+    report: &mut BlockReport,
+    work: &mut Work,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<(), BlockRunError> {
+    let mut system = plan.subject.system(&plan.programs)?;
+    system.check()?;
+    let lab = Lab::build(1, BlockPlan::links(delay))?;
+    lab.widen_windows()?;
+    let measured = system.up(&lab, interrupt).map_err(BlockRunError::from).and_then(|addresses| {
+        let none = || SystemError::Missing("the client has no address inside the system".into());
+        let client = addresses.into_iter().next().ok_or_else(none)?;
+        report.facts = system.facts();
+        let mut bench = Bench::new(plan, delay, place, &lab, system.as_ref(), client)?;
+        if work.lower == 0.0 {
+            work.lower = bench.calibrate(interrupt)?;
+        }
+        bench.run_all(report, work, progress, interrupt)
+    });
+    system.down();
+    if let Some(emulator) = lab.emulator() {
+        report.links.extend(emulator.notes().iter().map(|note| format!("delay {delay}: {note}")));
+    }
+    measured
+}
+
+/// A lab that is up, with both ends.
+struct Bench<'a> {
+    plan: &'a BlockPlan,
+    delay: Span,
+    place: &'a Place,
+    lab: &'a Lab,
+    system: &'a dyn System,
+    client: ClientAddress,
+    inner: IpAddr,
+    ends: Ends,
+    content: Content,
+}
+
+impl<'a> Bench<'a> {
+    fn new(
+        plan: &'a BlockPlan,
+        delay: Span,
+        place: &'a Place,
+        lab: &'a Lab,
+        system: &'a dyn System,
+        client: ClientAddress,
+    ) -> Result<Self, BlockRunError> {
+        let gateway = gateway_address(lab, &client)?;
+        let inner = gateway.v4.ok_or_else(|| {
+            SystemError::Missing("the gateway has no IPv4 address inside the system".into())
+        })?;
+        let ends = Ends::start(&lab.clients()[0], lab.gateway())?;
+        let content = Content::new(plan.seed);
+        Ok(Self { plan, delay, place, lab, system, client, inner: inner.into(), ends, content })
+    }
+
+    /// What this host carries without encryption and without waiting, bytes per second.
+    fn calibrate(&mut self, interrupt: &Interrupt) -> Result<f64, BlockRunError> {
+        let largest = self.plan.sizes.iter().copied().max().unwrap_or(1);
+        let blocks = self.plan.blocks(largest, Protection::Plain);
+        let connection = self.connection(&blocks, Lab::gateway_v4(1).into(), CALIBRATION_AHEAD);
+        let (wrote, _) = self.ends.run(&connection, interrupt)?;
+        Ok(wrote.blocks_per_second.unwrap_or(0.0) * f64::from(largest))
+    }
+
+    fn connection<'b>(&self, blocks: &'b Blocks, address: IpAddr, ahead: u32) -> Connection<'b>
+    where
+        'a: 'b,
+    {
+        Connection {
+            blocks,
+            file: self.place.path(),
+            sync: self.plan.sync,
+            address,
+            seed: self.plan.seed,
+            ahead,
+            warmup: BlockPlan::warmup(self.delay),
+            duration: self.plan.duration,
+        }
+    }
+
+    fn run_all(
+        &mut self,
+        report: &mut BlockReport,
+        work: &mut Work,
+        progress: &Progress,
+        interrupt: &Interrupt,
+    ) -> Result<(), BlockRunError> {
+        for &block_bytes in &self.plan.sizes {
+            for way in self.plan.ways() {
+                if interrupt.is_set() {
+                    return Ok(());
+                }
+                progress.live(&format!(
+                    "delay {}, blocks of {block_bytes} bytes, {}",
+                    self.delay,
+                    way.name()
+                ));
+                report.cases.push(self.case(block_bytes, way, work, interrupt)?);
+            }
+        }
+        progress.note(&format!("one-way delay {} done", self.delay));
+        Ok(())
+    }
+
+    fn case(
+        &mut self,
+        block_bytes: u32,
+        way: Way,
+        work: &mut Work,
+        interrupt: &Interrupt,
+    ) -> Result<Case, BlockRunError> {
+        let (protection, address, ahead) = match way {
+            Way::Plain => (Protection::Plain, Lab::gateway_v4(1).into(), 1),
+            Way::Tunnel => (Protection::Plain, self.inner, 1),
+            Way::Ahead(ahead) => (Protection::Sealed, Lab::gateway_v4(1).into(), ahead),
+        };
+        let blocks = self.plan.blocks(block_bytes, protection);
+        if way == Way::Tunnel {
+            self.leads_into_the_tunnel()?;
+        }
+        let (before, cpu_before) = (self.tunnel_sent()?, tree_cpu_seconds(&self.system.processes().0));
+        let connection = self.connection(&blocks, address, ahead);
+        let (wrote, received) = self.ends.run(&connection, interrupt)?;
+        let vpn_cpu = tree_cpu_seconds(&self.system.processes().0) - cpu_before;
+        let carried = self.tunnel_sent()?.saturating_sub(before);
+        let verified = {
+            let read = |offset: u64, data: &mut [u8]| self.place.read_at(offset, data);
+            verify(&blocks, &self.content, wrote.acknowledged, wrote.sent, read)
+                .map_err(PlaceError::reading(self.place.path()))?
+        };
+        work.add(&blocks, &wrote, &received);
+        let payload = received.written * u64::from(block_bytes);
+        let mut problem = wrote.fault.clone().or(received.fault.clone());
+        if verified.wrong > 0 {
+            let places = verified.wrong;
+            problem = Some(format!(
+                "{places} places of the target do not hold the block that was acknowledged there"
+            ));
+        }
+        if way == Way::Tunnel && (carried as f64) < LEAST_SHARE * payload as f64 {
+            let percent = carried * 100 / payload.max(1);
+            problem = Some(format!("only {percent} % of the blocks went through the tunnel"));
+        }
+        let rate = wrote.blocks_per_second;
+        let vpn_cpu = if way == Way::Tunnel { vpn_cpu } else { 0.0 };
+        let cpu_each = (received.cpu_ns as f64 / 1e9 + vpn_cpu) / received.written.max(1) as f64;
+        Ok(Case {
+            delay_ms: self.delay.ns as f64 / 1e6,
+            block_bytes,
+            way,
+            bytes_per_second: rate.map(|rate| rate * f64::from(block_bytes)),
+            target_cpu_percent: rate.map(|rate| 100.0 * rate * cpu_each),
+            acknowledged: wrote.acknowledged,
+            verified: verified.right,
+            blocks_per_sync: received.acknowledged as f64 / received.syncs.max(1) as f64,
+            problem,
+        })
+    }
+
+    fn leads_into_the_tunnel(&self) -> Result<(), BlockRunError> {
+        let found = towards(&self.lab.clients()[0], self.inner)?;
+        if found == self.client.device {
+            return Ok(());
+        }
+        let (inner, tunnel) = (self.inner, &self.client.device);
+        Err(BlockRunError::Past(format!(
+            "the writer would reach {inner} through {found}, not through {tunnel}"
+        )))
+    }
+
+    /// Bytes that the client's tunnel device has sent.
+    fn tunnel_sent(&self) -> Result<u64, LabError> {
+        let all: HashMap<String, Counters> = Counters::read(&self.lab.clients()[0])?;
+        Ok(all.get(&self.client.device).map_or(0, |counters| counters.sent.bytes))
+    }
+}
+
+impl Way {
+    /// What the report calls it.
+    pub fn name(self) -> String {
+        match self {
+            Self::Plain => "plain".into(),
+            Self::Tunnel => "tunnel".into(),
+            Self::Ahead(ahead) => format!("OP-{ahead}"),
+        }
+    }
+}
+
+/// What the stages took, over all cases.
+#[derive(Debug, Default)]
+struct Work {
+    lower: f64,
+    sealed_bytes: f64,
+    seal_seconds: f64,
+    opened_bytes: f64,
+    open_seconds: f64,
+    write_seconds: f64,
+    written: f64,
+    sync_seconds: f64,
+    syncs: f64,
+}
+
+impl Work {
+    fn add(
+        &mut self,
+        blocks: &Blocks,
+        wrote: &crate::load::block::writer::Wrote,
+        received: &crate::load::block::target::Received,
+    ) {
+        let bytes = |count: u64| count as f64 * f64::from(blocks.block_bytes);
+        if blocks.protection == Protection::Sealed {
+            self.sealed_bytes += bytes(wrote.sent);
+            self.seal_seconds += wrote.seal_ns as f64 / 1e9;
+            self.opened_bytes += bytes(received.written);
+            self.open_seconds += received.open_ns as f64 / 1e9;
+        }
+        self.written += received.written as f64;
+        self.write_seconds += received.write_ns as f64 / 1e9;
+        self.syncs += received.syncs as f64;
+        self.sync_seconds += received.sync_ns as f64 / 1e9;
+    }
+
+    fn parameters(&self) -> Parameters {
+        let each = |part: f64, count: f64| if count > 0.0 { part / count } else { 0.0 };
+        Parameters {
+            lower: self.lower,
+            encrypt: each(self.sealed_bytes, self.seal_seconds),
+            decrypt: each(self.opened_bytes, self.open_seconds),
+            commit_seconds: each(self.write_seconds, self.written) + each(self.sync_seconds, self.syncs),
+        }
+    }
+}
+
+impl BlockReport {
+    /// The case of a delay, block size and way, if it has a figure to be trusted.
+    pub fn rate(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<f64> {
+        self.find(delay_ms, block_bytes, way)?.bytes_per_second
+    }
+
+    fn find(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<&Case> {
+        let same =
+            |case: &&Case| case.delay_ms == delay_ms && case.block_bytes == block_bytes && case.way == way;
+        self.cases.iter().find(same).filter(|case| case.problem.is_none())
+    }
+
+    /// Throughput as a multiple of that through the tunnel, mean over block sizes.
+    pub fn ratio(&self, delay_ms: f64, way: Way) -> Option<f64> {
+        let of =
+            |&size: &u32| Some(self.rate(delay_ms, size, way)? / self.rate(delay_ms, size, Way::Tunnel)?);
+        mean(self.asked.1.iter().filter_map(of))
+    }
+
+    /// Best throughput of any block size.
+    pub fn peak(&self, delay_ms: f64, way: Way) -> Option<f64> {
+        self.asked.1.iter().filter_map(|&size| self.rate(delay_ms, size, way)).reduce(f64::max)
+    }
+
+    /// CPU use at the target in percent of one core, mean over block sizes.
+    pub fn cpu(&self, delay_ms: f64, way: Way) -> Option<f64> {
+        mean(self.asked.1.iter().filter_map(|&size| self.find(delay_ms, size, way)?.target_cpu_percent))
+    }
+
+    /// Whether everything that was asked for was measured and is right.
+    pub fn is_whole(&self) -> bool {
+        let (delays, sizes, ahead) = &self.asked;
+        let sound = |case: &Case| case.problem.is_none() && case.bytes_per_second.is_some();
+        self.problems.is_empty()
+            && self.cases.len() == delays.len() * sizes.len() * (ahead.len() + 2)
+            && self.cases.iter().all(sound)
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,86 @@
+use super::*;
+
+/// Made-up results: OP-n is n times as fast as the tunnel.
+pub(crate) fn sample() -> BlockReport {
+    let (delays, sizes, ahead) = (vec![0.0, 16.0], vec![8192, 2 << 20], vec![2, 10]);
+    let mut cases = Vec::new();
+    for &delay_ms in &delays {
+        for &block_bytes in &sizes {
+            for (way, factor) in
+                [(Way::Tunnel, 1.0), (Way::Plain, 1.5), (Way::Ahead(2), 2.0), (Way::Ahead(10), 10.0)]
+            {
+                cases.push(Case {
+                    delay_ms,
+                    block_bytes,
+                    way,
+                    bytes_per_second: Some(factor * f64::from(block_bytes) * 10.0),
+                    target_cpu_percent: Some(5.0 * factor),
+                    acknowledged: 100,
+                    verified: 32,
+                    blocks_per_sync: 1.0,
+                    problem: None,
+                });
+            }
+        }
+    }
+    BlockReport {
+        environment: Environment::default(),
+        system: "vpnd, aes-256-gcm".into(),
+        facts: Facts::default(),
+        target: "file x".into(),
+        synced: true,
+        seconds: 1.0,
+        window_bytes: 64 << 20,
+        asked: (delays, sizes, ahead),
+        cases,
+        parameters: Parameters { lower: 1e9, encrypt: 4e9, decrypt: 4e9, commit_seconds: 0.001 },
+        links: vec!["delay 0 ms: emulated links, up: fine".into()],
+        problems: Vec::new(),
+        interrupted: false,
+    }
+}
+
+#[test]
+fn ratios_peaks_and_cpu_are_formed_over_block_sizes() {
+    let report = sample();
+    assert_eq!(report.ratio(16.0, Way::Ahead(10)), Some(10.0));
+    assert_eq!(report.peak(16.0, Way::Tunnel), Some(20_971_520.0));
+    assert_eq!(report.cpu(0.0, Way::Ahead(2)), Some(10.0));
+    assert_eq!(report.ratio(3.0, Way::Plain), None);
+    assert!(report.is_whole());
+}
+
+#[test]
+fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
+    let mut report = sample();
+    report.cases[2].problem = Some("broken".into());
+    assert_eq!(report.rate(0.0, 8192, Way::Ahead(2)), None);
+    assert!(!report.is_whole());
+    assert_eq!(report.ratio(0.0, Way::Ahead(2)), Some(2.0), "the other block size still counts");
+    let mut short = sample();
+    short.cases.pop();
+    assert!(!short.is_whole());
+}
+
+#[test]
+fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
+    let plan = |delays: &[u64], ahead: &[u32]| BlockPlan {
+        delays: delays.iter().map(|ms| Span { ns: ms * 1_000_000 }).collect(),
+        sizes: vec![8192],
+        ahead: ahead.to_vec(),
+        duration: Duration::from_secs(1),
+        sync: true,
+        span_bytes: 1 << 20,
+        seed: 1,
+        place: place::Wish::default(),
+        subject: Subject { kind: crate::system::Kind::Vpnd, cipher: crate::system::Cipher::Aes256Gcm },
+        programs: Programs::default(),
+    };
+    let short = plan(&[0], &[1]).estimate();
+    assert!((short.as_secs_f64() - 8.5).abs() < 0.01, "{short:?}");
+    assert!(plan(&[64], &[1]).estimate() > short + Duration::from_secs(4));
+    assert!(plan(&[0], &[1, 2]).estimate() > short + Duration::from_secs(1));
+    assert_eq!(plan(&[0], &[1, 2]).ways().len(), 4);
+    let blocks = plan(&[0], &[1]).blocks(3000, Protection::Plain);
+    assert_eq!(blocks.problem(), None, "the span is made a whole number of blocks");
+}

@@ -1,0 +1,341 @@
+//! The block experiment: the ratio table in the original's form with the original's figures beside ours, peaks, CPU, and
+//! the model beside the measurement.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::page::Page;
+use super::significant;
+use crate::experiment::block::original;
+use crate::experiment::block::{BlockReport, Way};
+
+/// A heading, what it means, the head of a table and its rows.
+pub struct Part {
+    /// Heading.
+    pub title: String,
+    /// What the figures are.
+    pub caption: String,
+    /// Columns.
+    pub head: Vec<String>,
+    /// Rows.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// The report as text.
+pub fn table(report: &BlockReport) -> String {
+    let mut text = String::new();
+    for part in parts(report) {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED).set_header(part.head);
+        for row in part.rows {
+            table.add_row(row);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        writeln!(text, "{}\n{}\n{table}\n", part.title, part.caption).expect("writing to a string");
+    }
+    for line in notes(report).into_iter().chain(problems(report)) {
+        writeln!(text, "{line}").expect("writing to a string");
+    }
+    text
+}
+
+/// The report as one page.
+pub fn html(report: &BlockReport) -> String {
+    let lead = "Block writes over long delays: encrypted above TCP with several blocks in progress, against waiting for \
+                each answer through the tunnel.";
+    let mut page = Page::new("trafficspeed block", "Encrypt ahead of the wait", lead);
+    for problem in problems(report) {
+        page.paragraph("warning", &problem);
+    }
+    for part in parts(report) {
+        page.section(&part.title);
+        page.paragraph("", &part.caption);
+        let head: Vec<&str> = part.head.iter().map(String::as_str).collect();
+        page.table(&head, part.rows);
+    }
+    page.section("How it was measured");
+    page.list("", &notes(report));
+    let e = &report.environment;
+    page.facts([
+        ("Machine".to_owned(), format!("{} ({} CPUs), {}", e.host.cpu, e.host.cpus, e.host.system)),
+        ("Command".to_owned(), e.command_line.clone()),
+        ("Begun".to_owned(), e.started.clone()),
+    ]);
+    page.finish()
+}
+
+/// The cases as CSV.
+pub fn csv(report: &BlockReport) -> String {
+    let mut text = String::from(
+        "delay_ms,block_bytes,way,bytes_per_second,target_cpu_percent,acknowledged,verified,blocks_per_sync,problem\n",
+    );
+    for case in &report.cases {
+        let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
+        let problem = case.problem.as_deref().unwrap_or_default().replace('"', "\"\"");
+        writeln!(
+            text,
+            "{},{},{},{},{},{},{},{:.2},\"{problem}\"",
+            case.delay_ms,
+            case.block_bytes,
+            case.way.name(),
+            number(case.bytes_per_second),
+            number(case.target_cpu_percent),
+            case.acknowledged,
+            case.verified,
+            case.blocks_per_sync,
+        )
+        .expect("writing to a string");
+    }
+    text
+}
+
+fn parts(report: &BlockReport) -> Vec<Part> {
+    let mut parts = vec![ratios(report), peaks(report), cpu(report)];
+    // One delay shows the model: the original's if it was measured, otherwise the longest.
+    let delays = &report.asked.0;
+    let longest = delays.iter().copied().reduce(f64::max);
+    if let Some(delay) = delays.iter().copied().find(|delay| *delay == 16.0).or(longest) {
+        parts.push(model(report, delay));
+    }
+    parts
+}
+
+fn original_ratio(delay_ms: f64, ahead: u32) -> Option<f64> {
+    let (_, row) = original::RATIOS.iter().find(|(delay, _)| f64::from(*delay) == delay_ms)?;
+    Some(row[original::AHEAD.iter().position(|n| *n == ahead)?])
+}
+
+fn beside(ours: Option<f64>, original: Option<f64>) -> String {
+    let original = original.map_or(String::new(), |value| format!(" ({})", significant(value)));
+    format!("{}{original}", number(ours))
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or("–".into(), significant)
+}
+
+fn mb(value: Option<f64>) -> String {
+    number(value.map(|value| value / 1e6))
+}
+
+fn ratios(report: &BlockReport) -> Part {
+    let (delays, _, ahead) = &report.asked;
+    let mut reached = (0, 0);
+    let mut rows = Vec::new();
+    for &delay in delays {
+        let mut row = vec![format!("{delay} ms")];
+        for &n in ahead {
+            let (ours, then) = (report.ratio(delay, Way::Ahead(n)), original_ratio(delay, n));
+            if let (Some(ours), Some(then)) = (ours, then)
+                && delay >= 1.0
+            {
+                reached = (reached.0 + u32::from(ours >= then), reached.1 + 1);
+            }
+            row.push(beside(ours, then));
+        }
+        row.push(number(report.ratio(delay, Way::Plain)));
+        rows.push(row);
+    }
+    let mut head = vec!["one-way delay".to_owned()];
+    head.extend(ahead.iter().map(|n| format!("OP-{n}")));
+    head.push("plain".into());
+    Part {
+        title: format!("Throughput as a multiple of {} with no overlap", report.system),
+        caption: format!(
+            "Mean over block sizes; OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no \
+             overlap. In parentheses the original against IPsec (3DES, 2006). From 1 ms on, {} of {} figures reach \
+             or pass the original's.",
+            reached.0, reached.1
+        ),
+        head,
+        rows,
+    }
+}
+
+fn peaks(report: &BlockReport) -> Part {
+    let (delays, _, ahead) = &report.asked;
+    let rows = delays.iter().map(|&delay| {
+        let best = ahead.iter().filter_map(|&n| report.peak(delay, Way::Ahead(n))).reduce(f64::max);
+        let then = original::PEAKS.iter().find(|(ms, _)| f64::from(*ms) == delay).map(|(_, row)| *row);
+        let cell =
+            |ours: Option<f64>, at: usize| beside(ours.map(|value| value / 1e6), then.map(|row| row[at]));
+        vec![
+            format!("{delay} ms"),
+            cell(report.peak(delay, Way::Plain), 0),
+            cell(report.peak(delay, Way::Tunnel), 1),
+            cell(best, 2),
+        ]
+    });
+    Part {
+        title: "Best throughput of any block size, MB/s".into(),
+        caption:
+            "Bytes of acknowledged blocks per second. In parentheses the original: plain, IPsec, theirs."
+                .into(),
+        head: ["one-way delay", "plain", "tunnel", "best OP-n"].map(str::to_owned).into(),
+        rows: rows.collect(),
+    }
+}
+
+fn cpu(report: &BlockReport) -> Part {
+    let (delays, _, ahead) = &report.asked;
+    let rows = delays.iter().map(|&delay| {
+        let then = original::CPU.iter().find(|(ms, ..)| f64::from(*ms) == delay);
+        let mut row = vec![
+            format!("{delay} ms"),
+            beside(report.cpu(delay, Way::Tunnel), then.map(|(_, ipsec, _)| *ipsec)),
+        ];
+        for &n in ahead {
+            let at = original::AHEAD.iter().position(|known| *known == n);
+            let then = then.zip(at).map(|((_, _, columns), at)| columns[at]);
+            row.push(beside(report.cpu(delay, Way::Ahead(n)), then));
+        }
+        row
+    });
+    let mut head = vec!["one-way delay".to_owned(), "tunnel".to_owned()];
+    head.extend(ahead.iter().map(|n| format!("OP-{n}")));
+    Part {
+        title: "CPU use at the target, % of one core".into(),
+        caption: "Mean over block sizes: the target's process and, with the tunnel, the VPN's process on its side; the \
+                  kernel's interrupt time belongs to no process and is not in it. In parentheses the original, which \
+                  was that of the whole machine."
+            .into(),
+        head,
+        rows: rows.collect(),
+    }
+}
+
+fn model(report: &BlockReport, delay: f64) -> Part {
+    let rtt = 2.0 * delay / 1e3;
+    let p = &report.parameters;
+    let rows = report.asked.1.iter().map(|&size| {
+        let block = f64::from(size);
+        let measured = |way| mb(report.rate(delay, size, way));
+        let then = original::MODEL_16_MS.iter().find(|(bytes, _)| *bytes == size && delay == 16.0);
+        let then = |from: usize| {
+            then.map_or("–".into(), |(_, row)| format!("{:.3} / {:.3}", row[from], row[from + 1]))
+        };
+        vec![
+            size_name(size),
+            mb(Some(p.without_overlap(block, rtt))),
+            mb(Some(p.one_round_trip(block, rtt, 1))),
+            measured(Way::Tunnel),
+            then(0),
+            mb(Some(p.two_in_progress(block, rtt))),
+            mb(Some(p.one_round_trip(block, rtt, 2))),
+            measured(Way::Ahead(2)),
+            then(2),
+        ]
+    });
+    let head = [
+        "block",
+        "no overlap: model",
+        "one round trip",
+        "measured",
+        "original: model / measured",
+        "OP-2: model",
+        "one round trip",
+        "measured",
+        "original: model / measured",
+    ];
+    Part {
+        title: format!("The model beside the measurement at {delay} ms one way, MB/s"),
+        caption: format!(
+            "No overlap: block / (2·RTT + block/lower + block/encrypt + block/decrypt); OP-2: block / (RTT + \
+             block/lower + block/encrypt). Measured on this host, MB/s: lower {}, encrypt {}, decrypt {} (original: {}, \
+             {}); writing and syncing a block {} ms. Our protocol needs one round trip for a block, the model assumes \
+             two: \"one round trip\" is n·block / (RTT + block/lower + block/encrypt + block/decrypt + sync), at most \
+             what the slowest stage carries.",
+            mb(Some(p.lower)),
+            mb(Some(p.encrypt)),
+            mb(Some(p.decrypt)),
+            original::LOWER,
+            original::ENCRYPT,
+            significant(p.commit_seconds * 1e3),
+        ),
+        head: head.map(str::to_owned).into(),
+        rows: rows.collect(),
+    }
+}
+
+fn size_name(bytes: u32) -> String {
+    match bytes {
+        _ if bytes.is_multiple_of(1 << 20) => format!("{} MB", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{} KB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+fn notes(report: &BlockReport) -> Vec<String> {
+    let meaning = if report.synced {
+        "an answer means that the block is on disk (fdatasync before each answer; blocks that come meanwhile share one)"
+    } else {
+        "an answer only means that the kernel has the block (--no-sync)"
+    };
+    let mut notes = vec![
+        format!("Target: {}; {meaning}.", report.target),
+        format!(
+            "Tunnel: {} {}, cipher {}. OP-n: AES-256-GCM in records of 32 KiB above TCP, without a VPN.",
+            report.system, report.facts.version, report.facts.cipher
+        ),
+        format!(
+            "TCP windows up to {} MiB from the first round trip on, no slow start after a pause; {} s for each case \
+             after the window had opened; after each case every place of the target was compared with what had been \
+             acknowledged.",
+            report.window_bytes >> 20,
+            report.seconds
+        ),
+    ];
+    notes.extend(report.links.iter().cloned());
+    notes
+}
+
+fn problems(report: &BlockReport) -> Vec<String> {
+    let mut problems = report.problems.clone();
+    for case in &report.cases {
+        if let Some(problem) = &case.problem {
+            let (delay, size, way) = (case.delay_ms, case.block_bytes, case.way.name());
+            problems.push(format!("{delay} ms, {size} bytes, {way}: {problem}"));
+        }
+    }
+    if report.interrupted {
+        problems.push("Interrupted: the figures are of what was measured until then.".into());
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::block::tests::sample;
+
+    #[test]
+    fn the_original_stands_beside_ours() {
+        let text = table(&sample());
+        for expected in [
+            "2.00 (1.90)",
+            "10.0 (5.85)",
+            "2 of 2 figures",
+            "(7.8",
+            "5.00 (13.0)",
+            "0.118 / 0.239",
+            "8 KB",
+            "2 MB",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+    }
+
+    #[test]
+    fn problems_are_said_everywhere_and_csv_has_a_line_for_each_case() {
+        let mut report = sample();
+        report.cases[0].problem = Some("it \"broke\" <down>".into());
+        assert!(table(&report).contains("0 ms, 8192 bytes, tunnel: it \"broke\""));
+        assert!(html(&report).contains("&lt;down&gt;"));
+        let csv = csv(&report);
+        assert_eq!(csv.lines().count(), 1 + report.cases.len());
+        assert!(csv.contains("\"it \"\"broke\"\" <down>\""));
+    }
+}
