@@ -141,19 +141,19 @@ pub struct BlockReport {
 #[derive(Debug, thiserror::Error)]
 pub enum BlockRunError {
     /// The lab failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Lab(#[from] LabError),
     /// The system did not come up.
-    #[error("{0}")]
+    #[error(transparent)]
     System(#[from] SystemError),
     /// The gateway's inner address was not found.
-    #[error("{0}")]
+    #[error(transparent)]
     Site(#[from] SiteError),
     /// An end failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Ends(#[from] EndsError),
     /// The target's file or device failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Place(#[from] PlaceError),
     /// The measurement would go past the VPN, or did.
     #[error("{0}; check the routes")]

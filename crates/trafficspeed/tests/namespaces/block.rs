@@ -18,7 +18,7 @@ use trafficspeed::load::block::process::{Answer, Order};
 use trafficspeed::load::block::{Blocks, Protection, Secret, TargetJob, WriterJob};
 
 use super::vpn::real_vpnd;
-use super::{PROGRAM, can_run, measured, run};
+use super::{PROGRAM, can_run, measured, run, wait_until};
 
 const BLOCK_BYTES: u32 = 16 << 10;
 /// More than can be written before the end, so that no place is written twice.
@@ -103,7 +103,8 @@ fn what_was_acknowledged_is_in_the_file_whenever_the_target_is_killed() {
         let (blocks, file) = (blocks(protection), tempfile::NamedTempFile::new().expect("a file"));
         let (mut target, port) = target(&blocks, file.path());
         let mut writer = writer(&blocks, port);
-        std::thread::sleep(Duration::from_millis(40 + rand::random::<u64>() % 150));
+        wait_until("blocks arrive", || file.as_file().metadata().is_ok_and(|meta| meta.len() > 0));
+        std::thread::sleep(Duration::from_millis(rand::random::<u64>() % 150));
         target.child.kill().expect("it runs");
         let (found, count) = held(&blocks, file.as_file(), &mut writer);
         assert_eq!((found.right, found.wrong), (count, 0), "round {round}");
@@ -176,7 +177,7 @@ fn a_target_that_holds_data_is_left_alone() {
     }
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "precious").expect("written");
-    let output = run(&format!("block --quick --vpn none --target {}", file.path().display()));
+    let output = run(&format!("block --quick --vpn none --cipher auto --target {}", file.path().display()));
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--overwrite"));
     assert_eq!(std::fs::read(file.path()).expect("read"), b"precious");
