@@ -11,13 +11,12 @@
 pub mod ends;
 pub mod model;
 pub mod original;
+pub mod outcome;
 pub mod place;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
-
-use serde::Serialize;
 
 use super::environment::Environment;
 use super::progress::Progress;
@@ -33,6 +32,7 @@ use crate::observe::tree_cpu_seconds;
 use crate::system::{ClientAddress, Facts, Programs, Subject, System, SystemError};
 use ends::{Connection, Ends, EndsError};
 use model::Parameters;
+pub use outcome::{BlockReport, Case, Way};
 use place::{Place, PlaceError};
 
 /// The least share of the blocks' bytes that the tunnel must have carried.
@@ -69,72 +69,6 @@ pub struct BlockPlan {
     pub subject: Subject,
     /// Where programs are.
     pub programs: Programs,
-}
-
-/// How blocks are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// Without a VPN and without encryption, waiting for each answer.
-    Plain,
-    /// Through the tunnel, waiting for each answer.
-    Tunnel,
-    /// Without a VPN, sealed above TCP, with this many in progress.
-    Ahead(u32),
-}
-
-/// One case: what was measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct Case {
-    /// One-way delay asked for, ms.
-    pub delay_ms: f64,
-    /// Bytes of a block.
-    pub block_bytes: u32,
-    /// How.
-    pub way: Way,
-    /// Bytes of acknowledged blocks per second.
-    pub bytes_per_second: Option<f64>,
-    /// CPU use at the target in percent of one core: its process and, with the tunnel, the VPN's on that side.
-    pub target_cpu_percent: Option<f64>,
-    /// Acknowledged blocks of the whole connection.
-    pub acknowledged: u64,
-    /// Places of the target that were compared with what was acknowledged.
-    pub verified: u64,
-    /// Blocks answered by one sync, mean.
-    pub blocks_per_sync: f64,
-    /// Why there is no figure, or it is not to be trusted.
-    pub problem: Option<String>,
-}
-
-/// Everything that came out.
-#[derive(Clone, Debug, Serialize)]
-pub struct BlockReport {
-    /// Where it ran.
-    pub environment: Environment,
-    /// What the system with the tunnel is called.
-    pub system: String,
-    /// What it says of itself.
-    pub facts: Facts,
-    /// Where blocks went.
-    pub target: String,
-    /// What an answer meant.
-    pub synced: bool,
-    /// Counted seconds of each case.
-    pub seconds: f64,
-    /// Largest TCP window, bytes.
-    pub window_bytes: u32,
-    /// Delays in ms, block sizes and blocks in progress, as asked for.
-    pub asked: (Vec<f64>, Vec<u32>, Vec<u32>),
-    /// All cases.
-    pub cases: Vec<Case>,
-    /// The model's parameters, measured here.
-    pub parameters: Parameters,
-    /// What the emulated links did, delay by delay.
-    pub links: Vec<String>,
-    /// Labs that could not be had.
-    pub problems: Vec<String>,
-    /// The user ended it early.
-    pub interrupted: bool,
 }
 
 /// Why a lab gave no results.
@@ -425,17 +359,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-impl Way {
-    /// What the report calls it.
-    pub fn name(self) -> String {
-        match self {
-            Self::Plain => "plain".into(),
-            Self::Tunnel => "tunnel".into(),
-            Self::Ahead(ahead) => format!("OP-{ahead}"),
-        }
-    }
-}
-
 /// What the stages took, over all cases.
 #[derive(Debug, Default)]
 struct Work {
@@ -479,50 +402,6 @@ impl Work {
             commit_seconds: each(self.write_seconds, self.written) + each(self.sync_seconds, self.syncs),
         }
     }
-}
-
-impl BlockReport {
-    /// The case of a delay, block size and way, if it has a figure to be trusted.
-    pub fn rate(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<f64> {
-        self.find(delay_ms, block_bytes, way)?.bytes_per_second
-    }
-
-    fn find(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<&Case> {
-        let same =
-            |case: &&Case| case.delay_ms == delay_ms && case.block_bytes == block_bytes && case.way == way;
-        self.cases.iter().find(same).filter(|case| case.problem.is_none())
-    }
-
-    /// Throughput as a multiple of that through the tunnel, mean over block sizes.
-    pub fn ratio(&self, delay_ms: f64, way: Way) -> Option<f64> {
-        let of =
-            |&size: &u32| Some(self.rate(delay_ms, size, way)? / self.rate(delay_ms, size, Way::Tunnel)?);
-        mean(self.asked.1.iter().filter_map(of))
-    }
-
-    /// Best throughput of any block size.
-    pub fn peak(&self, delay_ms: f64, way: Way) -> Option<f64> {
-        self.asked.1.iter().filter_map(|&size| self.rate(delay_ms, size, way)).reduce(f64::max)
-    }
-
-    /// CPU use at the target in percent of one core, mean over block sizes.
-    pub fn cpu(&self, delay_ms: f64, way: Way) -> Option<f64> {
-        mean(self.asked.1.iter().filter_map(|&size| self.find(delay_ms, size, way)?.target_cpu_percent))
-    }
-
-    /// Whether everything that was asked for was measured and is right.
-    pub fn is_whole(&self) -> bool {
-        let (delays, sizes, ahead) = &self.asked;
-        let sound = |case: &Case| case.problem.is_none() && case.bytes_per_second.is_some();
-        self.problems.is_empty()
-            && self.cases.len() == delays.len() * sizes.len() * (ahead.len() + 2)
-            && self.cases.iter().all(sound)
-    }
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    (count > 0.0).then(|| sum / count)
 }
 
 #[cfg(test)]
