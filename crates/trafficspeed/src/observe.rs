@@ -117,6 +117,12 @@ fn foreign(stats: &HashMap<u32, ProcessStat>, own: &[u32]) -> f64 {
     all.map(|(_, stat)| stat.cpu_seconds + stat.ended_children).sum()
 }
 
+/// The ids of the processes whose parent is `parent`.
+pub fn children_of(parent: u32) -> Vec<u32> {
+    let is_child = |pid: &u32| ProcessStat::read(*pid).is_some_and(|stat| stat.parent == parent);
+    process_ids().into_iter().filter(is_child).collect()
+}
+
 /// The ids of all processes that can be seen.
 pub fn process_ids() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
@@ -228,6 +234,15 @@ mod tests {
         assert!((stat.ended_children - 18.0 / ticks_per_second()).abs() < 1e-9);
         assert_eq!(ProcessStat::parse("42 (x"), None);
         assert_eq!(ProcessStat::parse("42 (x) S 1"), None);
+    }
+
+    #[test]
+    fn a_child_is_found_while_it_runs() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let found = children_of(std::process::id()).contains(&child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found && !children_of(std::process::id()).contains(&child.id()));
     }
 
     #[test]

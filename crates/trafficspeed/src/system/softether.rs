@@ -19,6 +19,7 @@ use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
 use crate::lab::{Lab, find_program};
+use crate::observe::children_of;
 use script::{DEVICE, Transport};
 use status::Status;
 
@@ -267,8 +268,9 @@ impl System for SoftEther {
     }
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
-        let pid = |host: &Host| host.daemon.pid();
-        (self.gateway.iter().map(pid).collect(), self.clients.iter().map(pid).collect())
+        // What we started is not SoftEther; its one child is, and the rest below that.
+        let own = |host: &Host| children_of(host.daemon.pid());
+        (self.gateway.iter().flat_map(own).collect(), self.clients.iter().flat_map(own).collect())
     }
 
     fn facts(&self) -> Facts {

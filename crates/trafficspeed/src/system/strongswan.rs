@@ -28,6 +28,8 @@ use config::DEVICE;
 const START_PATIENCE: Duration = Duration::from_secs(20);
 /// How long one client may take to be connected once it was told to.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
+/// How many seconds one command of swanctl may take.
+const COMMAND_SECONDS: &str = "20";
 
 const SOURCE: Source = Source::Debian {
     packages: &[
@@ -147,8 +149,10 @@ impl Host {
 /// Runs a command of swanctl; it reads nothing but the files of this host.
 fn ask(swanctl: &Path, folder: &Folder, words: &[&str]) -> Result<String, SystemError> {
     let socket = format!("unix://{}", folder.path("vici").display());
-    let mut command = Command::new(swanctl);
+    let mut command = Command::new("timeout");
     command
+        .arg(COMMAND_SECONDS)
+        .arg(swanctl)
         .args(words)
         .args(["--uri", &socket])
         .env("STRONGSWAN_CONF", folder.path("strongswan.conf"))
