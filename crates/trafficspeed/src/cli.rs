@@ -4,6 +4,7 @@ pub mod block;
 pub mod compare;
 pub mod link;
 pub mod load;
+pub mod model;
 mod output;
 pub mod sessions;
 pub mod suite;
@@ -85,6 +86,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Experiments that compare ciphers under many loads.
     Suite(suite::SuiteArgs),
+    /// Experiment 3: where the time goes, and a model that predicts it.
+    Model(model::ModelArgs),
     /// Remove what a killed run left behind.
     Cleanup,
     /// A process that wants the whole CPU (used by trafficspeed itself).

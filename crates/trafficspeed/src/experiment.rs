@@ -13,6 +13,7 @@ pub mod hog;
 pub mod hosts;
 pub mod link_check;
 pub mod memory;
+pub mod model;
 pub mod outcome;
 pub mod pairs;
 pub mod progress;

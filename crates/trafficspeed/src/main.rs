@@ -16,6 +16,7 @@ use trafficspeed::cli::block::{BlockArgs, BlockEndArgs};
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
 use trafficspeed::cli::link::LinkCheckArgs;
 use trafficspeed::cli::load::PathArgs;
+use trafficspeed::cli::model::ModelArgs;
 use trafficspeed::cli::sessions::SessionsArgs;
 use trafficspeed::cli::suite::SuiteArgs;
 use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs};
@@ -34,6 +35,7 @@ use trafficspeed::experiment::generate::{self, LoadPlan};
 use trafficspeed::experiment::hog;
 use trafficspeed::experiment::hosts::{self, HostsPlan};
 use trafficspeed::experiment::link_check;
+use trafficspeed::experiment::model;
 use trafficspeed::experiment::outcome::{Campaign, Run, Settings};
 use trafficspeed::experiment::progress::Progress;
 use trafficspeed::experiment::suite;
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Some(Command::BlockEnd(args)) => block_end(&args),
         Some(Command::Doctor(args)) => examine(&args),
         Some(Command::Suite(args)) => suite(&args),
+        Some(Command::Model(args)) => predict(&args),
         Some(Command::Hog { parent, seconds }) => hog(parent, seconds),
         Some(Command::Cleanup) => cleanup(),
         Some(Command::Agent { parent, netns }) => agent(parent, netns.as_deref()),
@@ -235,6 +238,21 @@ fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
 fn hog(parent: u32, seconds: f64) -> anyhow::Result<ExitCode> {
     println!("{}", hog::run(parent, Duration::from_secs_f64(seconds))?);
     Ok(ExitCode::SUCCESS)
+}
+
+fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan().map_err(anyhow::Error::msg)?;
+    let output = &args.output;
+    model::check(&plan)?;
+    prepare_output(output)?;
+    let interrupt = Interrupt::install()?;
+    let tell = |line: &str| _ = (!output.quiet).then(|| eprintln!("{line}"));
+    let found = model::run(&plan, &tell, &interrupt)?;
+    let json = serde_json::to_string_pretty(&report::model::json(&found))? + "\n";
+    let (csv, html) = (report::model::csv(&found), report::model::html::html(&found));
+    let files = [("report.json", &*json), ("report.csv", &*csv), ("report.html", &*html)];
+    present(output, &files, || report::model::table(&found))?;
+    Ok(verdict(found.interrupted, found.is_whole()))
 }
 
 /// Prints what the user wants to see and writes the files; the first two are JSON and CSV.

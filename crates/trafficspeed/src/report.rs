@@ -11,6 +11,7 @@ pub mod json;
 pub mod link;
 pub mod load;
 pub mod load_page;
+pub mod model;
 pub mod page;
 pub mod pictures;
 pub mod problems;

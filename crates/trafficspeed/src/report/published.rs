@@ -1,6 +1,7 @@
 //! What the experiment's authors found, as text beside our own results. Nothing here is ever a result.
 
 pub mod aead;
+pub mod board;
 pub mod ipsec;
 
 use serde::Serialize;

@@ -1,0 +1,219 @@
+//! The figures of `vpnd-stages`, measured in a lab of their own.
+
+use std::io::{Read, Seek};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+use super::ModelPlan;
+use crate::interrupt::Interrupt;
+use crate::lab::Lab;
+use crate::system::program::{Program, Source};
+
+/// The program.
+pub static STAGES: Program = Program {
+    name: "vpnd-stages",
+    version: &["--version"],
+    places: &[],
+    source: Source::Workspace { package: "vpnd-benches" },
+};
+
+/// The form of output that is understood.
+const FORM: u32 = 1;
+/// Longer output is an error of the program.
+const MOST_BYTES: u64 = 16 << 20;
+/// How long the program may take beside its samples.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Stages and sizes that it measures at most, each for the time that it is told.
+const MOST_SAMPLES: u32 = 400;
+const POLL: Duration = Duration::from_millis(20);
+
+/// What the program says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Raw {
+    /// The form of the rest.
+    pub form: u32,
+    /// Payload of each slice, in bytes.
+    pub mss: usize,
+    /// Length of each slice, in bytes.
+    pub mtu: usize,
+    /// Slices of the longest super-packet.
+    pub max_slices: usize,
+    /// The suites, in the order in which they were asked for.
+    pub suites: Vec<Suite>,
+    /// Each stage at each size.
+    pub stages: Vec<Sample>,
+    /// Inline crypto and crypto workers.
+    pub handover: Vec<HandOver>,
+}
+
+/// A suite and the library behind it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Suite {
+    /// Its name.
+    pub name: String,
+    /// The library.
+    pub backend: String,
+}
+
+/// One stage at one size.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Its name.
+    pub stage: String,
+    /// `sender`, `receiver` or `hub`.
+    pub side: String,
+    /// `packet` or `super-packet`.
+    pub unit: String,
+    /// The suite, where it matters.
+    pub suite: Option<String>,
+    /// True for the sum of other stages.
+    pub whole: bool,
+    /// Inner packets in each call.
+    pub packets: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Median nanoseconds for each call.
+    pub ns: f64,
+    /// Quartiles.
+    pub quartiles: [f64; 2],
+    /// Samples taken.
+    pub samples: usize,
+}
+
+/// Sealing by whom.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HandOver {
+    /// The suite.
+    pub suite: String,
+    /// Flows at once.
+    pub flows: usize,
+    /// Crypto workers of each; 0: inline.
+    pub workers: usize,
+    /// Threads in all.
+    pub threads: usize,
+    /// All flows together.
+    pub bits_per_second: f64,
+    /// CPU time of all threads.
+    pub cpu_ns_per_byte: f64,
+}
+
+/// Runs the program between a client's namespace and the gateway's.
+///
+/// # Errors
+/// If it cannot run, fails, is interrupted or says something else.
+pub fn measure(plan: &ModelPlan, interrupt: &Interrupt) -> anyhow::Result<Raw> {
+    let program = plan.programs.find(&STAGES)?;
+    let lab = Lab::build(1, plan.links)?;
+    let (near, far) = (&lab.clients()[0], lab.gateway());
+    let suites: Vec<&str> = plan.ciphers.iter().map(|cipher| cipher.name()).collect();
+    let mut command = near.command(program.as_os_str(), &[]);
+    command.args(["--millis", &plan.millis.to_string(), "--suite", &suites.join(",")]);
+    command.args(["--near", near.name(), "--near-address", &Lab::client_v4(1).to_string()]);
+    command.args(["--far", far.name(), "--far-address", &Lab::gateway_v4(1).to_string()]);
+    let patience = PATIENCE + Duration::from_millis(plan.millis) * MOST_SAMPLES;
+    let text = output(&mut command, patience, interrupt).context("vpnd-stages")?;
+    parse(&text, plan.ciphers.len()).context("vpnd-stages")
+}
+
+fn parse(text: &str, suites: usize) -> anyhow::Result<Raw> {
+    let raw: Raw = serde_json::from_str(text).context("its output is not understood; build it anew")?;
+    if raw.form != FORM || raw.suites.len() != suites {
+        bail!(
+            "its output is of form {}, not {FORM}; build it and trafficspeed from the same source",
+            raw.form
+        );
+    }
+    let sound = |sample: &Sample| sample.ns.is_finite() && sample.ns >= 0.0 && sample.bytes > 0;
+    if !raw.stages.iter().all(sound) || raw.mss == 0 || raw.mtu < raw.mss || raw.max_slices == 0 {
+        bail!("its output has figures that cannot be");
+    }
+    Ok(raw)
+}
+
+/// What a program prints, if it ends well in time.
+fn output(command: &mut Command, patience: Duration, interrupt: &Interrupt) -> anyhow::Result<String> {
+    let (mut said, mut complaint) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let child =
+        command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(complaint.try_clone()?).spawn()?;
+    let status = wait(child, Instant::now() + patience, interrupt)?;
+    let read = |file: &mut std::fs::File| {
+        let mut text = String::new();
+        file.rewind()?;
+        file.take(MOST_BYTES).read_to_string(&mut text)?;
+        Ok::<_, std::io::Error>(text)
+    };
+    if !status.success() {
+        bail!("it failed ({status}): {}", read(&mut complaint)?.trim());
+    }
+    Ok(read(&mut said)?)
+}
+
+fn wait(
+    mut child: Child,
+    deadline: Instant,
+    interrupt: &Interrupt,
+) -> anyhow::Result<std::process::ExitStatus> {
+    let why = loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if interrupt.is_set() {
+            break "it was interrupted";
+        }
+        if Instant::now() > deadline {
+            break "it took too long";
+        }
+        std::thread::sleep(POLL);
+    };
+    // Failure means that it has just ended.
+    let _ = child.kill();
+    child.wait()?;
+    bail!(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_figures_that_can_be_are_taken() {
+        let sample = Sample { stage: "seal".into(), bytes: 64, ns: 1.0, ..Sample::default() };
+        let good = Raw {
+            form: FORM,
+            mss: 1356,
+            mtu: 1408,
+            max_slices: 48,
+            suites: vec![Suite::default()],
+            stages: vec![sample.clone()],
+            handover: Vec::new(),
+        };
+        let read = |raw: &Raw| parse(&serde_json::to_string(raw).unwrap(), 1);
+        assert_eq!(read(&good).unwrap(), good);
+        let negative = Sample { ns: -1.0, ..sample.clone() };
+        for bad in [
+            Raw { form: 2, ..good.clone() },
+            Raw { suites: Vec::new(), ..good.clone() },
+            Raw { mss: 0, ..good.clone() },
+            Raw { stages: vec![negative], ..good.clone() },
+            Raw { stages: vec![Sample { bytes: 0, ..sample }], ..good.clone() },
+        ] {
+            assert!(read(&bad).is_err(), "{bad:?}");
+        }
+        assert!(parse("thread panicked", 1).is_err());
+    }
+
+    #[test]
+    fn a_program_that_fails_is_quoted() {
+        let interrupt = Interrupt::default();
+        let run =
+            |script: &str, patience| output(Command::new("sh").args(["-c", script]), patience, &interrupt);
+        let second = Duration::from_secs(10);
+        assert_eq!(run("echo figures", second).unwrap(), "figures\n");
+        assert!(run("echo no TUN >&2; exit 3", second).unwrap_err().to_string().contains("no TUN"));
+        let late = run("exec sleep 60", Duration::from_millis(50)).unwrap_err();
+        assert!(late.to_string().contains("too long"), "{late}");
+    }
+}
