@@ -11,6 +11,7 @@ mod block;
 mod compare;
 mod link;
 mod load;
+mod model;
 mod peers;
 mod sessions;
 mod suite;
