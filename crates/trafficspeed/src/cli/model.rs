@@ -86,7 +86,7 @@ impl ModelArgs {
             ciphers: self.cipher.clone(),
             millis: self.millis,
             programs: programs.fold(Programs::default(), |all, (name, path)| all.with(name, path)),
-            links: LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu },
+            links: LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu, emulation: None },
             real: (!self.predict_only).then_some(real),
             targets: self.target.clone(),
         })
