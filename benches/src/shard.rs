@@ -181,6 +181,13 @@ impl DatagramSocket for Wire {
         SendOutcome::Sent
     }
 
+    fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
+        for transmit in transmits {
+            self.try_send(transmit);
+        }
+        transmits.len()
+    }
+
     fn wait_writable(&self, _patience: Duration) {}
 
     fn offloads(&self) -> UdpOffloads {
