@@ -132,7 +132,7 @@ mod tests {
     fn what_cannot_be_is_refused_with_what_could() {
         for (line, expected) in [
             ("trafficspeed model --target fast", "for example 10gbit"),
-            ("trafficspeed model --target -5gbit", "between 1mbit"),
+            ("trafficspeed model --target=-5gbit", "between 1mbit"),
             ("trafficspeed model --target 1e300gbit", "between 1mbit"),
             ("trafficspeed model --target nan", "between 1mbit"),
             ("trafficspeed model --cipher rot13", "chacha20-poly1305"),
