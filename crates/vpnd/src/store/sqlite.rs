@@ -2,8 +2,10 @@
 //!
 //! Invariants: write-ahead log with `synchronous = FULL`, so a commit is on the disk before it is acknowledged; every
 //! change is one immediate transaction, so that several processes can work on the file; the file is checked before
-//! it is used and is readable by its owner alone. This module must not know what users may do.
+//! it is used and is readable by its owner alone; what takes rights away stands in the main file when it is acknowledged,
+//! so that losing the log does not give them back. This module must not know what users may do.
 
+mod digest;
 mod events;
 mod sessions;
 mod users;
@@ -28,7 +30,7 @@ use super::{
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The steps from each format to the next; `user_version` counts those that were taken.
-const MIGRATIONS: [&str; 1] = [include_str!("sqlite/schema_1.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("sqlite/schema_1.sql"), include_str!("sqlite/schema_2.sql")];
 
 /// The embedded store.
 #[derive(Debug)]
@@ -62,12 +64,16 @@ impl Sqlite {
 
     fn connect(path: &Path) -> Result<Self, StoreError> {
         let explain = |error| explain(path, error);
+        if is_emptied(path) {
+            return Err(corrupted(path, "it is empty, and was not when its backup was made".to_owned()));
+        }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags).map_err(explain)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(explain)?;
         check(path, &connection)?;
         prepare(&connection).map_err(explain)?;
         migrate(&mut connection).map_err(explain)?;
+        digest::verify_all(&connection).map_err(explain)?;
         Ok(Self { connection: Mutex::new(connection), path: path.to_owned() })
     }
 
@@ -109,11 +115,31 @@ impl Sqlite {
         transaction.commit().map_err(explain)?;
         Ok(value)
     }
+
+    /// Runs a change that takes rights away. Afterwards the log is empty: a log that is lost or cut short takes the
+    /// newest changes with it, and none of these may be among them.
+    fn revoke(
+        &self,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Result<(), StoreError>>,
+    ) -> Result<(), StoreError> {
+        self.change(change)?;
+        // The change is durable already: if this fails, or another process reads for too long, it stays in the log.
+        let busy = self.read(|c| c.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0)));
+        if !matches!(busy, Ok(0_i64)) {
+            tracing::warn!(path = %self.path.display(), "a revocation is safe, but only in the store's -wal file so far");
+        }
+        Ok(())
+    }
 }
 
 /// Where [`Sqlite::back_up`] puts the copy.
 fn backup_path(path: &Path) -> PathBuf {
     path.with_extension("db.backup")
+}
+
+/// Whether nothing is left of a store. One that a killed first start has made has no backup yet.
+fn is_emptied(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.len() == 0) && backup_path(path).exists()
 }
 
 fn corrupted(path: &Path, detail: String) -> StoreError {
@@ -164,6 +190,7 @@ fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
     for step in MIGRATIONS.iter().skip(format(&transaction)? as usize) {
         transaction.execute_batch(step)?;
     }
+    digest::fill_in(&transaction)?;
     transaction.pragma_update(None, "user_version", MIGRATIONS.len() as u32)?;
     transaction.commit()
 }
@@ -223,11 +250,12 @@ impl Store for Sqlite {
     }
 
     fn set_enabled(&self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError> {
-        self.change(|t| users::set_enabled(t, name, enabled, now_s))
+        let change = |t: &Transaction<'_>| users::set_enabled(t, name, enabled, now_s);
+        if enabled { self.change(change) } else { self.revoke(change) }
     }
 
     fn set_password(&self, name: &str, password: &PasswordHash, now_s: u64) -> Result<(), StoreError> {
-        self.change(|t| users::set_password(t, name, password, now_s))
+        self.revoke(|t| users::set_password(t, name, password, now_s))
     }
 
     fn rehash(&self, id: UserId, old: &PasswordHash, new: &PasswordHash) -> Result<(), StoreError> {
@@ -235,7 +263,7 @@ impl Store for Sqlite {
     }
 
     fn remove_user(&self, name: &str, now_s: u64) -> Result<(), StoreError> {
-        self.change(|t| users::remove(t, name, now_s))
+        self.revoke(|t| users::remove(t, name, now_s))
     }
 
     fn use_totp_step(&self, id: UserId, step: u64) -> Result<bool, StoreError> {

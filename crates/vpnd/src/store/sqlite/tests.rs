@@ -354,3 +354,53 @@ fn secrets_do_not_show_in_debug() {
         assert!(!shown.contains(secret), "{secret} in {shown}");
     }
 }
+
+#[test]
+fn damage_under_a_running_gateway_lets_nobody_in() {
+    for damage in [
+        "UPDATE users SET enabled = 1",
+        "UPDATE users SET totp_secret = NULL",
+        "UPDATE users SET totp_step = 0",
+        "UPDATE users SET digest = NULL",
+        "DELETE FROM certificates",
+        "UPDATE memberships SET name = 'root' WHERE name = 'admins'",
+    ] {
+        let (dir, store) = new_store();
+        let id = store.add_user(&ann(), 1).unwrap();
+        assert!(store.use_totp_step(id, 7).unwrap());
+        store.set_enabled("ann", false, 2).unwrap();
+        let path = dir.path().join("state/vpnd.db");
+        Connection::open(&path).unwrap().execute_batch(damage).unwrap();
+        for outcome in [store.user("ann"), store.user_by_id(id), store.users().map(|_| None)] {
+            assert!(matches!(outcome, Err(StoreError::Corrupted { .. })), "{damage}: {outcome:?}");
+        }
+        assert!(matches!(Sqlite::open(&path), Err(StoreError::Corrupted { .. })), "{damage}");
+    }
+}
+
+#[test]
+fn a_user_of_an_older_time_than_the_revocations_is_refused() {
+    let (dir, store) = new_store();
+    store.add_user(&ann(), 1).unwrap();
+    store.set_enabled("ann", false, 2).unwrap();
+    let path = dir.path().join("state/vpnd.db");
+    Connection::open(&path).unwrap().execute_batch("DELETE FROM revocations").unwrap();
+    assert!(matches!(Sqlite::open(&path), Err(StoreError::Corrupted { .. })));
+}
+
+#[test]
+fn a_store_of_format_1_goes_on_as_format_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vpnd.db");
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(MIGRATIONS[0]).unwrap();
+    old.execute_batch(
+        "INSERT INTO users (id, name, password, enabled, created_s) VALUES (randomblob(16), 'ann', 'hash', 0, 5);
+         INSERT INTO memberships SELECT id, 'staff' FROM users; PRAGMA user_version = 1",
+    )
+    .unwrap();
+    drop(old);
+    let user = Sqlite::open(&path).unwrap().user("ann").unwrap().unwrap();
+    assert_eq!((user.enabled, user.created_s, user.groups), (false, 5, vec!["staff".to_owned()]));
+    Sqlite::open(&path).expect("and again");
+}

@@ -1,13 +1,14 @@
 //! Users, their groups, certificates and known places, in SQL.
 //!
-//! Invariant: whatever takes rights away writes a revocation and drops the user's sessions in the same transaction.
+//! Invariants: whatever takes rights away writes a revocation and drops the user's sessions in the same transaction;
+//! whatever changes a user renews its digest there too.
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::super::{
     MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause, StoreError, TotpSecret, User, UserId,
 };
-use super::{bytes, events};
+use super::{bytes, digest, events};
 
 const COLUMNS: &str = "id, name, password, enabled, generation, totp_secret, created_s";
 
@@ -28,12 +29,17 @@ pub(super) fn add(t: &Transaction<'_>, user: &NewUser, now_s: u64) -> Outcome<Us
     if let Some(certificate) = &user.certificate {
         t.execute("INSERT INTO certificates (sha256, user_id) VALUES (?, ?)", params![certificate, id.0])?;
     }
+    digest::renew(t, id)?;
     Ok(Ok(id))
 }
 
 pub(super) fn by_name(c: &Connection, name: &str) -> rusqlite::Result<Option<User>> {
     let sql = format!("SELECT {COLUMNS} FROM users WHERE name = ?");
     let user = c.prepare_cached(&sql)?.query_row([name], from_row).optional()?;
+    if user.is_none() {
+        // A name that nobody has must not be told by how soon the answer comes.
+        digest::verify(c, UserId([0; 16]))?;
+    }
     user.map(|user| complete(c, user)).transpose()
 }
 
@@ -55,6 +61,7 @@ pub(super) fn set_enabled(t: &Transaction<'_>, name: &str, enabled: bool, now_s:
     if !enabled {
         revoke(t, id, name, RevocationCause::Disabled, now_s)?;
     }
+    digest::renew(t, id)?;
     Ok(Ok(()))
 }
 
@@ -67,6 +74,7 @@ pub(super) fn set_password(
     let Some(id) = id_of(t, name)? else { return no_such_user(name) };
     t.execute("UPDATE users SET password = ? WHERE id = ?", params![password.expose(), id.0])?;
     revoke(t, id, name, RevocationCause::Password, now_s)?;
+    digest::renew(t, id)?;
     Ok(Ok(()))
 }
 
@@ -77,7 +85,8 @@ pub(super) fn rehash(
     new: &PasswordHash,
 ) -> rusqlite::Result<()> {
     let sql = "UPDATE users SET password = ? WHERE id = ? AND password = ?";
-    t.execute(sql, params![new.expose(), id.0, old.expose()]).map(drop)
+    t.execute(sql, params![new.expose(), id.0, old.expose()])?;
+    digest::renew(t, id)
 }
 
 pub(super) fn remove(t: &Transaction<'_>, name: &str, now_s: u64) -> Outcome<()> {
@@ -89,7 +98,9 @@ pub(super) fn remove(t: &Transaction<'_>, name: &str, now_s: u64) -> Outcome<()>
 
 pub(super) fn use_totp_step(t: &Transaction<'_>, id: UserId, step: u64) -> rusqlite::Result<bool> {
     let sql = "UPDATE users SET totp_step = ?1 WHERE id = ?2 AND totp_step < ?1";
-    Ok(t.execute(sql, params![step, id.0])? == 1)
+    let used = t.execute(sql, params![step, id.0])? == 1;
+    digest::renew(t, id)?;
+    Ok(used)
 }
 
 pub(super) fn knows_source(c: &Connection, id: UserId, source: &str, since_s: u64) -> rusqlite::Result<bool> {
@@ -152,6 +163,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<User> {
 }
 
 fn complete(c: &Connection, mut user: User) -> rusqlite::Result<User> {
+    digest::verify(c, user.id)?;
     let mut groups = c.prepare_cached("SELECT name FROM memberships WHERE user_id = ? ORDER BY name")?;
     user.groups = groups.query_map([user.id.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
     let mut hashes = c.prepare_cached("SELECT sha256 FROM certificates WHERE user_id = ? ORDER BY sha256")?;

@@ -1,0 +1,88 @@
+//! A digest of each user, so that damage to a row is found where SQLite can't find it.
+//!
+//! SQLite checks how its pages hang together; a bit that tips inside a row makes a disabled user an enabled one. Whatever
+//! changes a user calls [`renew`] in the same transaction; whatever reads one calls [`verify`]. Invariant: what decides
+//! whether somebody is let in is either as it was written or an error. This guards against damage, not against people who
+//! may write the file: those can compute a digest too.
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OptionalExtension as _, Transaction, ffi, params};
+use sha2::{Digest as _, Sha256};
+
+use super::super::UserId;
+use super::bytes;
+
+/// All that a user is, in rows that are in a fixed order.
+const PARTS: [&str; 3] = [
+    "SELECT id, name, password, enabled, generation, totp_secret, totp_step, created_s FROM users WHERE id = ?",
+    "SELECT name FROM memberships WHERE user_id = ? ORDER BY name",
+    "SELECT sha256 FROM certificates WHERE user_id = ? ORDER BY sha256",
+];
+
+/// Writes down what the user is now; after each change, in its transaction.
+pub(super) fn renew(t: &Transaction<'_>, id: UserId) -> rusqlite::Result<()> {
+    let digest = compute(t, id)?;
+    t.prepare_cached("UPDATE users SET digest = ? WHERE id = ?")?.execute(params![digest, id.0]).map(drop)
+}
+
+/// Writes it down for all users that have none: the step to format 2.
+pub(super) fn fill_in(t: &Transaction<'_>) -> rusqlite::Result<()> {
+    ids(t, "SELECT id FROM users WHERE digest IS NULL")?.into_iter().try_for_each(|id| renew(t, id))
+}
+
+/// Fails if the user is not as it was written down. Costs as much for a user that does not exist, which is no failure.
+pub(super) fn verify(c: &Connection, id: UserId) -> rusqlite::Result<()> {
+    let mut statement = c.prepare_cached("SELECT digest FROM users WHERE id = ?")?;
+    let stored: Option<Option<Vec<u8>>> = statement.query_row([id.0], |row| row.get(0)).optional()?;
+    let computed = compute(c, id)?;
+    match stored {
+        None => Ok(()),
+        Some(Some(stored)) if stored == computed => Ok(()),
+        Some(_) => Err(damaged("a user is not as it was written")),
+    }
+}
+
+/// Verifies all users, and that none has lost a revocation: a page of an older time looks whole by itself.
+pub(super) fn verify_all(c: &Connection) -> rusqlite::Result<()> {
+    ids(c, "SELECT id FROM users")?.into_iter().try_for_each(|id| verify(c, id))?;
+    let sql =
+        "SELECT 1 FROM users u LEFT JOIN (SELECT user_id, count(*) AS n FROM revocations GROUP BY user_id) r
+               ON r.user_id = u.id WHERE u.generation <> coalesce(r.n, 0)";
+    if c.prepare(sql)?.exists(())? {
+        return Err(damaged("users and revocations disagree"));
+    }
+    Ok(())
+}
+
+fn ids(c: &Connection, sql: &str) -> rusqlite::Result<Vec<UserId>> {
+    c.prepare(sql)?.query_map((), |row| bytes(row, "id").map(UserId))?.collect()
+}
+
+fn compute(c: &Connection, id: UserId) -> rusqlite::Result<[u8; 32]> {
+    let mut digest = Sha256::new();
+    for (part, sql) in (0_u8..).zip(PARTS) {
+        let mut statement = c.prepare_cached(sql)?;
+        let columns = statement.column_count();
+        let mut rows = statement.query([id.0])?;
+        while let Some(row) = rows.next()? {
+            for column in 0..columns {
+                // Part, kind and length stand before each value, so that no two users have one stream of bytes.
+                let (kind, value) = match row.get_ref(column)? {
+                    ValueRef::Null => (0_u8, Vec::new()),
+                    ValueRef::Integer(number) => (1, number.to_le_bytes().to_vec()),
+                    ValueRef::Real(number) => (2, number.to_le_bytes().to_vec()),
+                    ValueRef::Text(text) => (3, text.to_vec()),
+                    ValueRef::Blob(blob) => (4, blob.to_vec()),
+                };
+                digest.update([part, kind]);
+                digest.update((value.len() as u64).to_le_bytes());
+                digest.update(zeroize::Zeroizing::new(value));
+            }
+        }
+    }
+    Ok(digest.finalize().into())
+}
+
+fn damaged(what: &str) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(what.to_owned()))
+}

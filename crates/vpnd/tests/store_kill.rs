@@ -1,0 +1,329 @@
+//! A process that works on the gateway's store is killed at many moments; what it acknowledged must be there, and
+//! nothing half-done.
+//!
+//! The program runs itself: the victim carries out operations that follow from a seed and a number, and says after each
+//! that it is done. The driver kills it with SIGKILL, opens the store as a restarted gateway would, and compares every
+//! table with a second store on which the acknowledged operations were carried out undisturbed. The operation that was
+//! under way may have been done as a whole or not at all. `VPND_STORE_KILLS` sets how many kills, `VPND_STORE_KILL_SEED`
+//! which.
+//!
+//! What SIGKILL does not show is a machine that loses power: that commits reach the disk is SQLite's `synchronous = FULL`.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a panic is how this test fails, as in a test of the standard harness"
+)]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use rusqlite::Connection;
+use rusqlite::types::Value;
+use vpnd::store::sqlite::Sqlite;
+use vpnd::store::{
+    AuditEntry, Lease, LeaseOwner, NewUser, PasswordHash, SessionChange, SessionRecord, Store, StoreError,
+    TotpSecret, User, UserId,
+};
+use vpnd_proto::attach::{TokenHash, Tokens};
+use vpnd_proto::session::{DeviceId, SessionId};
+
+const PART: &str = "VPND_STORE_KILL_PART";
+const DEFAULT_KILLS: u64 = 120;
+/// Of so many kills one hits a store that is just being made.
+const NEW_STORE_EVERY: u64 = 8;
+/// How long a victim lives at most once its store is open; an operation takes a millisecond or two.
+const LIVES: Duration = Duration::from_millis(40);
+
+fn main() -> ExitCode {
+    if let Ok(first) = std::env::var(PART) {
+        victim(
+            Path::new(&std::env::args().nth(1).expect("the store")),
+            number("SEED", 0),
+            first.parse().unwrap(),
+        );
+    } else if asked_for() {
+        driver();
+    }
+    ExitCode::SUCCESS
+}
+
+/// Whether the words after `cargo test --` choose this test, as they do with the standard harness.
+fn asked_for() -> bool {
+    let mut filters = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
+    filters.peek().is_none() || filters.any(|filter| "store_kill".contains(&filter))
+}
+
+fn number(what: &str, default: u64) -> u64 {
+    let name = if what == "SEED" { "VPND_STORE_KILL_SEED" } else { "VPND_STORE_KILLS" };
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
+// ---- operations ----------------------------------------------------------------------------------
+
+/// Carries out operation `n`; what it says, in words that are the same on every store.
+fn operate(store: &Sqlite, seed: u64, n: u64) -> String {
+    let mut random = StdRng::seed_from_u64(seed.wrapping_mul(1 << 32).wrapping_add(n));
+    let (now_s, name) = (1_000 + n, format!("user{}", random.random_range(0..6)));
+    let user = store.user(&name).unwrap();
+    let done = match random.random_range(0..13) {
+        0..=2 => store.add_user(&new_user(&name, n), now_s).map(|_| "added".to_owned()),
+        3 => told(store.set_enabled(&name, false, now_s)),
+        4 => told(store.set_enabled(&name, true, now_s)),
+        5 => told(store.remove_user(&name, now_s)),
+        6 => told(store.set_password(&name, &password(n), now_s)),
+        7 => told(store.use_totp_step(id_of(&user), n)),
+        8 => told(store.remember_source(id_of(&user), &format!("192.0.2.{}", n % 50), now_s)),
+        9 => told(store.claim(&lease(&user, random.random_range(2..20), n), now_s)),
+        10 => told(store.audit(&audit(n))),
+        11 => told(store.back_up()),
+        _ => told(store.change_sessions(&session_changes(&mut random, user.as_ref(), n), now_s)),
+    };
+    match done {
+        Ok(said) => said,
+        Err(error @ (StoreError::UserExists { .. } | StoreError::NoSuchUser { .. })) => error.to_string(),
+        Err(error) => panic!("operation {n}: {error}"),
+    }
+}
+
+fn told<T: std::fmt::Debug>(outcome: Result<T, StoreError>) -> Result<String, StoreError> {
+    outcome.map(|value| format!("{value:?}"))
+}
+
+fn id_of(user: &Option<User>) -> UserId {
+    user.as_ref().map_or(UserId([0; 16]), |user| user.id)
+}
+
+fn new_user(name: &str, n: u64) -> NewUser {
+    NewUser {
+        name: name.to_owned(),
+        password: password(n),
+        totp: n.is_multiple_of(2).then(|| TotpSecret::new(vec![7; 20])),
+        groups: (0..n % 3).map(|group| format!("group{group}")).collect(),
+        certificate: n.is_multiple_of(3).then(|| wide(n)),
+    }
+}
+
+fn password(n: u64) -> PasswordHash {
+    // Long enough for rows that need several pages now and then.
+    PasswordHash::new(format!("hash {n} {}", "x".repeat(usize::try_from(n % 7).unwrap() * 900)))
+}
+
+fn wide(n: u64) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&n.to_be_bytes());
+    bytes
+}
+
+fn narrow(n: u64) -> [u8; 16] {
+    std::array::from_fn(|at| wide(n)[at])
+}
+
+fn lease(user: &Option<User>, host: u8, n: u64) -> Lease {
+    Lease {
+        address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)),
+        owner: LeaseOwner { user: id_of(user), device: DeviceId(narrow(n % 3)) },
+        session: SessionId(narrow(n % 16)),
+        until_s: 1_000 + n + 20,
+    }
+}
+
+fn audit(n: u64) -> AuditEntry {
+    AuditEntry {
+        at_s: n,
+        event: "login".to_owned(),
+        user: format!("user{}", n % 6),
+        source: "192.0.2.1".to_owned(),
+        detail: "d".repeat(usize::try_from(n % 5).unwrap() * 1_000),
+    }
+}
+
+/// Changes of several sessions, which must become true together: a login, other tokens, an end, lines of the audit log.
+fn session_changes(random: &mut StdRng, user: Option<&User>, n: u64) -> Vec<SessionChange> {
+    let mut changes = vec![
+        SessionChange::Tokens(SessionId(narrow(random.random_range(0..16))), tokens(n), 7),
+        SessionChange::Audit(audit(n)),
+        SessionChange::End(SessionId(narrow(random.random_range(0..16)))),
+        SessionChange::Audit(audit(n + 1)),
+    ];
+    if let Some(user) = user {
+        let session = SessionRecord {
+            id: SessionId(narrow(1_000_000 + n)),
+            user: user.id,
+            device: DeviceId(narrow(n % 3)),
+            epoch: 1,
+            tokens: tokens(n + 1),
+            started_s: 1_000 + n,
+            expires_s: 1_000 + n + 200,
+        };
+        changes.insert(0, SessionChange::Add(session, user.generation));
+    }
+    changes
+}
+
+fn tokens(n: u64) -> Tokens {
+    Tokens::restore(
+        TokenHash::from_bytes(wide(n)),
+        n.is_multiple_of(2).then(|| TokenHash::from_bytes(wide(n + 1))),
+    )
+}
+
+// ---- the victim ----------------------------------------------------------------------------------
+
+/// Works until it is killed, from operation `first` on.
+fn victim(path: &Path, seed: u64, first: u64) {
+    let mut out = std::io::stdout().lock();
+    let mut say = |word: &str| writeln!(out, "{word}").and_then(|()| out.flush()).unwrap();
+    say("starting");
+    let store = Sqlite::open_or_create(path).unwrap();
+    say("open");
+    for n in first.. {
+        let said = operate(&store, seed, n);
+        say(&format!("{n} {said}"));
+    }
+}
+
+fn start_victim(path: &Path, seed: u64, first: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .arg(path)
+        .env(PART, first.to_string())
+        .env("VPND_STORE_KILL_SEED", seed.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+// ---- the driver ----------------------------------------------------------------------------------
+
+/// The store under attack, and one that tells what it must hold.
+struct Trial {
+    seed: u64,
+    path: PathBuf,
+    reference: Sqlite,
+    reference_path: PathBuf,
+    next: u64,
+    under_way_and_done: u32,
+}
+
+fn driver() {
+    let kills = number("KILLS", DEFAULT_KILLS);
+    let seed = number("SEED", u64::from(std::process::id()));
+    println!("store_kill: seed {seed}, {kills} kills");
+    let directory = tempfile::tempdir().unwrap();
+    let reference_path = directory.path().join("reference.db");
+    let mut trial = Trial {
+        seed,
+        path: directory.path().join("vpnd.db"),
+        reference: Sqlite::open_or_create(&reference_path).unwrap(),
+        reference_path,
+        next: 0,
+        under_way_and_done: 0,
+    };
+    let mut random = StdRng::seed_from_u64(seed);
+    for kill in 0..kills {
+        if kill % NEW_STORE_EVERY == 0 {
+            killed_while_making(&directory.path().join(format!("new{kill}")), &mut random, seed);
+        } else {
+            trial.kill_once(&mut random);
+        }
+    }
+    let Trial { next, under_way_and_done, .. } = trial;
+    println!("store_kill: {next} operations kept, {under_way_and_done} of them never acknowledged");
+    assert!(next > kills, "the victims did something: {next} operations");
+}
+
+impl Trial {
+    fn kill_once(&mut self, random: &mut StdRng) {
+        let mut child = start_victim(&self.path, self.seed, self.next);
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while line.trim() != "open" {
+            line.clear();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "seed {}: the store opens", self.seed);
+        }
+        std::thread::sleep(LIVES.mul_f64(random.random_range(0.0..1.0)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut rest = String::new();
+        lines.read_to_string(&mut rest).unwrap();
+        // A line without its end was not said.
+        for acknowledged in rest.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+            let expected = format!("{} {}\n", self.next, operate(&self.reference, self.seed, self.next));
+            assert_eq!(acknowledged, expected, "seed {}", self.seed);
+            self.next += 1;
+        }
+        self.compare();
+        check_backup(&self.path);
+    }
+
+    /// What a restarted gateway finds is what was acknowledged, with or without the operation that was under way.
+    fn compare(&mut self) {
+        let store = Sqlite::open(&self.path).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
+        let found = contents(&self.path);
+        if found != contents(&self.reference_path) {
+            operate(&self.reference, self.seed, self.next);
+            self.next += 1;
+            self.under_way_and_done += 1;
+            let expected = contents(&self.reference_path);
+            assert_eq!(found, expected, "seed {}, after operation {}", self.seed, self.next - 1);
+        }
+        drop(store);
+    }
+}
+
+/// A first start that is killed at any moment does not stand in the way of the second.
+fn killed_while_making(directory: &Path, random: &mut StdRng, seed: u64) {
+    let path = directory.join("vpnd.db");
+    let mut child = start_victim(&path, seed, 0);
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    std::thread::sleep(LIVES.mul_f64(random.random_range(0.0..0.5)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let store = Sqlite::open_or_create(&path).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    store.users().unwrap();
+}
+
+/// A backup is whole whenever there is one.
+fn check_backup(path: &Path) {
+    let backup = path.with_extension("db.backup");
+    if backup.exists() {
+        // Opened elsewhere, because opening makes files beside it.
+        let copy = path.with_extension("copy");
+        fs::copy(&backup, &copy).unwrap();
+        Sqlite::open(&copy).unwrap();
+        fs::remove_file(&copy).unwrap();
+    }
+}
+
+/// Every row of every table. Users are told by their names, for their identifiers are random.
+fn contents(path: &Path) -> Vec<String> {
+    let who = "coalesce((SELECT name FROM users u WHERE u.id = user_id), 'nobody')";
+    let queries = [
+        "SELECT name, password, enabled, generation, totp_secret, totp_step, created_s FROM users".to_owned(),
+        format!("SELECT {who}, name FROM memberships"),
+        format!("SELECT {who}, sha256 FROM certificates"),
+        format!("SELECT {who}, source, seen_s FROM sources"),
+        format!("SELECT id, {who}, device, settled, fresh, started_s, epoch, expires_s FROM sessions"),
+        format!("SELECT address, {who}, device, session, until_s FROM leases"),
+        "SELECT seq, name, cause, at_s FROM revocations".to_owned(),
+        "SELECT id, at_s, event, user, source, detail FROM audit".to_owned(),
+    ];
+    let connection = Connection::open(path).unwrap();
+    let mut rows = Vec::new();
+    for sql in queries {
+        let mut statement = connection.prepare(&sql).unwrap();
+        let columns = statement.column_count();
+        let text = statement.query_map((), |row| {
+            let values: Vec<Value> = (0..columns).map(|column| row.get(column)).collect::<Result<_, _>>()?;
+            Ok(format!("{} {values:?}", &sql[sql.find("FROM").unwrap_or(0)..]))
+        });
+        rows.extend(text.unwrap().map(Result::unwrap));
+    }
+    rows.sort();
+    rows
+}
