@@ -5,6 +5,7 @@
 //! `docs/PROTOCOL.md` is the specification; modules cite its sections.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod attach;
 pub mod checksum;
 pub mod client;

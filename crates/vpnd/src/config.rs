@@ -298,6 +298,8 @@ pub struct Limits {
     pub max_sessions_per_user: usize,
     /// Connections that have not authenticated yet.
     pub max_handshakes: usize,
+    /// New connections each second from one IPv4 address or IPv6 /64.
+    pub handshakes_per_address_s: u32,
     /// Threads that check passwords; 0 means half of the CPUs.
     pub password_workers: usize,
     /// Logins that may wait for such a thread; more are refused.

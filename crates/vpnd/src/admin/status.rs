@@ -143,6 +143,9 @@ pub struct Counters {
     /// Attempts to log in or to attach, by outcome.
     #[serde(default)]
     pub logins: BTreeMap<String, u64>,
+    /// What became of those who came to shake hands.
+    #[serde(default)]
+    pub handshakes: BTreeMap<String, u64>,
 }
 
 /// One client's stay.
@@ -232,7 +235,11 @@ impl Udp {
 impl From<&plane::Counters> for Counters {
     fn from(counters: &plane::Counters) -> Self {
         let drop = |reason: &DropReason| (reason.name().to_owned(), counters.dropped(*reason));
-        Self { drops: DropReason::ALL.iter().map(drop).collect(), logins: BTreeMap::new() }
+        Self {
+            drops: DropReason::ALL.iter().map(drop).collect(),
+            logins: BTreeMap::new(),
+            handshakes: BTreeMap::new(),
+        }
     }
 }
 

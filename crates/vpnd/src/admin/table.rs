@@ -78,6 +78,9 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
     if let Some(line) = counts("logins", &status.counters.logins) {
         lines.push(line);
     }
+    if let Some(line) = counts("handshakes", &status.counters.handshakes) {
+        lines.push(line);
+    }
     if let Some(line) = counts("dropped", &status.counters.drops) {
         lines.push(line);
     }
@@ -305,6 +308,7 @@ suites: aes-256-gcm (aws-lc, 9800 MB/s), chacha20-poly1305 (ring, 1900 MB/s)
 2 sessions, 1 connected, received 1.5 GiB, sent 2.0 KiB
 process worker: user 990, no capabilities, no new privileges, seccomp, landlock as far as this kernel has it, no dumps
 logins: accepted 2, wrong_password 1
+handshakes: accepted 4, retried 8
 dropped: replayed 7
 
 SESSION       USER  INNER      OUTER            SUITE        EPOCH  STATE           RX       TX    AGE    KEYS  IDLE

@@ -237,6 +237,7 @@ fn limits(s: &mut Section<'_>, p: &mut Problems) -> Limits {
         max_sessions: s.number(p, "max_sessions", 1..=1_000_000, 4096) as usize,
         max_sessions_per_user: s.number(p, "max_sessions_per_user", 1..=1024, 8) as usize,
         max_handshakes: s.number(p, "max_handshakes", 1..=65_536, 256) as usize,
+        handshakes_per_address_s: s.number(p, "handshakes_per_address_s", 1..=100_000, 500) as u32,
         password_workers: s.number(p, "password_workers", 0..=64, 0) as usize,
         password_queue: s.number(p, "password_queue", 1..=65_536, 256) as usize,
     }

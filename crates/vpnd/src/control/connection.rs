@@ -17,7 +17,7 @@ use vpnd_proto::session::ConnectionId;
 
 use crate::auth::BUSY_S;
 use crate::control::core::{Core, Outgoing, Request};
-use crate::control::quic::gate::Gate;
+use crate::control::quic::gate::{Gate, Place};
 use crate::control::stream::{Reader, StreamError, Writer, close};
 use crate::privsep::auth::client::AuthClient;
 use crate::privsep::auth::message::{Answer, Granted, LoginRequest, Request as Asked};
@@ -101,12 +101,7 @@ impl Door {
         }
     }
 
-    async fn serve(
-        &self,
-        id: ConnectionId,
-        incoming: Incoming,
-        place: tokio::sync::OwnedSemaphorePermit,
-    ) -> Result<(), Failure> {
+    async fn serve(&self, id: ConnectionId, incoming: Incoming, place: Place) -> Result<(), Failure> {
         // What is needed only until there is a session is kept apart, for this future lives as long as its connection.
         let opened = Box::pin(tokio::time::timeout(self.deadline, open(incoming))).await;
         let (connection, mut reader, mut writer, first) = opened.map_err(|_| Failure::TooSlow)??;
@@ -125,7 +120,7 @@ impl Door {
         };
         match asked {
             Ok(()) => {
-                let code = self.converse(id, &mut reader, &mut writer, outgoing).await;
+                let code = self.converse(id, &connection, &mut reader, &mut writer, outgoing).await;
                 writer_farewell(&mut writer).await;
                 close(&connection, code, "");
                 let _ = self.core.send(Request::Lost(id)).await;
@@ -241,10 +236,12 @@ impl Door {
     async fn converse(
         &self,
         id: ConnectionId,
+        connection: &Connection,
         reader: &mut Reader,
         writer: &mut Writer,
         mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
     ) -> Code {
+        let mut settled = None;
         loop {
             tokio::select! {
                 message = reader.next() => match message {
@@ -262,6 +259,9 @@ impl Door {
                 },
                 order = outgoing.recv() => match order {
                     Some(Outgoing::Message(message)) => {
+                        if matches!(*message, Message::Established(_)) && settled.is_none() {
+                            settled = Some(self.gate.settle(connection.remote_address()));
+                        }
                         if writer.send(&message).await.is_err() {
                             return Code::Bye;
                         }

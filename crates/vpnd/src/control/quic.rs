@@ -1,8 +1,10 @@
 //! The QUIC settings of the control channel (PROTOCOL §3): one stream, small windows, no greased bit.
 
+mod front;
 pub(crate) mod gate;
 pub(crate) mod handed;
 pub(crate) mod keys;
+mod retry;
 
 use std::io;
 use std::net::UdpSocket;
@@ -16,6 +18,8 @@ use quinn::{
 };
 
 use crate::sys::udp::QuicMember;
+use front::Front;
+use gate::Admissions;
 use handed::HandOver;
 use keys::Keys;
 
@@ -29,7 +33,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// nothing is known.
 const MIN_INITIAL_RTT: Duration = Duration::from_millis(50);
 const MAX_INITIAL_RTT: Duration = Duration::from_millis(333);
-/// Handshakes of unproved addresses that may be under way at once.
+/// Connections that wait to be let in, all from addresses that have proved themselves.
 const MAX_INCOMING: usize = 1 << 12;
 /// Bytes kept for all connections that are not accepted yet.
 const MAX_INCOMING_BYTES: u64 = 8 << 20;
@@ -49,7 +53,7 @@ pub(crate) fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>,
     }
 }
 
-/// The gateway's endpoint on `socket`.
+/// The gateway's endpoint on `socket`, which sees only those beginnings of connections that `admissions` lets pass.
 ///
 /// # Errors
 /// If the socket can't be used by the runtime.
@@ -57,7 +61,9 @@ pub(crate) fn listen(
     socket: Arc<dyn AsyncUdpSocket>,
     tls: QuicServerConfig,
     keys: &Keys,
+    admissions: Admissions,
 ) -> io::Result<Endpoint> {
+    let socket = Arc::new(Front::new(socket, admissions, Arc::clone(&keys.tokens) as _));
     let mut transport = transport();
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
     let mut config = ServerConfig::new(Arc::new(tls), Arc::clone(&keys.tokens) as _);
@@ -65,6 +71,7 @@ pub(crate) fn listen(
         .transport_config(Arc::new(transport))
         .max_incoming(MAX_INCOMING)
         .incoming_buffer_size_total(MAX_INCOMING_BYTES)
+        .retry_token_lifetime(retry::TOKEN_LIFETIME)
         .migration(true);
     Endpoint::new_with_abstract_socket(
         on_shared_port(keys.endpoint_config()),
@@ -99,7 +106,7 @@ pub(crate) fn dial_from(
 
 fn on_shared_port(mut config: EndpointConfig) -> EndpointConfig {
     // The first byte tells control from data on the shared port, so its QUIC bit must stay what RFC 9000 says.
-    config.grease_quic_bit(false);
+    config.grease_quic_bit(false).supported_versions(vec![retry::VERSION]);
     config
 }
 

@@ -124,7 +124,9 @@ fn events(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let drops = status.counters.drops.iter().map(|(reason, n)| ([("reason", reason.as_str())], *n));
     out.counters("drops", "Packets and datagrams dropped", None, drops)?;
     let logins = status.counters.logins.iter().map(|(outcome, n)| ([("outcome", outcome.as_str())], *n));
-    out.counters("logins", "Attempts to log in or to attach", None, logins)
+    out.counters("logins", "Attempts to log in or to attach", None, logins)?;
+    let shown = status.counters.handshakes.iter().map(|(outcome, n)| ([("outcome", outcome.as_str())], *n));
+    out.counters("handshakes", "What became of those who came to shake hands", None, shown)
 }
 
 fn sessions(out: &mut Families<'_, '_>, sessions: &[Session]) -> fmt::Result {
@@ -176,6 +178,7 @@ mod tests {
                 "vpnd_suite_bytes_per_second gauge",
                 "vpnd_drops counter",
                 "vpnd_logins counter",
+                "vpnd_handshakes counter",
                 "vpnd_sessions gauge",
                 "vpnd_session_traffic_bytes counter",
                 "vpnd_session_packets counter",
@@ -200,6 +203,7 @@ mod tests {
             "vpnd_drops_total{reason=\"replayed\"} 7".to_owned(),
             "vpnd_drops_total{reason=\"bad_header\"} 0".to_owned(),
             "vpnd_logins_total{outcome=\"wrong_password\"} 1".to_owned(),
+            "vpnd_handshakes_total{outcome=\"retried\"} 8".to_owned(),
             "vpnd_sessions{state=\"connected\"} 1".to_owned(),
             "vpnd_sessions{state=\"away\"} 1".to_owned(),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"receive\"}} 1610612736"),

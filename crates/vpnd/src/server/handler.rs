@@ -14,6 +14,7 @@ use crate::admin::status::{Counters, Offloads, Process, Session, Steering, Suite
 use crate::admin::{Handler, Status};
 use crate::control::connection::Logins;
 use crate::control::core::Core;
+use crate::control::quic::gate::Admissions;
 use crate::privsep::launch::Configuration;
 use crate::shard::now;
 use crate::sys::tun::TunOffloads;
@@ -36,6 +37,7 @@ pub(super) struct Administration {
     pub(super) facts: Facts,
     pub(super) core: Core,
     pub(super) logins: Arc<Logins>,
+    pub(super) admissions: Admissions,
     pub(super) opener: Arc<Opener>,
 }
 
@@ -54,6 +56,7 @@ impl Handler for Administration {
         let snapshot = self.core.status().await.map_err(|error| error.to_string())?;
         let mut counters = Counters::from(&snapshot.counters);
         counters.logins = self.logins.counts();
+        counters.handshakes = self.admissions.counts();
         let now = now();
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),

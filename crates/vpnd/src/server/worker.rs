@@ -14,6 +14,7 @@ use rand::TryRng as _;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use vpnd_crypto::LabPermit;
+use vpnd_proto::admission;
 use vpnd_proto::control::Code;
 use vpnd_proto::gateway::{Config, Gateway, Selector};
 use vpnd_proto::plane::Role;
@@ -28,7 +29,7 @@ use crate::config::ServerConfig;
 use crate::control::connection::Door;
 use crate::control::core::Core;
 use crate::control::quic;
-use crate::control::quic::gate::Gate;
+use crate::control::quic::gate::{Admissions, Gate};
 use crate::control::quic::handed::HandOver;
 use crate::control::quic::keys::Keys;
 use crate::control::registry::Registry;
@@ -214,10 +215,15 @@ impl Running {
         let registry = Registry::new(auth.clone(), names);
         let (core, control) = Core::start(gateway, shards, events, registry);
         let facts = prepared.facts(devices, quic_socket.local_addr()?);
-        let endpoint = quic::listen(quic_socket, prepared.tls, &prepared.keys)?;
-        let door = Arc::new(door(config, &core, &auth));
+        let admissions = Admissions::new(admission::Limits {
+            places: config.limits.max_handshakes,
+            handshakes_per_s: config.limits.handshakes_per_address_s,
+        });
+        let endpoint = quic::listen(quic_socket, prepared.tls, &prepared.keys, admissions.clone())?;
+        let door = Arc::new(door(config, &core, &auth, admissions.clone()));
         let logins = Arc::clone(&door.logins);
-        let administration = Arc::new(Administration { facts, core: core.clone(), logins, opener });
+        let administration =
+            Arc::new(Administration { facts, core: core.clone(), logins, admissions, opener });
         let mut background = vec![
             tokio::spawn(door.run(endpoint.clone())),
             tokio::spawn(end_revoked(core.clone(), auth)),
@@ -355,12 +361,12 @@ fn core_config(
     }
 }
 
-fn door(config: &ServerConfig, core: &Core, auth: &AuthClient) -> Door {
+fn door(config: &ServerConfig, core: &Core, auth: &AuthClient, admissions: Admissions) -> Door {
     Door {
         core: core.clone(),
         auth: auth.clone(),
         deadline: config.timeouts.authentication_deadline,
-        gate: Gate::new(config.limits.max_handshakes),
+        gate: Gate::new(admissions, config.limits.max_handshakes),
         logins: Arc::default(),
     }
 }

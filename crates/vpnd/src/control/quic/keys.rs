@@ -66,6 +66,12 @@ impl Keys {
         <&[u8; SECRET_LEN]>::try_from(secret).ok().map(Self::derive)
     }
 
+    /// A connection id that the gateway may have made.
+    #[cfg(test)]
+    pub(super) fn some_id(&self) -> ConnectionId {
+        ConnectionIds(self.ids.clone()).generate_cid()
+    }
+
     fn derive(secret: &[u8; SECRET_LEN]) -> Self {
         let root = hkdf::Salt::new(hkdf::HKDF_SHA256, b"vpnd quic").extract(secret);
         let hmac_key = |purpose: &'static [u8]| {

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use quinn::{Connection, ConnectionError, Incoming};
-use tokio::sync::OwnedSemaphorePermit;
+use vpnd_proto::admission::Limits;
 use vpnd_proto::plane::Endpoint as OuterAddress;
 
-use super::gate::Gate;
+use super::gate::{Gate, Place};
 use super::*;
 use crate::init::authority::Authority;
 use crate::sys::udp::{SocketOptions, Steering, bind_reuseport_group};
@@ -36,11 +36,20 @@ impl Trusted {
 
     /// A gateway's endpoint on this port of the loopback, or on any.
     fn listen(&self, address: impl Into<SocketAddr>, state_dir: &Path) -> Endpoint {
+        self.listen_behind(&admissions(256), address, state_dir)
+    }
+
+    fn listen_behind(
+        &self,
+        admissions: &Admissions,
+        address: impl Into<SocketAddr>,
+        state_dir: &Path,
+    ) -> Endpoint {
         let identity = Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes()).unwrap();
         let tls = tls::server(identity, &ClientCertificates::Ignored).unwrap();
         let socket = QuicMember::Own(UdpSocket::bind(address.into()).unwrap());
         let keys = Keys::load_or_create(state_dir).unwrap();
-        listen(socket_of(socket), tls, &keys).unwrap()
+        listen(socket_of(socket), tls, &keys, admissions.clone()).unwrap()
     }
 
     /// A client that has never spoken to any gateway.
@@ -54,6 +63,10 @@ impl Trusted {
         let connecting = client.connect(to, "localhost").unwrap();
         (client, connecting.await)
     }
+}
+
+fn admissions(places: usize) -> Admissions {
+    Admissions::new(Limits { places, handshakes_per_s: 500 })
 }
 
 fn socket_of(member: QuicMember) -> Arc<dyn AsyncUdpSocket> {
@@ -71,7 +84,7 @@ async fn let_in(
     trusted: &Trusted,
     gate: &Gate,
     endpoint: &Endpoint,
-) -> (Incoming, OwnedSemaphorePermit, tokio::task::JoinHandle<Result<Connection, ConnectionError>>) {
+) -> (Incoming, Place, tokio::task::JoinHandle<Result<Connection, ConnectionError>>) {
     let (client, to) = (trusted.client(), endpoint.local_addr().unwrap());
     let dialled = tokio::spawn(async move { client.connect(to, "localhost").unwrap().await });
     let (incoming, place) = soon("a client at the gate", gate.next(endpoint)).await.unwrap();
@@ -79,30 +92,118 @@ async fn let_in(
 }
 
 #[tokio::test]
-async fn under_load_addresses_prove_themselves_and_get_in() {
+async fn addresses_prove_themselves_and_get_in() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
-    let endpoint = trusted.listen(LOCAL, state.path());
-    let gate = Gate::new(4);
-    let mut half_open = Vec::new();
-    for number in 0..4 {
-        // The third finds two of four places free, which is half.
-        let (incoming, place, dialled) = let_in(&trusted, &gate, &endpoint).await;
-        let proved = incoming.remote_address_validated();
-        assert_eq!(proved, number == 3, "client {number}: proved is {proved}");
-        half_open.push((incoming, place, dialled));
-    }
-    let (incoming, _place, dialled) = half_open.pop().unwrap();
+    let admissions = admissions(256);
+    let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
+    let gate = Gate::new(admissions.clone(), 1);
+    let (incoming, _place, dialled) = let_in(&trusted, &gate, &endpoint).await;
+    assert!(incoming.remote_address_validated(), "nobody comes to the gate otherwise");
     let accepted = tokio::spawn(async move { incoming.await });
     soon("the handshake after a Retry", dialled).await.unwrap().unwrap();
     soon("the handshake after a Retry", accepted).await.unwrap().unwrap();
+    let counts = admissions.counts();
+    assert!(counts["retried"] >= 1 && counts["accepted"] == 1, "{counts:?}");
+}
+
+/// What a client sends to begin with.
+async fn first_flight(trusted: &Trusted) -> Vec<Vec<u8>> {
+    let silent = tokio::net::UdpSocket::bind(LOCAL).await.unwrap();
+    let client = trusted.client();
+    let connecting = client.connect(silent.local_addr().unwrap(), "localhost").unwrap();
+    let mut flight = Vec::new();
+    let mut buffer = [0; 2_048];
+    while let Ok(length) = tokio::time::timeout(Duration::from_millis(200), silent.recv(&mut buffer)).await {
+        flight.push(buffer[..length.unwrap()].to_vec());
+    }
+    drop(connecting);
+    assert!(!flight.is_empty());
+    flight
+}
+
+/// Sends these from an address of its own and returns the answers.
+async fn answers_to(endpoint: &Endpoint, datagrams: &[Vec<u8>], wait: Duration) -> Vec<Vec<u8>> {
+    let stranger = tokio::net::UdpSocket::bind(LOCAL).await.unwrap();
+    for datagram in datagrams {
+        stranger.send_to(datagram, endpoint.local_addr().unwrap()).await.unwrap();
+    }
+    let mut answers = Vec::new();
+    let mut buffer = [0; 2_048];
+    while let Ok(length) = tokio::time::timeout(wait, stranger.recv(&mut buffer)).await {
+        answers.push(buffer[..length.unwrap()].to_vec());
+    }
+    answers
+}
+
+fn bytes(datagrams: &[Vec<u8>]) -> usize {
+    datagrams.iter().map(Vec::len).sum()
+}
+
+#[tokio::test]
+async fn an_address_that_proves_nothing_gets_less_than_it_sent_and_leaves_nothing() {
+    let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
+    let admissions = admissions(256);
+    let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
+    let (gate, at) = (Gate::new(admissions.clone(), 1), endpoint.clone());
+    let let_in = tokio::spawn(async move {
+        let mut connections = Vec::new();
+        while let Some((incoming, place)) = gate.next(&at).await {
+            connections.push((tokio::spawn(async { incoming.await }), place));
+        }
+    });
+    let flight = first_flight(&trusted).await;
+    // Long enough for what QUIC would send again.
+    let answers = answers_to(&endpoint, &flight, Duration::from_secs(2)).await;
+    assert_eq!(answers.len(), flight.len(), "a Retry for each");
+    assert!(bytes(&answers) * 6 < bytes(&flight), "{} for {} bytes", bytes(&answers), bytes(&flight));
+    // With a token that was made up.
+    let mut forged = flight[0].clone();
+    let source_at = 6 + usize::from(forged[5]);
+    let token_at = source_at + 1 + usize::from(forged[source_at]);
+    forged.splice(token_at..=token_at, [vec![0x40, 70], vec![0xAB; 70]].concat());
+    let again = answers_to(&endpoint, &[forged], Duration::from_millis(500)).await;
+    assert_eq!(again.len(), 1, "it is asked for another proof");
+    assert!(again[0][0] & 0xF0 == 0xF0 && again[0].len() < 200, "{:?}", again[0]);
+    let short = answers_to(&endpoint, &[flight[0][..1_199].to_vec()], Duration::from_millis(500)).await;
+    assert!(short.is_empty(), "what is too short to begin a connection gets no answer");
+    assert_eq!(endpoint.open_connections(), 0);
+    assert_eq!(admissions.counts()["accepted"], 0);
+    let_in.abort();
+}
+
+#[tokio::test]
+async fn other_versions_and_forgotten_connections_get_less_than_they_sent() {
+    let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
+    let endpoint = trusted.listen(LOCAL, state.path());
+    let mut other = first_flight(&trusted).await.swap_remove(0);
+    other[1..5].copy_from_slice(&0xFF00_001D_u32.to_be_bytes());
+    let wait = Duration::from_millis(500);
+    let answers = answers_to(&endpoint, std::slice::from_ref(&other), wait).await;
+    assert!(answers.len() == 1 && answers[0].len() < 100, "{answers:?}");
+    assert!(answers_to(&endpoint, &[other[..1_199].to_vec()], wait).await.is_empty());
+    // An id that the gateway could have made: a stateless reset is shorter than what brings it about.
+    let keys = Keys::load_or_create(state.path()).unwrap();
+    for length in [22, 40, 100, 1_200] {
+        let mut short = vec![0x40; length];
+        let id = keys.some_id();
+        let fits = length.min(id.len() + 1);
+        short[1..fits].copy_from_slice(&id[..fits - 1]);
+        let resets = answers_to(&endpoint, &[short], wait).await;
+        assert!(bytes(&resets) < length, "{} for {length}", bytes(&resets));
+        assert!(!resets.is_empty(), "{length} bytes bring a reset about");
+    }
+    let garbage: Vec<Vec<u8>> = (0..=255u8).map(|first| vec![first; 1_300]).collect();
+    let answers = answers_to(&endpoint, &garbage, wait).await;
+    assert!(bytes(&answers) < bytes(&garbage) / 6, "{}", bytes(&answers));
 }
 
 #[tokio::test]
 async fn without_a_place_clients_are_refused_and_leave_nothing_behind() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
-    let endpoint = trusted.listen(LOCAL, state.path());
+    let admissions = admissions(1);
+    let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
     let to = endpoint.local_addr().unwrap();
-    let gate = Arc::new(Gate::new(1));
+    let gate = Arc::new(Gate::new(admissions, 1));
     let first = let_in(&trusted, &gate, &endpoint).await;
     let (door, at) = (Arc::clone(&gate), endpoint.clone());
     let next = tokio::spawn(async move { door.next(&at).await });
@@ -196,7 +297,8 @@ async fn quic_works_through_what_shards_hand_over() {
     let hand_over = hand_over.expect("QUIC has no member of its own");
     let identity = Identity::from_pem(trusted.chain.as_bytes(), trusted.key.as_bytes()).unwrap();
     let tls = tls::server(identity, &ClientCertificates::Ignored).unwrap();
-    let endpoint = listen(socket, tls, &Keys::load_or_create(state.path()).unwrap()).unwrap();
+    let keys = Keys::load_or_create(state.path()).unwrap();
+    let endpoint = listen(socket, tls, &keys, admissions(256)).unwrap();
     for shard in group.shards {
         let hand_over = hand_over.clone();
         tokio::spawn(async move {

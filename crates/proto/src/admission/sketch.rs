@@ -1,0 +1,64 @@
+//! Rates of arbitrarily many sources in a table of fixed size, which needs no eviction.
+//!
+//! Each source has one cell in each of two rows, shared with whoever hashes to the same place. A cell holds the time until
+//! which its share is used up (the generic cell rate algorithm: a token bucket in one number), and a source counts as far
+//! ahead as the less used of its cells. So a source is never allowed more than its rate, and is allowed less only if both its
+//! cells are shared with busy ones: what a flood of many sources does to others is spread so thin that its rate refills it.
+
+use crate::time::Time;
+
+/// Cells of a row.
+const CELLS: usize = 1 << 14;
+
+/// So much each second, and so much at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    pub(super) per_s: u64,
+    pub(super) burst: u64,
+}
+
+/// Where a source stands in the rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cells([usize; 2]);
+
+impl Cells {
+    /// From a keyed hash of the source.
+    pub(super) fn from_hash(hash: u64) -> Self {
+        Self([hash as u32 as usize % CELLS, (hash >> 32) as usize % CELLS])
+    }
+}
+
+/// Keeps the rates of sources.
+#[derive(Debug)]
+pub(super) struct Sketch {
+    rows: [Box<[u64]>; 2],
+    /// Nanoseconds that one costs, and that a source may be ahead.
+    cost: u64,
+    ahead: u64,
+}
+
+impl Sketch {
+    pub(super) fn new(rate: Rate) -> Self {
+        let cost = (1_000_000_000 / rate.per_s.max(1)).max(1);
+        let row = || vec![0; CELLS].into_boxed_slice();
+        Self { rows: [row(), row()], cost, ahead: cost.saturating_mul(rate.burst.saturating_sub(1)) }
+    }
+
+    /// Whether the source may have one more now.
+    pub(super) fn allows(&self, cells: Cells, now: Time) -> bool {
+        self.used_until(cells) <= now.as_nanos().saturating_add(self.ahead)
+    }
+
+    /// The source takes one.
+    pub(super) fn charge(&mut self, Cells(cells): Cells, now: Time) {
+        let until = self.used_until(Cells(cells)).max(now.as_nanos()).saturating_add(self.cost);
+        for (row, cell) in self.rows.iter_mut().zip(cells) {
+            row[cell] = row[cell].max(until);
+        }
+    }
+
+    fn used_until(&self, Cells(cells): Cells) -> u64 {
+        let [first, second] = &self.rows;
+        first[cells[0]].min(second[cells[1]])
+    }
+}

@@ -1,0 +1,237 @@
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LIMITS: Limits = Limits { places: 256, handshakes_per_s: 100 };
+const SECRET: [u8; 16] = *b"sixteen of them!";
+
+fn admission() -> Admission {
+    Admission::new(LIMITS, SECRET)
+}
+
+fn at(ms: u64) -> Time {
+    Time::ZERO + Duration::from_secs(1000) + Duration::from_millis(ms)
+}
+
+fn source(address: &str) -> Source {
+    Source::from(address.parse::<IpAddr>().unwrap())
+}
+
+/// A different host each time, from all over the internet.
+fn random_v4(number: u32) -> Source {
+    Source::from(IpAddr::V4(Ipv4Addr::from_bits(number.wrapping_mul(2_654_435_761) ^ 0x5bd1_e995)))
+}
+
+/// How many of `times` handshakes are let in that are over at once.
+fn handshakes(admission: &mut Admission, now: Time, from: Source, times: usize) -> usize {
+    let come_and_go = |_: &usize| {
+        let accepted = admission.arrive(now, from) == Verdict::Accept;
+        if accepted {
+            admission.leave(from);
+        }
+        accepted
+    };
+    (0..times).filter(come_and_go).count()
+}
+
+fn answers(admission: &mut Admission, now: Time, from: Source, times: usize) -> usize {
+    (0..times).filter(|_| admission.greet(now, from) == Greeting::Answer).count()
+}
+
+#[test]
+fn a_host_has_its_rate_and_a_burst_of_six_seconds() {
+    let (mut admission, host) = (admission(), source("192.0.2.1"));
+    assert_eq!(handshakes(&mut admission, at(0), host, 2_000), 600);
+    assert_eq!(handshakes(&mut admission, at(500), host, 2_000), 50);
+    assert_eq!(handshakes(&mut admission, at(100_000), host, 2_000), 600);
+    let counts = admission.counts();
+    assert_eq!((counts.accepted, counts.ignored, counts.refused), (1_250, 4_750, 0));
+}
+
+#[test]
+fn whoever_has_one_address_of_a_network_has_not_all_of_its_rate() {
+    for (host, neighbour, site, far) in [
+        ("192.0.2.1", "192.0.2.2", "192.0.3.1", "198.51.100.1"),
+        ("2001:db8:1:100::1", "2001:db8:1:101::1", "2001:db8:1:200::1", "2001:db8:2::1"),
+    ] {
+        let mut admission = admission();
+        assert_eq!(handshakes(&mut admission, at(0), source(host), 5_000), 600);
+        assert_eq!(handshakes(&mut admission, at(0), source(neighbour), 5_000), 600, "a neighbour of {host}");
+        let third = match host.parse().unwrap() {
+            IpAddr::V4(_) => source("192.0.2.3"),
+            IpAddr::V6(_) => source("2001:db8:1:102::1"),
+        };
+        assert_eq!(
+            handshakes(&mut admission, at(0), third, 5_000),
+            0,
+            "the site of {host} has had its share"
+        );
+        assert_eq!(handshakes(&mut admission, at(0), source(site), 5_000), 600, "another site than {host}");
+        assert_eq!(
+            handshakes(&mut admission, at(0), source(far), 5_000),
+            600,
+            "another provider than {host}"
+        );
+    }
+}
+
+#[test]
+fn the_addresses_of_a_64_and_both_ways_to_write_ipv4_are_one_source() {
+    assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
+    assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+    assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+    assert_ne!(source("0.0.0.1"), source("0.0.0.2"));
+    let v6 = Ipv6Addr::from_bits(u128::from(source("192.0.2.1").bits) << 64);
+    assert_ne!(Source::from(IpAddr::V6(v6)), source("192.0.2.1"), "the same bits of the other family");
+}
+
+#[test]
+fn a_morning_of_five_hundred_logins_from_one_address_passes() {
+    // Each connection needs three round trips of 50 ms; who is refused comes again within a second, as clients do.
+    let (mut admission, campus) = (admission(), source("192.0.2.1"));
+    let mut waiting: Vec<u64> = vec![0; 500];
+    let mut leaving: Vec<u64> = Vec::new();
+    let mut done = 0;
+    for now in (0..5_000).step_by(10) {
+        leaving.retain(|due| {
+            let over = *due <= now;
+            if over {
+                admission.leave(campus);
+                done += 1;
+            }
+            !over
+        });
+        for due in waiting.iter_mut().filter(|due| **due <= now) {
+            assert_eq!(answers(&mut admission, at(now), campus, 2), 2, "both datagrams of a first flight");
+            match admission.arrive(at(now), campus) {
+                Verdict::Accept => (*due, _) = (u64::MAX, leaving.push(now + 150)),
+                Verdict::Refuse => *due = now + 500,
+                Verdict::Ignore => panic!("the storm is within the rate"),
+            }
+        }
+    }
+    assert_eq!(done, 500, "all are in after five seconds");
+}
+
+#[test]
+fn unproved_sources_cost_nothing_but_answers_and_those_are_limited() {
+    let (mut admission, victim) = (admission(), source("192.0.2.1"));
+    assert_eq!(answers(&mut admission, at(0), victim, 100_000), 2_400);
+    assert_eq!(answers(&mut admission, at(1_000), victim, 100_000), 400);
+    assert_eq!(admission.counts().dropped, 197_200);
+    assert!(admission.inside.is_empty() && admission.sessions.is_empty());
+    assert_eq!(handshakes(&mut admission, at(1_000), victim, 1), 1, "whoever really is there gets in");
+}
+
+#[test]
+fn a_proof_is_not_looked_at_too_often() {
+    let (mut admission, host) = (admission(), source("192.0.2.1"));
+    assert_eq!((0..100_000).filter(|_| admission.hear(at(0), host)).count(), 4_800);
+    assert!(admission.hear(at(0), source("192.0.2.2")) && admission.hear(at(10), host));
+    assert_eq!(admission.counts().dropped, 95_200);
+}
+
+#[test]
+fn a_flood_from_everywhere_leaves_others_alone() {
+    // 300,000 datagrams a second for two seconds; an honest client comes every millisecond.
+    let mut admission = Admission::new(Limits { handshakes_per_s: 500, ..LIMITS }, SECRET);
+    let mut honest = 0;
+    for ms in 0..2_000u32 {
+        for number in 0..300 {
+            admission.greet(at(ms.into()), random_v4(ms * 300 + number));
+        }
+        let from = random_v4(0x8000_0000 + ms);
+        honest += answers(&mut admission, at(ms.into()), from, 1);
+        assert_eq!(handshakes(&mut admission, at(ms.into()), from, 1), 1);
+    }
+    assert_eq!(honest, 2_000);
+}
+
+#[test]
+fn a_flood_from_its_own_network_leaves_a_session_its_way() {
+    let (mut admission, mine) = (admission(), source("10.1.2.3"));
+    admission.session_began(mine);
+    for host in 0..=u16::MAX {
+        let [high, low] = host.to_be_bytes();
+        let neighbour = Source::from(IpAddr::from([10, 1, high, low]));
+        if neighbour != mine {
+            answers(&mut admission, at(0), neighbour, 10);
+            handshakes(&mut admission, at(0), neighbour, 10);
+        }
+    }
+    let stranger = source("10.1.2.4");
+    assert_eq!(answers(&mut admission, at(0), stranger, 1), 0, "the network has had its answers");
+    assert_eq!(handshakes(&mut admission, at(0), stranger, 1), 0);
+    assert_eq!(answers(&mut admission, at(0), mine, 3_000), 2_400);
+    assert_eq!(handshakes(&mut admission, at(0), mine, 5_000), 2_400);
+    admission.session_ended(mine);
+    assert_eq!(handshakes(&mut admission, at(0), mine, 1), 0, "without a session it is one of them");
+}
+
+#[test]
+fn places_are_limited_and_some_are_kept() {
+    let mut admission = admission();
+    let (known, crowd) = (source("198.51.100.1"), source("192.0.2.1"));
+    admission.session_began(known);
+    let taken = (0..300).filter(|_| admission.arrive(at(0), crowd) == Verdict::Accept).count();
+    assert_eq!(taken, 128, "one source");
+    let others =
+        (0..300).filter(|number| admission.arrive(at(0), random_v4(*number)) == Verdict::Accept).count();
+    assert_eq!(others, 64, "strangers together have three quarters");
+    assert_eq!(admission.arrive(at(0), source("203.0.113.9")), Verdict::Refuse);
+    let kept = (0..300).filter(|_| admission.arrive(at(0), known) == Verdict::Accept).count();
+    assert_eq!(kept, 64, "a source with a session");
+    assert_eq!(admission.arrive(at(0), known), Verdict::Refuse);
+    admission.leave(crowd);
+    assert_eq!(admission.arrive(at(0), known), Verdict::Accept, "a place is free again");
+    admission.leave(source("203.0.113.9"));
+    assert_eq!(admission.arrive(at(0), known), Verdict::Refuse, "who has none can't give one back");
+}
+
+#[test]
+fn the_smallest_gateway_lets_one_in() {
+    let mut admission = Admission::new(Limits { places: 1, handshakes_per_s: 1 }, SECRET);
+    assert_eq!(admission.arrive(at(0), source("192.0.2.1")), Verdict::Accept);
+    assert_eq!(admission.arrive(at(0), source("192.0.2.2")), Verdict::Refuse);
+}
+
+proptest! {
+    /// Against one exact bucket for each host: never more, and the same while there are few.
+    #[test]
+    fn a_sketch_allows_what_an_exact_bucket_does(steps in prop::collection::vec((0u8..6, 0u64..40), 1..400)) {
+        let mut sketch = Sketch::new(Rate { per_s: 50, burst: 5 });
+        let mut exact: HashMap<u8, (f64, u64)> = HashMap::new();
+        let mut now = 0;
+        for (host, later) in steps {
+            now += later;
+            let (tokens, last) = exact.entry(host).or_insert((5.0, now));
+            *tokens = (*tokens + (now - *last) as f64 * 0.05).min(5.0);
+            *last = now;
+            let cells = Cells::from_hash(u64::from(host) * 0x0000_0101_0000_0103);
+            let allowed = sketch.allows(cells, at(now));
+            prop_assert_eq!(allowed, *tokens > 1.0 - 1e-6, "host {} at {} ms has {}", host, now, tokens);
+            if allowed {
+                sketch.charge(cells, at(now));
+                *tokens -= 1.0;
+            }
+        }
+    }
+
+    #[test]
+    fn a_sketch_never_allows_more_than_an_exact_bucket(hosts in prop::collection::vec(any::<u64>(), 1..2_000)) {
+        let mut sketch = Sketch::new(Rate { per_s: 1, burst: 3 });
+        let mut allowed: HashMap<u64, usize> = HashMap::new();
+        for host in hosts {
+            let cells = Cells::from_hash((host % 7).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            if sketch.allows(cells, at(0)) {
+                sketch.charge(cells, at(0));
+                *allowed.entry(host % 7).or_default() += 1;
+            }
+        }
+        prop_assert!(allowed.values().all(|count| *count <= 3), "{:?}", allowed);
+    }
+}
