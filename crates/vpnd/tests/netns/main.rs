@@ -16,6 +16,8 @@
 mod cleanup;
 mod client;
 mod congestion;
+mod flood;
+mod forger;
 mod forgery;
 mod gateway;
 mod lab;
