@@ -2,6 +2,7 @@
 
 pub mod block;
 pub mod compare;
+pub mod hosts;
 pub mod link;
 pub mod load;
 pub mod model;
@@ -184,7 +185,7 @@ pub struct SystemArgs {
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
     pub mtu: u32,
     /// Emulated links.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Emulated links")]
     pub link: link::LinkArgs,
 }
 

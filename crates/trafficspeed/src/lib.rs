@@ -14,6 +14,7 @@ pub mod interrupt;
 pub mod lab;
 pub mod load;
 pub mod observe;
+pub mod outlet;
 pub mod report;
 pub mod sessions;
 pub mod sys;

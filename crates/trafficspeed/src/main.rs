@@ -3,7 +3,7 @@
 //! This file only leads each command to its module; `experiment` measures, `report` shows.
 
 use std::fs;
-use std::io::{BufReader, ErrorKind, Write as _, stdin, stdout};
+use std::io::{BufReader, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
@@ -31,7 +31,7 @@ use trafficspeed::experiment::compare::journal::{self, Header, Journal};
 use trafficspeed::experiment::compare::same::Identity;
 use trafficspeed::experiment::compare::{self, schedule};
 use trafficspeed::experiment::environment::{self, Environment};
-use trafficspeed::experiment::generate::{self, LoadPlan};
+use trafficspeed::experiment::generate::{self, LoadPlan, Place};
 use trafficspeed::experiment::hog;
 use trafficspeed::experiment::hosts::{self, HostsPlan};
 use trafficspeed::experiment::link_check;
@@ -44,6 +44,7 @@ use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{enter, record};
 use trafficspeed::load::block::process;
+use trafficspeed::outlet;
 use trafficspeed::report::{self, files, stream};
 use trafficspeed::sessions::{self, swarm};
 
@@ -104,10 +105,10 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
         programs: args.systems.programs(),
     };
     traffic::check(&plan)?;
-    prepare_output(&args.output)?;
+    outlet::prepare(&args.output)?;
     let interrupt = Interrupt::install()?;
     begin(&plan.settings, &Environment::read(Some(plan.links)), &args.output);
-    let campaign = traffic::run(&plan, &progress(&args.output), &interrupt);
+    let campaign = traffic::run(&plan, &outlet::progress(&args.output), &interrupt);
     save(&campaign, &args.output)?;
     show(&campaign, &args.output)
 }
@@ -130,20 +131,16 @@ fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.out {
         fs::write(file, json).with_context(|| format!("writing {}", file.display()))?;
     }
-    Ok(match (outcome.interrupted, outcome.is_whole()) {
-        (true, _) => ExitCode::from(130),
-        (false, true) => ExitCode::SUCCESS,
-        (false, false) => ExitCode::FAILURE,
-    })
+    Ok(outlet::verdict(outcome.interrupted, outcome.is_whole()))
 }
 
 fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
     block::check(&plan)?;
     let output = args.output();
-    prepare_output(&output)?;
+    outlet::prepare(&output)?;
     let interrupt = Interrupt::install()?;
-    let progress = progress(&output);
+    let progress = outlet::progress(&output);
     progress.note(&format!("This takes about {} minutes.", plan.estimate().as_secs().div_ceil(60)));
     let found = block::run(&plan, &progress, &interrupt)?;
     let json = serde_json::to_string_pretty(&found)?;
@@ -159,11 +156,7 @@ fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
     } else {
         print!("{}", report::block::table(&found));
     }
-    Ok(match (found.interrupted, found.is_whole()) {
-        (true, _) => ExitCode::from(130),
-        (false, true) => ExitCode::SUCCESS,
-        (false, false) => ExitCode::FAILURE,
-    })
+    Ok(outlet::verdict(found.interrupted, found.is_whole()))
 }
 
 fn block_end(args: &BlockEndArgs) -> anyhow::Result<ExitCode> {
@@ -188,7 +181,7 @@ fn check_link(args: &LinkCheckArgs) -> anyhow::Result<ExitCode> {
 
 fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let token = Token::read(&args.token_file)?;
-    prepare_output(&args.output)?;
+    outlet::prepare(&args.output)?;
     let plan = HostsPlan {
         pairs: args.pairs.clone(),
         label: args.label.clone(),
@@ -196,7 +189,7 @@ fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
     };
     let interrupt = Interrupt::install()?;
     begin(&plan.settings, &Environment::read(None), &args.output);
-    let campaign = hosts::run(&plan, &token, &progress(&args.output), &interrupt)?;
+    let campaign = hosts::run(&plan, &token, &outlet::progress(&args.output), &interrupt)?;
     save(&campaign, &args.output)?;
     show(&campaign, &args.output)
 }
@@ -204,35 +197,48 @@ fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
 fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<ExitCode> {
     let plan = plan.map_err(anyhow::Error::msg)?;
     let output = &path.output;
-    generate::check(&plan.subjects, &plan.programs, plan.links)?;
-    prepare_output(output)?;
-    let interrupt = Interrupt::install()?;
-    let tell = |line: &str| _ = (!output.quiet).then(|| eprintln!("{line}"));
-    let campaign = generate::run(&plan, &tell, &interrupt);
+    let progress = outlet::progress(output);
+    let campaign = match &plan.place {
+        Place::Lab(lab) => {
+            generate::check(&lab.subjects, &lab.programs, lab.links)?;
+            outlet::prepare(output)?;
+            generate::run(&plan, lab, &progress, &Interrupt::install()?)
+        }
+        Place::Hosts(meeting) => {
+            let token = Token::read(&meeting.token_file)?;
+            outlet::prepare(output)?;
+            hosts::load::run(&plan, meeting, &token, &progress, &Interrupt::install()?)?
+        }
+    };
     let json = serde_json::to_string_pretty(&report::load::json(&campaign))? + "\n";
     let csv = report::load::csv(&campaign);
     let html = report::load_page::html(&campaign);
-    present(output, &[("report.json", &json), ("report.csv", &csv), ("report.html", &html)], || {
-        report::load::table(&campaign, path.unit())
-    })?;
-    Ok(verdict(campaign.interrupted, campaign.runs.iter().all(generate::LoadRun::is_whole)))
+    let files = [("report.json", &*json), ("report.csv", &*csv), ("report.html", &*html)];
+    outlet::present(output, &files, || report::load::table(&campaign, path.unit()))?;
+    Ok(outlet::verdict(campaign.interrupted, campaign.runs.iter().all(generate::LoadRun::is_whole)))
 }
 
 fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan().map_err(anyhow::Error::msg)?;
     let output = args.output();
-    let subjects: Vec<_> = plan.stages.iter().map(|stage| stage.subject).collect();
-    generate::check(&subjects, &plan.programs, plan.stages[0].links)?;
-    prepare_output(output)?;
-    let interrupt = Interrupt::install()?;
-    let tell = |line: &str| _ = (!output.quiet).then(|| eprintln!("{line}"));
-    tell(&format!("{} measurements, about {:.0} s", plan.count(), plan.estimate().as_secs_f64()));
-    let campaign = suite::run(&plan, &tell, &interrupt);
+    let progress = outlet::progress(output);
+    let campaign = if let Some((wishes, meeting)) = args.between_hosts() {
+        let token = Token::read(&meeting.token_file)?;
+        outlet::prepare(output)?;
+        hosts::suite::run(&wishes, &meeting, &token, &progress, &Interrupt::install()?)?
+    } else {
+        let subjects: Vec<_> = plan.stages.iter().map(|stage| stage.subject).collect();
+        generate::check(&subjects, &plan.programs, plan.stages[0].links)?;
+        outlet::prepare(output)?;
+        let seconds = plan.estimate().as_secs_f64();
+        progress.note(&format!("{} measurements, about {seconds:.0} s", plan.count()));
+        suite::run(&plan, &progress, &Interrupt::install()?)
+    };
     let json = serde_json::to_string_pretty(&report::suite::json(&campaign))? + "\n";
     let (csv, html) = (report::suite::csv(&campaign), report::suite::html::html(&campaign));
     let files = [("report.json", &*json), ("report.csv", &*csv), ("report.html", &*html)];
-    present(output, &files, || report::suite::table(&campaign))?;
-    Ok(verdict(campaign.interrupted, campaign.is_whole()))
+    outlet::present(output, &files, || report::suite::table(&campaign))?;
+    Ok(outlet::verdict(campaign.interrupted, campaign.is_whole()))
 }
 
 fn hog(parent: u32, seconds: f64) -> anyhow::Result<ExitCode> {
@@ -244,59 +250,21 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan().map_err(anyhow::Error::msg)?;
     let output = &args.output;
     model::check(&plan)?;
-    prepare_output(output)?;
+    outlet::prepare(output)?;
     let interrupt = Interrupt::install()?;
-    let tell = |line: &str| _ = (!output.quiet).then(|| eprintln!("{line}"));
-    let found = model::run(&plan, &tell, &interrupt)?;
+    let progress = outlet::progress(output);
+    let found = model::run(&plan, &progress, &interrupt)?;
     let json = serde_json::to_string_pretty(&report::model::json(&found))? + "\n";
     let (csv, html) = (report::model::csv(&found), report::model::html::html(&found));
     let files = [("report.json", &*json), ("report.csv", &*csv), ("report.html", &*html)];
-    present(output, &files, || report::model::table(&found))?;
-    Ok(verdict(found.interrupted, found.is_whole()))
-}
-
-/// Prints what the user wants to see and writes the files; the first two are JSON and CSV.
-fn present(output: &OutputArgs, files: &[(&str, &str)], table: impl Fn() -> String) -> anyhow::Result<()> {
-    print(&if output.json || output.json_stream {
-        files[0].1.to_owned()
-    } else if output.csv {
-        files[1].1.to_owned()
-    } else {
-        table()
-    });
-    let Some(directory) = &output.out else { return Ok(()) };
-    for (name, text) in files {
-        let path = directory.join(name);
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-    }
-    Ok(())
-}
-
-fn verdict(interrupted: bool, whole: bool) -> ExitCode {
-    match (interrupted, whole) {
-        (true, _) => ExitCode::from(130),
-        (false, true) => ExitCode::SUCCESS,
-        (false, false) => ExitCode::FAILURE,
-    }
-}
-
-/// Results that cannot be written are found out before an hour is spent on them.
-fn prepare_output(output: &OutputArgs) -> anyhow::Result<()> {
-    if let Some(directory) = &output.out {
-        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-        tempfile::tempfile_in(directory).with_context(|| format!("writing to {}", directory.display()))?;
-    }
-    Ok(())
-}
-
-fn progress(output: &OutputArgs) -> Progress {
-    Progress::new(output.quiet).with_events(output.json_stream).with_unit(output.format)
+    outlet::present(output, &files, || report::model::table(&found))?;
+    Ok(outlet::verdict(found.interrupted, found.is_whole()))
 }
 
 /// The first event, if events are wanted.
 fn begin(settings: &Settings, environment: &Environment, output: &OutputArgs) {
     if output.json_stream {
-        print(&(stream::start(settings, environment) + "\n"));
+        outlet::print(&(stream::start(settings, environment) + "\n"));
     }
 }
 
@@ -305,7 +273,7 @@ fn save(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<()> {
 }
 
 fn show(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<ExitCode> {
-    print(&if output.json {
+    outlet::print(&if output.json {
         serde_json::to_string_pretty(&report::json::json(campaign))? + "\n"
     } else if output.json_stream {
         stream::end(campaign) + "\n"
@@ -330,16 +298,6 @@ fn show(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Standard output may be a pipe whose reader has gone; files are still to be written then.
-fn print(text: &str) {
-    match stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            eprintln!("trafficspeed: writing to standard output: {error}");
-        }
-        _ => {}
-    }
-}
-
 /// Compares systems, anew or from where an earlier session was interrupted.
 fn compare(args: CompareArgs, says_work: bool) -> anyhow::Result<ExitCode> {
     let directory = args.directory();
@@ -355,7 +313,7 @@ fn compare(args: CompareArgs, says_work: bool) -> anyhow::Result<ExitCode> {
         contents.header.identity.check(&identity)?;
         (journal, contents.header.environment, contents.runs)
     } else {
-        prepare_output(&args.output)?;
+        outlet::prepare(&args.output)?;
         let (words, settings) = (environment::words(), plan.traffic.settings.clone());
         let header = Header::new(words, identity, settings, environment.clone(), plan.baseline.clone());
         (Journal::create(&directory, &header)?, environment, Vec::new())
@@ -365,7 +323,8 @@ fn compare(args: CompareArgs, says_work: bool) -> anyhow::Result<ExitCode> {
         eprintln!("{}", schedule::announcement(&plan, &earlier, &directory));
     }
     begin(&plan.traffic.settings, &environment, &args.output);
-    let done = compare::run(&plan, &mut journal, environment, earlier, &progress(&args.output), &interrupt);
+    let done =
+        compare::run(&plan, &mut journal, environment, earlier, &outlet::progress(&args.output), &interrupt);
     let code = show(&done.campaign, &args.output)?;
     if done.campaign.interrupted || done.error.is_some() {
         eprintln!("To go on: trafficspeed compare --resume {}", directory.display());
@@ -392,7 +351,7 @@ fn saved_args(directory: &Path, now: &CompareArgs) -> anyhow::Result<CompareArgs
 fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let mut output = args.output.clone();
     let directory = output.out.get_or_insert_with(|| args.directory.clone()).clone();
-    prepare_output(&output)?;
+    outlet::prepare(&output)?;
     let mut campaign = files::read(&args.directory)?;
     if let Some(name) = &args.baseline {
         let known = report::summary::labels(&campaign);
@@ -445,7 +404,7 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         }
         None => doctor::examine(&programs),
     };
-    print(&if args.json {
+    outlet::print(&if args.json {
         serde_json::to_string_pretty(&doctor::json(&findings))? + "\n"
     } else {
         doctor::table(&findings)

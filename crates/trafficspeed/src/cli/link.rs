@@ -12,7 +12,6 @@ use crate::lab::emulator::{Emulation, Kind};
 /// Emulated links between every client and the gateway, below any VPN. Each setting holds for both directions unless
 /// the one for the direction down, from the gateway to the client, is given too.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Emulated links")]
 pub struct LinkArgs {
     /// One-way delay, for example 16ms.
     #[arg(long, value_name = "TIME")]
@@ -115,7 +114,7 @@ impl LinkArgs {
 #[derive(Debug, Args)]
 pub struct LinkCheckArgs {
     /// The link.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Emulated links")]
     pub link: LinkArgs,
     /// Segmentation offload of the link's ends.
     #[arg(long, value_enum, default_value = "on")]

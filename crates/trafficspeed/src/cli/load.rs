@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::hosts::HostsArgs;
 use super::{OutputArgs, SystemArgs, seconds, seconds_or_none};
 use crate::experiment::duet::Times;
-use crate::experiment::generate::{LoadPlan, NamedTask};
+use crate::experiment::generate::{LabPlace, LoadPlan, NamedTask, Place};
 use crate::experiment::site::Far;
 use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
@@ -23,12 +24,32 @@ const MESSAGE_BYTES: u32 = 8192;
 /// The rate of UDP unless the user names one, as in iperf3.
 const UDP_RATE: u64 = 1_000_000;
 
+/// What makes no sense between real hosts: arguments about the lab and its systems.
+const LAB_ONLY: [&str; 12] = [
+    "vpn",
+    "cipher",
+    "no_encryption",
+    "vpnd",
+    "named_programs",
+    "command_up",
+    "command_down",
+    "offload",
+    "mtu",
+    "LinkArgs",
+    "to",
+    "ip",
+];
+
 /// The path that is measured, and how often.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("pairs", |arg| arg.conflicts_with_all(LAB_ONLY)))]
 pub struct PathArgs {
     /// The systems.
     #[command(flatten)]
     pub systems: SystemArgs,
+    /// Or real hosts.
+    #[command(flatten, next_help_heading = "Between real hosts, where `trafficspeed serve` runs")]
+    pub hosts: HostsArgs,
     /// The other end: the gateway itself, or a second client behind it.
     #[arg(long, value_enum, default_value = "gateway")]
     pub to: Far,
@@ -141,12 +162,10 @@ impl PathArgs {
             return Err(problem);
         }
         let seconds = Duration::from_secs_f64;
+        let place = self.hosts.meeting().map_or_else(|| Place::Lab(Box::new(self.lab())), Place::Hosts);
         Ok(LoadPlan {
             command,
-            subjects: self.systems.subjects(),
-            far: self.to,
-            links: self.systems.links(),
-            programs: self.systems.programs(),
+            place,
             tasks,
             ip: if self.ip == 5 { return Err("IP version 4 or 6, please".into()) } else { self.ip },
             times: Times {
@@ -158,9 +177,12 @@ impl PathArgs {
             search: None,
         })
     }
-}
 
-impl PathArgs {
+    fn lab(&self) -> LabPlace {
+        let (subjects, links) = (self.systems.subjects(), self.systems.links());
+        LabPlace { subjects, far: self.to, links, programs: self.systems.programs() }
+    }
+
     /// The unit of rates in the table; `None`: the one that suits each.
     pub fn unit(&self) -> Option<Unit> {
         // Small and large rates stand side by side here, so the default of other commands does not fit.
@@ -273,6 +295,11 @@ impl UdpArgs {
         let rate = self.flow.bitrate.or(Some(UDP_RATE));
         let tasks = self.flow.messages(Protocol::Udp, rate, DATAGRAM_BYTES, &self.flow.sockets());
         let plan = self.path.plan("udp", tasks)?;
+        if self.search && self.path.hosts.pairs.len() > 1 {
+            return Err(
+                "--search takes a single --pair: pairs that are measured at once disturb each other".into()
+            );
+        }
         Ok(LoadPlan { search: self.search.then_some(self.search_loss), ..plan })
     }
 }
@@ -388,6 +415,14 @@ mod tests {
     }
 
     #[test]
+    fn real_hosts_take_the_place_of_the_lab() {
+        let plan =
+            plan("trafficspeed rr --pair a=b/10.0.0.1 --pair c=d --token-file t --label wire -t 2").unwrap();
+        let Place::Hosts(meeting) = &plan.place else { panic!("{plan:?}") };
+        assert_eq!((meeting.pairs.len(), meeting.label.as_str()), (2, "wire"));
+    }
+
+    #[test]
     fn bad_input_is_refused_with_what_would_be_right() {
         for (line, expected) in [
             ("trafficspeed stream --vpn pptp", "possible values"),
@@ -402,6 +437,12 @@ mod tests {
             ("trafficspeed udp -l 10", "24 to 65000"),
             ("trafficspeed udp -l 1M", "24 to 65000"),
             ("trafficspeed udp --search -b 1M", "cannot be used with"),
+            ("trafficspeed udp --pair a=b", "--token-file"),
+            ("trafficspeed udp --token-file t", "--pair"),
+            ("trafficspeed udp --pair a=b --token-file t --vpn none", "cannot be used with '--vpn"),
+            ("trafficspeed udp --pair a=b --token-file t --delay 1ms", "cannot be used with"),
+            ("trafficspeed udp --pair a=b --token-file t --to client", "cannot be used with '--to"),
+            ("trafficspeed udp --pair a=b --pair c=d --token-file t --search", "single --pair"),
             ("trafficspeed udp -P 500", "1 to 128"),
             ("trafficspeed rr --size 5", "for example 516/4"),
             ("trafficspeed rr --size 0/4", "out of range"),

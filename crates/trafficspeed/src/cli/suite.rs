@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::hosts::HostsArgs;
 use super::load::{rate, size};
 use super::{OutputArgs, Switch, seconds, seconds_or_none};
 use crate::coordinate::message::HostFacts;
 use crate::experiment::duet::Times;
+use crate::experiment::hosts::party::Meeting;
 use crate::experiment::site::Far;
 use crate::experiment::suite::ipsec::{Part, Sweep};
 use crate::experiment::suite::{SuitePlan, aead, ipsec};
@@ -64,7 +66,7 @@ pub struct ScaleArgs {
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
     pub mtu: u32,
     /// Emulated links.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Emulated links")]
     pub link: super::link::LinkArgs,
     /// Where results go.
     #[command(flatten)]
@@ -73,10 +75,16 @@ pub struct ScaleArgs {
 
 /// `trafficspeed suite ipsec`.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("pairs", |arg| {
+    arg.conflicts_with_all(["cipher", "vpnd", "to", "offload", "mtu", "hogs", "LinkArgs"])
+}))]
 pub struct IpsecArgs {
     /// The scale.
     #[command(flatten)]
     pub scale: ScaleArgs,
+    /// Or real hosts: then one system, whatever is between them, and no CPU hogs.
+    #[command(flatten, next_help_heading = "Between real hosts, where `trafficspeed serve` runs")]
+    pub hosts: HostsArgs,
     /// The parts of the original to measure.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "stream,datagram,transaction,time,video")]
     pub part: Vec<Part>,
@@ -170,6 +178,12 @@ impl SuiteArgs {
         }
     }
 
+    /// Who meets for what, if not in the lab.
+    pub fn between_hosts(&self) -> Option<(ipsec::Wishes, Meeting)> {
+        let Suite::Ipsec(args) = &self.which else { return None };
+        Some((args.wishes(), args.hosts.meeting()?))
+    }
+
     /// What to run.
     ///
     /// # Errors
@@ -186,10 +200,14 @@ impl SuiteArgs {
 
 impl IpsecArgs {
     fn plan(&self) -> SuitePlan {
+        ipsec::plan(&self.wishes())
+    }
+
+    fn wishes(&self) -> ipsec::Wishes {
         let quick = Scale { seconds: 0.4, warmup: 0.1, repeats: 1 };
         let full = Scale { seconds: 10.0, warmup: 1.0, repeats: 3 };
         let (times, repeats) = self.scale.times(&quick, &full);
-        ipsec::plan(&ipsec::Wishes {
+        ipsec::Wishes {
             quick: self.scale.quick,
             ciphers: self.scale.ciphers(&ipsec::CIPHERS),
             parts: self.part.clone(),
@@ -199,10 +217,11 @@ impl IpsecArgs {
             video_rate: self.video_rate,
             video_payload: self.video_payload,
             hogs: self.hogs.unwrap_or_else(|| HostFacts::read().cpus),
+            ip: None,
             links: self.scale.links(),
             far: self.scale.to,
             programs: self.scale.programs(),
-        })
+        }
     }
 }
 
@@ -264,6 +283,8 @@ mod tests {
             ("trafficspeed suite ipsec --part moon", "stream, datagram, transaction, time, video"),
             ("trafficspeed suite ipsec --sweep moon", "payload, mtu, rate"),
             ("trafficspeed suite ipsec --video-payload 5", "24 to 65000"),
+            ("trafficspeed suite ipsec --pair a=b --token-file t --cipher none", "cannot be used with"),
+            ("trafficspeed suite aead --pair a=b", "unexpected argument"),
             ("trafficspeed suite aead --code x", "native, without-aes, both"),
             ("trafficspeed suite aead --ip 5", "[possible values: 4, 6]"),
         ] {

@@ -67,8 +67,8 @@ impl Agent {
             }
             Command::Prepare { tasks, bind } => return self.prepare(tasks, bind),
             Command::Reach { tasks, peer, ports } => self.reach(tasks, peer, &ports),
-            Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms } => {
-                self.work(&Times { at_ns, warmup_ms, duration_ms, interval_ms })?
+            Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms, peer_ahead_ns } => {
+                self.work(&Times { at_ns, warmup_ms, duration_ms, interval_ms, peer_ahead_ns })?
             }
             Command::Stop => {
                 self.ready = None;

@@ -181,15 +181,17 @@ impl Fleet {
         }
     }
 
-    /// Takes the exchange with the shortest round trip: the offset's error is at most half of it.
-    fn compare_clocks(&mut self, number: usize) -> Result<(), FleetError> {
+    /// Compares clocks with a host. Takes the exchange with the shortest round trip: the offset's error is at most
+    /// half of it. What the host still had to say of an earlier measurement is passed over, so that it cannot be
+    /// taken for words of the next.
+    ///
+    /// # Errors
+    /// [`FleetError::Agent`].
+    pub fn compare_clocks(&mut self, number: usize) -> Result<(), FleetError> {
         let mut best = Offset { ns: 0, uncertainty_ns: u64::MAX };
         for _ in 0..CLOCK_ROUNDS {
             let asked = clock::now_ns();
-            let report = self.ask(number, &Command::Clock)?;
-            let Report::Clock { now_ns } = report else {
-                return Err(self.useless(number, "does not tell its clock".into()));
-            };
+            let now_ns = self.ask_clock(number)?;
             let offset = Offset::from_exchange(asked, now_ns, clock::now_ns());
             if offset.uncertainty_ns < best.uncertainty_ns {
                 best = offset;
@@ -197,6 +199,19 @@ impl Fleet {
         }
         self.members[number].offset = best;
         Ok(())
+    }
+
+    fn ask_clock(&mut self, number: usize) -> Result<u64, FleetError> {
+        self.tell(number, &Command::Clock);
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        loop {
+            match self.next(deadline.saturating_duration_since(Instant::now())) {
+                Some((from, Event::Said(Report::Clock { now_ns }))) if from == number => return Ok(now_ns),
+                Some((from, Event::Lost(why))) if from == number => return Err(self.useless(number, why)),
+                Some(_) => {}
+                None => return Err(self.useless(number, "does not tell its clock".into())),
+            }
+        }
     }
 
     /// Sends a command. A broken connection shows as the agent's loss.

@@ -11,7 +11,7 @@ use crate::load::task::{Findings, Task};
 use crate::load::tcp::Job;
 
 /// The version of these messages. Both sides must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Longest line either side accepts, in bytes.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
 /// Longest measurement an agent accepts, in milliseconds: a day.
@@ -79,6 +79,8 @@ pub enum Command {
         duration_ms: u64,
         /// Time between samples.
         interval_ms: u64,
+        /// The other host's clock less this agent's, so that one-way delays are of one clock.
+        peer_ahead_ns: i64,
     },
     /// End what is going on; if data moves, report what was measured so far.
     Stop,
@@ -239,6 +241,13 @@ pub struct Measurement {
     pub socket_drops: u64,
     /// Task by task.
     pub tasks: Vec<TaskEnd>,
+}
+
+impl Measurement {
+    /// Whether the end came so late that the measurement was over before it began to count.
+    pub fn is_void(&self) -> bool {
+        !self.tasks.is_empty() && !self.stopped_early && self.seconds == 0.0
+    }
 }
 
 /// What one end of a task did and found.

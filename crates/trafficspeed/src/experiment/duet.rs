@@ -1,7 +1,8 @@
-//! Drives two agents through the tasks of one measurement.
+//! Drives pairs of agents through the tasks of one measurement.
 //!
-//! Stages: the far end opens its doors, the near end comes to them, both begin at one instant, both report samples
-//! and then what they found. Every stage has a deadline; an end that fails or is lost ends the measurement.
+//! Stages: the far ends open their doors, the near ends come to them, all begin at one instant, all report samples
+//! and then what they found. Every stage has a deadline. An end that fails or is lost takes its pair out; what its
+//! partner measured until then is kept, and the other pairs go on.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -19,13 +20,13 @@ use crate::load::task::Task;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(45);
 /// Grace for the reports after the last drain.
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
-/// From the last connection to the start.
-const LEAD: Duration = Duration::from_millis(150);
+/// From the last connection to the start, where commands arrive at once.
+pub const LEAD: Duration = Duration::from_millis(150);
 /// How often the coordinator looks up while it waits.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Who plays what.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Duet<'a> {
     /// The agent that connects.
     pub near: usize,
@@ -38,7 +39,7 @@ pub struct Duet<'a> {
 }
 
 /// The times of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
     /// Before counting.
     pub warmup: Duration,
@@ -55,6 +56,14 @@ pub enum Mark {
     Begin,
     /// Counting ends.
     End,
+}
+
+/// Who is told while a measurement runs.
+pub trait Watch {
+    /// An instant has come.
+    fn mark(&mut self, mark: Mark);
+    /// Both ends of duet number `duet` have reported interval `number`.
+    fn moment(&mut self, duet: usize, number: usize, moment: &Moment);
 }
 
 /// What both ends reported: the near one, then the far one.
@@ -94,114 +103,220 @@ pub enum DuetError {
     Stopped,
 }
 
-/// Makes one measurement.
+/// What one pair gave.
+#[derive(Debug, Default)]
+pub struct Played {
+    /// What its ends reported; without an error, both of them all of it.
+    pub heard: Heard,
+    /// Why it is not whole.
+    pub error: Option<DuetError>,
+}
+
+/// Makes one measurement with one pair.
 ///
 /// # Errors
 /// Any of [`DuetError`]; both ends are then told to stop.
 pub fn drive(
     fleet: &mut Fleet,
-    duet: &Duet<'_>,
+    duet: Duet<'_>,
     times: Times,
-    mark: &mut dyn FnMut(Mark),
+    watch: &mut dyn Watch,
     interrupt: &Interrupt,
 ) -> Result<Heard, DuetError> {
-    let mut drive = Drive { fleet, duet };
-    let heard = drive.connect(interrupt).and_then(|()| drive.measure(times, mark, interrupt));
-    if heard.is_err() {
-        drive.tell_both(&Command::Stop);
-    }
-    heard
+    let played = play(fleet, &[duet], times, LEAD, watch, interrupt).pop().unwrap_or_default();
+    played.error.map_or(Ok(played.heard), Err)
 }
 
-struct Drive<'a> {
+/// Makes one measurement with all pairs at once, `lead` after the last of them is connected.
+pub fn play(
+    fleet: &mut Fleet,
+    duets: &[Duet<'_>],
+    times: Times,
+    lead: Duration,
+    watch: &mut dyn Watch,
+    interrupt: &Interrupt,
+) -> Vec<Played> {
+    let parts = duets.iter().map(|duet| Part::new(*duet, fleet)).collect();
+    let mut drive = Drive { fleet, parts };
+    drive.connect(interrupt);
+    if drive.parts.iter().any(Part::is_sound) {
+        drive.measure(times, lead, watch, interrupt);
+    }
+    drive.parts.into_iter().map(|part| Played { heard: part.heard, error: part.error }).collect()
+}
+
+/// One pair, and how far it is.
+struct Part<'a> {
+    duet: Duet<'a>,
+    connected: [bool; 2],
+    /// Ends that have reported all, or never will.
+    done: [bool; 2],
+    told: usize,
+    heard: Heard,
+    error: Option<DuetError>,
+}
+
+impl<'a> Part<'a> {
+    fn new(duet: Duet<'a>, fleet: &Fleet) -> Self {
+        let lost = [duet.near, duet.far].into_iter().find(|&agent| fleet.is_lost(agent));
+        let error = lost.map(|agent| DuetError::End {
+            end: fleet.name(agent).to_owned(),
+            why: "it was lost earlier".to_owned(),
+        });
+        Self { duet, connected: [false; 2], done: [false; 2], told: 0, heard: Heard::default(), error }
+    }
+
+    fn agents(&self) -> [usize; 2] {
+        [self.duet.near, self.duet.far]
+    }
+
+    fn is_sound(&self) -> bool {
+        self.error.is_none()
+    }
+}
+
+struct Drive<'a, 'b> {
     fleet: &'a mut Fleet,
-    duet: &'a Duet<'a>,
+    parts: Vec<Part<'b>>,
 }
 
-impl Drive<'_> {
-    fn tell_both(&mut self, command: &Command) {
-        for agent in [self.duet.near, self.duet.far] {
-            self.fleet.tell(agent, command);
+impl Drive<'_, '_> {
+    /// What an end says next: the number of its pair, its side, and its words or why there are none.
+    fn hear(&mut self, patience: Duration) -> Option<(usize, usize, Result<Report, String>)> {
+        let (agent, event) = self.fleet.next(patience)?;
+        let at = self.parts.iter().position(|part| part.agents().contains(&agent))?;
+        let side = usize::from(agent == self.parts[at].duet.far);
+        Some((
+            at,
+            side,
+            match event {
+                Event::Said(Report::Failed { why }) | Event::Lost(why) => Err(why),
+                Event::Said(report) => Ok(report),
+            },
+        ))
+    }
+
+    /// Takes a pair out; its ends are told to end what they do.
+    fn fail(&mut self, at: usize, error: DuetError) {
+        self.parts[at].error.get_or_insert(error);
+        for agent in self.parts[at].agents() {
+            self.fleet.tell(agent, &Command::Stop);
         }
     }
 
-    /// What an end says next; `None` if nothing was said for a moment.
-    fn hear(&mut self, patience: Duration) -> Result<Option<(usize, Report)>, DuetError> {
-        let Some((agent, event)) = self.fleet.next(patience) else { return Ok(None) };
-        let side = usize::from(agent == self.duet.far);
-        match event {
-            Event::Said(Report::Failed { why }) | Event::Lost(why) => {
-                Err(DuetError::End { end: self.fleet.name(agent).to_owned(), why })
+    fn fail_end(&mut self, at: usize, side: usize, why: String) {
+        let end = self.fleet.name(self.parts[at].agents()[side]).to_owned();
+        self.fail(at, DuetError::End { end, why });
+    }
+
+    /// Takes out every pair that `still` holds for.
+    fn fail_all(&mut self, still: impl Fn(&Part<'_>) -> bool, error: impl Fn() -> DuetError) {
+        for at in 0..self.parts.len() {
+            if self.parts[at].is_sound() && still(&self.parts[at]) {
+                self.fail(at, error());
             }
-            Event::Said(report) => Ok(Some((side, report))),
         }
     }
 
-    fn connect(&mut self, interrupt: &Interrupt) -> Result<(), DuetError> {
-        let Duet { near, far, address, tasks } = *self.duet;
-        self.fleet.tell(far, &Command::Prepare { tasks: tasks.to_vec(), bind: address });
+    fn connect(&mut self, interrupt: &Interrupt) {
+        for part in self.parts.iter().filter(|part| part.is_sound()) {
+            let Duet { far, address, tasks, .. } = part.duet;
+            self.fleet.tell(far, &Command::Prepare { tasks: tasks.to_vec(), bind: address });
+        }
         let deadline = Instant::now() + CONNECT_PATIENCE;
-        let mut connected = [false; 2];
-        while connected != [true; 2] {
+        while self.parts.iter().any(|part| part.is_sound() && part.connected != [true; 2]) {
             if interrupt.is_set() {
-                return Err(DuetError::Stopped);
+                return self.fail_all(|_| true, || DuetError::Stopped);
             }
             if Instant::now() > deadline {
-                return Err(DuetError::Late("the connections were not made"));
+                let late = || DuetError::Late("the connections were not made");
+                return self.fail_all(|part| part.connected != [true; 2], late);
             }
-            match self.hear(TICK)? {
-                Some((1, Report::Prepared { ports })) => {
+            let Some((at, side, said)) = self.hear(TICK) else { continue };
+            match said {
+                Ok(Report::Prepared { ports }) if side == 1 => {
+                    let Duet { near, address, tasks, .. } = self.parts[at].duet;
                     self.fleet.tell(near, &Command::Reach { tasks: tasks.to_vec(), peer: address, ports });
                 }
-                Some((side, Report::Connected)) => connected[side] = true,
+                Ok(Report::Connected) => self.parts[at].connected[side] = true,
                 // Late words of an earlier measurement that was ended.
-                Some(_) | None => {}
+                Ok(_) => {}
+                Err(why) => self.fail_end(at, side, why),
             }
         }
-        Ok(())
     }
 
-    fn measure(
-        &mut self,
-        times: Times,
-        mark: &mut dyn FnMut(Mark),
-        interrupt: &Interrupt,
-    ) -> Result<Heard, DuetError> {
+    fn begin(&mut self, times: Times, at_ns: u64) {
         let millis = |duration: Duration| duration.as_millis() as u64;
         let (warmup_ms, duration_ms) = (millis(times.warmup), millis(times.duration));
-        let at_ns = clock::now_ns() + LEAD.as_nanos() as u64;
-        for agent in [self.duet.near, self.duet.far] {
-            let at_ns = self.fleet.offset(agent).translate(at_ns);
-            let interval_ms = millis(times.interval).max(1);
-            self.fleet.tell(agent, &Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms });
-        }
-        let mut marks = Marks::new(at_ns + warmup_ms * 1_000_000, duration_ms * 1_000_000);
-        let mut deadline = Instant::now() + clock::until(marks.end_ns) + DRAIN_PATIENCE + REPORT_PATIENCE;
-        let mut heard = Heard::default();
-        let mut done = [false; 2];
-        let mut stopping = false;
-        while done != [true; 2] {
-            if Instant::now() > deadline {
-                return Err(DuetError::Late("no report came"));
+        let interval_ms = millis(times.interval).max(1);
+        for part in self.parts.iter().filter(|part| part.is_sound()) {
+            let [near, far] = part.agents();
+            for (agent, peer) in [(near, far), (far, near)] {
+                let own = self.fleet.offset(agent);
+                let peer_ahead_ns = self.fleet.offset(peer).ns - own.ns;
+                let at_ns = own.translate(at_ns);
+                let command = Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms, peer_ahead_ns };
+                self.fleet.tell(agent, &command);
             }
-            marks.pass(mark);
+        }
+    }
+
+    fn measure(&mut self, times: Times, lead: Duration, watch: &mut dyn Watch, interrupt: &Interrupt) {
+        // A pair that is out already will say no more.
+        self.parts.iter_mut().filter(|part| !part.is_sound()).for_each(|part| part.done = [true; 2]);
+        let at_ns = clock::now_ns() + lead.as_nanos() as u64;
+        self.begin(times, at_ns);
+        let nanos = |duration: Duration| duration.as_nanos() as u64;
+        let mut marks = Marks::new(at_ns + nanos(times.warmup), nanos(times.duration));
+        let mut deadline = Instant::now() + clock::until(marks.end_ns) + DRAIN_PATIENCE + REPORT_PATIENCE;
+        let mut stopping = false;
+        while self.parts.iter().any(|part| part.done != [true; 2]) {
+            if Instant::now() > deadline {
+                self.fail_all(|part| part.done != [true; 2], || DuetError::Late("no report came"));
+                break;
+            }
+            marks.pass(watch);
             if !stopping && self.fleet.stop_if(interrupt, &mut stopping) {
-                marks.finish(mark);
+                marks.finish(watch);
                 deadline = deadline.min(Instant::now() + DRAIN_PATIENCE + REPORT_PATIENCE);
             }
-            match self.hear(marks.wait())? {
-                Some((side, Report::Sample { number, seconds, tasks })) => {
-                    heard.add(side, number as usize, seconds, tasks, times);
-                }
-                Some((side, Report::Measured(measurement))) => {
-                    heard.ends[side] = measurement;
-                    done[side] = true;
-                }
-                Some(_) | None => {}
+            if let Some((at, side, said)) = self.hear(marks.wait()) {
+                self.take(at, side, said, times);
+                self.tell_moments(at, watch);
             }
         }
-        marks.finish(mark);
-        Ok(heard)
+        marks.finish(watch);
+    }
+
+    fn take(&mut self, at: usize, side: usize, said: Result<Report, String>, times: Times) {
+        let part = &mut self.parts[at];
+        match said {
+            Ok(Report::Sample { number, seconds, tasks }) => {
+                part.heard.add(side, number as usize, seconds, tasks, times);
+            }
+            Ok(Report::Measured(measurement)) => {
+                part.heard.ends[side] = measurement;
+                part.done[side] = true;
+            }
+            Ok(_) => {}
+            Err(why) => {
+                part.done[side] = true;
+                self.fail_end(at, side, why);
+            }
+        }
+    }
+
+    /// Tells every interval that both ends have reported by now.
+    fn tell_moments(&mut self, at: usize, watch: &mut dyn Watch) {
+        let part = &mut self.parts[at];
+        while let Some(moment) = part.heard.samples.get(part.told) {
+            if moment.tasks.iter().any(Vec::is_empty) {
+                return;
+            }
+            watch.moment(at, part.told, moment);
+            part.told += 1;
+        }
     }
 }
 
@@ -222,6 +337,15 @@ impl Heard {
     pub fn stopped_early(&self) -> bool {
         self.ends.iter().any(|end| end.stopped_early)
     }
+
+    /// What the ends found wrong, in words.
+    pub fn faults(&self) -> Vec<String> {
+        let late = self.ends.iter().filter(|end| end.is_void()).map(|end| {
+            format!("nothing was measured: an end was {:.0} ms late, its machine is too busy", end.late_ms)
+        });
+        let found = self.ends.iter().flat_map(|end| &end.tasks).flat_map(|task| &task.found.faults);
+        found.cloned().chain(late).collect()
+    }
 }
 
 /// The two instants, and which of them have been told.
@@ -236,21 +360,21 @@ impl Marks {
         Self { begin_ns, end_ns: begin_ns + duration_ns, told: 0 }
     }
 
-    fn pass(&mut self, mark: &mut dyn FnMut(Mark)) {
+    fn pass(&mut self, watch: &mut dyn Watch) {
         let now = clock::now_ns();
         if self.told == 0 && now >= self.begin_ns {
             self.told = 1;
-            mark(Mark::Begin);
+            watch.mark(Mark::Begin);
         }
         if self.told == 1 && now >= self.end_ns {
-            self.finish(mark);
+            self.finish(watch);
         }
     }
 
-    fn finish(&mut self, mark: &mut dyn FnMut(Mark)) {
+    fn finish(&mut self, watch: &mut dyn Watch) {
         if self.told == 1 {
             self.told = 2;
-            mark(Mark::End);
+            watch.mark(Mark::End);
         }
     }
 

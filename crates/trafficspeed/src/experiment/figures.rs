@@ -3,16 +3,16 @@
 //! Rates are per second of the end that counted. Loss counts messages by their numbers, from the first that
 //! counted to the last, whenever they arrived.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::duet::Heard;
+use super::duet::{Heard, Moment};
 use crate::coordinate::message::TaskEnd;
 use crate::load::delays::DelaySummary;
 use crate::load::task::Task;
 use crate::load::tcp::Way;
 
 /// What a task achieved.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Bits of payload that arrived, per second.
     pub received_bits_per_second: f64,
@@ -49,7 +49,7 @@ pub struct Figures {
 }
 
 /// One interval of a task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Its end, in seconds from the beginning.
     pub end: f64,
@@ -78,12 +78,12 @@ fn receiver(task: &Task) -> usize {
     }
 }
 
-/// The figures of task number `at`.
+/// The figures of task number `at`. Of an end that was lost there are none, and nothing that takes both.
 pub fn figures(task: &Task, at: usize, heard: &Heard) -> Figures {
     let to = receiver(task);
-    let (Some(there), Some(here)) = (heard.ends[to].tasks.get(at), heard.ends[1 - to].tasks.get(at)) else {
-        return Figures::default();
-    };
+    let end = |side: usize| heard.ends[side].tasks.get(at);
+    let both = end(1 - to).zip(end(to));
+    let (here, there) = (end(1 - to).cloned().unwrap_or_default(), end(to).cloned().unwrap_or_default());
     let per_second = |count: u64, side: usize| per(count as f64, heard.ends[side].seconds);
     let mut figures = Figures {
         received_bits_per_second: 8.0 * per_second(there.window.received_bytes, to),
@@ -95,14 +95,16 @@ pub fn figures(task: &Task, at: usize, heard: &Heard) -> Figures {
     match task {
         Task::Bulk(_) => {}
         Task::Messages(_) => {
-            figures.received_per_second = Some(per_second(there.window.received_messages, to));
-            figures.sent_per_second = Some(per_second(here.window.sent_messages, 1 - to));
-            figures.lose(here, there);
+            figures.received_per_second = end(to).map(|end| per_second(end.window.received_messages, to));
+            figures.sent_per_second = end(1 - to).map(|end| per_second(end.window.sent_messages, 1 - to));
+            figures.jitter_us = there.found.jitter_us;
+            figures.delay.clone_from(&there.found.delay);
+            both.iter().for_each(|(here, there)| figures.lose(here, there));
         }
         Task::Exchange(_) => {
             figures.sent_bits_per_second = 8.0 * per_second(there.window.sent_bytes, to);
-            figures.transactions_per_second = Some(per_second(there.window.received_messages, to));
-            figures.timeouts = Some(there.found.timeouts);
+            figures.transactions_per_second = end(to).map(|end| per_second(end.window.received_messages, to));
+            figures.timeouts = end(to).map(|end| end.found.timeouts);
             figures.round_trip.clone_from(&there.found.round_trip);
         }
     }
@@ -118,28 +120,36 @@ impl Figures {
         self.lost_percent = (sent > 0).then(|| 100.0 * lost as f64 / sent as f64);
         self.duplicates = Some(found.duplicates);
         self.reordered = Some(found.reordered);
-        self.jitter_us = found.jitter_us;
-        self.delay.clone_from(&found.delay);
     }
 }
 
 fn series(heard: &Heard, at: usize, to: usize) -> Vec<Point> {
     let mut end = 0.0;
     let moments = heard.samples.iter().filter_map(|moment| {
-        let (sample, seconds) = (moment.tasks[to].get(at)?, moment.seconds[to]);
-        end += seconds;
-        Some(Point {
-            end,
-            seconds,
-            received_bits_per_second: 8.0 * per(sample.received_bytes as f64, seconds),
-            received_per_second: per(sample.received_messages as f64, seconds),
-            missing: sample.missing,
-            delay_mean_us: sample.delay_mean_us,
-            delay_max_us: sample.delay_max_us,
-            jitter_us: sample.jitter_us,
-        })
+        let point = point_at(at, to, moment, end)?;
+        end = point.end;
+        Some(point)
     });
     moments.collect()
+}
+
+/// One interval of task number `at`, which begins `begin` seconds after the warm-up.
+pub fn point(task: &Task, at: usize, moment: &Moment, begin: f64) -> Option<Point> {
+    point_at(at, receiver(task), moment, begin)
+}
+
+fn point_at(at: usize, to: usize, moment: &Moment, begin: f64) -> Option<Point> {
+    let (sample, seconds) = (moment.tasks[to].get(at)?, moment.seconds[to]);
+    Some(Point {
+        end: begin + seconds,
+        seconds,
+        received_bits_per_second: 8.0 * per(sample.received_bytes as f64, seconds),
+        received_per_second: per(sample.received_messages as f64, seconds),
+        missing: sample.missing,
+        delay_mean_us: sample.delay_mean_us,
+        delay_max_us: sample.delay_max_us,
+        jitter_us: sample.jitter_us,
+    })
 }
 
 fn per(amount: f64, seconds: f64) -> f64 {
@@ -253,5 +263,15 @@ mod tests {
     #[test]
     fn ends_that_reported_nothing_have_no_figures() {
         assert_eq!(figures(&messages(false), 0, &Heard::default()), Figures::default());
+    }
+
+    #[test]
+    fn what_an_end_measured_stands_when_the_other_is_lost_but_not_what_takes_both() {
+        let mut heard = heard(sender(), receiver(), [1.0, 2.0]);
+        heard.ends[0] = Measurement::default();
+        let figures = figures(&messages(false), 0, &heard);
+        assert_eq!(figures.received_per_second, Some(490.0));
+        assert_eq!((figures.sent_per_second, figures.lost), (None, None));
+        assert_eq!(figures.jitter_us, Some(7.0));
     }
 }

@@ -1,33 +1,30 @@
-//! The direct use of the generators in the lab: one kind of load through each system, repeated.
+//! The direct use of the generators: one kind of load through each system of the lab, repeated. (Between real hosts
+//! `hosts::load` does the same plan.)
 //!
 //! Systems take turns within each repetition, and each measurement gets a fresh lab. A search for the highest rate
 //! without loss makes its trials one after the other in the same lab.
 
-use std::time::Duration;
+pub mod search;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::duet::Times;
+use super::duet::{Heard, Moment, Times};
 use super::environment::Environment;
-use super::figures::{Figures, figures};
+use super::figures::{Figures, Point, figures, point};
+use super::hosts::party::{HostEnd, Meeting};
 use super::outcome::CpuUse;
-use super::site::{Far, Measured, Site, SiteError, Trial};
+use super::progress::Progress;
+use super::site::{Far, Site, SiteError, Trial};
 use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
-use crate::load::search::RateSearch;
 use crate::load::task::Task;
+use crate::report::load as events;
 use crate::system::{Facts, Programs, Subject};
-
-/// How near the limits of a search come.
-const RESOLUTION: f64 = 0.02;
-/// A sender that reaches less of the rate it was told than this was itself the limit.
-const LEAST_SENT: f64 = 0.97;
-/// The longest that a single trial of a search takes unless the user wants longer.
-const SEARCH_WARMUP: Duration = Duration::from_millis(200);
+pub use search::SearchOutcome;
 
 /// A task and what reports call it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NamedTask {
     /// For example `TCP stream, near to far`.
     pub name: String,
@@ -40,17 +37,11 @@ pub struct NamedTask {
 pub struct LoadPlan {
     /// `stream`, `rr` or `udp`.
     pub command: &'static str,
-    /// The systems.
-    pub subjects: Vec<Subject>,
-    /// Where the far end is.
-    pub far: Far,
-    /// The links.
-    pub links: LinkSettings,
-    /// Where programs are.
-    pub programs: Programs,
+    /// Where.
+    pub place: Place,
     /// The tasks, all at once.
     pub tasks: Vec<NamedTask>,
-    /// IP version inside.
+    /// IP version inside the systems of the lab.
     pub ip: u8,
     /// The times of each measurement.
     pub times: Times,
@@ -60,11 +51,33 @@ pub struct LoadPlan {
     pub search: Option<f64>,
 }
 
+/// Where loads run.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In the lab.
+    Lab(Box<LabPlace>),
+    /// Between real hosts.
+    Hosts(Meeting),
+}
+
+/// A lab and what is measured in it.
+#[derive(Clone, Debug)]
+pub struct LabPlace {
+    /// The systems.
+    pub subjects: Vec<Subject>,
+    /// Where the far end is.
+    pub far: Far,
+    /// The links.
+    pub links: LinkSettings,
+    /// Where programs are.
+    pub programs: Programs,
+}
+
 /// All measurements of one command.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadCampaign {
     /// `stream`, `rr` or `udp`.
-    pub command: &'static str,
+    pub command: String,
     /// The work.
     pub settings: LoadSettings,
     /// Where it ran.
@@ -76,11 +89,11 @@ pub struct LoadCampaign {
 }
 
 /// The work as reports record it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadSettings {
-    /// Where the far end is.
-    pub far: Far,
-    /// IP version inside.
+    /// Where the far end is; absent between real hosts.
+    pub far: Option<Far>,
+    /// IP version of the measured connections.
     pub ip: u8,
     /// Measured seconds.
     pub seconds: f64,
@@ -95,9 +108,9 @@ pub struct LoadSettings {
 }
 
 /// One measurement.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadRun {
-    /// What was measured.
+    /// What was measured; absent between real hosts.
     pub subject: Option<Subject>,
     /// What the report calls it.
     pub label: String,
@@ -107,6 +120,8 @@ pub struct LoadRun {
     pub started: String,
     /// What the system said of itself.
     pub facts: Facts,
+    /// The near and the far host, if they are real ones.
+    pub hosts: Vec<HostEnd>,
     /// Task by task.
     pub figures: Vec<Figures>,
     /// CPU time.
@@ -121,34 +136,6 @@ pub struct LoadRun {
     pub faults: Vec<String>,
     /// Why there is no result.
     pub error: Option<String>,
-}
-
-/// What a search found.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct SearchOutcome {
-    /// Messages per second of the best trial that was carried; zero if none was.
-    pub packets_per_second: f64,
-    /// Its payload.
-    pub bits_per_second: f64,
-    /// The sender could not do more, so the path may.
-    pub limited_by_sender: bool,
-    /// Every trial.
-    pub trials: Vec<SearchTrial>,
-}
-
-/// One trial of a search.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct SearchTrial {
-    /// The rate that was asked for, payload; absent: as fast as possible.
-    pub asked_bits_per_second: Option<f64>,
-    /// Messages that were sent, per second.
-    pub sent_per_second: f64,
-    /// Messages that arrived, per second.
-    pub received_per_second: f64,
-    /// Lost, in percent.
-    pub lost_percent: f64,
-    /// Whether it counts as carried.
-    pub carried: bool,
 }
 
 impl LoadRun {
@@ -166,13 +153,77 @@ impl LoadRun {
         problems
     }
 
-    fn take(&mut self, tasks: &[Task], measured: &Measured) {
-        self.figures = tasks.iter().zip(0..).map(|(task, at)| figures(task, at, &measured.heard)).collect();
-        self.cpu = Some(measured.cpu);
-        self.socket_drops = measured.heard.ends.iter().map(|end| end.socket_drops).sum();
-        self.stopped_early = measured.heard.stopped_early();
-        let found = measured.heard.ends.iter().flat_map(|end| &end.tasks);
-        self.faults = found.flat_map(|task| task.found.faults.clone()).collect();
+    pub(super) fn take(&mut self, tasks: &[Task], heard: &Heard) {
+        self.figures = tasks.iter().zip(0..).map(|(task, at)| figures(task, at, heard)).collect();
+        self.socket_drops = heard.ends.iter().map(|end| end.socket_drops).sum();
+        self.stopped_early = heard.stopped_early();
+        self.faults = heard.faults();
+    }
+}
+
+/// What every task did in one interval of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Second<'a> {
+    /// What the report calls the run.
+    pub label: &'a str,
+    /// Which repetition.
+    pub repeat: u32,
+    /// Number of the interval, from 0.
+    pub number: usize,
+    /// Task by task, with its name.
+    pub points: Vec<(&'a str, Point)>,
+}
+
+impl LoadPlan {
+    /// Tells one interval as an event.
+    pub(super) fn tell(&self, progress: &Progress, run: (&str, u32), number: usize, moment: &Moment) {
+        let begin = number as f64 * self.times.interval.as_secs_f64();
+        let of = |(named, at): (&'_ NamedTask, usize)| point(&named.task, at, moment, begin);
+        progress.event("interval", || {
+            let all = self.tasks.iter().zip(0..);
+            let points =
+                all.filter_map(|(named, at)| Some((named.name.as_str(), of((named, at))?))).collect();
+            events::second_json(&Second { label: run.0, repeat: run.1, number, points })
+        });
+    }
+
+    /// The campaign before its first run, told as the first event.
+    pub(super) fn campaign(&self, environment: Environment, ip: u8, progress: &Progress) -> LoadCampaign {
+        let far = match &self.place {
+            Place::Lab(lab) => Some(lab.far),
+            Place::Hosts(_) => None,
+        };
+        let settings = LoadSettings {
+            far,
+            ip,
+            seconds: self.times.duration.as_secs_f64(),
+            warmup_seconds: self.times.warmup.as_secs_f64(),
+            interval_seconds: self.times.interval.as_secs_f64(),
+            tasks: self.tasks.clone(),
+            search_loss_percent: self.search,
+        };
+        let (command, runs) = (self.command.to_owned(), Vec::new());
+        let campaign = LoadCampaign { command, settings, environment, runs, interrupted: false };
+        progress.event("start", || events::start_json(&campaign));
+        campaign
+    }
+}
+
+impl LoadCampaign {
+    /// Adds a run and tells it.
+    pub(super) fn add(&mut self, run: LoadRun, progress: &Progress) {
+        progress.event("run_end", || events::run_json(self, &run));
+        for problem in run.problems() {
+            progress.note(&format!("{}, run {}: {problem}", run.label, run.repeat));
+        }
+        self.runs.push(run);
+    }
+
+    /// Says that no more runs will come.
+    pub(super) fn close(mut self, interrupt: &Interrupt, progress: &Progress) -> Self {
+        self.interrupted = interrupt.is_set();
+        progress.event("end", || events::end_json(&self));
+        self
     }
 }
 
@@ -190,67 +241,53 @@ pub fn check(subjects: &[Subject], programs: &Programs, links: LinkSettings) -> 
     }
 }
 
-/// Runs everything; `tell` hears a line before and after each measurement.
-pub fn run(plan: &LoadPlan, tell: &dyn Fn(&str), interrupt: &Interrupt) -> LoadCampaign {
-    let mut runs = Vec::new();
+/// Runs everything in the lab.
+pub fn run(plan: &LoadPlan, lab: &LabPlace, progress: &Progress, interrupt: &Interrupt) -> LoadCampaign {
+    let mut campaign = plan.campaign(Environment::read(Some(lab.links)), plan.ip, progress);
     for repeat in 1..=plan.repeats {
-        for &subject in &plan.subjects {
+        for &subject in &lab.subjects {
             if interrupt.is_set() {
                 continue;
             }
-            let label = subject.label_with(&plan.programs);
-            let title = format!("{label}, run {repeat}");
-            tell(&title);
             let mut run = LoadRun {
                 subject: Some(subject),
-                label,
+                label: subject.label_with(&lab.programs),
                 repeat,
                 started: clock::wall_text(),
                 ..LoadRun::default()
             };
-            run.error = measure(plan, &mut run, interrupt).err().map(|error| error.to_string());
-            for problem in run.problems() {
-                tell(&format!("{title}: {problem}"));
-            }
-            runs.push(run);
+            progress.note(&format!("{}, run {repeat}", run.label));
+            progress.event("run_start", || events::run_start_json(&run));
+            let measured = measure(plan, lab, subject, &mut run, progress, interrupt);
+            run.error = measured.err().map(|error| error.to_string());
+            campaign.add(run, progress);
         }
     }
-    LoadCampaign {
-        command: plan.command,
-        settings: plan.settings(),
-        environment: Environment::read(Some(plan.links)),
-        runs,
-        interrupted: interrupt.is_set(),
-    }
+    campaign.close(interrupt, progress)
 }
 
-impl LoadPlan {
-    fn settings(&self) -> LoadSettings {
-        LoadSettings {
-            far: self.far,
-            ip: self.ip,
-            seconds: self.times.duration.as_secs_f64(),
-            warmup_seconds: self.times.warmup.as_secs_f64(),
-            interval_seconds: self.times.interval.as_secs_f64(),
-            tasks: self.tasks.clone(),
-            search_loss_percent: self.search,
-        }
-    }
-}
-
-fn measure(plan: &LoadPlan, run: &mut LoadRun, interrupt: &Interrupt) -> Result<(), SiteError> {
-    let system = run.subject.expect("the caller names it").system(&plan.programs)?;
-    let mut site = Site::build(system, plan.far, plan.links, interrupt)?;
+fn measure(
+    plan: &LoadPlan,
+    lab: &LabPlace,
+    subject: Subject,
+    run: &mut LoadRun,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<(), SiteError> {
+    let system = subject.system(&lab.programs)?;
+    let mut site = Site::build(system, lab.far, lab.links, interrupt)?;
     run.facts = site.facts().clone();
-    let tasks: Vec<Task> = plan.tasks.iter().map(|named| fresh(&named.task)).collect();
-    if let Some(allowed) = plan.search {
-        let found = search(&mut site, plan, &tasks[0], allowed, run, interrupt)?;
-        run.search = Some(found);
-        return Ok(());
-    }
-    let trial = Trial { tasks, ip: plan.ip, times: plan.times };
-    let measured = site.measure(&trial, interrupt)?;
-    run.take(&trial.tasks, &measured);
+    let ip = plan.ip;
+    let mut attempt = |tasks: Vec<Task>, times: Times, run: &mut LoadRun| {
+        let trial = Trial { tasks, ip, times };
+        let name = (run.label.clone(), run.repeat);
+        let mut listen = |number, moment: &Moment| plan.tell(progress, (&name.0, name.1), number, moment);
+        let measured = site.measure(&trial, &mut listen, interrupt)?;
+        run.take(&trial.tasks, &measured.heard);
+        run.cpu = Some(measured.cpu);
+        Ok::<_, SiteError>(())
+    };
+    search::or_once(plan, run, &mut attempt, interrupt)?;
     if let Some(emulator) = site.lab().emulator() {
         run.facts.notes.extend(emulator.notes());
     }
@@ -267,67 +304,4 @@ pub fn fresh(task: &Task) -> Task {
         Task::Exchange(work) => work.run_id = run_id,
     }
     task
-}
-
-/// The highest rate at which at most `allowed` percent of the messages are lost.
-fn search(
-    site: &mut Site,
-    plan: &LoadPlan,
-    task: &Task,
-    allowed: f64,
-    run: &mut LoadRun,
-    interrupt: &Interrupt,
-) -> Result<SearchOutcome, SiteError> {
-    let times = Times { warmup: plan.times.warmup.min(SEARCH_WARMUP), ..plan.times };
-    let mut outcome = SearchOutcome::default();
-    let mut attempt = |rate: Option<f64>, run: &mut LoadRun| {
-        let mut task = fresh(task);
-        if let Task::Messages(work) = &mut task {
-            // Less than one bit per second is no rate.
-            work.bits_per_second = rate.map(|rate| (rate as u64).max(1) / u64::from(work.streams));
-        }
-        let trial = Trial { tasks: vec![task], ip: plan.ip, times };
-        let measured = site.measure(&trial, interrupt)?;
-        run.take(&trial.tasks, &measured);
-        Ok::<_, SiteError>(SearchTrial::of(rate, &run.figures[0]))
-    };
-    let mut first = attempt(None, run)?;
-    if first.lost_percent <= allowed {
-        first.carried = true;
-        return Ok(SearchOutcome {
-            packets_per_second: first.received_per_second,
-            bits_per_second: run.figures[0].received_bits_per_second,
-            limited_by_sender: true,
-            trials: vec![first],
-        });
-    }
-    let mut limits = RateSearch::new(run.figures[0].sent_bits_per_second, RESOLUTION);
-    outcome.trials.push(first);
-    while let Some(rate) = limits.next().filter(|_| !interrupt.is_set()) {
-        let mut trial = attempt(Some(rate), run)?;
-        let full = run.figures[0].sent_bits_per_second >= LEAST_SENT * rate;
-        // A sender that cannot keep the pace says nothing against the path: what it sent is what is judged.
-        trial.carried = trial.lost_percent <= allowed;
-        if trial.carried && trial.received_per_second > outcome.packets_per_second {
-            outcome.packets_per_second = trial.received_per_second;
-            outcome.bits_per_second = run.figures[0].received_bits_per_second;
-            outcome.limited_by_sender = !full;
-        }
-        limits.tell(trial.carried);
-        outcome.trials.push(trial);
-    }
-    Ok(outcome)
-}
-
-impl SearchTrial {
-    fn of(rate: Option<f64>, figures: &Figures) -> Self {
-        Self {
-            asked_bits_per_second: rate,
-            sent_per_second: figures.sent_per_second.unwrap_or_default(),
-            received_per_second: figures.received_per_second.unwrap_or_default(),
-            // Nothing sent is no proof of anything.
-            lost_percent: figures.lost_percent.unwrap_or(100.0),
-            carried: false,
-        }
-    }
 }

@@ -1,6 +1,10 @@
-//! Experiment 1 between real hosts: the same pairs, driven over the network.
+//! Experiments between real hosts. Here experiment 1: the same pairs, driven over the network; below the others.
 //!
 //! The tool sets nothing up here: the VPN is whatever the data addresses lead through, and the label says so.
+
+pub mod load;
+pub mod party;
+pub mod suite;
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::str::FromStr;
@@ -80,7 +84,7 @@ impl FromStr for PairSpec {
 
 impl HostSpec {
     /// Where the measured connections go.
-    fn data_address(&self) -> Result<IpAddr, FleetError> {
+    pub(super) fn data_address(&self) -> Result<IpAddr, FleetError> {
         if let Some(address) = self.data {
             return Ok(address);
         }

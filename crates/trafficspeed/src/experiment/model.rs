@@ -13,6 +13,7 @@ pub mod stages;
 use serde::Serialize;
 
 use super::environment::Environment;
+use super::progress::Progress;
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
 use crate::system::{Cipher, Kind, Programs, Subject};
@@ -112,13 +113,13 @@ fn subject(cipher: Cipher) -> Subject {
     Subject { kind: Kind::Vpnd, cipher }
 }
 
-/// Measures stages, predicts, and measures the real VPN; `tell` hears a line before each part.
+/// Measures stages, predicts, and measures the real VPN; a line before each part says which.
 ///
 /// # Errors
 /// If the stages cannot be measured; a real measurement that fails is in the result.
-pub fn run(plan: &ModelPlan, tell: &dyn Fn(&str), interrupt: &Interrupt) -> anyhow::Result<Model> {
+pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyhow::Result<Model> {
     let environment = Environment::read(Some(plan.links));
-    tell("measuring each stage");
+    progress.note("measuring each stage");
     let raw = stages::measure(plan, interrupt)?;
     let stages = fit::fit_all(&raw)?;
     let mut suites = Vec::new();
@@ -130,7 +131,7 @@ pub fn run(plan: &ModelPlan, tell: &dyn Fn(&str), interrupt: &Interrupt) -> anyh
         let mut model =
             SuiteModel { suite, backend, ahead, as_it_was: None, real: None, error: None, targets };
         if let Some(real) = plan.real.filter(|_| !interrupt.is_set()) {
-            tell(&format!("measuring {}", subject(cipher).label()));
+            progress.note(&format!("measuring {}", subject(cipher).label()));
             match real::measure(plan, subject(cipher), real, interrupt) {
                 Ok(real) => {
                     model.as_it_was = Some(Prediction::make(&stages, &model.suite, real.shape));

@@ -4,6 +4,8 @@
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::compare::schedule::for_people;
 use super::outcome::{Interval, Run, rate};
 use crate::report::stream;
@@ -55,7 +57,7 @@ impl Progress {
 
     /// A run begins.
     pub fn starting(&self, what: &str, run: &Run) {
-        self.event(|| stream::run_start(run));
+        self.line(|| stream::run_start(run));
         self.live(what);
     }
 
@@ -70,7 +72,7 @@ impl Progress {
 
     /// A second of it is over.
     pub fn second(&self, what: &str, number: usize, of: usize, interval: Interval) {
-        self.event(|| stream::interval(number, interval));
+        self.line(|| stream::interval(number, interval));
         if self.live {
             let communication = rate(interval.received + interval.sent, 1.0);
             let figures = self.figures(communication, rate(interval.received, 1.0));
@@ -82,7 +84,7 @@ impl Progress {
 
     /// A run is over.
     pub fn finished(&self, what: &str, run: &Run) {
-        self.event(|| stream::run_end(run));
+        self.line(|| stream::run_end(run));
         let clear = if self.live { "\r\x1b[K" } else { "" };
         if !self.quiet && run.goodput() > 0.0 && run.bypass().is_none() {
             let figures = self.figures(run.communication(), run.goodput());
@@ -100,7 +102,12 @@ impl Progress {
         format!("{} {} ({} goodput)", unit.figure(communication), unit.name(), unit.figure(goodput))
     }
 
-    fn event(&self, line: impl FnOnce() -> String) {
+    /// Something happened, for whoever wants events.
+    pub fn event(&self, name: &str, data: impl FnOnce() -> Value) {
+        self.line(|| stream::event(name, data()));
+    }
+
+    fn line(&self, line: impl FnOnce() -> String) {
         if self.events {
             // A reader that has gone must not stop a measurement either.
             let _ = writeln!(stdout(), "{}", line());

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::duet::{Duet, DuetError, Heard, Times, drive};
+use super::duet::{Duet, DuetError, Heard, Mark, Moment, Times, Watch, drive};
 use super::figures::arrived;
 use super::outcome::CpuUse;
 use crate::clock;
@@ -190,11 +190,16 @@ impl Site {
         &self.lab
     }
 
-    /// Makes one measurement. `heard` is told every interval's samples.
+    /// Makes one measurement; `listen` hears every interval's number and samples.
     ///
     /// # Errors
     /// [`SiteError::NoAddress`], [`SiteError::Past`], [`SiteError::Bypassed`], [`SiteError::Duet`].
-    pub fn measure(&mut self, trial: &Trial, interrupt: &Interrupt) -> Result<Measured, SiteError> {
+    pub fn measure(
+        &mut self,
+        trial: &Trial,
+        listen: &mut dyn FnMut(usize, &Moment),
+        interrupt: &Interrupt,
+    ) -> Result<Measured, SiteError> {
         let ip = trial.ip;
         let address = self.far.at(ip).ok_or(SiteError::NoAddress { end: self.far.name, ip })?;
         let near_address = self.near.at(ip).ok_or(SiteError::NoAddress { end: self.near.name, ip })?;
@@ -203,14 +208,14 @@ impl Site {
             self.far.leads_to(near_address, interrupt)?;
         }
         let before = self.counters()?;
-        let mut watch = CpuWatch::new(self.system.processes());
+        let mut watch = SiteWatch { cpu: CpuWatch::new(self.system.processes()), listen };
         let duet = Duet { near: self.near.agent, far: self.far.agent, address, tasks: &trial.tasks };
-        let heard = drive(&mut self.fleet, &duet, trial.times, &mut |mark| watch.pass(mark), interrupt)?;
+        let heard = drive(&mut self.fleet, duet, trial.times, &mut watch, interrupt)?;
         let after = self.counters()?;
         for (end, (before, after)) in self.ends().into_iter().zip(before.iter().zip(&after)) {
             end.carried(after.since(*before), &trial.tasks, &heard)?;
         }
-        let mut cpu = watch.used();
+        let mut cpu = watch.cpu.used();
         cpu.generators = heard.ends.iter().map(|end| end.cpu_seconds).sum();
         Ok(Measured { heard, cpu })
     }
@@ -305,6 +310,22 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
+/// CPU time at the two instants, and the samples for whoever listens.
+struct SiteWatch<'a> {
+    cpu: CpuWatch,
+    listen: &'a mut dyn FnMut(usize, &Moment),
+}
+
+impl Watch for SiteWatch<'_> {
+    fn mark(&mut self, _mark: Mark) {
+        self.cpu.pass();
+    }
+
+    fn moment(&mut self, _duet: usize, number: usize, moment: &Moment) {
+        (self.listen)(number, moment);
+    }
+}
+
 /// Reads CPU time where the measurement begins and ends.
 struct CpuWatch {
     gateway: Vec<u32>,
@@ -317,7 +338,7 @@ impl CpuWatch {
         Self { gateway, clients, readings: Vec::new() }
     }
 
-    fn pass(&mut self, _mark: super::duet::Mark) {
+    fn pass(&mut self) {
         self.readings.push(CpuUse {
             gateway: tree_cpu_seconds(&self.gateway),
             clients: tree_cpu_seconds(&self.clients),

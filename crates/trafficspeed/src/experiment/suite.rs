@@ -8,18 +8,22 @@ pub mod ipsec;
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use super::duet::Times;
+use super::duet::{Heard, Moment, Times};
 use super::environment::Environment;
-use super::figures::{Figures, figures};
-use super::generate::fresh;
+use super::figures::{Figures, figures, point};
+use super::generate::{Second, fresh};
 use super::hog::Hogs;
 use super::outcome::CpuUse;
+use super::progress::Progress;
 use super::site::{Far, Site, SiteError, Trial};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
+use crate::report::load::second_json;
+use crate::report::suite as events;
 use crate::system::vpnd::{Code, Vpnd};
 use crate::system::{Facts, Kind, Programs, Subject, System, SystemError};
 
@@ -31,7 +35,7 @@ const CASE_TIME: Duration = Duration::from_millis(600);
 const HOG_GRACE: Duration = Duration::from_secs(60);
 
 /// A figure that a report shows of a case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
     /// Payload that arrived.
@@ -83,10 +87,10 @@ impl Quantity {
 }
 
 /// One measurement of a stage.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
     /// The part of the report that it belongs to.
-    pub section: &'static str,
+    pub section: String,
     /// What it is called there.
     pub name: String,
     /// The load.
@@ -133,14 +137,14 @@ pub struct SuitePlan {
 }
 
 /// What a suite found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SuiteCampaign {
     /// `ipsec` or `aead`.
-    pub name: &'static str,
+    pub name: String,
     /// One sentence for the report's head.
     pub about: String,
-    /// Where the far end is.
-    pub far: Far,
+    /// Where the far end is; absent between real hosts.
+    pub far: Option<Far>,
     /// How often each case was to be measured.
     pub repeats: u32,
     /// Where it ran.
@@ -154,7 +158,7 @@ pub struct SuiteCampaign {
 }
 
 /// A stage as it came up, or why it did not.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageFacts {
     /// What reports call it.
     pub label: String,
@@ -162,8 +166,8 @@ pub struct StageFacts {
     pub subject: Option<Subject>,
     /// The machine code.
     pub code: Code,
-    /// MTU of the links.
-    pub link_mtu: u32,
+    /// MTU of the lab's links.
+    pub link_mtu: Option<u32>,
     /// What the system said of itself.
     pub facts: Facts,
     /// Why it did not come up.
@@ -171,16 +175,16 @@ pub struct StageFacts {
 }
 
 /// One measurement.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What reports call the stage.
     pub label: String,
-    /// The system and its cipher.
-    pub subject: Subject,
+    /// The system and its cipher; absent between real hosts.
+    pub subject: Option<Subject>,
     /// The machine code.
     pub code: Code,
-    /// MTU of the links.
-    pub link_mtu: u32,
+    /// MTU of the lab's links.
+    pub link_mtu: Option<u32>,
     /// What was measured.
     pub case: Case,
     /// Which repetition, from 1.
@@ -254,37 +258,71 @@ impl SuitePlan {
     }
 }
 
-/// Runs a suite; `tell` hears a line for each stage.
-pub fn run(plan: &SuitePlan, tell: &dyn Fn(&str), interrupt: &Interrupt) -> SuiteCampaign {
+impl SuiteCampaign {
+    /// The campaign before its first measurement, told as the first event.
+    pub(super) fn begin(
+        plan: &SuitePlan,
+        far: Option<Far>,
+        environment: Environment,
+        progress: &Progress,
+    ) -> Self {
+        let campaign = Self {
+            name: plan.name.to_owned(),
+            about: plan.about.clone(),
+            far,
+            repeats: plan.repeats,
+            environment,
+            stages: Vec::new(),
+            rows: Vec::new(),
+            interrupted: false,
+        };
+        progress.event("start", || events::start_json(&campaign));
+        campaign
+    }
+
+    /// Adds a measurement and tells it.
+    pub(super) fn add(&mut self, row: Row, progress: &Progress) {
+        progress.event("run_end", || json!(row));
+        self.rows.push(row);
+    }
+
+    /// Says that no more measurements will come.
+    pub(super) fn close(mut self, interrupt: &Interrupt, progress: &Progress) -> Self {
+        self.interrupted = interrupt.is_set();
+        progress.event("end", || events::end_json(&self));
+        self
+    }
+}
+
+/// Tells one interval of a case as an event.
+pub(super) fn tell(progress: &Progress, run: (&str, u32), case: &Case, number: usize, moment: &Moment) {
+    let begin = number as f64 * case.times.interval.as_secs_f64();
+    let Some(point) = point(&case.task, 0, moment, begin) else { return };
+    let points = vec![(case.name.as_str(), point)];
+    progress.event("interval", || second_json(&Second { label: run.0, repeat: run.1, number, points }));
+}
+
+/// Runs a suite in the lab.
+pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> SuiteCampaign {
     let links = plan.stages.first().map(|stage| stage.links);
-    let mut campaign = SuiteCampaign {
-        name: plan.name,
-        about: plan.about.clone(),
-        far: plan.far,
-        repeats: plan.repeats,
-        environment: Environment::read(links),
-        stages: Vec::new(),
-        rows: Vec::new(),
-        interrupted: false,
-    };
+    let mut campaign = SuiteCampaign::begin(plan, Some(plan.far), Environment::read(links), progress);
     for repeat in 1..=plan.repeats {
         for (stage, number) in plan.stages.iter().zip(1..) {
             if interrupt.is_set() {
                 continue;
             }
             let label = stage.label();
-            tell(&format!(
+            progress.note(&format!(
                 "run {repeat} of {}, {number} of {}: {label}, MTU {}, {} measurements",
                 plan.repeats,
                 plan.stages.len(),
                 stage.links.mtu,
                 stage.cases.len()
             ));
-            run_stage(plan, stage, repeat, &mut campaign, interrupt);
+            run_stage(plan, stage, repeat, &mut campaign, progress, interrupt);
         }
     }
-    campaign.interrupted = interrupt.is_set();
-    campaign
+    campaign.close(interrupt, progress)
 }
 
 fn run_stage(
@@ -292,6 +330,7 @@ fn run_stage(
     stage: &Stage,
     repeat: u32,
     campaign: &mut SuiteCampaign,
+    progress: &Progress,
     interrupt: &Interrupt,
 ) {
     let build = || Site::build(stage.system(&plan.programs)?, plan.far, stage.links, interrupt);
@@ -299,7 +338,7 @@ fn run_stage(
         label: stage.label(),
         subject: Some(stage.subject),
         code: stage.code,
-        link_mtu: stage.links.mtu,
+        link_mtu: Some(stage.links.mtu),
         ..StageFacts::default()
     };
     let mut site = match build() {
@@ -316,9 +355,11 @@ fn run_stage(
         if interrupt.is_set() {
             return;
         }
-        let measured = measure(&mut site, case, interrupt);
+        let label = stage.label();
+        let mut listen = |number, moment: &Moment| tell(progress, (&label, repeat), case, number, moment);
+        let measured = measure(&mut site, case, &mut listen, interrupt);
         let is_lost = matches!(measured, Err(SiteError::Duet(_)));
-        campaign.rows.push(row(stage, case, repeat, measured));
+        campaign.add(row(stage, case, repeat, measured), progress);
         if is_lost {
             // What the ends still have to say must not be taken for the next case's words.
             drop(site);
@@ -332,25 +373,27 @@ fn run_stage(
 
 type Found = (Figures, CpuUse, Option<String>);
 
-fn measure(site: &mut Site, case: &Case, interrupt: &Interrupt) -> Result<Found, SiteError> {
+fn measure(
+    site: &mut Site,
+    case: &Case,
+    listen: &mut dyn FnMut(usize, &Moment),
+    interrupt: &Interrupt,
+) -> Result<Found, SiteError> {
     let mut hogs = Hogs::start(case.hogs, case.times.warmup + case.times.duration + HOG_GRACE)?;
     let trial = Trial { tasks: vec![fresh(&case.task)], ip: case.ip, times: case.times };
-    let measured = site.measure(&trial, interrupt)?;
-    let mut faults: Vec<String> = measured
-        .heard
-        .ends
-        .iter()
-        .flat_map(|end| &end.tasks)
-        .flat_map(|task| task.found.faults.clone())
-        .collect();
-    if measured.heard.stopped_early() {
-        faults.push("ended early".into());
-    }
+    let measured = site.measure(&trial, listen, interrupt)?;
+    let mut faults = faults(&measured.heard);
     if hogs.running() < case.hogs as usize {
         faults.push("a CPU hog ended too early".into());
     }
     let figures = figures(&trial.tasks[0], 0, &measured.heard);
     Ok((figures, measured.cpu, (!faults.is_empty()).then(|| faults.join("; "))))
+}
+
+/// What the ends found wrong.
+pub(super) fn faults(heard: &Heard) -> Vec<String> {
+    let early = heard.stopped_early().then(|| "ended early".to_owned());
+    heard.faults().into_iter().chain(early).collect()
 }
 
 fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, SiteError>) -> Row {
@@ -360,9 +403,9 @@ fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, SiteErro
     };
     Row {
         label: stage.label(),
-        subject: stage.subject,
+        subject: Some(stage.subject),
         code: stage.code,
-        link_mtu: stage.links.mtu,
+        link_mtu: Some(stage.links.mtu),
         case: case.clone(),
         repeat,
         figures,

@@ -29,12 +29,19 @@ pub struct Schedule {
     pub begin_ns: u64,
     /// Counting ends, and sending too.
     pub end_ns: u64,
+    /// The other host's clock less this one's, in nanoseconds.
+    pub peer_ahead_ns: i64,
 }
 
 impl Schedule {
     /// Whether what is sent at `now_ns` is counted.
     pub fn counts(&self, now_ns: u64) -> bool {
         (self.begin_ns..self.end_ns).contains(&now_ns)
+    }
+
+    /// An instant of the other host's clock on this one's. What it says comes from outside, so it may be any.
+    pub fn here(&self, theirs_ns: u64) -> u64 {
+        theirs_ns.wrapping_sub(self.peer_ahead_ns.cast_unsigned())
     }
 }
 

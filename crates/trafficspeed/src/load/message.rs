@@ -257,7 +257,8 @@ impl<'a> Books<'a> {
     fn take(&mut self, message: &[u8], now_ns: u64) -> bool {
         let Some(header) = Header::parse(message, self.run_id) else { return false };
         if header.counted {
-            let Some(delay) = self.account.take(header.number, message.len(), header.sent_ns, now_ns) else {
+            let sent_ns = self.stage.schedule.here(header.sent_ns);
+            let Some(delay) = self.account.take(header.number, message.len(), sent_ns, now_ns) else {
                 return true;
             };
             self.delays = (self.delays.0 + 1, self.delays.1 + delay, self.delays.2.max(delay));
@@ -391,7 +392,7 @@ mod tests {
             books.tell();
             books.close(None)
         });
-        let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX };
+        let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX, peer_ahead_ns: 0 };
         let crew = Crew::begin(schedule, vec![work]).unwrap();
         let share = crew.finish(Instant::now() + Duration::from_secs(5)).remove(0);
         let account = share.account.unwrap();

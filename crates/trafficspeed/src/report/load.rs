@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::significant;
 use super::unit::Unit;
 use crate::experiment::figures::{Figures, Point};
-use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask};
+use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
 use crate::load::task::{Protocol, Task};
 
 /// The version of the JSON report's layout.
@@ -27,7 +27,8 @@ pub fn rate(unit: Option<Unit>, bits_per_second: f64) -> String {
 /// What stands below the table.
 pub const DEFINITIONS: &str = "\
 Received: payload that arrived per second. Lost, reordered (RFC 4737), jitter (RFC 3550): by the messages' numbers and time stamps.
-Delay: one way for messages, the round trip for requests; 50 % and 99 % of them were at most this long. The lab has one clock.
+Delay: one way for messages, the round trip for requests; 50 % and 99 % of them were at most this long. The lab has one clock;
+real hosts' clocks are compared before each measurement, and a delay is known as well as both of them together.
 CPU: CPU seconds per second of the gateway's VPN, the clients' VPN, and the generator (both ends).";
 
 /// The results as text.
@@ -103,6 +104,9 @@ fn notes(text: &mut String, run: &LoadRun) {
             run.socket_drops
         ));
     }
+    for host in &run.hosts {
+        say(host.words());
+    }
     run.problems().into_iter().for_each(say);
 }
 
@@ -118,7 +122,44 @@ pub fn json(campaign: &LoadCampaign) -> Value {
     })
 }
 
-fn run_json(campaign: &LoadCampaign, run: &LoadRun) -> Value {
+/// The event of a campaign's beginning.
+pub fn start_json(campaign: &LoadCampaign) -> Value {
+    json!({
+        "experiment": campaign.command,
+        "settings": campaign.settings,
+        "environment": campaign.environment,
+    })
+}
+
+/// The event of a run's beginning.
+pub fn run_start_json(run: &LoadRun) -> Value {
+    json!({ "system": run.label, "repeat": run.repeat, "timestamp": { "time": run.started } })
+}
+
+/// The event of an interval: `sum` is that of the first task, as iperf3 has but one.
+pub fn second_json(second: &Second<'_>) -> Value {
+    let task = |(name, point): &(&str, Point)| json!({ "name": name, "sum": point_json(point) });
+    json!({
+        "system": second.label,
+        "repeat": second.repeat,
+        "number": second.number,
+        "sum": second.points.first().map(|(_, point)| point_json(point)),
+        "tasks": second.points.iter().map(task).collect::<Vec<_>>(),
+    })
+}
+
+/// The event of a campaign's end.
+pub fn end_json(campaign: &LoadCampaign) -> Value {
+    let run = |run: &LoadRun| {
+        let tasks = campaign.settings.tasks.iter().zip(&run.figures);
+        let task = |(named, figures): (&NamedTask, &Figures)| json!({ "name": named.name, "end": sums_json(campaign, figures) });
+        json!({ "system": run.label, "repeat": run.repeat, "whole": run.is_whole(), "tasks": tasks.map(task).collect::<Vec<_>>() })
+    };
+    json!({ "interrupted": campaign.interrupted, "runs": campaign.runs.iter().map(run).collect::<Vec<_>>() })
+}
+
+/// One run: what its event and its part of the report hold.
+pub fn run_json(campaign: &LoadCampaign, run: &LoadRun) -> Value {
     let tasks = campaign.settings.tasks.iter().zip(&run.figures);
     json!({
         "system": run.label,
@@ -126,6 +167,7 @@ fn run_json(campaign: &LoadCampaign, run: &LoadRun) -> Value {
         "repeat": run.repeat,
         "timestamp": { "time": run.started },
         "facts": run.facts,
+        "hosts": run.hosts,
         "whole": run.is_whole(),
         "problems": run.problems(),
         "cpu_seconds": run.cpu,
@@ -142,14 +184,6 @@ fn task_json(campaign: &LoadCampaign, named: &NamedTask, figures: &Figures) -> V
         Task::Messages(work) => (work.protocol, work.streams, work.length, work.backward),
         Task::Exchange(work) => (work.protocol, work.streams, work.request, false),
     };
-    let total = |rate: f64, sender: bool| {
-        json!({
-            "seconds": settings.seconds,
-            "bytes": (rate * settings.seconds / 8.0) as u64,
-            "bits_per_second": rate,
-            "sender": sender,
-        })
-    };
     json!({
         "name": named.name,
         "start": { "test_start": {
@@ -161,18 +195,32 @@ fn task_json(campaign: &LoadCampaign, named: &NamedTask, figures: &Figures) -> V
             "reverse": u8::from(reverse),
         } },
         "intervals": figures.series.iter().map(|point| json!({ "sum": point_json(point) })).collect::<Vec<_>>(),
-        "end": {
-            "sum_sent": total(figures.sent_bits_per_second, true),
-            "sum_received": total(figures.received_bits_per_second, false),
-            "sum": {
-                "packets": figures.messages,
-                "lost_packets": figures.lost,
-                "lost_percent": figures.lost_percent,
-                "jitter_ms": figures.jitter_us.map(|us| us / 1e3),
-                "out_of_order": figures.reordered,
-            },
-        },
+        "end": sums_json(campaign, figures),
         "figures": figures,
+    })
+}
+
+/// The whole measurement of a task as iperf3 has it.
+fn sums_json(campaign: &LoadCampaign, figures: &Figures) -> Value {
+    let seconds = campaign.settings.seconds;
+    let total = |rate: f64, sender: bool| {
+        json!({
+            "seconds": seconds,
+            "bytes": (rate * seconds / 8.0) as u64,
+            "bits_per_second": rate,
+            "sender": sender,
+        })
+    };
+    json!({
+        "sum_sent": total(figures.sent_bits_per_second, true),
+        "sum_received": total(figures.received_bits_per_second, false),
+        "sum": {
+            "packets": figures.messages,
+            "lost_packets": figures.lost,
+            "lost_percent": figures.lost_percent,
+            "jitter_ms": figures.jitter_us.map(|us| us / 1e3),
+            "out_of_order": figures.reordered,
+        },
     })
 }
 

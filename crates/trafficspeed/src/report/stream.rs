@@ -1,7 +1,8 @@
 //! Results as they happen: one JSON object per line, `{"event": …, "data": …}` as iperf3's `--json-stream`.
 //!
 //! `start` and `end` hold what `report::json` has under these names for the whole campaign; `run_start`,
-//! `interval` and `run_end` come for every measurement between them.
+//! `interval` and `run_end` come for every measurement between them. What other experiments than the first put into
+//! their events is in the module that makes their JSON report.
 
 use serde_json::{Value, json};
 
@@ -41,7 +42,8 @@ pub fn end(campaign: &Campaign) -> String {
     event("end", json!({ "interrupted": campaign.interrupted, "summary": summary_json(campaign) }))
 }
 
-fn event(name: &str, data: Value) -> String {
+/// Any event as a line.
+pub fn event(name: &str, data: Value) -> String {
     json!({ "event": name, "data": data }).to_string()
 }
 

@@ -22,12 +22,13 @@ const FORMAT: u32 = 1;
 pub const DEFINITIONS: &str = "\
 Means of the repeats; ± half the distance between the lowest and the highest. Throughput is payload that arrived. The other
 end is where each load is received. Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message; the
-lab has one clock. Only what the kernel's counters saw in the tunnel counts. Systems but plain routing are vpnd with the cipher named.";
+lab has one clock. Only what the kernel's counters saw in the tunnel counts. Systems but plain routing are vpnd with the cipher named.
+Between real hosts clocks are compared before each measurement, and a system is what the user called the network between them.";
 
 /// One part of the report: rows of cases and quantities, columns of systems.
 pub struct Section {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// The systems.
     pub columns: Vec<String>,
     /// The rows.
@@ -72,7 +73,7 @@ fn cell(values: &[f64]) -> String {
 pub fn sections(campaign: &SuiteCampaign) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
     for row in &campaign.rows {
-        let name = row.case.section;
+        let name = row.case.section.clone();
         let at = sections.iter().position(|section| section.name == name).unwrap_or_else(|| {
             sections.push(Section { name, columns: Vec::new(), rows: Vec::new() });
             sections.len() - 1
@@ -155,7 +156,7 @@ pub fn table(campaign: &SuiteCampaign) -> String {
     for section in sections(campaign) {
         let head = std::iter::once(String::new()).chain(section.columns.iter().cloned());
         let rows = section.rows.iter().map(|row| std::iter::once(row.head()).chain(row.cells()).collect());
-        put(&mut text, section.name, &grid(head.collect(), rows.collect()));
+        put(&mut text, &section.name, &grid(head.collect(), rows.collect()));
     }
     for sentence in sentences(&verdicts(campaign)) {
         put_line(&mut text, &sentence);
@@ -196,12 +197,36 @@ fn put_line(text: &mut String, line: &str) {
     writeln!(text, "{line}").expect("writing to a string");
 }
 
-/// The results as JSON.
-pub fn json(campaign: &SuiteCampaign) -> Value {
+/// The event of a campaign's beginning.
+pub fn start_json(campaign: &SuiteCampaign) -> Value {
+    json!({
+        "experiment": format!("suite {}", campaign.name),
+        "about": campaign.about,
+        "repeats": campaign.repeats,
+        "environment": campaign.environment,
+    })
+}
+
+/// The event of a campaign's end.
+pub fn end_json(campaign: &SuiteCampaign) -> Value {
+    json!({
+        "interrupted": campaign.interrupted,
+        "problems": campaign.problems(),
+        "summary": summary_json(campaign),
+        "choices": verdicts(campaign),
+    })
+}
+
+fn summary_json(campaign: &SuiteCampaign) -> Vec<Value> {
     let section = |section: &Section| {
         let rows: Vec<Value> = section.rows.iter().map(|row| row_json(section, row)).collect();
         json!({ "name": section.name, "rows": rows })
     };
+    sections(campaign).iter().map(section).collect()
+}
+
+/// The results as JSON.
+pub fn json(campaign: &SuiteCampaign) -> Value {
     let (source, tables) = published(campaign);
     json!({
         "format": FORMAT,
@@ -212,7 +237,7 @@ pub fn json(campaign: &SuiteCampaign) -> Value {
         "repeats": campaign.repeats,
         "interrupted": campaign.interrupted,
         "problems": campaign.problems(),
-        "summary": sections(campaign).iter().map(section).collect::<Vec<_>>(),
+        "summary": summary_json(campaign),
         "choices": verdicts(campaign),
         "systems": campaign.stages,
         "rows": campaign.rows,
@@ -246,13 +271,13 @@ pub fn csv(campaign: &SuiteCampaign) -> String {
             let (name, unit) = quantity.name();
             let cells = [
                 campaign.name.to_owned(),
-                csv_text(row.case.section),
+                csv_text(&row.case.section),
                 csv_text(&row.case.name),
                 row.case.ip.to_string(),
                 row.case.hogs.to_string(),
                 csv_text(&row.label),
                 (row.code == Code::WithoutAes).to_string(),
-                row.link_mtu.to_string(),
+                row.link_mtu.map_or_else(String::new, |mtu| mtu.to_string()),
                 row.repeat.to_string(),
                 csv_text(name),
                 unit.to_owned(),
@@ -293,11 +318,11 @@ pub(crate) mod tests {
         let point = |end| Point { end, received_bits_per_second: mbit * 1e6, ..Point::default() };
         Row {
             label: label.into(),
-            subject: Subject { kind: Kind::Vpnd, cipher: Cipher::Aes256Gcm },
+            subject: Some(Subject { kind: Kind::Vpnd, cipher: Cipher::Aes256Gcm }),
             code: Code::Native,
-            link_mtu: 1500,
+            link_mtu: Some(1500),
             case: Case {
-                section: "One TCP transfer over time",
+                section: "One TCP transfer over time".into(),
                 name: name.into(),
                 task: Task::Bulk(job),
                 ip: 4,
@@ -321,9 +346,9 @@ pub(crate) mod tests {
         let mut broken = row("aes-256-gcm", "IPv6", 2, 900.0);
         broken.error = Some("c1: <gone>".into());
         SuiteCampaign {
-            name: "ipsec",
+            name: "ipsec".into(),
             about: "What protection costs.".into(),
-            far: Far::Gateway,
+            far: Some(Far::Gateway),
             repeats: 2,
             environment: Environment::default(),
             stages: vec![StageFacts { label: "aes-256-gcm".into(), ..StageFacts::default() }],

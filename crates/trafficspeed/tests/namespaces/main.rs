@@ -9,6 +9,7 @@
 
 mod block;
 mod compare;
+mod hosts;
 mod link;
 mod load;
 mod model;

@@ -18,6 +18,7 @@ pub(super) struct Times {
     pub(super) warmup_ms: u64,
     pub(super) duration_ms: u64,
     pub(super) interval_ms: u64,
+    pub(super) peer_ahead_ns: i64,
 }
 
 impl Times {
@@ -37,7 +38,8 @@ impl Times {
 
     fn schedule(&self) -> Schedule {
         let begin_ns = self.at_ns + self.warmup_ms * 1_000_000;
-        Schedule { start_ns: self.at_ns, begin_ns, end_ns: begin_ns + self.duration_ms * 1_000_000 }
+        let end_ns = begin_ns + self.duration_ms * 1_000_000;
+        Schedule { start_ns: self.at_ns, begin_ns, end_ns, peer_ahead_ns: self.peer_ahead_ns }
     }
 }
 

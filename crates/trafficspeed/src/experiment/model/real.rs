@@ -92,7 +92,7 @@ pub fn measure(
     let mut rounds = Vec::new();
     for _ in 0..real.repeats {
         let trial = Trial { tasks: vec![fresh(&stream())], ip: 4, times };
-        let measured = site.measure(&trial, interrupt)?;
+        let measured = site.measure(&trial, &mut |_, _| (), interrupt)?;
         ensure!(!measured.heard.stopped_early(), "interrupted");
         rounds.push(Round::of(&trial, &measured).context("the stream carried nothing")?);
     }

@@ -102,7 +102,7 @@ fn cases(wishes: &Wishes, code: Code) -> Vec<Case> {
             shape: Shape { way, window: None, mss: Some(wishes.mss) },
         });
         Case {
-            section: section(code),
+            section: section(code).to_owned(),
             name: name.to_owned(),
             task,
             ip: wishes.ip,
@@ -176,7 +176,7 @@ fn verdict(campaign: &SuiteCampaign, code: Code, chosen: &str) -> Verdict {
 
 /// The mean of both directions, for each repetition.
 fn throughputs(campaign: &SuiteCampaign, code: Code, cipher: Cipher) -> Vec<f64> {
-    let mine = |row: &&Row| row.subject == Subject { kind: Kind::Vpnd, cipher } && row.code == code;
+    let mine = |row: &&Row| row.subject == Some(Subject { kind: Kind::Vpnd, cipher }) && row.code == code;
     (1..=campaign.repeats)
         .map(|repeat| {
             let rows = campaign.rows.iter().filter(mine).filter(|row| row.repeat == repeat);
@@ -228,9 +228,9 @@ mod tests {
                 for case in cases(&wishes(), Code::Native) {
                     rows.push(Row {
                         label: cipher.name().into(),
-                        subject: subject(*cipher),
+                        subject: Some(subject(*cipher)),
                         code: Code::Native,
-                        link_mtu: 1500,
+                        link_mtu: Some(1500),
                         case,
                         repeat,
                         figures: Some(Figures { received_bits_per_second: mbit * 1e6, ..Figures::default() }),
@@ -241,9 +241,9 @@ mod tests {
             }
         }
         SuiteCampaign {
-            name: "aead",
+            name: "aead".into(),
             about: String::new(),
-            far: Far::Gateway,
+            far: Some(Far::Gateway),
             repeats: 2,
             environment: Environment::default(),
             stages: vec![choice],

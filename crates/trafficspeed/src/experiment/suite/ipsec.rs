@@ -78,6 +78,8 @@ pub struct Wishes {
     pub video_payload: u32,
     /// CPU hogs of the loaded measurements.
     pub hogs: u32,
+    /// The one IP version of the measured connections; both, or what the original had, if absent.
+    pub ip: Option<u8>,
     /// The links but for the sweep of their MTU.
     pub links: LinkSettings,
     /// Where the far end is.
@@ -119,8 +121,9 @@ pub fn plan(wishes: &Wishes) -> SuitePlan {
 }
 
 fn cases(wishes: &Wishes, subject: Subject) -> Vec<Case> {
+    let versions = wishes.ip.map_or(vec![4, 6], |ip| vec![ip]);
     let both =
-        |part: fn(&Wishes, u8) -> Vec<Case>| [4, 6].into_iter().flat_map(|ip| part(wishes, ip)).collect();
+        |part: fn(&Wishes, u8) -> Vec<Case>| versions.iter().flat_map(|&ip| part(wishes, ip)).collect();
     let part = |part: &Part| match part {
         Part::Stream => both(streams),
         Part::Datagram => both(datagrams),
@@ -151,7 +154,15 @@ fn case(
     ip: u8,
     quantities: &[Quantity],
 ) -> Case {
-    Case { section, name, task, ip, quantities: quantities.to_vec(), hogs: 0, times: wishes.times }
+    Case {
+        section: section.to_owned(),
+        name,
+        task,
+        ip,
+        quantities: quantities.to_vec(),
+        hogs: 0,
+        times: wishes.times,
+    }
 }
 
 fn bulk(write_bytes: u32, window: Option<u32>) -> Task {
@@ -246,41 +257,45 @@ fn idle_and_loaded(wishes: &Wishes, idle: Case) -> Vec<Case> {
 }
 
 fn over_time(wishes: &Wishes) -> Vec<Case> {
+    let ip = wishes.ip.unwrap_or(4);
     let task = messages(Protocol::Tcp, 8_192, None, Some(32_768));
     let shown = [Quantity::Throughput, Quantity::Delay, Quantity::Delay99, Quantity::Jitter];
-    let name = "IPv4, messages of 8192 bytes, socket buffers of 32768".to_owned();
-    idle_and_loaded(wishes, case(wishes, "One TCP transfer over time", name, task, 4, &shown))
+    let name = format!("IPv{ip}, messages of 8192 bytes, socket buffers of 32768");
+    idle_and_loaded(wishes, case(wishes, "One TCP transfer over time", name, task, ip, &shown))
 }
 
 fn video(wishes: &Wishes) -> Vec<Case> {
+    let ip = wishes.ip.unwrap_or(6);
     let task = messages(Protocol::Udp, wishes.video_payload, Some(wishes.video_rate), None);
     let shown =
         [Quantity::Throughput, Quantity::Packets, Quantity::Loss, Quantity::Jitter, Quantity::Delay99];
     let rate = wishes.video_rate as f64 / 1e6;
-    let name = format!("IPv6, {rate} Mbit/s in datagrams of {} bytes", wishes.video_payload);
-    idle_and_loaded(wishes, case(wishes, "Live video over UDP", name, task, 6, &shown))
+    let name = format!("IPv{ip}, {rate} Mbit/s in datagrams of {} bytes", wishes.video_payload);
+    idle_and_loaded(wishes, case(wishes, "Live video over UDP", name, task, ip, &shown))
 }
 
 fn payloads(wishes: &Wishes) -> Vec<Case> {
+    let ip = wishes.ip.unwrap_or(4);
     let few: &[u32] = &[64, 512, 1_400];
     let many: &[u32] =
         &[32, 64, 128, 256, 384, 512, 640, 768, 896, 1_024, 1_152, 1_280, 1_400, 2_800, 8_000, 32_000];
     let one = |length: &u32| {
         let task = messages(Protocol::Udp, *length, None, None);
         let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
-        case(wishes, "Sweep: payload of datagrams", format!("IPv4, {length} bytes"), task, 4, &shown)
+        case(wishes, "Sweep: payload of datagrams", format!("IPv{ip}, {length} bytes"), task, ip, &shown)
     };
     if wishes.quick { few } else { many }.iter().map(one).collect()
 }
 
 fn rates(wishes: &Wishes) -> Vec<Case> {
+    let ip = wishes.ip.unwrap_or(4);
     let few: &[u64] = &[50, 500];
     let many: &[u64] = &[1, 10, 50, 100, 200, 300, 400, 500, 700, 1_000, 1_500, 2_000];
     let one = |mbit: &u64| {
         let task = messages(Protocol::Udp, RATE_PAYLOAD, Some(mbit * 1_000_000), None);
         let shown = [Quantity::Throughput, Quantity::Loss, Quantity::Delay99];
-        let name = format!("IPv4, {mbit} Mbit/s in datagrams of {RATE_PAYLOAD} bytes");
-        case(wishes, "Sweep: rate", name, task, 4, &shown)
+        let name = format!("IPv{ip}, {mbit} Mbit/s in datagrams of {RATE_PAYLOAD} bytes");
+        case(wishes, "Sweep: rate", name, task, ip, &shown)
     };
     if wishes.quick { few } else { many }.iter().map(one).collect()
 }
@@ -323,6 +338,7 @@ mod tests {
             video_rate: 13_000_000,
             video_payload: 500,
             hogs: 2,
+            ip: None,
             links: LinkSettings { offload: true, mtu: 1500, emulation: None },
             far: Far::Gateway,
             programs: Programs::default(),

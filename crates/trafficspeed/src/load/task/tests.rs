@@ -47,7 +47,7 @@ fn run(task: &Task) -> [(Reading, Findings); 2] {
     let ends = connect(task);
     let start_ns = clock::now_ns() + 20_000_000;
     let begin_ns = start_ns + 100_000_000;
-    let schedule = Schedule { start_ns, begin_ns, end_ns: begin_ns + 300_000_000 };
+    let schedule = Schedule { start_ns, begin_ns, end_ns: begin_ns + 300_000_000, peer_ahead_ns: 0 };
     let running = ends.map(|end| end.begin(schedule).unwrap());
     clock::sleep_until(schedule.end_ns);
     running.iter().for_each(Running::stop);
@@ -142,7 +142,7 @@ fn a_lost_peer_is_a_timeout_over_udp_and_a_fault_over_tcp() {
     let [answers, asks] = connect(&task);
     drop(answers);
     let now = clock::now_ns();
-    let schedule = Schedule { start_ns: now, begin_ns: now, end_ns: now + 5_000_000_000 };
+    let schedule = Schedule { start_ns: now, begin_ns: now, end_ns: now + 5_000_000_000, peer_ahead_ns: 0 };
     let running = asks.begin(schedule).unwrap();
     let deadline = Instant::now() + Duration::from_secs(4);
     while !running.broke_down() {
@@ -155,7 +155,7 @@ fn a_lost_peer_is_a_timeout_over_udp_and_a_fault_over_tcp() {
     let [answers, asks] = connect(&task);
     drop(answers);
     let now = clock::now_ns();
-    let schedule = Schedule { start_ns: now, begin_ns: now, end_ns: now + 1_300_000_000 };
+    let schedule = Schedule { start_ns: now, begin_ns: now, end_ns: now + 1_300_000_000, peer_ahead_ns: 0 };
     let running = asks.begin(schedule).unwrap();
     clock::sleep_until(schedule.end_ns);
     let found = running.finish(Duration::from_secs(3));

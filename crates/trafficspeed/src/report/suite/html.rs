@@ -27,7 +27,7 @@ pub fn html(campaign: &SuiteCampaign) -> String {
     }
     for section in sections(campaign) {
         results(&mut page, &section);
-        pictures(&mut page, campaign, section.name);
+        pictures(&mut page, campaign, &section.name);
     }
     let definitions = escape(super::DEFINITIONS).replace('\n', " ");
     put(&mut page, &format!("<p class=\"note\">{definitions}</p>"));
@@ -50,7 +50,7 @@ fn problems(page: &mut String, campaign: &SuiteCampaign) {
 }
 
 fn results(page: &mut String, section: &Section) {
-    put(page, &format!("<h2>{}</h2>", escape(section.name)));
+    put(page, &format!("<h2>{}</h2>", escape(&section.name)));
     let head: Vec<&str> = std::iter::once("").chain(section.columns.iter().map(String::as_str)).collect();
     let rows: Vec<Vec<String>> =
         section.rows.iter().map(|row| std::iter::once(row.head()).chain(row.cells()).collect()).collect();
@@ -115,7 +115,7 @@ fn systems(page: &mut String, campaign: &SuiteCampaign) {
             stage.label.clone(),
             facts.version.clone(),
             facts.cipher.clone(),
-            stage.link_mtu.to_string(),
+            stage.link_mtu.map_or("–".into(), |mtu| mtu.to_string()),
             mtu,
             facts.notes.join("; "),
         ];

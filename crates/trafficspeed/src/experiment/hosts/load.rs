@@ -1,0 +1,106 @@
+//! Streams, requests and datagrams between real hosts: the same plan as in the lab, over whatever the data addresses
+//! lead through. All pairs are measured at once, and each is a run of the campaign.
+
+use super::party::{Meeting, Party};
+use crate::clock;
+use crate::coordinate::fleet::FleetError;
+use crate::coordinate::token::Token;
+use crate::experiment::duet::{Mark, Moment, Played, Watch};
+use crate::experiment::environment::Environment;
+use crate::experiment::generate::{LoadCampaign, LoadPlan, LoadRun, search};
+use crate::experiment::progress::Progress;
+use crate::interrupt::Interrupt;
+use crate::load::task::Task;
+use crate::report::load as events;
+
+/// Runs the plan. A host that cannot be reached or is lost takes out its pair only.
+///
+/// # Errors
+/// When no pair at all can be measured.
+pub fn run(
+    plan: &LoadPlan,
+    meeting: &Meeting,
+    token: &Token,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<LoadCampaign, FleetError> {
+    let mut party = Party::gather(meeting, token)?;
+    let mut campaign = plan.campaign(Environment::read(None), party.ip(), progress);
+    for repeat in 1..=plan.repeats {
+        if interrupt.is_set() || party.is_over() {
+            break;
+        }
+        for run in repetition(plan, &mut party, repeat, progress, interrupt) {
+            campaign.add(run, progress);
+        }
+    }
+    Ok(campaign.close(interrupt, progress))
+}
+
+fn repetition(
+    plan: &LoadPlan,
+    party: &mut Party,
+    repeat: u32,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Vec<LoadRun> {
+    let started = clock::wall_text();
+    let new = |label| LoadRun { label, repeat, started: started.clone(), ..LoadRun::default() };
+    let mut runs: Vec<LoadRun> = party.names().into_iter().map(new).collect();
+    for run in &runs {
+        progress.note(&format!("{}, run {repeat}", run.label));
+        progress.event("run_start", || events::run_start_json(run));
+    }
+    if plan.search.is_some() {
+        // The command line allows one pair: a rate is searched on a path that nothing else uses.
+        let run = &mut runs[0];
+        let mut attempt = |tasks: Vec<Task>, times, run: &mut LoadRun| {
+            let mut watch = Listener { plan, names: party.names(), pairs: party.pair_of(), repeat, progress };
+            let mut played = party.measure(&tasks, times, &mut watch, interrupt);
+            take(run, &tasks, played.swap_remove(0));
+            run.error.clone().map_or(Ok(()), Err)
+        };
+        // What went wrong is in the run already.
+        let _: Result<(), String> = search::or_once(plan, run, &mut attempt, interrupt);
+    } else {
+        let tasks: Vec<Task> =
+            plan.tasks.iter().map(|named| crate::experiment::generate::fresh(&named.task)).collect();
+        let mut watch = Listener { plan, names: party.names(), pairs: party.pair_of(), repeat, progress };
+        let played = party.measure(&tasks, plan.times, &mut watch, interrupt);
+        for (run, played) in runs.iter_mut().zip(played) {
+            take(run, &tasks, played);
+        }
+    }
+    for (run, at) in runs.iter_mut().zip(0..) {
+        run.hosts = party.hosts(at);
+    }
+    runs
+}
+
+fn take(run: &mut LoadRun, tasks: &[Task], played: Result<Played, String>) {
+    match played {
+        Ok(Played { heard, error }) => {
+            run.take(tasks, &heard);
+            run.error = error.map(|error| error.to_string());
+        }
+        Err(why) => run.error = Some(why),
+    }
+}
+
+/// Tells the intervals of every pair.
+struct Listener<'a> {
+    plan: &'a LoadPlan,
+    names: Vec<String>,
+    pairs: Vec<usize>,
+    repeat: u32,
+    progress: &'a Progress,
+}
+
+impl Watch for Listener<'_> {
+    fn mark(&mut self, _mark: Mark) {}
+
+    fn moment(&mut self, duet: usize, number: usize, moment: &Moment) {
+        let name = &self.names[self.pairs[duet]];
+        self.plan.tell(self.progress, (name, self.repeat), number, moment);
+    }
+}

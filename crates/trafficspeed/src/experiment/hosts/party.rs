@@ -1,0 +1,165 @@
+//! The hosts of a measurement, in pairs, as every experiment between real hosts needs them.
+//!
+//! A host that cannot be reached, or is lost later, takes out its pair only, and the pair says why. Clocks are compared
+//! again before each measurement: they drift, and a one-way delay is known only as well as they are.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::PairSpec;
+use crate::coordinate::fleet::{Fleet, FleetError};
+use crate::coordinate::message::HostFacts;
+use crate::coordinate::token::Token;
+use crate::experiment::duet::{Duet, Played, Times, Watch, play};
+use crate::interrupt::Interrupt;
+use crate::load::task::Task;
+
+/// From the last connection to the start: a command must have crossed the network by then.
+const LEAD: Duration = Duration::from_secs(1);
+
+/// Who meets, and what the report calls what is between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    /// The pairs; the second host of each is the near end, the client.
+    pub pairs: Vec<PairSpec>,
+    /// The network between them.
+    pub label: String,
+    /// The file with the token that all of them hold.
+    pub token_file: PathBuf,
+}
+
+/// One host as reports have it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostEnd {
+    /// Its name, as the user wrote it.
+    pub name: String,
+    /// Its machine.
+    pub host: HostFacts,
+    /// Its clock less the coordinator's, in milliseconds.
+    pub clock_offset_ms: f64,
+    /// The true offset lies within this of it, in milliseconds.
+    pub clock_uncertainty_ms: f64,
+}
+
+impl HostEnd {
+    /// The host in a line.
+    pub fn words(&self) -> String {
+        let Self { name, host, clock_offset_ms: offset, clock_uncertainty_ms: within } = self;
+        format!(
+            "{name}: {}, {} × {}; its clock {offset:+.3} ms from the coordinator's, within {within:.3} ms",
+            host.system, host.cpus, host.cpu
+        )
+    }
+}
+
+/// A pair that came.
+#[derive(Debug)]
+struct Guests {
+    near: usize,
+    far: usize,
+    /// Where the far end listens.
+    address: IpAddr,
+}
+
+/// All pairs of a meeting, also those that did not come.
+pub struct Party {
+    fleet: Fleet,
+    pairs: Vec<(String, Result<Guests, FleetError>)>,
+}
+
+impl Party {
+    /// Reaches all hosts.
+    ///
+    /// # Errors
+    /// When no pair at all can be had.
+    pub fn gather(meeting: &Meeting, token: &Token) -> Result<Self, FleetError> {
+        let mut fleet = Fleet::default();
+        let mut pairs = Vec::new();
+        for spec in &meeting.pairs {
+            let name = if meeting.pairs.len() == 1 {
+                meeting.label.clone()
+            } else {
+                format!("{}: {} = {}", meeting.label, spec.a.text, spec.b.text)
+            };
+            pairs.push((name, invite(&mut fleet, spec, token)));
+        }
+        if pairs.iter().all(|(_, guests)| guests.is_err())
+            && let Some((_, Err(error))) = pairs.pop()
+        {
+            return Err(error);
+        }
+        Ok(Self { fleet, pairs })
+    }
+
+    /// What reports call each pair.
+    pub fn names(&self) -> Vec<String> {
+        self.pairs.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The IP version of the measured connections.
+    pub fn ip(&self) -> u8 {
+        let first = self.pairs.iter().find_map(|(_, guests)| guests.as_ref().ok());
+        if first.is_some_and(|guests| guests.address.is_ipv6()) { 6 } else { 4 }
+    }
+
+    /// Whether every pair has lost a host.
+    pub fn is_over(&self) -> bool {
+        let here = |guests: &Guests| ![guests.near, guests.far].iter().any(|&host| self.fleet.is_lost(host));
+        !self.pairs.iter().any(|(_, guests)| guests.as_ref().is_ok_and(here))
+    }
+
+    /// The hosts of pair number `at`, the near one first; none if it never came.
+    pub fn hosts(&self, at: usize) -> Vec<HostEnd> {
+        let of = |agent| {
+            let offset = self.fleet.offset(agent);
+            HostEnd {
+                name: self.fleet.name(agent).to_owned(),
+                host: self.fleet.host(agent).clone(),
+                clock_offset_ms: offset.ns as f64 / 1e6,
+                clock_uncertainty_ms: offset.uncertainty_ns as f64 / 1e6,
+            }
+        };
+        self.pairs[at].1.iter().flat_map(|guests| [of(guests.near), of(guests.far)]).collect()
+    }
+
+    /// Makes one measurement with all pairs at once: what each gave, or why it did not take part.
+    pub fn measure(
+        &mut self,
+        tasks: &[Task],
+        times: Times,
+        watch: &mut dyn Watch,
+        interrupt: &Interrupt,
+    ) -> Vec<Result<Played, String>> {
+        let mut duets = Vec::new();
+        for guests in self.pairs.iter().filter_map(|(_, guests)| guests.as_ref().ok()) {
+            let Guests { near, far, address } = *guests;
+            for host in [near, far] {
+                // A host that does not answer shows as lost when the measurement begins.
+                let _ = self.fleet.compare_clocks(host);
+            }
+            duets.push(Duet { near, far, address, tasks });
+        }
+        let mut came = play(&mut self.fleet, &duets, times, LEAD, watch, interrupt).into_iter();
+        let each = self.pairs.iter().map(|(_, guests)| match guests {
+            Ok(_) => came.next().ok_or_else(|| "the pair was not measured".to_owned()),
+            Err(error) => Err(error.to_string()),
+        });
+        each.collect()
+    }
+
+    /// The number of the pair that is duet number `duet` of a measurement.
+    pub fn pair_of(&self) -> Vec<usize> {
+        let came = self.pairs.iter().enumerate().filter(|(_, (_, guests))| guests.is_ok());
+        came.map(|(at, _)| at).collect()
+    }
+}
+
+fn invite(fleet: &mut Fleet, spec: &PairSpec, token: &Token) -> Result<Guests, FleetError> {
+    let address = spec.a.data_address()?;
+    let far = fleet.add_host(&spec.a.text, &spec.a.control, token)?;
+    let near = fleet.add_host(&spec.b.text, &spec.b.control, token)?;
+    Ok(Guests { near, far, address })
+}

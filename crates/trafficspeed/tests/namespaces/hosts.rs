@@ -1,0 +1,137 @@
+//! The generators and the loads of experiment 2 between hosts: here processes of one machine, over loopback.
+//!
+//! ```text
+//!   coordinator ── token ── serve (far, listens)
+//!             └─── token ── serve (near, the client)
+//! ```
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Served, measured, run, token, trafficspeed};
+
+/// Hosts that hold a token.
+struct Hosts {
+    served: Vec<Served>,
+    token: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Hosts {
+    fn start(count: usize) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let token = token(directory.path(), "token");
+        let served = (0..count).map(|_| Served::start(&token)).collect();
+        Self { served, token, _directory: directory }
+    }
+
+    /// The arguments that pair them, two by two.
+    fn pairs(&self) -> String {
+        let pair = |two: &[Served]| format!("--pair {}={} ", two[0].address, two[1].address);
+        let pairs: String = self.served.chunks(2).map(pair).collect();
+        format!("{pairs}--token-file {}", self.token.display())
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+#[test]
+fn streams_requests_and_datagrams_need_no_lab() {
+    let hosts = Hosts::start(2);
+    let pairs = hosts.pairs();
+    let report = measured(&format!("stream {pairs} --label wire --bidir --ping -t 1 -O 0.1 -i 0.5 -J"));
+    let run = &report["runs"][0];
+    assert_eq!((&run["whole"], &run["system"]), (&true.into(), &"wire".into()), "{run:#}");
+    for at in 0..2 {
+        assert!(number(&run["tasks"][at]["end"]["sum_received"]["bits_per_second"]) > 1e6, "{run:#}");
+    }
+    assert!(number(&run["tasks"][2]["figures"]["round_trip"]["p50_us"]) > 0.0);
+    for at in 0..2 {
+        assert_eq!(run["hosts"][at]["name"], hosts.served[1 - at].address, "the near end comes first");
+        assert!(number(&run["hosts"][at]["clock_offset_ms"]).abs() < 50.0, "{run:#}");
+    }
+    let report = measured(&format!("rr {pairs} -u --size 64/64 -t 0.5 -O 0 -J"));
+    assert!(number(&report["runs"][0]["tasks"][0]["figures"]["transactions_per_second"]) > 10.0);
+    let report = measured(&format!("udp {pairs} --search --search-loss 5 -l 64 -t 0.2 -O 0 -J"));
+    assert!(number(&report["runs"][0]["search"]["packets_per_second"]) > 0.0, "{report:#}");
+}
+
+#[test]
+fn a_host_that_drops_out_takes_out_its_pair_only_and_its_partners_figures_stay() {
+    let mut hosts = Hosts::start(4);
+    let line = format!("udp {} -b 4M -l 500 -t 4 -O 0 -i 0.25 --repeat 2 -J", hosts.pairs());
+    let child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+    std::thread::sleep(Duration::from_millis(3500));
+    // The first pair's near end, which sends.
+    hosts.served[1].child.kill().expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let runs = report["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 4, "two repetitions of two pairs");
+    let gone = &hosts.served[1].address;
+    for first in [&runs[0], &runs[2]] {
+        assert!(first["problems"][0].as_str().is_some_and(|why| why.contains(gone)), "{first:#}");
+    }
+    let figures = &runs[0]["tasks"][0]["figures"];
+    assert!(number(&figures["received_per_second"]) > 0.0, "the far end's part is kept: {figures:#}");
+    assert_eq!(figures["lost"], Value::Null, "what takes both ends is not said");
+    for second in [&runs[1], &runs[3]] {
+        assert_eq!(second["whole"], true, "{second:#}");
+        assert!(number(&second["tasks"][0]["figures"]["received_per_second"]) > 10.0);
+    }
+}
+
+#[test]
+fn a_pair_that_never_came_is_said_beside_the_one_that_did() {
+    let hosts = Hosts::start(2);
+    let output = run(&format!("stream {} --pair 127.0.0.1:1=127.0.0.1:2 -t 0.5 -O 0 -J", hosts.pairs()));
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(report["runs"][0]["whole"], true, "{report:#}");
+    let why = report["runs"][1]["problems"][0].as_str().expect("a problem");
+    assert!(why.contains("cannot reach 127.0.0.1:1") && why.contains("trafficspeed serve"), "{why}");
+}
+
+#[test]
+fn every_interval_is_an_event_of_its_own() {
+    let hosts = Hosts::start(2);
+    let output = run(&format!("udp {} -b 2M -t 1 -O 0 -i 0.25 --json-stream", hosts.pairs()));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let events: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().expect("a name")).collect();
+    let intervals: Vec<&Value> = events.iter().filter(|event| event["event"] == "interval").collect();
+    assert_eq!(
+        (&names[..2], &names[names.len() - 2..]),
+        (&["start", "run_start"][..], &["run_end", "end"][..])
+    );
+    // A machine that stood still for a while has fewer and longer ones.
+    let last = number(&intervals.last().expect("an interval")["data"]["sum"]["end"]);
+    assert!(intervals.len() == 4 || last > 1.1, "{text}");
+    assert_eq!(names.len(), 4 + intervals.len());
+    for (event, at) in intervals.iter().zip(0_u8..) {
+        let data = &event["data"];
+        assert_eq!(data["number"], at);
+        assert!((number(&data["sum"]["start"]) - 0.25 * f64::from(at)).abs() < 1e-6, "{data:#}");
+        assert!(number(&data["sum"]["bits_per_second"]) > 0.0 && data["tasks"][0]["name"].is_string());
+    }
+    assert_eq!(events[events.len() - 1]["data"]["runs"][0]["whole"], true);
+}
+
+#[test]
+fn the_loads_of_experiment_2_run_between_hosts_without_ciphers_and_hogs() {
+    let hosts = Hosts::start(2);
+    let line = "suite ipsec --quick -t 0.5 -O 0 --part transaction,video --no-sweep -J";
+    let report = measured(&format!("{line} {}", hosts.pairs()));
+    assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 3 + 1, "three kinds of requests, and the video on an idle machine");
+    assert!(rows.iter().all(|row| row["case"]["ip"] == 4 && row["case"]["hogs"] == 0));
+    assert!(rows.iter().all(|row| number(&row["figures"]["received_bits_per_second"]) > 0.0), "{rows:#?}");
+}
