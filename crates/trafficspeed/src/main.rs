@@ -45,6 +45,8 @@ use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{enter, record};
 use trafficspeed::load::block::process;
 use trafficspeed::outlet;
+use trafficspeed::report::findings::Findings;
+use trafficspeed::report::page::Picture;
 use trafficspeed::report::{self, files, stream};
 use trafficspeed::sessions::{self, swarm};
 
@@ -143,20 +145,7 @@ fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
     let progress = outlet::progress(&output);
     progress.note(&format!("This takes about {} minutes.", plan.estimate().as_secs().div_ceil(60)));
     let found = block::run(&plan, &progress, &interrupt)?;
-    let json = serde_json::to_string_pretty(&found)?;
-    if let Some(directory) = &output.out {
-        files::write(directory, "report.json", json.as_bytes())?;
-        files::write(directory, "report.csv", report::block::csv(&found).as_bytes())?;
-        files::write(directory, "report.html", report::block::html(&found).as_bytes())?;
-    }
-    if output.json {
-        println!("{json}");
-    } else if output.csv {
-        print!("{}", report::block::csv(&found));
-    } else {
-        print!("{}", report::block::table(&found));
-    }
-    Ok(outlet::verdict(found.interrupted, found.is_whole()))
+    outlet::show(&Findings::Block(Box::new(found)), &output, None)
 }
 
 fn block_end(args: &BlockEndArgs) -> anyhow::Result<ExitCode> {
@@ -210,12 +199,7 @@ fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<E
             hosts::load::run(&plan, meeting, &token, &progress, &Interrupt::install()?)?
         }
     };
-    let json = serde_json::to_string_pretty(&report::load::json(&campaign))? + "\n";
-    let csv = report::load::csv(&campaign);
-    let html = report::load_page::html(&campaign);
-    let files = [("report.json", &*json), ("report.csv", &*csv), ("report.html", &*html)];
-    outlet::present(output, &files, || report::load::table(&campaign, path.unit()))?;
-    Ok(outlet::verdict(campaign.interrupted, campaign.runs.iter().all(generate::LoadRun::is_whole)))
+    outlet::show(&Findings::Load(Box::new(campaign)), output, path.unit())
 }
 
 fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
@@ -234,11 +218,7 @@ fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
         progress.note(&format!("{} measurements, about {seconds:.0} s", plan.count()));
         suite::run(&plan, &progress, &Interrupt::install()?)
     };
-    let json = serde_json::to_string_pretty(&report::suite::json(&campaign))? + "\n";
-    let (csv, html) = (report::suite::csv(&campaign), report::suite::html::html(&campaign));
-    let files = [("report.json", &*json), ("report.csv", &*csv), ("report.html", &*html)];
-    outlet::present(output, &files, || report::suite::table(&campaign))?;
-    Ok(outlet::verdict(campaign.interrupted, campaign.is_whole()))
+    outlet::show(&Findings::Suite(Box::new(campaign)), output, None)
 }
 
 fn hog(parent: u32, seconds: f64) -> anyhow::Result<ExitCode> {
@@ -253,12 +233,11 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
     outlet::prepare(output)?;
     let interrupt = Interrupt::install()?;
     let progress = outlet::progress(output);
+    progress.event("start", || serde_json::json!({ "experiment": "model" }));
     let found = model::run(&plan, &progress, &interrupt)?;
-    let json = serde_json::to_string_pretty(&report::model::json(&found))? + "\n";
-    let (csv, html) = (report::model::csv(&found), report::model::html::html(&found));
-    let files = [("report.json", &*json), ("report.csv", &*csv), ("report.html", &*html)];
-    outlet::present(output, &files, || report::model::table(&found))?;
-    Ok(outlet::verdict(found.interrupted, found.is_whole()))
+    let found = Findings::Model(Box::new(found));
+    progress.event("end", || found.json());
+    outlet::show(&found, output, None)
 }
 
 /// The first event, if events are wanted.
@@ -352,6 +331,15 @@ fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let mut output = args.output.clone();
     let directory = output.out.get_or_insert_with(|| args.directory.clone()).clone();
     outlet::prepare(&output)?;
+    if let Some(found) = files::read_findings(&args.directory)? {
+        if args.baseline.is_some() {
+            bail!("--baseline: only the systems of experiment 1 are compared with one of them");
+        }
+        outlet::progress(&output).event("end", || found.json());
+        let code = outlet::show(&found, &output, output.chosen_unit())?;
+        export(&found.pictures(), &directory, args)?;
+        return Ok(code);
+    }
     let mut campaign = files::read(&args.directory)?;
     if let Some(name) = &args.baseline {
         let known = report::summary::labels(&campaign);
@@ -361,12 +349,18 @@ fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         campaign.baseline = Some(name.clone());
     }
     let code = show(&campaign, &output)?;
-    for name in report::pictures::write(&campaign, &directory, args.svg, args.png)? {
-        if !output.quiet {
+    export(&report::pictures::pictures(&campaign), &directory, args)?;
+    Ok(code)
+}
+
+/// Writes pictures as files if the user wants them.
+fn export(pictures: &[Picture], directory: &Path, args: &ReportArgs) -> anyhow::Result<()> {
+    for name in report::pictures::write(pictures, directory, args.svg, args.png)? {
+        if !args.output.quiet {
             eprintln!("Picture: {}", directory.join(name).display());
         }
     }
-    Ok(code)
+    Ok(())
 }
 
 fn manual(directory: &Path) -> anyhow::Result<ExitCode> {

@@ -8,6 +8,9 @@ use anyhow::Context;
 
 use crate::cli::OutputArgs;
 use crate::experiment::progress::Progress;
+use crate::report::files;
+use crate::report::findings::Findings;
+use crate::report::unit::Unit;
 
 /// Finds out that results cannot be written before an hour is spent on them.
 ///
@@ -26,29 +29,26 @@ pub fn progress(output: &OutputArgs) -> Progress {
     Progress::new(output.quiet).with_events(output.json_stream).with_unit(output.format)
 }
 
-/// Prints what the user wants to see and writes the files; the first two are JSON and CSV. Events were printed as they
+/// Prints what the user wants to see, writes the files, and says what the exit code is. Events were printed as they
 /// happened.
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn present(
-    output: &OutputArgs,
-    files: &[(&str, &str)],
-    table: impl Fn() -> String,
-) -> anyhow::Result<()> {
+pub fn show(findings: &Findings, output: &OutputArgs, unit: Option<Unit>) -> anyhow::Result<ExitCode> {
     if output.json {
-        print(files[0].1);
+        print(&(serde_json::to_string_pretty(&findings.json())? + "\n"));
     } else if output.csv {
-        print(files[1].1);
+        print(&findings.csv());
     } else if !output.json_stream {
-        print(&table());
+        print(&findings.table(unit));
     }
-    let Some(directory) = &output.out else { return Ok(()) };
-    for (name, text) in files {
-        let path = directory.join(name);
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    if let Some(directory) = &output.out {
+        files::write_findings(directory, findings)?;
+        if !output.quiet {
+            eprintln!("Report: {}", directory.join("report.html").display());
+        }
     }
-    Ok(())
+    Ok(verdict(findings.is_interrupted(), findings.is_whole()))
 }
 
 /// What the exit code says of a campaign.

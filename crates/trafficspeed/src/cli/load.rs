@@ -185,8 +185,7 @@ impl PathArgs {
 
     /// The unit of rates in the table; `None`: the one that suits each.
     pub fn unit(&self) -> Option<Unit> {
-        // Small and large rates stand side by side here, so the default of other commands does not fit.
-        (self.output.format != Unit::default()).then_some(self.output.format)
+        self.output.chosen_unit()
     }
 }
 

@@ -28,3 +28,10 @@ pub struct OutputArgs {
     #[arg(short, long, action = ArgAction::SetTrue)]
     pub quiet: bool,
 }
+
+impl OutputArgs {
+    /// The unit that the user chose; `None`: the one that suits each rate, where small and large ones stand side by side.
+    pub fn chosen_unit(&self) -> Option<Unit> {
+        (self.format != Unit::default()).then_some(self.format)
+    }
+}

@@ -10,7 +10,7 @@ pub mod predict;
 pub mod real;
 pub mod stages;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
 use super::progress::Progress;
@@ -40,7 +40,7 @@ pub struct ModelPlan {
 }
 
 /// Everything that was found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Model {
     /// Where.
     pub environment: Environment,
@@ -55,7 +55,7 @@ pub struct Model {
 }
 
 /// One cipher.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SuiteModel {
     /// Its name.
     pub suite: String,

@@ -399,6 +399,24 @@ mod tests {
         assert_eq!((account.received, account.duplicates, account.bytes), (1, 1, 64));
     }
 
+    #[test]
+    fn one_way_delays_are_of_one_clock_whichever_is_ahead() {
+        for (peer_ahead_ns, sent_ns, received_ns) in
+            [(5_000_000_000, 5_000_000_010, 40_010), (-5_000_000_000, 10, 5_000_040_010)]
+        {
+            let work: Work = Box::new(move |stage| {
+                let mut books = Books::new(stage, 77);
+                assert!(books.take(Batch::new(&work_of(64), 0, 4).stamp(1, true, sent_ns), received_ns));
+                books.close(None)
+            });
+            let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX, peer_ahead_ns };
+            let crew = Crew::begin(schedule, vec![work]).unwrap();
+            let share = crew.finish(Instant::now() + Duration::from_secs(5)).remove(0);
+            let delay = share.account.unwrap().delays.summary().unwrap();
+            assert!((39.0..41.0).contains(&delay.max_us), "{peer_ahead_ns}: {} µs", delay.max_us);
+        }
+    }
+
     fn work_of(length: u32) -> Messages {
         Messages {
             run_id: 77,

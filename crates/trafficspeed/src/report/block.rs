@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::page::Page;
+use super::chart::{Horizontal, LineChart, Point, Series};
+use super::page::{Page, Picture};
 use super::significant;
 use crate::experiment::block::original;
 use crate::experiment::block::{BlockReport, Way};
@@ -50,6 +51,7 @@ pub fn html(report: &BlockReport) -> String {
     for problem in problems(report) {
         page.paragraph("warning", &problem);
     }
+    pictures(report).iter().for_each(|picture| page.figure(picture));
     for part in parts(report) {
         page.section(&part.title);
         page.paragraph("", &part.caption);
@@ -101,6 +103,56 @@ fn parts(report: &BlockReport) -> Vec<Part> {
         parts.push(model(report, delay));
     }
     parts
+}
+
+/// Over the delay: the gain of each number of blocks in progress, and what each way carries at best.
+pub fn pictures(report: &BlockReport) -> Vec<Picture> {
+    let ahead = || report.asked.2.iter().map(|&n| Way::Ahead(n));
+    let gain = over_delays(
+        report,
+        "Throughput over delay, as a multiple of that through the tunnel",
+        "times the tunnel with no overlap",
+        [Way::Plain].into_iter().chain(ahead()).collect(),
+        |delay, way| report.ratio(delay, way),
+    );
+    let best = over_delays(
+        report,
+        "Best throughput over delay",
+        "acknowledged blocks, MB/s",
+        [Way::Plain, Way::Tunnel].into_iter().chain(ahead()).collect(),
+        |delay, way| Some(report.peak(delay, way)? / 1e6),
+    );
+    let picture = |name: &str, title: &str, caption: &str, svg| {
+        Some(Picture { name: name.into(), title: title.into(), caption: caption.into(), svg: svg? })
+    };
+    let ways = "OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no overlap.";
+    let gain =
+        picture("block-ratio", "Gain over the tunnel", &format!("Mean over block sizes. {ways}"), gain);
+    let best = picture("block-best", "Best throughput", &format!("Of any block size. {ways}"), best);
+    [gain, best].into_iter().flatten().collect()
+}
+
+fn over_delays(
+    report: &BlockReport,
+    title: &str,
+    y_label: &str,
+    ways: Vec<Way>,
+    value: impl Fn(f64, Way) -> Option<f64>,
+) -> Option<String> {
+    let delays = &report.asked.0;
+    let end = delays.iter().copied().reduce(f64::max).filter(|end| *end > 0.0)?;
+    let series = ways.into_iter().zip(0..).map(|(way, style)| {
+        let point = |&x: &f64| Some(Point { x, y: value(x, way)?, range: None });
+        Series { label: way.name(), style, points: delays.iter().filter_map(point).collect() }
+    });
+    LineChart {
+        title: title.into(),
+        x_label: "one-way delay, ms".into(),
+        y_label: y_label.into(),
+        horizontal: Horizontal::Linear(end),
+        series: series.filter(|series| !series.points.is_empty()).collect(),
+    }
+    .svg()
 }
 
 fn original_ratio(delay_ms: f64, ahead: u32) -> Option<f64> {

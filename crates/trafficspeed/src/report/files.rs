@@ -5,12 +5,17 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
+
+use super::findings::Findings;
 use crate::experiment::compare::journal::{self, JournalError};
 use crate::experiment::compare::quiet::settle;
 use crate::experiment::outcome::Campaign;
 
 /// The measurements of a campaign that has no journal.
 const CAMPAIGN: &str = "campaign.json";
+/// What an experiment other than the first found.
+const FINDINGS: &str = "measurements.json";
 /// The largest file of measurements that is read.
 const MOST_BYTES: u64 = 1 << 30;
 
@@ -34,7 +39,7 @@ pub enum FilesError {
         why: String,
     },
     /// There are no measurements.
-    #[error("{} holds no measurements: neither {} nor {CAMPAIGN} is there", directory.display(), journal::FILE)]
+    #[error("{} holds no measurements: none of {}, {CAMPAIGN} and {FINDINGS} is there", directory.display(), journal::FILE)]
     Absent {
         /// The directory.
         directory: PathBuf,
@@ -74,12 +79,36 @@ pub fn read(directory: &Path) -> Result<Campaign, FilesError> {
         let (settings, environment, baseline) = (header.settings, header.environment, header.baseline);
         return Ok(Campaign { settings, environment, runs, interrupted: false, baseline });
     }
-    let path = directory.join(CAMPAIGN);
+    let absent = || FilesError::Absent { directory: directory.to_owned() };
+    read_file(&directory.join(CAMPAIGN))?.ok_or_else(absent)
+}
+
+/// Writes the reports of an experiment other than the first into `directory`, and what they are made of.
+///
+/// # Errors
+/// [`FilesError::Io`].
+pub fn write_findings(directory: &Path, findings: &Findings) -> Result<(), FilesError> {
+    write(directory, FINDINGS, &serde_json::to_vec(findings).expect("keys are strings"))?;
+    let json = serde_json::to_string_pretty(&findings.json()).expect("keys are strings");
+    write(directory, "report.json", (json + "\n").as_bytes())?;
+    write(directory, "report.csv", findings.csv().as_bytes())?;
+    write(directory, "report.html", findings.html().as_bytes())
+}
+
+/// Reads what an experiment other than the first found; `None` if `directory` holds nothing of the kind.
+///
+/// # Errors
+/// [`FilesError::Io`], [`FilesError::Damaged`].
+pub fn read_findings(directory: &Path) -> Result<Option<Findings>, FilesError> {
+    read_file(&directory.join(FINDINGS))
+}
+
+/// Reads a file of measurements; `None` if there is none.
+fn read_file<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FilesError> {
+    let path = path.to_owned();
     let file = match File::open(&path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(FilesError::Absent { directory: directory.to_owned() });
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(FilesError::Io { path, source }),
     };
     let mut bytes = Vec::new();
@@ -89,7 +118,8 @@ pub fn read(directory: &Path) -> Result<Campaign, FilesError> {
     if bytes.len() as u64 > MOST_BYTES {
         return Err(FilesError::Damaged { path, why: "too large to be measurements".into() });
     }
-    serde_json::from_slice(&bytes).map_err(|error| FilesError::Damaged { path, why: error.to_string() })
+    let read = serde_json::from_slice(&bytes);
+    read.map(Some).map_err(|error| FilesError::Damaged { path, why: error.to_string() })
 }
 
 /// Writes a file so that nobody sees it half-written.
@@ -132,7 +162,10 @@ mod tests {
     fn a_directory_without_measurements_or_with_damaged_ones_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let error = read(directory.path()).unwrap_err().to_string();
-        assert!(error.contains("neither measurements.jsonl nor campaign.json is there"), "{error}");
+        assert!(
+            error.contains("none of measurements.jsonl, campaign.json and measurements.json is there"),
+            "{error}"
+        );
         fs::write(directory.path().join(CAMPAIGN), "{\"settings\":").unwrap();
         assert!(matches!(read(directory.path()), Err(FilesError::Damaged { .. })));
     }

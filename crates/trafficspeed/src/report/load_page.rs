@@ -28,7 +28,7 @@ pub fn html(campaign: &LoadCampaign) -> String {
         page.section("What went wrong");
         page.list("problems", &problems);
     }
-    pictures(&names, &campaign.runs).iter().for_each(|picture| page.figure(picture));
+    pictures(campaign).iter().for_each(|picture| page.figure(picture));
     page.section("Figures");
     let head = [
         "System",
@@ -44,8 +44,16 @@ pub fn html(campaign: &LoadCampaign) -> String {
     page.table(&head, campaign.runs.iter().flat_map(|run| rows(&names, run)));
     page.notes(super::load::DEFINITIONS.lines());
     page.section("Set-up");
-    machine(&mut page, &campaign.environment, []);
+    let hosts = campaign.runs.first().map(|run| &run.hosts[..]).unwrap_or_default();
+    let hosts = hosts.iter().zip(["Near host", "Far host"]).map(|(host, name)| (name, host.words()));
+    machine(&mut page, &campaign.environment, hosts);
     page.finish()
+}
+
+/// For every task the first run of each system: over time, and how delays are distributed.
+pub fn pictures(campaign: &LoadCampaign) -> Vec<Picture> {
+    let names: Vec<String> = campaign.settings.tasks.iter().map(|named| named.name.clone()).collect();
+    draw(&names, &campaign.runs)
 }
 
 fn problems(run: &LoadRun) -> impl Iterator<Item = String> {
@@ -71,8 +79,7 @@ fn rows(names: &[String], run: &LoadRun) -> Vec<Vec<String>> {
     names.iter().zip(&run.figures).map(row).collect()
 }
 
-/// For every task called in `names` the first run of each system.
-fn pictures(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
+fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
     let mut first: Vec<&LoadRun> = Vec::new();
     for run in runs.iter().filter(|run| run.error.is_none()) {
         if first.iter().all(|known| known.label != run.label) {
@@ -182,28 +189,28 @@ mod tests {
     #[test]
     fn throughput_has_delay_on_an_axis_of_its_own_and_delays_their_distribution() {
         let names = ["UDP <messages>".to_owned()];
-        let drawn = pictures(&names, &[run("vpnd", true), run("plain", true), run("vpnd", true)]);
+        let drawn = draw(&names, &[run("vpnd", true), run("plain", true), run("vpnd", true)]);
         let of: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
         assert_eq!(of, ["time-1", "delay-1"]);
         drawn.iter().for_each(|picture| assert_well_formed(&picture.svg));
         assert!(drawn[0].svg.contains("mean delay, ms") && drawn[0].svg.contains("vpnd: delay"));
         assert_eq!(drawn[1].svg.matches("class=\"line").count(), 2 * 2, "one curve per system, and its key");
-        let bulk = pictures(&names, &[run("vpnd", false)]);
+        let bulk = draw(&names, &[run("vpnd", false)]);
         assert!(bulk.len() == 1 && !bulk[0].svg.contains("delay"), "no delay, no axis");
         assert_eq!(rows(&names, &run("vpnd", true))[0][7], "0.900");
         assert!(bulk[0].svg.contains("received, Gbit/s"));
         let mut asked = run("vpnd", true);
         asked.figures[0].transactions_per_second = Some(9_000.0);
-        assert!(pictures(&names, &[asked])[0].svg.contains("transactions per second"));
+        assert!(draw(&names, &[asked])[0].svg.contains("transactions per second"));
         let mut slow = run("vpnd", false);
         slow.figures[0].series.iter_mut().for_each(|point| point.received_bits_per_second = 13e6);
-        assert!(pictures(&names, &[slow])[0].svg.contains("received, Mbit/s"));
+        assert!(draw(&names, &[slow])[0].svg.contains("received, Mbit/s"));
     }
 
     #[test]
     fn a_run_without_a_result_is_no_picture_but_a_problem() {
         let failed = LoadRun { error: Some("did <not> come up".into()), ..run("vpnd", true) };
-        assert_eq!(pictures(&["x".to_owned()], std::slice::from_ref(&failed)), []);
+        assert_eq!(draw(&["x".to_owned()], std::slice::from_ref(&failed)), []);
         assert_eq!(problems(&failed).collect::<Vec<_>>(), ["vpnd, run 1: did <not> come up"]);
     }
 }

@@ -25,19 +25,19 @@ pub enum PictureError {
     Png(#[from] standalone::PngError),
 }
 
-/// Writes every picture of `campaign` into `directory`, and returns the names of the files.
+/// Writes every picture into `directory`, and returns the names of the files.
 ///
 /// # Errors
 /// [`PictureError`].
 pub fn write(
-    campaign: &Campaign,
+    pictures: &[Picture],
     directory: &Path,
     svg: bool,
     png: bool,
 ) -> Result<Vec<String>, PictureError> {
     let mut names = Vec::new();
     let fonts = standalone::Fonts::of_system();
-    for picture in pictures(campaign) {
+    for picture in pictures {
         let alone = standalone::svg(&picture.svg);
         if svg {
             names.push(format!("{}.svg", picture.name));
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn pictures_are_written_as_files_that_need_no_page() {
         let directory = tempfile::tempdir().unwrap();
-        let names = write(&samples::campaign(), directory.path(), true, false).unwrap();
+        let names = write(&pictures(&samples::campaign()), directory.path(), true, false).unwrap();
         assert_eq!(names.len(), 6);
         for name in names {
             let text = std::fs::read_to_string(directory.path().join(&name)).unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Served, measured, run, token, trafficspeed};
+use super::{Served, measured, report_again, run, token, trafficspeed};
 
 /// Hosts that hold a token.
 struct Hosts {
@@ -55,7 +55,10 @@ fn streams_requests_and_datagrams_need_no_lab() {
         assert_eq!(run["hosts"][at]["name"], hosts.served[1 - at].address, "the near end comes first");
         assert!(number(&run["hosts"][at]["clock_offset_ms"]).abs() < 50.0, "{run:#}");
     }
-    let report = measured(&format!("rr {pairs} -u --size 64/64 -t 0.5 -O 0 -J"));
+    let out = tempfile::tempdir().expect("a directory");
+    let line = format!("rr {pairs} -u --size 64/64 -t 0.5 -O 0 -J --out {}", out.path().display());
+    let report = measured(&line);
+    assert_eq!(report_again(out.path(), &report), ["delay-1.svg", "time-1.svg"]);
     assert!(number(&report["runs"][0]["tasks"][0]["figures"]["transactions_per_second"]) > 10.0);
     let report = measured(&format!("udp {pairs} --search --search-loss 5 -l 64 -t 0.2 -O 0 -J"));
     assert!(number(&report["runs"][0]["search"]["packets_per_second"]) > 0.0, "{report:#}");

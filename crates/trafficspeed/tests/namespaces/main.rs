@@ -67,6 +67,21 @@ fn measured(line: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {words}"))
 }
 
+/// Makes the reports in `directory` again; the pictures' names. Nothing may differ from what was shown before.
+fn report_again(directory: &Path, before: &Value) -> Vec<String> {
+    let output = run(&format!("report {} --svg -J", directory.display()));
+    let words = String::from_utf8_lossy(&output.stderr);
+    let again: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {words}"));
+    assert_eq!(&again, before);
+    let names = fs::read_dir(directory).expect("a directory").flatten();
+    let mut names: Vec<String> =
+        names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| name.ends_with(".svg"));
+    names.sort();
+    names
+}
+
 /// The namespaces that process `pid` made.
 fn namespaces_of(pid: u32) -> Vec<String> {
     let Ok(entries) = fs::read_dir("/run/netns") else { return Vec::new() };

@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 use super::vpn::real_vpnd;
-use super::{can_run, measured, run};
+use super::{can_run, measured, report_again, run};
 
 /// The values of the summary's row for `case` and `quantity`: system and mean.
 fn means(report: &Value, section: &str, quantity: &str) -> Vec<(String, f64)> {
@@ -52,6 +52,7 @@ fn ipsecs_parts_are_measured_idle_and_beside_hogs_and_written_as_reports() {
     assert!(html.contains("<svg") && html.contains("KAME"));
     let csv = std::fs::read_to_string(out.path().join("report.csv")).expect("CSV");
     assert_eq!(csv.lines().count(), 1 + 4 * 5, "{csv}");
+    assert_eq!(report_again(out.path(), &report), ["suite-1-1.svg", "suite-1-2.svg"]);
 }
 
 #[test]

@@ -4,10 +4,10 @@
 //! (command, ready to transfer, data, status). Ours costs one: the data go with the command. So the same model is also
 //! given with the round trips of our protocol, and with the time that the disk takes to have the block.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What was measured on this host, in bytes per second and seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     /// Everything below encryption: many large plain blocks in progress, at the smallest delay.
     pub lower: f64,

@@ -1,13 +1,13 @@
 //! What the block experiment found, as plain data, and the means that its tables show.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::model::Parameters;
 use crate::experiment::environment::Environment;
 use crate::system::Facts;
 
 /// How blocks are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// Without a VPN and without encryption, waiting for each answer.
@@ -30,7 +30,7 @@ impl Way {
 }
 
 /// One case: what was measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
     /// One-way delay asked for, ms.
     pub delay_ms: f64,
@@ -53,7 +53,7 @@ pub struct Case {
 }
 
 /// Everything that came out.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BlockReport {
     /// Where it ran.
     pub environment: Environment,

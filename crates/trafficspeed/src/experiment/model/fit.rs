@@ -1,12 +1,12 @@
 //! A straight line through a stage's costs over sizes: so much for each call and so much for each byte.
 
 use anyhow::ensure;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::stages::{Raw, Sample};
 
 /// Nanoseconds for `bytes` bytes: `each + bytes * per_byte`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// Nanoseconds for each call.
     pub each: f64,
@@ -17,7 +17,7 @@ pub struct Line {
 }
 
 /// A stage and its line.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     /// Its name.
     pub name: String,

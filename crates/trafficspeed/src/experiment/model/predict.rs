@@ -5,7 +5,7 @@
 //! payload; one that works on super-packets once for each super-packet of the TUN device, or each run of datagrams of the
 //! socket.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::fit::{Line, Stage};
 use super::stages::Raw;
@@ -16,7 +16,7 @@ const ACK_BYTES: f64 = 64.0;
 const SECONDS_PER_GBIT: f64 = 0.125;
 
 /// Which way a shard works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// From the TUN device to the socket.
@@ -36,7 +36,7 @@ impl Way {
 }
 
 /// In which pieces the payload travels, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shape {
     /// Payload of each inner packet.
     pub mss: f64,
@@ -71,7 +71,7 @@ impl Shape {
 }
 
 /// One stage's part.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     /// Its name.
     pub stage: String,
@@ -82,7 +82,7 @@ pub struct Part {
 }
 
 /// One suite's prediction.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// The pieces that were assumed.
     pub shape: Shape,
@@ -185,7 +185,7 @@ fn ack_ns(stage: &Stage, shape: &Shape) -> f64 {
 }
 
 /// The answer for one rate.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// The rate.
     pub bits_per_second: f64,
@@ -196,7 +196,7 @@ pub struct Target {
 }
 
 /// What one stage must cost, in nanoseconds for each byte of payload.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Need {
     /// The stage.
     pub stage: String,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::ModelPlan;
 use super::predict::Shape;
@@ -37,7 +37,7 @@ pub struct RealPlan {
 }
 
 /// What came out: medians over the repetitions.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Real {
     /// Payload that arrived.
     pub bits_per_second: f64,

@@ -1,182 +1,157 @@
-//! A suite's page: tables and time series, self-contained as the other reports' pages are.
-
-use std::fmt::Write as _;
+//! A suite's page: tables, bars where a suite is about which cipher is the fastest, time series where time matters.
 
 use super::{Section, SuiteCampaign, published, sections, sentences, verdicts};
-use crate::experiment::suite::Row;
-use crate::report::chart::{Horizontal, LineChart, Point, Series, escape};
-
-const STYLE: &str = include_str!("../page.css");
+use crate::experiment::figures;
+use crate::experiment::suite::{Quantity, Row};
+use crate::report::chart::{BarChart, Point, Series, TimeChart};
+use crate::report::html::machine;
+use crate::report::page::{Page, Picture};
+use crate::report::stats::range;
 
 /// The page of a campaign.
 pub fn html(campaign: &SuiteCampaign) -> String {
-    let mut page = String::new();
-    let title = format!("TrafficSpeed: suite {}", campaign.name);
-    put(
-        &mut page,
-        &format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-             content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n\
-             </head>\n<body>\n<main>\n<h1>{title}</h1>\n<p class=\"lead\">{}</p>",
-            escape(&campaign.about)
-        ),
-    );
-    problems(&mut page, campaign);
+    let title = format!("trafficspeed suite {}", campaign.name);
+    let mut page = Page::new(&title, &title, &campaign.about);
+    page.paragraph("meta", &campaign.environment.started);
+    if campaign.interrupted {
+        page.paragraph("warning", "Interrupted: the figures are of what was measured until then.");
+    }
+    let problems = campaign.problems();
+    if !problems.is_empty() {
+        page.section("What went wrong");
+        page.list("problems", &problems);
+    }
     for sentence in sentences(&verdicts(campaign)) {
-        put(&mut page, &format!("<p>{}</p>", escape(&sentence)));
+        page.paragraph("", &sentence);
     }
-    for section in sections(campaign) {
-        results(&mut page, &section);
-        pictures(&mut page, campaign, &section.name);
+    for (section, number) in sections(campaign).iter().zip(1..) {
+        page.section(&section.name);
+        let head: Vec<&str> = std::iter::once("").chain(section.columns.iter().map(String::as_str)).collect();
+        let rows = section.rows.iter();
+        page.table(&head, rows.map(|row| std::iter::once(row.head()).chain(row.cells()).collect()));
+        drawn(campaign, section, number).iter().for_each(|picture| page.figure(picture));
     }
-    let definitions = escape(super::DEFINITIONS).replace('\n', " ");
-    put(&mut page, &format!("<p class=\"note\">{definitions}</p>"));
+    page.notes(super::DEFINITIONS.lines());
     systems(&mut page, campaign);
     before(&mut page, campaign);
-    environment(&mut page, campaign);
-    put(&mut page, "</main>\n</body>\n</html>");
-    page
+    page.section("Set-up");
+    machine(&mut page, &campaign.environment, []);
+    page.finish()
 }
 
-fn problems(page: &mut String, campaign: &SuiteCampaign) {
-    if campaign.interrupted {
-        put(page, "<p class=\"warning\">Interrupted: the figures are of what was measured until then.</p>");
-    }
-    let lines: Vec<String> =
-        campaign.problems().iter().map(|problem| format!("<li>{}</li>", escape(problem))).collect();
-    if !lines.is_empty() {
-        put(page, &format!("<h2>What went wrong</h2>\n<ul class=\"problems\">{}</ul>", lines.join("\n")));
+/// The pictures of the page.
+pub fn pictures(campaign: &SuiteCampaign) -> Vec<Picture> {
+    let sections = sections(campaign);
+    sections.iter().zip(1..).flat_map(|(section, number)| drawn(campaign, section, number)).collect()
+}
+
+fn drawn(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
+    if campaign.name == "aead" {
+        bars(section, number)
+    } else if section.name.contains("over time") || section.name.contains("video") {
+        over_time(campaign, section, number)
+    } else {
+        Vec::new()
     }
 }
 
-fn results(page: &mut String, section: &Section) {
-    put(page, &format!("<h2>{}</h2>", escape(&section.name)));
-    let head: Vec<&str> = std::iter::once("").chain(section.columns.iter().map(String::as_str)).collect();
-    let rows: Vec<Vec<String>> =
-        section.rows.iter().map(|row| std::iter::once(row.head()).chain(row.cells()).collect()).collect();
-    table(page, &head, &rows);
+/// The throughput of each cipher, one picture for each case.
+fn bars(section: &Section, number: usize) -> Vec<Picture> {
+    let rows = section.rows.iter().filter(|row| row.quantity == Quantity::Throughput).zip(1..);
+    let picture = |(row, at): (&super::SectionRow, usize)| {
+        let columns = section.columns.iter().zip(&row.values).zip(0..);
+        let bar = |((name, values), style): ((&String, &Vec<f64>), usize)| {
+            let (low, high) = range(values)?;
+            let y = values.iter().sum::<f64>() / values.len() as f64;
+            let range = (values.len() > 1).then_some((low, high));
+            Some((name.clone(), style, Point { x: 0.0, y, range }))
+        };
+        let title = format!("{}: {}", section.name, row.case);
+        let chart = BarChart {
+            title: title.clone(),
+            x_label: "throughput, Mbit/s".into(),
+            bars: columns.filter_map(bar).collect(),
+        };
+        let caption = "Means of the repeats, with whiskers from the lowest to the highest.".to_owned();
+        Some(Picture { name: format!("suite-{number}-{at}"), title, caption, svg: chart.svg()? })
+    };
+    rows.filter_map(picture).collect()
 }
 
-/// For the cases that are about time: throughput and delay of each system's first measurement.
-fn pictures(page: &mut String, campaign: &SuiteCampaign, section: &str) {
-    if !section.contains("over time") && !section.contains("video") {
-        return;
-    }
-    let mine = |row: &&Row| row.case.section == section && row.repeat == 1 && row.error.is_none();
+/// Throughput and delay of each system's first measurement, one picture for each case.
+fn over_time(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
+    let mine = |row: &&Row| row.case.section == section.name && row.repeat == 1 && row.error.is_none();
     let mut names: Vec<&str> = campaign.rows.iter().filter(mine).map(|row| row.case.name.as_str()).collect();
-    names.dedup();
     names.sort_unstable();
     names.dedup();
-    for name in names {
+    let picture = |(name, at): (&str, usize)| {
         let rows: Vec<&Row> = campaign.rows.iter().filter(mine).filter(|row| row.case.name == name).collect();
-        let throughput =
-            chart(name, "throughput, Mbit/s", &rows, |point| Some(point.received_bits_per_second / 1e6));
-        let delay =
-            chart(name, "mean one-way delay, ms", &rows, |point| point.delay_mean_us.map(|us| us / 1e3));
-        for svg in [throughput, delay].into_iter().flatten() {
-            put(page, &format!("<figure>{svg}<figcaption>{}</figcaption></figure>", escape(name)));
-        }
-    }
+        let title = format!("{}: {name}", section.name);
+        let svg = series(&title, &rows)?;
+        let caption =
+            "The first measurement of each system. Delay is one way, mean of each interval.".to_owned();
+        Some(Picture { name: format!("suite-{number}-{at}"), title, caption, svg })
+    };
+    names.into_iter().zip(1..).filter_map(picture).collect()
 }
 
-fn chart(
-    name: &str,
-    y_label: &str,
-    rows: &[&Row],
-    y: impl Fn(&crate::experiment::figures::Point) -> Option<f64>,
-) -> Option<String> {
-    let mut end: f64 = 0.0;
-    let mut series = Vec::new();
-    for (row, style) in rows.iter().zip(0..) {
+fn series(title: &str, rows: &[&Row]) -> Option<String> {
+    let points = |row: &Row, y: &dyn Fn(&figures::Point) -> Option<f64>| -> Vec<Point> {
         let all = row.figures.iter().flat_map(|figures| &figures.series);
-        let points: Vec<Point> =
-            all.filter_map(|point| Some(Point { x: point.end, y: y(point)?, range: None })).collect();
-        end = points.iter().map(|point| point.x).fold(end, f64::max);
-        series.push(Series { label: row.label.clone(), style, points });
+        all.filter_map(|point| Some(Point { x: point.end, y: y(point)?, range: None })).collect()
+    };
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    for (row, style) in rows.iter().zip(0..) {
+        let throughput = points(row, &|point| Some(point.received_bits_per_second / 1e6));
+        let delay = points(row, &|point| point.delay_mean_us.map(|us| us / 1e3));
+        left.push(Series { label: row.label.clone(), style, points: throughput });
+        let label = format!("{}: delay", row.label);
+        right.push(Series { label, style: rows.len() + style, points: delay });
     }
-    let title = format!("{y_label} over time: {name}");
-    LineChart {
-        title,
-        x_label: "seconds".into(),
-        y_label: y_label.into(),
-        horizontal: Horizontal::Linear(end),
-        series,
+    [&mut left, &mut right].into_iter().for_each(|all| all.retain(|series| !series.points.is_empty()));
+    TimeChart {
+        title: title.to_owned(),
+        x_label: "seconds since the end of the warm-up".into(),
+        end: left.iter().flat_map(|series| &series.points).map(|point| point.x).fold(0.0, f64::max),
+        left_label: "throughput, Mbit/s".into(),
+        left,
+        right_label: "mean one-way delay, ms".into(),
+        right,
     }
     .svg()
 }
 
-fn systems(page: &mut String, campaign: &SuiteCampaign) {
-    put(page, "<h2>Systems</h2>");
+fn systems(page: &mut Page, campaign: &SuiteCampaign) {
+    page.section("Systems");
     let mut rows: Vec<Vec<String>> = Vec::new();
     for stage in campaign.stages.iter().filter(|stage| stage.error.is_none()) {
         let facts = &stage.facts;
-        let mtu = facts.mtu.map_or("–".into(), |mtu| mtu.to_string());
+        let mtu = |mtu: Option<u32>| mtu.map_or("–".into(), |mtu| mtu.to_string());
         let row = vec![
             stage.label.clone(),
             facts.version.clone(),
             facts.cipher.clone(),
-            stage.link_mtu.map_or("–".into(), |mtu| mtu.to_string()),
-            mtu,
+            mtu(stage.link_mtu),
+            mtu(facts.mtu),
             facts.notes.join("; "),
         ];
         if !rows.contains(&row) {
             rows.push(row);
         }
     }
-    table(
-        page,
-        &["System", "Version", "Cipher in use", "MTU of the links", "MTU of the tunnel", "Notes"],
-        &rows,
-    );
+    let head = ["System", "Version", "Cipher in use", "MTU of the links", "MTU of the tunnel", "Notes"];
+    page.texts(&head, rows);
 }
 
-fn before(page: &mut String, campaign: &SuiteCampaign) {
+fn before(page: &mut Page, campaign: &SuiteCampaign) {
     let (source, tables) = published(campaign);
-    let note =
-        format!("<p class=\"note\">{}. Text for comparison, not results of this run.</p>", escape(source));
-    put(page, &format!("<h2>What was published before</h2>\n{note}"));
+    page.section("What was published before");
+    page.paragraph("note", &format!("{source}. Text for comparison, not results of this run."));
     for figures in tables {
-        put(page, &format!("<h3>{}</h3>", escape(figures.caption)));
-        let rows: Vec<Vec<String>> =
-            figures.rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
-        table(page, figures.head, &rows);
+        page.paragraph("", figures.caption);
+        let rows = figures.rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect());
+        page.table(figures.head, rows);
     }
-}
-
-fn environment(page: &mut String, campaign: &SuiteCampaign) {
-    let e = &campaign.environment;
-    let rows = [
-        ("Command", e.command_line.clone()),
-        ("Begun", e.started.clone()),
-        ("Program", e.host.program.clone()),
-        ("Kernel", e.host.system.clone()),
-        ("CPU", format!("{} × {}", e.host.cpus, e.host.cpu)),
-        ("CPU flags for ciphers", e.cpu_flags.join(" ")),
-        ("Memory", format!("{} MiB", e.memory_mib)),
-        ("Links", e.links.clone().unwrap_or_default()),
-    ];
-    put(page, "<h2>Set-up</h2>\n<table class=\"facts\">");
-    let sysctls = e.sysctls.iter().map(|(name, value)| (name.as_str(), value.clone()));
-    for (name, value) in rows.into_iter().chain(sysctls) {
-        put(page, &format!("<tr><th scope=\"row\">{}</th><td>{}</td></tr>", escape(name), escape(&value)));
-    }
-    put(page, "</table>");
-}
-
-fn table(page: &mut String, head: &[&str], rows: &[Vec<String>]) {
-    let cells = |kind: &str, cells: &mut dyn Iterator<Item = &str>| -> String {
-        cells.map(|cell| format!("<{kind}>{}</{kind}>", escape(cell))).collect()
-    };
-    let head = cells("th", &mut head.iter().copied());
-    put(page, &format!("<div class=\"wide\"><table><thead><tr>{head}</tr></thead><tbody>"));
-    for row in rows {
-        put(page, &format!("<tr>{}</tr>", cells("td", &mut row.iter().map(String::as_str))));
-    }
-    put(page, "</tbody></table></div>");
-}
-
-fn put(page: &mut String, text: &str) {
-    writeln!(page, "{text}").expect("writing to a string");
 }
 
 #[cfg(test)]

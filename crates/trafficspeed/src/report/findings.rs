@@ -1,0 +1,133 @@
+//! What an experiment other than the first found, and every form in which it can be shown.
+//!
+//! It is also the file from which all of them can be made again, so it holds everything that they show.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::page::Picture;
+use super::unit::Unit;
+use super::{block, load, load_page, model, suite};
+use crate::experiment::block::BlockReport;
+use crate::experiment::generate::{LoadCampaign, LoadRun};
+use crate::experiment::model::Model;
+use crate::experiment::suite::SuiteCampaign;
+
+/// What was found, by experiment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "experiment", content = "found")]
+pub enum Findings {
+    /// `stream`, `rr`, `udp`.
+    Load(Box<LoadCampaign>),
+    /// `suite ipsec`, `suite aead`.
+    Suite(Box<SuiteCampaign>),
+    /// `model`.
+    Model(Box<Model>),
+    /// `block`.
+    Block(Box<BlockReport>),
+}
+
+impl Findings {
+    /// For programs.
+    pub fn json(&self) -> Value {
+        match self {
+            Self::Load(found) => load::json(found),
+            Self::Suite(found) => suite::json(found),
+            Self::Model(found) => model::json(found),
+            Self::Block(found) => json!(found),
+        }
+    }
+
+    /// For spreadsheets.
+    pub fn csv(&self) -> String {
+        match self {
+            Self::Load(found) => load::csv(found),
+            Self::Suite(found) => suite::csv(found),
+            Self::Model(found) => model::csv(found),
+            Self::Block(found) => block::csv(found),
+        }
+    }
+
+    /// As a page.
+    pub fn html(&self) -> String {
+        match self {
+            Self::Load(found) => load_page::html(found),
+            Self::Suite(found) => suite::html::html(found),
+            Self::Model(found) => model::html::html(found),
+            Self::Block(found) => block::html(found),
+        }
+    }
+
+    /// For people, with rates in `unit` where the experiment leaves that open; `None`: the one that suits each.
+    pub fn table(&self, unit: Option<Unit>) -> String {
+        match self {
+            Self::Load(found) => load::table(found, unit),
+            Self::Suite(found) => suite::table(found),
+            Self::Model(found) => model::table(found),
+            Self::Block(found) => block::table(found),
+        }
+    }
+
+    /// The pictures of the page, each with a name of its own.
+    pub fn pictures(&self) -> Vec<Picture> {
+        match self {
+            Self::Load(found) => load_page::pictures(found),
+            Self::Suite(found) => suite::html::pictures(found),
+            Self::Model(found) => model::html::pictures(found),
+            Self::Block(found) => block::pictures(found),
+        }
+    }
+
+    /// Whether the user ended it early.
+    pub fn is_interrupted(&self) -> bool {
+        match self {
+            Self::Load(found) => found.interrupted,
+            Self::Suite(found) => found.interrupted,
+            Self::Model(found) => found.interrupted,
+            Self::Block(found) => found.interrupted,
+        }
+    }
+
+    /// Whether all that was asked for was measured as it should be.
+    pub fn is_whole(&self) -> bool {
+        match self {
+            Self::Load(found) => found.runs.iter().all(LoadRun::is_whole),
+            Self::Suite(found) => found.is_whole(),
+            Self::Model(found) => found.is_whole(),
+            Self::Block(found) => found.is_whole(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::block::tests::sample;
+    use crate::report::files;
+    use crate::report::suite::tests::campaign;
+
+    #[test]
+    fn all_reports_can_be_made_again_from_the_file() {
+        for findings in [Findings::Suite(Box::new(campaign())), Findings::Block(Box::new(sample()))] {
+            let directory = tempfile::tempdir().unwrap();
+            assert!(files::read_findings(directory.path()).unwrap().is_none());
+            files::write_findings(directory.path(), &findings).unwrap();
+            let again = files::read_findings(directory.path()).unwrap().expect("they were written");
+            assert_eq!((again.json(), again.csv()), (findings.json(), findings.csv()));
+            assert_eq!((again.html(), again.table(None)), (findings.html(), findings.table(None)));
+            let pictures = again.pictures();
+            assert!(!pictures.is_empty() && pictures == findings.pictures());
+            let mut names: Vec<_> = pictures.iter().map(|picture| &picture.name).collect();
+            names.dedup();
+            assert_eq!(names.len(), pictures.len());
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("measurements.json"), "{\"experiment\":\"moon\"}").unwrap();
+        let error = files::read_findings(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("measurements.json") && error.contains("moon"), "{error}");
+    }
+}
