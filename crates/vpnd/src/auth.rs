@@ -3,8 +3,8 @@
 //! Invariants: a refusal tells the client nothing about its cause ([`Refused`]), while the audit log has it; an
 //! unknown user costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
 //! person from a place they came from before; if the store fails, nobody is let in. Hashing takes tens of
-//! milliseconds and megabytes, so it runs on a bounded number of threads behind a bounded queue, never on a shard.
-//! This module must not know of connections or sessions.
+//! milliseconds and megabytes, so it runs on a bounded number of threads behind a bounded queue, never on a shard, and
+//! steps back behind other work. This module must not know of connections or sessions.
 
 pub mod password;
 mod throttle;
@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 
 use crate::store::{AuditEntry, CertificateHash, PasswordHash, Store, StoreError, User, UserId};
+use crate::sys::process;
 use password::{Hasher, Password};
 use throttle::{Throttle, place};
 
@@ -203,7 +204,8 @@ impl Authenticator {
 
     fn judge(&self, login: &Login, user: Option<User>, now_s: u64) -> Result<Verdict, StoreError> {
         let hash = user.as_ref().map_or(&self.nobody, |user| &user.password);
-        let right = self.hasher.verify(&login.password, hash);
+        // Whoever waits for the store, as clients that attach do, goes first.
+        let right = process::behind_others(|| self.hasher.verify(&login.password, hash));
         let Some(user) = user else { return Ok(Verdict::Refused(Cause::UnknownUser)) };
         if !right {
             return Ok(Verdict::Refused(Cause::WrongPassword));

@@ -233,7 +233,7 @@ fn driver() {
     }
     let Trial { next, under_way_and_done, .. } = trial;
     println!("store_kill: {next} operations kept, {under_way_and_done} of them never acknowledged");
-    assert!(next > kills, "the victims did something: {next} operations");
+    assert!(next > kills / 10, "the victims did something: {next} operations");
 }
 
 impl Trial {

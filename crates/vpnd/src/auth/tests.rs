@@ -248,3 +248,14 @@ fn names_from_outside_are_made_safe_for_logs() {
     assert_eq!(printable("an\nn\u{1b}[2J"), "an?n?[2J");
     assert_eq!(printable(&"x".repeat(1000)).len(), 64);
 }
+
+#[test]
+fn a_code_is_good_by_the_clock_alone_and_a_clock_set_back_repeats_none() {
+    const YEAR_S: u64 = 365 * 86_400;
+    let bench = bench(settings());
+    let at = |now_s: u64| is_granted(&bench.auth.check(&with_code(CODE), now_s));
+    assert!(!at(NOW_S + YEAR_S) && !at(NOW_S - YEAR_S), "a year off");
+    assert!(at(NOW_S));
+    // What was used stays used, whatever the clock says next.
+    assert!(!at(NOW_S + YEAR_S) && !at(NOW_S - YEAR_S) && !at(NOW_S));
+}

@@ -1,7 +1,8 @@
 //! How fast one may guess: a wait that doubles with each failure, by user and place, by user, and by place.
 //!
 //! Invariants: guesses against a user from many places slow down only places that the user never came from; the
-//! tables have a fixed largest size; whether a user exists changes nothing. Times are passed in.
+//! tables have a fixed largest size; whether a user exists changes nothing. Times are passed in; a clock that is set back
+//! makes nobody wait for longer than the longest wait.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -42,7 +43,7 @@ struct Failures {
 impl Throttle {
     /// How many seconds to wait before a guess is looked at; `None` if it may be now. `known` says that the user has
     /// come from this place before.
-    pub(super) fn wait_s(&self, user: &str, place: &str, known: bool, now_s: u64) -> Option<u64> {
+    pub(super) fn wait_s(&mut self, user: &str, place: &str, known: bool, now_s: u64) -> Option<u64> {
         let user = cut(user);
         let pair = self.by_pair.wait_s(&(user.clone(), place.to_owned()), FREE_BY_PAIR, now_s);
         let shared = [
@@ -74,8 +75,12 @@ impl<K> Default for Table<K> {
 }
 
 impl<K: Hash + Eq + Clone> Table<K> {
-    fn wait_s(&self, key: &K, free: u32, now_s: u64) -> u64 {
-        let Some(failures) = self.0.get(key).filter(|failures| failures.is_fresh(now_s)) else { return 0 };
+    fn wait_s(&mut self, key: &K, free: u32, now_s: u64) -> u64 {
+        let Some(failures) = self.0.get_mut(key).filter(|failures| failures.is_fresh(now_s)) else {
+            return 0;
+        };
+        // What lies in the future happened before somebody set the clock back: at the latest now.
+        failures.last_s = failures.last_s.min(now_s);
         let Some(beyond) = failures.count.checked_sub(free) else { return 0 };
         let wait = 1u64.checked_shl(beyond).unwrap_or(u64::MAX).min(MAX_WAIT_S);
         (failures.last_s + wait).saturating_sub(now_s)
@@ -153,6 +158,24 @@ mod tests {
         assert_eq!(throttle.wait_s("bob", "a", false, 1000), None, "another user");
         fail(&mut throttle, "ann", "a", 1, 1000 + MEMORY_S);
         assert_eq!(throttle.wait_s("ann", "a", false, 1000 + MEMORY_S), None, "the old ones are forgotten");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_locks_nobody_out_and_lets_nobody_guess_at_once() {
+        const YEAR_S: u64 = 365 * 86_400;
+        let mut throttle = Throttle::default();
+        fail(&mut throttle, "ann", "a", 10, 2 * YEAR_S);
+        let wait = throttle.wait_s("ann", "a", false, 2 * YEAR_S).unwrap();
+        assert_eq!(
+            throttle.wait_s("ann", "a", false, YEAR_S),
+            Some(wait),
+            "a year back: the wait begins again"
+        );
+        assert_eq!(throttle.wait_s("ann", "a", false, YEAR_S + wait), None, "and is over as soon");
+        fail(&mut throttle, "bob", "a", 10, YEAR_S);
+        assert_eq!(throttle.wait_s("bob", "a", false, 2 * YEAR_S), None, "a year on: forgotten");
+        fail(&mut throttle, "bob", "a", 6, 2 * YEAR_S);
+        assert!(throttle.wait_s("bob", "a", false, 2 * YEAR_S).is_some(), "and counted anew");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::auth::{Authenticator, Settings};
 use crate::config::ServerConfig;
 use crate::lease::Pools;
 use crate::privsep::auth::message;
-use crate::privsep::auth::service::Service;
+use crate::privsep::auth::service::{Clocks, Service};
 use crate::privsep::channel::Channel;
 use crate::privsep::launch::{AuthLaunch, ToOpener, ToWorker};
 use crate::privsep::part::{self, Begun, Part};
@@ -54,6 +54,7 @@ async fn serve(begun: Begun<AuthLaunch>, opener: Channel) -> anyhow::Result<()> 
         Pools::new(&config.tunnel),
         config.timeouts.session_lifetime,
         settings.workers + settings.queue,
+        Clocks::default(),
     ));
     opener.send(&ToOpener::Prepared(begun.protections), &[]).await?;
     tokio::spawn(back_up(sqlite));

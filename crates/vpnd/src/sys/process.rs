@@ -39,6 +39,29 @@ pub fn prefer_current_thread(priority: u8) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, -i32::from(priority.min(20)))?)
 }
 
+/// How far work steps back for [`behind_others`]: it gets a third of what other work of the same process gets, so that it is
+/// slow on a busy machine but never starves.
+const STEP_BACK: i32 = 5;
+
+/// Does `work` on a thread of its own that lets other threads of this process go first, and waits for it. The calling
+/// thread keeps its place: stepping back can't be undone without a privilege.
+pub fn behind_others<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let (mut work, mut result) = (Some(work), None);
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, || {
+            let usual = rustix::process::getpriority_process(None).unwrap_or(0);
+            // Where this is refused, the work is done like any other.
+            let _ = rustix::process::setpriority_process(None, usual.max(0) + STEP_BACK);
+            result = work.take().map(|work| work());
+        });
+        if let Ok(Err(panic)) = thread.map(std::thread::ScopedJoinHandle::join) {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    // Without a thread it is done here.
+    result.or_else(|| work.map(|work| work())).expect("it is done either there or here")
+}
+
 /// Puts the calling process's session before the others. Where the kernel groups threads by session (`autogroup` in
 /// sched(7)), nice values count inside a group only, and this is the nice value of the group itself.
 ///
@@ -157,6 +180,14 @@ pub fn boottime() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_steps_back_and_its_caller_does_not() {
+        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let usual = nice();
+        assert_eq!(behind_others(nice), (usual.max(0) + STEP_BACK).min(19));
+        assert_eq!(nice(), usual);
+    }
 
     #[test]
     fn a_thread_stays_on_its_core() {

@@ -18,7 +18,7 @@ use super::message::{
 };
 use crate::auth::password::Password;
 use crate::auth::{self, Authenticator, Outcome};
-use crate::control::registry::wall_clock_s;
+use crate::control::registry::{steady_clock_s, wall_clock_s};
 use crate::lease::{LeaseError, Pools};
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::store::{
@@ -32,6 +32,21 @@ const GRANT_LIFETIME_S: u64 = 120;
 /// Requests under way besides those that wait for a password check.
 const OTHER_REQUESTS: usize = 64;
 
+/// Where the time comes from, in seconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clocks {
+    /// What people agree on: one-time codes, the audit log.
+    pub(crate) wall: fn() -> u64,
+    /// What nobody can set: sessions, leases, grants.
+    pub(crate) steady: fn() -> u64,
+}
+
+impl Default for Clocks {
+    fn default() -> Self {
+        Self { wall: wall_clock_s, steady: steady_clock_s }
+    }
+}
+
 /// Answers the worker.
 pub(crate) struct Service {
     store: Arc<dyn Store>,
@@ -40,6 +55,7 @@ pub(crate) struct Service {
     session_lifetime: Option<Duration>,
     grants: Mutex<HashMap<SessionId, Grant>>,
     places: Arc<Semaphore>,
+    clocks: Clocks,
 }
 
 /// A session that may be kept.
@@ -60,6 +76,7 @@ impl Service {
         pools: Pools,
         session_lifetime: Option<Duration>,
         logins: usize,
+        clocks: Clocks,
     ) -> Self {
         Self {
             store,
@@ -68,6 +85,7 @@ impl Service {
             session_lifetime,
             grants: Mutex::default(),
             places: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
+            clocks,
         }
     }
 
@@ -102,7 +120,7 @@ impl Service {
             other => return self.blocking(move |service| service.answer_from_store(other)).await,
         };
         let device = DeviceId(login.device.into());
-        match self.authenticator.authenticate(credentials(login), wall_clock_s()).await {
+        match self.authenticator.authenticate(credentials(login), (self.clocks.wall)()).await {
             Outcome::Granted(user) => self.blocking(move |service| service.admit(&user, device)).await,
             Outcome::Busy(_) => Answer::Busy,
             Outcome::CodeWanted => Answer::CodeWanted,
@@ -130,10 +148,8 @@ impl Service {
     /// Leases addresses for the user who was just let in, and notes that their session may be kept.
     fn admit(&self, user: &User, device: DeviceId) -> Answer {
         let session = SessionId(rand::random());
-        let started_s = wall_clock_s();
-        // No limit is written as one that nobody lives to see.
-        let lifetime_s = self.session_lifetime.map_or(u64::from(u32::MAX), |lifetime| lifetime.as_secs());
-        let expires_s = started_s.saturating_add(lifetime_s);
+        let started_s = (self.clocks.steady)();
+        let expires_s = self.latest_end_s(started_s);
         let grant = Grant { user: user.id, device, generation: user.generation, started_s, expires_s };
         if !self.grant(session, grant) {
             return Answer::Refused { retry_after_s: Some(1) };
@@ -170,8 +186,15 @@ impl Service {
         room
     }
 
+    /// When a session ends that begins now.
+    fn latest_end_s(&self, now_s: u64) -> u64 {
+        // No limit is written as one that nobody lives to see.
+        let lifetime_s = self.session_lifetime.map_or(u64::from(u32::MAX), |lifetime| lifetime.as_secs());
+        now_s.saturating_add(lifetime_s)
+    }
+
     fn session(&self, id: SessionId) -> Result<Option<StoredSession>, StoreError> {
-        let now_s = wall_clock_s();
+        let now_s = (self.clocks.steady)();
         let store = self.store.as_ref();
         let Some(record) = store.session(id, now_s)? else { return Ok(None) };
         let Some(user) = store.user_by_id(record.user)? else { return Ok(None) };
@@ -199,7 +222,8 @@ impl Service {
             addresses,
             epoch: record.epoch,
             tokens: (&record.tokens).into(),
-            expires_s: record.expires_s,
+            // A clock that was set back before this process began gives nobody more than a lifetime.
+            expires_s: record.expires_s.min(self.latest_end_s(now_s)),
         }))
     }
 
@@ -208,7 +232,7 @@ impl Service {
         if writes.len() > MAX_WRITES {
             return Answer::Failed(Reason::cut("too many writes at once"));
         }
-        let now_s = wall_clock_s();
+        let now_s = (self.clocks.steady)();
         let changes: Vec<_> = writes.into_iter().map(|write| self.change(write, now_s)).collect();
         let failed = write(self.store.as_ref(), &changes, now_s);
         Answer::Committed { failed: failed.into_iter().map(id).collect() }
@@ -234,7 +258,7 @@ impl Service {
                 SessionChange::End(session)
             }
             Write::Ended { session, user, code } => SessionChange::Audit(AuditEntry {
-                at_s: now_s,
+                at_s: (self.clocks.wall)(),
                 event: "session-ended".to_owned(),
                 user: user.to_string(),
                 source: String::new(),

@@ -1,6 +1,7 @@
 //! The auth process against a worker that asks for more than it may.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::auth::Settings;
@@ -12,6 +13,11 @@ use crate::store::NewUser;
 use crate::store::sqlite::Sqlite;
 
 fn service(directory: &Path) -> Arc<Service> {
+    service_with(directory, None, Clocks::default())
+}
+
+/// Starts over on the same store if there is one.
+fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) -> Arc<Service> {
     let store = Sqlite::open_or_create(&directory.join("vpnd.db")).unwrap();
     let hasher = Hasher::with_cost(8, 1);
     let user = NewUser {
@@ -21,7 +27,9 @@ fn service(directory: &Path) -> Arc<Service> {
         groups: vec!["staff".to_owned()],
         certificate: None,
     };
-    store.add_user(&user, 1).unwrap();
+    if store.user("ann").unwrap().is_none() {
+        store.add_user(&user, 1).unwrap();
+    }
     let store: Arc<dyn Store> = Arc::new(store);
     let settings = Settings { workers: 1, queue: 4, require_certificate: false };
     let tunnel = Tunnel {
@@ -31,7 +39,7 @@ fn service(directory: &Path) -> Arc<Service> {
         pool_v6: None,
     };
     let authenticator = Authenticator::new(Arc::clone(&store), hasher, settings);
-    Arc::new(Service::new(store, authenticator, Pools::new(&tunnel), None, 8))
+    Arc::new(Service::new(store, authenticator, Pools::new(&tunnel), lifetime, 8, clocks))
 }
 
 fn login(password: &str, device: u8) -> Request {
@@ -145,4 +153,58 @@ async fn no_answer_holds_a_hash() {
         let found = bytes.windows(salt_and_hash.len()).any(|window| window == salt_and_hash.as_bytes());
         assert!(!found);
     }
+}
+
+const YEAR_S: u64 = 365 * 86_400;
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Clocks that the test below sets.
+static WALL_S: AtomicU64 = AtomicU64::new(0);
+static STEADY_S: AtomicU64 = AtomicU64::new(0);
+
+#[tokio::test]
+async fn a_clock_that_is_set_by_a_year_takes_no_session_and_gives_none_away() {
+    let clocks =
+        Clocks { wall: || WALL_S.load(Ordering::Relaxed), steady: || STEADY_S.load(Ordering::Relaxed) };
+    let set = |wall_s, steady_s| {
+        WALL_S.store(wall_s, Ordering::Relaxed);
+        STEADY_S.store(steady_s, Ordering::Relaxed);
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let began_s = 10 * YEAR_S;
+    let restart = || service_with(directory.path(), Some(DAY), clocks);
+    set(began_s, began_s);
+    let service = restart();
+    let mut sessions = Vec::new();
+    for device in 1..=5 {
+        let session = granted(&service, device).await;
+        assert_eq!(failed(&service, keep(session)).await, 0);
+        sessions.push(session);
+    }
+    let known = async |service: &Arc<Service>, session| match service.answer(Request::Session(session)).await
+    {
+        Answer::Session(stored) => stored,
+        other => panic!("{other:?}"),
+    };
+    // While it runs, nothing happens: the pool is as full as it was, and sessions get their new keys.
+    for wall_s in [began_s + YEAR_S, began_s - YEAR_S] {
+        set(wall_s, began_s + 60);
+        assert!(
+            matches!(service.answer(login("right", 6)).await, Answer::NoAddress(_)),
+            "no address is free"
+        );
+        for session in &sessions {
+            assert_eq!(failed(&service, keep(*session)).await, 0, "new tokens");
+            assert!(known(&service, *session).await.is_some());
+        }
+    }
+    // It starts again while the clock is a year back: sessions last, but for no longer than one that begins now.
+    set(began_s - YEAR_S, began_s - YEAR_S);
+    let stored = known(&restart(), sessions[0]).await.unwrap();
+    assert_eq!(stored.expires_s, began_s - YEAR_S + DAY.as_secs());
+    // A year on: everybody logs in again, and may.
+    set(began_s + YEAR_S, began_s + YEAR_S);
+    let service = restart();
+    assert!(known(&service, sessions[0]).await.is_none());
+    granted(&service, 6).await;
 }
