@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tokio::io::Interest;
 use tokio::sync::{Notify, mpsc, oneshot};
 use vpnd_proto::plane::{Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
@@ -250,7 +251,8 @@ async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
                     ready.clear_ready();
                 }
             }
-            ready = tun.readable() => {
+            // A device that somebody has deleted is an error and nothing else: asked for what can be read, it is silent.
+            ready = tun.ready(Interest::READABLE | Interest::ERROR) => {
                 let mut ready = ready?;
                 let outbound = &mut shard.outbound;
                 if outbound.transmit(now(), ready.get_inner(), &mut shard.plane, socket.get_ref())? == Progress::Drained {

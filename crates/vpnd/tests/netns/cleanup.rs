@@ -9,14 +9,15 @@ use rustix::process::Signal;
 use crate::client::{Client, TUN, cleanup};
 use crate::gateway::{Gateway, must, strings};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::namespace::Namespace;
 use crate::process::{self, RESOLV_CONF};
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Everything of a client's machine that a VPN client may touch, as text.
+/// Everything of a machine that a VPN may touch, as text.
 #[derive(Debug, PartialEq)]
-struct Machine {
+pub(crate) struct Machine {
     links: String,
     routes: Vec<String>,
     rules: Vec<String>,
@@ -25,7 +26,11 @@ struct Machine {
 }
 
 fn look(lab: &Lab, number: usize) -> Machine {
-    let namespace = &lab.clients[number - 1];
+    look_at(lab, &lab.clients[number - 1])
+}
+
+/// The machine in a box as it is now.
+pub(crate) fn look_at(lab: &Lab, namespace: &Namespace) -> Machine {
     let sorted = |text: String| {
         let mut lines: Vec<_> = text.lines().map(|line| line.trim().to_owned()).collect();
         lines.sort();

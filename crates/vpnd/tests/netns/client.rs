@@ -85,6 +85,11 @@ impl<'l> Client<'l> {
         &mut self.process
     }
 
+    /// Its process alone.
+    pub(crate) fn into_process(self) -> Process {
+        self.process
+    }
+
     /// Ends it as a power cut would.
     pub(crate) fn kill(&mut self) {
         self.process.kill();

@@ -132,6 +132,11 @@ impl<'l> Gateway<'l> {
         self.process.as_mut().expect("the test has started it")
     }
 
+    /// Whether it was started and has not ended.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| process.ended().is_none())
+    }
+
     /// Ends it as a power cut would.
     pub(crate) fn kill(&mut self) {
         self.process().kill();

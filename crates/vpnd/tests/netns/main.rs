@@ -16,6 +16,7 @@
 mod cleanup;
 mod client;
 mod congestion;
+mod crash;
 mod flood;
 mod forger;
 mod forgery;
@@ -33,6 +34,7 @@ mod process;
 mod refusal;
 mod relay;
 mod sessions;
+mod shortage;
 mod steering;
 mod traffic;
 mod transfer;

@@ -18,20 +18,20 @@ use crate::traffic::ping_until;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A process, by its directory below `/proc`.
-struct Seen(PathBuf);
+pub(crate) struct Seen(PathBuf);
 
 impl Seen {
-    fn of(pid: u32) -> Self {
+    pub(crate) fn of(pid: u32) -> Self {
         Self(PathBuf::from(format!("/proc/{pid}")))
     }
 
     /// The gateway's first process.
-    fn opener(gateway: &Gateway<'_>) -> Self {
+    pub(crate) fn opener(gateway: &Gateway<'_>) -> Self {
         Self::of(u32::try_from(gateway.status()["pid"].as_u64().unwrap()).unwrap())
     }
 
     /// The process that it has started as this part.
-    fn part(&self, name: &str) -> Self {
+    pub(crate) fn part(&self, name: &str) -> Self {
         let is_ours = |seen: &Self| {
             seen.status("PPid").as_deref() == self.0.file_name().and_then(|pid| pid.to_str())
                 && seen.bytes("cmdline").split(|byte| *byte == 0).any(|word| word == name.as_bytes())
@@ -69,12 +69,22 @@ impl Seen {
         fields.nth(16).unwrap().parse().unwrap()
     }
 
-    fn kill(&self) {
-        let pid = self.0.file_name().unwrap().to_str().unwrap().parse().unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.file_name().unwrap().to_str().unwrap().parse().unwrap()).unwrap()
     }
 
-    fn is_gone(&self) -> bool {
+    fn kill(&self) {
+        kill_process(self.pid(), Signal::KILL).unwrap();
+    }
+
+    /// CPU time that it has used, in clock ticks of 10 ms: fields 14 and 15 of `/proc/PID/stat`.
+    pub(crate) fn ticks(&self) -> u64 {
+        let stat = String::from_utf8_lossy(&self.bytes("stat")).into_owned();
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
         self.status("State").is_none_or(|state| state.starts_with('Z'))
     }
 
