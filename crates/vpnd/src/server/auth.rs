@@ -22,6 +22,9 @@ use crate::sys::process;
 /// How often the user store is copied.
 const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
+/// How long the opener may take to notice that the worker is gone.
+const LET_GO_WITHIN: Duration = Duration::from_secs(5);
+
 /// Runs it; `stream` leads to the opener.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let state_dir = |launch: &AuthLaunch| {
@@ -65,7 +68,11 @@ async fn serve(begun: Begun<AuthLaunch>, opener: Channel) -> anyhow::Result<()> 
             Some(_) => bail!("the auth process was told something that it does not know"),
         },
         ended = service.run(worker) => match ended {
-            Ok(()) => bail!("the auth process has lost the worker"),
+            // The opener waits for the worker's end before it lets this process go.
+            Ok(()) => match tokio::time::timeout(LET_GO_WITHIN, opener.receive::<ToWorker>()).await {
+                Ok(Ok(None)) => Ok(()),
+                _ => bail!("the auth process has lost the worker"),
+            },
             Err(error) => Err(error).context("the worker has sent what no worker sends"),
         },
     }

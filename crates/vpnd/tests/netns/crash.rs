@@ -17,7 +17,6 @@ use crate::cleanup::{Machine, look_at};
 use crate::client::{self, Client};
 use crate::gateway::{Gateway, Login, must};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
-use crate::privileges::Seen;
 use crate::process::{self, Process};
 use crate::traffic::ping_until;
 
@@ -114,6 +113,12 @@ impl<'l> Trial<'l> {
                 let mut starting = Process::start(self.lab, "killed", command);
                 self.pause(900);
                 starting.kill();
+                let state = self.gateway.file("state");
+                let begun = Instant::now();
+                let mut command = self.gateway.vpnd(&["cleanup", "--state-dir"]);
+                command.arg(state);
+                must(process::run(command));
+                self.wait_for(0, begun);
             }
             Point::GatewayAdmits => {
                 self.gateway.start();
@@ -196,7 +201,7 @@ impl<'l> Trial<'l> {
         ping_until(&self.lab.clients[0], CAMPUS_V4.into(), 20 * SECOND);
         client.signal(Signal::INT);
         assert!(client.wait(10 * SECOND).success(), "{}", client.output());
-        self.wait_for(1, Instant::now());
+        assert_eq!(look_at(self.lab, &self.lab.clients[0]), self.before[1]);
     }
 
     fn leave_client(&mut self, client: Client<'l>) {
@@ -221,15 +226,13 @@ impl<'l> Trial<'l> {
 
     /// Starts the gateway if need be, which cleans up after the one that was killed, and ends it as the system does.
     fn restore_gateway(&mut self) {
-        if self.gateway.is_running() {
-            let opener = Seen::opener(&self.gateway);
-            assert!(!opener.is_gone());
-        } else {
+        if !self.gateway.is_running() {
             self.gateway.start();
         }
-        let begun = Instant::now();
         self.gateway.terminate();
-        self.wait_for(0, begun);
+        assert_eq!(look_at(self.lab, &self.lab.gateway), self.before[0]);
+        let output = self.gateway.process().output();
+        assert!(!output.contains("panicked") && !output.contains("vpnd: "), "{output}");
     }
 
     /// Waits until a machine is as before, counting from when cleaning up began.

@@ -84,7 +84,7 @@ impl Seen {
         fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
+    fn is_gone(&self) -> bool {
         self.status("State").is_none_or(|state| state.starts_with('Z'))
     }
 
