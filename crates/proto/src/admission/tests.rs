@@ -168,8 +168,10 @@ fn a_flood_from_its_own_network_leaves_a_session_its_way() {
     assert_eq!(handshakes(&mut admission, at(0), stranger, 1), 0);
     assert_eq!(answers(&mut admission, at(0), mine, 3_000), 2_400);
     assert_eq!(handshakes(&mut admission, at(0), mine, 5_000), 2_400);
-    admission.session_ended(mine);
-    assert_eq!(handshakes(&mut admission, at(0), mine, 1), 0, "without a session it is one of them");
+    admission.session_began(stranger);
+    assert_eq!(handshakes(&mut admission, at(0), stranger, 1), 1);
+    admission.session_ended(stranger);
+    assert_eq!(handshakes(&mut admission, at(0), stranger, 1), 0, "without a session it is one of them");
 }
 
 #[test]
@@ -197,6 +199,22 @@ fn the_smallest_gateway_lets_one_in() {
     let mut admission = Admission::new(Limits { places: 1, handshakes_per_s: 1 }, SECRET);
     assert_eq!(admission.arrive(at(0), source("192.0.2.1")), Verdict::Accept);
     assert_eq!(admission.arrive(at(0), source("192.0.2.2")), Verdict::Refuse);
+}
+
+#[test]
+fn who_shares_a_cell_gives_nothing_back_to_it() {
+    let mut sketch = Sketch::new(Rate { per_s: 1, burst: 3 });
+    let (first, second) = (Cells::from_hash(5), Cells::from_hash(7 << 32));
+    let both = Cells::from_hash(7 << 32 | 5);
+    for _ in 0..3 {
+        assert!(sketch.allows(both, at(0)));
+        sketch.charge(both, at(0));
+    }
+    for neighbour in [first, second] {
+        assert!(sketch.allows(neighbour, at(0)), "its other cell is fresh");
+        sketch.charge(neighbour, at(0));
+    }
+    assert!(!sketch.allows(both, at(0)));
 }
 
 proptest! {
