@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value as Json;
 
 use crate::client::Client;
-use crate::forger::Flood;
+use crate::forger::{Flood, knock};
 use crate::gateway::{Gateway, Login, must};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab};
 use crate::namespace::Namespace;
@@ -96,6 +96,22 @@ fn forged_handshakes_keep_nobody_out() {
         figures.print(&gateway);
         figures.check(form.long);
     });
+}
+
+#[test]
+fn the_address_of_a_session_has_a_larger_share() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    // Six at once, from the address of a session four times as many.
+    gateway.configure("limits.handshakes_per_address_s", 1);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let ignored = || gateway.status()["counters"]["handshakes"]["ignored"].as_u64();
+    knock(one.namespace(), SocketAddrV4::new(GATEWAY_V4, PORT), 8);
+    assert_eq!(ignored(), Some(0), "a campus behind one address");
+    knock(&lab.clients[1], SocketAddrV4::new(GATEWAY_V4, PORT), 8);
+    assert!(ignored() > Some(0), "a stranger");
 }
 
 /// Does something at the end, whatever the end is.

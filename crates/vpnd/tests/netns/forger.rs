@@ -79,18 +79,41 @@ impl Drop for Flood {
     }
 }
 
+/// Begins as many handshakes at once, from real addresses, with a client that trusts no gateway and so never goes on.
+pub(crate) fn knock(namespace: &Namespace, to: SocketAddrV4, times: usize) {
+    namespace.within(|| {
+        runtime().block_on(async {
+            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            let endpoint = quinn::Endpoint::client(any).expect("a socket");
+            let handshake = || endpoint.connect_with(client(), to.into(), "localhost").expect("a client");
+            let handshakes: Vec<quinn::Connecting> = (0..times).map(|_| handshake()).collect();
+            for handshake in handshakes {
+                // Those that get no answer never end by themselves.
+                let _ = tokio::time::timeout(Duration::from_millis(500), handshake).await;
+            }
+        });
+    });
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// A client that trusts nobody.
+fn client() -> quinn::ClientConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("the provider has TLS 1.3")
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![b"vpnd/1".to_vec()];
+    quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("TLS 1.3 is there")))
+}
+
 /// What many different clients send first.
 fn first_datagrams() -> Vec<Vec<u8>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .expect("the provider has TLS 1.3")
-            .with_root_certificates(rustls::RootCertStore::empty())
-            .with_no_client_auth();
-        let tls = QuicClientConfig::try_from(tls).expect("TLS 1.3 is there");
-        let config = quinn::ClientConfig::new(Arc::new(tls));
+    runtime().block_on(async {
         let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback");
         silent.set_read_timeout(Some(Duration::from_secs(5))).expect("it is a socket");
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -99,7 +122,7 @@ fn first_datagrams() -> Vec<Vec<u8>> {
         let mut connecting = Vec::new();
         let to = silent.local_addr().expect("it is bound");
         for _ in 0..BATCH {
-            connecting.push(endpoint.connect_with(config.clone(), to, "localhost").expect("a client"));
+            connecting.push(endpoint.connect_with(client(), to, "localhost").expect("a client"));
             tokio::time::sleep(Duration::from_millis(1)).await;
             let mut datagram = vec![0; 2_048];
             let length = silent.recv(&mut datagram).expect("a client speaks first");

@@ -34,6 +34,10 @@ impl Trusted {
         }
     }
 
+    fn identity(&self) -> Identity {
+        Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes()).unwrap()
+    }
+
     /// A gateway's endpoint on this port of the loopback, or on any.
     fn listen(&self, address: impl Into<SocketAddr>, state_dir: &Path) -> Endpoint {
         self.listen_behind(&admissions(256), address, state_dir)
@@ -45,8 +49,7 @@ impl Trusted {
         address: impl Into<SocketAddr>,
         state_dir: &Path,
     ) -> Endpoint {
-        let identity = Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes()).unwrap();
-        let tls = tls::server(identity, &ClientCertificates::Ignored).unwrap();
+        let tls = tls::server(self.identity(), &ClientCertificates::Ignored).unwrap();
         let socket = QuicMember::Own(UdpSocket::bind(address.into()).unwrap());
         let keys = Keys::load_or_create(state_dir).unwrap();
         listen(socket_of(socket), tls, &keys, admissions.clone()).unwrap()
@@ -104,6 +107,19 @@ async fn addresses_prove_themselves_and_get_in() {
     soon("the handshake after a Retry", accepted).await.unwrap().unwrap();
     let counts = admissions.counts();
     assert!(counts["retried"] >= 1 && counts["accepted"] == 1, "{counts:?}");
+}
+
+#[tokio::test]
+async fn the_gate_itself_lets_nobody_in_without_a_proof() {
+    let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
+    let tls = tls::server(trusted.identity(), &ClientCertificates::Ignored).unwrap();
+    let keys = Keys::load_or_create(state.path()).unwrap();
+    let config = ServerConfig::new(Arc::new(tls), Arc::clone(&keys.tokens) as _);
+    // No front stands before this one.
+    let endpoint = Endpoint::server(config, LOCAL.into()).unwrap();
+    let gate = Gate::new(admissions(4), 1);
+    let (incoming, _place, _dialled) = let_in(&trusted, &gate, &endpoint).await;
+    assert!(incoming.remote_address_validated());
 }
 
 /// What a client sends to begin with.
@@ -223,6 +239,31 @@ async fn without_a_place_clients_are_refused_and_leave_nothing_behind() {
     server.unwrap();
 }
 
+#[tokio::test]
+async fn addresses_with_sessions_have_places_of_their_own() {
+    let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
+    let admissions = admissions(4);
+    let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
+    let gate = Arc::new(Gate::new(admissions, 1));
+    let mut inside = vec![let_in(&trusted, &gate, &endpoint).await, let_in(&trusted, &gate, &endpoint).await];
+    let (door, at) = (Arc::clone(&gate), endpoint.clone());
+    let next = tokio::spawn(async move { door.next(&at).await });
+    let refused = soon("a refusal", trusted.connect(endpoint.local_addr().unwrap())).await.1;
+    assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "a stranger has two: {refused:?}");
+    next.abort();
+    let settled = gate.settle(LOCAL.into());
+    inside.push(let_in(&trusted, &gate, &endpoint).await);
+    drop(settled);
+    inside.pop();
+    let next = tokio::spawn({
+        let endpoint = endpoint.clone();
+        async move { gate.next(&endpoint).await }
+    });
+    let refused = soon("a refusal", trusted.connect(endpoint.local_addr().unwrap())).await.1;
+    assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "as before: {refused:?}");
+    next.abort();
+}
+
 /// Runs a gateway in a runtime of its own until a client is connected, then ends it as `kill -9` would: without a word.
 fn connect_and_kill(
     trusted: &Trusted,
@@ -295,8 +336,7 @@ async fn quic_works_through_what_shards_hand_over() {
     let group = bind_reuseport_group(LOCAL.into(), 2, Steering::Off, &options).unwrap();
     let (socket, hand_over) = socket(group.quic).unwrap();
     let hand_over = hand_over.expect("QUIC has no member of its own");
-    let identity = Identity::from_pem(trusted.chain.as_bytes(), trusted.key.as_bytes()).unwrap();
-    let tls = tls::server(identity, &ClientCertificates::Ignored).unwrap();
+    let tls = tls::server(trusted.identity(), &ClientCertificates::Ignored).unwrap();
     let keys = Keys::load_or_create(state.path()).unwrap();
     let endpoint = listen(socket, tls, &keys, admissions(256)).unwrap();
     for shard in group.shards {
