@@ -160,3 +160,70 @@ impl ReceiveLane {
         self.window.highest().is_some_and(|highest| highest >= self.limits.rekey_after)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use vpnd_crypto::{Backend, Direction, EpochSecret};
+
+    use super::*;
+
+    const SUITE: Suite = Suite::Aes128Gcm;
+    const SOON: Time = Time::from_nanos(1);
+    const END: Time = Time::from_nanos(180_000_000_000);
+
+    fn lane() -> (SendLane, ReceiveLane) {
+        let key = || EpochSecret::new([3; 32]).lane_key(SUITE, Direction::ToGateway, 0);
+        let seal = SealKey::new(SUITE, Backend::Ring, &key(), None).expect("a suite that ring has");
+        let open = OpenKey::new(SUITE, Backend::Ring, &key(), None).expect("a suite that ring has");
+        (SendLane::new(seal, SUITE, 0, Index(9), END), ReceiveLane::new(open, SUITE.limits()))
+    }
+
+    fn seal(lane: &mut SendLane, now: Time) -> Result<Vec<u8>, SealRefused> {
+        let mut datagram = vec![0; HEADER_LEN + 8 + 16];
+        lane.seal(now, &mut datagram, 8)?;
+        Ok(datagram)
+    }
+
+    fn open(lane: &mut ReceiveLane, mut datagram: Vec<u8>) -> Result<Authentic, OpenRefused> {
+        let header = Header::parse(&datagram).expect("it was sealed");
+        lane.open(header, &mut datagram)
+    }
+
+    #[test]
+    fn a_key_asks_for_its_successor_and_ends_by_its_counter() {
+        let (mut sender, mut receiver) = lane();
+        let limits = SUITE.limits();
+        sender.counter = limits.rekey_after - 1;
+        assert!(!sender.rekey_due());
+        let last = seal(&mut sender, SOON).expect("the key is young");
+        assert!(sender.rekey_due());
+        assert_eq!(open(&mut receiver, last).map(|authentic| authentic.newest), Ok(true));
+        assert!(!receiver.rekey_due(), "one more, and the peer has sent so many");
+        let one_more = seal(&mut sender, SOON).expect("asking is not ending");
+        assert!(open(&mut receiver, one_more).is_ok() && receiver.rekey_due());
+
+        sender.counter = limits.refuse_after - 1;
+        assert!(sender.usable(SOON) && seal(&mut sender, SOON).is_ok());
+        assert!(!sender.usable(SOON), "whoever asks first must not count on it");
+        assert_eq!(seal(&mut sender, SOON), Err(SealRefused::Spent));
+    }
+
+    #[test]
+    fn a_key_ends_by_its_time() {
+        let (mut sender, _) = lane();
+        assert!(seal(&mut sender, Time::from_nanos(179_999_999_999)).is_ok());
+        assert_eq!(seal(&mut sender, END), Err(SealRefused::Spent));
+    }
+
+    #[test]
+    fn forgeries_use_a_key_up_and_authentic_datagrams_do_not() {
+        let (mut sender, mut receiver) = lane();
+        receiver.failed_opens = SUITE.limits().max_failed_opens - 1;
+        assert!(open(&mut receiver, seal(&mut sender, SOON).expect("a new key")).is_ok());
+        assert!(!receiver.spent());
+        let mut forged = seal(&mut sender, SOON).expect("a new key");
+        forged[HEADER_LEN] ^= 1;
+        assert_eq!(open(&mut receiver, forged), Err(OpenRefused::NotAuthentic));
+        assert!(receiver.spent());
+    }
+}

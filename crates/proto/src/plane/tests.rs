@@ -191,6 +191,37 @@ fn clients_reach_each_other_only_if_policy_says_so() {
 }
 
 #[test]
+fn policy_holds_towards_the_campus_and_from_it() {
+    use crate::policy::{Names, Protocol, RuleSpec, Selector};
+    let mut net = Net::new(false);
+    net.meet();
+    let deny = |from, to| RuleSpec {
+        action: Verdict::Deny,
+        from: vec![from],
+        to: vec![to],
+        protocol: Protocol::Any,
+        ports: Vec::new(),
+    };
+    let closed = Selector::Net("10.0.0.200/32".parse().unwrap());
+    let rules = [deny(Selector::Clients, closed.clone()), deny(closed, Selector::Clients)];
+    let policy = Policy::compile(&rules, false, &mut Names::default()).unwrap();
+    net.gateway.apply(Command::Policy(Arc::new(policy)));
+    for (host, open) in [(200, false), (201, true)] {
+        let datagram = net.client_sends(ALICE, &packet(10, host));
+        let out = net.gateway_gets(&datagram, "198.51.100.1:1000");
+        let back = net.gateway.route(&Packet::parse(&packet(host, 10)).unwrap());
+        if open {
+            assert!(matches!(out, Ok(Opened::Tun(_))), "{out:?}");
+            assert_eq!(back, Ok(slot(ALICE)));
+        } else {
+            assert_eq!(out, Err(DropReason::Policy));
+            assert_eq!(back, Err(DropReason::Policy));
+        }
+    }
+    assert_eq!(net.gateway.counters().dropped(DropReason::Policy), 2);
+}
+
+#[test]
 fn a_source_of_somebody_else_is_dropped() {
     let mut net = Net::new(true);
     net.meet();
