@@ -5,12 +5,14 @@ mod ending;
 mod idle;
 mod loss;
 mod many;
+mod nonces;
 mod path_mtu;
 mod policy;
 mod rekey;
 mod replay;
 mod restart;
 mod roaming;
+mod sequences;
 mod tokens;
 
 use std::time::Duration;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rand::RngExt;
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{Code, Message, Offer};
+use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused};
 use vpnd_proto::gateway::Authenticated;
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::{ConnectionId, SessionId};
@@ -91,13 +91,18 @@ impl World {
 
     pub(crate) fn request_arrives(&mut self, number: u64) {
         let Some(channel) = self.channels.get(&number) else { return };
-        if !self.is_whole(channel) {
+        // A handshake takes a client that is still there.
+        if !self.is_whole(channel) || !channel.open_at_device {
             self.after(HANDSHAKE_TIMEOUT, Happening::ClosedAtDevice { channel: number, code: None });
             return;
         }
         let (device, secret, offer) = (channel.device, channel.secret, channel.offer.clone());
         let (purpose, id) = (channel.purpose.clone(), ConnectionId(number));
         self.channels.get_mut(&number).expect("it was there a moment ago").open_at_hub = true;
+        if purpose == Purpose::Login && self.devices[device].disabled {
+            self.refuse_login(number);
+            return;
+        }
         self.hub.latest_secret = secret;
         let exported = EpochSecret::new(secret);
         // The outcome is in the messages that follow.
@@ -111,6 +116,20 @@ impl World {
             }
         };
         self.settle_hub();
+    }
+
+    /// The store knows nobody of that name who may log in.
+    fn refuse_login(&mut self, number: u64) {
+        let code = Code::Credentials;
+        let text = Explanation::cut(code.explanation());
+        self.send_to_device(number, Message::Refused(Refused { code, text, retry_after_ms: None }));
+        self.close_from_hub(number, code);
+    }
+
+    /// Forgets connections that both ends have given up.
+    pub(crate) fn forget_closed_channels(&mut self) {
+        let life = self.hub.life;
+        self.channels.retain(|_, c| c.open_at_device || (c.open_at_hub && c.life == life));
     }
 
     /// What the store says of the user of a device: everyone's password is right here.

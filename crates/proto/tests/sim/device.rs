@@ -32,6 +32,8 @@ pub(crate) struct Device {
     pub(crate) lanes: usize,
     pub(crate) id: DeviceId,
     pub(crate) user: UserName,
+    /// The store refuses the user's logins.
+    pub(crate) disabled: bool,
     /// The inner addresses that the gateway's store keeps for it.
     pub(crate) lease: Addresses,
     /// What it was told to set up last.
@@ -71,6 +73,7 @@ impl World {
             lanes,
             id: DeviceId(id),
             user: Text::new(format!("user{device}")).expect("a short name"),
+            disabled: false,
             lease: Addresses {
                 ipv4: Some(Ipv4Addr::new(10, 9, high, low)),
                 ipv6: Some(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, device as u16)),
@@ -157,7 +160,13 @@ impl World {
             matches!((from, to), (Place::Device(_), Place::Device(_))) && !self.hub.clients_may_meet;
         let ipv6 = self.rng.random_bool(0.5);
         let src = self.inner_address(from, ipv6);
-        self.send_as(from, src, to, !forbidden)
+        let ended =
+            [from, to].iter().any(|place| matches!(place, Place::Device(d) if self.devices[*d].disabled));
+        let id = self.send_as(from, src, to, !forbidden && !ended);
+        if forbidden && !ended {
+            self.oracle.forbidden_by_policy();
+        }
+        id
     }
 
     /// Sends a packet with a source address of choice.

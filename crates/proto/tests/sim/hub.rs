@@ -199,8 +199,17 @@ impl World {
         let Ok(header) = Header::parse(&datagram) else { return };
         let shard = header.index.shard(self.hub.planes.len());
         let from = Endpoint { remote: from, local: None };
-        match self.hub.planes[shard].open(self.now, &mut datagram, from) {
-            Ok(Opened::Tun(range)) => self.oracle.deliver(inner::id(&datagram[range]), Place::Campus),
+        let opened = self.hub.planes[shard].open(self.now, &mut datagram, from);
+        if opened.is_ok() && self.captured.is_some() {
+            self.heard.insert((header.index, header.lane, header.counter));
+        }
+        match opened {
+            Ok(Opened::Tun(range)) => {
+                let packet = &datagram[range];
+                if !self.is_for_a_client(packet) {
+                    self.oracle.deliver(inner::id(packet), Place::Campus);
+                }
+            }
             Ok(Opened::Forward { to, len }) => {
                 if let Ok(sealed) = self.hub.planes[shard].forward(self.now, to, &mut datagram, len) {
                     datagram.truncate(sealed.len);
@@ -213,6 +222,14 @@ impl World {
             Ok(Opened::Consumed) | Err(_) => {}
         }
         self.settle_hub();
+    }
+
+    /// Whether a packet that leaves the tunnel is for the address of a client, which has no session now. The kernel's
+    /// firewall drops what would go back into the tunnel, so it is not delivered to anybody.
+    fn is_for_a_client(&self, packet: &[u8]) -> bool {
+        let dst = Packet::parse(packet).expect("a plane lets nothing else through").dst();
+        let mut leases = self.devices.iter().map(|device| device.lease);
+        leases.any(|lease| lease.ipv4.is_some_and(|a| dst == a) || lease.ipv6.is_some_and(|a| dst == a))
     }
 
     /// The shards' figures, once a second.

@@ -11,13 +11,16 @@
 //! The data planes and control cores are the real ones. The control channel is modelled: reliable messages whose delay
 //! grows with loss, and a secret that both ends of a connection share.
 //!
-//! `SIM_SEED=n` runs one seed again, `SIM_RUNS=n` tries more seeds. A failure prints its seed.
+//! `SIM_SEED=n` runs one seed again, `SIM_RUNS=n` tries more seeds. A failure prints its seed. `SIM_PAIRS=n` makes the run
+//! that looks for repeated nonces longer, `SIM_SEQUENCES=n` tries more random sequences of actions on the model.
 
 mod behaviour;
 mod channel;
 mod device;
 mod hub;
 mod inner;
+#[path = "../../../../fuzz/bodies/model.rs"]
+mod model;
 mod oracle;
 mod path;
 mod runs;

@@ -1,6 +1,6 @@
 //! Virtual time: what happens next, and to whom.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use vpnd_proto::control::{Code, Message};
 use vpnd_proto::session::Random;
 use vpnd_proto::time::Time;
 use vpnd_proto::timer::TimerQueue;
+use vpnd_proto::wire::Index;
 
 use crate::channel::Channel;
 use crate::device::Device;
@@ -88,6 +89,8 @@ pub(crate) struct World {
     pub(crate) addresses: BTreeMap<SocketAddr, (usize, usize)>,
     /// Everything that was sent, if somebody listens.
     pub(crate) captured: Option<Vec<Captured>>,
+    /// What the gateway took for authentic and new while somebody listened.
+    pub(crate) heard: HashSet<(Index, u8, u64)>,
     /// So many of the next `Established` are lost, with their connections.
     pub(crate) lose_answers: usize,
     pub(crate) next_channel: u64,
@@ -111,6 +114,7 @@ impl World {
             channels: BTreeMap::new(),
             addresses: BTreeMap::new(),
             captured: None,
+            heard: HashSet::new(),
             lose_answers: 0,
             next_channel: 0,
             flows: Vec::new(),
