@@ -12,7 +12,7 @@
 //! grows with loss, and a secret that both ends of a connection share.
 //!
 //! `SIM_SEED=n` runs one seed again, `SIM_RUNS=n` tries more seeds. A failure prints its seed. `SIM_PAIRS=n` makes the run
-//! that looks for repeated nonces longer, `SIM_SEQUENCES=n` tries more random sequences of actions on the model.
+//! that looks for repeated nonces longer.
 
 mod behaviour;
 mod channel;

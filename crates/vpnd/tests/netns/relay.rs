@@ -43,6 +43,8 @@ pub(crate) struct Faults {
     pub(crate) repeat: u32,
     /// Whether data datagrams towards the gateway are recorded.
     pub(crate) record: bool,
+    /// Whether handshakes and control messages are recorded with them.
+    pub(crate) record_all: bool,
 }
 
 /// The relay at work; ends with its value.
@@ -184,7 +186,7 @@ impl Worker {
             };
             let flow = self.flow_of(client);
             let datagram = self.buffer[..length].to_vec();
-            if self.faults.record && datagram.first() == Some(&DATA) {
+            if self.faults.record && (self.faults.record_all || datagram.first() == Some(&DATA)) {
                 let mut recorded = self.shared.recorded.lock().expect("no panic holds it");
                 if recorded.len() < MAX_RECORDED {
                     recorded.push(datagram.clone());
