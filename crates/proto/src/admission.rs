@@ -33,6 +33,9 @@ const ANSWERS: u64 = 4;
 /// Datagrams of proved hosts that belong to handshakes, for each that may begin: two of a first flight, acknowledgements, and
 /// what is sent again.
 const INITIALS: u64 = 8;
+/// Full batches in a row after which strangers are answered half as often, again and again, and how often at most.
+const BACKLOG_STEP: u32 = 8;
+const MOST_HALVINGS: u32 = 6;
 /// Of so many places one is kept for sources of live sessions.
 const RESERVE: usize = 4;
 
@@ -109,6 +112,9 @@ pub struct Admission {
     /// Unauthenticated connections, by source.
     inside: BTreeMap<Source, usize>,
     taken: usize,
+    /// Full batches in a row, and strangers that came while it mattered.
+    backlog: u32,
+    strangers: u64,
     /// Live sessions, by source.
     sessions: BTreeMap<Source, usize>,
     counts: Counts,
@@ -131,17 +137,27 @@ impl Admission {
             familiar_handshakes: Sketch::new(rate(per_s * FAMILIAR)),
             inside: BTreeMap::new(),
             taken: 0,
+            backlog: 0,
+            strangers: 0,
             sessions: BTreeMap::new(),
             counts: Counts::default(),
         }
+    }
+
+    /// A batch of datagrams was read; if it was full, more are waiting. Answers cost several times what reading does: when
+    /// they make the queue overflow, it loses datagrams of whoever has a proof or a session with those of strangers, so the
+    /// longer it stays full, the fewer strangers are answered.
+    pub fn batch_read(&mut self, full: bool) {
+        self.backlog = if full { self.backlog.saturating_add(1) } else { 0 };
     }
 
     /// A first datagram came from `source`, which has not proved that it is there.
     pub fn greet(&mut self, now: Time, source: Source) -> Greeting {
         let cells = self.cells(source);
         // A forged source may be familiar, so its own address is limited like any other, but not by its neighbours.
-        let levels = if self.is_familiar(source) { 1 } else { LEVELS };
-        if take(&mut self.answers[..levels], &cells, now) {
+        let familiar = self.is_familiar(source);
+        let levels = if familiar { 1 } else { LEVELS };
+        if (familiar || self.is_strangers_turn()) && take(&mut self.answers[..levels], &cells, now) {
             self.counts.retried += 1;
             Greeting::Answer
         } else {
@@ -208,6 +224,12 @@ impl Admission {
         let limit = if familiar { self.places } else { self.places - reserve };
         let held = self.inside.get(&source).copied().unwrap_or_default();
         self.taken < limit && held < limit - reserve
+    }
+
+    fn is_strangers_turn(&mut self) -> bool {
+        self.strangers = self.strangers.wrapping_add(1);
+        let halvings = (self.backlog / BACKLOG_STEP).min(MOST_HALVINGS);
+        self.strangers.is_multiple_of(1 << halvings)
     }
 
     fn is_familiar(&self, source: Source) -> bool {

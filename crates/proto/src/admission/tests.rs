@@ -128,6 +128,24 @@ fn unproved_sources_cost_nothing_but_answers_and_those_are_limited() {
 }
 
 #[test]
+fn while_the_queue_is_full_fewer_strangers_are_answered() {
+    let (mut admission, known) = (admission(), source("198.51.100.1"));
+    admission.session_began(known);
+    let mut answered = |batches: u32| {
+        (0..batches).for_each(|_| admission.batch_read(true));
+        let strangers = (0..1_280).filter(|n| admission.greet(at(0), random_v4(*n)) == Greeting::Answer);
+        let strangers = strangers.count();
+        assert_eq!(answers(&mut admission, at(0), known, 10), 10, "who has a session does not wait");
+        assert!(admission.hear(at(0), source("203.0.113.1")), "nor who has a proof");
+        admission.batch_read(false);
+        strangers
+    };
+    let shares = [0, 7, 8, 16, 48, 1_000, 0].map(&mut answered);
+    assert_eq!(shares, [1_280, 1_280, 640, 320, 20, 20, 1_280]);
+    assert_eq!(admission.counts().dropped, 640 + 960 + 1_260 + 1_260);
+}
+
+#[test]
 fn a_proof_is_not_looked_at_too_often() {
     let (mut admission, host) = (admission(), source("192.0.2.1"));
     assert_eq!((0..100_000).filter(|_| admission.hear(at(0), host)).count(), 4_800);

@@ -128,6 +128,7 @@ impl AsyncUdpSocket for Front {
     ) -> Poll<io::Result<usize>> {
         for _ in 0..BATCHES {
             let count = ready!(self.socket.poll_recv(cx, bufs, meta))?;
+            self.admissions.lock().batch_read(count == bufs.len());
             let left = self.sift(&mut bufs[..count], &mut meta[..count]);
             if left > 0 {
                 return Poll::Ready(Ok(left));
