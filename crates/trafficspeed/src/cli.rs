@@ -14,7 +14,8 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::Settings;
@@ -289,6 +290,23 @@ pub enum Switch {
     Off,
 }
 
+/// The error with the list of known subcommands, if an unknown one is what is wrong.
+pub fn naming_known(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand)
+    {
+        // The words before the unknown one lead to the command that does not have it.
+        let words = std::env::args().skip(1).take_while(|word| word != unknown);
+        let top = Cli::command();
+        let parent = words.fold(&top, |command, word| command.find_subcommand(word).unwrap_or(command));
+        let known = parent.get_subcommands().filter(|command| !command.is_hide_set());
+        let known: Vec<&str> = known.map(clap::Command::get_name).collect();
+        let tip = format!("known ones: {}", known.join(", "));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
 impl SystemArgs {
     /// What to measure.
     pub fn subjects(&self) -> Vec<Subject> {
@@ -395,8 +413,6 @@ fn seconds_or_none(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn read(line: &str) -> Result<Cli, String> {

@@ -19,7 +19,7 @@ use trafficspeed::cli::load::PathArgs;
 use trafficspeed::cli::model::ModelArgs;
 use trafficspeed::cli::sessions::SessionsArgs;
 use trafficspeed::cli::suite::SuiteArgs;
-use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs};
+use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs, naming_known};
 use trafficspeed::coordinate::agent::Agent;
 use trafficspeed::coordinate::line::{LineReader, LineWriter};
 use trafficspeed::coordinate::message::HostFacts;
@@ -51,7 +51,7 @@ use trafficspeed::report::{self, files, stream};
 use trafficspeed::sessions::{self, swarm};
 
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let matches = Cli::command().try_get_matches().unwrap_or_else(|error| naming_known(error).exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let done = match cli.command {
         None => lab(&cli.lab),
@@ -234,7 +234,13 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     let progress = outlet::progress(output);
     progress.event("start", || serde_json::json!({ "experiment": "model" }));
-    let found = model::run(&plan, &progress, &interrupt)?;
+    let found = match model::run(&plan, &progress, &interrupt) {
+        Err(error) if interrupt.is_set() => {
+            eprintln!("trafficspeed: {error:#}; no stage was measured yet");
+            return Ok(ExitCode::from(130));
+        }
+        found => found?,
+    };
     let found = Findings::Model(Box::new(found));
     progress.event("end", || found.json());
     outlet::show(&found, output, None)

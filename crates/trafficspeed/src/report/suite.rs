@@ -136,7 +136,7 @@ pub fn sentences(verdicts: &[Verdict]) -> Vec<String> {
             None => "not judged: too few measurements",
         };
         format!(
-            "{machine} vpnd chose {} by itself ({}); fastest: {fastest} ({}). {right}.",
+            "{machine} vpnd chose {} by itself ({}); fastest: {fastest} ({}); {right}.",
             verdict.chosen,
             mbit(verdict.chosen_mbit),
             mbit(verdict.fastest_mbit)

@@ -100,9 +100,14 @@ fn series(title: &str, rows: &[&Row]) -> Option<String> {
         let all = row.figures.iter().flat_map(|figures| &figures.series);
         all.filter_map(|point| Some(Point { x: point.end, y: y(point)?, range: None })).collect()
     };
+    let all = rows.iter().filter_map(|row| row.figures.as_ref()).flat_map(|figures| &figures.series);
+    let highest = all.map(|point| point.received_bits_per_second).fold(0.0, f64::max);
+    // Figures of five digits would stand in the axis' label.
+    let (unit, label) =
+        if highest >= 1e9 { (1e9, "throughput, Gbit/s") } else { (1e6, "throughput, Mbit/s") };
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for (row, style) in rows.iter().zip(0..) {
-        let throughput = points(row, &|point| Some(point.received_bits_per_second / 1e6));
+        let throughput = points(row, &|point| Some(point.received_bits_per_second / unit));
         let delay = points(row, &|point| point.delay_mean_us.map(|us| us / 1e3));
         left.push(Series { label: row.label.clone(), style, points: throughput });
         let label = format!("{}: delay", row.label);
@@ -113,7 +118,7 @@ fn series(title: &str, rows: &[&Row]) -> Option<String> {
         title: title.to_owned(),
         x_label: "seconds since the end of the warm-up".into(),
         end: left.iter().flat_map(|series| &series.points).map(|point| point.x).fold(0.0, f64::max),
-        left_label: "throughput, Mbit/s".into(),
+        left_label: label.into(),
         left,
         right_label: "mean one-way delay, ms".into(),
         right,
