@@ -62,7 +62,7 @@ fn without_aes_instructions_vpnd_chooses_the_cipher_that_needs_none() {
     }
     let Some(program) = real_vpnd() else { return };
     let line = format!(
-        "suite aead --quick -t 0.2 -O 0 --repeat 1 --code without-aes --cipher chacha20-poly1305 --vpnd {} -J",
+        "suite aead --quick -t 1 -O 0 --repeat 1 --code without-aes --cipher chacha20-poly1305 --vpnd {} -J",
         program.display()
     );
     let report = measured(&line);
