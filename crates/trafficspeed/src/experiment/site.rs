@@ -26,6 +26,7 @@ use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::task::Task;
 use crate::observe::{HostCpu, tree_cpu_seconds};
+use crate::sys::realtime;
 use crate::system::{ClientAddress, Facts, System, SystemError};
 
 /// The least share of the bytes that a tunnel must have carried.
@@ -339,14 +340,14 @@ impl CpuWatch {
     }
 
     fn pass(&mut self) {
-        self.readings.push(CpuUse {
+        self.readings.push(realtime::at_once(|| CpuUse {
             gateway: tree_cpu_seconds(&self.gateway),
             clients: tree_cpu_seconds(&self.clients),
             generators: 0.0,
             foreign: 0.0,
             host: HostCpu::read(),
             seconds: clock::now_ns() as f64 / 1e9,
-        });
+        }));
     }
 
     fn used(&self) -> CpuUse {

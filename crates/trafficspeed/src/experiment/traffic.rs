@@ -18,6 +18,7 @@ use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::tcp::{Job, Shape};
 use crate::observe::{HostCpu, foreign_cpu_seconds, running_program, tree_cpu_seconds};
+use crate::sys::realtime;
 use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
 use crate::{clock, experiment::environment::Environment};
 
@@ -291,13 +292,14 @@ impl LabWatch<'_> {
     }
 
     fn read(&self) -> CpuReading {
-        CpuReading {
+        // With hundreds of busy processes, seconds could pass between two of these.
+        realtime::at_once(|| CpuReading {
             at_ns: clock::now_ns(),
             gateway: tree_cpu_seconds(&self.gateway),
             clients: tree_cpu_seconds(&self.clients),
             foreign: foreign_cpu_seconds(&self.own()),
             host: HostCpu::read(),
-        }
+        })
     }
 }
 

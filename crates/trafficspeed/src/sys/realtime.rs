@@ -17,23 +17,49 @@ pub fn run_first() -> io::Result<()> {
     }
 }
 
+/// Runs `work` before all threads without real-time scheduling, where that is allowed, and as before where it is not: a
+/// reading of several values should not be interrupted between them.
+pub fn at_once<T>(work: impl FnOnce() -> T) -> T {
+    let first = run_first().is_ok();
+    let done = work();
+    if first {
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: as above. Nobody needs a right to give up a priority, so it can't fail.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
+    }
+    done
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The calling thread's real-time priority and policy, fields 40 and 41 of proc(5).
+    fn scheduling() -> (String, String) {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("the thread's own line");
+        let (_, rest) = stat.rsplit_once(')').expect("a name in parentheses");
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        (fields[37].to_owned(), fields[38].to_owned())
+    }
+
+    #[test]
+    fn work_is_done_at_once_and_the_thread_is_as_before() {
+        std::thread::spawn(|| {
+            let before = scheduling();
+            let may = std::thread::spawn(|| run_first().is_ok()).join().expect("it does not panic");
+            assert_eq!(at_once(scheduling) != before, may);
+            assert_eq!(scheduling(), before);
+        })
+        .join()
+        .expect("it does not panic");
+    }
+
     #[test]
     fn the_thread_has_what_it_asked_for_or_hears_why_not() {
-        let granted = std::thread::spawn(|| {
-            run_first()
-                .map(|()| std::fs::read_to_string("/proc/thread-self/stat").expect("the thread's own line"))
-        });
+        let granted = std::thread::spawn(|| run_first().map(|()| scheduling()));
         match granted.join().expect("it does not panic") {
-            Ok(stat) => {
-                let (_, rest) = stat.rsplit_once(')').expect("a name in parentheses");
-                // Fields 40 and 41 of proc(5): real-time priority and policy (2 = SCHED_RR).
-                let fields: Vec<&str> = rest.split_whitespace().collect();
-                assert_eq!((fields[37], fields[38]), ("1", "2"), "{stat}");
-            }
+            // 2 is SCHED_RR.
+            Ok(scheduling) => assert_eq!(scheduling, ("1".to_owned(), "2".to_owned())),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
         }
     }
