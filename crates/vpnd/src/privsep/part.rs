@@ -68,7 +68,10 @@ impl fmt::Display for Part {
 /// Only what can't be told to the opener: this process was started by somebody else.
 pub fn run(part: Part) -> anyhow::Result<()> {
     let stream = opener()?;
-    process::detach().context("can't leave the terminal")?;
+    process::ignore_signals().context("can't leave signals to the daemon's first process")?;
+    if part != Part::Client {
+        process::leave_session().context("can't leave the terminal")?;
+    }
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
     process::return_large_blocks();
     match part {

@@ -29,7 +29,7 @@ pub trait PacketDevice {
 
 /// The side of outer datagrams, as [`ShardSocket`] has them.
 pub trait DatagramSocket {
-    /// Receives runs of datagrams; see [`ShardSocket::try_recv`].
+    /// Receives runs of datagrams, as many as there are buffers or, if fewer, all there are; see [`ShardSocket::try_recv`].
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when there is nothing; others mean nothing.

@@ -69,11 +69,12 @@ impl Shard {
         let mut budget = RECEIVE_BUDGET;
         while budget > 0 {
             let mut meta = [RecvMeta::default(); RECEIVE_MESSAGES];
+            let asked = self.inbound.messages;
             let received = {
                 let mut slices = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
                 let mut slices: [_; RECEIVE_MESSAGES] =
                     std::array::from_fn(|_| slices.next().expect("there is a buffer for each message"));
-                socket.try_recv(&mut slices[..self.inbound.messages], &mut meta)
+                socket.try_recv(&mut slices[..asked], &mut meta)
             };
             match received {
                 Ok(count) => {
@@ -88,6 +89,11 @@ impl Shard {
                     let bytes: usize = meta[..count].iter().map(|meta| meta.len.max(1)).sum();
                     self.inbound.messages = (RECEIVE_BYTES * count / bytes.max(1)).clamp(1, RECEIVE_MESSAGES);
                     budget = budget.saturating_sub(bytes.max(MIN_COST * count));
+                    // Fewer than asked for: there were no more. What comes from now on is a new event.
+                    if count < asked {
+                        progress = Progress::Drained;
+                        break;
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     progress = Progress::Drained;

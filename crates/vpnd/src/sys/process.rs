@@ -89,13 +89,21 @@ pub fn is_undumpable() -> io::Result<bool> {
     Ok(rustix::process::dumpable_behavior()? == DumpableBehavior::NotDumpable)
 }
 
-/// Leaves the caller's terminal, so that its signals go to the daemon's first process alone, and ignores the signals that
-/// a service manager sends to all processes of a service: that one tells the others what to do.
+/// Leaves the caller's session and terminal for a session of its own.
+///
+/// # Errors
+/// `EPERM` for the leader of a process group.
+pub fn leave_session() -> io::Result<()> {
+    rustix::process::setsid()?;
+    Ok(())
+}
+
+/// Ignores the signals that a terminal or a service manager sends to all processes of a daemon: its first process tells the
+/// others what to do.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn detach() -> io::Result<()> {
-    rustix::process::setsid()?;
+pub fn ignore_signals() -> io::Result<()> {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: the process has one thread, and ignoring a signal runs no code of ours.
         let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
