@@ -4,6 +4,7 @@
 //! it reaches the control plane only after its credentials proved good, or with a token that the control plane checks.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub(crate) struct Door {
     pub(crate) gate: Gate,
     /// What became of logins and attaches.
     pub(crate) logins: Arc<Logins>,
+    /// Nothing is ever sent: the other end hears when the last connection has said goodbye.
+    pub(crate) _open: mpsc::Sender<Infallible>,
 }
 
 /// What became of logins, counted since the start.

@@ -4,6 +4,7 @@
 //! secrets is what TLS needs and the keys of sessions.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,6 +51,8 @@ use crate::tls;
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
 /// How long clients have to hear that the gateway goes down.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the last datagrams have to leave.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Runs it; `stream` leads to the opener.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
@@ -180,6 +183,8 @@ struct Running {
     core: Core,
     control: JoinHandle<()>,
     endpoint: quinn::Endpoint,
+    /// Ends when no connection has anything more to say.
+    closed: mpsc::Receiver<Infallible>,
     shard_failure: Arc<Notify>,
     auth_gone: Arc<Notify>,
     background: Vec<JoinHandle<()>>,
@@ -220,7 +225,8 @@ impl Running {
             handshakes_per_s: config.limits.handshakes_per_address_s,
         });
         let endpoint = quic::listen(quic_socket, prepared.tls, &prepared.keys, admissions.clone())?;
-        let door = Arc::new(door(config, &core, &auth, admissions.clone()));
+        let (door, closed) = door(config, &core, &auth, admissions.clone());
+        let door = Arc::new(door);
         let logins = Arc::clone(&door.logins);
         let administration =
             Arc::new(Administration { facts, core: core.clone(), logins, admissions, opener });
@@ -231,7 +237,7 @@ impl Running {
         ];
         let metrics = prepared.metrics;
         background.extend(metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
-        Ok(Self { administration, core, control, endpoint, shard_failure, auth_gone, background })
+        Ok(Self { administration, core, control, endpoint, closed, shard_failure, auth_gone, background })
     }
 
     /// Works until the opener says so or is gone.
@@ -285,13 +291,16 @@ impl Running {
     }
 
     /// Tells the clients.
-    async fn stop(self) {
+    async fn stop(mut self) {
         for task in &self.background {
             task.abort();
         }
         self.core.shut_down().await;
         let _ = tokio::time::timeout(FAREWELL, self.control).await;
-        let _ = tokio::time::timeout(FAREWELL, self.endpoint.wait_idle()).await;
+        // QUIC would like to linger, for who did not hear it. Those hear a reset from the next gateway, and everybody else
+        // gets it sooner.
+        let _ = tokio::time::timeout(FAREWELL, self.closed.recv()).await;
+        let _ = tokio::time::timeout(LAST_WORDS, self.endpoint.wait_idle()).await;
     }
 }
 
@@ -361,14 +370,22 @@ fn core_config(
     }
 }
 
-fn door(config: &ServerConfig, core: &Core, auth: &AuthClient, admissions: Admissions) -> Door {
-    Door {
+fn door(
+    config: &ServerConfig,
+    core: &Core,
+    auth: &AuthClient,
+    admissions: Admissions,
+) -> (Door, mpsc::Receiver<Infallible>) {
+    let (open, closed) = mpsc::channel(1);
+    let door = Door {
         core: core.clone(),
         auth: auth.clone(),
         deadline: config.timeouts.authentication_deadline,
         gate: Gate::new(admissions, config.limits.max_handshakes),
         logins: Arc::default(),
-    }
+        _open: open,
+    };
+    (door, closed)
 }
 
 /// Ends the sessions of users who were disabled, removed or given another password, by whichever process did it.

@@ -2,7 +2,7 @@
 //! under way end with the right bytes.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::gateway::Gateway;
@@ -37,6 +37,25 @@ fn the_gateway_restarts_under_traffic() {
         ping_until(two.namespace(), CAMPUS_V4.into(), 20 * SECOND);
     });
     assert_eq!([one.v4(), one.v6(), two.v4(), two.v6()], before, "everyone has kept their addresses");
+}
+
+#[test]
+fn a_restart_is_announced() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let mut one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let told = Instant::now();
+    gateway.terminate();
+    let stopped = told.elapsed();
+    assert!(one.process().output().contains("interrupted"), "the client has heard of it");
+    gateway.start();
+    let started = told.elapsed();
+    ping_until(one.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+    println!("stopped after {stopped:?}, up after {started:?}, traffic after {:?}", told.elapsed());
+    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 0, "nobody had to log in");
 }
 
 #[test]
