@@ -123,6 +123,20 @@ fn a_disabled_user_has_no_session_even_with_the_right_generation() {
 }
 
 #[test]
+fn a_disabled_user_has_no_session_whatever_else_is_in_the_file() {
+    let (dir, store) = new_store();
+    let id = store.add_user(&ann(), 1000).unwrap();
+    let generation = store.user("ann").unwrap().unwrap().generation;
+    assert!(store.add_session(&session_of(id, 1), generation).unwrap());
+    let session = session_of(id, 1).id;
+    assert!(store.session(session, 1000).unwrap().is_some());
+    // Disabling deletes sessions; here something else has written to the file.
+    let file = rusqlite::Connection::open(dir.path().join("state/vpnd.db")).unwrap();
+    file.execute_batch("UPDATE users SET enabled = 0").unwrap();
+    assert!(store.session(session, 1000).unwrap().is_none());
+}
+
+#[test]
 fn sessions_keep_their_tokens_until_they_expire_or_end() {
     let (_dir, store) = new_store();
     let id = store.add_user(&ann(), 1000).unwrap();
