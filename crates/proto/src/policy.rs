@@ -16,6 +16,7 @@
 mod names;
 mod rule;
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
@@ -114,10 +115,27 @@ enum Direction {
     FromCampus,
 }
 
-/// A compiled policy. The default one has no rules and keeps clients apart.
+/// The addresses that clients may have. One that no client has just now leads nowhere: it is not the campus's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pools {
+    /// Where clients' addresses are taken from.
+    pub nets: Vec<IpNet>,
+    /// The gateway's own among them.
+    pub own: Vec<IpAddr>,
+}
+
+impl Pools {
+    #[inline]
+    fn hold(&self, address: IpAddr) -> bool {
+        self.nets.iter().any(|net| net.contains(&address)) && !self.own.contains(&address)
+    }
+}
+
+/// A compiled policy. The default one has no rules, knows no pools and keeps clients apart.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     client_to_client: bool,
+    pools: Pools,
     /// For each direction the rules that can match there, in either sense.
     to_campus: Vec<Rule>,
     between_clients: Vec<Rule>,
@@ -149,10 +167,17 @@ impl Policy {
         Ok(policy)
     }
 
+    /// The same policy, which also drops what clients send to addresses of `pools` that no client has.
+    #[must_use]
+    pub fn with_pools(self, pools: Pools) -> Self {
+        Self { pools, ..self }
+    }
+
     /// Decides about a packet that a client sent.
     #[inline]
     pub fn evaluate(&self, from: &Principal, to: Destination<'_>, packet: &Packet<'_>) -> Verdict {
         match to {
+            Destination::Campus if self.pools.hold(packet.dst()) => Verdict::Deny,
             Destination::Campus => decide(&self.to_campus, Some(from), None, packet, Verdict::Allow),
             Destination::Client(to) => {
                 let default = if self.client_to_client { Verdict::Allow } else { Verdict::Deny };

@@ -122,6 +122,22 @@ fn by_default_clients_reach_the_campus_but_not_each_other() {
 }
 
 #[test]
+fn addresses_of_clients_that_are_away_lead_nowhere() {
+    let pools = Pools { nets: vec!["10.8.0.0/24".parse().unwrap()], own: vec!["10.8.0.1".parse().unwrap()] };
+    // Whoever may send to everyone may send there no more than others.
+    for rules in [vec![], vec![allow(&[], &[Selector::Any])]] {
+        let mut world = World::new(true, &rules);
+        let packet = udp(ALICE, 1, "10.8.0.77", 2);
+        assert!(world.passes(&packet), "without pools it is the campus's");
+        world.policy = world.policy.with_pools(pools.clone());
+        assert!(!world.passes(&packet));
+        for to in ["10.8.0.1", "10.8.1.77", SERVER, BOB] {
+            assert!(world.passes(&udp(ALICE, 1, to, 2)), "{to}");
+        }
+    }
+}
+
+#[test]
 fn clients_reach_each_other_if_switched_on() {
     let world = World::new(true, &[]);
     assert!(world.passes(&tcp(ALICE, 5000, BOB, 80, SYN)));

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::{can_run, namespaces_of, trafficspeed};
 
-/// A directory for programs. SoftEther's processes would not see one in /tmp.
+/// A directory for programs. SoftEther's processes would not see one in /tmp, where the sources may be too.
 fn programs() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+    tempfile::tempdir_in("/var/tmp").expect("a directory")
 }
 
 fn program(directory: &Path, name: &str, text: &str) -> PathBuf {

@@ -17,7 +17,7 @@ use vpnd_proto::attach::Token;
 use vpnd_proto::control::{Code, Explanation, Message, Network, Offer, Refused};
 use vpnd_proto::gateway::{Authenticated, Effect, Gateway, Selector, SessionStatus};
 use vpnd_proto::plane::{Counters, Event};
-use vpnd_proto::policy::{Policy, PolicyError, RuleSpec};
+use vpnd_proto::policy::{Names, Policy, PolicyError, Pools, RuleSpec};
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::control::registry::{self, Admission, Ending, Registry};
@@ -70,6 +70,13 @@ pub(crate) enum Request {
 pub(crate) struct PolicySpec {
     pub(crate) rules: Vec<RuleSpec>,
     pub(crate) client_to_client: bool,
+    pub(crate) pools: Pools,
+}
+
+impl PolicySpec {
+    pub(crate) fn compile(self, names: &mut Names) -> Result<Policy, PolicyError> {
+        Ok(Policy::compile(&self.rules, self.client_to_client, names)?.with_pools(self.pools))
+    }
 }
 
 /// What a connection's task has to send.
@@ -221,9 +228,7 @@ impl Task {
                 let _ = reply.send(self.snapshot().await);
             }
             Request::Settings { network, policy, reply } => {
-                let compiled =
-                    Policy::compile(&policy.rules, policy.client_to_client, &mut self.registry.names);
-                let outcome = compiled.map(|policy| {
+                let outcome = policy.compile(&mut self.registry.names).map(|policy| {
                     self.gateway.set_network(network);
                     self.gateway.set_policy(&Arc::new(policy));
                 });

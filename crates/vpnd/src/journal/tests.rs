@@ -88,6 +88,23 @@ fn all_is_undone_and_the_journal_goes() {
 }
 
 #[test]
+fn what_was_changed_last_is_undone_first() {
+    in_namespace_async(async || {
+        let directory = tempfile::tempdir().unwrap();
+        let netlink = Netlink::open().unwrap();
+        let before = machine();
+        let mut journal = Journal::create(directory.path()).unwrap();
+        for value in ["77", "78"] {
+            journal.apply(&netlink, ttl(value)).await.unwrap();
+        }
+        drop(journal);
+        orphan(directory.path());
+        undone(directory.path(), &netlink).await;
+        assert_eq!(machine(), before, "the second change was made to what the first had left");
+    });
+}
+
+#[test]
 fn one_change_is_undone_while_the_others_stay() {
     in_namespace_async(async || {
         link();

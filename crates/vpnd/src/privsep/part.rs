@@ -69,6 +69,7 @@ impl fmt::Display for Part {
 pub fn run(part: Part) -> anyhow::Result<()> {
     let stream = opener()?;
     process::ignore_signals().context("can't leave signals to the daemon's first process")?;
+    // A scheduler that shares by session would give a client's worker as much as everything else of its user's.
     if part != Part::Client {
         process::leave_session().context("can't leave the terminal")?;
     }

@@ -45,7 +45,7 @@ impl Administration {
     /// Network and policy of a configuration hold from now on. What has changed, in words.
     pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
         let config = configuration.parse().map_err(|error| error.to_string())?;
-        let applied = self.core.apply(settings::network(&config), settings::policy(&config.policy)).await;
+        let applied = self.core.apply(settings::network(&config), settings::policy(&config)).await;
         applied.map_err(|error| format!("{error:#}"))?;
         Ok("policy, pushed routes and DNS are as configured now; other settings need a restart".to_owned())
     }

@@ -1,7 +1,9 @@
 //! From the gateway's configuration to the terms of the protocol's core.
 
+use std::net::IpAddr;
+
 use vpnd_proto::control::{AsText, List, Network, Text};
-use vpnd_proto::policy::{self, RuleSpec, Verdict};
+use vpnd_proto::policy::{self, Pools, RuleSpec, Verdict};
 use vpnd_proto::session::Timers;
 
 use crate::config::{self, Action, ServerConfig, Timeouts};
@@ -31,8 +33,14 @@ fn list<T, const MAX: usize>(items: impl Iterator<Item = T>) -> List<T, MAX> {
 }
 
 /// The configured policy in the core's terms.
-pub(super) fn policy(policy: &config::Policy) -> PolicySpec {
-    PolicySpec { rules: policy.rules.iter().map(rule).collect(), client_to_client: policy.client_to_client }
+pub(super) fn policy(config: &ServerConfig) -> PolicySpec {
+    let tunnel = &config.tunnel;
+    let own = tunnel.gateway_v4().map(IpAddr::V4).into_iter().chain(tunnel.gateway_v6().map(IpAddr::V6));
+    PolicySpec {
+        rules: config.policy.rules.iter().map(rule).collect(),
+        client_to_client: config.policy.client_to_client,
+        pools: Pools { nets: tunnel.pools().collect(), own: own.collect() },
+    }
 }
 
 fn rule(rule: &config::Rule) -> RuleSpec {

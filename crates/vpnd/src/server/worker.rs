@@ -199,8 +199,7 @@ impl Running {
     ) -> anyhow::Result<Self> {
         let config = &prepared.config;
         let mut names = Names::new();
-        let policy = settings::policy(&config.policy);
-        let policy = Arc::new(Policy::compile(&policy.rules, policy.client_to_client, &mut names)?);
+        let policy = Arc::new(settings::policy(config).compile(&mut names)?);
         let (event_sender, events) = mpsc::unbounded_channel();
         let (queues, group) = adopt(config, devices, descriptors)?;
         let (quic_socket, hand_over) = quic::socket(group.quic)?;

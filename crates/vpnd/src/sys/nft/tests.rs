@@ -126,17 +126,26 @@ impl Campus {
         let address = address.to_owned();
         std::thread::spawn(move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            let socket = UdpSocket::bind(address).unwrap();
-            socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-            socket
+            UdpSocket::bind(address).unwrap()
         })
         .join()
         .unwrap()
     }
 }
 
-/// Sends a datagram and returns the source address that it arrives with, if it does.
-fn arrives(from: &UdpSocket, to: &UdpSocket, address: &str) -> Option<IpAddr> {
+/// Sends a datagram and returns the source address that it arrives with.
+fn arrives(from: &UdpSocket, to: &UdpSocket, address: &str) -> IpAddr {
+    // Enough for a busy machine.
+    sent(from, to, address, Duration::from_secs(10)).expect("it is to arrive")
+}
+
+/// Sends a datagram and says whether it does not arrive.
+fn is_stopped(from: &UdpSocket, to: &UdpSocket, address: &str) -> bool {
+    sent(from, to, address, Duration::from_millis(300)).is_none()
+}
+
+fn sent(from: &UdpSocket, to: &UdpSocket, address: &str, patience: Duration) -> Option<IpAddr> {
+    to.set_read_timeout(Some(patience)).unwrap();
     from.send_to(b"hello", address).unwrap();
     let (_, source) = to.recv_from(&mut [0; 16]).ok()?;
     Some(source.ip())
@@ -163,29 +172,55 @@ fn clients_reach_the_campus_and_nobody_else_reaches_in() {
         Campus::inside(&net.campus, &["ip", "route", "add", "default", "via", "172.20.0.1"]);
         let (gateway, own): (IpAddr, IpAddr) = ("172.20.0.1".parse().unwrap(), "10.8.0.2".parse().unwrap());
 
-        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), Some(own), "plain forwarding works");
-        assert!(arrives(&spoofer, &host, "172.20.0.2:5000").is_some(), "and checks nothing");
-        assert!(arrives(&knock, &client, "10.8.0.2:5000").is_some());
+        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), own, "plain forwarding works");
+        // And checks nothing.
+        arrives(&spoofer, &host, "172.20.0.2:5000");
+        arrives(&knock, &client, "10.8.0.2:5000");
 
         // Another port, since the kernel remembers the connections made so far.
         let client = Campus::socket(&net.client, "10.8.0.2:6000");
         let spoofer = Campus::socket(&net.client, "10.99.0.2:6000");
         rules().apply().await.unwrap();
-        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), Some(gateway), "masqueraded");
+        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), gateway, "masqueraded");
         assert_eq!(
             arrives(&host, &client, "172.20.0.1:6000"),
-            Some("172.20.0.2".parse().unwrap()),
+            "172.20.0.2".parse::<IpAddr>().unwrap(),
             "answered"
         );
-        assert_eq!(arrives(&spoofer, &host, "172.20.0.2:5000"), None, "a source outside the pools");
-        assert_eq!(arrives(&knock, &client, "10.8.0.2:6000"), None, "the campus may not open connections");
+        assert!(is_stopped(&spoofer, &host, "172.20.0.2:5000"), "a source outside the pools");
+        assert!(is_stopped(&knock, &client, "10.8.0.2:6000"), "the campus may not open connections");
         GatewayRules { inbound: true, ..rules() }.apply().await.unwrap();
-        assert!(arrives(&knock, &client, "10.8.0.2:6000").is_some(), "now it may");
+        arrives(&knock, &client, "10.8.0.2:6000");
         let elsewhere = Outgoing::Interface("wan0".to_owned());
         GatewayRules { outgoing: elsewhere, ..rules() }.apply().await.unwrap();
-        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), None, "this way out is not allowed");
+        assert!(is_stopped(&client, &host, "172.20.0.2:5000"), "this way out is not allowed");
         GatewayRules { masquerade: false, ..rules() }.apply().await.unwrap();
         let client = Campus::socket(&net.client, "10.8.0.2:7000");
-        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), Some(own), "routed as it is");
+        assert_eq!(arrives(&client, &host, "172.20.0.2:5000"), own, "routed as it is");
+    });
+}
+
+/// The kernel would pass on what one client sends to the address of another that has no session, back into the tunnel.
+#[test]
+fn clients_do_not_reach_each_other_through_the_kernel() {
+    in_namespace_async(async || {
+        let net = Campus::build();
+        // Both clients stand in one namespace; what leaves it goes to the gateway all the same.
+        for command in [
+            "addr add 10.8.0.77/32 dev vpt0-peer",
+            "rule add pref 10 lookup local",
+            "rule add pref 5 iif lo to 10.8.0.77 lookup 100",
+            "route add 10.8.0.77 via 10.8.0.1 dev vpt0-peer table 100",
+            "rule del pref 0",
+        ] {
+            Campus::inside(&net.client, &["ip"].into_iter().chain(command.split(' ')).collect::<Vec<_>>());
+        }
+        Campus::inside(&net.client, &["sysctl", "-qw", "net.ipv4.conf.all.accept_local=1"]);
+        let client = Campus::socket(&net.client, "10.8.0.2:5000");
+        let other = Campus::socket(&net.client, "10.8.0.77:5000");
+        let own: IpAddr = "10.8.0.2".parse().unwrap();
+        assert_eq!(arrives(&client, &other, "10.8.0.77:5000"), own, "plain forwarding works");
+        GatewayRules { inbound: true, ..rules() }.apply().await.unwrap();
+        assert!(is_stopped(&client, &other, "10.8.0.77:5000"), "policy is the daemon's alone");
     });
 }
