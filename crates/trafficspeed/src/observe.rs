@@ -70,22 +70,27 @@ impl HostCpu {
 
 /// CPU seconds (user and system, all threads) that the processes `roots` and all below them have used.
 pub fn tree_cpu_seconds(roots: &[u32]) -> f64 {
+    process_tree(roots).iter().map(|(_, stat)| stat.cpu_seconds).sum()
+}
+
+/// The processes `roots` and all below them, each once.
+pub fn process_tree(roots: &[u32]) -> Vec<(u32, ProcessStat)> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    let mut used: HashMap<u32, f64> = HashMap::new();
+    let mut stats: HashMap<u32, ProcessStat> = HashMap::new();
     for pid in process_ids() {
         if let Some(stat) = ProcessStat::read(pid) {
             children.entry(stat.parent).or_default().push(pid);
-            used.insert(pid, stat.cpu_seconds);
+            stats.insert(pid, stat);
         }
     }
     let mut todo = roots.to_vec();
-    let mut sum = 0.0;
+    let mut tree = Vec::new();
     while let Some(pid) = todo.pop() {
         // Removing keeps a process that is named twice from counting twice.
-        sum += used.remove(&pid).unwrap_or(0.0);
+        tree.extend(stats.remove(&pid).map(|stat| (pid, stat)));
         todo.extend(children.remove(&pid).unwrap_or_default());
     }
-    sum
+    tree
 }
 
 /// CPU seconds that processes outside the trees of `own` have used, kernel threads left out.

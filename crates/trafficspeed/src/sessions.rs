@@ -394,7 +394,7 @@ impl Measurement<'_> {
     }
 
     fn memory(&self) -> Result<Memory, SessionsError> {
-        Memory::read(self.gateway()).ok_or(SessionsError::GatewayGone)
+        Memory::of_tree(self.gateway()).ok_or(SessionsError::GatewayGone)
     }
 }
 

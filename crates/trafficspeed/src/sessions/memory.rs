@@ -1,10 +1,12 @@
-//! What a process holds of the machine's memory, by /proc/PID/smaps_rollup.
+//! What a program holds of the machine's memory, by /proc/PID/smaps_rollup of its processes.
 
 use std::fs;
 
 use serde::Serialize;
 
-/// Memory of a process, in KiB.
+use crate::observe::process_tree;
+
+/// Memory of a process or of several, in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Resident: pages shared with others count in full.
@@ -14,8 +16,20 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Reads it; `None` if the process has gone.
-    pub fn read(pid: u32) -> Option<Self> {
+    /// Reads that of the process `root` and all below it; `None` if that one has gone.
+    pub fn of_tree(root: u32) -> Option<Self> {
+        let mut sum = Self::read(root)?;
+        // One that ends meanwhile holds nothing.
+        for more in
+            process_tree(&[root]).iter().filter(|(pid, _)| *pid != root).flat_map(|(pid, _)| Self::read(*pid))
+        {
+            sum.rss_kib += more.rss_kib;
+            sum.pss_kib += more.pss_kib;
+        }
+        Some(sum)
+    }
+
+    fn read(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
     }
 
@@ -30,6 +44,9 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -43,6 +60,21 @@ mod tests {
     fn this_process_has_some() {
         let own = Memory::read(std::process::id()).unwrap();
         assert!(own.rss_kib > 1000 && own.pss_kib <= own.rss_kib);
-        assert_eq!(Memory::read(u32::MAX), None);
+        assert_eq!(Memory::of_tree(u32::MAX), None);
+    }
+
+    #[test]
+    fn processes_below_count() {
+        let mut below =
+            Command::new("sh").args(["-c", "sleep 60 & echo; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        // It has a child of its own once it speaks.
+        below.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let (alone, all) = (Memory::read(below.id()).unwrap(), Memory::of_tree(below.id()).unwrap());
+        for (pid, _) in process_tree(&[below.id()]).iter().rev() {
+            let pid = rustix::process::Pid::from_raw(i32::try_from(*pid).unwrap()).unwrap();
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        below.wait().unwrap();
+        assert!(all.rss_kib > alone.rss_kib, "{alone:?} {all:?}");
     }
 }
