@@ -5,7 +5,7 @@ use super::party::{Meeting, Party};
 use crate::clock;
 use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
-use crate::experiment::duet::{Mark, Moment, Played, Watch};
+use crate::experiment::duet::{Moment, Played};
 use crate::experiment::environment::Environment;
 use crate::experiment::generate::{LoadCampaign, LoadPlan, LoadRun, search};
 use crate::experiment::progress::Progress;
@@ -51,12 +51,14 @@ fn repetition(
         progress.note(&format!("{}, run {repeat}", run.label));
         progress.event("run_start", || events::run_start_json(run));
     }
+    let tell = |name: &str, number: usize, moment: &Moment| {
+        plan.tell(progress, (name, repeat), number, moment);
+    };
     if plan.search.is_some() {
         // The command line allows one pair: a rate is searched on a path that nothing else uses.
         let run = &mut runs[0];
         let mut attempt = |tasks: Vec<Task>, times, run: &mut LoadRun| {
-            let mut watch = Listener { plan, names: party.names(), pairs: party.pair_of(), repeat, progress };
-            let mut played = party.measure(&tasks, times, &mut watch, interrupt);
+            let mut played = party.measure(&tasks, times, tell, interrupt);
             take(run, &tasks, played.swap_remove(0));
             run.error.clone().map_or(Ok(()), Err)
         };
@@ -65,8 +67,7 @@ fn repetition(
     } else {
         let tasks: Vec<Task> =
             plan.tasks.iter().map(|named| crate::experiment::generate::fresh(&named.task)).collect();
-        let mut watch = Listener { plan, names: party.names(), pairs: party.pair_of(), repeat, progress };
-        let played = party.measure(&tasks, plan.times, &mut watch, interrupt);
+        let played = party.measure(&tasks, plan.times, tell, interrupt);
         for (run, played) in runs.iter_mut().zip(played) {
             take(run, &tasks, played);
         }
@@ -84,23 +85,5 @@ fn take(run: &mut LoadRun, tasks: &[Task], played: Result<Played, String>) {
             run.error = error.map(|error| error.to_string());
         }
         Err(why) => run.error = Some(why),
-    }
-}
-
-/// Tells the intervals of every pair.
-struct Listener<'a> {
-    plan: &'a LoadPlan,
-    names: Vec<String>,
-    pairs: Vec<usize>,
-    repeat: u32,
-    progress: &'a Progress,
-}
-
-impl Watch for Listener<'_> {
-    fn mark(&mut self, _mark: Mark) {}
-
-    fn moment(&mut self, duet: usize, number: usize, moment: &Moment) {
-        let name = &self.names[self.pairs[duet]];
-        self.plan.tell(self.progress, (name, self.repeat), number, moment);
     }
 }

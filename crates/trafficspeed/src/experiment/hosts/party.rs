@@ -13,7 +13,7 @@ use super::PairSpec;
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::coordinate::message::HostFacts;
 use crate::coordinate::token::Token;
-use crate::experiment::duet::{Duet, Played, Times, Watch, play};
+use crate::experiment::duet::{Duet, Mark, Moment, Played, Times, Watch, play};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 
@@ -125,35 +125,47 @@ impl Party {
         self.pairs[at].1.iter().flat_map(|guests| [of(guests.near), of(guests.far)]).collect()
     }
 
-    /// Makes one measurement with all pairs at once: what each gave, or why it did not take part.
+    /// Makes one measurement with all pairs at once: what each gave, or why it did not take part. `tell` hears every
+    /// interval of a pair, by the pair's name and the interval's number.
     pub fn measure(
         &mut self,
         tasks: &[Task],
         times: Times,
-        watch: &mut dyn Watch,
+        tell: impl FnMut(&str, usize, &Moment),
         interrupt: &Interrupt,
     ) -> Vec<Result<Played, String>> {
-        let mut duets = Vec::new();
-        for guests in self.pairs.iter().filter_map(|(_, guests)| guests.as_ref().ok()) {
-            let Guests { near, far, address } = *guests;
+        let (mut duets, mut names) = (Vec::new(), Vec::new());
+        for (name, guests) in &self.pairs {
+            let &Ok(Guests { near, far, address }) = guests else { continue };
             for host in [near, far] {
                 // A host that does not answer shows as lost when the measurement begins.
                 let _ = self.fleet.compare_clocks(host);
             }
             duets.push(Duet { near, far, address, tasks });
+            names.push(name.as_str());
         }
-        let mut came = play(&mut self.fleet, &duets, times, LEAD, watch, interrupt).into_iter();
+        let mut listener = Listener { names, tell };
+        let mut came = play(&mut self.fleet, &duets, times, LEAD, &mut listener, interrupt).into_iter();
         let each = self.pairs.iter().map(|(_, guests)| match guests {
             Ok(_) => came.next().ok_or_else(|| "the pair was not measured".to_owned()),
             Err(error) => Err(error.to_string()),
         });
         each.collect()
     }
+}
 
-    /// The number of the pair that is duet number `duet` of a measurement.
-    pub fn pair_of(&self) -> Vec<usize> {
-        let came = self.pairs.iter().enumerate().filter(|(_, (_, guests))| guests.is_ok());
-        came.map(|(at, _)| at).collect()
+/// Tells the intervals of every pair by its name.
+struct Listener<'a, F> {
+    /// Of the pairs that came, as the duets are numbered.
+    names: Vec<&'a str>,
+    tell: F,
+}
+
+impl<F: FnMut(&str, usize, &Moment)> Watch for Listener<'_, F> {
+    fn mark(&mut self, _mark: Mark) {}
+
+    fn moment(&mut self, duet: usize, number: usize, moment: &Moment) {
+        (self.tell)(self.names[duet], number, moment);
     }
 }
 

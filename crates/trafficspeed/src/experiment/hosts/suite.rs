@@ -5,7 +5,7 @@
 use super::party::{Meeting, Party};
 use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
-use crate::experiment::duet::{Mark, Moment, Played, Watch};
+use crate::experiment::duet::{Moment, Played};
 use crate::experiment::environment::Environment;
 use crate::experiment::figures::figures;
 use crate::experiment::generate::fresh;
@@ -64,10 +64,11 @@ fn measure(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Vec<Row> {
-    let names = party.names();
-    let mut listener = Listener { case, names: names.clone(), pairs: party.pair_of(), repeat, progress };
     let tasks = [fresh(&case.task)];
-    let played = party.measure(&tasks, case.times, &mut listener, interrupt);
+    let told = |name: &str, number: usize, moment: &Moment| {
+        tell(progress, (name, repeat), case, number, moment);
+    };
+    let played = party.measure(&tasks, case.times, told, interrupt);
     let row = |(label, played): (String, Result<Played, String>)| {
         let (figures, error) = match played {
             Err(why) => (None, Some(why)),
@@ -88,23 +89,5 @@ fn measure(
             error,
         }
     };
-    names.into_iter().zip(played).map(row).collect()
-}
-
-/// Tells the intervals of every pair.
-struct Listener<'a> {
-    case: &'a Case,
-    names: Vec<String>,
-    pairs: Vec<usize>,
-    repeat: u32,
-    progress: &'a Progress,
-}
-
-impl Watch for Listener<'_> {
-    fn mark(&mut self, _mark: Mark) {}
-
-    fn moment(&mut self, duet: usize, number: usize, moment: &Moment) {
-        let name = &self.names[self.pairs[duet]];
-        tell(self.progress, (name, self.repeat), self.case, number, moment);
-    }
+    party.names().into_iter().zip(played).map(row).collect()
 }
