@@ -20,6 +20,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::Settings;
 use crate::lab::{LinkSettings, MAX_CLIENTS};
+use crate::load::block::place::Wish;
 use crate::load::tcp::MAX_STREAMS;
 use crate::system::command::{HELP, Scripts};
 use crate::system::{Cipher, Kind, Programs, Subject};
@@ -219,6 +220,24 @@ pub struct ServeArgs {
     /// Where to wait for the coordinator.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:5206")]
     pub listen: SocketAddr,
+    /// Let the coordinator write blocks here: a directory, for a file that is removed at the end, or a file or block
+    /// device. Without it, nothing is written.
+    #[arg(long, value_name = "PATH")]
+    pub block_target: Option<PathBuf>,
+    /// What a file or device of --block-target holds may be destroyed.
+    #[arg(long, requires = "block_target")]
+    pub block_overwrite: bool,
+    /// MiB of --block-target that may be written, again and again; taken on the disk when it starts.
+    #[arg(long, value_name = "MIB", default_value_t = 64, requires = "block_target", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub block_space: u32,
+}
+
+impl ServeArgs {
+    /// Where blocks may be written, and how many bytes.
+    pub fn block_place(&self) -> Option<(Wish, u64)> {
+        let (path, overwrite) = (self.block_target.clone(), self.block_overwrite);
+        path.is_some().then(|| (Wish { path, overwrite }, u64::from(self.block_space) << 20))
+    }
 }
 
 /// Looking at this machine.

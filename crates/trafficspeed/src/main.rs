@@ -43,6 +43,7 @@ use trafficspeed::experiment::traffic::{self, TrafficPlan};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{enter, record};
+use trafficspeed::load::block::place::Place as BlockPlace;
 use trafficspeed::load::block::process;
 use trafficspeed::outlet;
 use trafficspeed::report::findings::Findings;
@@ -138,13 +139,18 @@ fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
 
 fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
-    block::check(&plan)?;
     let output = args.output();
-    outlet::prepare(&output)?;
-    let interrupt = Interrupt::install()?;
     let progress = outlet::progress(&output);
-    progress.note(&format!("This takes about {} minutes.", plan.estimate().as_secs().div_ceil(60)));
-    let found = block::run(&plan, &progress, &interrupt)?;
+    let found = if let Some(meeting) = args.meeting().map_err(anyhow::Error::msg)? {
+        let token = Token::read(&meeting.token_file)?;
+        outlet::prepare(&output)?;
+        hosts::block::run(&plan.writes, &meeting, &token, &progress, &Interrupt::install()?)?
+    } else {
+        block::check(&plan)?;
+        outlet::prepare(&output)?;
+        progress.note(&format!("This takes about {} minutes.", plan.estimate().as_secs().div_ceil(60)));
+        block::run(&plan, &progress, &Interrupt::install()?)?
+    };
     outlet::show(&Findings::Block(Box::new(found)), &output, None)
 }
 
@@ -379,7 +385,11 @@ fn serve_coordinator(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let token = Token::read(&args.token_file)?;
     let interrupt = Interrupt::install()?;
     let tell = |text: String| eprintln!("trafficspeed: {text}");
-    serve::serve(args.listen, token, &interrupt, tell)
+    let place = args.block_place().map(|(wish, bytes)| BlockPlace::prepare(&wish, bytes)).transpose()?;
+    if let Some(place) = &place {
+        tell(format!("a coordinator may write {} bytes into {}", place.bytes(), place.describe()));
+    }
+    serve::serve(args.listen, token, place, &interrupt, tell)
         .with_context(|| format!("listening on {}", args.listen))?;
     Ok(ExitCode::SUCCESS)
 }

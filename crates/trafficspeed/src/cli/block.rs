@@ -6,14 +6,22 @@ use std::time::Duration;
 use clap::Args;
 
 use super::OutputArgs;
-use crate::experiment::block::{BlockPlan, place};
+use super::hosts::HostsArgs;
+use crate::experiment::block::{BlockPlan, Writes};
+use crate::experiment::hosts::block;
+use crate::experiment::hosts::party::Meeting;
 use crate::lab::emulator::impairment::Span;
+use crate::load::block::place::Wish;
 use crate::load::block::{BLOCK_BYTES, MAX_AHEAD};
 use crate::system::{Cipher, Kind, Programs, Subject};
+
+/// What makes no sense between real hosts: arguments about the lab, its system and its target.
+const LAB_ONLY: [&str; 6] = ["delays", "target", "overwrite", "vpn", "cipher", "vpnd"];
 
 /// Block writes over long delays: encrypted above TCP with several blocks in progress, against waiting for each answer
 /// through a VPN's tunnel.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("pairs", |arg| arg.conflicts_with_all(LAB_ONLY)))]
 pub struct BlockArgs {
     /// Fewer delays, sizes and seconds: about two minutes instead of half an hour.
     #[arg(long)]
@@ -33,7 +41,8 @@ pub struct BlockArgs {
     /// Answer once the kernel has a block, before it is on disk: to measure without the disk.
     #[arg(long)]
     pub no_sync: bool,
-    /// The file or block device to write to; by default a file in the directory for temporary files.
+    /// The file or block device to write to, or a directory for a file that is removed at the end; by default the directory
+    /// for temporary files.
     #[arg(long, value_name = "PATH")]
     pub target: Option<PathBuf>,
     /// What the target holds may be destroyed.
@@ -66,6 +75,9 @@ pub struct BlockArgs {
     /// No progress on standard error.
     #[arg(short, long)]
     pub quiet: bool,
+    /// Or real hosts: the first one holds the target, in the place that `serve --block-target` names there.
+    #[command(flatten, next_help_heading = "Between real hosts, where `trafficspeed serve` runs")]
+    pub hosts: HostsArgs,
 }
 
 /// One end of a connection (used by trafficspeed itself).
@@ -86,7 +98,16 @@ impl BlockArgs {
         OutputArgs { out: self.out.clone(), json, csv, quiet, ..OutputArgs::default() }
     }
 
-    /// What to run.
+    /// Who meets instead of the lab, if anyone.
+    ///
+    /// # Errors
+    /// In words, what is wrong with the pairs.
+    pub fn meeting(&self) -> Result<Option<Meeting>, String> {
+        let meeting = self.hosts.meeting();
+        meeting.map(|meeting| block::check(&meeting.pairs).map(|()| meeting)).transpose()
+    }
+
+    /// What to run in the lab; between hosts, only what is written counts.
     pub fn plan(&self) -> BlockPlan {
         let (delays_ms, sizes, seconds): (&[u64], &[u32], f64) = if self.quick {
             (&[0, 4, 16, 64], &[8 << 10, 128 << 10, 2 << 20], 0.5)
@@ -101,13 +122,15 @@ impl BlockArgs {
         };
         BlockPlan {
             delays,
-            sizes: if self.sizes.is_empty() { sizes.to_vec() } else { self.sizes.clone() },
-            ahead: self.ahead.clone(),
-            duration: Duration::from_secs_f64(self.seconds.unwrap_or(seconds)),
-            sync: !self.no_sync,
-            span_bytes: u64::from(self.span) << 20,
-            seed: self.seed,
-            place: place::Wish { path: self.target.clone(), overwrite: self.overwrite },
+            writes: Writes {
+                sizes: if self.sizes.is_empty() { sizes.to_vec() } else { self.sizes.clone() },
+                ahead: self.ahead.clone(),
+                duration: Duration::from_secs_f64(self.seconds.unwrap_or(seconds)),
+                sync: !self.no_sync,
+                span_bytes: u64::from(self.span) << 20,
+                seed: self.seed,
+            },
+            place: Wish { path: self.target.clone(), overwrite: self.overwrite },
             subject: Subject { kind: self.vpn, cipher: self.cipher },
             programs: self
                 .vpnd
@@ -148,8 +171,8 @@ mod tests {
     #[test]
     fn by_default_the_whole_of_the_original_is_measured_and_quick_takes_minutes() {
         let plan = read("").unwrap();
-        assert_eq!((plan.delays.len(), plan.sizes.len(), plan.ways().len()), (8, 9, 8));
-        assert!(plan.sync && plan.place.path.is_none());
+        assert_eq!((plan.delays.len(), plan.writes.sizes.len(), plan.writes.ways().len()), (8, 9, 8));
+        assert!(plan.writes.sync && plan.place.path.is_none());
         let minutes = |plan: &BlockPlan| plan.estimate().as_secs() / 60;
         assert!((20..45).contains(&minutes(&plan)), "{}", minutes(&plan));
         let quick = read("--quick").unwrap();
@@ -161,11 +184,9 @@ mod tests {
         let plan =
             read("--quick --delays 3ms,1s --sizes 64K,1MiB,1000 --ahead 3 --no-sync -t 9 --span 8").unwrap();
         assert_eq!(plan.delays.iter().map(|delay| delay.ns).collect::<Vec<_>>(), [3_000_000, 1_000_000_000]);
-        assert_eq!(plan.sizes, [65_536, 1 << 20, 1000]);
-        assert_eq!(
-            (plan.ahead, plan.sync, plan.duration.as_secs(), plan.span_bytes),
-            (vec![3], false, 9, 8 << 20)
-        );
+        let Writes { sizes, ahead, sync, duration, span_bytes, .. } = plan.writes;
+        assert_eq!(sizes, [65_536, 1 << 20, 1000]);
+        assert_eq!((ahead, sync, duration.as_secs(), span_bytes), (vec![3], false, 9, 8 << 20));
     }
 
     #[test]
@@ -177,6 +198,9 @@ mod tests {
             ("--ahead 0", "1..=256"),
             ("--delays 5", "16ms"),
             ("--overwrite", "--target"),
+            ("--pair a/10.0.0.1=b", "--token-file"),
+            ("--pair a/10.0.0.1=b --token-file t --delays 1ms", "cannot be used with"),
+            ("--pair a/10.0.0.1=b --token-file t --target t", "cannot be used with"),
         ] {
             let error = read(line).map(|_| ()).unwrap_err();
             assert!(error.contains(expected), "{line}: {error}");

@@ -3,12 +3,15 @@
 //! Commands come through a channel and reports leave through another; whether pipes or an authenticated
 //! connection are behind them is not its business. When the coordinator is gone, it stops moving data.
 
+pub mod blocks;
 mod tasks;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
+use self::blocks::Leave;
 use self::tasks::Times;
 use super::message::{Command, HostFacts, MAX_DURATION_MS, Outcome, Report, StreamOutcome, VERSION};
 use crate::clock;
@@ -31,6 +34,8 @@ pub struct Agent {
     ready: Option<(Job, Vec<Stream>)>,
     /// The connected tasks that wait for their beginning.
     tasks: Vec<Ready>,
+    /// What its host's owner lets the coordinator do with blocks.
+    leave: Option<Arc<Leave>>,
 }
 
 /// The coordinator is gone.
@@ -39,7 +44,13 @@ struct Gone;
 impl Agent {
     /// An agent that takes `commands` and answers in `reports`.
     pub fn new(commands: Receiver<Command>, reports: Sender<Report>) -> Self {
-        Self { commands, reports, ready: None, tasks: Vec::new() }
+        Self { commands, reports, ready: None, tasks: Vec::new(), leave: None }
+    }
+
+    /// It may also take and write blocks.
+    #[must_use]
+    pub fn with_leave(self, leave: Arc<Leave>) -> Self {
+        Self { leave: Some(leave), ..self }
     }
 
     /// Serves until the coordinator closes.
@@ -69,6 +80,12 @@ impl Agent {
             Command::Reach { tasks, peer, ports } => self.reach(tasks, peer, &ports),
             Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms, peer_ahead_ns } => {
                 self.work(&Times { at_ns, warmup_ms, duration_ms, interval_ms, peer_ahead_ns })?
+            }
+            Command::BlockPlace => self.block_place(),
+            Command::TakeBlocks { blocks, sync, bind } => return self.take_blocks(&blocks, sync, bind),
+            Command::WriteBlocks(job) => self.write_blocks(&job),
+            Command::VerifyBlocks { blocks, seed, acknowledged, sent } => {
+                self.verify_blocks(&blocks, seed, acknowledged, sent)
             }
             Command::Stop => {
                 self.ready = None;

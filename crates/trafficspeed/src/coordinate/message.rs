@@ -6,12 +6,16 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::load::block::content::Verified;
+use crate::load::block::target::Received;
+use crate::load::block::writer::Wrote;
+use crate::load::block::{Blocks, WriterJob};
 use crate::load::crew::Reading;
 use crate::load::task::{Findings, Task};
 use crate::load::tcp::Job;
 
 /// The version of these messages. Both sides must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Longest line either side accepts, in bytes.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
 /// Longest measurement an agent accepts, in milliseconds: a day.
@@ -82,6 +86,30 @@ pub enum Command {
         /// The other host's clock less this agent's, so that one-way delays are of one clock.
         peer_ahead_ns: i64,
     },
+    /// Where may blocks be written?
+    BlockPlace,
+    /// Be the target of one connection, in that place.
+    TakeBlocks {
+        /// The blocks.
+        blocks: Blocks,
+        /// Sync before each answer.
+        sync: bool,
+        /// The address to listen on; the port is the system's choice.
+        bind: IpAddr,
+    },
+    /// Be the writer of one connection.
+    WriteBlocks(WriterJob),
+    /// Compare what the place holds with what was acknowledged.
+    VerifyBlocks {
+        /// The blocks.
+        blocks: Blocks,
+        /// Seed of their content.
+        seed: u64,
+        /// How many were acknowledged.
+        acknowledged: u64,
+        /// How many were sent.
+        sent: u64,
+    },
     /// End what is going on; if data moves, report what was measured so far.
     Stop,
 }
@@ -136,6 +164,19 @@ pub enum Report {
     },
     /// The work is over.
     Measured(Measurement),
+    /// Blocks may be written here.
+    BlockPlace {
+        /// What it is, for people.
+        description: String,
+        /// How much it holds.
+        bytes: u64,
+    },
+    /// The target's connection is over.
+    TookBlocks(Received),
+    /// The writer's connection is over.
+    WroteBlocks(Wrote),
+    /// What the place was found to hold.
+    VerifiedBlocks(Verified),
     /// The agent could not do what it was told.
     Failed {
         /// Why, for people.

@@ -3,7 +3,8 @@
 //! One coordinator at a time. Before the token is proved a connection may send a few short lines within
 //! [`HANDSHAKE_PATIENCE`], and only [`MAX_UNPROVED`] such connections are kept: a stranger can neither make this
 //! host send anything nor grow its memory. After it, the coordinator may have this host listen on and connect to
-//! addresses, which is the tool's purpose; whoever holds the token is trusted with that.
+//! addresses, which is the tool's purpose; whoever holds the token is trusted with that. Blocks are written only into the
+//! place that this host's owner named.
 
 use std::io::{self, BufReader};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,29 +16,35 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::agent::Agent;
+use super::agent::blocks::Leave;
 use super::line::{LineReader, LineWriter};
 use super::message::{Command, Report};
 use super::token::{LineKeys, Token, TokenError, demand};
 use crate::interrupt::Interrupt;
+use crate::load::block::place::Place;
 
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 const MAX_UNPROVED: usize = 16;
 const WRITE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Serves on `address` until interrupted; tells through `tell` what happens.
+/// Serves on `address` until interrupted, with leave to write blocks into `place` if there is one; tells through `tell` what happens.
 ///
 /// # Errors
 /// When the address cannot be listened on.
 pub fn serve(
     address: SocketAddr,
     token: Token,
+    mut place: Option<Place>,
     interrupt: &Interrupt,
     tell: impl Fn(String) + Send + Sync + 'static,
 ) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     tell(format!("waiting for a coordinator on {}", listener.local_addr()?));
+    // A coordinator's thread may outlive this function, and must not keep the file.
+    let _removal = place.as_mut().and_then(Place::removal);
     let house = Arc::new(House {
+        leave: Arc::new(Leave::new(&token, place)),
         token,
         unproved: AtomicUsize::new(0),
         busy: AtomicBool::new(false),
@@ -54,6 +61,7 @@ pub fn serve(
 
 struct House {
     token: Token,
+    leave: Arc<Leave>,
     unproved: AtomicUsize,
     busy: AtomicBool,
     tell: Box<dyn Fn(String) + Send + Sync>,
@@ -116,7 +124,8 @@ fn host(house: &House, socket: TcpStream, input: BufReader<TcpStream>, keys: Lin
     let (outbox, reports) = channel();
     let reader = LineReader::new(input, Some(keys.read));
     let reading = std::thread::spawn(move || take_commands(reader, &commands));
-    let working = std::thread::spawn(move || Agent::new(inbox, outbox).run());
+    let agent = Agent::new(inbox, outbox).with_leave(Arc::clone(&house.leave));
+    let working = std::thread::spawn(move || agent.run());
     give_reports(&reports, &mut writer);
     // An error here means that the connection is already closed.
     let _ = socket.shutdown(Shutdown::Both);

@@ -94,6 +94,15 @@ impl Token {
         write().map_err(|error: io::Error| TokenError::File { path: path.to_owned(), why: error.to_string() })
     }
 
+    /// A key for another purpose than this connection's lines; no other purpose has the same.
+    pub fn derive(&self, purpose: &[u8]) -> Zeroizing<[u8; 32]> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        // Codes of a role cover its length, its name and two challenges, and so are of other messages than this.
+        mac.update(b"trafficspeed key for ");
+        mac.update(purpose);
+        Zeroizing::new(mac.finalize().into_bytes().into())
+    }
+
     #[cfg(test)]
     pub(crate) fn for_tests(secret: &[u8]) -> Self {
         Self(Zeroizing::new(secret.to_vec()))

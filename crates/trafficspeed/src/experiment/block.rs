@@ -12,13 +12,12 @@ pub mod ends;
 pub mod model;
 pub mod original;
 pub mod outcome;
-pub mod place;
+pub mod tally;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::environment::Environment;
 use super::progress::Progress;
 use super::site::{SiteError, gateway_address};
 use crate::interrupt::Interrupt;
@@ -27,13 +26,13 @@ use crate::lab::emulator::Emulation;
 use crate::lab::emulator::impairment::Span;
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::block::content::{Content, verify};
+use crate::load::block::place::{Place, PlaceError, Wish};
 use crate::load::block::{Blocks, Protection, Secret};
 use crate::observe::tree_cpu_seconds;
-use crate::system::{ClientAddress, Facts, Programs, Subject, System, SystemError};
+use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
 use ends::{Connection, Ends, EndsError};
-use model::Parameters;
 pub use outcome::{BlockReport, Case, Way};
-use place::{Place, PlaceError};
+use tally::{Side, Work};
 
 /// The least share of the blocks' bytes that the tunnel must have carried.
 const LEAST_SHARE: f64 = 0.95;
@@ -41,16 +40,14 @@ const LEAST_SHARE: f64 = 0.95;
 const WARMUP_ROUND_TRIPS: u32 = 12;
 const WARMUP: Duration = Duration::from_millis(300);
 /// Blocks in progress when the host is measured without waiting.
-const CALIBRATION_AHEAD: u32 = 10;
+pub const CALIBRATION_AHEAD: u32 = 10;
 /// What a lab with a system takes to come up and go, and what a case takes beside its time; for the estimate only.
-const LAB_SECONDS: f64 = 4.0;
+const LAB: Duration = Duration::from_secs(4);
 const CASE_SECONDS: f64 = 0.2;
 
-/// What to run.
-#[derive(Debug)]
-pub struct BlockPlan {
-    /// One-way delays.
-    pub delays: Vec<Span>,
+/// What is written.
+#[derive(Clone, Debug)]
+pub struct Writes {
     /// Bytes of a block.
     pub sizes: Vec<u32>,
     /// Blocks in progress, sealed above TCP.
@@ -63,8 +60,17 @@ pub struct BlockPlan {
     pub span_bytes: u64,
     /// Seed of the content.
     pub seed: u64,
+}
+
+/// What to run in the lab.
+#[derive(Debug)]
+pub struct BlockPlan {
+    /// One-way delays.
+    pub delays: Vec<Span>,
+    /// The blocks.
+    pub writes: Writes,
     /// Where blocks go.
-    pub place: place::Wish,
+    pub place: Wish,
     /// The system with the tunnel.
     pub subject: Subject,
     /// Where programs are.
@@ -94,37 +100,49 @@ pub enum BlockRunError {
     Past(String),
 }
 
-impl BlockPlan {
+impl Writes {
     /// All ways, in the order in which they take turns.
     pub fn ways(&self) -> Vec<Way> {
         let ahead = self.ahead.iter().map(|&ahead| Way::Ahead(ahead));
         [Way::Tunnel, Way::Plain].into_iter().chain(ahead).collect()
     }
 
-    fn warmup(delay: Span) -> Duration {
+    /// The largest block.
+    pub fn largest(&self) -> u32 {
+        self.sizes.iter().copied().max().unwrap_or(1)
+    }
+
+    /// What is written in blocks of one size, with a secret of its own.
+    pub fn blocks(&self, block_bytes: u32, protection: Protection) -> Blocks {
+        let size = u64::from(block_bytes);
+        let span_bytes = (self.span_bytes / size).max(1) * size;
+        Blocks { secret: Secret::random(), protection, block_bytes, span_bytes }
+    }
+
+    /// Time before counting begins.
+    pub fn warmup(delay: Span) -> Duration {
         WARMUP + Duration::from_nanos(2 * delay.ns) * WARMUP_ROUND_TRIPS
     }
 
+    /// About how long all cases at one delay take.
+    pub fn estimate(&self, delay: Span) -> Duration {
+        let cases = self.sizes.len() * self.ways().len();
+        // A case lasts until enough answers have come: two windows, one after each round trip.
+        let least = Duration::from_nanos(2 * delay.ns) * 3;
+        let case = (Self::warmup(delay) + self.duration.max(least)).as_secs_f64() + CASE_SECONDS;
+        Duration::from_secs_f64(cases as f64 * case)
+    }
+}
+
+impl BlockPlan {
     fn links(delay: Span) -> LinkSettings {
         LinkSettings { offload: true, mtu: 1500, emulation: Some(Emulation::delay(delay)) }
     }
 
     /// About how long all of it takes.
     pub fn estimate(&self) -> Duration {
-        let cases = self.sizes.len() * self.ways().len();
-        let case = |delay: &Span| {
-            // A case lasts until enough answers have come: two windows, one after each round trip.
-            let least = Duration::from_nanos(2 * delay.ns) * 3;
-            (Self::warmup(*delay) + self.duration.max(least)).as_secs_f64() + CASE_SECONDS
-        };
-        let seconds: f64 = self.delays.iter().map(|delay| LAB_SECONDS + cases as f64 * case(delay)).sum();
-        Duration::from_secs_f64(seconds)
-    }
-
-    fn blocks(&self, block_bytes: u32, protection: Protection) -> Blocks {
-        let size = u64::from(block_bytes);
-        let span_bytes = (self.span_bytes / size).max(1) * size;
-        Blocks { secret: Secret::random(), protection, block_bytes, span_bytes }
+        let labs = self.delays.iter().map(|&delay| LAB + self.writes.estimate(delay));
+        labs.sum()
     }
 }
 
@@ -144,24 +162,11 @@ pub fn check(plan: &BlockPlan) -> Result<(), BlockRunError> {
 /// # Errors
 /// [`PlaceError`] when the target cannot be had; what fails later is in the report.
 pub fn run(plan: &BlockPlan, progress: &Progress, interrupt: &Interrupt) -> Result<BlockReport, PlaceError> {
-    let largest = plan.sizes.iter().copied().max().unwrap_or(1);
-    let place = Place::prepare(&plan.place, plan.span_bytes.max(u64::from(largest)))?;
+    let writes = &plan.writes;
+    let place = Place::prepare(&plan.place, writes.span_bytes.max(u64::from(writes.largest())))?;
     let delays_ms = plan.delays.iter().map(|delay| delay.ns as f64 / 1e6).collect();
-    let mut report = BlockReport {
-        environment: Environment::read(None),
-        system: plan.subject.label(),
-        facts: Facts::default(),
-        target: place.describe(),
-        synced: plan.sync,
-        seconds: plan.duration.as_secs_f64(),
-        window_bytes: crate::lab::WINDOW_BYTES,
-        asked: (delays_ms, plan.sizes.clone(), plan.ahead.clone()),
-        cases: Vec::new(),
-        parameters: Parameters::default(),
-        links: Vec::new(),
-        problems: Vec::new(),
-        interrupted: false,
-    };
+    let mut report = BlockReport::begin(writes, plan.subject.label(), place.describe(), delays_ms);
+    report.window_bytes = crate::lab::WINDOW_BYTES;
     let mut work = Work::default();
     for &delay in &plan.delays {
         if interrupt.is_set() {
@@ -194,7 +199,7 @@ fn run_delay(
         let client = addresses.into_iter().next().ok_or_else(none)?;
         report.facts = system.facts();
         let mut bench = Bench::new(plan, delay, place, &lab, system.as_ref(), client)?;
-        if work.lower == 0.0 {
+        if !work.is_calibrated() {
             work.lower = bench.calibrate(interrupt)?;
         }
         bench.run_all(report, work, progress, interrupt)
@@ -233,33 +238,25 @@ impl<'a> Bench<'a> {
             SystemError::Missing("the gateway has no IPv4 address inside the system".into())
         })?;
         let ends = Ends::start(&lab.clients()[0], lab.gateway())?;
-        let content = Content::new(plan.seed);
+        let content = Content::new(plan.writes.seed);
         Ok(Self { plan, delay, place, lab, system, client, inner: inner.into(), ends, content })
     }
 
     /// What this host carries without encryption and without waiting, bytes per second.
     fn calibrate(&mut self, interrupt: &Interrupt) -> Result<f64, BlockRunError> {
-        let largest = self.plan.sizes.iter().copied().max().unwrap_or(1);
-        let blocks = self.plan.blocks(largest, Protection::Plain);
+        let blocks = self.plan.writes.blocks(self.plan.writes.largest(), Protection::Plain);
         let connection = self.connection(&blocks, Lab::gateway_v4(1).into(), CALIBRATION_AHEAD);
         let (wrote, _) = self.ends.run(&connection, interrupt)?;
-        Ok(wrote.blocks_per_second.unwrap_or(0.0) * f64::from(largest))
+        Ok(tally::rate(&blocks, &wrote).unwrap_or(0.0))
     }
 
     fn connection<'b>(&self, blocks: &'b Blocks, address: IpAddr, ahead: u32) -> Connection<'b>
     where
         'a: 'b,
     {
-        Connection {
-            blocks,
-            file: self.place.path(),
-            sync: self.plan.sync,
-            address,
-            seed: self.plan.seed,
-            ahead,
-            warmup: BlockPlan::warmup(self.delay),
-            duration: self.plan.duration,
-        }
+        let Writes { sync, seed, duration, .. } = self.plan.writes;
+        let (file, warmup) = (self.place.path(), Writes::warmup(self.delay));
+        Connection { blocks, file, sync, address, seed, ahead, warmup, duration }
     }
 
     fn run_all(
@@ -269,8 +266,8 @@ impl<'a> Bench<'a> {
         progress: &Progress,
         interrupt: &Interrupt,
     ) -> Result<(), BlockRunError> {
-        for &block_bytes in &self.plan.sizes {
-            for way in self.plan.ways() {
+        for &block_bytes in &self.plan.writes.sizes {
+            for way in self.plan.writes.ways() {
                 if interrupt.is_set() {
                     return Ok(());
                 }
@@ -293,52 +290,31 @@ impl<'a> Bench<'a> {
         work: &mut Work,
         interrupt: &Interrupt,
     ) -> Result<Case, BlockRunError> {
-        let (protection, address, ahead) = match way {
-            Way::Plain => (Protection::Plain, Lab::gateway_v4(1).into(), 1),
-            Way::Tunnel => (Protection::Plain, self.inner, 1),
-            Way::Ahead(ahead) => (Protection::Sealed, Lab::gateway_v4(1).into(), ahead),
-        };
-        let blocks = self.plan.blocks(block_bytes, protection);
+        let outer = Lab::gateway_v4(1).into();
+        let address = if way == Way::Tunnel { self.inner } else { outer };
+        let blocks = self.plan.writes.blocks(block_bytes, way.protection());
         if way == Way::Tunnel {
             self.leads_into_the_tunnel()?;
         }
         let (before, cpu_before) = (self.tunnel_sent()?, tree_cpu_seconds(&self.system.processes().0));
-        let connection = self.connection(&blocks, address, ahead);
+        let connection = self.connection(&blocks, address, way.ahead());
         let (wrote, received) = self.ends.run(&connection, interrupt)?;
         let vpn_cpu = tree_cpu_seconds(&self.system.processes().0) - cpu_before;
         let carried = self.tunnel_sent()?.saturating_sub(before);
-        let verified = {
-            let read = |offset: u64, data: &mut [u8]| self.place.read_at(offset, data);
-            verify(&blocks, &self.content, wrote.acknowledged, wrote.sent, read)
-                .map_err(PlaceError::reading(self.place.path()))?
-        };
+        let read = |offset: u64, data: &mut [u8]| self.place.read_at(offset, data);
+        let verified = verify(&blocks, &self.content, wrote.acknowledged, wrote.sent, read)
+            .map_err(PlaceError::reading(self.place.path()))?;
         work.add(&blocks, &wrote, &received);
+        let vpn_cpu_seconds = if way == Way::Tunnel { vpn_cpu } else { 0.0 };
+        let side = Side { received: &received, verified, vpn_cpu_seconds };
+        let delay_ms = self.delay.ns as f64 / 1e6;
+        let mut case = Case::measured((delay_ms, way), &blocks, &wrote, &side);
         let payload = received.written * u64::from(block_bytes);
-        let mut problem = wrote.fault.clone().or(received.fault.clone());
-        if verified.wrong > 0 {
-            let places = verified.wrong;
-            problem = Some(format!(
-                "{places} places of the target do not hold the block that was acknowledged there"
-            ));
-        }
         if way == Way::Tunnel && (carried as f64) < LEAST_SHARE * payload as f64 {
             let percent = carried * 100 / payload.max(1);
-            problem = Some(format!("only {percent} % of the blocks went through the tunnel"));
+            case.problem = Some(format!("only {percent} % of the blocks went through the tunnel"));
         }
-        let rate = wrote.blocks_per_second;
-        let vpn_cpu = if way == Way::Tunnel { vpn_cpu } else { 0.0 };
-        let cpu_each = (received.cpu_ns as f64 / 1e9 + vpn_cpu) / received.written.max(1) as f64;
-        Ok(Case {
-            delay_ms: self.delay.ns as f64 / 1e6,
-            block_bytes,
-            way,
-            bytes_per_second: rate.map(|rate| rate * f64::from(block_bytes)),
-            target_cpu_percent: rate.map(|rate| 100.0 * rate * cpu_each),
-            acknowledged: wrote.acknowledged,
-            verified: verified.right,
-            blocks_per_sync: received.acknowledged as f64 / received.syncs.max(1) as f64,
-            problem,
-        })
+        Ok(case)
     }
 
     fn leads_into_the_tunnel(&self) -> Result<(), BlockRunError> {
@@ -356,51 +332,6 @@ impl<'a> Bench<'a> {
     fn tunnel_sent(&self) -> Result<u64, LabError> {
         let all: HashMap<String, Counters> = Counters::read(&self.lab.clients()[0])?;
         Ok(all.get(&self.client.device).map_or(0, |counters| counters.sent.bytes))
-    }
-}
-
-/// What the stages took, over all cases.
-#[derive(Debug, Default)]
-struct Work {
-    lower: f64,
-    sealed_bytes: f64,
-    seal_seconds: f64,
-    opened_bytes: f64,
-    open_seconds: f64,
-    write_seconds: f64,
-    written: f64,
-    sync_seconds: f64,
-    syncs: f64,
-}
-
-impl Work {
-    fn add(
-        &mut self,
-        blocks: &Blocks,
-        wrote: &crate::load::block::writer::Wrote,
-        received: &crate::load::block::target::Received,
-    ) {
-        let bytes = |count: u64| count as f64 * f64::from(blocks.block_bytes);
-        if blocks.protection == Protection::Sealed {
-            self.sealed_bytes += bytes(wrote.sent);
-            self.seal_seconds += wrote.seal_ns as f64 / 1e9;
-            self.opened_bytes += bytes(received.written);
-            self.open_seconds += received.open_ns as f64 / 1e9;
-        }
-        self.written += received.written as f64;
-        self.write_seconds += received.write_ns as f64 / 1e9;
-        self.syncs += received.syncs as f64;
-        self.sync_seconds += received.sync_ns as f64 / 1e9;
-    }
-
-    fn parameters(&self) -> Parameters {
-        let each = |part: f64, count: f64| if count > 0.0 { part / count } else { 0.0 };
-        Parameters {
-            lower: self.lower,
-            encrypt: each(self.sealed_bytes, self.seal_seconds),
-            decrypt: each(self.opened_bytes, self.open_seconds),
-            commit_seconds: each(self.write_seconds, self.written) + each(self.sync_seconds, self.syncs),
-        }
     }
 }
 

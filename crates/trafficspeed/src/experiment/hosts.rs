@@ -2,6 +2,7 @@
 //!
 //! The tool sets nothing up here: the VPN is whatever the data addresses lead through, and the label says so.
 
+pub mod block;
 pub mod load;
 pub mod party;
 pub mod suite;
@@ -85,9 +86,11 @@ impl FromStr for PairSpec {
 impl HostSpec {
     /// Where the measured connections go.
     pub(super) fn data_address(&self) -> Result<IpAddr, FleetError> {
-        if let Some(address) = self.data {
-            return Ok(address);
-        }
+        self.data.map_or_else(|| self.control_address(), Ok)
+    }
+
+    /// Where its agent is reached.
+    pub(super) fn control_address(&self) -> Result<IpAddr, FleetError> {
         let reach = |source| FleetError::Reach { name: self.text.clone(), source };
         let first = self.control.to_socket_addrs().map_err(reach)?.next();
         first.map(|address| address.ip()).ok_or_else(|| {

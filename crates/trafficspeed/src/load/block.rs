@@ -17,6 +17,7 @@
 //! INVARIANT: a block is written only whole, and sealed ones only after every record of them proved authentic.
 
 pub mod content;
+pub mod place;
 pub mod process;
 pub mod seal;
 pub mod target;
@@ -38,6 +39,8 @@ pub const MAX_AHEAD: u32 = 256;
 pub const MAX_SPAN_BYTES: u64 = 1 << 40;
 /// How long either end waits for the other.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest warm-up and longest counted time, in milliseconds: a day.
+const MOST_MS: u64 = 86_400_000;
 /// Salt of each end and proof of the writer, in bytes.
 const SALT_BYTES: usize = 16;
 /// Bytes before the data of a block.
@@ -61,6 +64,12 @@ impl Secret {
     /// A fresh one.
     pub fn random() -> Self {
         Self(rand::random())
+    }
+
+    /// The secret that only those have who also hold `key`: the ends use it where others may read how they were told.
+    #[must_use]
+    pub fn bound(&self, key: &[u8; 32]) -> Self {
+        seal::bound(self, key)
     }
 }
 
@@ -116,6 +125,22 @@ pub struct WriterJob {
     pub most_blocks: Option<u64>,
     /// The target.
     pub peer: SocketAddr,
+}
+
+impl WriterJob {
+    /// The first thing that is out of bounds, in words.
+    pub fn problem(&self) -> Option<String> {
+        let Self { ahead, warmup_ms, duration_ms, .. } = *self;
+        if !(1..=MAX_AHEAD).contains(&ahead) {
+            return Some(format!("{ahead} blocks in progress asked for, 1 to {MAX_AHEAD} are possible"));
+        }
+        if warmup_ms.max(duration_ms) > MOST_MS {
+            return Some(format!(
+                "{duration_ms} ms asked for after {warmup_ms} ms, each up to {MOST_MS} is possible"
+            ));
+        }
+        self.blocks.problem()
+    }
 }
 
 impl Blocks {
@@ -174,6 +199,9 @@ pub enum BlockError {
     /// The other end broke the rules.
     #[error("the other end sent {0}")]
     Broken(&'static str),
+    /// The coordinator ended it.
+    #[error("ended by the coordinator")]
+    Stopped,
     /// The key has sealed all that it may.
     #[error("the key of this connection has sealed all that it may; write less or in larger blocks")]
     Exhausted,

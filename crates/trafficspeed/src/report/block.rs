@@ -10,6 +10,8 @@ use super::page::{Page, Picture};
 use super::significant;
 use crate::experiment::block::original;
 use crate::experiment::block::{BlockReport, Way};
+use crate::experiment::hosts::party::HostEnd;
+use crate::system::Facts;
 
 /// A heading, what it means, the head of a table and its rows.
 pub struct Part {
@@ -105,8 +107,12 @@ fn parts(report: &BlockReport) -> Vec<Part> {
     parts
 }
 
-/// Over the delay: the gain of each number of blocks in progress, and what each way carries at best.
+/// Over the delay: the gain of each number of blocks in progress, and what each way carries at best. With one delay only:
+/// what each way carries over the size of a block.
 pub fn pictures(report: &BlockReport) -> Vec<Picture> {
+    if let [delay] = report.asked.0[..] {
+        return over_sizes(report, delay).into_iter().collect();
+    }
     let ahead = || report.asked.2.iter().map(|&n| Way::Ahead(n));
     let gain = over_delays(
         report,
@@ -155,6 +161,29 @@ fn over_delays(
     .svg()
 }
 
+fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
+    let (_, sizes, ahead) = &report.asked;
+    let kilobytes = |size: u32| f64::from(size) / 1024.0;
+    let ways = [Way::Plain, Way::Tunnel].into_iter().chain(ahead.iter().map(|&n| Way::Ahead(n)));
+    let series = ways.zip(0..).map(|(way, style)| {
+        let rate = |size| Some(report.rate(delay, size, way)? / 1e6);
+        let point = |&size: &u32| Some(Point { x: kilobytes(size), y: rate(size)?, range: None });
+        Series { label: way.name(), style, points: sizes.iter().filter_map(point).collect() }
+    });
+    let svg = LineChart {
+        title: "Throughput over the size of a block".into(),
+        x_label: "block, KB".into(),
+        y_label: "acknowledged blocks, MB/s".into(),
+        horizontal: Horizontal::Doubling(sizes.iter().map(|&size| kilobytes(size)).collect()),
+        series: series.filter(|series| !series.points.is_empty()).collect(),
+    }
+    .svg()?;
+    let caption = format!(
+        "At {delay} ms one way. OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no overlap."
+    );
+    Some(Picture { name: "block-sizes".into(), title: "Throughput".into(), caption, svg })
+}
+
 fn original_ratio(delay_ms: f64, ahead: u32) -> Option<f64> {
     let (_, row) = original::RATIOS.iter().find(|(delay, _)| f64::from(*delay) == delay_ms)?;
     Some(row[original::AHEAD.iter().position(|n| *n == ahead)?])
@@ -194,14 +223,21 @@ fn ratios(report: &BlockReport) -> Part {
     let mut head = vec!["one-way delay".to_owned()];
     head.extend(ahead.iter().map(|n| format!("OP-{n}")));
     head.push("plain".into());
+    let mut caption = String::from(
+        "Mean over block sizes; OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no overlap.",
+    );
+    if let (passed, 1..) = reached {
+        let of = reached.1;
+        write!(
+            caption,
+            " In parentheses the original against IPsec (3DES, 2006). From 1 ms on, {passed} of {of} figures reach or \
+             pass the original's."
+        )
+        .expect("writing to a string");
+    }
     Part {
         title: format!("Throughput as a multiple of {} with no overlap", report.system),
-        caption: format!(
-            "Mean over block sizes; OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no \
-             overlap. In parentheses the original against IPsec (3DES, 2006). From 1 ms on, {} of {} figures reach \
-             or pass the original's.",
-            reached.0, reached.1
-        ),
+        caption,
         head,
         rows,
     }
@@ -250,10 +286,15 @@ fn cpu(report: &BlockReport) -> Part {
     head.extend(ahead.iter().map(|n| format!("OP-{n}")));
     Part {
         title: "CPU use at the target, % of one core".into(),
-        caption: "Mean over block sizes: the target's process and, with the tunnel, the VPN's process on its side; the \
-                  kernel's interrupt time belongs to no process and is not in it. In parentheses the original, which \
-                  was that of the whole machine."
-            .into(),
+        caption: if report.hosts.is_empty() {
+            "Mean over block sizes: the target's process and, with the tunnel, the VPN's process on its side; the \
+             kernel's interrupt time belongs to no process and is not in it. In parentheses the original, which was \
+             that of the whole machine."
+        } else {
+            "Mean over block sizes: the target's process alone. What a VPN's processes and the kernel take beside it \
+             is not in it."
+        }
+        .into(),
         head,
         rows: rows.collect(),
     }
@@ -326,20 +367,28 @@ fn notes(report: &BlockReport) -> Vec<String> {
     } else {
         "an answer only means that the kernel has the block (--no-sync)"
     };
+    let (tunnel, windows) = if report.hosts.is_empty() {
+        let Facts { version, cipher, .. } = &report.facts;
+        let windows = report.window_bytes >> 20;
+        (
+            format!("{} {version}, cipher {cipher}", report.system),
+            format!(
+                "TCP windows up to {windows} MiB from the first round trip on, no slow start after a pause"
+            ),
+        )
+    } else {
+        (report.system.clone(), "TCP windows as the hosts have them".into())
+    };
     let mut notes = vec![
         format!("Target: {}; {meaning}.", report.target),
+        format!("Tunnel: {tunnel}. OP-n: AES-256-GCM in records of 32 KiB above TCP, without a VPN."),
         format!(
-            "Tunnel: {} {}, cipher {}. OP-n: AES-256-GCM in records of 32 KiB above TCP, without a VPN.",
-            report.system, report.facts.version, report.facts.cipher
-        ),
-        format!(
-            "TCP windows up to {} MiB from the first round trip on, no slow start after a pause; {} s for each case \
-             after the window had opened; after each case every place of the target was compared with what had been \
-             acknowledged.",
-            report.window_bytes >> 20,
+            "{windows}; {} s for each case after the window had opened; after each case every place of the target was \
+             compared with what had been acknowledged.",
             report.seconds
         ),
     ];
+    notes.extend(report.hosts.iter().map(HostEnd::words));
     notes.extend(report.links.iter().cloned());
     notes
 }
@@ -377,6 +426,22 @@ mod tests {
             "2 MB",
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
+        }
+    }
+
+    #[test]
+    fn between_hosts_the_one_delay_is_drawn_over_sizes_and_the_hosts_are_named() {
+        let mut report = sample();
+        report.cases.retain(|case| case.delay_ms == 16.0);
+        report.cases.iter_mut().for_each(|case| case.delay_ms = 3.1);
+        report.asked.0 = vec![3.1];
+        report.hosts = vec![HostEnd { name: "far.example".into(), ..HostEnd::default() }];
+        let pictures = pictures(&report);
+        assert_eq!((pictures.len(), pictures[0].name.as_str()), (1, "block-sizes"));
+        assert!(pictures[0].svg.contains("OP-10") && pictures[0].svg.contains(">2048</text>"));
+        let text = table(&report);
+        for (words, said) in [("far.example", true), ("as the hosts have them", true), ("0 of 0", false)] {
+            assert_eq!(text.contains(words), said, "{words}: {text}");
         }
     }
 

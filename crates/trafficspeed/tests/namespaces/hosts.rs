@@ -5,13 +5,19 @@
 //!             └─── token ── serve (near, the client)
 //! ```
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
+use trafficspeed::load::block::content::{Content, verify};
+use trafficspeed::load::block::{Blocks, Protection, Secret};
 
-use super::{Served, measured, report_again, run, token, trafficspeed};
+use super::{Served, measured, report_again, run, signal, token, trafficspeed, wait_until};
 
 /// Hosts that hold a token.
 struct Hosts {
@@ -137,4 +143,147 @@ fn the_loads_of_experiment_2_run_between_hosts_without_ciphers_and_hogs() {
     assert_eq!(rows.len(), 3 + 1, "three kinds of requests, and the video on an idle machine");
     assert!(rows.iter().all(|row| row["case"]["ip"] == 4 && row["case"]["hogs"] == 0));
     assert!(rows.iter().all(|row| number(&row["figures"]["received_bits_per_second"]) > 0.0), "{rows:#?}");
+}
+
+/// A host that holds the target and one that writes, on addresses of which the second plays the one inside a VPN.
+struct BlockHosts {
+    target: Served,
+    writer: Served,
+    token: PathBuf,
+    directory: tempfile::TempDir,
+}
+
+impl BlockHosts {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (token, place) = (token(directory.path(), "token"), directory.path().join("blocks"));
+        std::fs::create_dir(&place).expect("a directory");
+        let leave = format!("--block-target {} --block-space 4", place.display());
+        let (target, writer) = (Served::start_with(&token, &leave), Served::start(&token));
+        Self { target, writer, token, directory }
+    }
+
+    fn line(&self, more: &str) -> String {
+        let (target, writer, token) = (&self.target.address, &self.writer.address, self.token.display());
+        format!("block --pair {target}/127.0.0.2={writer} --token-file {token} --span 4 -J {more}")
+    }
+
+    /// The files of the target.
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.directory.path().join("blocks")).expect("it is there");
+        entries.flatten().map(|entry| entry.path()).collect()
+    }
+}
+
+#[test]
+fn blocks_are_written_between_hosts_where_the_targets_owner_allows_and_are_byte_for_byte_right() {
+    let mut hosts = BlockHosts::start();
+    let out = tempfile::tempdir().expect("a directory");
+    let line = hosts.line(&format!("--sizes 8K,64K --ahead 4 -t 0.2 --out {}", out.path().display()));
+    let report = measured(&line);
+    let cases = report["cases"].as_array().expect("cases");
+    assert_eq!(cases.len(), 2 * 3, "two sizes; tunnel, plain and OP-4: {report:#}");
+    for case in cases {
+        assert_eq!(case["problem"], Value::Null, "{case:#}");
+        assert!(number(&case["verified"]) > 0.0 && number(&case["bytes_per_second"]) > 0.0, "{case:#}");
+    }
+    let far = report["hosts"][1]["name"].as_str().expect("a name");
+    assert!(far.starts_with(&hosts.target.address), "the near host comes first: {far}");
+    assert_eq!(report_again(out.path(), &report), ["block-sizes.svg"]);
+
+    let refused = run(&hosts.line("--sizes 8K -t 0.2").replace("--span 4", "--span 8"));
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("8388608 bytes are to be written, and 4194304 may be"), "{said}");
+
+    let [file] = &hosts.files()[..] else { panic!("the target has one file") };
+    signal(&hosts.target.child, Signal::INT);
+    hosts.target.child.wait().expect("it ends");
+    assert!(!file.exists(), "it is removed at the end");
+}
+
+#[test]
+fn a_host_whose_owner_allows_no_blocks_refuses_them() {
+    let hosts = Hosts::start(2);
+    let pairs = hosts.pairs().replacen('=', "/127.0.0.2=", 1);
+    let output = run(&format!("block {pairs} --quick"));
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&hosts.served[0].address) && said.contains("--block-target"), "{said}");
+}
+
+/// Kills one of the hosts while blocks are written; the report.
+fn killed_while_writing(hosts: &mut BlockHosts, kills_target: bool) -> Value {
+    let line = hosts.line("--sizes 4K --ahead 4 -t 20");
+    let mut child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+    let mut told = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let begun = told.by_ref().map_while(Result::ok).any(|line| line.contains("one-way delay"));
+    std::thread::spawn(move || told.for_each(drop));
+    assert!(begun, "it measures");
+    std::thread::sleep(Duration::from_millis(1000));
+    let victim = if kills_target { &mut hosts.target } else { &mut hosts.writer };
+    victim.child.kill().expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let gone = if kills_target { &hosts.target.address } else { &hosts.writer.address };
+    for said in [&report["cases"][0]["problem"], &report["problems"][0]] {
+        assert!(said.as_str().is_some_and(|why| why.contains(gone)), "{report:#}");
+    }
+    assert!(number(&report["cases"][0]["acknowledged"]) > 0.0, "{report:#}");
+    report
+}
+
+/// Whether the file holds all of its places as they were acknowledged, of 4 MiB in blocks of 4 KiB, 4 in progress at most.
+fn holds(file: &Path, acknowledged: u64) -> bool {
+    let blocks = Blocks {
+        secret: Secret::random(),
+        protection: Protection::Plain,
+        block_bytes: 4096,
+        span_bytes: 4 << 20,
+    };
+    let file = File::open(file).expect("it is there");
+    let read = |offset: u64, data: &mut [u8]| file.read_exact_at(data, offset);
+    let found =
+        verify(&blocks, &Content::new(1), acknowledged, acknowledged + 4, read).expect("it can be read");
+    found.wrong == 0 && found.right > 0
+}
+
+#[test]
+fn what_was_acknowledged_between_hosts_is_there_when_the_target_is_killed() {
+    let mut hosts = BlockHosts::start();
+    let report = killed_while_writing(&mut hosts, true);
+    let acknowledged = report["cases"][0]["acknowledged"].as_u64().expect("a number");
+    let [file] = &hosts.files()[..] else { panic!("a killed host leaves its file") };
+    assert!(holds(file, acknowledged), "{acknowledged}");
+    assert!(!holds(file, acknowledged + 1024), "other blocks would not be taken for these");
+}
+
+#[test]
+fn when_the_writer_is_killed_the_target_says_what_it_acknowledged_and_compares_it() {
+    let mut hosts = BlockHosts::start();
+    let report = killed_while_writing(&mut hosts, false);
+    let case = &report["cases"][0];
+    assert!(number(&case["verified"]) > 0.0, "{case:#}");
+    let [file] = &hosts.files()[..] else { panic!("the target has one file") };
+    assert!(holds(file, case["acknowledged"].as_u64().expect("a number")));
+}
+
+#[test]
+fn interrupting_block_writes_between_hosts_shows_what_was_measured_and_frees_the_hosts() {
+    let hosts = BlockHosts::start();
+    let line = hosts.line("--sizes 4K --ahead 4 -t 0.3").replace("4K", "4K,8K,16K,32K,64K,128K");
+    let child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("built");
+    std::thread::sleep(Duration::from_secs(4));
+    signal(&child, Signal::INT);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(report["interrupted"], true);
+    let mut next = None;
+    wait_until("the hosts are free for the next", || {
+        let output = run(&hosts.line("--sizes 4K --ahead 4 -t 0.2"));
+        next = output.status.success().then_some(output);
+        next.is_some()
+    });
 }

@@ -296,15 +296,19 @@ struct Served {
 
 impl Served {
     fn start(token: &Path) -> Self {
-        let mut child = Command::new(PROGRAM)
-            .args(["serve", "--listen", "127.0.0.1:0", "--token-file"])
+        Self::start_with(token, "")
+    }
+
+    fn start_with(token: &Path, more: &str) -> Self {
+        let mut child = trafficspeed(&format!("serve --listen 127.0.0.1:0 {more} --token-file"))
             .arg(token)
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program was built");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let first = lines.next().expect("a line").expect("text");
-        let address = first.rsplit(' ').next().expect("an address").to_owned();
+        let waiting = |line: &String| line.contains("waiting for a coordinator");
+        let line = lines.by_ref().map(|line| line.expect("text")).find(waiting).expect("it serves");
+        let address = line.rsplit(' ').next().expect("an address").to_owned();
         // The rest is read so that the child never waits for a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, address }

@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Writes;
 use super::model::Parameters;
 use crate::experiment::environment::Environment;
+use crate::experiment::hosts::party::HostEnd;
+use crate::load::block::Protection;
 use crate::system::Facts;
 
 /// How blocks are written.
@@ -19,6 +22,16 @@ pub enum Way {
 }
 
 impl Way {
+    /// Whether the blocks are sealed above TCP.
+    pub fn protection(self) -> Protection {
+        if matches!(self, Self::Ahead(_)) { Protection::Sealed } else { Protection::Plain }
+    }
+
+    /// Blocks in progress.
+    pub fn ahead(self) -> u32 {
+        if let Self::Ahead(ahead) = self { ahead } else { 1 }
+    }
+
     /// What the report calls it.
     pub fn name(self) -> String {
         match self {
@@ -57,6 +70,9 @@ pub struct Case {
 pub struct BlockReport {
     /// Where it ran.
     pub environment: Environment,
+    /// The machines of the writer and of the target, if they are real hosts.
+    #[serde(default)]
+    pub hosts: Vec<HostEnd>,
     /// What the system with the tunnel is called.
     pub system: String,
     /// What it says of itself.
@@ -67,7 +83,7 @@ pub struct BlockReport {
     pub synced: bool,
     /// Counted seconds of each case.
     pub seconds: f64,
-    /// Largest TCP window, bytes.
+    /// Largest TCP window, bytes; 0: whatever the hosts have.
     pub window_bytes: u32,
     /// Delays in ms, block sizes and blocks in progress, as asked for.
     pub asked: (Vec<f64>, Vec<u32>, Vec<u32>),
@@ -84,6 +100,26 @@ pub struct BlockReport {
 }
 
 impl BlockReport {
+    /// A report of `writes` in which nothing is measured yet.
+    pub fn begin(writes: &Writes, system: String, target: String, delays_ms: Vec<f64>) -> Self {
+        Self {
+            environment: Environment::read(None),
+            hosts: Vec::new(),
+            system,
+            facts: Facts::default(),
+            target,
+            synced: writes.sync,
+            seconds: writes.duration.as_secs_f64(),
+            window_bytes: 0,
+            asked: (delays_ms, writes.sizes.clone(), writes.ahead.clone()),
+            cases: Vec::new(),
+            parameters: Parameters::default(),
+            links: Vec::new(),
+            problems: Vec::new(),
+            interrupted: false,
+        }
+    }
+
     /// The case of a delay, block size and way, if it has a figure to be trusted.
     pub fn rate(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<f64> {
         self.find(delay_ms, block_bytes, way)?.bytes_per_second
@@ -117,6 +153,7 @@ impl BlockReport {
         let (delays, sizes, ahead) = &self.asked;
         let sound = |case: &Case| case.problem.is_none() && case.bytes_per_second.is_some();
         self.problems.is_empty()
+            && !delays.is_empty()
             && self.cases.len() == delays.len() * sizes.len() * (ahead.len() + 2)
             && self.cases.iter().all(sound)
     }

@@ -1,4 +1,7 @@
+use super::model::Parameters;
 use super::*;
+use crate::experiment::environment::Environment;
+use crate::system::Facts;
 
 /// Made-up results: OP-n is n times as fast as the tunnel.
 pub(crate) fn sample() -> BlockReport {
@@ -25,6 +28,7 @@ pub(crate) fn sample() -> BlockReport {
     }
     BlockReport {
         environment: Environment::default(),
+        hosts: Vec::new(),
         system: "vpnd, aes-256-gcm".into(),
         facts: Facts::default(),
         target: "file x".into(),
@@ -66,13 +70,15 @@ fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
 fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
     let plan = |delays: &[u64], ahead: &[u32]| BlockPlan {
         delays: delays.iter().map(|ms| Span { ns: ms * 1_000_000 }).collect(),
-        sizes: vec![8192],
-        ahead: ahead.to_vec(),
-        duration: Duration::from_secs(1),
-        sync: true,
-        span_bytes: 1 << 20,
-        seed: 1,
-        place: place::Wish::default(),
+        writes: Writes {
+            sizes: vec![8192],
+            ahead: ahead.to_vec(),
+            duration: Duration::from_secs(1),
+            sync: true,
+            span_bytes: 1 << 20,
+            seed: 1,
+        },
+        place: Wish::default(),
         subject: Subject { kind: crate::system::Kind::Vpnd, cipher: crate::system::Cipher::Aes256Gcm },
         programs: Programs::default(),
     };
@@ -80,7 +86,7 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
     assert!((short.as_secs_f64() - 8.5).abs() < 0.01, "{short:?}");
     assert!(plan(&[64], &[1]).estimate() > short + Duration::from_secs(4));
     assert!(plan(&[0], &[1, 2]).estimate() > short + Duration::from_secs(1));
-    assert_eq!(plan(&[0], &[1, 2]).ways().len(), 4);
-    let blocks = plan(&[0], &[1]).blocks(3000, Protection::Plain);
+    assert_eq!(plan(&[0], &[1, 2]).writes.ways().len(), 4);
+    let blocks = plan(&[0], &[1]).writes.blocks(3000, Protection::Plain);
     assert_eq!(blocks.problem(), None, "the span is made a whole number of blocks");
 }

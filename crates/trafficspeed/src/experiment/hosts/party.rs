@@ -45,6 +45,17 @@ pub struct HostEnd {
 }
 
 impl HostEnd {
+    /// An agent of `fleet`.
+    pub fn of(fleet: &Fleet, agent: usize) -> Self {
+        let offset = fleet.offset(agent);
+        Self {
+            name: fleet.name(agent).to_owned(),
+            host: fleet.host(agent).clone(),
+            clock_offset_ms: offset.ns as f64 / 1e6,
+            clock_uncertainty_ms: offset.uncertainty_ns as f64 / 1e6,
+        }
+    }
+
     /// The host in a line.
     pub fn words(&self) -> String {
         let Self { name, host, clock_offset_ms: offset, clock_uncertainty_ms: within } = self;
@@ -113,15 +124,7 @@ impl Party {
 
     /// The hosts of pair number `at`, the near one first; none if it never came.
     pub fn hosts(&self, at: usize) -> Vec<HostEnd> {
-        let of = |agent| {
-            let offset = self.fleet.offset(agent);
-            HostEnd {
-                name: self.fleet.name(agent).to_owned(),
-                host: self.fleet.host(agent).clone(),
-                clock_offset_ms: offset.ns as f64 / 1e6,
-                clock_uncertainty_ms: offset.uncertainty_ns as f64 / 1e6,
-            }
-        };
+        let of = |agent| HostEnd::of(&self.fleet, agent);
         self.pairs[at].1.iter().flat_map(|guests| [of(guests.near), of(guests.far)]).collect()
     }
 

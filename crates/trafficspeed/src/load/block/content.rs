@@ -2,6 +2,8 @@
 
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
 use super::Blocks;
 use crate::load::payload::Payload;
 
@@ -36,7 +38,7 @@ impl Content {
 }
 
 /// What a file was found to hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
     /// Places that hold the block that was acknowledged there last.
     pub right: u64,
@@ -62,7 +64,7 @@ pub fn verify(
     let mut data = vec![0; blocks.block_bytes as usize];
     let slots = blocks.slots();
     for number in acknowledged.saturating_sub(slots)..acknowledged {
-        if number + slots < sent {
+        if number.saturating_add(slots) < sent {
             verified.open += 1;
             continue;
         }

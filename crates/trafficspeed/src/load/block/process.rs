@@ -2,14 +2,15 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::target::{FileDisk, Received, serve};
 use super::writer::{Wrote, write};
-use super::{MAX_AHEAD, TargetJob, WriterJob};
+use super::{TargetJob, WriterJob};
 use crate::coordinate::line::{LineError, LineReader, LineWriter};
 
 /// What a coordinator wants.
@@ -44,10 +45,13 @@ pub fn run(orders: impl BufRead, answers: impl Write) -> Result<(), LineError> {
     let mut orders = LineReader::new(orders, None);
     let mut answers = LineWriter::new(answers, None);
     while let Some(order) = orders.read()? {
+        // Whoever gives the orders ends the process, so nothing else has to stop it.
         let answer = match order {
             Order::Receive(job) => receive(&job, &mut answers)?,
-            Order::Write(job) => problem(&job)
-                .map_or_else(|| write(&job).map(Answer::Wrote).unwrap_or_else(failed), Answer::Failed),
+            Order::Write(job) => job.problem().map_or_else(
+                || write(&job, &mut || false).map(Answer::Wrote).unwrap_or_else(failed),
+                Answer::Failed,
+            ),
         };
         answers.write(&answer)?;
     }
@@ -58,34 +62,33 @@ fn failed(error: impl std::fmt::Display) -> Answer {
     Answer::Failed(error.to_string())
 }
 
-fn problem(job: &WriterJob) -> Option<String> {
-    let ahead = || format!("{} blocks in progress asked for, 1 to {MAX_AHEAD} are possible", job.ahead);
-    job.blocks.problem().or_else(|| (!(1..=MAX_AHEAD).contains(&job.ahead)).then(ahead))
-}
-
 fn receive(job: &TargetJob, answers: &mut LineWriter<impl Write>) -> Result<Answer, LineError> {
     if let Some(problem) = job.blocks.problem() {
         return Ok(Answer::Failed(problem));
     }
-    let open = || {
-        let file = OpenOptions::new().write(true).open(&job.file)?;
+    let (disk, listener, port) = match open(&job.file, job.sync, job.bind) {
+        Ok(opened) => opened,
+        Err(why) => return Ok(Answer::Failed(why)),
+    };
+    answers.write(&Answer::Listening(port))?;
+    Ok(serve(&listener, &job.blocks, &disk, &mut || false).map(Answer::Received).unwrap_or_else(failed))
+}
+
+/// Opens the file or device of a target and a port on `bind` for its writer; the port.
+///
+/// # Errors
+/// In words, what could not be opened and why.
+pub fn open(file: &Path, sync: bool, bind: IpAddr) -> Result<(FileDisk, TcpListener, u16), String> {
+    let opened = OpenOptions::new().write(true).open(file).and_then(|file| {
         let kind = file.metadata()?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(std::io::Error::other("it is neither a file nor a block device"));
         }
-        Ok(file)
-    };
-    let file = match open() {
-        Ok(file) => file,
-        Err(error) => return Ok(Answer::Failed(format!("opening {}: {error}", job.file.display()))),
-    };
-    let listening = TcpListener::bind(SocketAddr::new(job.bind, 0))
+        Ok(FileDisk { file, sync })
+    });
+    let disk = opened.map_err(|error| format!("opening {}: {error}", file.display()))?;
+    let listening = TcpListener::bind(SocketAddr::new(bind, 0))
         .and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
-    let (port, listener) = match listening {
-        Ok(listening) => listening,
-        Err(error) => return Ok(Answer::Failed(format!("listening on {}: {error}", job.bind))),
-    };
-    answers.write(&Answer::Listening(port))?;
-    let disk = FileDisk { file, sync: job.sync };
-    Ok(serve(&listener, &job.blocks, &disk).map(Answer::Received).unwrap_or_else(failed))
+    let (port, listener) = listening.map_err(|error| format!("listening on {bind}: {error}"))?;
+    Ok((disk, listener, port))
 }

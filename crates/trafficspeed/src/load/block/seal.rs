@@ -4,13 +4,14 @@
 //! session secret = HMAC-SHA-256(shared secret, "trafficspeed block" | salt of the writer | salt of the target)
 //! ```
 //!
-//! The shared secret comes from the coordinator over the control line, fresh for every connection. Because both ends
-//! put a random salt in, keys differ even if it were used again. From the session secret each direction has a key and
+//! The shared secret comes from the coordinator over the control line, fresh for every connection. Between hosts others
+//! may read that line, so there the ends bind it to a key that they derive from their token ([`bound`]). Because both
+//! ends put a random salt in, keys differ even if it were used again. From the session secret each direction has a key and
 //! IV of its own by the key schedule of the `crypto` crate. A record is at most [`RECORD_BYTES`] of plaintext and a
 //! tag; its nonce is made from a counter that only [`Sealer`] holds.
 //!
 //! INVARIANT: a [`Sealer`] counts up by one for each record and cannot be cloned, so no nonce is used twice.
-//! There is no forward secrecy against who reads the control line: this is a measuring tool.
+//! There is no forward secrecy against who learns the secret, or the token, later: this is a measuring tool.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -50,12 +51,17 @@ fn mac(secret: &Secret, label: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-fn code(secret: &Secret, label: &[u8], parts: &[&Salt]) -> [u8; 32] {
+fn code(secret: &Secret, label: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut mac = mac(secret, label);
     for part in parts {
-        mac.update(part.as_slice());
+        mac.update(part);
     }
     mac.finalize().into_bytes().into()
+}
+
+/// A secret that needs both `told` and `key`.
+pub fn bound(told: &Secret, key: &[u8; 32]) -> Secret {
+    Secret(code(&Secret(*key), b"trafficspeed block between hosts", &[&told.0]))
 }
 
 /// Which end of the connection.

@@ -75,13 +75,19 @@ pub struct Received {
     pub fault: Option<String>,
 }
 
-/// Takes one connection and serves it until the writer is done or something fails.
+/// Takes one connection and serves it until the writer is done or something fails. `stopped` is asked until the writer
+/// has come.
 ///
 /// # Errors
 /// [`BlockError`] when no writer that holds the secret came; later failures are in [`Received::fault`].
-pub fn serve(listener: &TcpListener, blocks: &Blocks, disk: &impl Disk) -> Result<Received, BlockError> {
+pub fn serve(
+    listener: &TcpListener,
+    blocks: &Blocks,
+    disk: &impl Disk,
+    stopped: &mut dyn FnMut() -> bool,
+) -> Result<Received, BlockError> {
     let cpu_before = cpu_ns();
-    let (stream, keys) = greet(listener, blocks)?;
+    let (stream, keys) = greet(listener, blocks, stopped)?;
     let (sealer, opener) = match keys {
         Some((sealer, opener)) => (Some(sealer), Some(opener)),
         None => (None, None),
@@ -121,9 +127,13 @@ pub(super) fn cpu_ns() -> u64 {
 
 type Keys = Option<(Sealer, Opener)>;
 
-fn greet(listener: &TcpListener, blocks: &Blocks) -> Result<(TcpStream, Keys), BlockError> {
+fn greet(
+    listener: &TcpListener,
+    blocks: &Blocks,
+    stopped: &mut dyn FnMut() -> bool,
+) -> Result<(TcpStream, Keys), BlockError> {
     let failed = BlockError::connection("greeting the writer");
-    let stream = accept(listener)?;
+    let stream = accept(listener, stopped)?;
     let greeting = || {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -144,16 +154,20 @@ fn greet(listener: &TcpListener, blocks: &Blocks) -> Result<(TcpStream, Keys), B
     Ok((stream, keys))
 }
 
-fn accept(listener: &TcpListener) -> Result<TcpStream, BlockError> {
+fn accept(listener: &TcpListener, stopped: &mut dyn FnMut() -> bool) -> Result<TcpStream, BlockError> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let failed = BlockError::connection("waiting for the writer");
-    let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-    let ready =
-        rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&patience)));
-    match ready {
-        Ok(0) => Err(failed(io::ErrorKind::TimedOut.into())),
-        Ok(_) => listener.accept().map(|(stream, _)| stream).map_err(failed),
-        Err(error) => Err(failed(error.into())),
+    let while_waiting = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut ready = [PollFd::new(listener, PollFlags::IN)];
+        match rustix::io::retry_on_intr(|| poll(&mut ready, Some(&while_waiting))) {
+            Ok(0) if stopped() => return Err(BlockError::Stopped),
+            Ok(0) if Instant::now() > deadline => return Err(failed(io::ErrorKind::TimedOut.into())),
+            Ok(0) => {}
+            Ok(_) => return listener.accept().map(|(stream, _)| stream).map_err(failed),
+            Err(error) => return Err(failed(error.into())),
+        }
     }
 }
 

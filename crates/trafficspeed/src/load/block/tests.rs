@@ -65,8 +65,8 @@ fn run(blocks: &Blocks, ahead: u32, count: u64, disk: &Memory) -> (Received, Wro
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let job = job(blocks, ahead, count, &listener);
     std::thread::scope(|scope| {
-        let target = scope.spawn(|| serve(&listener, blocks, disk).unwrap());
-        let wrote = write(&job).unwrap();
+        let target = scope.spawn(|| serve(&listener, blocks, disk, &mut || false).unwrap());
+        let wrote = write(&job, &mut || false).unwrap();
         (target.join().unwrap(), wrote)
     })
 }
@@ -115,7 +115,7 @@ fn an_answer_comes_only_once_the_blocks_are_safe() {
     let disk = Memory::new(&blocks);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     std::thread::scope(|scope| {
-        let target = scope.spawn(|| serve(&listener, &blocks, &disk).unwrap());
+        let target = scope.spawn(|| serve(&listener, &blocks, &disk, &mut || false).unwrap());
         let mut stream = greeted(&listener, &blocks.secret);
         let content = Content::new(3);
         for number in 0..64 {
@@ -167,8 +167,8 @@ fn a_writer_without_the_secret_gets_nothing() {
     let stranger = Blocks { secret: Secret::random(), ..blocks.clone() };
     let job = job(&stranger, 1, 4, &listener);
     std::thread::scope(|scope| {
-        let target = scope.spawn(|| serve(&listener, &blocks, &disk));
-        assert!(write(&job).is_err());
+        let target = scope.spawn(|| serve(&listener, &blocks, &disk, &mut || false));
+        assert!(write(&job, &mut || false).is_err());
         assert!(matches!(target.join().unwrap(), Err(BlockError::NotAuthentic)));
     });
     assert_eq!(disk.written.load(Ordering::SeqCst), 0);
@@ -188,7 +188,7 @@ fn a_block_that_was_changed_moved_or_cut_off_is_not_written() {
         let disk = Memory::new(&blocks);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let received = std::thread::scope(|scope| {
-            let target = scope.spawn(|| serve(&listener, &blocks, &disk).unwrap());
+            let target = scope.spawn(|| serve(&listener, &blocks, &disk, &mut || false).unwrap());
             let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (own, mut other): (Salt, Salt) = (rand::random(), [0; SALT_BYTES]);
             io::Write::write_all(&mut stream, &[own, seal::proof(&blocks.secret, &own)].concat()).unwrap();

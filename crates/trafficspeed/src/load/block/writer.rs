@@ -27,6 +27,8 @@ pub struct Wrote {
     pub acknowledged: u64,
     /// Blocks per second once it was going; absent if too few were answered.
     pub blocks_per_second: Option<f64>,
+    /// Making the connection, one round trip, ns.
+    pub connect_ns: u64,
     /// Sealing, ns.
     pub seal_ns: u64,
     /// CPU time of the process, ns.
@@ -35,15 +37,15 @@ pub struct Wrote {
     pub fault: Option<String>,
 }
 
-/// Writes blocks as `job` says.
+/// Writes blocks as `job` says, until then or until `stopped`, which is asked before each block and each answer.
 ///
 /// # Errors
 /// [`BlockError`] when the target could not be greeted; later failures are in [`Wrote::fault`].
-pub fn write(job: &WriterJob) -> Result<Wrote, BlockError> {
+pub fn write(job: &WriterJob, stopped: &mut dyn FnMut() -> bool) -> Result<Wrote, BlockError> {
     let cpu_before = cpu_ns();
     let content = Content::new(job.seed);
     let mut writer = Writer::connect(job, &content)?;
-    let fault = writer.run().err();
+    let fault = writer.run(stopped).err();
     let mut wrote = writer.wrote;
     wrote.blocks_per_second = steady_rate(&writer.answers, u64::from(job.ahead));
     wrote.cpu_ns = cpu_ns() - cpu_before;
@@ -68,7 +70,9 @@ impl<'a> Writer<'a> {
         let Blocks { secret, protection, block_bytes, .. } = &job.blocks;
         let failed = BlockError::connection("connecting to the target");
         let greet = || {
+            let begin = Instant::now();
             let stream = TcpStream::connect_timeout(&job.peer, PATIENCE)?;
+            let connect_ns = begin.elapsed().as_nanos() as u64;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
@@ -77,22 +81,26 @@ impl<'a> Writer<'a> {
             (&stream).write_all(&greeting)?;
             let mut other = Salt::default();
             (&stream).read_exact(&mut other)?;
-            Ok((stream, own, other))
+            Ok((stream, own, other, connect_ns))
         };
-        let (stream, own, other) = greet().map_err(failed)?;
+        let (stream, own, other, connect_ns) = greet().map_err(failed)?;
         let sealed = *protection == Protection::Sealed;
         let keys = sealed.then(|| seal::keys(secret, End::Writer, &own, &other));
         let plain = *block_bytes as usize;
         let len = if sealed { seal::sealed_len(plain) } else { plain };
         let frame = vec![0; HEADER_BYTES + len];
-        Ok(Self { job, content, stream, keys, frame, answers: Vec::new(), wrote: Wrote::default() })
+        let wrote = Wrote { connect_ns, ..Wrote::default() };
+        Ok(Self { job, content, stream, keys, frame, answers: Vec::new(), wrote })
     }
 
-    fn run(&mut self) -> Result<(), BlockError> {
+    fn run(&mut self, stopped: &mut dyn FnMut() -> bool) -> Result<(), BlockError> {
         let counts = Instant::now() + Duration::from_millis(self.job.warmup_ms);
         let ends = counts + Duration::from_millis(self.job.duration_ms);
         let gives_up = ends.max(Instant::now() + MOST);
         loop {
+            if stopped() {
+                return Err(BlockError::Stopped);
+            }
             let now = Instant::now();
             let enough = self.answers.len() as u64 > 2 * u64::from(self.job.ahead) || now >= gives_up;
             let done = (now >= ends && enough)

@@ -3,16 +3,20 @@
 //! INVARIANT: nothing that was there before is touched unless the user said that it may be.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
+
+/// How the names of this program's own files begin.
+const OWN_PREFIX: &str = "trafficspeed-blocks-";
 
 /// What the user wants.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
-    /// A file or block device; a file that is removed at the end if absent.
+    /// A file or block device, or a directory for a file that is removed at the end; the directory for temporary files
+    /// if absent.
     pub path: Option<PathBuf>,
     /// What is there may be overwritten.
     pub overwrite: bool,
@@ -54,8 +58,9 @@ pub struct Place {
     path: PathBuf,
     reader: File,
     is_device: bool,
-    // Removes the file at the end.
-    _own: Option<NamedTempFile>,
+    bytes: u64,
+    /// Removes the file at the end.
+    own: Option<TempPath>,
 }
 
 impl Place {
@@ -64,14 +69,14 @@ impl Place {
     /// # Errors
     /// [`PlaceError`].
     pub fn prepare(wish: &Wish, bytes: u64) -> Result<Self, PlaceError> {
-        let Some(path) = wish.path.clone() else {
-            let directory = std::env::temp_dir();
-            let own =
-                NamedTempFile::new_in(&directory).map_err(PlaceError::io("making a file in", &directory))?;
+        let path = wish.path.clone().unwrap_or_else(std::env::temp_dir);
+        if path.is_dir() {
+            let own = NamedTempFile::with_prefix_in(OWN_PREFIX, &path);
+            let own = own.map_err(PlaceError::io("making a file in", &path))?;
             let path = own.path().to_owned();
             fill(&path, bytes).map_err(PlaceError::io("writing", &path))?;
-            return Self::open(path, false, Some(own));
-        };
+            return Self::open(path, false, Some(own.into_temp_path()));
+        }
         let (exists, is_device, empty) = match path.metadata() {
             Ok(meta) => (true, meta.file_type().is_block_device(), meta.is_file() && meta.len() == 0),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (false, false, true),
@@ -86,14 +91,25 @@ impl Place {
         Self::open(path, is_device, None)
     }
 
-    fn open(path: PathBuf, is_device: bool, own: Option<NamedTempFile>) -> Result<Self, PlaceError> {
-        let reader = File::open(&path).map_err(PlaceError::io("opening", &path))?;
-        Ok(Self { path, reader, is_device, _own: own })
+    fn open(path: PathBuf, is_device: bool, own: Option<TempPath>) -> Result<Self, PlaceError> {
+        let opened = File::open(&path).and_then(|mut file| Ok((file.seek(SeekFrom::End(0))?, file)));
+        let (bytes, reader) = opened.map_err(PlaceError::io("opening", &path))?;
+        Ok(Self { path, reader, is_device, bytes, own })
+    }
+
+    /// What removes a file of this program's own when it is dropped: for a caller that ends before this value does.
+    pub fn removal(&mut self) -> Option<TempPath> {
+        self.own.take()
     }
 
     /// Its name.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// How much it holds, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// What the report says of it.
@@ -142,10 +158,15 @@ mod tests {
 
     #[test]
     fn a_file_of_our_own_goes_away() {
-        let place = Place::prepare(&Wish::default(), 512).unwrap();
-        let path = place.path().to_owned();
-        assert!(path.exists());
-        drop(place);
-        assert!(!path.exists());
+        let directory = tempfile::tempdir().unwrap();
+        for (wanted, parent) in
+            [(None, std::env::temp_dir()), (Some(directory.path().to_owned()), directory.path().to_owned())]
+        {
+            let place = Place::prepare(&Wish { path: wanted, overwrite: false }, 512).unwrap();
+            let path = place.path().to_owned();
+            assert_eq!((path.parent(), place.bytes()), (Some(parent.as_path()), 512));
+            drop(place);
+            assert!(!path.exists());
+        }
     }
 }
