@@ -8,6 +8,7 @@ pub mod load;
 pub mod model;
 mod output;
 pub mod sessions;
+pub mod soak;
 pub mod suite;
 
 use std::ffi::OsString;
@@ -72,6 +73,8 @@ pub enum Command {
     },
     /// Open many sessions of vpnd from few processes, and see what they cost its gateway.
     Sessions(sessions::SessionsArgs),
+    /// Let many sessions of vpnd come, go, move and be killed for hours, and see whether its gateway stands it.
+    Soak(soak::SoakArgs),
     /// TCP as fast as it goes, or at a rate, between a client and the gateway or another client.
     Stream(load::StreamArgs),
     /// Requests and responses: transactions per second and the latency of each.

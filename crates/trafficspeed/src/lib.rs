@@ -17,5 +17,6 @@ pub mod observe;
 pub mod outlet;
 pub mod report;
 pub mod sessions;
+pub mod soak;
 pub mod sys;
 pub mod system;

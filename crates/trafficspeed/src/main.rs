@@ -18,6 +18,7 @@ use trafficspeed::cli::link::LinkCheckArgs;
 use trafficspeed::cli::load::PathArgs;
 use trafficspeed::cli::model::ModelArgs;
 use trafficspeed::cli::sessions::SessionsArgs;
+use trafficspeed::cli::soak::SoakArgs;
 use trafficspeed::cli::suite::SuiteArgs;
 use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs, naming_known};
 use trafficspeed::coordinate::agent::Agent;
@@ -50,6 +51,7 @@ use trafficspeed::report::findings::Findings;
 use trafficspeed::report::page::Picture;
 use trafficspeed::report::{self, files, stream};
 use trafficspeed::sessions::{self, swarm};
+use trafficspeed::soak;
 
 fn main() -> ExitCode {
     let matches = Cli::command().try_get_matches().unwrap_or_else(|error| naming_known(error).exit());
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         }
         Some(Command::Man { dir }) => manual(&dir),
         Some(Command::Sessions(args)) => many_sessions(&args),
+        Some(Command::Soak(args)) => soak_test(&args),
         Some(Command::Swarm(args)) => {
             swarm::run(args.parent, &args.netns).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
@@ -133,6 +136,24 @@ fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(file) = &args.out {
         fs::write(file, json).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(outlet::verdict(outcome.interrupted, outcome.is_whole()))
+}
+
+fn soak_test(args: &SoakArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan();
+    soak::check(&plan)?;
+    fs::create_dir_all(&plan.out).with_context(|| format!("making {}", plan.out.display()))?;
+    let interrupt = Interrupt::install()?;
+    let outcome = soak::run(&plan, &Progress::new(args.quiet), &interrupt)?;
+    outlet::print(&outcome.text());
+    let write = |name: &str, text: &str| {
+        let path = plan.out.join(name);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    };
+    write("soak.json", &serde_json::to_string_pretty(&outcome)?)?;
+    if let Some(picture) = outcome.picture() {
+        write("soak.svg", &picture)?;
     }
     Ok(outlet::verdict(outcome.interrupted, outcome.is_whole()))
 }

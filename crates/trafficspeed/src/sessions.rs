@@ -4,6 +4,7 @@
 //! does, few processes hold them, and the real gateway serves them. So this experiment is of vpnd alone.
 //! The coordinator here starts gateway and processes, waits, and adds up.
 
+pub mod churn;
 pub mod dial;
 pub mod member;
 pub mod memory;
@@ -123,6 +124,7 @@ impl SessionsPlan {
             clients: self.pair() as usize,
             sessions: self.count + PAIR,
             per_user: self.count.div_ceil(self.users),
+            rekey_after_s: None,
         };
         Vpnd::with_room(self.programs.clone(), room)
     }
@@ -242,6 +244,8 @@ impl Measurement<'_> {
                 count,
                 at_once,
                 users: users.clone(),
+                sources: Vec::new(),
+                soak: None,
             };
             self.processes.start(namespace, &Order::Open(job))?;
         }
@@ -415,7 +419,7 @@ fn settings(traffic: Traffic) -> Settings {
 }
 
 /// The first session of each process, and how many it holds.
-fn shares(count: u32, processes: u32) -> Vec<(u32, u32)> {
+pub(crate) fn shares(count: u32, processes: u32) -> Vec<(u32, u32)> {
     let mut first = 0;
     let share = |number| {
         let share = (first, part(count, processes, number));
@@ -426,7 +430,7 @@ fn shares(count: u32, processes: u32) -> Vec<(u32, u32)> {
 }
 
 /// The part of process `number` when `whole` is split as evenly as can be.
-fn part(whole: u32, processes: u32, number: u32) -> u32 {
+pub(crate) fn part(whole: u32, processes: u32, number: u32) -> u32 {
     whole / processes + u32::from(number < whole % processes)
 }
 

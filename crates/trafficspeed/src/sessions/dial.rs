@@ -4,7 +4,7 @@
 //! like that of an ordinary client; it is opened, patient and kept alive like one.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,19 +120,28 @@ impl Inbox {
     }
 }
 
+/// A socket that reaches `gateway`, at the address `source` if there is one.
+///
+/// # Errors
+/// If the system gives none.
+pub fn bind(gateway: SocketAddr, source: Option<IpAddr>) -> io::Result<UdpSocket> {
+    let any = match gateway {
+        SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((source.unwrap_or(any), 0))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
 /// An endpoint for many connections from one port.
 ///
 /// # Errors
-/// If there is no socket, or `ca_pem` holds no certificate.
-pub fn endpoint(ca_pem: &str, gateway: SocketAddr) -> Result<Endpoint, SetUpError> {
+/// If `ca_pem` holds no certificate, or the runtime does not take the socket.
+pub fn endpoint(ca_pem: &str, socket: UdpSocket) -> Result<Endpoint, SetUpError> {
     let mut config = EndpointConfig::default();
     // The first byte tells control from data on the gateway's port.
     config.grease_quic_bit(false);
-    let any: SocketAddr = match gateway {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = std::net::UdpSocket::bind(any)?;
     let mut endpoint = Endpoint::new(config, None, socket, Arc::new(TokioRuntime))?;
     let mut client = ClientConfig::new(Arc::new(tls(ca_pem)?));
     client.transport_config(Arc::new(transport()));

@@ -87,7 +87,7 @@ impl Member {
     ///
     /// # Errors
     /// If `suites` can't be offered.
-    pub fn new(suites: Vec<LocalSuite>) -> Result<Self, ConfigError> {
+    pub fn new(suites: Vec<LocalSuite>, device: DeviceId) -> Result<Self, ConfigError> {
         let config = Config {
             lanes: 1,
             suites,
@@ -98,7 +98,7 @@ impl Member {
         Ok(Self {
             core: Client::new(config, Box::new(|bytes| rand::Rng::fill_bytes(&mut rand::rng(), bytes)))?,
             plane: Plane::new(Role::Client, Policy::default().into(), rand::random()),
-            device: DeviceId(rand::random()),
+            device,
             slot: None,
             listening: Vec::new(),
             attempt: None,
@@ -115,6 +115,18 @@ impl Member {
     /// Does what is due.
     pub fn timeout(&mut self, now: Time, tasks: &mut Vec<Task>) {
         self.core.handle_timeout(now);
+        self.carry_out(now, tasks);
+    }
+
+    /// The user ends the session.
+    pub fn quit(&mut self, now: Time, tasks: &mut Vec<Task>) {
+        self.core.quit();
+        self.carry_out(now, tasks);
+    }
+
+    /// The way to the gateway is another now.
+    pub fn network_changed(&mut self, now: Time, tasks: &mut Vec<Task>) {
+        self.core.network_changed(now);
         self.carry_out(now, tasks);
     }
 

@@ -2,9 +2,11 @@
 //!
 //! All of them run on one machine and share its monotonic clock, so instants mean the same to each.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
+
+use super::churn::{Done, Plan};
 
 /// What a process is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -15,6 +17,8 @@ pub enum Order {
     Verify,
     /// From now on the first so many sessions send a packet each second.
     Talk(u32),
+    /// From now on sessions leave, move and lose connections as the plan says; without one they stay.
+    Churn(Option<Plan>),
 }
 
 /// The sessions of one process.
@@ -34,6 +38,10 @@ pub struct Job {
     pub at_once: u32,
     /// Session `n` logs in as the user `n` modulo their number.
     pub users: Vec<Credentials>,
+    /// Addresses of the namespace to send from, in turn; any if there are none.
+    pub sources: Vec<IpAddr>,
+    /// In a soak test: what the names of the devices come from. Sessions then say how they live.
+    pub soak: Option<u64>,
 }
 
 /// A user of the gateway.
@@ -104,6 +112,28 @@ pub enum Report {
         /// Answered.
         answered: u64,
     },
+    /// In a soak test, once a second: sessions that are up and away now, and what was done since the last such report.
+    Lived {
+        /// The first session of the process.
+        first: u32,
+        /// Sessions with keys that work.
+        up: u32,
+        /// Sessions that left for a while.
+        away: u32,
+        /// What was done.
+        done: Done,
+    },
+    /// Something happened to a session in a soak test that it did not do itself.
+    Unexplained {
+        /// Which session.
+        session: u32,
+        /// When.
+        at_ns: u64,
+        /// What.
+        what: String,
+        /// The process had stood still for so many seconds shortly before, as when a machine is suspended: no wonder.
+        after_stall_s: Option<f64>,
+    },
     /// The process cannot work.
     Broken(String),
 }
@@ -123,6 +153,8 @@ mod tests {
             count: 1,
             at_once: 1,
             users,
+            sources: vec![],
+            soak: None,
         };
         assert!(!format!("{job:?}").contains("cret"));
         let line = serde_json::to_string(&Order::Open(job)).unwrap();

@@ -5,6 +5,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -14,9 +16,18 @@ use crate::lab::namespace::Namespace;
 /// All processes.
 #[derive(Debug)]
 pub struct Processes {
-    children: Vec<(Child, ChildStdin)>,
+    children: Vec<Holder>,
     reports: Receiver<Report>,
     speaker: Sender<Report>,
+}
+
+/// A process.
+#[derive(Debug)]
+struct Holder {
+    child: Child,
+    input: ChildStdin,
+    /// It was killed from here, and its end is no news.
+    condemned: Arc<AtomicBool>,
 }
 
 impl Default for Processes {
@@ -32,6 +43,22 @@ impl Processes {
     /// # Errors
     /// If the system gives no process.
     pub fn start(&mut self, namespace: &Namespace, order: &Order) -> std::io::Result<()> {
+        let holder = self.hold(namespace, order)?;
+        self.children.push(holder);
+        Ok(())
+    }
+
+    /// Kills process `number` as `kill -9` does, and starts it again.
+    ///
+    /// # Errors
+    /// If the system gives no process.
+    pub fn replace(&mut self, number: usize, namespace: &Namespace, order: &Order) -> std::io::Result<()> {
+        self.children[number].end();
+        self.children[number] = self.hold(namespace, order)?;
+        Ok(())
+    }
+
+    fn hold(&self, namespace: &Namespace, order: &Order) -> std::io::Result<Holder> {
         let mut command = Command::new(std::env::current_exe()?);
         let parent = std::process::id().to_string();
         command
@@ -43,7 +70,8 @@ impl Processes {
         let mut child = command.spawn()?;
         let mut input = child.stdin.take().expect("its standard input is piped");
         let output = child.stdout.take().expect("its standard output is piped");
-        let speaker = self.speaker.clone();
+        let (speaker, condemned) = (self.speaker.clone(), Arc::new(AtomicBool::new(false)));
+        let expected = Arc::clone(&condemned);
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines() {
                 let report = line.ok().and_then(|line| serde_json::from_str(&line).ok());
@@ -52,18 +80,25 @@ impl Processes {
                     return;
                 }
             }
-            // Nobody listens any more when the measurement is over.
-            let _ = speaker.send(Report::Broken("a process that holds sessions has ended".into()));
+            if !expected.load(Ordering::Relaxed) {
+                // Nobody listens any more when the measurement is over.
+                let _ = speaker.send(Report::Broken("a process that holds sessions has ended".into()));
+            }
         });
-        let sent = give(&mut input, order);
-        self.children.push((child, input));
-        sent
+        // One that cannot take its order has ended, and says so.
+        let _ = give(&mut input, order);
+        Ok(Holder { child, input, condemned })
+    }
+
+    /// Gives one of them an order.
+    pub fn order_one(&mut self, number: usize, order: &Order) {
+        let _ = give(&mut self.children[number].input, order);
     }
 
     /// Gives all of them an order. One that has ended says so by its last report.
     pub fn order(&mut self, order: impl Fn(usize) -> Order) {
-        for (number, (_, input)) in self.children.iter_mut().enumerate() {
-            let _ = give(input, &order(number));
+        for (number, holder) in self.children.iter_mut().enumerate() {
+            let _ = give(&mut holder.input, &order(number));
         }
     }
 
@@ -79,12 +114,17 @@ fn give(input: &mut ChildStdin, order: &Order) -> std::io::Result<()> {
     input.write_all(&line)
 }
 
+impl Holder {
+    fn end(&mut self) {
+        self.condemned.store(true, Ordering::Relaxed);
+        // Failure means that it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 impl Drop for Processes {
     fn drop(&mut self) {
-        for (child, _) in &mut self.children {
-            // Failure means that it has ended by itself.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.children.iter_mut().for_each(Holder::end);
     }
 }

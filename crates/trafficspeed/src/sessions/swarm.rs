@@ -3,6 +3,8 @@
 //! The owner of all sessions of the process is [`Swarm`]; connections and sockets have tasks that only tell it what
 //! came. A datagram finds its session by the receive index that the session chose.
 
+mod stay;
+
 use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::net::SocketAddr;
@@ -24,13 +26,14 @@ use vpnd_proto::time::Time;
 use vpnd_proto::timer::TimerQueue;
 use vpnd_proto::wire::Header;
 
-use super::dial::{self, Answer, Channel, DialError, SetUpError};
+use super::dial::{self, Answer, Channel, DialError, SetUpError, bind};
 use super::member::{Member, Task};
 use super::message::{Job, Order, Report};
 use crate::clock;
 use crate::lab::LabError;
 use crate::lab::enter::end_with_parent;
 use crate::lab::namespace::Namespace;
+use stay::{Churning, Stay};
 
 /// Sockets for data, and as many for control, that the sessions of a process share.
 const SOCKETS: usize = 8;
@@ -135,6 +138,9 @@ struct Swarm {
     suites: Vec<LocalSuite>,
     requests: Vec<(UserName, SecretText<1024>)>,
     members: Vec<Member>,
+    /// One for each member.
+    stays: Vec<Stay>,
+    churning: Churning,
     endpoints: Vec<quinn::Endpoint>,
     sockets: Vec<Arc<UdpSocket>>,
     server_name: Arc<str>,
@@ -160,13 +166,10 @@ impl Swarm {
         let (news, inbox) = unbounded_channel();
         let mut endpoints = Vec::new();
         let mut sockets = Vec::new();
-        for _ in 0..SOCKETS {
-            endpoints.push(dial::endpoint(&job.ca_pem, job.gateway)?);
-            let any: SocketAddr = match job.gateway {
-                SocketAddr::V4(_) => (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
-                SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
-            };
-            let socket = Arc::new(UdpSocket::bind(any).await?);
+        for number in 0..SOCKETS {
+            let source = job.sources.get(number % job.sources.len().max(1)).copied();
+            endpoints.push(dial::endpoint(&job.ca_pem, bind(job.gateway, source)?)?);
+            let socket = Arc::new(UdpSocket::from_std(bind(job.gateway, source)?)?);
             tokio::spawn(receive(Arc::clone(&socket), datagrams.clone()));
             sockets.push(socket);
         }
@@ -179,6 +182,8 @@ impl Swarm {
             suites: suites()?,
             requests,
             members: Vec::new(),
+            stays: Vec::new(),
+            churning: Churning::none(),
             endpoints,
             sockets,
             server_name: job.server_name.as_str().into(),
@@ -219,7 +224,7 @@ impl Swarm {
                 Some(news) = news.recv() => self.hear(news),
                 Some((datagram, from)) = datagrams.recv() => self.take(&datagram, from),
                 () = tokio::time::sleep(due.unwrap_or(TICK)) => self.fire(),
-                _ = tick.tick() => self.tick(),
+                _ = tick.tick() => self.tick()?,
             }
         }
     }
@@ -228,8 +233,8 @@ impl Swarm {
     fn open_more(&mut self) -> Result<(), SwarmError> {
         while self.members.len() < self.job.count as usize && self.opening.len() < self.job.at_once as usize {
             let number = self.members.len();
-            let member = Member::new(self.suites.clone());
-            self.members.push(member.map_err(|error| SwarmError::Suite(error.to_string()))?);
+            self.members.push(self.member(number)?);
+            self.stays.push(Stay::new(number, now()));
             self.opening.insert(number);
             self.with(number, |member, tasks| member.timeout(now(), tasks));
         }
@@ -244,7 +249,8 @@ impl Swarm {
                 self.verifying = (0..self.members.len()).collect();
                 self.ping_unverified();
             }
-            Order::Talk(talkers) => self.talkers = talkers as usize,
+            Order::Talk(talkers) => self.let_talk(talkers as usize),
+            Order::Churn(plan) => self.live_by(plan),
         }
     }
 
@@ -258,6 +264,7 @@ impl Swarm {
                 self.with(number, |member, tasks| member.message(now(), id, message, tasks));
             }
             News::Lost(number, id, code) => {
+                self.was_cut(number, id, code);
                 self.live.remove(&(number, id));
                 self.with(number, |member, tasks| member.lost(now(), id, code, tasks));
             }
@@ -281,6 +288,7 @@ impl Swarm {
     fn failed(&mut self, number: usize, why: String) {
         // Whoever waits to try again makes room for others.
         self.opening.remove(&number);
+        self.churning.done.failed += 1;
         let session = self.session(number);
         self.reports.push(Report::Failed { session, at_ns: clock::now_ns(), why });
     }
@@ -326,10 +334,11 @@ impl Swarm {
         }
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self) -> Result<(), SwarmError> {
         for number in 0..self.members.len() {
-            let talks = number < self.talkers;
+            let talks = number < self.talkers && self.is_up(number);
             self.talked.0 += u64::from(talks);
+            self.churning.done.sent += u64::from(talks);
             self.with(number, |member, tasks| {
                 member.tick(now(), tasks);
                 if talks {
@@ -342,6 +351,7 @@ impl Swarm {
         if self.talkers > 0 {
             self.reports.push(Report::Talked { sent, answered });
         }
+        self.churn()
     }
 
     fn ping_unverified(&mut self) {
@@ -368,7 +378,7 @@ impl Swarm {
             Task::Dial { connection, purpose, offer } => self.dial(number, connection, &purpose, offer),
             Task::Datagram { bytes, to } => {
                 // A full socket loses datagrams, as any does.
-                let _ = self.sockets[number % SOCKETS].try_send_to(&bytes, to.remote);
+                let _ = self.sockets[self.stays[number].socket].try_send_to(&bytes, to.remote);
             }
             Task::Listen(index) => {
                 self.indexes.insert((index.0, number));
@@ -380,6 +390,7 @@ impl Swarm {
             Task::Hang(id, code) => self.hang(number, id, code),
             Task::Up { by, took } => {
                 self.opening.remove(&number);
+                self.came_up(number, by);
                 let (session, took_ns) = (self.session(number), took.as_nanos() as u64);
                 self.reports.push(Report::Up { session, at_ns: clock::now_ns(), by, took_ns });
             }
@@ -388,10 +399,12 @@ impl Swarm {
                     self.reports.push(Report::Answered { session: self.session(number) });
                 } else {
                     self.talked.1 += 1;
+                    self.was_answered(number);
                 }
             }
             Task::GaveUp(why) => {
                 self.opening.remove(&number);
+                self.stopped(number, &why);
                 let session = self.session(number);
                 self.reports.push(Report::GaveUp { session, at_ns: clock::now_ns(), why });
             }

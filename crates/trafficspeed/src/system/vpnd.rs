@@ -2,10 +2,12 @@
 //!
 //! Nothing of vpnd's internals is used, so it gets no treatment that another system could not get.
 
+mod status;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +23,8 @@ use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, find_program, run_tool};
+pub use status::{Counters, Held};
+use status::{Session, Status};
 
 /// How long the gateway may take until it answers.
 const SERVER_PATIENCE: Duration = Duration::from_secs(20);
@@ -74,6 +78,8 @@ pub struct Room {
     pub sessions: u32,
     /// Sessions of one user.
     pub per_user: u32,
+    /// Age at which keys are replaced, in seconds, if not the usual.
+    pub rekey_after_s: Option<u32>,
 }
 
 /// Which machine code a cipher runs as.
@@ -91,22 +97,6 @@ pub enum Code {
 const RESTRICTABLE: &str = "aws-lc";
 /// Masks AESNI and PCLMULQDQ, then VAES and VPCLMULQDQ, in what that library sees of an x86 CPU.
 const WITHOUT_AES: &str = "OPENSSL_ia32cap=~0x200000200000000:~0x60000000000";
-
-/// What `vpnd status --json` says, as far as a measurement needs it.
-#[derive(Debug, Default, Deserialize)]
-struct Status {
-    #[serde(default)]
-    sessions: Vec<Session>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Session {
-    user: String,
-    inner_v4: Option<Ipv4Addr>,
-    inner_v6: Option<Ipv6Addr>,
-    suite: Option<String>,
-    backend: Option<String>,
-}
 
 impl Vpnd {
     fn new(programs: Programs, cipher: Cipher) -> Self {
@@ -173,6 +163,12 @@ impl Vpnd {
         let program = self.programs.find(&VPND)?;
         self.launch(&program, lab, interrupt)?;
         Ok(Instant::now())
+    }
+
+    /// What the gateway says that it holds; `None` if it does not answer. Only while it is up.
+    pub fn held(&self) -> Option<Held> {
+        let status = self.files().status(&self.programs.find(&VPND).ok()?)?;
+        Some(Held::of(status, &self.files().directory.join("state")))
     }
 
     fn files(&self) -> &Files {
@@ -443,6 +439,9 @@ fn lab_config(
     if let Some(room) = room {
         set("limits", "max_sessions", value(i64::from(room.sessions)));
         set("limits", "max_sessions_per_user", value(i64::from(room.per_user)));
+        if let Some(seconds) = room.rekey_after_s {
+            set("timeouts", "rekey_after_s", value(i64::from(seconds)));
+        }
     }
     Ok(config.to_string())
 }
@@ -491,18 +490,11 @@ mod tests {
         let auto = lab_config(init, Cipher::Auto, None, Code::Native, Path::new("/s")).unwrap();
         assert!(edited.contains("backend = \"aws-lc\"") && !auto.contains("backend"), "{edited}");
         assert!(!auto.contains("suites"), "the system's own choice stays: {auto}");
-        let room = Room { clients: 2, sessions: 5_010, per_user: 400 };
+        let room = Room { clients: 2, sessions: 5_010, per_user: 400, rekey_after_s: Some(30) };
         let roomy = lab_config(init, Cipher::Auto, Some(room), Code::Native, Path::new("/s")).unwrap();
         assert!(roomy.contains("max_sessions = 5010") && roomy.contains("max_sessions_per_user = 400"));
+        assert!(roomy.contains("rekey_after_s = 30"), "{roomy}");
         assert!(lab_config("not toml", Cipher::Auto, None, Code::Native, Path::new("/s")).is_err());
-    }
-
-    #[test]
-    fn status_is_read_with_fields_we_do_not_know_and_without_those_we_do() {
-        let text = r#"{"version":9,"sessions":[{"user":"client1","inner_v4":"10.86.0.2","suite":"aes-256-gcm","x":1}]}"#;
-        let status: Status = serde_json::from_str(text).unwrap();
-        assert_eq!(status.sessions[0].inner_v4, Some(Ipv4Addr::new(10, 86, 0, 2)));
-        assert_eq!(status.sessions[0].inner_v6, None);
     }
 
     #[test]

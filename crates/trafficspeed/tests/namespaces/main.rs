@@ -15,6 +15,7 @@ mod load;
 mod model;
 mod peers;
 mod sessions;
+mod soak;
 mod suite;
 mod vpn;
 

@@ -1,0 +1,176 @@
+//! What sessions do to themselves in a soak test, decided by a seed: leave and come back, move, lose their connection.
+//!
+//! Pure: time goes in as seconds since the start, what to do comes out. INVARIANT: the same seed gives the same deeds.
+
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+/// How lively the sessions of a process are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Decides everything.
+    pub seed: u64,
+    /// Seconds between two deeds of one session, on average.
+    pub every_s: f64,
+    /// Seconds that a session stays away, at least and at most.
+    pub away_s: (f64, f64),
+    /// Seconds between two moves of all control connections of a socket.
+    pub rebind_s: f64,
+}
+
+/// What a session does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Deed {
+    /// Say goodbye, and log in again after so many seconds.
+    Leave(f64),
+    /// Send from another socket from now on: another port, often another address.
+    Roam,
+    /// Lose the control connection without a word, so that new keys are had by a new one.
+    Rekey,
+}
+
+/// How often what was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// Sessions ended by their client.
+    pub left: u64,
+    /// Data moved to another port or address.
+    pub roamed: u64,
+    /// Control connections lost on purpose.
+    pub rekeyed: u64,
+    /// Control sockets that got another port, with all their connections.
+    pub rebound: u64,
+    /// Keys had by password.
+    pub logins: u64,
+    /// Keys had by token: after lost connections, and because keys were old.
+    pub attaches: u64,
+    /// Attempts that were repeated.
+    pub failed: u64,
+    /// Packets sent through the tunnel.
+    pub sent: u64,
+    /// Packets that came back.
+    pub answered: u64,
+}
+
+impl std::ops::AddAssign for Done {
+    fn add_assign(&mut self, more: Self) {
+        self.left += more.left;
+        self.roamed += more.roamed;
+        self.rekeyed += more.rekeyed;
+        self.rebound += more.rebound;
+        self.logins += more.logins;
+        self.attaches += more.attaches;
+        self.failed += more.failed;
+        self.sent += more.sent;
+        self.answered += more.answered;
+    }
+}
+
+/// The deeds of all sessions of a process, in order of time.
+pub struct Churn {
+    plan: Plan,
+    random: ChaCha8Rng,
+    next_s: f64,
+    next_rebind_s: f64,
+}
+
+impl Churn {
+    /// Begins at second `now_s`.
+    pub fn new(plan: Plan, now_s: f64) -> Self {
+        let random = ChaCha8Rng::seed_from_u64(plan.seed);
+        Self { plan, random, next_s: now_s, next_rebind_s: now_s + plan.rebind_s }
+    }
+
+    /// The next deed that is due at `now_s`, and which of `count` sessions does it.
+    pub fn due(&mut self, now_s: f64, count: usize) -> Option<(usize, Deed)> {
+        if count == 0 || self.next_s > now_s {
+            return None;
+        }
+        // Deeds of independent sessions come at exponential distances.
+        let pause = -(1.0 - self.random.random::<f64>()).ln() * self.plan.every_s / count as f64;
+        // After a long wait the deeds are not made up for all at once.
+        self.next_s = (self.next_s + pause).max(now_s - 1.0);
+        let who = self.random.random_range(0..count);
+        let deed = match self.random.random_range(0..10) {
+            0..4 => Deed::Roam,
+            4..7 => Deed::Rekey,
+            _ => Deed::Leave(self.random.random_range(self.plan.away_s.0..=self.plan.away_s.1)),
+        };
+        Some((who, deed))
+    }
+
+    /// The control socket of `count` that moves now, if one is due.
+    pub fn rebind(&mut self, now_s: f64, count: usize) -> Option<usize> {
+        if count == 0 || self.next_rebind_s > now_s {
+            return None;
+        }
+        self.next_rebind_s = now_s + self.plan.rebind_s;
+        Some(self.random.random_range(0..count))
+    }
+
+    /// One of `count` that is not `than`.
+    pub fn other(&mut self, than: usize, count: usize) -> usize {
+        if count < 2 {
+            return than;
+        }
+        (than + self.random.random_range(1..count)) % count
+    }
+}
+
+/// The name of a device, the same each time its process is started again, as a real client's is.
+pub fn device(seed: u64, session: u32) -> [u8; 16] {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    random.set_stream(u64::from(session));
+    let mut bytes = [0; 16];
+    random.fill_bytes(&mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: Plan = Plan { seed: 7, every_s: 50.0, away_s: (5.0, 9.0), rebind_s: 30.0 };
+
+    fn deeds(seconds: u32, count: usize) -> Vec<(usize, Deed)> {
+        let mut churn = Churn::new(PLAN, 0.0);
+        let mut all = Vec::new();
+        for second in 0..seconds {
+            all.extend(std::iter::from_fn(|| churn.due(second.into(), count)));
+        }
+        all
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_deeds_of_every_kind_at_the_rate_that_was_asked_for() {
+        let all = deeds(1_000, 100);
+        assert_eq!(all, deeds(1_000, 100));
+        assert!((1_800..2_200).contains(&all.len()), "100 sessions, each every 50 s: {}", all.len());
+        let share = |kind: fn(&Deed) -> bool| all.iter().filter(|(_, deed)| kind(deed)).count();
+        assert!(share(|deed| *deed == Deed::Roam) > 600 && share(|deed| *deed == Deed::Rekey) > 450);
+        let away = |deed: &Deed| matches!(deed, Deed::Leave(away) if (5.0..=9.0).contains(away));
+        assert!(
+            share(away) > 450 && all.iter().all(|(_, deed)| away(deed) || !matches!(deed, Deed::Leave(_)))
+        );
+        assert!((0..100).all(|one| all.iter().any(|(who, _)| *who == one)), "everybody has a turn");
+    }
+
+    #[test]
+    fn nothing_is_due_without_sessions_and_little_after_a_long_wait() {
+        assert!(deeds(100, 0).is_empty());
+        let mut churn = Churn::new(PLAN, 0.0);
+        let late = std::iter::from_fn(|| churn.due(100_000.0, 100)).count();
+        assert!(late < 50, "{late}");
+        assert_eq!(churn.rebind(29.0, 8), None);
+        assert!(churn.rebind(30.0, 8).is_some_and(|socket| socket < 8));
+        assert_eq!(churn.rebind(31.0, 8), None);
+        assert!((0..100).all(|_| churn.other(3, 8) != 3) && churn.other(0, 1) == 0);
+    }
+
+    #[test]
+    fn a_device_keeps_its_name() {
+        assert_eq!(device(1, 2), device(1, 2));
+        assert!(device(1, 2) != device(1, 3) && device(1, 2) != device(2, 2));
+    }
+}

@@ -1,0 +1,383 @@
+//! A soak test: one gateway, many sessions that come, go, move and are killed, for hours; and whether anything of the
+//! gateway grows, or any session ends that did not end itself.
+//!
+//! ```text
+//!   process 1 (its share of the sessions) ── eth0 ──┐
+//!   process 2                             ── eth0 ──┼── gateway (vpnd server)
+//!   ...                                             ┘
+//! ```
+//!
+//! The processes of [`crate::sessions`] hold the sessions and carry out the churn; the coordinator here kills some of
+//! them, looks at the gateway every few seconds, and judges ([`verdict`]).
+
+pub mod outcome;
+pub mod sample;
+pub mod trend;
+pub mod verdict;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
+use crate::coordinate::message::HostFacts;
+use crate::experiment::progress::Progress;
+use crate::interrupt::Interrupt;
+use crate::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
+use crate::observe::process_tree;
+use crate::sessions::churn;
+use crate::sessions::message::{Credentials, Job, Order, Report};
+use crate::sessions::processes::Processes;
+use crate::sessions::{SessionsError, part, shares};
+use crate::system::vpnd::{Held, PORT, Room, Vpnd};
+use crate::system::{Programs, System};
+use outcome::{Event, Outcome};
+use sample::Sample;
+
+/// How long the coordinator waits for a report before it looks at the clock.
+const POLL: Duration = Duration::from_millis(100);
+/// How often somebody who reads a log hears of it.
+const NOTE: Duration = Duration::from_secs(60);
+/// How long the gateway and the clients may take until they agree on who is there, once the churn has ended.
+const SETTLE: Duration = Duration::from_secs(120);
+/// Addresses that each process sends from.
+const SOURCES: u8 = 4;
+/// Things that went wrong that are told one by one; the rest is counted.
+const MAX_EVENTS: usize = 1_000;
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct SoakPlan {
+    /// Sessions.
+    pub clients: u32,
+    /// Processes that hold them.
+    pub processes: u32,
+    /// Users that they belong to.
+    pub users: u32,
+    /// Sessions that send a packet each second.
+    pub talkers: u32,
+    /// How long it goes on once all are up.
+    pub time: Duration,
+    /// The part of it at the beginning that is not judged.
+    pub warm_up: Duration,
+    /// Time between two looks.
+    pub sample: Duration,
+    /// Time between two deeds of one session, on average.
+    pub every: Duration,
+    /// Time between two kills of a process.
+    pub kill_every: Duration,
+    /// Age at which keys are replaced.
+    pub rekey_after: Duration,
+    /// How long all sessions may take to come up.
+    pub patience: Duration,
+    /// Decides who does what when.
+    pub seed: u64,
+    /// Where CSV, JSON and picture go.
+    pub out: PathBuf,
+    /// Where the `vpnd` program is.
+    pub programs: Programs,
+}
+
+impl SoakPlan {
+    fn links() -> LinkSettings {
+        LinkSettings { offload: true, mtu: 1500, emulation: None }
+    }
+
+    fn system(&self) -> Vpnd {
+        let room = Room {
+            clients: 0,
+            sessions: self.clients,
+            per_user: self.clients.div_ceil(self.users),
+            rekey_after_s: Some(self.rekey_after.as_secs() as u32),
+        };
+        Vpnd::with_room(self.programs.clone(), room)
+    }
+}
+
+/// Says what is missing, before anything is changed.
+///
+/// # Errors
+/// What is missing.
+pub fn check(plan: &SoakPlan) -> Result<(), SessionsError> {
+    Lab::check(SoakPlan::links())?;
+    Ok(plan.system().check()?)
+}
+
+/// Runs the whole test. What was seen until an interruption is judged, too.
+///
+/// # Errors
+/// If lab, gateway, processes or the file for the samples can't be had.
+pub fn run(plan: &SoakPlan, progress: &Progress, interrupt: &Interrupt) -> Result<Outcome, SessionsError> {
+    let lab = Lab::build(plan.processes, SoakPlan::links())?;
+    let mut system = plan.system();
+    let outcome = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|_| {
+        let csv = File::create(plan.out.join("soak.csv"))?;
+        let mut soak = Soak::new(plan, &lab, &system, csv, (progress, interrupt));
+        soak.run()?;
+        Ok(soak.outcome)
+    });
+    system.down();
+    outcome
+}
+
+/// A test under way.
+struct Soak<'a> {
+    plan: &'a SoakPlan,
+    lab: &'a Lab,
+    system: &'a Vpnd,
+    progress: &'a Progress,
+    interrupt: &'a Interrupt,
+    processes: Processes,
+    jobs: Vec<Job>,
+    random: ChaCha8Rng,
+    /// Sessions up and away, by the first of their process.
+    there: BTreeMap<u32, (u32, u32)>,
+    begun: Instant,
+    csv: File,
+    broken: bool,
+    outcome: Outcome,
+}
+
+impl<'a> Soak<'a> {
+    fn new(
+        plan: &'a SoakPlan,
+        lab: &'a Lab,
+        system: &'a Vpnd,
+        csv: File,
+        (progress, interrupt): (&'a Progress, &'a Interrupt),
+    ) -> Self {
+        let outcome = Outcome::new(plan, HostFacts::read(), system.facts());
+        Self {
+            plan,
+            lab,
+            system,
+            progress,
+            interrupt,
+            processes: Processes::default(),
+            jobs: Vec::new(),
+            random: ChaCha8Rng::seed_from_u64(plan.seed),
+            there: BTreeMap::new(),
+            begun: Instant::now(),
+            csv,
+            broken: false,
+            outcome,
+        }
+    }
+
+    fn run(&mut self) -> Result<(), SessionsError> {
+        writeln!(self.csv, "{}", Sample::HEAD)?;
+        self.prepare()?;
+        self.begun = Instant::now();
+        for (namespace, job) in self.lab.clients().iter().zip(&self.jobs) {
+            self.processes.start(namespace, &Order::Open(job.clone()))?;
+        }
+        if !self.wait_for_all(self.plan.patience)? {
+            self.outcome.interrupted = self.interrupt.is_set();
+            self.problem("not all sessions came up; nothing was judged".into());
+            return Ok(());
+        }
+        let family = self.family();
+        self.progress
+            .note(&format!("{} sessions are up; churn begins (seed {})", self.plan.clients, self.plan.seed));
+        (0..self.jobs.len()).for_each(|number| self.enliven(number));
+        let churn_began = self.begun.elapsed().as_secs_f64();
+        self.live()?;
+        self.outcome.interrupted = self.interrupt.is_set();
+        self.processes.order(|_| Order::Churn(None));
+        if !self.outcome.interrupted && !self.wait_for_all(SETTLE)? {
+            self.problem(format!(
+                "gateway and clients don't agree on who is there {SETTLE:?} after the churn"
+            ));
+        }
+        if family != self.family() {
+            self.problem("a process of the gateway has ended or begun".into());
+        }
+        self.outcome.judge(churn_began + self.plan.warm_up.as_secs_f64());
+        Ok(())
+    }
+
+    /// Users, addresses to send from, and what each process is told.
+    fn prepare(&mut self) -> Result<(), SessionsError> {
+        let users = (0..self.plan.users).map(|number| {
+            let user = format!("crowd{number}");
+            Ok(Credentials { password: self.system.add_user(&user)?, user })
+        });
+        let users = users.collect::<Result<Vec<_>, SessionsError>>()?;
+        for (number, (first, count)) in (1..).zip(shares(self.plan.clients, self.plan.processes)) {
+            let namespace = &self.lab.clients()[number as usize - 1];
+            let sources = (0..SOURCES).map(|more| source(number, more));
+            for address in sources.clone().skip(1) {
+                let address = format!("{address}/24");
+                let add = ["-n", namespace.name(), "addr", "add", &address, "dev", CLIENT_LINK];
+                run_tool(Command::new("ip").args(add))?;
+            }
+            self.jobs.push(Job {
+                gateway: SocketAddr::from((Lab::SERVICE_V4, PORT)),
+                server_name: Lab::SERVICE_V4.to_string(),
+                ca_pem: self.system.ca_pem()?,
+                first,
+                count,
+                at_once: (100 / self.plan.processes).max(1),
+                users: users.clone(),
+                sources: sources.map(IpAddr::V4).collect(),
+                soak: Some(self.plan.seed),
+            });
+        }
+        Ok(())
+    }
+
+    /// Lets the sessions of a process send packets and do their deeds.
+    fn enliven(&mut self, number: usize) {
+        let (talkers, processes) = (self.plan.talkers, self.plan.processes);
+        let plan = churn::Plan {
+            // A process that is started again does not do the same again.
+            seed: self.random.random(),
+            every_s: self.plan.every.as_secs_f64(),
+            away_s: (2.0, (self.plan.every.as_secs_f64() / 3.0).max(4.0)),
+            rebind_s: (self.plan.every.as_secs_f64() / 3.0).max(3.0),
+        };
+        self.processes.order_one(number, &Order::Talk(part(talkers, processes, number as u32)));
+        self.processes.order_one(number, &Order::Churn(Some(plan)));
+    }
+
+    /// Churn, kills and looks, until the time is over.
+    fn live(&mut self) -> Result<(), SessionsError> {
+        let end = Instant::now() + self.plan.time;
+        let mut sample_at = Instant::now();
+        let mut kill_at = Instant::now() + self.plan.kill_every;
+        let mut note_at = Instant::now() + NOTE;
+        while !self.over(end) {
+            self.take_reports(POLL);
+            let now = Instant::now();
+            if now >= sample_at {
+                sample_at = now + self.plan.sample;
+                self.look()?;
+            }
+            // Whoever is still coming back from the last kill is left in peace for the end.
+            if now >= kill_at && end - now > self.plan.kill_every / 2 {
+                kill_at = now + self.plan.kill_every;
+                self.kill_one()?;
+            }
+            if now >= note_at {
+                note_at = now + NOTE;
+                self.progress.note(&self.outcome.line());
+            }
+        }
+        Ok(())
+    }
+
+    fn kill_one(&mut self) -> Result<(), SessionsError> {
+        let number = self.random.random_range(0..self.jobs.len());
+        let job = self.jobs[number].clone();
+        self.there.remove(&job.first);
+        self.processes.replace(number, &self.lab.clients()[number], &Order::Open(job))?;
+        self.outcome.kills += 1;
+        self.enliven(number);
+        Ok(())
+    }
+
+    fn over(&self, end: Instant) -> bool {
+        self.broken || self.interrupt.is_set() || Instant::now() >= end
+    }
+
+    /// Waits until every session is up, and the gateway says so.
+    fn wait_for_all(&mut self, patience: Duration) -> Result<bool, SessionsError> {
+        let (end, mut sample_at) = (Instant::now() + patience, Instant::now());
+        while !self.over(end) {
+            self.take_reports(POLL);
+            if Instant::now() < sample_at {
+                continue;
+            }
+            sample_at = Instant::now() + self.plan.sample.min(Duration::from_secs(2));
+            let held = self.look()?;
+            let all = self.plan.clients;
+            self.progress.live(&format!("{} of {all} sessions", self.present().0));
+            if self.present() == (all, 0) && (held.sessions, held.connected, held.leases) == (all, all, all) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn take_reports(&mut self, patience: Duration) {
+        let mut next = self.processes.next(patience);
+        while let Some(report) = next {
+            match report {
+                Report::Lived { first, up, away, done } => {
+                    self.there.insert(first, (up, away));
+                    self.outcome.done += done;
+                }
+                Report::Unexplained { session, what, after_stall_s, .. } => {
+                    self.unexplained(session, what, after_stall_s);
+                }
+                Report::Failed { why, .. } => *self.outcome.failures.entry(why).or_default() += 1,
+                Report::Broken(why) => {
+                    self.broken = true;
+                    self.problem(why);
+                }
+                Report::Up { .. }
+                | Report::GaveUp { .. }
+                | Report::Answered { .. }
+                | Report::Talked { .. } => {}
+            }
+            next = self.processes.next(Duration::ZERO);
+        }
+    }
+
+    fn unexplained(&mut self, session: u32, what: String, after_stall_s: Option<f64>) {
+        match after_stall_s {
+            Some(_) => self.outcome.after_stalls += 1,
+            None => self.outcome.unexplained += 1,
+        }
+        if self.outcome.events.len() < MAX_EVENTS {
+            let second = self.begun.elapsed().as_secs_f64();
+            let after = after_stall_s
+                .map_or_else(String::new, |stood| format!(" (after {stood:.0} s of standstill)"));
+            self.progress.note(&format!("second {second:.0}: session {session}: {what}{after}"));
+            self.outcome.events.push(Event { second, session, what, after_stall_s });
+        }
+    }
+
+    fn problem(&mut self, what: String) {
+        self.progress.note(&what);
+        self.outcome.problems.push(what);
+    }
+
+    fn present(&self) -> (u32, u32) {
+        self.there.values().fold((0, 0), |(up, away), more| (up + more.0, away + more.1))
+    }
+
+    fn look(&mut self) -> Result<Held, SessionsError> {
+        let held = self.system.held().ok_or(SessionsError::GatewayGone)?;
+        let second = self.begun.elapsed().as_secs_f64();
+        let sample = Sample::take(self.gateway(), second, &held, self.present());
+        let sample = sample.ok_or(SessionsError::GatewayGone)?;
+        writeln!(self.csv, "{}", sample.row())?;
+        self.outcome.samples.push(sample);
+        self.outcome.counters = held.counters.clone();
+        Ok(held)
+    }
+
+    fn gateway(&self) -> u32 {
+        self.system.processes().0.first().copied().unwrap_or_default()
+    }
+
+    /// The gateway's processes.
+    fn family(&self) -> Vec<u32> {
+        let mut family: Vec<u32> = process_tree(&[self.gateway()]).iter().map(|(pid, _)| *pid).collect();
+        family.sort_unstable();
+        family
+    }
+}
+
+/// The address number `more` of client `number`; the first is the one that the lab gave it.
+fn source(number: u32, more: u8) -> Ipv4Addr {
+    let [a, b, c, d] = Lab::client_v4(number).octets();
+    Ipv4Addr::new(a, b, c, d + more)
+}
