@@ -154,3 +154,6 @@ impl AsyncUdpSocket for Front {
         self.socket.may_fragment()
     }
 }
+
+#[cfg(test)]
+mod tests;

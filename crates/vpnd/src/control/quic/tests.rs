@@ -110,6 +110,25 @@ async fn addresses_prove_themselves_and_get_in() {
 }
 
 #[tokio::test]
+async fn a_client_refuses_a_gateway_of_another_authority_or_another_name() {
+    let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
+    let endpoint = trusted.listen(LOCAL, state.path());
+    let to = endpoint.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Some(incoming) = endpoint.accept().await {
+            tokio::spawn(async { incoming.await });
+        }
+    });
+    soon("the gateway itself", trusted.connect(to)).await.1.unwrap();
+    // Another authority of the same name.
+    let fooled = soon("a client of another authority", Trusted::new().connect(to)).await.1;
+    assert!(matches!(fooled, Err(ConnectionError::TransportError(_))), "{fooled:?}");
+    let elsewhere = trusted.client().connect(to, "elsewhere").unwrap();
+    let fooled = soon("a client of another gateway", elsewhere).await;
+    assert!(matches!(fooled, Err(ConnectionError::TransportError(_))), "{fooled:?}");
+}
+
+#[tokio::test]
 async fn the_gate_itself_lets_nobody_in_without_a_proof() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
     let tls = tls::server(trusted.identity(), &ClientCertificates::Ignored).unwrap();
