@@ -174,15 +174,13 @@ pub struct SystemArgs {
     /// Where another program of a measured system is, for example wireguard-go=/opt/wireguard-go; may be given again.
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
     pub named_programs: Vec<(String, PathBuf)>,
-    /// Brings up a system of your own, for --vpn command; `trafficspeed --help` tells how at its end.
-    #[arg(long, value_name = "SCRIPT")]
-    pub command_up: Option<PathBuf>,
-    /// Takes it down again.
-    #[arg(long, value_name = "SCRIPT", requires = "command_up")]
-    pub command_down: Option<PathBuf>,
-    /// What the report calls it.
-    #[arg(long, value_name = "NAME", default_value = "command", requires = "command_up")]
-    pub command_name: String,
+    /// Brings up a system of your own, for --vpn command, and what the report calls it, `command` without a name; may be
+    /// given again for another system. `trafficspeed --help` tells how at its end.
+    #[arg(long, value_name = "[NAME=]SCRIPT", value_parser = own_script)]
+    pub command_up: Vec<(String, PathBuf)>,
+    /// Takes the system of that name down again.
+    #[arg(long, value_name = "[NAME=]SCRIPT", value_parser = own_script, requires = "command_up")]
+    pub command_down: Vec<(String, PathBuf)>,
     /// Segmentation offload of the lab's links; off is closer to a wire.
     #[arg(long, value_enum, default_value = "on")]
     pub offload: Switch,
@@ -332,7 +330,7 @@ pub fn naming_known(mut error: clap::Error) -> clap::Error {
 impl SystemArgs {
     /// What to measure.
     pub fn subjects(&self) -> Vec<Subject> {
-        Subject::all(&self.vpn, &self.ciphers())
+        Subject::all(&self.vpn, &self.ciphers(), self.command_up.len())
     }
 
     /// The ciphers to measure.
@@ -347,16 +345,17 @@ impl SystemArgs {
         ciphers
     }
 
-    /// Where the programs are that the user named.
-    pub fn programs(&self) -> Programs {
+    /// Where the programs are that the user named, and the user's own systems.
+    ///
+    /// # Errors
+    /// In words, if the names of the user's own systems do not fit.
+    pub fn programs(&self) -> Result<Programs, String> {
         let programs = named(Programs::default(), &self.named_programs);
         let programs = match &self.vpnd {
             Some(path) => programs.with("vpnd", path.clone()),
             None => programs,
         };
-        let Some(up) = &self.command_up else { return programs };
-        let (name, down) = (self.command_name.clone(), self.command_down.clone());
-        programs.with_scripts(Scripts { name, up: up.clone(), down })
+        Ok(programs.with_scripts(Scripts::pair(&self.command_up, &self.command_down)?))
     }
 
     /// The links of the lab.
@@ -405,6 +404,17 @@ fn program(text: &str) -> Result<(String, PathBuf), String> {
         return Ok((name.to_owned(), path.into()));
     }
     Err(format!("no measured system has a program `{name}`; there are {}", known.join(", ")))
+}
+
+/// A system of the user's own: its name and its script.
+fn own_script(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        None => Ok(("command".into(), text.into())),
+        Some((name, path)) if !name.is_empty() && !name.contains('/') && !path.is_empty() => {
+            Ok((name.into(), path.into()))
+        }
+        Some(_) => Err("give it as SCRIPT or NAME=SCRIPT".into()),
+    }
 }
 
 fn clients(text: &str) -> Result<u32, String> {
@@ -476,6 +486,7 @@ mod tests {
             ("trafficspeed --clients 2 --vpn pptp", "possible values: vpnd, wireguard-go"),
             ("trafficspeed --clients 2 --cipher rot13", "chacha20-poly1305"),
             ("trafficspeed --clients 2 --program vpnd", "NAME=PATH"),
+            ("trafficspeed --clients 2 --command-up =x", "NAME=SCRIPT"),
             (
                 "trafficspeed --clients 2 --program x=/x",
                 "no measured system has a program `x`; there are vpnd",

@@ -11,7 +11,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::system::install::{Step, steps};
-use crate::system::{Cipher, Kind, Programs, install};
+use crate::system::{Cipher, Kind, Programs, Subject, install};
 
 /// Why a system was not installed.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +82,7 @@ fn finding(kind: Kind, programs: &Programs) -> Finding {
         (Some(program), Some(path)) => Some(program.version_of(path)),
         _ => None,
     };
-    let checked = (profile.adapter)(programs, Cipher::Auto).check();
+    let checked = (profile.adapter)(programs, Subject::new(kind, Cipher::Auto)).check();
     Finding {
         system: kind.name(),
         ready: checked.is_ok(),

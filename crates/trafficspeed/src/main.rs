@@ -108,7 +108,7 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
         clients: args.clients.clone(),
         settings: args.work.settings(args.threads(cpus)),
         links: args.systems.links(),
-        programs: args.systems.programs(),
+        programs: args.systems.programs().map_err(anyhow::Error::msg)?,
     };
     traffic::check(&plan)?;
     outlet::prepare(&args.output)?;

@@ -366,7 +366,7 @@ impl Measurement<'_> {
     fn measure_pair(&mut self, title: &str) -> Option<Vec<f64>> {
         let traffic = self.plan.traffic?;
         let plan = TrafficPlan {
-            subjects: vec![Subject { kind: Kind::Vpnd, cipher: Cipher::Auto }],
+            subjects: vec![Subject::new(Kind::Vpnd, Cipher::Auto)],
             clients: vec![PAIR],
             settings: settings(traffic),
             links: SessionsPlan::links(),

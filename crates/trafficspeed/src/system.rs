@@ -140,7 +140,7 @@ pub struct Profile {
     /// The programs that it needs; the first is the one whose version names the system's.
     pub programs: &'static [&'static Program],
     /// Makes the adapter, not yet up.
-    pub adapter: fn(&Programs, Cipher) -> Box<dyn System>,
+    pub adapter: fn(&Programs, Subject) -> Box<dyn System>,
 }
 
 /// How packets are protected.
@@ -198,16 +198,27 @@ pub struct Subject {
     pub kind: Kind,
     /// How it protects packets.
     pub cipher: Cipher,
+    /// Which of the user's own systems, from 0; 0 for all others.
+    #[serde(default)]
+    pub own: usize,
 }
 
 impl Subject {
-    /// All combinations of systems and ciphers, plain routing once.
-    pub fn all(kinds: &[Kind], ciphers: &[Cipher]) -> Vec<Self> {
+    /// A system, the first if it is the user's own.
+    pub const fn new(kind: Kind, cipher: Cipher) -> Self {
+        Self { kind, cipher, own: 0 }
+    }
+
+    /// All combinations of systems and ciphers, plain routing once, and for [`Kind::Command`] all `own` systems.
+    pub fn all(kinds: &[Kind], ciphers: &[Cipher], own: usize) -> Vec<Self> {
         let mut subjects = Vec::new();
         for &kind in kinds {
             let ciphers = if kind == Kind::None { &[Cipher::None] } else { ciphers };
-            for &cipher in ciphers {
-                let subject = Self { kind, cipher };
+            // Without a script there is one still, which says that it needs one.
+            let own = if kind == Kind::Command { own.max(1) } else { 1 };
+            for subject in
+                (0..own).flat_map(|own| ciphers.iter().map(move |&cipher| Self { kind, cipher, own }))
+            {
                 if !subjects.contains(&subject) {
                     subjects.push(subject);
                 }
@@ -223,7 +234,7 @@ impl Subject {
 
     /// What the report calls it; the user's own system by the name that the user gave it.
     pub fn label_with(self, programs: &Programs) -> String {
-        match programs.scripts() {
+        match programs.scripts(self.own) {
             Some(scripts) if self.kind == Kind::Command => self.label_as(&scripts.name),
             _ => self.label(),
         }
@@ -244,7 +255,7 @@ impl Subject {
     pub fn system(self, programs: &Programs) -> Result<Box<dyn System>, SystemError> {
         let profile = self.kind.profile();
         if self.cipher == Cipher::Auto || profile.ciphers.contains(&self.cipher) {
-            return Ok((profile.adapter)(programs, self.cipher));
+            return Ok((profile.adapter)(programs, self));
         }
         let offered: Vec<&str> = profile.ciphers.iter().map(|cipher| cipher.name()).collect();
         Err(SystemError::Missing(format!(
@@ -355,23 +366,25 @@ mod tests {
     fn every_combination_once_and_plain_routing_without_ciphers() {
         let ciphers = [Cipher::Aes256Gcm, Cipher::None, Cipher::Aes256Gcm];
         let labels: Vec<_> =
-            Subject::all(&[Kind::None, Kind::Vpnd], &ciphers).iter().map(|s| s.label()).collect();
+            Subject::all(&[Kind::None, Kind::Vpnd], &ciphers, 0).iter().map(|s| s.label()).collect();
         assert_eq!(labels, ["plain routing", "vpnd, aes-256-gcm", "vpnd, no encryption"]);
     }
 
     #[test]
     fn the_users_own_system_has_the_users_name() {
-        let scripts = command::Scripts { name: "mine".into(), up: "/bin/true".into(), down: None };
-        let programs = Programs::default().with_scripts(scripts);
-        let of = |kind, cipher| Subject { kind, cipher }.label_with(&programs);
-        assert_eq!(of(Kind::Command, Cipher::Auto), "mine");
-        assert_eq!(of(Kind::Command, Cipher::None), "mine, no encryption");
-        assert_eq!(of(Kind::Vpnd, Cipher::Auto), "vpnd");
+        let scripts = |name: &str| command::Scripts { name: name.into(), up: "/bin/true".into(), down: None };
+        let programs = Programs::default().with_scripts(vec![scripts("mine"), scripts("theirs")]);
+        let all = Subject::all(&[Kind::Vpnd, Kind::Command], &[Cipher::Auto, Cipher::None], 2);
+        let labels: Vec<_> = all.iter().map(|subject| subject.label_with(&programs)).collect();
+        assert_eq!(
+            labels,
+            ["vpnd", "vpnd, no encryption", "mine", "mine, no encryption", "theirs", "theirs, no encryption"]
+        );
     }
 
     #[test]
     fn a_cipher_that_a_system_does_not_have_is_refused_with_those_it_has() {
-        let subject = Subject { kind: Kind::None, cipher: Cipher::Aes256Gcm };
+        let subject = Subject::new(Kind::None, Cipher::Aes256Gcm);
         let said = subject.check(&Programs::default()).unwrap_err().to_string();
         assert_eq!(
             said,

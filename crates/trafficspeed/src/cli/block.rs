@@ -131,7 +131,7 @@ impl BlockArgs {
                 seed: self.seed,
             },
             place: Wish { path: self.target.clone(), overwrite: self.overwrite },
-            subject: Subject { kind: self.vpn, cipher: self.cipher },
+            subject: Subject::new(self.vpn, self.cipher),
             programs: self
                 .vpnd
                 .iter()

@@ -86,7 +86,7 @@ impl CompareArgs {
     /// What to compare, on a machine with `cpus` CPUs.
     ///
     /// # Errors
-    /// In words, if the baseline is none of the systems.
+    /// In words, if the baseline is none of the systems, or the user's own have names that do not fit.
     pub fn plan(&self, cpus: u32) -> Result<ComparePlan, String> {
         let most = self.clients.iter().copied().max().unwrap_or(1);
         let mut settings = self.work.settings(self.work.threads_per_client(cpus, most));
@@ -96,7 +96,7 @@ impl CompareArgs {
             clients: self.clients.clone(),
             settings,
             links: self.systems.links(),
-            programs: self.systems.programs(),
+            programs: self.systems.programs()?,
         };
         let baseline = self.baseline.as_ref().map(|name| label_of(name, &traffic)).transpose()?;
         let limits = Limits {
@@ -197,6 +197,21 @@ mod tests {
         let (both, _) =
             read("trafficspeed compare --cipher aes-256-gcm --no-encryption --baseline vpnd").unwrap();
         assert!(both.plan(2).is_err(), "two systems have this name");
+    }
+
+    #[test]
+    fn systems_of_ones_own_stand_side_by_side_by_their_names() {
+        let line = "trafficspeed compare --vpn command,none --command-up a=./a.sh --command-up b=./b.sh --baseline b";
+        let plan = read(line).unwrap().0.plan(2).unwrap();
+        let labels: Vec<_> =
+            plan.traffic.subjects.iter().map(|s| s.label_with(&plan.traffic.programs)).collect();
+        assert_eq!(
+            (labels, plan.baseline),
+            (vec!["a".into(), "b".into(), "plain routing".into()], Some("b".into()))
+        );
+        let twice =
+            read("trafficspeed compare --vpn command --command-up a --command-up b").unwrap().0.plan(2);
+        assert!(twice.unwrap_err().contains("`command`"));
     }
 
     #[test]

@@ -162,7 +162,10 @@ impl PathArgs {
             return Err(problem);
         }
         let seconds = Duration::from_secs_f64;
-        let place = self.hosts.meeting().map_or_else(|| Place::Lab(Box::new(self.lab())), Place::Hosts);
+        let place = self.hosts.meeting().map_or_else(
+            || self.lab().map(|lab| Place::Lab(Box::new(lab))),
+            |meeting| Ok(Place::Hosts(meeting)),
+        )?;
         Ok(LoadPlan {
             command,
             place,
@@ -178,9 +181,9 @@ impl PathArgs {
         })
     }
 
-    fn lab(&self) -> LabPlace {
+    fn lab(&self) -> Result<LabPlace, String> {
         let (subjects, links) = (self.systems.subjects(), self.systems.links());
-        LabPlace { subjects, far: self.to, links, programs: self.systems.programs() }
+        Ok(LabPlace { subjects, far: self.to, links, programs: self.systems.programs()? })
     }
 
     /// The unit of rates in the table; `None`: the one that suits each.

@@ -110,7 +110,7 @@ pub fn check(plan: &ModelPlan) -> anyhow::Result<()> {
 }
 
 fn subject(cipher: Cipher) -> Subject {
-    Subject { kind: Kind::Vpnd, cipher }
+    Subject::new(Kind::Vpnd, cipher)
 }
 
 /// Measures stages, predicts, and measures the real VPN; a line before each part says which.

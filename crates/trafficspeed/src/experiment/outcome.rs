@@ -389,8 +389,7 @@ pub(crate) mod samples {
     }
 
     pub(crate) fn run(kind: Kind, clients: u32, repeat: u32, bytes: u64) -> Run {
-        let subject =
-            Subject { kind, cipher: if kind == Kind::None { Cipher::None } else { Cipher::Aes256Gcm } };
+        let subject = Subject::new(kind, if kind == Kind::None { Cipher::None } else { Cipher::Aes256Gcm });
         let pair =
             Pair { ends: [end("c1", true, [bytes, bytes]), end("c2", false, [bytes, bytes])], error: None };
         Run {

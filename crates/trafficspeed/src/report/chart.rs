@@ -9,7 +9,7 @@
 //! - [`TimeChart`]: values over time, with a second quantity such as latency on its own axis
 //! - [`CdfChart`]: how values are distributed, from samples or from a histogram
 //!
-//! Colours come from the page's style (`.s0` to `.s9`), so that one picture is right on screen, in dark mode and in
+//! Colours come from the page's style (`.s0` to `.s13`), so that one picture is right on screen, in dark mode and in
 //! print; [`standalone`] makes a file of it that needs no page. Every series also has a marker shape and a dash
 //! pattern of its own, so that it needs no colour. Text from outside is escaped.
 
@@ -30,8 +30,8 @@ pub use cdf::CdfChart;
 pub use line::{Horizontal, LineChart};
 pub use time::TimeChart;
 
-/// Series that can be told apart; after the last the first is used again.
-pub const STYLES: usize = 10;
+/// Series that can be told apart by colour, marker and dashes together; after the last the first is used again.
+pub const STYLES: usize = 14;
 /// Single values that are drawn of one sample.
 const SAMPLES_MOST: usize = 100;
 

@@ -126,7 +126,7 @@ mod tests {
         let mut campaign = samples::campaign();
         for clients in [2, 4] {
             let mut bare = samples::run(Kind::Vpnd, clients, 1, 1_530_000_000);
-            bare.subject = Some(Subject { kind: Kind::Vpnd, cipher: Cipher::None });
+            bare.subject = Some(Subject::new(Kind::Vpnd, Cipher::None));
             bare.label = "vpnd, no encryption".into();
             campaign.runs.push(bare);
         }

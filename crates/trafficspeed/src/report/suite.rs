@@ -1,6 +1,7 @@
 //! What a suite found: one table for each of its parts, with a column for each system, beside what was published.
 
 pub mod html;
+pub mod sweep;
 
 use std::fmt::Write as _;
 
@@ -318,7 +319,7 @@ pub(crate) mod tests {
         let point = |end| Point { end, received_bits_per_second: mbit * 1e6, ..Point::default() };
         Row {
             label: label.into(),
-            subject: Some(Subject { kind: Kind::Vpnd, cipher: Cipher::Aes256Gcm }),
+            subject: Some(Subject::new(Kind::Vpnd, Cipher::Aes256Gcm)),
             code: Code::Native,
             link_mtu: Some(1500),
             case: Case {

@@ -11,8 +11,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use super::daemon::Daemon;
-use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError};
+use super::{Cipher, ClientAddress, Facts, Kind, Profile, System, SystemError};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::{Lab, find_program};
@@ -28,7 +30,7 @@ const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// What the scripts get and what they answer, with a complete example; `trafficspeed --help` shows it.
 pub const HELP: &str = concat!(
-    "A system of your own (--vpn command --command-up UP [--command-down DOWN] [--command-name NAME]):
+    "A system of your own (--vpn command --command-up [NAME=]UP [--command-down [NAME=]DOWN]), or several by several names:
 
 UP runs as root in the gateway's network namespace and returns once all clients are connected, within 120 s; DOWN
 runs after the measurement. What they print is their log, whose end the report shows if they fail. Programs that
@@ -63,7 +65,9 @@ pub const PROFILE: Profile = Profile {
         Cipher::Aes256CbcHmacSha256,
     ],
     programs: &[],
-    adapter: |programs, cipher| Box::new(Scripted::new(programs.scripts().cloned(), cipher)),
+    adapter: |programs, subject| {
+        Box::new(Scripted::new(programs.scripts(subject.own).cloned(), subject.cipher))
+    },
 };
 
 /// The user's scripts.
@@ -75,6 +79,38 @@ pub struct Scripts {
     pub up: PathBuf,
     /// Takes it down.
     pub down: Option<PathBuf>,
+}
+
+impl Scripts {
+    /// Puts together which scripts belong to one system, by the names that the user gave them.
+    ///
+    /// # Errors
+    /// In words, which name is given twice, is another system's or has no script that brings it up.
+    pub fn pair(ups: &[(String, PathBuf)], downs: &[(String, PathBuf)]) -> Result<Vec<Self>, String> {
+        let twice = |all: &[(String, PathBuf)]| {
+            let mut names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+            names.sort_unstable();
+            names.windows(2).find(|two| two[0] == two[1]).map(|two| two[0].to_owned())
+        };
+        if let Some(name) = twice(ups).or_else(|| twice(downs)) {
+            return Err(format!(
+                "two scripts of one kind are called `{name}`; give each NAME=SCRIPT a name of its own"
+            ));
+        }
+        let known = Kind::value_variants().iter().filter(|kind| **kind != Kind::Command);
+        let known: Vec<&str> = known.map(|kind| kind.profile().label).collect();
+        if let Some((name, _)) = ups.iter().find(|(name, _)| known.contains(&name.as_str())) {
+            return Err(format!("`{name}` is the name of another system; give yours a name of its own"));
+        }
+        if let Some((name, _)) = downs.iter().find(|(name, _)| ups.iter().all(|(up, _)| up != name)) {
+            return Err(format!("--command-down names `{name}`, but no --command-up does"));
+        }
+        let down = |name: &str| downs.iter().find(|(down, _)| down == name).map(|(_, path)| path.clone());
+        Ok(ups
+            .iter()
+            .map(|(name, up)| Self { name: name.clone(), up: up.clone(), down: down(name) })
+            .collect())
+    }
 }
 
 /// A scripted system in a lab.
@@ -224,6 +260,25 @@ fn is_executable(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scripts_belong_together_by_name_and_names_are_told_apart() {
+        let named = |all: &[&str]| -> Vec<(String, PathBuf)> {
+            all.iter().map(|name| ((*name).to_owned(), PathBuf::from(format!("/{name}")))).collect()
+        };
+        let pair = |ups: &[&str], downs: &[&str]| Scripts::pair(&named(ups), &named(downs));
+        let both = pair(&["a", "b"], &["b"]).unwrap();
+        assert_eq!((both[0].down.is_none(), both[1].down.clone()), (true, Some("/b".into())));
+        for (ups, downs, expected) in [
+            (&["a", "a"][..], &[][..], "two scripts of one kind are called `a`"),
+            (&["a"], &["a", "a"], "two scripts of one kind are called `a`"),
+            (&["vpnd"], &[], "`vpnd` is the name of another system"),
+            (&["a"], &["b"], "--command-down names `b`"),
+        ] {
+            let error = pair(ups, downs).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
 
     #[test]
     fn without_a_script_or_with_one_that_cannot_run_it_is_missing() {

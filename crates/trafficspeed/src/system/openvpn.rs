@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::daemon::Daemon;
 use super::folder::Folder;
 use super::program::{Program, Programs, Source};
-use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError, check_tun};
+use super::{Cipher, ClientAddress, Facts, Profile, Subject, System, SystemError, check_tun};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 use crate::lab::device::Device;
@@ -45,13 +45,17 @@ pub const PROFILE: Profile = Profile {
     label: "OpenVPN",
     ciphers: CIPHERS,
     programs: &[&OPENVPN],
-    adapter: |programs, cipher| Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: None })),
+    adapter: |programs, Subject { cipher, .. }| {
+        Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: None }))
+    },
 };
 
 /// OpenVPN with the large TUN packets that make it several times faster, before it runs.
 pub const MTU9000_PROFILE: Profile = Profile {
     label: "OpenVPN, tun-mtu 9000",
-    adapter: |programs, cipher| Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: Some(9000) })),
+    adapter: |programs, Subject { cipher, .. }| {
+        Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: Some(9000) }))
+    },
     ..PROFILE
 };
 

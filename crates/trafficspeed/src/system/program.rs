@@ -82,11 +82,11 @@ impl Program {
     }
 }
 
-/// The programs that the user named, and scripts if there are any.
+/// The programs that the user named, and scripts if there are any, those of one system beside those of the next.
 #[derive(Clone, Debug, Default)]
 pub struct Programs {
     named: BTreeMap<String, PathBuf>,
-    scripts: Option<Scripts>,
+    scripts: Vec<Scripts>,
 }
 
 impl Programs {
@@ -97,16 +97,15 @@ impl Programs {
         self
     }
 
-    /// Gives the scripts of a system of the user's own.
+    /// Gives the scripts of the user's own systems.
     #[must_use]
-    pub fn with_scripts(mut self, scripts: Scripts) -> Self {
-        self.scripts = Some(scripts);
-        self
+    pub fn with_scripts(self, scripts: Vec<Scripts>) -> Self {
+        Self { scripts, ..self }
     }
 
-    /// The scripts of a system of the user's own.
-    pub fn scripts(&self) -> Option<&Scripts> {
-        self.scripts.as_ref()
+    /// The scripts of the user's own system number `own`, from 0.
+    pub fn scripts(&self, own: usize) -> Option<&Scripts> {
+        self.scripts.get(own)
     }
 
     /// Where `program` is.

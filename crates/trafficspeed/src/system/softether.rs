@@ -48,14 +48,14 @@ pub const PROFILE: Profile = Profile {
     label: "SoftEther",
     ciphers: &[Cipher::Aes256Gcm, Cipher::None],
     programs: &[&SERVER, &CLIENT, &COMMAND],
-    adapter: |programs, cipher| Box::new(SoftEther::new(programs.clone(), cipher, Transport::Tcp)),
+    adapter: |programs, subject| Box::new(SoftEther::new(programs.clone(), subject.cipher, Transport::Tcp)),
 };
 
 /// SoftEther with UDP acceleration, before it runs.
 pub const UDP_PROFILE: Profile = Profile {
     label: "SoftEther, UDP acceleration",
     ciphers: &[Cipher::None],
-    adapter: |programs, cipher| Box::new(SoftEther::new(programs.clone(), cipher, Transport::Udp)),
+    adapter: |programs, subject| Box::new(SoftEther::new(programs.clone(), subject.cipher, Transport::Udp)),
     ..PROFILE
 };
 

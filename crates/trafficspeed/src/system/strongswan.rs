@@ -64,7 +64,7 @@ pub const PROFILE: Profile = Profile {
         Cipher::Aes256CbcHmacSha256,
     ],
     programs: &[&SWANCTL, &CHARON, &LIBIPSEC],
-    adapter: |programs, cipher| Box::new(StrongSwan::new(programs.clone(), cipher)),
+    adapter: |programs, subject| Box::new(StrongSwan::new(programs.clone(), subject.cipher)),
 };
 
 /// strongSwan in a lab.

@@ -52,7 +52,7 @@ pub const PROFILE: Profile = Profile {
         Cipher::Aes256CbcHmacSha256,
     ],
     programs: &[&VPND],
-    adapter: |programs, cipher| Box::new(Vpnd::new(programs.clone(), cipher)),
+    adapter: |programs, subject| Box::new(Vpnd::new(programs.clone(), subject.cipher)),
 };
 
 /// vpnd in a lab.

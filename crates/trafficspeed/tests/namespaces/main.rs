@@ -10,6 +10,7 @@
 mod block;
 mod compare;
 mod hosts;
+mod interrupt;
 mod link;
 mod load;
 mod model;

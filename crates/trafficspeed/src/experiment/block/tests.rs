@@ -79,7 +79,7 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
             seed: 1,
         },
         place: Wish::default(),
-        subject: Subject { kind: crate::system::Kind::Vpnd, cipher: crate::system::Cipher::Aes256Gcm },
+        subject: Subject::new(crate::system::Kind::Vpnd, crate::system::Cipher::Aes256Gcm),
         programs: Programs::default(),
     };
     let short = plan(&[0], &[1]).estimate();

@@ -108,7 +108,7 @@ pub(super) mod tests {
     fn plan() -> ComparePlan {
         ComparePlan {
             traffic: TrafficPlan {
-                subjects: Subject::all(&[Kind::Vpnd, Kind::None], &[Cipher::Auto]),
+                subjects: Subject::all(&[Kind::Vpnd, Kind::None], &[Cipher::Auto], 0),
                 clients: vec![2, 4],
                 settings: samples::campaign().settings,
                 links: LinkSettings { offload: true, mtu: 1500, emulation: None },

@@ -83,7 +83,7 @@ mod tests {
         let mut settings = samples::campaign().settings;
         settings.repeats = 2;
         TrafficPlan {
-            subjects: Subject::all(&[Kind::Vpnd, Kind::None], &[Cipher::Aes256Gcm]),
+            subjects: Subject::all(&[Kind::Vpnd, Kind::None], &[Cipher::Aes256Gcm], 0),
             clients: vec![2, 4],
             settings,
             links: LinkSettings { offload: true, mtu: 1500, emulation: None },

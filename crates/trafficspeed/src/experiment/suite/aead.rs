@@ -58,7 +58,7 @@ pub struct Wishes {
 /// The suite.
 pub fn plan(wishes: &Wishes) -> SuitePlan {
     let stage = |kind, cipher, code, cases| Stage {
-        subject: Subject { kind, cipher },
+        subject: Subject::new(kind, cipher),
         code,
         links: wishes.links,
         cases,
@@ -176,7 +176,7 @@ fn verdict(campaign: &SuiteCampaign, code: Code, chosen: &str) -> Verdict {
 
 /// The mean of both directions, for each repetition.
 fn throughputs(campaign: &SuiteCampaign, code: Code, cipher: Cipher) -> Vec<f64> {
-    let mine = |row: &&Row| row.subject == Some(Subject { kind: Kind::Vpnd, cipher }) && row.code == code;
+    let mine = |row: &&Row| row.subject == Some(Subject::new(Kind::Vpnd, cipher)) && row.code == code;
     (1..=campaign.repeats)
         .map(|repeat| {
             let rows = campaign.rows.iter().filter(mine).filter(|row| row.repeat == repeat);
@@ -220,7 +220,7 @@ mod tests {
     /// A campaign in which vpnd chose `chosen`; per cipher the throughput of each repetition, both directions alike.
     fn campaign(chosen: &str, figures: &[(Cipher, [f64; 2])]) -> SuiteCampaign {
         let facts = Facts { cipher: chosen.into(), ..Facts::default() };
-        let subject = |cipher| Subject { kind: Kind::Vpnd, cipher };
+        let subject = |cipher| Subject::new(Kind::Vpnd, cipher);
         let choice = StageFacts { subject: Some(subject(Cipher::Auto)), facts, ..StageFacts::default() };
         let mut rows = Vec::new();
         for (cipher, values) in figures {

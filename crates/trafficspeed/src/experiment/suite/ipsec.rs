@@ -90,8 +90,8 @@ pub struct Wishes {
 
 /// The suite.
 pub fn plan(wishes: &Wishes) -> SuitePlan {
-    let plain = Subject { kind: Kind::None, cipher: Cipher::None };
-    let vpnd = |cipher: &Cipher| Subject { kind: Kind::Vpnd, cipher: *cipher };
+    let plain = Subject::new(Kind::None, Cipher::None);
+    let vpnd = |cipher: &Cipher| Subject::new(Kind::Vpnd, *cipher);
     let subjects = std::iter::once(plain).chain(wishes.ciphers.iter().map(vpnd));
     let mut stages: Vec<Stage> = subjects
         .map(|subject| Stage {
@@ -309,7 +309,7 @@ fn mtu_stages(wishes: &Wishes, plain: Subject) -> Vec<Stage> {
         let case = case(wishes, "Sweep: MTU", name, bulk(256 * 1024, None), 4, &[Quantity::Throughput]);
         let links = LinkSettings { mtu, ..wishes.links };
         let protected = wishes.ciphers.iter().filter(|cipher| **cipher == Cipher::Aes256Gcm);
-        let subjects = protected.map(|cipher| Subject { kind: Kind::Vpnd, cipher: *cipher });
+        let subjects = protected.map(|cipher| Subject::new(Kind::Vpnd, *cipher));
         for subject in std::iter::once(plain).chain(subjects) {
             stages.push(Stage { subject, code: Code::Native, links, cases: vec![case.clone()] });
         }

@@ -107,7 +107,7 @@ mod tests {
             groups: vec!["2".into(), "16".into()],
             series: vec![
                 series("a", 0, vec![vec![1.0, 2.0, 4.0], vec![3.0]]),
-                series("b <x>", 12, vec![vec![], vec![2.0, 2.0]]),
+                series("b <x>", STYLES + 2, vec![vec![], vec![2.0, 2.0]]),
             ],
         };
         let svg = chart.svg().unwrap();

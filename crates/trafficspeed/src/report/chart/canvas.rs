@@ -17,7 +17,8 @@ pub(super) const PLOT_HEIGHT: f64 = 280.0;
 pub(super) const BELOW: f64 = 52.0;
 
 const LEGEND_LINE: f64 = 22.0;
-const CHARACTER: f64 = 7.0;
+/// Width of a character, about.
+pub(super) const CHARACTER: f64 = 7.4;
 
 /// A picture being drawn.
 pub(super) struct Canvas {
@@ -130,7 +131,14 @@ impl Canvas {
             6 => format!("M{:.1} {:.1}l9 5l-9 5z", x - 4.0, y - 5.0),
             7 => format!("M{:.1} {:.1}l-9 5l9 5z", x + 4.0, y - 5.0),
             8 => format!("M{:.1} {:.1}h6v10h-6z", x - 3.0, y - 5.0),
-            _ => format!("M{:.1} {:.1}h10v6h-10z", x - 5.0, y - 3.0),
+            9 => format!("M{:.1} {:.1}h10v6h-10z", x - 5.0, y - 3.0),
+            10 => format!("M{:.1} {:.1}v9l9 -9v9z", x - 4.5, y - 4.5),
+            11 => format!("M{x:.1} {:.1}l5 4v6h-10v-6z", y - 5.5),
+            12 => format!(
+                "M{x:.1} {:.1}l2.5 -2.5l2 2l-2.5 2.5l2.5 2.5l-2 2l-2.5 -2.5l-2.5 2.5l-2 -2l2.5 -2.5l-2.5 -2.5l2 -2z",
+                y - 2.0
+            ),
+            _ => format!("M{:.1} {:.1}a5 5 0 0 1 10 0z", x - 5.0, y + 2.5),
         };
         self.put(format_args!(r#"<path class="mark s{}" d="{d}"/>"#, style % STYLES));
     }

@@ -1,6 +1,6 @@
 //! A suite's page: tables, bars where a suite is about which cipher is the fastest, time series where time matters.
 
-use super::{Section, SuiteCampaign, published, sections, sentences, verdicts};
+use super::{Section, SuiteCampaign, published, sections, sentences, sweep, verdicts};
 use crate::experiment::figures;
 use crate::experiment::suite::{Quantity, Row};
 use crate::report::chart::{BarChart, Point, Series, TimeChart};
@@ -51,7 +51,7 @@ fn drawn(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pict
     } else if section.name.contains("over time") || section.name.contains("video") {
         over_time(campaign, section, number)
     } else {
-        Vec::new()
+        sweep::pictures(campaign, section, number)
     }
 }
 

@@ -1,0 +1,223 @@
+//! The pictures of the authors' open questions: what changes with payload, rate, MTU, and with the length of the key.
+//!
+//! Where a measurement stands on the horizontal axis is taken from what was measured, not from its name.
+
+use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
+use crate::load::task::Task;
+use crate::report::chart::{BarChart, Horizontal, LineChart, Point, Series};
+use crate::report::page::Picture;
+use crate::report::stats::range;
+use crate::report::suite::Section;
+
+/// How the names of the sweeps' sections begin.
+const SWEEP: &str = "Sweep: ";
+/// The section in which ciphers that differ in the length of the key stand side by side.
+const KEYS: &str = "TCP stream";
+/// Those ciphers, as their systems' labels end.
+const KEY_LENGTHS: [(&str, &str); 2] = [("aes-128-gcm", "128 bits"), ("aes-256-gcm", "256 bits")];
+
+/// What is swept, and how its axis is laid out.
+enum Axis {
+    Payload,
+    Rate,
+    Mtu,
+}
+
+impl Axis {
+    fn of(section: &str) -> Option<Self> {
+        match section.strip_prefix(SWEEP)? {
+            "payload of datagrams" => Some(Self::Payload),
+            "rate" => Some(Self::Rate),
+            "MTU" => Some(Self::Mtu),
+            _ => None,
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Payload => "payload of a datagram, bytes",
+            Self::Rate => "rate that was sent, Mbit/s",
+            Self::Mtu => "MTU of the links, bytes",
+        }
+    }
+
+    /// Where a measurement stands.
+    fn place(&self, row: &Row) -> Option<f64> {
+        match (self, &row.case.task) {
+            (Self::Payload, Task::Messages(work)) => Some(f64::from(work.length)),
+            (Self::Rate, Task::Messages(work)) => Some(work.bits_per_second? as f64 / 1e6),
+            (Self::Mtu, _) => row.link_mtu.map(f64::from),
+            _ => None,
+        }
+    }
+
+    fn horizontal(&self, places: &[f64]) -> Option<Horizontal> {
+        let high = places.iter().copied().reduce(f64::max)?;
+        let low = places.iter().copied().reduce(f64::min)?;
+        Some(match self {
+            Self::Payload => {
+                let powers = low.log2().floor() as i32..=high.log2().ceil() as i32;
+                Horizontal::Doubling(powers.map(|power| 2_f64.powi(power)).collect())
+            }
+            Self::Rate | Self::Mtu => Horizontal::Linear(high),
+        })
+    }
+}
+
+/// The pictures of a section, if it is a sweep or compares keys of two lengths.
+pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
+    if section.name == KEYS {
+        return keys(section, number).into_iter().collect();
+    }
+    let Some(axis) = Axis::of(&section.name) else { return Vec::new() };
+    let rows: Vec<&Row> = campaign.rows.iter().filter(|row| row.case.section == section.name).collect();
+    let mut quantities: Vec<Quantity> = Vec::new();
+    for quantity in rows.iter().flat_map(|row| &row.case.quantities) {
+        if !quantities.contains(quantity) {
+            quantities.push(*quantity);
+        }
+    }
+    let picture = |(quantity, at): (Quantity, usize)| {
+        let (name, unit) = quantity.name();
+        let title = format!("{}: {name}", section.name);
+        let svg = lines(&title, &axis, &format!("{name}, {unit}"), section, &rows, quantity)?;
+        let caption = "Means of the repeats, with whiskers from the lowest to the highest.".to_owned();
+        Some(Picture { name: format!("suite-{number}-{at}"), title, caption, svg })
+    };
+    quantities.into_iter().zip(1..).filter_map(picture).collect()
+}
+
+fn lines(
+    title: &str,
+    axis: &Axis,
+    y_label: &str,
+    section: &Section,
+    rows: &[&Row],
+    quantity: Quantity,
+) -> Option<String> {
+    let places: Vec<f64> = rows.iter().filter_map(|row| axis.place(row)).collect();
+    let series = section.columns.iter().zip(0..).map(|(label, style)| {
+        let mine: Vec<&Row> = rows.iter().copied().filter(|row| row.label == *label).collect();
+        Series { label: label.clone(), style, points: points(axis, &mine, quantity) }
+    });
+    LineChart {
+        title: title.to_owned(),
+        x_label: axis.label().into(),
+        y_label: y_label.into(),
+        horizontal: axis.horizontal(&places)?,
+        series: series.filter(|series| !series.points.is_empty()).collect(),
+    }
+    .svg()
+}
+
+/// The repeats of one system, place by place.
+fn points(axis: &Axis, rows: &[&Row], quantity: Quantity) -> Vec<Point> {
+    let placed = rows.iter().filter_map(|row| Some((axis.place(row)?, row.value(quantity)?)));
+    let mut placed: Vec<(f64, f64)> = placed.collect();
+    placed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let point = |same: &[(f64, f64)]| {
+        let values: Vec<f64> = same.iter().map(|(_, value)| *value).collect();
+        let y = values.iter().sum::<f64>() / values.len() as f64;
+        Point { x: same[0].0, y, range: range(&values).filter(|_| values.len() > 1) }
+    };
+    placed.chunk_by(|a, b| a.0 == b.0).map(point).collect()
+}
+
+fn keys(section: &Section, number: usize) -> Option<Picture> {
+    let columns = KEY_LENGTHS.map(|(cipher, bits)| {
+        let column = section.columns.iter().position(|label| label.ends_with(cipher));
+        column.map(|column| (column, bits))
+    });
+    let [Some(short), Some(long)] = columns else { return None };
+    let rows = section.rows.iter().filter(|row| row.quantity == Quantity::Throughput);
+    let bars = rows.flat_map(|row| {
+        [short, long].into_iter().zip(0..).filter_map(|((column, bits), style)| {
+            let values = &row.values[column];
+            let (low, high) = range(values)?;
+            let y = values.iter().sum::<f64>() / values.len() as f64;
+            let range = (values.len() > 1).then_some((low, high));
+            Some((format!("{bits}: {}", row.case), style, Point { x: 0.0, y, range }))
+        })
+    });
+    let title = "Length of the key: AES-GCM with 128 and with 256 bits".to_owned();
+    let bars = bars.collect();
+    let chart = BarChart { title: title.clone(), x_label: "throughput, Mbit/s".into(), bars };
+    let caption = "Means of the repeats, with whiskers from the lowest to the highest.".to_owned();
+    Some(Picture { name: format!("suite-{number}-keys"), title, caption, svg: chart.svg()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::message::Messages;
+    use crate::load::task::{Protocol, Sockets};
+    use crate::report::chart::markup::assert_well_formed;
+    use crate::report::suite::sections;
+    use crate::report::suite::tests::campaign;
+
+    /// The sample with every measurement in `section`, 500 bytes and 20 Mbit/s for the first case, double for others.
+    fn sample(section: &str) -> SuiteCampaign {
+        let mut campaign = campaign();
+        for row in &mut campaign.rows {
+            let factor = if row.case.name == "IPv4" { 1 } else { 2 };
+            row.case.section = section.into();
+            row.link_mtu = Some(1500 * factor);
+            row.case.task = Task::Messages(Messages {
+                run_id: 0,
+                seed: 1,
+                protocol: Protocol::Udp,
+                streams: 1,
+                backward: false,
+                length: 500 * factor,
+                bits_per_second: Some(20_000_000 * u64::from(factor)),
+                sockets: Sockets::default(),
+            });
+        }
+        campaign
+    }
+
+    fn drawn(campaign: &SuiteCampaign) -> Vec<Picture> {
+        pictures(campaign, &sections(campaign)[0], 3)
+    }
+
+    #[test]
+    fn each_quantity_of_a_sweep_is_a_picture_over_what_was_swept() {
+        for (section, axis, tick) in [
+            ("Sweep: payload of datagrams", "payload of a datagram, bytes", ">1024</text>"),
+            ("Sweep: rate", "rate that was sent, Mbit/s", ">40</text>"),
+            ("Sweep: MTU", "MTU of the links, bytes", ">3000</text>"),
+        ] {
+            let pictures = drawn(&sample(section));
+            let names: Vec<_> = pictures.iter().map(|picture| picture.name.as_str()).collect();
+            assert_eq!(names, ["suite-3-1", "suite-3-2"], "throughput and loss");
+            for picture in &pictures {
+                assert_well_formed(&picture.svg);
+                assert!(picture.svg.contains(axis) && picture.svg.contains(tick), "{}", picture.svg);
+            }
+            assert!(pictures[1].svg.contains(">lost, %</text>"));
+        }
+        assert!(drawn(&sample("Sweep: of the chimney")).is_empty());
+    }
+
+    #[test]
+    fn repeats_at_one_place_are_one_point_with_their_range() {
+        let campaign = sample("Sweep: MTU");
+        let mine: Vec<&Row> = campaign.rows.iter().filter(|row| row.label == "aes-256-gcm").collect();
+        let points = points(&Axis::Mtu, &mine, Quantity::Throughput);
+        let expected = [
+            Point { x: 1500.0, y: 45.0, range: Some((40.0, 50.0)) },
+            Point { x: 3000.0, y: 30.0, range: None },
+        ];
+        assert_eq!(points, expected, "and what broke is left out");
+    }
+
+    #[test]
+    fn keys_of_both_lengths_stand_side_by_side_and_one_alone_is_no_picture() {
+        let mut campaign = sample("TCP stream");
+        assert!(drawn(&campaign).is_empty());
+        campaign.rows[0].label = "aes-128-gcm".into();
+        let pictures = drawn(&campaign);
+        assert_eq!(pictures.len(), 1);
+        assert!(pictures[0].svg.contains("128 bits: IPv4") && pictures[0].svg.contains("256 bits: IPv4"));
+    }
+}
