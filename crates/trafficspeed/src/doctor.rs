@@ -33,12 +33,14 @@ pub enum InstallError {
         hint: &'static str,
     },
     /// A command failed; its own words are above.
-    #[error("`{command}` failed ({status}); its own words are above")]
+    #[error("`{command}` failed ({status}); its own words are above{hint}")]
     Failed {
         /// The command.
         command: String,
         /// How it ended.
         status: std::process::ExitStatus,
+        /// What to do about it, with its punctuation.
+        hint: &'static str,
     },
     /// Everything succeeded and the system still cannot run.
     #[error("{0}")]
@@ -168,7 +170,12 @@ fn run(step: &Step) -> Result<(), InstallError> {
         };
         InstallError::Start { command: step.line(), source, hint }
     })?;
-    if status.success() { Ok(()) } else { Err(InstallError::Failed { command: step.line(), status }) }
+    if status.success() {
+        return Ok(());
+    }
+    let hint =
+        if program == "apt-get" { "; if it knows no such package, run `apt-get update` first" } else { "" };
+    Err(InstallError::Failed { command: step.line(), status, hint })
 }
 
 #[cfg(test)]

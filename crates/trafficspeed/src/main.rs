@@ -127,7 +127,13 @@ fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
         fs::File::create(file).with_context(|| format!("writing {}", file.display()))?;
     }
     let interrupt = Interrupt::install()?;
-    let outcome = sessions::run(&plan, &Progress::new(args.quiet), &interrupt)?;
+    let outcome = match sessions::run(&plan, &Progress::new(args.quiet), &interrupt) {
+        Err(error) if interrupt.is_set() => {
+            eprintln!("trafficspeed: {error:#}; no session was measured yet");
+            return Ok(ExitCode::from(130));
+        }
+        outcome => outcome?,
+    };
     let json = serde_json::to_string_pretty(&outcome)?;
     if args.json {
         println!("{json}");

@@ -11,6 +11,9 @@ use super::chart::escape;
 const STYLE: &str = include_str!("page.css");
 const CHARTS: &str = include_str!("chart.css");
 
+/// Longest cell of a table, in bytes, that stays in one line among texts.
+const SHORT: usize = 12;
+
 /// A picture with the words that belong to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picture {
@@ -100,7 +103,9 @@ impl Page {
         for row in rows {
             text.push_str("<tr>");
             for cell in row {
-                write!(text, "<td>{}</td>", escape(&cell)).expect("writing to a string");
+                // A number that is broken into two lines would be read as two.
+                let class = if cell.len() <= SHORT && !cell.contains(' ') { " class=\"short\"" } else { "" };
+                write!(text, "<td{class}>{}</td>", escape(&cell)).expect("writing to a string");
             }
             text.push_str("</tr>\n");
         }

@@ -54,7 +54,10 @@ pub fn write(
 /// The pictures of a campaign in the order of a paper; those without data are left out.
 pub fn pictures(campaign: &Campaign) -> Vec<Picture> {
     let summaries = summarise(campaign);
-    let view = View { campaign, summaries: &summaries, order: labels(campaign) };
+    // Systems that could not be measured must not take a style from those that were.
+    let mut order = labels(campaign);
+    order.retain(|label| summaries.iter().any(|summary| summary.label == *label));
+    let view = View { campaign, summaries: &summaries, order };
     [view.throughput(), view.throughput_of_vpns(), view.ratio(), view.cost(), view.gateway_cost()]
         .into_iter()
         .chain([view.repeats(), view.over_time()])
@@ -301,6 +304,16 @@ mod tests {
         campaign.runs.retain(|run| run.clients == 8);
         let first = &pictures(&campaign)[0];
         assert!(first.svg.contains("at 8 clients") && first.svg.contains("class=\"bar s1\""));
+    }
+
+    #[test]
+    fn what_could_not_be_measured_takes_no_style_from_the_others() {
+        let whole = samples::campaign();
+        let mut more = whole.clone();
+        let mut broken = more.runs[0].clone();
+        (broken.label, broken.error) = ("absent".into(), Some("not installed".into()));
+        more.runs.insert(0, broken);
+        assert_eq!(pictures(&more)[0].svg, pictures(&whole)[0].svg);
     }
 
     #[test]

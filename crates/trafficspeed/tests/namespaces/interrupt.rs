@@ -14,7 +14,7 @@ use super::{PROGRAM, can_run, cleaning, namespaces_of, run, signal, trafficspeed
 
 /// Starts a measurement that takes minutes and waits until its lab stands and something runs in it.
 fn start(line: &str) -> Child {
-    let child = trafficspeed(line).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("built");
+    let child = trafficspeed(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
     wait_until("its lab stands", || !namespaces_of(child.id()).is_empty());
     std::thread::sleep(Duration::from_millis(1500));
     child
@@ -48,11 +48,17 @@ fn ctrl_c_ends_every_experiment_shows_what_was_measured_and_leaves_nothing() {
         signal(&child, Signal::INT);
         let output = child.wait_with_output().expect("it ends");
         assert_eq!(output.status.code(), Some(130), "{line}");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(namespaces_of(pid), [""; 0], "{line}");
+        wait_until("its processes end with it", || helpers_of(pid) == 0);
+        if output.stdout.is_empty() {
+            // On a busy machine nothing may have been measured yet.
+            assert!(words.contains("interrupted"), "{line}: {words}");
+            continue;
+        }
         let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
         let interrupted = [&report["interrupted"], &report["model"]["interrupted"]];
         assert!(interrupted.contains(&&Value::Bool(true)), "{line}: {report:#}");
-        assert_eq!(namespaces_of(pid), [""; 0], "{line}");
-        wait_until("its processes end with it", || helpers_of(pid) == 0);
     }
 }
 

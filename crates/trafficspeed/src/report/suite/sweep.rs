@@ -78,32 +78,34 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
         }
     }
     let picture = |(quantity, at): (Quantity, usize)| {
-        let (name, unit) = quantity.name();
+        let (name, _) = quantity.name();
         let title = format!("{}: {name}", section.name);
-        let svg = lines(&title, &axis, &format!("{name}, {unit}"), section, &rows, quantity)?;
+        let svg = lines(&title, &axis, section, &rows, quantity)?;
         let caption = "Means of the repeats, with whiskers from the lowest to the highest.".to_owned();
         Some(Picture { name: format!("suite-{number}-{at}"), title, caption, svg })
     };
     quantities.into_iter().zip(1..).filter_map(picture).collect()
 }
 
-fn lines(
-    title: &str,
-    axis: &Axis,
-    y_label: &str,
-    section: &Section,
-    rows: &[&Row],
-    quantity: Quantity,
-) -> Option<String> {
+fn lines(title: &str, axis: &Axis, section: &Section, rows: &[&Row], quantity: Quantity) -> Option<String> {
     let places: Vec<f64> = rows.iter().filter_map(|row| axis.place(row)).collect();
+    let highest = rows.iter().filter_map(|row| row.value(quantity)).reduce(f64::max)?;
+    let (name, unit) = quantity.name();
+    // Figures of five digits would stand in the axis' label.
+    let (scale, unit) = match unit {
+        _ if highest < 10_000.0 => (1.0, unit.to_owned()),
+        "Mbit/s" => (1000.0, "Gbit/s".to_owned()),
+        other => (1000.0, format!("1000 {other}")),
+    };
     let series = section.columns.iter().zip(0..).map(|(label, style)| {
         let mine: Vec<&Row> = rows.iter().copied().filter(|row| row.label == *label).collect();
-        Series { label: label.clone(), style, points: points(axis, &mine, quantity) }
+        let points = points(axis, &mine, |row| row.value(quantity).map(|value| value / scale));
+        Series { label: label.clone(), style, points }
     });
     LineChart {
         title: title.to_owned(),
         x_label: axis.label().into(),
-        y_label: y_label.into(),
+        y_label: format!("{name}, {unit}"),
         horizontal: axis.horizontal(&places)?,
         series: series.filter(|series| !series.points.is_empty()).collect(),
     }
@@ -111,8 +113,8 @@ fn lines(
 }
 
 /// The repeats of one system, place by place.
-fn points(axis: &Axis, rows: &[&Row], quantity: Quantity) -> Vec<Point> {
-    let placed = rows.iter().filter_map(|row| Some((axis.place(row)?, row.value(quantity)?)));
+fn points(axis: &Axis, rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Point> {
+    let placed = rows.iter().filter_map(|row| Some((axis.place(row)?, value(row)?)));
     let mut placed: Vec<(f64, f64)> = placed.collect();
     placed.sort_by(|a, b| a.0.total_cmp(&b.0));
     let point = |same: &[(f64, f64)]| {
@@ -200,10 +202,20 @@ mod tests {
     }
 
     #[test]
+    fn large_figures_are_given_in_a_larger_unit() {
+        let mut campaign = sample("Sweep: rate");
+        for figures in campaign.rows.iter_mut().filter_map(|row| row.figures.as_mut()) {
+            figures.received_bits_per_second *= 1000.0;
+        }
+        let svg = &drawn(&campaign)[0].svg;
+        assert!(svg.contains(">throughput, Gbit/s</text>") && svg.contains(">100</text>"), "{svg}");
+    }
+
+    #[test]
     fn repeats_at_one_place_are_one_point_with_their_range() {
         let campaign = sample("Sweep: MTU");
         let mine: Vec<&Row> = campaign.rows.iter().filter(|row| row.label == "aes-256-gcm").collect();
-        let points = points(&Axis::Mtu, &mine, Quantity::Throughput);
+        let points = points(&Axis::Mtu, &mine, |row| row.value(Quantity::Throughput));
         let expected = [
             Point { x: 1500.0, y: 45.0, range: Some((40.0, 50.0)) },
             Point { x: 3000.0, y: 30.0, range: None },
