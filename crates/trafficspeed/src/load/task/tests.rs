@@ -95,10 +95,14 @@ fn messages_without_a_rate_go_faster_than_with_one() {
 fn every_question_has_its_answer_and_its_round_trip() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         for (request, response) in [(1, 1), (516, 4), (1, 40_000)] {
-            let [answers, asks] = run(&Task::Exchange(exchange(protocol, request, response)));
+            let task = Task::Exchange(exchange(protocol, request, response));
+            // A busy machine may stand still for a whole window; then nothing was asked in it.
+            let mut windows = (0..10).map(|_| run(&task));
+            let asked = |ends: &[(Reading, Findings); 2]| ends[1].1.messages_sent > 5;
+            let [answers, asks] = windows.find(asked).expect("questions in one of ten windows");
             let trips = asks.1.round_trip.expect("round trips");
             assert_eq!(trips.count, asks.1.messages_sent, "{protocol:?} {request}/{response}");
-            assert!(trips.count > 5 && trips.p50_us > 0.0, "{trips:?}");
+            assert!(trips.p50_us > 0.0, "{trips:?}");
             assert_eq!(asks.0.received_bytes, asks.0.received_messages * u64::from(response));
             assert!(answers.0.received_messages >= asks.0.received_messages);
             assert_eq!((asks.1.timeouts, asks.1.faults.len(), answers.1.faults.len()), (0, 0, 0));
@@ -155,7 +159,7 @@ fn a_lost_peer_is_a_timeout_over_udp_and_a_fault_over_tcp() {
     let [answers, asks] = connect(&task);
     drop(answers);
     let now = clock::now_ns();
-    let schedule = Schedule { start_ns: now, begin_ns: now, end_ns: now + 1_300_000_000, peer_ahead_ns: 0 };
+    let schedule = Schedule { start_ns: now, begin_ns: now, end_ns: now + 3_000_000_000, peer_ahead_ns: 0 };
     let running = asks.begin(schedule).unwrap();
     clock::sleep_until(schedule.end_ns);
     let found = running.finish(Duration::from_secs(3));
