@@ -40,7 +40,7 @@ pub enum Direction {
 
 /// The secret of one epoch, from which the keys of all its lanes are derived.
 ///
-/// Drop it as soon as the lanes have their keys: then old packets stay secret even if this machine is taken later.
+/// Drop it with the last of the lanes at the latest: then old packets stay secret even if this machine is taken later.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EpochSecret(Secret<32>);
 
@@ -57,6 +57,12 @@ impl EpochSecret {
     /// What `export` returns.
     pub fn try_export<E>(export: impl FnOnce(&mut [u8; 32]) -> Result<(), E>) -> Result<Self, E> {
         Secret::try_fill(export).map(Self)
+    }
+
+    /// The 32 bytes, for another process of this machine that goes on with the epoch. The name makes each use easy to find in
+    /// review.
+    pub const fn expose(&self) -> &[u8; 32] {
+        self.0.expose()
     }
 
     /// The key of one lane. Both ends get the same key from the same arguments.

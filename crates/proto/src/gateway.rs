@@ -10,6 +10,7 @@
 
 mod admission;
 mod epoch;
+pub mod handover;
 mod indexes;
 mod session;
 mod table;

@@ -1,7 +1,7 @@
 //! One lane: the key, the counter and the replay window of one sender in one epoch (PROTOCOL §7).
 //!
 //! INVARIANT: a [`SendLane`] is the only owner of its key, and its counter only grows, so no nonce is used twice. A
-//! lane is never copied; a new epoch makes new lanes.
+//! lane is never copied; a new epoch makes new lanes. A lane that moves to another process begins there where it ended.
 
 use vpnd_crypto::{Limits, OpenKey, SealKey, Suite};
 
@@ -37,6 +37,17 @@ impl SendLane {
     #[must_use]
     pub fn new(key: SealKey, suite: Suite, lane: u8, peer_index: Index, reject_at: Time) -> Self {
         Self { key, suite, lane, peer_index, counter: 0, limits: suite.limits(), reject_at }
+    }
+
+    /// Goes on where another process has ended, which seals no more: nothing below `counter` is used again.
+    pub fn resume_at(&mut self, counter: u64) {
+        self.counter = self.counter.max(counter);
+    }
+
+    /// The counter that the next datagram gets.
+    #[must_use]
+    pub const fn counter(&self) -> u64 {
+        self.counter
     }
 
     /// Length of the datagram that `plaintext_len` bytes make.
@@ -121,6 +132,18 @@ impl ReceiveLane {
     #[must_use]
     pub fn new(key: OpenKey, limits: Limits) -> Self {
         Self { key, window: ReplayWindow::new(), limits, failed_opens: 0 }
+    }
+
+    /// Goes on where another process has ended: what that may have accepted is not accepted again.
+    pub fn resume_after(&mut self, highest: Option<u64>, failed_opens: u64) {
+        self.window = ReplayWindow::closed_up_to(highest);
+        self.failed_opens = failed_opens;
+    }
+
+    /// The highest counter accepted, and how many datagrams were not authentic.
+    #[must_use]
+    pub const fn progress(&self) -> (Option<u64>, u64) {
+        (self.window.highest(), self.failed_opens)
     }
 
     /// Opens `datagram`, whose header is `header`, in place (PROTOCOL §7.2, steps 3 to 5).

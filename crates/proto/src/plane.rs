@@ -13,33 +13,38 @@
 mod command;
 mod count;
 mod hash;
+mod outgoing;
 mod session;
 
-use core::hash::BuildHasherDefault;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+use minicbor::{Decode, Encode};
 
 use crate::inband::Inband;
 use crate::packet::Packet;
 use crate::policy::{Destination, Policy, Verdict};
 use crate::route::RouteTable;
 use crate::time::Time;
-use crate::wire::{HEADER_LEN, Header, Index};
+use crate::wire::{HEADER_LEN, Header};
 
-pub use command::{Activity, Command, EpochSpec, Event, ReceiveSpec, SessionSpec, Slot};
+pub use command::{Activity, Command, EpochSpec, Event, Heard, Progress, ReceiveSpec, SessionSpec, Slot};
 pub use count::{Counters, DropReason};
 pub use hash::IndexHasher;
-use session::{Receiver, Session};
+pub use outgoing::Outgoing;
+use session::{Receivers, Session};
 pub use session::{Sealed, Sender};
 
 /// Where a peer is: its outer address, and the local address it talks to (a gateway may have several).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Encode, Decode)]
 pub struct Endpoint {
     /// The peer's address and port.
+    #[n(0)]
     pub remote: SocketAddr,
     /// The local address to answer from; `None` leaves it to the routing table.
+    #[n(1)]
     pub local: Option<IpAddr>,
 }
 
@@ -82,7 +87,7 @@ pub enum Opened {
 pub struct Plane {
     role: Role,
     sessions: Vec<Option<Box<Session>>>,
-    receivers: HashMap<Index, Receiver, BuildHasherDefault<IndexHasher>>,
+    receivers: Receivers,
     routes: RouteTable<Slot>,
     policy: Arc<Policy>,
     events: VecDeque<Event>,
@@ -98,7 +103,7 @@ impl Plane {
         Self {
             role,
             sessions: Vec::new(),
-            receivers: HashMap::default(),
+            receivers: Receivers::default(),
             routes: RouteTable::new(hash_seed),
             policy,
             events: VecDeque::new(),
@@ -113,6 +118,7 @@ impl Plane {
         match command {
             Command::Open(spec) => self.open_session(spec),
             Command::Install(spec) => self.install(&spec),
+            Command::Resume(progress) => self.resume(&progress),
             Command::Reach { slot, epoch, lane, endpoint } => {
                 if let Some(session) = self.session_mut(slot) {
                     session.reach(epoch, lane, endpoint);
@@ -268,6 +274,12 @@ impl Plane {
         taken.collect()
     }
 
+    /// How far the lanes of all epochs have come. Whoever passes this on seals and opens no more.
+    #[must_use]
+    pub fn progress(&self) -> Vec<Progress> {
+        self.sessions.iter().flatten().flat_map(|session| session.progress(&self.receivers)).collect()
+    }
+
     /// What was dropped, and why.
     #[must_use]
     pub fn counters(&self) -> &Counters {
@@ -394,6 +406,17 @@ impl Plane {
         }
     }
 
+    fn resume(&mut self, progress: &Progress) {
+        if let Some(session) = find(&mut self.sessions, progress.slot) {
+            session.resume(progress);
+        }
+        for heard in &progress.heard {
+            if let Some(receiver) = self.receivers.get_mut(&heard.index) {
+                receiver.resume(progress, heard);
+            }
+        }
+    }
+
     fn retire(&mut self, slot: Slot, epoch: u32) {
         let indexes = self.session_mut(slot).map(|session| session.retire(epoch)).unwrap_or_default();
         for index in indexes {
@@ -442,49 +465,6 @@ fn find(sessions: &mut [Option<Box<Session>>], slot: Slot) -> Option<&mut Sessio
 fn note_use(used: &mut Vec<Slot>, session: &mut Session) {
     if !core::mem::replace(&mut session.in_use, true) {
         used.push(session.slot);
-    }
-}
-
-/// A datagram that the plane itself makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outgoing {
-    /// A probe of ours.
-    Probe {
-        /// For whom.
-        slot: Slot,
-        /// Number that the reply repeats.
-        id: u16,
-        /// Length of the plaintext in bytes.
-        size: u16,
-    },
-    /// The answer to the peer's probe.
-    Reply {
-        /// For whom.
-        slot: Slot,
-        /// The probe's number.
-        id: u16,
-        /// Length of the probe's plaintext in bytes.
-        size: u16,
-    },
-    /// An empty datagram.
-    Keepalive(Slot),
-}
-
-impl Outgoing {
-    /// Whom it is for.
-    #[must_use]
-    pub fn slot(self) -> Slot {
-        match self {
-            Self::Probe { slot, .. } | Self::Reply { slot, .. } | Self::Keepalive(slot) => slot,
-        }
-    }
-
-    fn write(self, out: &mut [u8]) -> Option<usize> {
-        match self {
-            Self::Probe { id, size, .. } => Inband::Probe { id, size }.write(out),
-            Self::Reply { id, size, .. } => Inband::Reply { id, size }.write(out),
-            Self::Keepalive(_) => Some(0),
-        }
     }
 }
 

@@ -24,6 +24,11 @@ impl ReplayWindow {
         Self { bits: [0; WORDS], highest: None }
     }
 
+    /// A window that lets nothing pass up to `highest`: what another process has recorded below that is not known here.
+    pub const fn closed_up_to(highest: Option<u64>) -> Self {
+        Self { bits: [u64::MAX; WORDS], highest }
+    }
+
     /// Records `counter`, after its datagram was opened. False if it had been recorded meanwhile or is too old: then
     /// the datagram must be dropped.
     #[inline]
@@ -133,6 +138,19 @@ mod tests {
         assert!(window.commit(10_000));
         assert!(window.check(10_000 - 8191));
         assert!(!window.check(10_000 - 8192));
+    }
+
+    #[test]
+    fn a_closed_window_lets_only_later_counters_pass() {
+        let mut window = ReplayWindow::closed_up_to(Some(10_000));
+        for counter in [0, 10_000 - 8192, 10_000 - 8191, 9_999, 10_000] {
+            assert!(!window.check(counter) && !window.commit(counter), "{counter}");
+        }
+        assert!(window.commit(10_002));
+        assert!(window.check(10_001), "it was not heard before");
+        assert!(!window.check(10_000));
+        let mut unheard = ReplayWindow::closed_up_to(None);
+        assert!(unheard.commit(5) && unheard.check(4) && !unheard.check(5));
     }
 
     #[test]

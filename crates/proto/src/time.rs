@@ -6,9 +6,12 @@
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
+use minicbor::{Decode, Encode};
+
 /// Nanoseconds since an arbitrary start that does not change while the process lives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time(u64);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Time(#[n(0)] u64);
 
 impl Time {
     /// The start of the clock.

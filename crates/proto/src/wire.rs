@@ -2,6 +2,7 @@
 //!
 //! Raw bytes stop here: what `parse` returns has been checked. Nothing in this module knows of keys or sessions.
 
+use minicbor::{Decode, Encode};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -40,8 +41,9 @@ impl Door {
 }
 
 /// A receiver index: which receiver, epoch and shard a datagram is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Index(pub u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Index(#[n(0)] pub u32);
 
 impl Index {
     /// The gateway shard, of `shards`, that owns this index (PROTOCOL §7.1).

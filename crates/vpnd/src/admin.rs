@@ -39,6 +39,8 @@ pub enum Request {
     },
     /// Read the configuration again.
     Reload,
+    /// Let the program that is installed now go on instead.
+    Upgrade,
 }
 
 /// What the gateway answers.
@@ -51,6 +53,8 @@ pub enum Response {
     Ended(usize),
     /// To [`Request::Reload`]: what has changed, in words.
     Reloaded(String),
+    /// To [`Request::Upgrade`]: what goes on, in words.
+    Upgraded(String),
     /// The request was refused or failed, and why.
     Error(String),
 }
@@ -65,4 +69,7 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Reads the configuration again; what has changed, in words.
     fn reload(&self) -> impl Future<Output = Result<String, String>> + Send;
+
+    /// Lets the program that is installed now go on instead; what goes on, in words.
+    fn upgrade(&self) -> impl Future<Output = Result<String, String>> + Send;
 }

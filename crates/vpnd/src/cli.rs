@@ -105,6 +105,10 @@ pub struct ServerArgs {
     /// The configuration
     #[arg(long, default_value = DEFAULT_CONFIG)]
     pub config: PathBuf,
+    /// Let the program that is installed now go on in place of the gateway that runs. All sessions go on, and traffic stands
+    /// still for a moment. If that can't be, the running one goes on and says why
+    #[arg(long, conflicts_with_all = ["insecure_lab", "sandbox", "log_format"])]
+    pub upgrade: bool,
     /// Laboratory only: allow suites that do not protect traffic. Both ends need this switch
     #[arg(long)]
     pub insecure_lab: bool,

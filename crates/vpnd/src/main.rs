@@ -52,6 +52,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Status(args) => admin::status(&args)?,
         Command::Kick(args) => admin::kick(&args)?,
         Command::Reload(args) => admin::reload(&args)?,
+        Command::Server(args) if args.upgrade => admin::upgrade(&args)?,
         Command::Server(args) => block_on(vpnd::server::run(args))?,
         Command::Part { part } => vpnd::privsep::part::run(part)?,
         Command::Connect(args) => {

@@ -7,12 +7,15 @@
 
 pub(crate) mod auth;
 mod handler;
+pub(crate) mod handover;
 mod machine;
+mod opener;
 mod settings;
+mod upgrade;
 pub(crate) mod worker;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -30,7 +33,7 @@ use crate::privsep::launch::{
     AuthLaunch, Common, Configuration, Devices, Reread, SecretBytes, ToOpener, ToWorker, WorkerLaunch,
 };
 use crate::privsep::part::Part;
-use crate::privsep::spawn::{PartError, Running};
+use crate::privsep::spawn::{self, PartError, Running};
 use crate::sys::account::Identity;
 use crate::sys::process::{self, Capability};
 use crate::sys::sandbox::{Protections, SandboxMode};
@@ -59,48 +62,53 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
     }
     let identity = Identity::choose(config.process.user.as_deref())?;
     let common = Common::new(&config.log.level, log_format, sandbox, identity);
-    let gateway = Gateway::start(&args, &config, configuration, common).await?;
+    let gateway = Gateway::start(args, config, configuration, common).await?;
     gateway.serve().await
 }
 
 /// A gateway that is up, as its opener holds it.
 struct Gateway {
-    config: PathBuf,
+    args: ServerArgs,
+    /// As it was when devices and sockets were opened.
+    config: ServerConfig,
+    common: Common,
+    /// Where this program was when it started: an upgrade takes what is there then.
+    program: PathBuf,
     auth: Running,
     worker: Running,
     machine: Machine,
+    /// The control socket, and that of the metrics.
+    listeners: Vec<OwnedFd>,
     /// Removed at the end.
     _admin: Option<Place>,
 }
 
 impl Gateway {
     async fn start(
-        args: &ServerArgs,
-        config: &ServerConfig,
+        args: ServerArgs,
+        config: ServerConfig,
         configuration: Configuration,
         common: Common,
     ) -> anyhow::Result<Self> {
-        let (to_auth, to_worker) = channel::pair()?;
-        let launch = AuthLaunch {
-            // The store stays with its owner: 'vpnd user' works on the same files.
-            common: Common { identity: None, ..common.clone() },
-            configuration: configuration.clone(),
-        };
-        let (auth, auth_protections) = start_part(Part::Auth, &launch, vec![to_worker.into()]).await?;
+        let program = std::env::current_exe().context("this program can't be found")?;
+        let this = Path::new(spawn::THIS_PROGRAM);
+        let (auth, to_auth, protections) = start_auth(this, &configuration, &common).await?;
         let admin = AdminSocket::bind(&config.admin.socket)?;
         let metrics = match config.admin.metrics {
             Some(address) => Some(Metrics::bind(address).await?),
             None => None,
         };
-        let mut machine = Machine::new(config).await?;
-        let launch = worker_launch(args, config, configuration, common, auth_protections)?;
+        let mut machine = Machine::new(&config).await?;
         let (admin, place) = admin.into_parts()?;
-        let mut descriptors = vec![to_auth.into(), admin];
-        descriptors.extend(metrics.map(Metrics::into_descriptor).transpose()?);
-        let (mut worker, _) = start_part(Part::Worker, &launch, descriptors).await?;
+        let mut listeners = vec![admin];
+        listeners.extend(metrics.map(Metrics::into_descriptor).transpose()?);
+        let launch = worker_launch(&args, &config, configuration, common.clone(), protections)?;
+        let mut worker = start_worker(this, &launch, to_auth, &listeners).await?;
         drop(launch);
-        match open_devices(config, &mut machine, &mut worker).await {
-            Ok(()) => Ok(Self { config: args.config.clone(), auth, worker, machine, _admin: place }),
+        match open_devices(&config, &mut machine, &mut worker).await {
+            Ok(()) => {
+                Ok(Self { args, config, common, program, auth, worker, machine, listeners, _admin: place })
+            }
             Err(error) => {
                 machine.undo().await;
                 Err(error)
@@ -127,6 +135,11 @@ impl Gateway {
                             break Err(error);
                         }
                     }
+                    Ok(ToOpener::Upgrade) => {
+                        if let Err(error) = self.upgrade().await {
+                            break Err(error);
+                        }
+                    }
                     Ok(_) => break Err(PartError::Unexpected(Part::Worker)),
                     Err(error) => break Err(error),
                 },
@@ -145,7 +158,7 @@ impl Gateway {
 
     /// Reads the configuration for the worker.
     async fn reconfigure(&self) -> Result<(), PartError> {
-        let reread = match Configuration::read(&self.config) {
+        let reread = match Configuration::read(&self.args.config) {
             Ok((configuration, _)) => Reread::Good(configuration),
             Err(error) => Reread::Bad(error.to_string()),
         };
@@ -163,13 +176,44 @@ impl Gateway {
     }
 }
 
-/// Starts a part with its first message.
+/// Starts the auth process; with it the worker's end of the channel to it, and how it is shut in.
+async fn start_auth(
+    program: &Path,
+    configuration: &Configuration,
+    common: &Common,
+) -> anyhow::Result<(Running, OwnedFd, Protections)> {
+    let (to_auth, to_worker) = channel::pair()?;
+    let launch = AuthLaunch {
+        // The store stays with its owner: 'vpnd user' works on the same files.
+        common: Common { identity: None, ..common.clone() },
+        configuration: configuration.clone(),
+    };
+    let (auth, protections) = start_part(program, Part::Auth, &launch, vec![to_worker.into()]).await?;
+    Ok((auth, to_auth.into(), protections))
+}
+
+/// Starts the worker, which has no devices yet.
+async fn start_worker(
+    program: &Path,
+    launch: &WorkerLaunch,
+    to_auth: OwnedFd,
+    listeners: &[OwnedFd],
+) -> anyhow::Result<Running> {
+    let mut descriptors = vec![to_auth];
+    for listener in listeners {
+        descriptors.push(listener.try_clone()?);
+    }
+    Ok(start_part(program, Part::Worker, launch, descriptors).await?.0)
+}
+
+/// Starts a part of `program` with its first message.
 async fn start_part<T: minicbor::Encode<()>>(
+    program: &Path,
     part: Part,
     launch: &T,
     descriptors: Vec<OwnedFd>,
 ) -> anyhow::Result<(Running, Protections)> {
-    let mut running = Running::start(part)?;
+    let mut running = Running::start_from(program, part)?;
     // A part that has ended by itself says why.
     let told = running.tell(launch, &descriptors).await;
     drop(descriptors);

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::sync::{Notify, mpsc, oneshot};
-use vpnd_proto::plane::{Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
+use vpnd_proto::plane::{self, Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::time::Time;
 
@@ -52,6 +52,18 @@ pub enum Order {
     Mtu(u16),
     /// Asks for figures.
     Report(oneshot::Sender<Report>),
+}
+
+/// What waits for a shard, in order.
+enum Waiting {
+    Order(Order),
+    Freeze(Freeze),
+}
+
+/// Stop where you are, and tell how far the lanes have come. Goes on if it is told so, and ends if it never will be.
+struct Freeze {
+    progress: oneshot::Sender<Vec<plane::Progress>>,
+    go_on: oneshot::Receiver<()>,
 }
 
 /// A shard's figures.
@@ -96,13 +108,15 @@ pub struct ShardSpec {
     pub mtu: u16,
     /// Its socket.
     pub socket: ShardSocket,
+    /// Carried out before anything is received.
+    pub first: Vec<Command>,
     /// Where to pass datagrams for QUIC; there is such a place only if the kernel does not steer them to QUIC itself.
     pub(crate) quic: Option<HandOver>,
 }
 
 /// The control plane's ends of all shards.
 pub struct Shards {
-    orders: Vec<mpsc::UnboundedSender<Order>>,
+    orders: Vec<mpsc::UnboundedSender<Waiting>>,
     threads: Vec<JoinHandle<()>>,
     failure: Arc<Notify>,
 }
@@ -189,9 +203,57 @@ impl Shards {
         reports
     }
 
+    /// Stops all shards where they are: nothing is sealed, opened or read until they go on.
+    ///
+    /// # Errors
+    /// If a shard is gone; the others go on.
+    pub(crate) async fn freeze(&self) -> Result<Frozen, ShardGone> {
+        let mut frozen = Frozen { progress: Vec::new(), shards: Vec::new() };
+        let mut waits = Vec::with_capacity(self.count());
+        for shard in 0..self.count() {
+            let (progress, wait) = oneshot::channel();
+            let (order, go_on) = oneshot::channel();
+            let _ = self.orders[shard].send(Waiting::Freeze(Freeze { progress, go_on }));
+            frozen.shards.push(order);
+            waits.push(wait);
+        }
+        for wait in waits {
+            match wait.await {
+                Ok(progress) => frozen.progress.push(progress),
+                Err(_) => {
+                    frozen.go_on();
+                    return Err(ShardGone);
+                }
+            }
+        }
+        Ok(frozen)
+    }
+
     fn order(&self, shard: usize, order: Order) {
         // A shard ends only together with the process or after a failure that it reported itself.
-        let _ = self.orders[shard].send(order);
+        let _ = self.orders[shard].send(Waiting::Order(order));
+    }
+}
+
+/// A shard has ended, and with it soon the daemon.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a shard has stopped")]
+pub(crate) struct ShardGone;
+
+/// Shards that stand still. Dropping it ends them.
+pub(crate) struct Frozen {
+    /// How far each shard's lanes have come.
+    pub(crate) progress: Vec<Vec<plane::Progress>>,
+    shards: Vec<oneshot::Sender<()>>,
+}
+
+impl Frozen {
+    /// Lets them go on as if nothing had been. Only for whoever has given their progress to nobody who uses it.
+    pub(crate) fn go_on(self) {
+        for shard in self.shards {
+            // One that is gone has reported that itself.
+            let _ = shard.send(());
+        }
     }
 }
 
@@ -206,7 +268,7 @@ impl Drop for Shards {
 
 /// A shard's queues.
 struct Links {
-    orders: mpsc::UnboundedReceiver<Order>,
+    orders: mpsc::UnboundedReceiver<Waiting>,
     misdirected: mpsc::Receiver<Misdirected>,
     neighbours: Vec<mpsc::Sender<Misdirected>>,
     events: mpsc::UnboundedSender<(usize, Event)>,
@@ -238,11 +300,23 @@ async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
     let mut shard =
         Shard::new(spec.number, spec.role, spec.policy, spec.hash_seed, spec.tun_offloads, spec.mtu);
     (shard.neighbours, shard.quic) = (links.neighbours, spec.quic);
+    for command in spec.first {
+        shard.obey(Order::Plane(command), socket.get_ref());
+    }
     loop {
         tokio::select! {
             order = links.orders.recv() => {
-                let Some(order) = order else { return Ok(()) };
-                shard.obey(order, socket.get_ref());
+                match order {
+                    None => return Ok(()),
+                    Some(Waiting::Order(order)) => shard.obey(order, socket.get_ref()),
+                    Some(Waiting::Freeze(Freeze { progress, go_on })) => {
+                        // Whoever asked may have given up; then it drops the other end, too.
+                        let _ = progress.send(shard.plane.progress());
+                        if go_on.await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
             }
             Some(stray) = links.misdirected.recv() => shard.take_stray(stray, socket.get_ref(), tun.get_ref()),
             ready = socket.readable() => {

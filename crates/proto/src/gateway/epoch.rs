@@ -37,6 +37,10 @@ impl Gateway {
             number: session.record.epoch,
             suite: grant.suite,
             indexes,
+            peer_indexes: grant.offer.indexes.iter().copied().map(Index).collect(),
+            features: self.config.features & grant.offer.features,
+            lab: self.config.lab.filter(|_| grant.offer.lab),
+            secret: Arc::new(grant.secret),
             endpoints,
             began: now,
             confirmed: None,
@@ -48,7 +52,7 @@ impl Gateway {
         if let Some(spec) = opening {
             self.command_all(|_| Command::Open(spec.clone()));
         }
-        self.install(slot, &epoch, grant.offer, grant.secret);
+        self.install(slot, &epoch);
         self.timers.set((slot, Reason::Unconfirmed), now + self.config.timers.confirm_within);
         self.timers.set((slot, Reason::DeadPeer), now + self.config.timers.dead_peer);
         self.timers.cancel((slot, Reason::Wake));
@@ -60,7 +64,7 @@ impl Gateway {
             indexes: List::new(epoch.indexes.iter().map(|index| index.0).collect())
                 .expect("there are as many as the offer had, which is of the same type"),
             gateway_lanes: self.config.shards as u8,
-            features: self.config.features & grant.offer.features,
+            features: epoch.features,
             token: grant.token,
             network: record.addresses.network(&self.config.network),
             timers: self.config.timers.to_message(),
@@ -73,11 +77,9 @@ impl Gateway {
         }
     }
 
-    fn install(&mut self, slot: Slot, epoch: &Epoch, offer: &Offer, secret: EpochSecret) {
+    /// Gives the shards the keys of an epoch.
+    pub(super) fn install(&mut self, slot: Slot, epoch: &Epoch) {
         let shards = self.config.shards;
-        let secret = Arc::new(secret);
-        let features = self.config.features & offer.features;
-        let lab = self.config.lab.filter(|_| offer.lab);
         let reject_at = epoch.began + self.config.timers.reject_after;
         self.command_all(|shard| {
             let owned = epoch.indexes.iter().enumerate().filter(|(_, index)| index.shard(shards) == shard);
@@ -87,11 +89,11 @@ impl Gateway {
                 epoch: epoch.number,
                 suite: epoch.suite.suite,
                 backend: epoch.suite.backend,
-                lab,
-                secret: Arc::clone(&secret),
-                features,
+                lab: epoch.lab,
+                secret: Arc::clone(&epoch.secret),
+                features: epoch.features,
                 lane: shard as u8,
-                peer_index: Index(offer.indexes[peer_lane]),
+                peer_index: epoch.peer_indexes[peer_lane],
                 peer_lane: peer_lane as u8,
                 endpoint: None,
                 receive: owned

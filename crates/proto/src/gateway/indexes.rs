@@ -40,6 +40,16 @@ impl Indexes {
         indexes
     }
 
+    /// Takes an index that another process has given out; false if it is taken.
+    pub(super) fn take(&mut self, index: Index) -> bool {
+        let free = self.taken.insert(index);
+        if free {
+            let shard = index.shard(self.load.len());
+            self.load[shard] += 1;
+        }
+        free
+    }
+
     /// How many there are.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

@@ -4,8 +4,10 @@
 //! datagram; the pending one was not yet; the retiring one only opens what was under way.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
+use vpnd_crypto::{EpochSecret, LabPermit};
 
 use crate::attach::Tokens;
 use crate::control::{Network, UserName};
@@ -68,6 +70,14 @@ pub(super) struct Epoch {
     pub(super) suite: LocalSuite,
     /// The gateway's receive indexes.
     pub(super) indexes: Vec<Index>,
+    /// The client's, one for each of its lanes.
+    pub(super) peer_indexes: Vec<Index>,
+    /// What both ends understand (PROTOCOL §3.4).
+    pub(super) features: u32,
+    /// Present if both ends were started for the laboratory.
+    pub(super) lab: Option<LabPermit>,
+    /// What the shards have their keys from. Kept for a process that takes over; erased with them.
+    pub(super) secret: Arc<EpochSecret>,
     /// Where each of the client's lanes was heard, or is taken to be until it is.
     pub(super) endpoints: Vec<Option<Endpoint>>,
     pub(super) began: Time,

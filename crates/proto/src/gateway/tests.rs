@@ -12,6 +12,8 @@ use crate::plane::{Endpoint, EpochSpec};
 use crate::session::DeviceId;
 use crate::wire::Index;
 
+mod handover;
+
 const NOW: Time = Time::from_nanos(1_000_000_000);
 
 fn config(shards: usize) -> Config {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use minicbor::{Decode, Encode};
 use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
 
 use crate::plane::Endpoint;
@@ -74,6 +75,37 @@ pub struct EpochSpec {
     pub reject_at: Time,
 }
 
+/// How far an epoch's lanes have come in one shard, for the process that goes on with them: what they must neither use nor
+/// accept again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The session.
+    pub slot: Slot,
+    /// The epoch.
+    pub epoch: u32,
+    /// The first counter that the shard's sending lane has not used.
+    pub unused: u64,
+    /// The receiving lanes.
+    pub heard: Vec<Heard>,
+}
+
+/// How far one receiving lane has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Heard {
+    /// Its index.
+    #[n(0)]
+    pub index: Index,
+    /// The peer's lane.
+    #[n(1)]
+    pub lane: u8,
+    /// The highest counter accepted.
+    #[n(2)]
+    pub highest: Option<u64>,
+    /// Datagrams that were not authentic.
+    #[n(3)]
+    pub failed_opens: u64,
+}
+
 /// An order to one shard's data plane.
 #[derive(Clone, Debug)]
 pub enum Command {
@@ -81,6 +113,9 @@ pub enum Command {
     Open(SessionSpec),
     /// Keys of a new epoch. The shard can open with them from now on, and seals with them once it knows the endpoint.
     Install(Box<EpochSpec>),
+    /// The epoch was in use in another process: go on where that has ended. Comes after [`Command::Install`] and before anything
+    /// is sealed or opened.
+    Resume(Progress),
     /// The peer's lane that this shard sends to was heard at `endpoint` in `epoch`: seal with that epoch from now on,
     /// unless a later one is in use already.
     Reach {
@@ -164,25 +199,34 @@ pub enum Event {
 }
 
 /// What one shard knows of a session's traffic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Activity {
     /// Authentic datagrams received.
+    #[n(0)]
     pub rx_datagrams: u64,
     /// Inner packets received, accepted or forwarded.
+    #[n(1)]
     pub rx_packets: u64,
     /// Bytes of these inner packets.
+    #[n(2)]
     pub rx_bytes: u64,
     /// Inner packets sealed for the peer.
+    #[n(3)]
     pub tx_packets: u64,
     /// Bytes of these inner packets.
+    #[n(4)]
     pub tx_bytes: u64,
     /// When anything authentic came last.
+    #[n(5)]
     pub last_rx: Time,
     /// When an inner packet (no keepalive, no probe) came last.
+    #[n(6)]
     pub last_rx_packet: Time,
     /// When anything was sealed last.
+    #[n(7)]
     pub last_tx: Time,
     /// When an inner packet was sealed last.
+    #[n(8)]
     pub last_tx_packet: Time,
 }
 

@@ -1,15 +1,17 @@
 //! A session as one shard sees it: addresses, live epochs, and packets that wait for one.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
+use core::hash::BuildHasherDefault;
 use core::net::IpAddr;
 use core::time::Duration;
 
 use ipnet::IpNet;
 use vpnd_crypto::{Direction, KeyError, OpenKey, SealKey};
 
-use super::command::{Activity, EpochSpec, Event, SessionSpec, Slot};
+use super::command::{Activity, EpochSpec, Event, Heard, Progress, SessionSpec, Slot};
 use super::count::DropReason;
+use super::hash::IndexHasher;
 use super::{Endpoint, Role};
 use crate::checksum;
 use crate::control::FEATURE_PARTIAL_CHECKSUM;
@@ -68,6 +70,9 @@ pub(super) struct Receiver {
     /// Few: a gateway's index has one lane, a client's as many as the gateway has shards for it.
     lanes: Vec<Receiving>,
 }
+
+/// What is behind each receive index of a shard.
+pub(super) type Receivers = HashMap<Index, Receiver, BuildHasherDefault<IndexHasher>>;
 
 /// A receiving lane, and where it was heard last.
 #[derive(Debug)]
@@ -154,6 +159,32 @@ impl Session {
     fn heard(&mut self, epoch: u32, lane: u8, endpoint: Endpoint) {
         if self.epochs.iter().any(|e| e.number == epoch && e.follows_peer) {
             self.reach(epoch, lane, endpoint);
+        }
+    }
+
+    /// How far the session's lanes have come.
+    pub(super) fn progress(&self, receivers: &Receivers) -> impl Iterator<Item = Progress> {
+        self.epochs.iter().map(|epoch| {
+            let heard = epoch.indexes.iter().filter_map(|index| Some((*index, receivers.get(index)?)));
+            let heard = heard.flat_map(|(index, receiver)| {
+                receiver.lanes.iter().map(move |receiving| {
+                    let (highest, failed_opens) = receiving.receive.progress();
+                    Heard { index, lane: receiving.lane, highest, failed_opens }
+                })
+            });
+            Progress {
+                slot: self.slot,
+                epoch: epoch.number,
+                unused: epoch.send.counter(),
+                heard: heard.collect(),
+            }
+        })
+    }
+
+    /// Goes on where another process has ended.
+    pub(super) fn resume(&mut self, progress: &Progress) {
+        for epoch in self.epochs.iter_mut().filter(|epoch| epoch.number == progress.epoch) {
+            epoch.send.resume_at(progress.unused);
         }
     }
 
@@ -247,6 +278,15 @@ impl Session {
 }
 
 impl Receiver {
+    /// Goes on where another process has ended.
+    pub(super) fn resume(&mut self, progress: &Progress, heard: &Heard) {
+        if (self.slot, self.epoch) == (progress.slot, progress.epoch) {
+            for receiving in self.lanes.iter_mut().filter(|receiving| receiving.lane == heard.lane) {
+                receiving.receive.resume_after(heard.highest, heard.failed_opens);
+            }
+        }
+    }
+
     /// Opens a datagram (PROTOCOL §7.2, steps 2 to 6). Returns the plaintext's length.
     #[inline]
     pub(super) fn open(

@@ -7,6 +7,7 @@ use vpnd_crypto::{Backend, EpochSecret, Suite};
 use super::*;
 use crate::packet::PARTIAL_CHECKSUM;
 use crate::policy::Principal;
+use crate::wire::Index;
 
 const GATEWAY: &str = "192.0.2.1:4433";
 const ALICE: u32 = 0;

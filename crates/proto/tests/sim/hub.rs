@@ -10,7 +10,7 @@ use vpnd_proto::control::{Code, Network};
 use vpnd_proto::gateway::{Config, Effect, Gateway, SessionRecord};
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
-use vpnd_proto::policy::Policy;
+use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::session::{LocalSuite, Random, SessionId, Timers};
 use vpnd_proto::wire::{HEADER_LEN, Header};
 
@@ -96,6 +96,29 @@ impl World {
         }
         self.hub.core = core;
         self.hub.planes = planes(self.hub.config.shards, &self.hub.policy);
+        self.hub.life += 1;
+        self.reset_channels();
+        self.settle_hub();
+    }
+
+    /// The gateway hands its sessions to another process, which goes on with them. Control connections are lost.
+    pub(crate) fn upgrade_hub(&mut self) {
+        let progress = self.hub.planes.iter().map(Plane::progress).collect();
+        let handed = self.hub.core.hand_over(progress);
+        let random = self.random();
+        let mut core = Gateway::new(self.hub.config.clone(), random).expect("it was good before");
+        for session in handed {
+            let bytes = minicbor::to_vec(&session).expect("a vector takes all that is written to it");
+            let session = minicbor::decode(&bytes).expect("it was written just now");
+            core.take_over(self.now, session, Principal::default()).expect("the sessions fit together");
+        }
+        self.hub.planes = planes(self.hub.config.shards, &self.hub.policy);
+        while let Some(effect) = core.poll_effect() {
+            let Effect::Command { shard, command } = effect else { panic!("{effect:?} has no place here") };
+            // The keys are those that the oracle knows already.
+            self.hub.planes[shard].apply(command);
+        }
+        self.hub.core = core;
         self.hub.life += 1;
         self.reset_channels();
         self.settle_hub();

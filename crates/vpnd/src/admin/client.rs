@@ -12,6 +12,8 @@ use super::{MAX_RESPONSE, Request, Response, Status};
 
 /// Longest wait for the gateway; it has a shorter one for itself.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// The same for an upgrade.
+const UPGRADE_DEADLINE: Duration = Duration::from_secs(70);
 
 /// Why there was no answer, or a bad one.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +113,19 @@ impl Client {
         }
     }
 
+    /// Lets the program that is installed now go on instead; returns what goes on, in words.
+    ///
+    /// # Errors
+    /// [`ClientError`]; if the gateway refused, it goes on as it was.
+    pub fn upgrade(&mut self) -> Result<String, ClientError> {
+        let patience = self.stream.get_ref().set_read_timeout(Some(UPGRADE_DEADLINE));
+        patience.map_err(|source| ClientError::Io { path: self.path.clone(), source })?;
+        match self.ask(&Request::Upgrade)? {
+            Response::Upgraded(what) => Ok(what),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     fn ask(&mut self, request: &Request) -> Result<Response, ClientError> {
         let line =
             self.exchange(request).map_err(|source| ClientError::Io { path: self.path.clone(), source })?;
@@ -142,6 +157,7 @@ impl Client {
             Response::Status(_) => "a status",
             Response::Ended(_) => "a number of sessions",
             Response::Reloaded(_) => "a report of changes",
+            Response::Upgraded(_) => "a report of an upgrade",
             Response::Error(_) => "an error",
         };
         self.strange(format!("it answered with {kind}"))

@@ -1,4 +1,4 @@
-//! `vpnd status`, `vpnd kick` and `vpnd reload`.
+//! `vpnd status`, `vpnd kick`, `vpnd reload` and `vpnd server --upgrade`.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Status;
 use super::client::{Client, ClientError};
 use super::table::{ID_DIGITS, Rates, render};
-use crate::cli::{AdminArgs, DEFAULT_CONFIG, KickArgs, StatusArgs};
+use crate::cli::{AdminArgs, DEFAULT_CONFIG, KickArgs, ServerArgs, StatusArgs};
 use crate::config::{ConfigError, ServerConfig};
 
 /// Pause between two looks of `--watch`.
@@ -75,6 +75,16 @@ pub fn kick(args: &KickArgs) -> Result<(), CommandError> {
 /// [`CommandError`]; the gateway goes on with what it had then.
 pub fn reload(args: &AdminArgs) -> Result<(), CommandError> {
     let what = Client::connect(&socket(args)?)?.reload()?;
+    Ok(write_all(&mut io::stdout(), &format!("{}\n", what.trim_end()))?)
+}
+
+/// Lets the program that is installed now go on in place of a running gateway, and says what goes on.
+///
+/// # Errors
+/// [`CommandError`]; the gateway goes on as it was if it says why.
+pub fn upgrade(args: &ServerArgs) -> Result<(), CommandError> {
+    let config = ServerConfig::load(&args.config)?;
+    let what = Client::connect(&config.admin.socket)?.upgrade()?;
     Ok(write_all(&mut io::stdout(), &format!("{}\n", what.trim_end()))?)
 }
 

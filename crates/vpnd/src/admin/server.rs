@@ -16,7 +16,7 @@ use rustix::fs::Mode;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
@@ -58,6 +58,8 @@ pub(super) struct Deadlines {
     pub(super) request: Duration,
     /// Working out the answer.
     pub(super) handler: Duration,
+    /// Working out the answer to [`Request::Upgrade`]: a whole gateway starts meanwhile.
+    pub(super) upgrade: Duration,
     /// Sending it.
     pub(super) response: Duration,
 }
@@ -65,7 +67,8 @@ pub(super) struct Deadlines {
 impl Default for Deadlines {
     fn default() -> Self {
         let request = Duration::from_secs(10);
-        Self { request, handler: Duration::from_secs(20), response: Duration::from_secs(10) }
+        let (handler, upgrade) = (Duration::from_secs(20), Duration::from_secs(60));
+        Self { request, handler, upgrade, response: Duration::from_secs(10) }
     }
 }
 
@@ -129,8 +132,9 @@ impl AdminSocket {
         Ok(Self { listener, owner, deadlines: Deadlines::default(), place: None })
     }
 
-    /// Answers requests until the future is dropped.
-    pub async fn serve<H: Handler>(self, handler: Arc<H>) {
+    /// Answers requests until the future is dropped, or `over` is notified: then it takes no more conversations, and ends with
+    /// the last.
+    pub async fn serve<H: Handler>(self, handler: Arc<H>, over: Arc<Notify>) {
         let places = Arc::new(Semaphore::new(MAX_CONVERSATIONS));
         // Dropping the set ends the conversations, so nothing outlives this future.
         let mut conversations = JoinSet::new();
@@ -138,7 +142,11 @@ impl AdminSocket {
         loop {
             let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
             while conversations.try_join_next().is_some() {}
-            match self.listener.accept().await {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = over.notified() => break,
+            };
+            match accepted {
                 Ok((stream, _)) => {
                     let (handler, owner, deadlines) = (handler.clone(), self.owner, self.deadlines);
                     conversations.spawn(async move {
@@ -154,6 +162,7 @@ impl AdminSocket {
                 }
             }
         }
+        while conversations.join_next().await.is_some() {}
     }
 }
 
@@ -242,6 +251,7 @@ async fn converse<H: Handler>(
 }
 
 async fn answer<H: Handler>(handler: &H, request: Request, deadlines: Deadlines) -> Response {
+    let limit = if request == Request::Upgrade { deadlines.upgrade } else { deadlines.handler };
     let work = async {
         match request {
             Request::Status => handler.status().await.map(|status| Response::Status(Box::new(status))),
@@ -251,10 +261,11 @@ async fn answer<H: Handler>(handler: &H, request: Request, deadlines: Deadlines)
                 ended.map(Response::Ended)
             }
             Request::Reload => handler.reload().await.map(Response::Reloaded),
+            Request::Upgrade => handler.upgrade().await.map(Response::Upgraded),
         }
     };
-    let late = |_| Err(format!("the gateway did not answer within {} s", deadlines.handler.as_secs()));
-    timeout(deadlines.handler, work).await.unwrap_or_else(late).unwrap_or_else(Response::Error)
+    let late = |_| Err(format!("the gateway did not answer within {} s", limit.as_secs()));
+    timeout(limit, work).await.unwrap_or_else(late).unwrap_or_else(Response::Error)
 }
 
 async fn respond(

@@ -34,6 +34,10 @@ impl Handler for Fake {
     async fn reload(&self) -> Result<String, String> {
         Err("server.toml:3: unknown key 'prot'".to_owned())
     }
+
+    async fn upgrade(&self) -> Result<String, String> {
+        Ok("vpnd 9 goes on".to_owned())
+    }
 }
 
 /// A gateway with one client that is there and one that went away.

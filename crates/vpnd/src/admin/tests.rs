@@ -35,7 +35,7 @@ impl Gateway {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let mut socket = bind(&runtime, &path).unwrap();
         change(&mut socket);
-        let serving = runtime.spawn(socket.serve(Arc::new(fake)));
+        let serving = runtime.spawn(socket.serve(Arc::new(fake), Arc::default()));
         Self { runtime, serving, path, _dir: dir }
     }
 
@@ -200,6 +200,9 @@ fn a_gateway_that_hangs_is_an_error() {
             std::future::pending().await
         }
         async fn reload(&self) -> Result<String, String> {
+            std::future::pending().await
+        }
+        async fn upgrade(&self) -> Result<String, String> {
             std::future::pending().await
         }
     }

@@ -76,7 +76,11 @@ impl Opener {
                 }
                 ToWorker::NetworkChanged => drop(words.send(Word::NetworkChanged).await),
                 ToWorker::Stop => drop(words.send(Word::Stop).await),
-                ToWorker::Devices(_) | ToWorker::Configuration(_) => {
+                ToWorker::Devices(_)
+                | ToWorker::Configuration(_)
+                | ToWorker::HandOver
+                | ToWorker::TakeOver
+                | ToWorker::NotUpgraded(_) => {
                     return Err(ChannelError::Broken("a message that is not for a client"));
                 }
             }

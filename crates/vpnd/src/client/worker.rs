@@ -162,6 +162,7 @@ fn shard_specs(
             tun_offloads: devices.tun.into(),
             mtu: INITIAL_MTU,
             socket: ShardSocket::adopt(socket, &options)?,
+            first: Vec::new(),
             quic: None,
         });
     }

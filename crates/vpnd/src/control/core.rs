@@ -21,6 +21,7 @@ use vpnd_proto::policy::{Names, Policy, PolicyError, Pools, RuleSpec};
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::control::registry::{self, Admission, Ending, Registry};
+use crate::server::handover::{HandOverError, Successor};
 use crate::shard::{Shards, TunWrites, now};
 use crate::sys::udp::UdpOffloads;
 
@@ -61,6 +62,8 @@ pub(crate) enum Request {
     Status(oneshot::Sender<Snapshot>),
     /// New settings hold from now on; answered with what is wrong with the policy, if anything.
     Settings { network: Network, policy: PolicySpec, reply: oneshot::Sender<Result<(), PolicyError>> },
+    /// Hand everything to another process and stop; or go on, and say why.
+    HandOver { to: Box<Successor>, reply: oneshot::Sender<Result<Handed, HandOverError>> },
     /// Tell the clients, keep their sessions for the next start, and stop.
     Shutdown,
 }
@@ -86,6 +89,16 @@ pub(crate) enum Outgoing {
     Message(Box<Message>),
     /// Nothing more: close the connection with this code once all messages are on their way.
     Close(Code),
+}
+
+/// What another process goes on with.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    pub(crate) sessions: usize,
+    /// That process's version.
+    pub(crate) version: String,
+    /// How long the shards stood still before the other process could go on.
+    pub(crate) stood: Duration,
 }
 
 /// The state of the gateway at one moment.
@@ -114,7 +127,7 @@ impl Core {
         registry: Registry,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
-        let task = Task { gateway, shards, registry, connections: HashMap::new() };
+        let task = Task { gateway, shards, registry, connections: HashMap::new(), handed_over: false };
         (Self(requests), tokio::spawn(task.run(inbox, events)))
     }
 
@@ -126,6 +139,16 @@ impl Core {
     pub(crate) async fn apply(&self, network: Network, policy: PolicySpec) -> anyhow::Result<()> {
         let (reply, wait) = oneshot::channel();
         self.send(Request::Settings { network, policy, reply }).await?;
+        Ok(wait.await.map_err(|_| Stopped)??)
+    }
+
+    /// Hands everything to another process, which then goes on; the task has stopped afterwards.
+    ///
+    /// # Errors
+    /// Why it goes on itself.
+    pub(crate) async fn hand_over(&self, to: Successor) -> anyhow::Result<Handed> {
+        let (reply, wait) = oneshot::channel();
+        self.send(Request::HandOver { to: Box::new(to), reply }).await?;
         Ok(wait.await.map_err(|_| Stopped)??)
     }
 
@@ -154,6 +177,8 @@ struct Task {
     shards: Shards,
     registry: Registry,
     connections: HashMap<ConnectionId, mpsc::UnboundedSender<Outgoing>>,
+    /// The sessions are another process's.
+    handed_over: bool,
 }
 
 impl Task {
@@ -184,6 +209,9 @@ impl Task {
                 } else {
                     break;
                 }
+            }
+            if self.handed_over {
+                return;
             }
             self.carry_out().await;
         }
@@ -234,9 +262,34 @@ impl Task {
                 });
                 let _ = reply.send(outcome);
             }
+            Request::HandOver { to, reply } => {
+                let handed = self.hand_over(*to).await;
+                self.handed_over = handed.is_ok();
+                // Whoever asked waits for nothing else.
+                let _ = reply.send(handed);
+                return !self.handed_over;
+            }
             Request::Shutdown => return false,
         }
         true
+    }
+
+    /// Stops the shards and hands all sessions over. Control connections stay behind; their clients attach when they notice.
+    async fn hand_over(&mut self, to: Successor) -> Result<Handed, HandOverError> {
+        self.carry_out().await;
+        self.collect_activity().await;
+        let stopped = now();
+        let mut frozen = self.shards.freeze().await?;
+        let sessions = self.gateway.hand_over(std::mem::take(&mut frozen.progress));
+        let count = sessions.len();
+        match to.take(sessions, &self.registry).await {
+            // The shards end with what holds them still.
+            Ok(version) => Ok(Handed { sessions: count, version, stood: now().since(stopped) }),
+            Err(error) => {
+                frozen.go_on();
+                Err(error)
+            }
+        }
     }
 
     fn log_in(

@@ -9,6 +9,7 @@ mod retry;
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -53,7 +54,8 @@ pub(crate) fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>,
     }
 }
 
-/// The gateway's endpoint on `socket`, which sees only those beginnings of connections that `admissions` lets pass.
+/// The gateway's endpoint on `socket`, which sees only those beginnings of connections that `admissions` lets pass, and nothing
+/// more once it is `deaf`, because another process reads the socket.
 ///
 /// # Errors
 /// If the socket can't be used by the runtime.
@@ -62,8 +64,9 @@ pub(crate) fn listen(
     tls: QuicServerConfig,
     keys: &Keys,
     admissions: Admissions,
+    deaf: Arc<AtomicBool>,
 ) -> io::Result<Endpoint> {
-    let socket = Arc::new(Front::new(socket, admissions, Arc::clone(&keys.tokens) as _));
+    let socket = Arc::new(Front::new(socket, admissions, Arc::clone(&keys.tokens) as _, deaf));
     let mut transport = transport();
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
     let mut config = ServerConfig::new(Arc::new(tls), Arc::clone(&keys.tokens) as _);

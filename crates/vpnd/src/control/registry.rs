@@ -2,7 +2,7 @@
 //!
 //! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -64,7 +64,8 @@ pub(crate) struct Registry {
     auth: AuthClient,
     /// Policy knows users and groups by numbers, which come from here.
     pub(crate) names: Names,
-    known: HashSet<SessionId>,
+    /// Sessions that are kept, and the groups of their users.
+    known: HashMap<SessionId, Box<[String]>>,
     writes: Vec<Write>,
 }
 
@@ -81,7 +82,7 @@ pub(crate) enum RegistryError {
 
 impl Registry {
     pub(crate) fn new(auth: AuthClient, names: Names) -> Self {
-        Self { auth, names, known: HashSet::new(), writes: Vec::new() }
+        Self { auth, names, known: HashMap::new(), writes: Vec::new() }
     }
 
     /// Whom policy takes this user for.
@@ -91,7 +92,7 @@ impl Registry {
 
     /// A user has logged in: the session that is about to begin is theirs.
     pub(crate) fn begin(&mut self, admission: &Admission) {
-        self.known.insert(admission.session);
+        self.known.insert(admission.session, admission.account.groups.clone().into());
     }
 
     /// A login was refused after [`Registry::begin`]: its addresses are free again.
@@ -104,7 +105,7 @@ impl Registry {
         &mut self,
         session: SessionId,
     ) -> Result<Option<SessionRecord>, RegistryError> {
-        if self.known.contains(&session) {
+        if self.known.contains_key(&session) {
             return Ok(None);
         }
         let stored = match self.auth.ask(Request::Session(id(session))).await? {
@@ -113,7 +114,7 @@ impl Registry {
             Answer::Failed(reason) => return Err(RegistryError::Failed(reason.to_string())),
             _ => return Err(RegistryError::Unexpected),
         };
-        self.known.insert(session);
+        self.known.insert(session, stored.account.groups.clone().into());
         Ok(Some(SessionRecord {
             id: session,
             principal: self.principal(&stored.account),
@@ -126,9 +127,26 @@ impl Registry {
         }))
     }
 
+    /// The groups of a session's user, by which another process knows whom policy takes it for.
+    pub(crate) fn groups(&self, session: SessionId) -> Box<[String]> {
+        self.known.get(&session).cloned().unwrap_or_default()
+    }
+
+    /// A session of another process goes on in this one. Whom policy takes it for.
+    pub(crate) fn take_over(
+        &mut self,
+        session: SessionId,
+        user: &UserName,
+        groups: Box<[String]>,
+    ) -> Principal {
+        let principal = self.names.principal(user, groups.iter().map(String::as_str));
+        self.known.insert(session, groups);
+        principal
+    }
+
     /// Remember the session as it is now.
     pub(crate) fn persist(&mut self, record: &SessionRecord) {
-        if self.known.contains(&record.id) {
+        if self.known.contains_key(&record.id) {
             let tokens = (&record.tokens).into();
             self.writes.push(Write::Keep { session: id(record.id), tokens, epoch: record.epoch });
         }

@@ -52,6 +52,12 @@ pub(crate) struct Received<T> {
 }
 
 impl<T> Received<T> {
+    /// The message, and its descriptor if it came with one, from a sender who has no more to send.
+    pub(crate) fn into_parts(mut self) -> Result<(T, Option<OwnedFd>), ChannelError> {
+        let descriptor = self.descriptors.pop();
+        Ok((self.alone()?, descriptor))
+    }
+
     /// The message, from a sender who has no descriptors to send.
     pub(crate) fn alone(self) -> Result<T, ChannelError> {
         if self.descriptors.is_empty() {

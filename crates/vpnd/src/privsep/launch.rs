@@ -175,7 +175,7 @@ impl ClientLaunch {
 
 /// The data path's devices, which exist once everything else was checked. Descriptors: the TUN queues, as many sockets of
 /// shards, and QUIC's socket.
-#[derive(Debug, Encode, Decode)]
+#[derive(Clone, Debug, Encode, Decode)]
 pub(crate) struct Devices {
     #[n(0)]
     pub(crate) shards: u32,
@@ -236,6 +236,15 @@ pub(crate) enum ToWorker {
     /// To a client's worker: the machine's network changed.
     #[n(4)]
     NetworkChanged,
+    /// To a gateway's worker, with a channel to its successor: hand everything over, and end.
+    #[n(5)]
+    HandOver,
+    /// Instead of [`ToWorker::Devices`], with a channel to the worker that runs: take over from it.
+    #[n(6)]
+    TakeOver,
+    /// To a gateway's worker: what it has asked for by [`ToOpener::Upgrade`] did not come about, and why.
+    #[n(7)]
+    NotUpgraded(#[n(0)] String),
 }
 
 /// What became of a question.
@@ -302,6 +311,15 @@ pub(crate) enum ToOpener {
         #[n(1)]
         ask: Ask,
     },
+    /// An administrator wants the daemon to be replaced by the program that is installed now.
+    #[n(5)]
+    Upgrade,
+    /// It has handed over to its successor: what it carried is not its own any more.
+    #[n(6)]
+    HandedOver,
+    /// It has not handed over and goes on, and why.
+    #[n(7)]
+    GoesOn(#[n(0)] String),
 }
 
 /// Borrows descriptors for sending.

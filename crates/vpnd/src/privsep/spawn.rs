@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ const KEPT_VARIABLES: [&str; 8] = [
     "SSL_CERT_FILE",
     "TZ",
 ];
+/// The program of this process, whatever has become of its file.
+pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 /// Messages of a part that wait to be read.
 const QUEUE: usize = 64;
 
@@ -60,10 +63,15 @@ impl Running {
     /// Starts this program again as `part`. The caller must be the process's first thread: the kernel ends a part when
     /// the thread that started it ends.
     pub(crate) fn start(part: Part) -> Result<Self, PartError> {
+        Self::start_from(Path::new(THIS_PROGRAM), part)
+    }
+
+    /// The same with another program, a later version of this one.
+    pub(crate) fn start_from(program: &Path, part: Part) -> Result<Self, PartError> {
         let failed = |source| PartError::Start { part, source };
         let (ours, theirs) = channel::pair().map_err(failed)?;
         let kept = KEPT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-        let child = Command::new("/proc/self/exe")
+        let child = Command::new(program)
             .arg0("vpnd")
             .args(["part", part.name()])
             .env_clear()

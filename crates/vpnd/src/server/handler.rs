@@ -8,8 +8,8 @@ use vpnd_proto::gateway::Selector;
 use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
 
+use super::opener::Opener;
 use super::settings;
-use super::worker::Opener;
 use crate::admin::status::{Counters, Offloads, Process, Session, Steering, Suite, Tun, Udp};
 use crate::admin::{Handler, Status};
 use crate::control::connection::Logins;
@@ -87,6 +87,10 @@ impl Handler for Administration {
 
     async fn reload(&self) -> Result<String, String> {
         self.opener.reread().await
+    }
+
+    async fn upgrade(&self) -> Result<String, String> {
+        self.opener.upgrade().await
     }
 }
 

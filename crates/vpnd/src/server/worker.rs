@@ -3,32 +3,34 @@
 //! It gets its devices, sockets and secrets from the opener and asks the auth process about users. What it holds of
 //! secrets is what TLS needs and the keys of sessions.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use rand::TryRng as _;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vpnd_crypto::LabPermit;
 use vpnd_proto::admission;
 use vpnd_proto::control::Code;
-use vpnd_proto::gateway::{Config, Gateway, Selector};
+use vpnd_proto::gateway::{Config, Effect, Gateway, Selector};
 use vpnd_proto::plane::Role;
 use vpnd_proto::policy::{Names, Policy};
 use vpnd_proto::session::LocalSuite;
 
 use super::handler::{Administration, Facts};
+use super::handover::{Predecessor, Successor};
+use super::opener::Opener;
 use super::settings;
 use crate::admin::server::AdminSocket;
 use crate::admin::status::{Process, Steering};
 use crate::config::ServerConfig;
 use crate::control::connection::Door;
-use crate::control::core::Core;
+use crate::control::core::{Core, Handed};
 use crate::control::quic;
 use crate::control::quic::gate::{Admissions, Gate};
 use crate::control::quic::handed::HandOver;
@@ -37,7 +39,7 @@ use crate::control::registry::Registry;
 use crate::metrics::Metrics;
 use crate::privsep::auth::client::AuthClient;
 use crate::privsep::auth::message::{self, Answer, Request};
-use crate::privsep::channel::{Channel, ChannelError};
+use crate::privsep::channel::{Channel, ChannelError, Received};
 use crate::privsep::launch::{Devices, Reread, ToOpener, ToWorker, WorkerLaunch};
 use crate::privsep::part::{self, Begun, Part};
 use crate::shard::{ShardSpec, Shards, now};
@@ -51,6 +53,8 @@ use crate::tls;
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
 /// How long clients have to hear that the gateway goes down.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the worker that goes on may take to be at work.
+const SUCCESSOR_STARTS_WITHIN: Duration = Duration::from_secs(10);
 /// How long the last datagrams have to leave.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -71,47 +75,38 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     }
 }
 
-/// The channel to the opener, and who waits for the configuration to be read.
-pub(super) struct Opener {
-    channel: Channel,
-    turn: tokio::sync::Mutex<()>,
-    waiting: Mutex<VecDeque<oneshot::Sender<Result<String, String>>>>,
-}
-
-impl Opener {
-    /// Has the configuration read again and put into force. What has changed, in words.
-    pub(super) async fn reread(&self) -> Result<String, String> {
-        let (done, outcome) = oneshot::channel();
-        {
-            // Answers come in the order of questions.
-            let _turn = self.turn.lock().await;
-            self.waiting().push_back(done);
-            let asked = self.channel.send(&ToOpener::ReadConfiguration, &[]).await;
-            asked.map_err(|error| error.to_string())?;
-        }
-        outcome.await.unwrap_or_else(|_| Err("the daemon is going down".to_owned()))
-    }
-
-    fn waiting(&self) -> std::sync::MutexGuard<'_, VecDeque<oneshot::Sender<Result<String, String>>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 async fn serve(begun: Begun<WorkerLaunch>, channel: Channel) -> anyhow::Result<()> {
     let prepared = Prepared::new(begun)?;
     channel.send(&ToOpener::Prepared(prepared.protections.clone()), &[]).await?;
     let first = channel.receive::<ToWorker>().await?.ok_or_else(|| anyhow!("the opener is gone"))?;
-    let ToWorker::Devices(devices) = first.message else {
-        bail!("the worker was told something else than its devices");
-    };
-    let opener = Arc::new(Opener {
-        channel: channel.clone(),
-        turn: tokio::sync::Mutex::default(),
-        waiting: Mutex::default(),
-    });
-    let running = Running::start(prepared, &devices, first.descriptors, Arc::clone(&opener)).await?;
+    let beginning = Beginning::of(first.message, first.descriptors).await?;
+    let opener = Arc::new(Opener::new(channel.clone()));
+    let running = Running::start(prepared, beginning, Arc::clone(&opener)).await?;
     channel.send(&ToOpener::Ready, &[]).await?;
     running.serve(channel, &opener).await
+}
+
+/// What it begins with.
+struct Beginning {
+    devices: Devices,
+    descriptors: Vec<OwnedFd>,
+    /// The worker that has the sessions until now.
+    predecessor: Option<Predecessor>,
+}
+
+impl Beginning {
+    async fn of(message: ToWorker, descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
+        match (message, <[_; 1]>::try_from(descriptors)) {
+            (ToWorker::Devices(devices), Err(descriptors)) => {
+                Ok(Self { devices, descriptors, predecessor: None })
+            }
+            (ToWorker::TakeOver, Ok([stream])) => {
+                let (predecessor, devices, descriptors) = Predecessor::meet(stream).await?;
+                Ok(Self { devices, descriptors, predecessor: Some(predecessor) })
+            }
+            _ => bail!("the worker was told something else than its devices"),
+        }
+    }
 }
 
 /// What is there before the devices are.
@@ -188,42 +183,61 @@ struct Running {
     shard_failure: Arc<Notify>,
     auth_gone: Arc<Notify>,
     background: Vec<JoinHandle<()>>,
+    handing: Handing,
+}
+
+/// What is needed to hand over.
+struct Handing {
+    devices: Devices,
+    /// Second handles of all that the shards and QUIC have.
+    descriptors: Vec<OwnedFd>,
+    /// The last revocation that was carried out.
+    revocations: Revocations,
+    /// QUIC hears nothing more.
+    deaf: Arc<AtomicBool>,
+    admin: JoinHandle<()>,
+    admin_over: Arc<Notify>,
 }
 
 impl Running {
-    async fn start(
-        prepared: Prepared,
-        devices: &Devices,
-        descriptors: Vec<OwnedFd>,
-        opener: Arc<Opener>,
-    ) -> anyhow::Result<Self> {
+    async fn start(prepared: Prepared, beginning: Beginning, opener: Arc<Opener>) -> anyhow::Result<Self> {
+        let Beginning { devices, descriptors, predecessor } = beginning;
         let config = &prepared.config;
         let mut names = Names::new();
         let policy = Arc::new(settings::policy(config).compile(&mut names)?);
         let (event_sender, events) = mpsc::unbounded_channel();
-        let (queues, group) = adopt(config, devices, descriptors)?;
+        let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
+        let (queues, group) = adopt(config, &devices, descriptors)?;
         let (quic_socket, hand_over) = quic::socket(group.quic)?;
         let tun_offloads = devices.tun.into();
-        let specs = shard_specs(group.shards, queues, tun_offloads, config, &policy, hand_over.as_ref())?;
+        let mut specs = shard_specs(group.shards, queues, tun_offloads, config, &policy, hand_over.as_ref())?;
+        let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
+        let mut gateway = Gateway::new(
+            core_config(config, specs.len(), prepared.suites.clone(), lab),
+            crate::control::random(),
+        )?;
+        let auth_gone = Arc::new(Notify::new());
+        let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
+        let mut registry = Registry::new(auth.clone(), names);
+        let revocations = Revocations::default();
+        if let Some(predecessor) = predecessor {
+            revocations.set(predecessor.revocations);
+            predecessor.take_over(&mut gateway, &mut registry).await?;
+            give_commands(&mut gateway, &mut specs);
+        }
         let shards = Shards::start(specs, &event_sender)?;
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);
-        let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
-        let gateway = Gateway::new(
-            core_config(config, shards.count(), prepared.suites.clone(), lab),
-            crate::control::random(),
-        )?;
         let shard_failure = shards.failure();
-        let auth_gone = Arc::new(Notify::new());
-        let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
-        let registry = Registry::new(auth.clone(), names);
         let (core, control) = Core::start(gateway, shards, events, registry);
-        let facts = prepared.facts(devices, quic_socket.local_addr()?);
+        let facts = prepared.facts(&devices, quic_socket.local_addr()?);
         let admissions = Admissions::new(admission::Limits {
             places: config.limits.max_handshakes,
             handshakes_per_s: config.limits.handshakes_per_address_s,
         });
-        let endpoint = quic::listen(quic_socket, prepared.tls, &prepared.keys, admissions.clone())?;
+        let deaf = Arc::<AtomicBool>::default();
+        let (tls, keys) = (prepared.tls, &prepared.keys);
+        let endpoint = quic::listen(quic_socket, tls, keys, admissions.clone(), Arc::clone(&deaf))?;
         let (door, closed) = door(config, &core, &auth, admissions.clone());
         let door = Arc::new(door);
         let logins = Arc::clone(&door.logins);
@@ -231,16 +245,28 @@ impl Running {
             Arc::new(Administration { facts, core: core.clone(), logins, admissions, opener });
         let mut background = vec![
             tokio::spawn(door.run(endpoint.clone())),
-            tokio::spawn(end_revoked(core.clone(), auth)),
-            tokio::spawn(prepared.admin.serve(Arc::clone(&administration))),
+            tokio::spawn(end_revoked(core.clone(), auth, revocations.clone())),
         ];
+        let admin_over = Arc::<Notify>::default();
+        let admin = tokio::spawn(prepared.admin.serve(Arc::clone(&administration), Arc::clone(&admin_over)));
+        let handing = Handing { devices, descriptors: handles, revocations, deaf, admin, admin_over };
         let metrics = prepared.metrics;
         background.extend(metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
-        Ok(Self { administration, core, control, endpoint, closed, shard_failure, auth_gone, background })
+        Ok(Self {
+            administration,
+            core,
+            control,
+            endpoint,
+            closed,
+            shard_failure,
+            auth_gone,
+            background,
+            handing,
+        })
     }
 
     /// Works until the opener says so or is gone.
-    async fn serve(self, channel: Channel, opener: &Opener) -> anyhow::Result<()> {
+    async fn serve(mut self, channel: Channel, opener: &Opener) -> anyhow::Result<()> {
         // Not cancelled half-way in a message: it runs by itself.
         let (news, mut inbox) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -255,9 +281,15 @@ impl Running {
         loop {
             tokio::select! {
                 heard = inbox.recv() => match heard.flatten() {
-                    Some(heard) => match heard.and_then(|received| received.alone())? {
-                        ToWorker::Stop => break,
-                        ToWorker::Configuration(reread) => self.reconfigure(reread, opener).await,
+                    Some(heard) => match heard.and_then(Received::into_parts)? {
+                        (ToWorker::Stop, None) => break,
+                        (ToWorker::Configuration(reread), None) => self.reconfigure(reread, opener).await,
+                        (ToWorker::NotUpgraded(why), None) => opener.upgraded(Err(why)),
+                        (ToWorker::HandOver, Some(stream)) => {
+                            if self.hand_over(stream, opener, &mut inbox).await? {
+                                return Ok(());
+                            }
+                        }
                         _ => Err(ChannelError::Broken("a message that is not for a gateway at work"))?,
                     },
                     // It was killed. Its successor gets our clients back.
@@ -280,7 +312,7 @@ impl Running {
             Reread::Good(configuration) => self.administration.apply(&configuration).await,
             Reread::Bad(why) => Err(why),
         };
-        let asker = opener.waiting().pop_front();
+        let asker = opener.reread_by();
         match (asker, outcome) {
             // Who has asked may have gone meanwhile.
             (Some(asker), outcome) => drop(asker.send(outcome)),
@@ -289,8 +321,51 @@ impl Running {
         }
     }
 
+    /// Hands everything to the worker behind `stream`; whether it did, and so is no gateway any more.
+    async fn hand_over(
+        &mut self,
+        stream: OwnedFd,
+        opener: &Opener,
+        inbox: &mut Inbox,
+    ) -> anyhow::Result<bool> {
+        let handed = match self.offer(stream).await {
+            Ok(handed) => handed,
+            Err(error) => {
+                opener.say(&ToOpener::GoesOn(crate::told(&error))).await?;
+                return Ok(false);
+            }
+        };
+        self.handing.deaf.store(true, Ordering::Relaxed);
+        self.handing.admin_over.notify_one();
+        for task in &self.background {
+            task.abort();
+        }
+        let Handed { sessions, version, stood } = handed;
+        let said =
+            format!("vpnd {version} goes on with {sessions} sessions; traffic stood still for {stood:.0?}");
+        tracing::info!("{said}");
+        opener.say(&ToOpener::HandedOver).await?;
+        // The opener says so once the other worker is at work.
+        let told = tokio::time::timeout(SUCCESSOR_STARTS_WITHIN, inbox.recv()).await;
+        if let Ok(Some(Some(Ok(Received { message: ToWorker::Stop, .. })))) = told {
+            opener.upgraded(Ok(said));
+            let _ = tokio::time::timeout(FAREWELL, &mut self.handing.admin).await;
+        }
+        Ok(true)
+    }
+
+    async fn offer(&self, stream: OwnedFd) -> anyhow::Result<Handed> {
+        let Handing { devices, descriptors, revocations, .. } = &self.handing;
+        let Some(revocations) = revocations.get() else {
+            bail!("the gateway has only just started; try again in a second");
+        };
+        let successor = Successor::begin(stream, devices.clone(), descriptors, revocations).await?;
+        self.core.hand_over(successor).await
+    }
+
     /// Tells the clients.
     async fn stop(mut self) {
+        self.handing.admin.abort();
         for task in &self.background {
             task.abort();
         }
@@ -300,6 +375,32 @@ impl Running {
         // gets it sooner.
         let _ = tokio::time::timeout(FAREWELL, self.closed.recv()).await;
         let _ = tokio::time::timeout(LAST_WORDS, self.endpoint.wait_idle()).await;
+    }
+}
+
+/// What the opener says, in its order.
+type Inbox = mpsc::Receiver<Option<Result<Received<ToWorker>, ChannelError>>>;
+
+/// The number of the last revocation that was carried out, once that is known.
+#[derive(Clone, Default)]
+struct Revocations(Arc<Mutex<Option<u64>>>);
+
+impl Revocations {
+    fn get(&self) -> Option<u64> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, seen: u64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+    }
+}
+
+/// Gives each shard what it has to know before it receives anything.
+fn give_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
+    while let Some(effect) = gateway.poll_effect() {
+        if let Effect::Command { shard, command } = effect {
+            specs[shard].first.push(command);
+        }
     }
 }
 
@@ -343,6 +444,7 @@ fn shard_specs(
             tun_offloads,
             mtu: config.tunnel.mtu,
             socket,
+            first: Vec::new(),
             quic: hand_over.cloned(),
         });
     }
@@ -388,18 +490,18 @@ fn door(
 }
 
 /// Ends the sessions of users who were disabled, removed or given another password, by whichever process did it.
-async fn end_revoked(core: Core, auth: AuthClient) {
-    let mut seen = None;
+async fn end_revoked(core: Core, auth: AuthClient, carried_out: Revocations) {
     loop {
-        match auth.ask(Request::Revocations(seen)).await {
+        match auth.ask(Request::Revocations(carried_out.get())).await {
             Ok(Answer::Revocations { seen: last, found }) => {
-                seen = Some(last);
                 for revoked in found {
                     let user = Selector::User(revoked.name.clone());
                     let ended = core.end(user, Code::Disabled, revoked.cause.to_string()).await;
                     let Ok(count) = ended else { return };
                     tracing::info!(user = %revoked.name, cause = ?revoked.cause, sessions = count, "revoked");
                 }
+                // Not before: whoever goes on from here must not pass over one.
+                carried_out.set(last);
             }
             Ok(Answer::Failed(error)) => tracing::error!(%error, "can't tell whether users were disabled"),
             Ok(_) => tracing::error!("can't tell whether users were disabled: the answer makes no sense"),

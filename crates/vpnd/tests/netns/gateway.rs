@@ -29,6 +29,8 @@ const STARTS: Duration = Duration::from_secs(15);
 pub(crate) struct Gateway<'l> {
     lab: &'l Lab,
     directory: PathBuf,
+    /// What the daemon is started from.
+    program: PathBuf,
     process: Option<Process>,
 }
 
@@ -47,7 +49,7 @@ impl<'l> Gateway<'l> {
 
     /// The same, in a directory of another name.
     pub(crate) fn init_in(lab: &'l Lab, directory: &str) -> Self {
-        let gateway = Self { lab, directory: lab.path(directory), process: None };
+        let gateway = Self { lab, directory: lab.path(directory), program: VPND.into(), process: None };
         let mut command = gateway.vpnd(&["init", "--pool-v4", "10.86.0.0/16", "--pool-v6", "fd86::/64"]);
         command.args(["--name", &GATEWAY_V4.to_string(), "--name", &GATEWAY_V6.to_string()]);
         command.arg("--dir").arg(&gateway.directory);
@@ -108,9 +110,23 @@ impl<'l> Gateway<'l> {
 
     /// `vpnd server`, not started.
     pub(crate) fn server(&self, arguments: &[&str]) -> Command {
-        let mut command = self.vpnd(&["server", "--config"]);
-        command.arg(self.config()).args(arguments);
+        let mut command = process::command(self.lab, &self.lab.gateway, &self.program);
+        command.args(["server", "--config"]).arg(self.config()).args(arguments);
         command
+    }
+
+    /// Takes the daemon from a copy of the program from now on; where it is.
+    pub(crate) fn install(&mut self) -> PathBuf {
+        self.program = self.lab.path("vpnd");
+        fs::copy(VPND, &self.program).expect("the laboratory's directory has room for it");
+        self.program.clone()
+    }
+
+    /// `vpnd server --upgrade`.
+    pub(crate) fn upgrade(&self) -> Output {
+        let mut command = self.vpnd(&["server", "--upgrade", "--config"]);
+        command.arg(self.config());
+        process::run(command)
     }
 
     /// Starts it and waits until it says that it is up.

@@ -39,3 +39,4 @@ mod shortage;
 mod steering;
 mod traffic;
 mod transfer;
+mod upgrade;

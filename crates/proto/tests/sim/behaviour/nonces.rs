@@ -1,7 +1,7 @@
 //! No pair of key and nonce is used twice, and no recorded datagram is delivered again, whatever happens meanwhile.
 //!
 //! Rounds of about a thousand packets on each busy key. After each, everyone rekeys, and one of: a translator rebinds a
-//! client, a client moves (noticing it or not), the gateway restarts, a client restarts. What a round recorded is sent again
+//! client, a client moves (noticing it or not), the gateway restarts or hands over to another process, a client restarts. What a round recorded is sent again
 //! before that and after it. That nothing is delivered twice, and no pair used twice, is checked all the time, exactly: see
 //! the oracle. `SIM_PAIRS=100000000` is the long form.
 
@@ -16,6 +16,8 @@ const PAIRS: u64 = 25_000;
 const CLIENTS: usize = 3;
 /// Packets that each pair of places sends in a round, one way.
 const PACKETS: usize = 1_000;
+/// Packets each way right after a handover.
+const HANDED: usize = 100;
 /// Of so many recorded datagrams one is sent again, twice.
 const REPLAYED: usize = 10;
 
@@ -31,7 +33,7 @@ fn no_pair_of_key_and_nonce_is_used_twice() {
             let captured = talk_a_lot(&mut world);
             replays += replay(&mut world, &captured);
             rekey_all(&mut world);
-            disturb(&mut world, round);
+            disturb(&mut world, round, &captured);
             replays += replay(&mut world, &captured);
             world.forget_closed_channels();
             world.oracle.forget_before(before);
@@ -75,13 +77,14 @@ fn rekey_all(world: &mut World) {
     world.run(ms(500));
 }
 
-fn disturb(world: &mut World, round: usize) {
+fn disturb(world: &mut World, round: usize, captured: &[Captured]) {
     let device = round % CLIENTS;
-    match round % 5 {
-        0 => world.rebind(device),
-        1 => world.move_network(device, true),
-        2 => world.restart_hub(),
-        3 => world.move_network(device, false),
+    match round % 6 {
+        0 => hand_over(world, captured),
+        1 => world.rebind(device),
+        2 => world.move_network(device, true),
+        3 => world.restart_hub(),
+        4 => world.move_network(device, false),
         _ => {
             world.kill_device(device);
             world.start_device(device);
@@ -92,7 +95,27 @@ fn disturb(world: &mut World, round: usize) {
             && world.hub.core.sessions().all(|status| status.epoch.is_some())
     };
     world.run(secs(1));
-    assert!(world.run_until(secs(120), whole), "all are back after disturbance {}", round % 5);
+    assert!(world.run_until(secs(120), whole), "all are back after disturbance {}", round % 6);
+}
+
+/// Another process goes on with all sessions: at once, with their keys, and with nothing that was heard before.
+fn hand_over(world: &mut World, captured: &[Captured]) {
+    let epochs = |world: &World| -> Vec<_> {
+        world.hub.core.sessions().map(|status| (status.id, status.addresses, status.epoch)).collect()
+    };
+    let (before, mark) = (epochs(world), world.oracle.mark());
+    world.upgrade_hub();
+    assert_eq!(epochs(world), before, "every session goes on with its keys");
+    replay(world, captured);
+    for _ in 0..HANDED {
+        world.send(Place::Campus, Place::Device(0));
+        world.send(Place::Device(0), Place::Campus);
+        world.run(ms(1));
+    }
+    world.run(ms(50));
+    let to_device = world.oracle.arrived(mark, Place::Campus, Place::Device(0));
+    let to_campus = world.oracle.arrived(mark, Place::Device(0), Place::Campus);
+    assert_eq!((to_device, to_campus), (HANDED, HANDED), "nothing is lost after a handover");
 }
 
 fn replay(world: &mut World, captured: &[Captured]) -> usize {

@@ -10,6 +10,7 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use quinn::crypto::HandshakeTokenKey;
@@ -31,6 +32,8 @@ pub(super) struct Front {
     socket: Arc<dyn AsyncUdpSocket>,
     admissions: Admissions,
     tokens: Arc<dyn HandshakeTokenKey>,
+    /// Another process reads the socket from now on.
+    deaf: Arc<AtomicBool>,
 }
 
 impl Front {
@@ -38,8 +41,9 @@ impl Front {
         socket: Arc<dyn AsyncUdpSocket>,
         admissions: Admissions,
         tokens: Arc<dyn HandshakeTokenKey>,
+        deaf: Arc<AtomicBool>,
     ) -> Self {
-        Self { socket, admissions, tokens }
+        Self { socket, admissions, tokens, deaf }
     }
 
     /// Takes out what is not for QUIC and moves the rest to the front. Returns how many buffers are left.
@@ -126,6 +130,9 @@ impl AsyncUdpSocket for Front {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
+        if self.deaf.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
         for _ in 0..BATCHES {
             let count = ready!(self.socket.poll_recv(cx, bufs, meta))?;
             self.admissions.lock().batch_read(count == bufs.len());

@@ -1,0 +1,333 @@
+//! Sessions on their way from one process of a gateway to the next, which goes on with them (an upgrade).
+//!
+//! Invariants: what is handed over is whole or refused: an epoch comes with the progress of every one of its lanes, so that no
+//! counter is used and none accepted twice; a control connection can't be handed over, so its client attaches anew. Whoever
+//! hands over seals and opens no more, and the two processes share one clock. The form has a version ([`FORMAT`]); it holds
+//! keys, so it goes straight from process to process and is erased there. This module must not know how.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use minicbor::bytes::ByteArray;
+use minicbor::decode::{self, Decoder};
+use minicbor::encode::{self, Encoder, Write};
+use minicbor::{Decode, Encode};
+use vpnd_crypto::{EpochSecret, Suite};
+
+use super::session::{Addresses, Epoch, Session, SessionRecord};
+use super::{Effect, Gateway, Reason};
+use crate::attach::{TokenHash, Tokens};
+use crate::control::UserName;
+use crate::plane::{Activity, Command, Endpoint, Heard, Progress, Slot};
+use crate::policy::Principal;
+use crate::session::{DeviceId, SessionId};
+use crate::time::Time;
+use crate::wire::{Index, MAX_CLIENT_LANES};
+
+/// The form of what is handed over. Another one is not understood.
+pub const FORMAT: u32 = 1;
+
+/// One session.
+#[derive(Debug, Encode, Decode)]
+pub struct HandedSession {
+    /// The session.
+    #[n(0)]
+    pub id: SessionId,
+    /// Whose it is.
+    #[n(1)]
+    pub user: UserName,
+    #[n(2)]
+    pub(super) device: DeviceId,
+    #[n(3)]
+    pub(super) ipv4: Option<Ipv4Addr>,
+    #[n(4)]
+    pub(super) ipv6: Option<Ipv6Addr>,
+    #[n(5)]
+    pub(super) deadline: Time,
+    #[n(6)]
+    pub(super) last_epoch: u32,
+    #[n(7)]
+    pub(super) settled: ByteArray<32>,
+    #[n(8)]
+    pub(super) fresh: Option<ByteArray<32>>,
+    /// Whether the shards know it.
+    #[n(9)]
+    pub(super) open: bool,
+    #[n(10)]
+    pub(super) since: Time,
+    #[n(11)]
+    pub(super) activity: Activity,
+    #[n(12)]
+    pub(super) current: Option<HandedEpoch>,
+    #[n(13)]
+    pub(super) pending: Option<HandedEpoch>,
+    #[n(14)]
+    pub(super) retiring: Option<HandedEpoch>,
+}
+
+/// The keys of one handshake, and how far they are used.
+#[derive(Debug, Encode, Decode)]
+pub(super) struct HandedEpoch {
+    #[n(0)]
+    pub(super) number: u32,
+    #[n(1)]
+    pub(super) suite: u16,
+    #[n(2)]
+    pub(super) secret: HandedSecret,
+    #[n(3)]
+    pub(super) features: u32,
+    #[n(4)]
+    pub(super) lab: bool,
+    #[n(5)]
+    pub(super) indexes: Vec<Index>,
+    #[n(6)]
+    pub(super) peer_indexes: Vec<Index>,
+    #[n(7)]
+    pub(super) endpoints: Vec<Option<Endpoint>>,
+    #[n(8)]
+    pub(super) began: Time,
+    #[n(9)]
+    pub(super) confirmed: Option<Time>,
+    /// Of each shard.
+    #[n(10)]
+    pub(super) progress: Vec<HandedProgress>,
+}
+
+/// How far an epoch is used in one shard.
+#[derive(Debug, Encode, Decode)]
+pub(super) struct HandedProgress {
+    #[n(0)]
+    pub(super) unused: u64,
+    #[n(1)]
+    pub(super) heard: Vec<Heard>,
+}
+
+/// The secret that lane keys come from.
+#[derive(Debug)]
+pub(super) struct HandedSecret(Arc<EpochSecret>);
+
+impl<C> Encode<C> for HandedSecret {
+    fn encode<W: Write>(&self, e: &mut Encoder<W>, _: &mut C) -> Result<(), encode::Error<W::Error>> {
+        e.bytes(self.0.expose())?.ok()
+    }
+}
+
+impl<'b, C> Decode<'b, C> for HandedSecret {
+    fn decode(d: &mut Decoder<'b>, _: &mut C) -> Result<Self, decode::Error> {
+        let (at, bytes) = (d.position(), d.bytes()?);
+        let secret = EpochSecret::try_export(|out| {
+            *out = bytes.try_into().map_err(|_| decode::Error::message("a secret has 32 bytes").at(at))?;
+            Ok::<_, decode::Error>(())
+        });
+        Ok(Self(Arc::new(secret?)))
+    }
+}
+
+/// Why a session was not taken over. Then none must be: the other process goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken {
+    /// It, or one of its device, is here already.
+    #[error("a session was handed over twice")]
+    Twice,
+    /// Lists disagree with each other.
+    #[error("an epoch does not fit together: it has other lanes, indexes or shards than it should")]
+    Torn,
+    /// Two epochs use one index.
+    #[error("an index belongs to two epochs")]
+    IndexTaken,
+}
+
+impl Gateway {
+    /// All sessions, for the process that goes on with them. `progress` is that of each shard, which has stopped.
+    #[must_use]
+    pub fn hand_over(&self, progress: Vec<Vec<Progress>>) -> Vec<HandedSession> {
+        let mut progress: Vec<BTreeMap<(Slot, u32), Progress>> = progress
+            .into_iter()
+            .map(|shard| shard.into_iter().map(|of| ((of.slot, of.epoch), of)).collect())
+            .collect();
+        self.table.iter().map(|session| hand_session(session, &mut progress)).collect()
+    }
+
+    /// Goes on with a session that another process has handed over. The effects are commands to the shards, which must be carried
+    /// out before anything is received. A session whose suite this gateway does not allow comes without keys.
+    ///
+    /// # Errors
+    /// [`NotTaken`].
+    pub fn take_over(
+        &mut self,
+        now: Time,
+        mut handed: HandedSession,
+        principal: Principal,
+    ) -> Result<(), NotTaken> {
+        let epochs = [handed.retiring.take(), handed.current.take(), handed.pending.take()];
+        let known = self.table.by_id(handed.id).is_some();
+        if known || self.table.by_device(&handed.user, handed.device).is_some() {
+            return Err(NotTaken::Twice);
+        }
+        let (open, since, activity) = (handed.open, handed.since, handed.activity);
+        let slot = self.insert(now, record(handed, principal));
+        let spec = self.table.get_mut(slot).map(|session| {
+            (session.open, session.since, session.activity) = (open, since, activity);
+            session.spec()
+        });
+        if let Some(spec) = spec.filter(|_| open) {
+            self.command_all(|_| Command::Open(spec.clone()));
+        }
+        let [retiring, current, pending] = epochs.map(|epoch| self.take_epoch_over(slot, epoch));
+        let (retiring, current, pending) = (retiring?, current?, pending?);
+        let Some(session) = self.table.get_mut(slot) else { return Err(NotTaken::Twice) };
+        (session.retiring, session.current, session.pending) = (retiring, current, pending);
+        self.set_timers_of_epochs(now, slot);
+        self.reach_again(slot);
+        Ok(())
+    }
+
+    /// Gives the shards an epoch's keys, and how far they are used.
+    fn take_epoch_over(
+        &mut self,
+        slot: Slot,
+        handed: Option<HandedEpoch>,
+    ) -> Result<Option<Epoch>, NotTaken> {
+        let Some(handed) = handed else { return Ok(None) };
+        if !is_whole(&handed, self.config.shards) {
+            return Err(NotTaken::Torn);
+        }
+        let suite = Suite::from_id(handed.suite);
+        let suite = self.config.suites.iter().find(|local| Some(local.suite) == suite).copied();
+        let Some(suite) = suite else { return Ok(None) };
+        for index in &handed.indexes {
+            if !self.indexes.take(*index) {
+                return Err(NotTaken::IndexTaken);
+            }
+        }
+        let epoch = Epoch {
+            number: handed.number,
+            suite,
+            indexes: handed.indexes,
+            peer_indexes: handed.peer_indexes,
+            features: handed.features & self.config.features,
+            lab: self.config.lab.filter(|_| handed.lab),
+            secret: handed.secret.0,
+            endpoints: handed.endpoints,
+            began: handed.began,
+            confirmed: handed.confirmed,
+        };
+        self.install(slot, &epoch);
+        for (shard, HandedProgress { unused, heard }) in handed.progress.into_iter().enumerate() {
+            let progress = Progress { slot, epoch: epoch.number, unused, heard };
+            self.effects.push_back(Effect::Command { shard, command: Command::Resume(progress) });
+        }
+        Ok(Some(epoch))
+    }
+
+    /// Every deadline is where it was.
+    fn set_timers_of_epochs(&mut self, now: Time, slot: Slot) {
+        let timers = self.config.timers;
+        let Some(session) = self.table.get(slot) else { return };
+        if session.epochs().next().is_some() {
+            self.timers.set((slot, Reason::DeadPeer), now + timers.dead_peer);
+        }
+        if let Some(current) = &session.current {
+            let expires = current.began + timers.reject_after + timers.retire_after;
+            self.timers.set((slot, Reason::Expire), expires);
+        }
+        if let Some(pending) = &session.pending {
+            self.timers.set((slot, Reason::Unconfirmed), pending.began + timers.confirm_within);
+        }
+        if session.retiring.is_some() {
+            let confirmed = session.current.as_ref().and_then(|current| current.confirmed).unwrap_or(now);
+            self.timers.set((slot, Reason::Retire), confirmed + timers.retire_after);
+        }
+    }
+
+    /// Tells the shards where the client is.
+    fn reach_again(&mut self, slot: Slot) {
+        let Some(current) = self.table.get(slot).and_then(|session| session.current.as_ref()) else { return };
+        let (epoch, lanes) = (current.number, current.endpoints.len());
+        for (lane, endpoint) in current.endpoints.iter().enumerate() {
+            let Some(endpoint) = *endpoint else { continue };
+            for shard in (lane..self.config.shards).step_by(lanes) {
+                let command = Command::Reach { slot, epoch, lane: lane as u8, endpoint };
+                self.effects.push_back(Effect::Command { shard, command });
+            }
+        }
+    }
+}
+
+fn hand_session(session: &Session, progress: &mut [BTreeMap<(Slot, u32), Progress>]) -> HandedSession {
+    let mut epoch = |epoch: &Option<Epoch>| hand_epoch(session.slot, epoch.as_ref()?, progress);
+    let record = &session.record;
+    let bytes = |hash: TokenHash| ByteArray::from(*hash.as_bytes());
+    HandedSession {
+        id: record.id,
+        user: record.user.clone(),
+        device: record.device,
+        ipv4: record.addresses.ipv4,
+        ipv6: record.addresses.ipv6,
+        deadline: record.deadline,
+        last_epoch: record.epoch,
+        settled: bytes(record.tokens.settled()),
+        fresh: record.tokens.fresh().map(bytes),
+        open: session.open,
+        since: session.since,
+        activity: session.activity,
+        current: epoch(&session.current),
+        pending: epoch(&session.pending),
+        retiring: epoch(&session.retiring),
+    }
+}
+
+/// An epoch, unless a shard does not have it: then its keys end here, and the client attaches.
+fn hand_epoch(
+    slot: Slot,
+    epoch: &Epoch,
+    progress: &mut [BTreeMap<(Slot, u32), Progress>],
+) -> Option<HandedEpoch> {
+    let progress = progress.iter_mut().map(|shard| {
+        let Progress { unused, heard, .. } = shard.remove(&(slot, epoch.number))?;
+        Some(HandedProgress { unused, heard })
+    });
+    Some(HandedEpoch {
+        number: epoch.number,
+        suite: epoch.suite.suite.id(),
+        secret: HandedSecret(Arc::clone(&epoch.secret)),
+        features: epoch.features,
+        lab: epoch.lab.is_some(),
+        indexes: epoch.indexes.clone(),
+        peer_indexes: epoch.peer_indexes.clone(),
+        endpoints: epoch.endpoints.clone(),
+        began: epoch.began,
+        confirmed: epoch.confirmed,
+        progress: progress.collect::<Option<_>>()?,
+    })
+}
+
+fn record(handed: HandedSession, principal: Principal) -> SessionRecord {
+    let hash = |bytes: ByteArray<32>| TokenHash::from_bytes(bytes.into());
+    SessionRecord {
+        id: handed.id,
+        user: handed.user,
+        device: handed.device,
+        principal,
+        addresses: Addresses { ipv4: handed.ipv4, ipv6: handed.ipv6 },
+        deadline: handed.deadline,
+        epoch: handed.last_epoch,
+        tokens: Tokens::restore(hash(handed.settled), handed.fresh.map(hash)),
+    }
+}
+
+/// Whether all lanes are there, and the progress of each.
+fn is_whole(epoch: &HandedEpoch, shards: usize) -> bool {
+    let lanes = epoch.indexes.len();
+    let listed = (1..=MAX_CLIENT_LANES).contains(&lanes)
+        && epoch.peer_indexes.len() == lanes
+        && epoch.endpoints.len() == lanes
+        && epoch.progress.len() == shards;
+    listed
+        && epoch.progress.iter().enumerate().all(|(shard, progress)| {
+            let owned = (0..).zip(&epoch.indexes).filter(|(_, index)| index.shard(shards) == shard);
+            let mut owned = owned.map(|(lane, index)| (*index, lane));
+            owned.all(|lane| progress.heard.iter().any(|heard| (heard.index, heard.lane) == lane))
+        })
+}

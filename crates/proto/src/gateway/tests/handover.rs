@@ -1,0 +1,134 @@
+//! Sessions that go on in another process: nothing is missing, nothing that is torn is taken.
+
+use super::*;
+use crate::gateway::handover::{HandedSession, NotTaken};
+use crate::plane::{Heard, Progress};
+use crate::policy::Principal;
+
+const SHARDS: usize = 2;
+
+/// A gateway with a session that was heard, and how far its lanes have come.
+fn running() -> (Gateway, Established, Vec<Vec<Progress>>) {
+    let mut old = gateway(config(SHARDS));
+    old.login(NOW, ConnectionId(1), who("ada", 1), &offer(2), secret()).unwrap();
+    let answer = effects(&mut old);
+    let token = established(&answer);
+    let mut shards = vec![Vec::new(); SHARDS];
+    for (shard, spec) in installs(answer) {
+        let heard = spec.receive.iter().map(|receive| {
+            let (index, lane) = (receive.index, receive.lanes[0]);
+            Heard { index, lane, highest: Some(41), failed_opens: 3 }
+        });
+        let (slot, epoch) = (spec.slot, spec.epoch);
+        shards[shard].push(Progress { slot, epoch, unused: 1_000 + shard as u64, heard: heard.collect() });
+    }
+    heard(&mut old, NOW, 1);
+    effects(&mut old);
+    (old, token, shards)
+}
+
+/// What arrives in the other process.
+fn handed(gateway: &Gateway, progress: Vec<Vec<Progress>>) -> HandedSession {
+    let sessions = gateway.hand_over(progress);
+    let [session] = &sessions[..] else { panic!("{} sessions", sessions.len()) };
+    minicbor::decode(&minicbor::to_vec(session).unwrap()).unwrap()
+}
+
+fn take(session: HandedSession) -> Result<Gateway, NotTaken> {
+    let mut next = gateway(config(SHARDS));
+    next.take_over(NOW, session, Principal::default()).map(|()| next)
+}
+
+#[test]
+fn a_session_goes_on_in_another_process() {
+    let (old, token, progress) = running();
+    let before = old.sessions().next().unwrap();
+    let mut next = take(handed(&old, progress.clone())).unwrap();
+    let after = next.sessions().next().unwrap();
+    assert_eq!(
+        (after.id, after.user, after.device, after.addresses, after.endpoints, after.deadline),
+        (before.id, before.user, before.device, before.addresses, before.endpoints, before.deadline)
+    );
+    assert_eq!((after.epoch, after.suite, after.connection), (Some(1), before.suite, None));
+    let effects = effects(&mut next);
+    assert_eq!(outline(&effects), "OI?H", "keys, then how far they are used, then where the client is");
+    let resumed: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Command { command: Command::Resume(progress), .. } => Some(vec![progress.clone()]),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(resumed, progress, "no lane begins anew");
+    assert!(next.indexes.len() == 2, "its indexes are taken");
+    attach(&mut next, NOW, 9, &token).expect("its token is good");
+}
+
+#[test]
+fn deadlines_stay_where_they_were() {
+    let (old, _, progress) = running();
+    let mut next = take(handed(&old, progress)).unwrap();
+    effects(&mut next);
+    let expires = NOW + Timers::default().reject_after + Timers::default().retire_after;
+    next.handle_timeout(NOW + Duration::from_secs(189));
+    assert!(next.sessions().next().unwrap().epoch.is_none(), "not heard for as long as a peer may be silent");
+    let (old, _, progress) = running();
+    let mut next = gateway(config(SHARDS));
+    let late = NOW + Duration::from_secs(150);
+    next.take_over(late, handed(&old, progress), Principal::default()).unwrap();
+    next.handle_timeout(late);
+    assert_eq!(next.sessions().next().unwrap().epoch, Some(1));
+    next.handle_timeout(expires);
+    assert_eq!(next.sessions().next().unwrap().epoch, None, "a handover gives a key no more time");
+    next.handle_timeout(NOW + Duration::from_secs(1000));
+    assert_eq!(next.sessions().count(), 0, "nor a session");
+}
+
+#[test]
+fn an_epoch_that_is_not_whole_is_refused() {
+    let torn: [fn(&mut HandedSession); 6] = [
+        |session| session.current.as_mut().unwrap().progress.truncate(1),
+        |session| session.current.as_mut().unwrap().progress[1].heard.clear(),
+        |session| session.current.as_mut().unwrap().progress[0].heard[0].lane = 1,
+        |session| session.current.as_mut().unwrap().peer_indexes.clear(),
+        |session| session.current.as_mut().unwrap().endpoints.clear(),
+        |session| session.current.as_mut().unwrap().indexes.clear(),
+    ];
+    for (number, tear) in torn.into_iter().enumerate() {
+        let (old, _, progress) = running();
+        let mut session = handed(&old, progress);
+        tear(&mut session);
+        assert_eq!(take(session).map(drop), Err(NotTaken::Torn), "{number}");
+    }
+}
+
+#[test]
+fn what_comes_twice_is_refused() {
+    let (old, _, progress) = running();
+    let mut next = take(handed(&old, progress.clone())).unwrap();
+    let again = handed(&old, progress.clone());
+    assert_eq!(next.take_over(NOW, again, Principal::default()), Err(NotTaken::Twice));
+    let mut other = handed(&old, progress);
+    (other.id, other.device) = (SessionId([9; 16]), DeviceId([9; 16]));
+    assert_eq!(next.take_over(NOW, other, Principal::default()), Err(NotTaken::IndexTaken));
+}
+
+#[test]
+fn an_epoch_without_its_progress_is_not_handed_over() {
+    let (old, token, mut progress) = running();
+    progress[1].clear();
+    let mut next = take(handed(&old, progress)).unwrap();
+    assert_eq!(next.sessions().next().unwrap().epoch, None);
+    assert_eq!(outline(&effects(&mut next)), "O");
+    attach(&mut next, NOW, 9, &token).expect("the session is there");
+}
+
+#[test]
+fn a_suite_that_is_not_allowed_any_more_ends_the_epoch_alone() {
+    let (old, token, progress) = running();
+    let suites = vec![local(Suite::ChaCha20Poly1305)];
+    let mut next = gateway(Config { suites, ..config(SHARDS) });
+    next.take_over(NOW, handed(&old, progress), Principal::default()).unwrap();
+    assert_eq!(next.sessions().next().unwrap().epoch, None);
+    assert_eq!(token.session, next.sessions().next().unwrap().id);
+}

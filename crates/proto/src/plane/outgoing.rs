@@ -1,0 +1,48 @@
+//! Datagrams that a plane makes by itself: probes, their answers, keepalives.
+
+use super::Slot;
+use crate::inband::Inband;
+
+/// A datagram that the plane itself makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    /// A probe of ours.
+    Probe {
+        /// For whom.
+        slot: Slot,
+        /// Number that the reply repeats.
+        id: u16,
+        /// Length of the plaintext in bytes.
+        size: u16,
+    },
+    /// The answer to the peer's probe.
+    Reply {
+        /// For whom.
+        slot: Slot,
+        /// The probe's number.
+        id: u16,
+        /// Length of the probe's plaintext in bytes.
+        size: u16,
+    },
+    /// An empty datagram.
+    Keepalive(Slot),
+}
+
+impl Outgoing {
+    /// Whom it is for.
+    #[must_use]
+    pub fn slot(self) -> Slot {
+        match self {
+            Self::Probe { slot, .. } | Self::Reply { slot, .. } | Self::Keepalive(slot) => slot,
+        }
+    }
+
+    /// Writes the plaintext; its length, if it fits.
+    pub(super) fn write(self, out: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Probe { id, size, .. } => Inband::Probe { id, size }.write(out),
+            Self::Reply { id, size, .. } => Inband::Reply { id, size }.write(out),
+            Self::Keepalive(_) => Some(0),
+        }
+    }
+}

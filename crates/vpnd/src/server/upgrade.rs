@@ -1,0 +1,140 @@
+//! The opener's part in an upgrade: it starts the program that is installed now beside the one that runs, lets one worker
+//! hand over to the other, and ends the old one.
+//!
+//! Invariants: whatever goes wrong before the old worker has handed over, that one goes on as if nothing had been; which
+//! program is started is decided here, never by who asks, for the worker that passes the wish on is not trusted; the program's
+//! file can be changed by nobody else than its owner, who is root or this process's user. The opener sees no key: the workers
+//! speak with each other. The opener itself goes on: what it knows of the machine, and its journal, stay where they are.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+
+use super::{Gateway, PARTS_END_WITHIN, start_auth, start_worker, worker_launch};
+use crate::config::{ConfigError, ServerConfig, check};
+use crate::privsep::channel;
+use crate::privsep::launch::{Configuration, ToOpener, ToWorker};
+use crate::privsep::part::Part;
+use crate::privsep::spawn::{PartError, Running};
+
+/// How long the new version's processes may take to be prepared.
+const PREPARED_WITHIN: Duration = Duration::from_secs(30);
+/// How long one that has failed may take to say why.
+const SAYS_WHY_WITHIN: Duration = Duration::from_secs(1);
+/// Bits of a file's mode that let others write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// The new version's processes, prepared.
+struct Next {
+    config: ServerConfig,
+    auth: Running,
+    worker: Running,
+}
+
+impl Gateway {
+    /// Has the program that is installed now go on.
+    ///
+    /// # Errors
+    /// If the gateway has lost its worker: the old one, or the new one after it took over. A failure before that is told to who
+    /// has asked, and is none.
+    pub(super) async fn upgrade(&mut self) -> Result<(), PartError> {
+        tracing::info!(program = %self.program.display(), "an upgrade begins");
+        let prepared = match tokio::time::timeout(PREPARED_WITHIN, self.prepare()).await {
+            Ok(prepared) => prepared,
+            Err(_) => Err(anyhow!("its processes were not ready within {} s", PREPARED_WITHIN.as_secs())),
+        };
+        let mut next = match prepared {
+            Ok(next) => next,
+            Err(error) => return self.not_upgraded(&error).await,
+        };
+        if let Err(error) = self.hand_over(&mut next).await? {
+            return self.not_upgraded(&error).await;
+        }
+        next.worker.ready().await?;
+        let Next { config, auth, worker } = next;
+        let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
+        self.config = config;
+        // If it is gone already, so is who has asked.
+        let _ = old.0.tell(&ToWorker::Stop, &[]).await;
+        old.0.end(PARTS_END_WITHIN).await;
+        old.1.dismiss(PARTS_END_WITHIN).await;
+        tracing::info!("the gateway is upgraded");
+        Ok(())
+    }
+
+    async fn not_upgraded(&self, error: &anyhow::Error) -> Result<(), PartError> {
+        let why = format!("the gateway is not upgraded and goes on as it was: {}", crate::told(error));
+        tracing::error!("{why}");
+        self.worker.tell(&ToWorker::NotUpgraded(why), &[]).await
+    }
+
+    /// Starts the new version's processes. The old ones carry on meanwhile.
+    async fn prepare(&self) -> anyhow::Result<Next> {
+        check_program(&self.program)?;
+        let (configuration, config) = Configuration::read(&self.args.config)?;
+        config.check(&check::local_networks(), check::now_s()).map_err(ConfigError::Invalid)?;
+        if let Some(settings) = first_difference(&self.config, &config) {
+            bail!("{settings} is not as it was when the gateway started: that takes a restart");
+        }
+        let (auth, to_auth, protections) = start_auth(&self.program, &configuration, &self.common).await?;
+        let launch = worker_launch(&self.args, &config, configuration, self.common.clone(), protections)?;
+        let worker = start_worker(&self.program, &launch, to_auth, &self.listeners).await?;
+        Ok(Next { config, auth, worker })
+    }
+
+    /// Lets the old worker hand over to the new one: the inner result says why it goes on instead.
+    async fn hand_over(&mut self, next: &mut Next) -> Result<anyhow::Result<()>, PartError> {
+        let (from_old, from_new) = match channel::pair() {
+            Ok((one, other)) => (one.into(), other.into()),
+            Err(error) => return Ok(Err(error.into())),
+        };
+        if let Err(error) = next.worker.tell(&ToWorker::TakeOver, &[from_new]).await {
+            return Ok(Err(error.into()));
+        }
+        self.worker.tell(&ToWorker::HandOver, &[from_old]).await?;
+        loop {
+            match self.worker.hear().await? {
+                ToOpener::HandedOver => return Ok(Ok(())),
+                ToOpener::GoesOn(why) => {
+                    // If the new one has failed, it knows better.
+                    let failed = tokio::time::timeout(SAYS_WHY_WITHIN, next.worker.hear()).await;
+                    let said = failed.ok().and_then(Result::err).map(|error| error.to_string());
+                    return Ok(Err(anyhow!(said.unwrap_or(why))));
+                }
+                ToOpener::ReadConfiguration => self.reconfigure().await?,
+                _ => return Err(PartError::Unexpected(Part::Worker)),
+            }
+        }
+    }
+}
+
+/// Whether the file is a program that only its owner can have put there.
+fn check_program(program: &Path) -> anyhow::Result<()> {
+    let found = std::fs::metadata(program).with_context(|| format!("can't find {}", program.display()))?;
+    let owner = found.uid();
+    let trusted = owner == 0 || owner == rustix::process::geteuid().as_raw();
+    if !found.is_file() || !trusted || found.mode() & WRITABLE_BY_OTHERS != 0 {
+        bail!(
+            "{} is no file that only root can change: install it again (mode 755, owner root)",
+            program.display()
+        );
+    }
+    Ok(())
+}
+
+/// What can't be changed without a restart, because devices, sockets and the machine's network are as it says.
+fn first_difference(before: &ServerConfig, after: &ServerConfig) -> Option<&'static str> {
+    let same = [
+        ("[server] listen", before.server.listen == after.server.listen),
+        ("[server] shards", before.server.shards == after.server.shards),
+        ("[server] state_dir", before.server.state_dir == after.server.state_dir),
+        ("[tunnel]", before.tunnel == after.tunnel),
+        ("[nat]", before.nat == after.nat),
+        ("[offload]", before.offload == after.offload),
+        ("[admin]", before.admin == after.admin),
+        ("[process]", before.process == after.process),
+    ];
+    same.into_iter().find(|(_, same)| !same).map(|(name, _)| name)
+}
