@@ -10,6 +10,7 @@ mod handler;
 pub(crate) mod handover;
 mod machine;
 mod opener;
+mod revocation;
 mod settings;
 mod upgrade;
 pub(crate) mod worker;

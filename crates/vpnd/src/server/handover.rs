@@ -215,3 +215,117 @@ impl Predecessor {
         Ok(heard.alone()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use vpnd_crypto::{Backend, Suite};
+    use vpnd_proto::control::Network;
+    use vpnd_proto::gateway::Config;
+    use vpnd_proto::policy::Names;
+    use vpnd_proto::session::{LocalSuite, Timers};
+
+    use super::*;
+    use crate::privsep::auth::client::AuthClient;
+    use crate::privsep::channel::pair;
+    use crate::sys::tun::TunOffloads;
+
+    fn registry() -> Registry {
+        let (ours, _theirs) = pair().unwrap();
+        let auth = Channel::new(ours, MAX_FRAME).unwrap();
+        Registry::new(AuthClient::start(auth, Arc::default()), Names::new())
+    }
+
+    fn gateway() -> Gateway {
+        let config = Config {
+            shards: 1,
+            suites: vec![LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1 }],
+            fixed_suite: None,
+            features: 0,
+            lab: None,
+            timers: Timers::default(),
+            idle_timeout: None,
+            max_sessions: 1,
+            max_sessions_per_user: 1,
+            network: Network::default(),
+        };
+        Gateway::new(config, crate::control::random()).unwrap()
+    }
+
+    fn devices() -> Devices {
+        Devices { shards: 1, tun: TunOffloads::NONE.into(), steering_refused: None }
+    }
+
+    /// The old worker's raw end, and the new worker's descriptor.
+    fn ends() -> (Channel, OwnedFd) {
+        let (old, new) = pair().unwrap();
+        (Channel::new(old, MAX_FRAME).unwrap(), new.into())
+    }
+
+    #[tokio::test]
+    async fn another_format_is_refused_and_the_old_worker_hears_why() {
+        let (old, new) = ends();
+        let begin = FromOld::Begin { format: FORMAT + 1, devices: devices(), revocations: 0 };
+        old.send(&begin, &[]).await.unwrap();
+        let error = Predecessor::meet(new).await.map(drop).unwrap_err().to_string();
+        assert!(error.contains("restart it instead"), "{error}");
+        let heard = old.receive::<FromNew>().await.unwrap().unwrap().message;
+        assert!(matches!(heard, FromNew::Refused(why) if why == error));
+    }
+
+    #[tokio::test]
+    async fn the_new_worker_begins_with_the_last_word_and_not_without() {
+        for goes in [true, false] {
+            let (old, new) = ends();
+            old.send(&FromOld::Begin { format: FORMAT, devices: devices(), revocations: 7 }, &[])
+                .await
+                .unwrap();
+            let (predecessor, _, _) = Predecessor::meet(new).await.unwrap();
+            assert_eq!(predecessor.revocations, 7);
+            let other_side = async {
+                old.send(&FromOld::Sessions(Vec::new()), &[]).await.unwrap();
+                old.send(&FromOld::End, &[]).await.unwrap();
+                let ready = old.receive::<FromNew>().await.unwrap().unwrap().message;
+                assert!(matches!(ready, FromNew::Ready { .. }));
+                if goes {
+                    old.send(&FromOld::Go, &[]).await.unwrap();
+                }
+                drop(old);
+            };
+            let (mut gateway, mut registry) = (gateway(), registry());
+            let (taken, ()) = tokio::join!(predecessor.take_over(&mut gateway, &mut registry), other_side);
+            assert_eq!(taken.is_ok(), goes, "{taken:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_old_worker_goes_on_unless_the_new_one_is_ready() {
+        for answer in [Some(FromNew::Refused("too new".to_owned())), None] {
+            let (new, old) = ends();
+            let successor = Successor::begin(old, devices(), &[], 7).await.unwrap();
+            let refused = answer.is_some();
+            let other_side = async {
+                loop {
+                    let heard = new.receive::<FromOld>().await.unwrap().unwrap().message;
+                    assert!(!matches!(heard, FromOld::Go), "nobody is ready");
+                    if matches!(heard, FromOld::End) {
+                        break;
+                    }
+                }
+                if let Some(answer) = answer {
+                    new.send(&answer, &[]).await.unwrap();
+                    assert!(new.receive::<FromOld>().await.unwrap().is_none(), "that was all");
+                }
+                drop(new);
+            };
+            let registry = registry();
+            let (taken, ()) = tokio::join!(successor.take(Vec::new(), &registry), other_side);
+            match taken {
+                Err(HandOverError::Refused(why)) => assert!(refused && why == "too new"),
+                Err(HandOverError::Gone) => assert!(!refused),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

@@ -6,8 +6,8 @@
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -16,8 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vpnd_crypto::LabPermit;
 use vpnd_proto::admission;
-use vpnd_proto::control::Code;
-use vpnd_proto::gateway::{Config, Effect, Gateway, Selector};
+use vpnd_proto::gateway::{Config, Effect, Gateway};
 use vpnd_proto::plane::Role;
 use vpnd_proto::policy::{Names, Policy};
 use vpnd_proto::session::LocalSuite;
@@ -25,6 +24,7 @@ use vpnd_proto::session::LocalSuite;
 use super::handler::{Administration, Facts};
 use super::handover::{Predecessor, Successor};
 use super::opener::Opener;
+use super::revocation::{Revocations, end_revoked};
 use super::settings;
 use crate::admin::server::AdminSocket;
 use crate::admin::status::{Process, Steering};
@@ -38,7 +38,7 @@ use crate::control::quic::keys::Keys;
 use crate::control::registry::Registry;
 use crate::metrics::Metrics;
 use crate::privsep::auth::client::AuthClient;
-use crate::privsep::auth::message::{self, Answer, Request};
+use crate::privsep::auth::message;
 use crate::privsep::channel::{Channel, ChannelError, Received};
 use crate::privsep::launch::{Devices, Reread, ToOpener, ToWorker, WorkerLaunch};
 use crate::privsep::part::{self, Begun, Part};
@@ -49,8 +49,6 @@ use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{ReuseportGroup, ShardSocket};
 use crate::tls;
 
-/// How often it is asked whether a user was disabled: half of what is promised, so that it is kept.
-const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
 /// How long clients have to hear that the gateway goes down.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long the worker that goes on may take to be at work.
@@ -381,20 +379,6 @@ impl Running {
 /// What the opener says, in its order.
 type Inbox = mpsc::Receiver<Option<Result<Received<ToWorker>, ChannelError>>>;
 
-/// The number of the last revocation that was carried out, once that is known.
-#[derive(Clone, Default)]
-struct Revocations(Arc<Mutex<Option<u64>>>);
-
-impl Revocations {
-    fn get(&self) -> Option<u64> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, seen: u64) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
-    }
-}
-
 /// Gives each shard what it has to know before it receives anything.
 fn give_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
     while let Some(effect) = gateway.poll_effect() {
@@ -487,27 +471,4 @@ fn door(
         _open: open,
     };
     (door, closed)
-}
-
-/// Ends the sessions of users who were disabled, removed or given another password, by whichever process did it.
-async fn end_revoked(core: Core, auth: AuthClient, carried_out: Revocations) {
-    loop {
-        match auth.ask(Request::Revocations(carried_out.get())).await {
-            Ok(Answer::Revocations { seen: last, found }) => {
-                for revoked in found {
-                    let user = Selector::User(revoked.name.clone());
-                    let ended = core.end(user, Code::Disabled, revoked.cause.to_string()).await;
-                    let Ok(count) = ended else { return };
-                    tracing::info!(user = %revoked.name, cause = ?revoked.cause, sessions = count, "revoked");
-                }
-                // Not before: whoever goes on from here must not pass over one.
-                carried_out.set(last);
-            }
-            Ok(Answer::Failed(error)) => tracing::error!(%error, "can't tell whether users were disabled"),
-            Ok(_) => tracing::error!("can't tell whether users were disabled: the answer makes no sense"),
-            // The daemon is going down.
-            Err(_) => return,
-        }
-        tokio::time::sleep(REVOCATION_INTERVAL).await;
-    }
 }

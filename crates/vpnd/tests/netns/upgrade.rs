@@ -21,8 +21,10 @@ use crate::traffic::{ping_until, trickle};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);
-/// Between two datagrams of a flow.
-const PACE: Duration = Duration::from_millis(5);
+/// Between an answer and the next datagram of a flow.
+const PACE: Duration = Duration::from_millis(1);
+/// How long an answer is waited for.
+const ANSWERS: Duration = Duration::from_millis(5);
 /// By when clients have noticed that their control channel is gone, which they look after every ten seconds.
 const BACK: Duration = Duration::from_secs(30);
 
@@ -93,7 +95,7 @@ fn an_upgrade_that_fails_changes_nothing() {
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     let (workers, sessions) = (children(&mut gateway), identities(&gateway));
     let good = fs::read_to_string(gateway.config()).expect("it is there");
-    let mut refused = |gateway: &mut Gateway, why: &str| {
+    let refused = |gateway: &mut Gateway, why: &str| {
         let output = gateway.upgrade();
         let text = process::text(&output);
         assert!(!output.status.success() && text.contains(why), "wanted {why:?}: {text}");
@@ -152,13 +154,13 @@ struct Flow {
     gap: Duration,
 }
 
-/// Numbered datagrams at a steady pace, each of which the server sends back, until it is `over`.
+/// Numbered datagrams at a brisk pace, each of which the server sends back, until it is `over`.
 fn flow(from: &Namespace, server: &Namespace, to: IpAddr, over: &AtomicBool) -> Flow {
     let bind = |address: IpAddr| move || UdpSocket::bind(SocketAddr::new(address, 0));
     let echo = server.within(bind(to)).expect("the address is the server's");
     let socket = from.within(bind(IpAddr::from([0, 0, 0, 0]))).expect("a port is free");
     for one in [&echo, &socket] {
-        one.set_read_timeout(Some(PACE)).expect("it is no zero");
+        one.set_read_timeout(Some(ANSWERS)).expect("it is no zero");
     }
     let to = echo.local_addr().expect("it is bound");
     let mut flow = Flow { sent: 0, answered: 0, gap: Duration::ZERO };
@@ -185,6 +187,7 @@ fn flow(from: &Namespace, server: &Namespace, to: IpAddr, over: &AtomicBool) -> 
                     flow.answered += 1;
                     flow.gap = flow.gap.max(last.elapsed());
                     last = Instant::now();
+                    thread::sleep(PACE);
                 }
                 Err(error) => {
                     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}")

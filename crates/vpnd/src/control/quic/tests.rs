@@ -52,7 +52,7 @@ impl Trusted {
         let tls = tls::server(self.identity(), &ClientCertificates::Ignored).unwrap();
         let socket = QuicMember::Own(UdpSocket::bind(address.into()).unwrap());
         let keys = Keys::load_or_create(state_dir).unwrap();
-        listen(socket_of(socket), tls, &keys, admissions.clone()).unwrap()
+        listen(socket_of(socket), tls, &keys, admissions.clone(), Arc::default()).unwrap()
     }
 
     /// A client that has never spoken to any gateway.
@@ -357,7 +357,7 @@ async fn quic_works_through_what_shards_hand_over() {
     let hand_over = hand_over.expect("QUIC has no member of its own");
     let tls = tls::server(trusted.identity(), &ClientCertificates::Ignored).unwrap();
     let keys = Keys::load_or_create(state.path()).unwrap();
-    let endpoint = listen(socket, tls, &keys, admissions(256)).unwrap();
+    let endpoint = listen(socket, tls, &keys, admissions(256), Arc::default()).unwrap();
     for shard in group.shards {
         let hand_over = hand_over.clone();
         tokio::spawn(async move {
