@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::io::Interest;
+use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc, oneshot};
 use vpnd_proto::plane::{self, Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
@@ -138,8 +139,10 @@ impl Shards {
             let thread = std::thread::Builder::new().name(format!("shard-{}", spec.number));
             shards.orders.push(orders);
             let failure = Arc::clone(&failure);
+            // Made here, so that a lack of descriptors is known before anybody relies on the shard.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
             shards.threads.push(thread.spawn(move || {
-                if let Err(error) = run_thread(spec, links) {
+                if let Err(error) = run_thread(runtime, spec, links) {
                     tracing::error!(%error, "a shard stopped");
                     failure.notify_one();
                 }
@@ -274,7 +277,7 @@ struct Links {
     events: mpsc::UnboundedSender<(usize, Event)>,
 }
 
-fn run_thread(spec: ShardSpec, links: Links) -> io::Result<()> {
+fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io::Result<()> {
     if let Some(core) = spec.core
         && let Err(error) = process::pin_current_thread(core)
     {
@@ -290,7 +293,7 @@ fn run_thread(spec: ShardSpec, links: Links) -> io::Result<()> {
             "can't put the shard before other work; it needs CAP_SYS_NICE, or RLIMIT_NICE of 20 plus the priority",
         );
     }
-    tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(run(spec, links))
+    runtime.block_on(run(spec, links))
 }
 
 /// The loop: orders first, then whichever of the two directions has work.

@@ -89,6 +89,8 @@ impl Running {
                 let heard = match ear.receive::<ToOpener>().await {
                     Ok(Some(received)) => received.alone(),
                     Ok(None) => return,
+                    // A part that ends before it has read everything resets its channel: how it ended says more.
+                    Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => return,
                     Err(error) => Err(error),
                 };
                 let broken = heard.is_err();

@@ -9,6 +9,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::cleanup::look_at;
 use crate::client::{Client, TUN};
 use crate::gateway::{Gateway, VPND};
@@ -54,21 +56,23 @@ fn few_descriptors() {
     let used = descriptors(&Seen::opener(&gateway).part("worker"));
     gateway.terminate();
 
-    // Too few are refused; the first number that is enough leaves next to none.
+    // Too few are refused; the first number that is enough leaves none for the control socket, two more leave next to none.
     let mut refused = 0;
-    let mut daemon = (used / 2..used + 40)
-        .step_by(2)
-        .find_map(|limit| {
-            let mut daemon = Process::start(&lab, "limited", limited(&lab, &gateway, limit));
-            if comes_up(&mut daemon) {
-                return Some(daemon);
-            }
-            refused += 1;
-            assert_eq!(look_at(&lab, &lab.gateway), before, "with {limit} descriptors");
-            None
-        })
-        .expect("some number is enough");
+    let enough = (used / 2..used + 40).step_by(2).find(|limit| {
+        let mut daemon = Process::start(&lab, "limited", limited(&lab, &gateway, *limit));
+        if comes_up(&mut daemon) {
+            daemon.signal(Signal::TERM);
+            daemon.wait(10 * SECOND);
+            return true;
+        }
+        refused += 1;
+        assert_eq!(look_at(&lab, &lab.gateway), before, "with {limit} descriptors");
+        false
+    });
     assert!(refused > 0, "half of what it uses is too few");
+    let limit = enough.expect("some number is enough") + 2;
+    let mut daemon = Process::start(&lab, "limited", limited(&lab, &gateway, limit));
+    assert!(comes_up(&mut daemon), "{}", daemon.output());
     let one = Client::connect(&lab, 1, &ann);
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
 

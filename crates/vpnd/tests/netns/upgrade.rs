@@ -89,6 +89,8 @@ fn an_upgrade_that_fails_changes_nothing() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let program = gateway.install();
+    // Then QUIC hears by the shards, in the next process too.
+    gateway.configure("offload.steering", false);
     let ann = gateway.add_user("ann");
     gateway.start();
     let one = Client::connect(&lab, 1, &ann);
@@ -120,6 +122,9 @@ fn an_upgrade_that_fails_changes_nothing() {
     must(gateway.upgrade());
     assert_eq!(identities(&gateway), sessions);
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    eventually("the client has a control channel again", BACK, || {
+        (gateway.sessions()[0]["connected"] == true).then_some(())
+    });
 }
 
 /// Puts another program in the place of one that runs.
