@@ -348,7 +348,8 @@ mod tests {
         let (mut looks, mut now) = (0, Duration::ZERO);
         let disturbed = || {
             looks += 1;
-            now += if (80..160).contains(&looks) { Duration::from_micros(60) } else { Duration::from_micros(6) };
+            now +=
+                if (80..160).contains(&looks) { Duration::from_micros(60) } else { Duration::from_micros(6) };
             now
         };
         let choice = choose_by(Suite::Aes128Gcm, Preference::Auto, disturbed).unwrap();

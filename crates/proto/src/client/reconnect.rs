@@ -8,6 +8,10 @@ use crate::session::{ConnectionId, random_bytes, random_index};
 use crate::time::Time;
 use crate::wire::Index;
 
+/// How often the wait doubles for a gateway that is there but has no place: up to 4 s. Places are held for moments, so
+/// whoever waits for long waits for nothing; and a refusal costs the gateway little.
+const DOUBLINGS_WHILE_FULL: u32 = 3;
+
 /// A connection on its way.
 #[derive(Debug)]
 pub(super) struct Attempt {
@@ -51,6 +55,14 @@ impl Client {
     /// No connection could be made, or it broke before an answer came.
     pub fn connect_failed(&mut self, now: Time, connection: ConnectionId) {
         if self.take_attempt(connection).is_some() {
+            self.retry(now, Duration::ZERO);
+        }
+    }
+
+    /// The gateway answered that it has no place for a connection now, as when all its clients come back at once.
+    pub fn turned_away(&mut self, now: Time, connection: ConnectionId) {
+        if self.take_attempt(connection).is_some() {
+            self.failures = self.failures.min(DOUBLINGS_WHILE_FULL);
             self.retry(now, Duration::ZERO);
         }
     }

@@ -185,6 +185,33 @@ fn waits_double_up_to_their_limit_and_jitter() {
 }
 
 #[test]
+fn a_gateway_without_a_place_is_asked_again_within_seconds() {
+    let mut client = client();
+    let mut now = START;
+    for attempt in 0..20u32 {
+        let (connection, _) = connect(&mut client).unwrap();
+        // It was out of reach for long before.
+        if (8..14).contains(&attempt) {
+            client.connect_failed(now, connection);
+        } else {
+            client.turned_away(now, connection);
+        }
+        let (at, _) = client.poll_timeout().unwrap();
+        let base = match attempt {
+            0..3 => 0.5 * 2f64.powi(attempt as i32),
+            8..14 => (4.0 * 2f64.powi(attempt as i32 - 7)).min(30.0),
+            _ => 4.0,
+        };
+        let ratio = (at - now).as_secs_f64() / base;
+        assert!((0.5..=1.5).contains(&ratio), "attempt {attempt} waits {ratio} of {base} s");
+        client.handle_timeout(at);
+        now = at;
+    }
+    client.turned_away(now, ConnectionId(999));
+    assert!(connect(&mut client).is_some(), "a stranger's refusal changes nothing");
+}
+
+#[test]
 fn a_busy_gateway_says_when() {
     let mut client = client();
     let (connection, _) = connect(&mut client).unwrap();

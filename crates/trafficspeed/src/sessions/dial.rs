@@ -11,7 +11,7 @@ use std::time::Duration;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout, RecvStream, SendStream,
-    TokioRuntime, TransportConfig, VarInt,
+    TokioRuntime, TransportConfig, TransportErrorCode, VarInt,
 };
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs;
@@ -52,6 +52,14 @@ pub enum DialError {
     /// The answer makes no sense.
     #[error("the answer makes no sense")]
     Unexpected,
+}
+
+impl DialError {
+    /// True if the gateway is there and has no place for another connection now.
+    pub fn is_full(&self) -> bool {
+        let Self::Connection(ConnectionError::ConnectionClosed(frame)) = self else { return false };
+        frame.error_code == TransportErrorCode::CONNECTION_REFUSED
+    }
 }
 
 /// Why endpoints could not be made.

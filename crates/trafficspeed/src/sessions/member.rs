@@ -172,6 +172,12 @@ impl Member {
         self.carry_out(now, tasks);
     }
 
+    /// The gateway has no place for a connection now.
+    pub fn turned_away(&mut self, now: Time, connection: ConnectionId, tasks: &mut Vec<Task>) {
+        self.core.turned_away(now, connection);
+        self.carry_out(now, tasks);
+    }
+
     /// A message came.
     pub fn message(&mut self, now: Time, id: ConnectionId, message: Message, tasks: &mut Vec<Task>) {
         self.core.handle_message(now, id, message);

@@ -280,7 +280,8 @@ impl Swarm {
             }
             Err(error) => {
                 self.failed(number, error.to_string());
-                self.with(number, |member, tasks| member.failed(now(), id, tasks));
+                let happens = if error.is_full() { Member::turned_away } else { Member::failed };
+                self.with(number, |member, tasks| happens(member, now(), id, tasks));
             }
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ConnectError, Connection, ConnectionError};
+use quinn::{ConnectError, Connection, ConnectionError, TransportErrorCode};
 use socket2::{Domain, Protocol, Socket, Type};
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::client::Purpose;
@@ -70,6 +70,14 @@ impl DialError {
             ConnectionError::ConnectionClosed(frame) => (0x100..0x200).contains(&u64::from(frame.error_code)),
             _ => false,
         }
+    }
+
+    /// True if the gateway is there and has no place for another connection now.
+    pub(super) fn is_full(&self) -> bool {
+        let Self::Handshake { source: ConnectionError::ConnectionClosed(frame), .. } = self else {
+            return false;
+        };
+        frame.error_code == TransportErrorCode::CONNECTION_REFUSED
     }
 }
 

@@ -285,6 +285,10 @@ impl Connected {
                     }
                     // Once the gateway has proved itself, somebody else on the way is no reason to give up.
                     Err(error) if error.is_final() && !self.was_ever_up => return Err(error.into()),
+                    Err(error) if error.is_full() => {
+                        tracing::warn!("the gateway has no place now; trying again soon");
+                        self.core.turned_away(now(), connection);
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "no connection to the gateway; trying again");
                         self.core.connect_failed(now(), connection);

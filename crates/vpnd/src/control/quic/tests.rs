@@ -244,7 +244,9 @@ async fn without_a_place_clients_are_refused_and_leave_nothing_behind() {
     let next = tokio::spawn(async move { door.next(&at).await });
     for _ in 0..20 {
         let (_client, outcome) = soon("a refusal", trusted.connect(to)).await;
-        assert!(matches!(outcome, Err(ConnectionError::ConnectionClosed(_))), "{outcome:?}");
+        let Err(ConnectionError::ConnectionClosed(frame)) = &outcome else { panic!("{outcome:?}") };
+        // By this a client knows that the gateway is there, and comes back soon (PROTOCOL §11).
+        assert_eq!(frame.error_code, quinn::TransportErrorCode::CONNECTION_REFUSED);
     }
     assert_eq!(endpoint.open_connections(), 0);
     assert!(!next.is_finished(), "nobody was let in");
