@@ -18,7 +18,6 @@ mod writes;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::runtime::Runtime;
@@ -30,7 +29,7 @@ use vpnd_proto::time::Time;
 use crate::control::quic::handed::HandOver;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
-use crate::sys::udp::{SendOutcome, ShardSocket, Transmit, UdpOffloads};
+use crate::sys::udp::{ShardSocket, UdpOffloads};
 use devices::DatagramSocket;
 use inbound::Inbound;
 use outbound::Outbound;
@@ -38,10 +37,6 @@ pub use writes::TunWrites;
 
 /// Datagrams that came to the wrong shard and wait for the right one at most.
 const MISDIRECTED_QUEUE: usize = 512;
-/// How long a shard waits for room in a full send buffer before it drops a batch. Nothing else could be sent meanwhile, and
-/// waiting pushes back on the TUN device and the peers instead of losing packets.
-const SEND_PATIENCE: Duration = Duration::from_millis(20);
-
 /// What the control plane asks of a shard.
 #[derive(Debug)]
 pub enum Order {
@@ -454,22 +449,4 @@ impl Shard {
 /// Boot time as the protocol's clock: it goes on while the machine sleeps, so keys age then too.
 pub(crate) fn now() -> Time {
     Time::from_nanos(u64::try_from(process::boottime().as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// Sends `count` datagrams, waiting a moment for room. Returns how many were lost.
-fn send(socket: &impl DatagramSocket, mut transmit: Transmit<'_>, count: usize) -> usize {
-    for _ in 0..2 {
-        match socket.try_send(&transmit) {
-            SendOutcome::Sent => return 0,
-            SendOutcome::Dropped(reason) => {
-                tracing::trace!(?reason, to = %transmit.destination, "datagrams dropped");
-                break;
-            }
-            SendOutcome::WouldBlock { sent } => {
-                transmit.contents = &transmit.contents[sent..];
-                socket.wait_writable(SEND_PATIENCE);
-            }
-        }
-    }
-    count
 }

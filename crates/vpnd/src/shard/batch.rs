@@ -3,13 +3,14 @@
 //!
 //! INVARIANT: all datagrams of a run but the last have the same length, and they all go to one endpoint.
 
+use std::time::Duration;
+
 use arrayvec::ArrayVec;
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::wire::HEADER_LEN;
 
 use super::devices::DatagramSocket;
-use super::send;
-use crate::sys::udp::{MAX_GSO_BYTES, MAX_SENDS, Transmit};
+use crate::sys::udp::{MAX_GSO_BYTES, MAX_SENDS, SendOutcome, Transmit};
 
 /// Room behind a packet for what any suite adds.
 pub(super) const MAX_OVERHEAD: usize = 48;
@@ -19,6 +20,10 @@ const MAX_SINGLE: usize = HEADER_LEN + 65_535 + MAX_OVERHEAD;
 /// The most datagrams in one run: every kernel with UDP GSO takes as many (`UDP_MAX_SEGMENTS`). Where there is no such
 /// offload the socket sends the run one by one.
 const MAX_SEGMENTS: usize = 64;
+
+/// How long a shard waits for room in a full send buffer before it drops a batch. Nothing else could be sent meanwhile, and
+/// waiting pushes back on the TUN device and the peers instead of losing packets.
+const SEND_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Datagrams side by side in a buffer.
 #[derive(Clone, Copy, Debug)]
@@ -90,12 +95,30 @@ pub(super) fn send_runs<'a>(
             at += if many { socket.try_send_many(&transmits[at..]) } else { 0 };
             // One alone, or the one at which the others stopped.
             if at < group.len() {
-                lost += send(socket, transmits[at].clone(), group[at].1.count);
+                lost += send(socket, transmits[at].clone());
                 at += 1;
             }
         }
     }
     lost
+}
+
+/// Sends one run, waiting a moment for room. Returns how many of its datagrams were lost.
+fn send(socket: &impl DatagramSocket, mut transmit: Transmit<'_>) -> usize {
+    for _ in 0..2 {
+        match socket.try_send(&transmit) {
+            SendOutcome::Sent => return 0,
+            SendOutcome::Dropped(reason) => {
+                tracing::trace!(?reason, to = %transmit.destination, "datagrams dropped");
+                break;
+            }
+            SendOutcome::WouldBlock { sent } => {
+                transmit.contents = &transmit.contents[sent..];
+                socket.wait_writable(SEND_PATIENCE);
+            }
+        }
+    }
+    transmit.segment_size.map_or(1, |segment| transmit.contents.len().div_ceil(segment))
 }
 
 /// A send buffer in which datagrams are built and sealed in place, one behind the other.
@@ -155,7 +178,8 @@ mod tests {
     /// Port, contents and segment length of a send.
     type Sent = (u16, Vec<u8>, Option<usize>);
 
-    /// Takes `together` sends with one call at most, and refuses what goes to port 9.
+    /// Takes `together` sends with one call at most, and refuses what goes to port 9. What goes to port 8 finds room for
+    /// its first datagram each time it is sent alone.
     struct Recorder {
         together: usize,
         calls: RefCell<Vec<usize>>,
@@ -169,10 +193,11 @@ mod tests {
 
         fn take(&self, transmit: &Transmit<'_>) -> bool {
             let port = transmit.destination.port();
-            if port != 9 {
+            let taken = !matches!(port, 8 | 9);
+            if taken {
                 self.sent.borrow_mut().push((port, transmit.contents.to_vec(), transmit.segment_size));
             }
-            port != 9
+            taken
         }
     }
 
@@ -183,7 +208,11 @@ mod tests {
 
         fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
             self.calls.borrow_mut().push(1);
-            if self.take(transmit) { SendOutcome::Sent } else { SendOutcome::Dropped(DropReason::Refused) }
+            match transmit.segment_size {
+                _ if self.take(transmit) => SendOutcome::Sent,
+                Some(sent) if transmit.destination.port() == 8 => SendOutcome::WouldBlock { sent },
+                _ => SendOutcome::Dropped(DropReason::Refused),
+            }
         }
 
         fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
@@ -248,6 +277,16 @@ mod tests {
         assert_eq!(batch.send(&socket), 4, "both datagrams of both refused runs");
         let ports: Vec<_> = socket.sent.take().iter().map(|(port, ..)| *port).collect();
         assert_eq!(ports, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn what_found_room_before_the_buffer_was_full_is_not_lost() {
+        let (mut batch, socket) = (Batch::new(), Recorder::new(64));
+        for len in [50, 50, 50, 50, 20] {
+            push(&mut batch, 8, 0, len);
+        }
+        assert_eq!(batch.send(&socket), 3, "two went: one before and one after the wait");
+        assert_eq!(socket.calls.take(), [1, 1]);
     }
 
     #[test]
