@@ -9,6 +9,7 @@ use minicbor::encode::{self, Encode, Encoder, Write};
 use vpnd_crypto::{Backend, Suite};
 
 use crate::control::{SuiteSpeed, TimersMs};
+use crate::time::Time;
 use crate::wire::Index;
 
 /// Bytes of a session's and of a device's name.
@@ -169,6 +170,12 @@ impl Default for Timers {
 }
 
 impl Timers {
+    /// When a gateway erases an epoch that began at `began` and has no successor. Its client counts from when it heard of the
+    /// epoch, up to `confirm_within` later, and may seal for `reject_after` from then on.
+    pub(crate) fn gateway_erases(&self, began: Time) -> Time {
+        began + self.confirm_within + self.reject_after
+    }
+
     /// What the gateway tells its clients: only what differs from the protocol's values.
     #[must_use]
     pub fn to_message(&self) -> TimersMs {

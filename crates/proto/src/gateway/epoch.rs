@@ -138,7 +138,7 @@ impl Gateway {
         let Some(session) = self.table.get_mut(slot) else { return };
         let Some(mut confirmed) = session.pending.take() else { return };
         confirmed.confirmed = Some(now);
-        let expires = confirmed.began + timers.reject_after + timers.retire_after;
+        let expires = timers.gateway_erases(confirmed.began);
         session.retiring = session.current.replace(confirmed);
         session.record.tokens.confirm();
         self.effects.push_back(Effect::Persist(session.record.clone()));

@@ -229,8 +229,7 @@ impl Gateway {
             self.timers.set((slot, Reason::DeadPeer), now + timers.dead_peer);
         }
         if let Some(current) = &session.current {
-            let expires = current.began + timers.reject_after + timers.retire_after;
-            self.timers.set((slot, Reason::Expire), expires);
+            self.timers.set((slot, Reason::Expire), timers.gateway_erases(current.began));
         }
         if let Some(pending) = &session.pending {
             self.timers.set((slot, Reason::Unconfirmed), pending.began + timers.confirm_within);

@@ -69,7 +69,7 @@ fn deadlines_stay_where_they_were() {
     let (old, _, progress) = running();
     let mut next = take(handed(&old, progress)).unwrap();
     effects(&mut next);
-    let expires = NOW + Timers::default().reject_after + Timers::default().retire_after;
+    let expires = Timers::default().gateway_erases(NOW);
     next.handle_timeout(NOW + Duration::from_secs(189));
     assert!(next.sessions().next().unwrap().epoch.is_none(), "not heard for as long as a peer may be silent");
     let (old, _, progress) = running();
