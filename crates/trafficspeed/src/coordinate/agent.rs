@@ -259,24 +259,25 @@ mod tests {
     use super::*;
     use crate::load::tcp::Shape;
 
-    struct Host {
+    /// An agent in a thread of its own, and both ends of what it hears and says.
+    pub(super) struct Host {
         commands: Sender<Command>,
         reports: Receiver<Report>,
     }
 
-    fn host() -> Host {
-        let (commands, inbox) = channel();
-        let (outbox, reports) = channel();
-        std::thread::spawn(move || Agent::new(inbox, outbox).run());
-        Host { commands, reports }
-    }
-
     impl Host {
-        fn tell(&self, command: Command) {
+        pub(super) fn start(equip: impl FnOnce(Agent) -> Agent + Send + 'static) -> Self {
+            let (commands, inbox) = channel();
+            let (outbox, reports) = channel();
+            std::thread::spawn(move || equip(Agent::new(inbox, outbox)).run());
+            Self { commands, reports }
+        }
+
+        pub(super) fn tell(&self, command: Command) {
             self.commands.send(command).unwrap();
         }
 
-        fn hear(&self) -> Report {
+        pub(super) fn hear(&self) -> Report {
             self.reports.recv_timeout(Duration::from_secs(20)).unwrap()
         }
 
@@ -289,6 +290,10 @@ mod tests {
                 }
             }
         }
+    }
+
+    fn host() -> Host {
+        Host::start(|agent| agent)
     }
 
     fn job() -> Job {

@@ -111,9 +111,9 @@ fn fits(blocks: &Blocks, place: &Place) -> Result<(), String> {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
     use std::sync::Arc;
-    use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
+    use super::super::tests::Host;
     use super::*;
     use crate::coordinate::message::Command;
     use crate::load::block::place::Wish;
@@ -122,28 +122,12 @@ mod tests {
     const PLACE_BYTES: u64 = 64 << 10;
     const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    struct Host {
-        commands: Sender<Command>,
-        reports: Receiver<Report>,
-    }
-
     fn host(secret: &[u8], place: Option<Place>) -> Host {
-        let leave = Leave::new(&Token::for_tests(secret), place);
-        let (commands, inbox) = channel();
-        let (outbox, reports) = channel();
-        std::thread::spawn(move || Agent::new(inbox, outbox).with_leave(Arc::new(leave)).run());
-        Host { commands, reports }
+        let leave = Arc::new(Leave::new(&Token::for_tests(secret), place));
+        Host::start(move |agent| agent.with_leave(leave))
     }
 
     impl Host {
-        fn tell(&self, command: Command) {
-            self.commands.send(command).unwrap();
-        }
-
-        fn hear(&self) -> Report {
-            self.reports.recv_timeout(Duration::from_secs(20)).unwrap()
-        }
-
         fn refusal(&self) -> String {
             let Report::Failed { why } = self.hear() else { panic!("not refused") };
             why
