@@ -16,8 +16,10 @@ use vpnd_proto::time::Time;
 
 use crate::world::{HUB, Happening, World};
 
+/// A connection on which nothing was said for so long shows that it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(25);
 /// A connection that hears nothing dies after this time.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// A handshake that comes to nothing is given up after this time.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -280,11 +282,11 @@ impl World {
         }
     }
 
-    /// The gateway has forgotten all connections; clients find out when they next send something on them.
+    /// The gateway has forgotten all connections; clients find out when they next show on them that they live.
     pub(crate) fn reset_channels(&mut self) {
         let numbers: Vec<u64> = self.channels.keys().copied().collect();
         for number in numbers {
-            let delay = Duration::from_millis(self.rng.random_range(0..20_000));
+            let delay = self.rng.random_range(Duration::ZERO..KEEP_ALIVE);
             self.after(delay, Happening::ClosedAtDevice { channel: number, code: None });
         }
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
-    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout, RecvStream, SendStream,
-    TokioRuntime, TransportConfig, TransportErrorCode, VarInt,
+    AckFrequencyConfig, ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout,
+    RecvStream, SendStream, TokioRuntime, TransportConfig, TransportErrorCode, VarInt,
 };
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs;
@@ -25,8 +25,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the gateway has to answer a request: it may have many passwords to check.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a client shows that it lives, and after how long without a sign of life a connection is given up.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
-const IDLE_TIMEOUT_MS: u32 = 60_000;
+const KEEP_ALIVE: Duration = Duration::from_secs(25);
+const IDLE_TIMEOUT_MS: u32 = 75_000;
 /// Bytes in flight that either end allows.
 const WINDOW: u32 = 64 * 1024;
 const READ: usize = 2_048;
@@ -174,8 +174,12 @@ fn tls(ca_pem: &str) -> Result<QuicClientConfig, SetUpError> {
 }
 
 fn transport() -> TransportConfig {
+    // A keep-alive that is acknowledged at once spares the gateway a timer.
+    let mut acknowledgements = AckFrequencyConfig::default();
+    acknowledgements.ack_eliciting_threshold(VarInt::from_u32(0));
     let mut transport = TransportConfig::default();
     transport
+        .ack_frequency_config(Some(acknowledgements))
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(WINDOW))

@@ -25,8 +25,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PACE: Duration = Duration::from_millis(1);
 /// How long an answer is waited for.
 const ANSWERS: Duration = Duration::from_millis(5);
-/// By when clients have noticed that their control channel is gone, which they look after every ten seconds.
-const BACK: Duration = Duration::from_secs(30);
+/// By when clients have noticed that their control channel is gone, which they look after every 25 seconds.
+const BACK: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_gateway_is_upgraded_under_traffic() {

@@ -27,9 +27,11 @@ const SECRET_LEN: usize = 32;
 const ID_RANDOM: usize = 12;
 /// Bytes of a connection id by which the gateway knows it for one of its own. They only spare answers to garbage.
 const ID_TAG: usize = 4;
-/// The least time between two stateless resets: after a restart all clients want one, and each is shorter than the
-/// datagram that it answers, so two gateways that confuse each other stop by themselves.
-const RESET_INTERVAL: Duration = Duration::from_millis(2);
+/// The least time between two stateless resets. After `kill -9` each idle client learns from one that it must attach: a client
+/// that gets none waits ever longer between its repetitions, and at last for its idle timeout, so hundreds a second must not
+/// get into each other's way. So many can neither amplify nor go round: each is shorter than the datagram that it answers, and
+/// answers only what names an id with a good tag, which the random bytes of another gateway's reset have not.
+const RESET_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Why there is no secret.
 #[derive(Debug, thiserror::Error)]

@@ -170,6 +170,17 @@ async fn answers_to(endpoint: &Endpoint, datagrams: &[Vec<u8>], wait: Duration) 
     answers
 }
 
+/// Sends it from an address of its own and returns what comes first.
+async fn first_answer_to(endpoint: &Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
+    let stranger = tokio::net::UdpSocket::bind(LOCAL).await.unwrap();
+    stranger.send_to(datagram, endpoint.local_addr().unwrap()).await.unwrap();
+    let mut buffer = vec![0; 2_048];
+    let length =
+        tokio::time::timeout(Duration::from_millis(500), stranger.recv(&mut buffer)).await.ok()?.unwrap();
+    buffer.truncate(length);
+    Some(buffer)
+}
+
 fn bytes(datagrams: &[Vec<u8>]) -> usize {
     datagrams.iter().map(Vec::len).sum()
 }
@@ -230,6 +241,20 @@ async fn other_versions_and_forgotten_connections_get_less_than_they_sent() {
     let garbage: Vec<Vec<u8>> = (0..=255u8).map(|first| vec![first; 1_300]).collect();
     let answers = answers_to(&endpoint, &garbage, wait).await;
     assert!(bytes(&answers) < bytes(&garbage) / 6, "{}", bytes(&answers));
+}
+
+#[tokio::test]
+async fn many_forgotten_clients_are_told_in_a_second() {
+    let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
+    let endpoint = trusted.listen(LOCAL, state.path());
+    let keys = Keys::load_or_create(state.path()).unwrap();
+    for number in 0..100 {
+        let short = [&[0x40], &keys.some_id()[..], &[0; 20]].concat();
+        let answer = first_answer_to(&endpoint, &short).await;
+        assert!(answer.is_some_and(|reset| reset.len() < short.len()), "client {number} hears nothing");
+        // Thousands in a second; the runtime's own timer is too coarse for that.
+        std::thread::sleep(Duration::from_micros(300));
+    }
 }
 
 #[tokio::test]
