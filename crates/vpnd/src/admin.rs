@@ -9,7 +9,7 @@ pub mod client;
 pub mod command;
 pub mod server;
 pub mod status;
-mod table;
+pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

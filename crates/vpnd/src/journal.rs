@@ -17,7 +17,7 @@ use crate::sys::change::{Change, ChangeError, Undone};
 use crate::sys::netlink::Netlink;
 
 mod owner;
-mod record;
+pub(crate) mod record;
 
 pub use owner::Owner;
 use record::{Contents, Record};

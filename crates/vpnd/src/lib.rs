@@ -11,6 +11,8 @@ pub mod client;
 pub mod config;
 pub mod control;
 pub mod credentials;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod init;
 pub mod journal;
 pub mod lease;
@@ -27,12 +29,31 @@ pub mod sys;
 pub mod tls;
 pub mod users;
 
-/// The error and its causes, without those that the sentence before quotes already.
+/// The error and its causes, without those that the sentence before quotes already, for a person's terminal.
 #[must_use]
 pub fn told(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
-        "" => cause,
-        told if told.contains(&cause) => text,
-        _ => format!("{text}: {cause}"),
-    })
+    let text =
+        error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+            "" => cause,
+            told if told.contains(&cause) => text,
+            _ => format!("{text}: {cause}"),
+        });
+    plain(&text)
+}
+
+/// Text without what would play with a terminal: some of it comes from others, as a gateway's reason does.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_does_not_play_with_the_terminal() {
+        let error = anyhow::anyhow!("\x1b[2J\rall is well\u{9b}m").context("the gateway refuses this client");
+        assert_eq!(told(&error), "the gateway refuses this client: ?[2J?all is well?m");
+        assert_eq!(plain("line 3:\n\tä"), "line 3:\n\tä");
+    }
 }

@@ -1,7 +1,7 @@
 //! The administrator's end of the control socket.
 //!
 //! Blocking, because a command line tool has nothing else to do. Whatever the other end sends, time and memory have
-//! their bounds.
+//! their bounds, and no text of it keeps its control characters: it goes to a person's terminal.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -108,7 +108,7 @@ impl Client {
     /// [`ClientError`].
     pub fn reload(&mut self) -> Result<String, ClientError> {
         match self.ask(&Request::Reload)? {
-            Response::Reloaded(what) => Ok(what),
+            Response::Reloaded(what) => Ok(crate::plain(&what)),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -121,7 +121,7 @@ impl Client {
         let patience = self.stream.get_ref().set_read_timeout(Some(UPGRADE_DEADLINE));
         patience.map_err(|source| ClientError::Io { path: self.path.clone(), source })?;
         match self.ask(&Request::Upgrade)? {
-            Response::Upgraded(what) => Ok(what),
+            Response::Upgraded(what) => Ok(crate::plain(&what)),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -133,7 +133,7 @@ impl Client {
             return Err(self.strange("its answer is cut off or too long".to_owned()));
         }
         match serde_json::from_slice(&line) {
-            Ok(Response::Error(text)) => Err(ClientError::Refused(text)),
+            Ok(Response::Error(text)) => Err(ClientError::Refused(crate::plain(&text))),
             Ok(response) => Ok(response),
             Err(error) => Err(self.strange(error.to_string())),
         }
@@ -164,6 +164,6 @@ impl Client {
     }
 
     fn strange(&self, why: String) -> ClientError {
-        ClientError::Strange { path: self.path.clone(), why }
+        ClientError::Strange { path: self.path.clone(), why: crate::plain(&why) }
     }
 }

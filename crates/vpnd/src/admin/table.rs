@@ -20,7 +20,7 @@ const NOTHING_THERE: &str = "-";
 
 /// Traffic per second between two looks at a gateway.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Rates {
+pub(crate) struct Rates {
     /// By session.
     sessions: HashMap<String, Rate>,
 }
@@ -34,7 +34,7 @@ struct Rate {
 
 impl Rates {
     /// What came to `after` since `before`, `elapsed` earlier. Sessions that are new in between have no rate yet.
-    pub(super) fn between(before: &Status, after: &Status, elapsed: Duration) -> Self {
+    pub(crate) fn between(before: &Status, after: &Status, elapsed: Duration) -> Self {
         let earlier: HashMap<&str, &Session> = before.sessions.iter().map(|s| (s.id.as_str(), s)).collect();
         let bits_per_second = |then: u64, now: u64| {
             now.saturating_sub(then) as f64 * 8.0 / elapsed.as_secs_f64().max(f64::EPSILON)
@@ -56,13 +56,13 @@ impl Rates {
 }
 
 /// The whole status as text, ending with a line break. With `rates`, each session's speed is shown too.
-pub(super) fn render(status: &Status, rates: Option<&Rates>) -> String {
+pub(crate) fn render(status: &Status, rates: Option<&Rates>) -> String {
     let mut text = facts(status, rates);
     if !status.sessions.is_empty() {
         text.push('\n');
         text.push_str(&sessions(&status.sessions, rates));
     }
-    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+    crate::plain(&text)
 }
 
 fn facts(status: &Status, rates: Option<&Rates>) -> String {

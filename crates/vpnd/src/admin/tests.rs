@@ -301,7 +301,9 @@ fn without_a_gateway_the_error_says_what_to_do() {
 
 #[test]
 fn an_answer_that_makes_no_sense_is_told() {
-    for answer in ["{}\n", "HTTP/1.1 200 OK\r\n", "", "{\"ended\":1}", "{\"ended\":1}\n"] {
+    for answer in
+        ["{}\n", "HTTP/1.1 200 OK\r\n", "", "{\"ended\":1}", "{\"ended\":1}\n", "{\"\\u001b[2J\":1}\n"]
+    {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("other.sock");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -313,6 +315,7 @@ fn an_answer_that_makes_no_sense_is_told() {
         });
         let error = Client::connect(&path).unwrap().status().unwrap_err();
         assert!(matches!(error, ClientError::Strange { .. }), "{answer:?}: {error}");
+        assert!(!error.to_string().contains('\x1b'), "{answer:?} plays with the terminal");
         other.join().unwrap();
     }
 }

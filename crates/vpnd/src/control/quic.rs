@@ -4,7 +4,7 @@ mod front;
 pub(crate) mod gate;
 pub(crate) mod handed;
 pub(crate) mod keys;
-mod retry;
+pub(crate) mod retry;
 
 use std::io;
 use std::net::UdpSocket;

@@ -17,7 +17,7 @@ const CHECKSUM_LEN: usize = 16;
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Record {
+pub(crate) enum Record {
     /// The first line: whose journal it is.
     Start(Owner),
     /// A change that is about to be made.
@@ -36,18 +36,18 @@ pub(super) enum Record {
 
 /// What a journal says.
 #[derive(Debug, Default)]
-pub(super) struct Contents {
+pub(crate) struct Contents {
     /// Whose it is, if the first line can be read.
-    pub(super) owner: Option<Owner>,
+    pub(crate) owner: Option<Owner>,
     /// Changes that may be in force, in the order they were made.
-    pub(super) changes: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
     /// Lines that can't be read, but for a torn last one.
-    pub(super) damaged_lines: usize,
+    pub(crate) damaged_lines: usize,
 }
 
 impl Record {
     /// The line with its checksum and end.
-    pub(super) fn to_line(&self) -> String {
+    pub(crate) fn to_line(&self) -> String {
         let json = serde_json::to_string(self).expect("records have string keys only and always serialise");
         format!("{} {json}\n", checksum(json.as_bytes()))
     }
@@ -63,7 +63,7 @@ impl Record {
 }
 
 /// Reads a journal as far as it can be read.
-pub(super) fn parse(bytes: &[u8]) -> Contents {
+pub(crate) fn parse(bytes: &[u8]) -> Contents {
     let mut contents = Contents::default();
     let mut active: Vec<(u64, Change)> = Vec::new();
     let mut lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).peekable();
@@ -80,7 +80,7 @@ pub(super) fn parse(bytes: &[u8]) -> Contents {
     contents
 }
 
-fn checksum(json: &[u8]) -> String {
+pub(crate) fn checksum(json: &[u8]) -> String {
     let digest = Sha256::digest(json);
     digest.iter().take(CHECKSUM_LEN / 2).fold(String::new(), |mut hex, byte| {
         // Writing to a string can't fail.

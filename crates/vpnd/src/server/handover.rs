@@ -30,7 +30,7 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the old worker says.
 #[derive(Debug, Encode, Decode)]
-enum FromOld {
+pub(crate) enum FromOld {
     /// The beginning, with the descriptors of [`Devices`].
     #[n(0)]
     Begin {
@@ -54,7 +54,7 @@ enum FromOld {
 
 /// What the new worker says.
 #[derive(Debug, Encode, Decode)]
-enum FromNew {
+pub(crate) enum FromNew {
     /// Everything is understood.
     #[n(0)]
     Ready {
@@ -67,7 +67,7 @@ enum FromNew {
 
 /// A session and what the protocol's core does not know of it.
 #[derive(Debug, Encode, Decode)]
-struct Handed {
+pub(crate) struct Handed {
     #[n(0)]
     session: HandedSession,
     /// The groups of its user.

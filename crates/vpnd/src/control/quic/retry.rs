@@ -15,11 +15,11 @@ use aws_lc_rs::aead;
 use quinn::crypto::HandshakeTokenKey;
 
 /// The only version (PROTOCOL §2).
-pub(super) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// What begins a connection has at least so many bytes (RFC 9000 section 14.1).
-pub(super) const MIN_INITIAL: usize = 1_200;
+pub(crate) const MIN_INITIAL: usize = 1_200;
 /// How long a proof is good.
-pub(super) const TOKEN_LIFETIME: Duration = Duration::from_secs(15);
+pub(crate) const TOKEN_LIFETIME: Duration = Duration::from_secs(15);
 
 const MAX_ID: usize = 20;
 const ID_LEN: usize = 16;
@@ -33,7 +33,7 @@ const INTEGRITY_NONCE: [u8; 12] = [0x46, 0x15, 0x99, 0xD3, 0x5D, 0x63, 0x2B, 0xF
 
 /// What a datagram for QUIC may do.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kind<'d> {
+pub(crate) enum Kind<'d> {
     /// Begin a connection, or belong to one that has begun.
     Initial(Initial<'d>),
     /// Bring about an answer that names this gateway's version.
@@ -46,14 +46,14 @@ pub(super) enum Kind<'d> {
 
 /// The readable part of an Initial packet (RFC 9000 section 17.2.2).
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Initial<'d> {
-    pub(super) destination: &'d [u8],
-    pub(super) source: &'d [u8],
-    pub(super) token: &'d [u8],
+pub(crate) struct Initial<'d> {
+    pub(crate) destination: &'d [u8],
+    pub(crate) source: &'d [u8],
+    pub(crate) token: &'d [u8],
 }
 
 /// Looks at the header, as far as it is not protected.
-pub(super) fn classify(datagram: &[u8]) -> Kind<'_> {
+pub(crate) fn classify(datagram: &[u8]) -> Kind<'_> {
     match datagram {
         [first, v0, v1, v2, v3, rest @ ..] if first & 0x80 != 0 => {
             match u32::from_be_bytes([*v0, *v1, *v2, *v3]) {
@@ -86,7 +86,7 @@ fn id(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// A Retry for an Initial that came from `to` at this second since 1970. `random` is used once.
-pub(super) fn retry(
+pub(crate) fn retry(
     key: &dyn HandshakeTokenKey,
     initial: &Initial<'_>,
     to: SocketAddr,
@@ -154,7 +154,7 @@ fn address(address: SocketAddr) -> Vec<u8> {
 }
 
 /// Whether the token proves that whoever shows it from `from` has got a Retry there, not long before this second.
-pub(super) fn is_proof(key: &dyn HandshakeTokenKey, token: &[u8], from: SocketAddr, now_s: u64) -> bool {
+pub(crate) fn is_proof(key: &dyn HandshakeTokenKey, token: &[u8], from: SocketAddr, now_s: u64) -> bool {
     let start = address(from);
     // No key is derived for what has not a token's length.
     let shortest = start.len() + 1 + size_of::<u64>() + aead::MAX_TAG_LEN + NONCE_LEN;

@@ -1,0 +1,42 @@
+//! Bodies of fuzz targets whose parsers are nobody's business outside this crate, and the replay of their corpora. Only tests
+//! and fuzzing see this module; in the program it does not exist.
+#![allow(missing_docs, reason = "the bodies' own first lines say what they check")]
+
+#[path = "../../../fuzz/bodies/admin_line.rs"]
+pub mod admin_line;
+#[path = "../../../fuzz/bodies/initial.rs"]
+pub mod initial;
+#[path = "../../../fuzz/bodies/journal.rs"]
+pub mod journal;
+#[path = "../../../fuzz/bodies/privsep_message.rs"]
+pub mod privsep_message;
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    use super::replay::replay;
+    use super::*;
+
+    #[test]
+    fn lines_of_the_control_socket() {
+        replay("admin_line", admin_line::run);
+    }
+
+    #[test]
+    fn beginnings_of_connections() {
+        replay("initial", initial::run);
+    }
+
+    #[test]
+    fn undo_journals() {
+        replay("journal", journal::run);
+    }
+
+    #[test]
+    fn messages_between_processes() {
+        replay("privsep_message", privsep_message::run);
+    }
+}
