@@ -75,7 +75,7 @@ impl Process {
 
     fn hand_over(&mut self) -> Vec<Vec<u8>> {
         let sessions = self.core.hand_over(self.planes.iter().map(Plane::progress).collect());
-        let written = sessions.iter().map(|session| minicbor::to_vec(session));
+        let written = sessions.iter().map(minicbor::to_vec);
         written.map(|bytes| bytes.expect("a vector takes all that is written to it")).collect()
     }
 
