@@ -15,6 +15,7 @@ pub mod processes;
 pub mod swarm;
 pub mod table;
 pub mod tally;
+mod upgrade;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -57,6 +58,8 @@ pub enum Restart {
     Kill,
     /// In order.
     Clean,
+    /// Replaced by a new process of its program, without an end.
+    Upgrade,
 }
 
 /// How the pair of real clients is measured.
@@ -257,6 +260,9 @@ impl Measurement<'_> {
     }
 
     fn restart(&mut self, how: Restart) -> Result<(), SessionsError> {
+        if how == Restart::Upgrade {
+            return self.upgrade();
+        }
         let mut tally = Tally::new(clock::now_ns());
         let begun = Instant::now();
         let back = self.system.restart(self.lab, how == Restart::Kill, self.interrupt)?;
@@ -264,7 +270,7 @@ impl Measurement<'_> {
         // A new process has used nothing yet.
         let phase = self.phase(&mut tally, 0.0)?;
         let gateway_back_seconds = back.duration_since(begun).as_secs_f64();
-        self.outcome.restarts.push(Restarted { how, gateway_back_seconds, phase });
+        self.outcome.restarts.push(Restarted { how, gateway_back_seconds, watched: None, phase });
         Ok(())
     }
 

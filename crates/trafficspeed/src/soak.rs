@@ -324,7 +324,8 @@ impl<'a> Soak<'a> {
                 Report::Up { .. }
                 | Report::GaveUp { .. }
                 | Report::Answered { .. }
-                | Report::Talked { .. } => {}
+                | Report::Talked { .. }
+                | Report::Watched { .. } => {}
             }
             next = self.processes.next(Duration::ZERO);
         }

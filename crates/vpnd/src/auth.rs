@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::store::{AuditEntry, CertificateHash, PasswordHash, Store, StoreError, User, UserId};
 use crate::sys::process;
-use password::{Hasher, Password};
+use password::{Hasher, NoMemory, Password};
 use throttle::{Throttle, place};
 
 /// For how long a place counts as one the user came from before, seconds.
@@ -50,7 +50,7 @@ pub enum Outcome {
     CodeWanted,
     /// Not let in.
     Refused(Refused),
-    /// Too many wait already: nothing was checked, and the client should come back in so many seconds.
+    /// Too many wait already, or there is no memory now: nothing was checked, and the client should come back in so many seconds.
     Busy(u64),
 }
 
@@ -82,6 +82,8 @@ pub enum Cause {
     Throttled,
     /// Too many logins wait; nothing was checked.
     Overloaded,
+    /// There is no memory to check a password; nothing was checked.
+    NoMemory,
     /// The store failed.
     StoreFailed,
 }
@@ -99,6 +101,7 @@ impl Cause {
             Self::ForeignCertificate => "foreign-certificate",
             Self::Throttled => "throttled",
             Self::Overloaded => "overloaded",
+            Self::NoMemory => "no-memory",
             Self::StoreFailed => "store-failed",
         }
     }
@@ -132,21 +135,25 @@ enum Verdict {
     Granted(Box<User>),
     CodeWanted,
     Refused(Cause),
+    NotChecked(NoMemory),
 }
 
 impl Authenticator {
     /// Makes an authenticator over `store`. Takes as long as one login, to hash a password that nobody has.
-    pub fn new(store: Arc<dyn Store>, hasher: Hasher, settings: Settings) -> Self {
+    ///
+    /// # Errors
+    /// [`NoMemory`], as for any login.
+    pub fn new(store: Arc<dyn Store>, hasher: Hasher, settings: Settings) -> Result<Self, NoMemory> {
         let workers = settings.workers.max(1);
-        Self {
+        Ok(Self {
             store,
-            nobody: hasher.hash(&Password::generate()),
+            nobody: hasher.hash(&Password::generate())?,
             hasher,
             throttle: Mutex::new(Throttle::default()),
             admission: Arc::new(Semaphore::new(workers + settings.queue)),
             workers: Arc::new(Semaphore::new(workers)),
             require_certificate: settings.require_certificate,
-        }
+        })
     }
 
     /// Checks a login on a thread that may wait. If too many wait already, it is refused at once.
@@ -190,6 +197,12 @@ impl Authenticator {
                 self.refused(login, &place, cause, now_s);
                 Outcome::Refused(Refused { retry_after_s: wait_s() })
             }
+            Ok(Verdict::NotChecked(none)) => {
+                // As if it had not come: it does not count as a guess, and may come again.
+                tracing::error!(error = %none, "a login could not be checked");
+                log_refusal(login, Cause::NoMemory);
+                Outcome::Busy(BUSY_S)
+            }
             Err(error) => self.failed(login, &error),
         }
     }
@@ -205,7 +218,10 @@ impl Authenticator {
     fn judge(&self, login: &Login, user: Option<User>, now_s: u64) -> Result<Verdict, StoreError> {
         let hash = user.as_ref().map_or(&self.nobody, |user| &user.password);
         // Whoever waits for the store, as clients that attach do, goes first.
-        let right = process::behind_others(|| self.hasher.verify(&login.password, hash));
+        let right = match process::behind_others(|| self.hasher.verify(&login.password, hash)) {
+            Ok(right) => right,
+            Err(none) => return Ok(Verdict::NotChecked(none)),
+        };
         let Some(user) = user else { return Ok(Verdict::Refused(Cause::UnknownUser)) };
         if !right {
             return Ok(Verdict::Refused(Cause::WrongPassword));
@@ -245,8 +261,11 @@ impl Authenticator {
     fn granted(&self, login: &Login, place: &str, user: Box<User>, now_s: u64) -> Outcome {
         self.throttle().succeeded(&login.user, place);
         if self.hasher.is_outdated(&user.password) {
-            let fresh = self.hasher.hash(&login.password);
-            if let Err(error) = self.store.rehash(user.id, &user.password, &fresh) {
+            let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
+            let stored = fresh.and_then(|fresh| {
+                self.store.rehash(user.id, &user.password, &fresh).map_err(|error| error.to_string())
+            });
+            if let Err(error) = stored {
                 tracing::warn!(%error, "a password hash stays at its old strength");
             }
         }

@@ -16,7 +16,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use sha2::{Digest as _, Sha256};
 use x509_parser::extensions::GeneralName;
 
-use crate::auth::password::Hasher;
+use crate::auth::password::{Hasher, NoMemory};
 use crate::auth::totp;
 use crate::cli::{StoreArgs, UserAddArgs, UserArgs, UserCommand, UserPasswdArgs};
 use crate::config::{ConfigError, ServerConfig};
@@ -39,6 +39,9 @@ pub enum UserError {
         /// The name.
         name: String,
     },
+    /// A password can't be hashed now.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
     /// There is no usable password.
     #[error(transparent)]
     Input(#[from] InputError),
@@ -147,7 +150,7 @@ fn prepare(
     let identity = if args.client_cert { Some(client_identity(args, config, now_s)?) } else { None };
     let user = NewUser {
         name: args.name.clone(),
-        password: Hasher::default().hash(password),
+        password: Hasher::default().hash(password)?,
         totp: args.totp.then(totp::generate),
         groups: args.group.clone(),
         certificate: identity.as_ref().map(|identity| Sha256::digest(&identity.certificate_der).into()),
@@ -232,7 +235,7 @@ fn passwd(args: &UserPasswdArgs, now_s: u64, out: &mut dyn Write) -> Result<(), 
         return Err(StoreError::NoSuchUser { name: args.name.clone() }.into());
     }
     let secret = secret_input::choose(Source::from(&args.password), &args.name)?;
-    store.set_password(&args.name, &Hasher::default().hash(&secret.password), now_s)?;
+    store.set_password(&args.name, &Hasher::default().hash(&secret.password)?, now_s)?;
     store.audit(&entry("user-password", &args.name, now_s))?;
     writeln!(out, "user '{}' has a new password; sessions under the old one end", args.name)?;
     if secret.is_generated {

@@ -72,6 +72,8 @@ pub enum RestartArg {
     Kill,
     /// In order: the gateway tells the clients that it goes down.
     Clean,
+    /// `vpnd server --upgrade`, while some sessions are watched closely: sessions go on.
+    Upgrade,
 }
 
 /// One process of many sessions.
@@ -92,6 +94,7 @@ impl SessionsArgs {
             RestartArg::None => None,
             RestartArg::Kill => Some(Restart::Kill),
             RestartArg::Clean => Some(Restart::Clean),
+            RestartArg::Upgrade => Some(Restart::Upgrade),
         });
         let traffic = Traffic { seconds: self.seconds, repeats: self.repeat };
         SessionsPlan {
@@ -130,6 +133,8 @@ mod tests {
         assert_eq!((few.processes, few.users, few.talkers), (3, 3, 3));
         assert_eq!(few.restarts, [Restart::Kill, Restart::Clean]);
         assert!(few.traffic.is_none());
+        let upgraded = plan("trafficspeed sessions --restart upgrade,upgrade").unwrap();
+        assert_eq!(upgraded.restarts, [Restart::Upgrade; 2]);
         let many = plan("trafficspeed sessions --count 12000 --restart none").unwrap();
         assert_eq!((many.processes, many.restarts.len()), (3, 0));
         assert!(plan("trafficspeed sessions --count 0").is_err());

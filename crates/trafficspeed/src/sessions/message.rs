@@ -17,6 +17,8 @@ pub enum Order {
     Verify,
     /// From now on the first so many sessions send a packet each second.
     Talk(u32),
+    /// Watch the first so many sessions, and tell of those that were watched until now.
+    Watch(u32),
     /// From now on sessions leave, move and lose connections as the plan says; without one they stay.
     Churn(Option<Plan>),
 }
@@ -111,6 +113,15 @@ pub enum Report {
         sent: u64,
         /// Answered.
         answered: u64,
+    },
+    /// Packets of watched sessions.
+    Watched {
+        /// Sent.
+        sent: u64,
+        /// Answered.
+        answered: u64,
+        /// The longest time between two answers of one session, in nanoseconds.
+        gap_ns: u64,
     },
     /// In a soak test, once a second: sessions that are up and away now, and what was done since the last such report.
     Lived {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Restart;
 use super::memory::Memory;
-use super::tally::Storm;
+use super::tally::{Storm, Watched};
 use crate::coordinate::message::HostFacts;
 use crate::system::Facts;
 
@@ -68,14 +68,26 @@ pub struct Idle {
 }
 
 /// A restart of the gateway. Times in its phase count from the moment the old gateway was told or made to end.
+/// A session that goes on in an upgrade comes up again there when it has a control connection to the new process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Restarted {
     /// How.
     pub how: Restart,
     /// Until the new one answered its administrator, in seconds.
     pub gateway_back_seconds: f64,
+    /// Sessions that were watched before and through an upgrade; what else is restarted has a gap by its nature.
+    pub watched: Option<Beside>,
     /// How the sessions came back.
     pub phase: Phase,
+}
+
+/// What was seen of the same sessions while nothing happened, and meanwhile.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Beside {
+    /// While nothing happened: what machine and measurement do by themselves.
+    pub before: Watched,
+    /// From shortly before it began until all sessions were back.
+    pub meanwhile: Watched,
 }
 
 /// Throughput of a pair of real clients, payload bits per second, each way together.
@@ -120,8 +132,12 @@ pub(crate) mod samples {
             answered: 10,
             memory: Memory { rss_kib: pss_kib + 100, pss_kib },
         };
-        let restarted =
-            Restarted { how: Restart::Kill, gateway_back_seconds: 0.25, phase: phase(0, 10, 10_500) };
+        let restarted = Restarted {
+            how: Restart::Kill,
+            gateway_back_seconds: 0.25,
+            watched: None,
+            phase: phase(0, 10, 10_500),
+        };
         Outcome {
             count: 10,
             processes: 1,

@@ -4,6 +4,7 @@
 //! came. A datagram finds its session by the receive index that the session chose.
 
 mod stay;
+mod watch;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
@@ -34,6 +35,7 @@ use crate::lab::LabError;
 use crate::lab::enter::end_with_parent;
 use crate::lab::namespace::Namespace;
 use stay::{Churning, Stay};
+use watch::{PACE, Watch};
 
 /// Sockets for data, and as many for control, that the sessions of a process share.
 const SOCKETS: usize = 8;
@@ -155,6 +157,7 @@ struct Swarm {
     verifying: BTreeSet<usize>,
     talkers: usize,
     talked: (u64, u64),
+    watch: Watch,
     reports: Vec<Report>,
 }
 
@@ -197,6 +200,7 @@ impl Swarm {
             verifying: BTreeSet::new(),
             talkers: 0,
             talked: (0, 0),
+            watch: Watch::default(),
             reports: Vec::new(),
         };
         Ok((swarm, inbox))
@@ -209,7 +213,10 @@ impl Swarm {
         mut datagrams: Receiver<Received>,
     ) -> Result<(), SwarmError> {
         let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut pulse = tokio::time::interval(PACE);
+        for pace in [&mut tick, &mut pulse] {
+            pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        }
         loop {
             self.open_more()?;
             if !self.reports.is_empty() {
@@ -225,6 +232,7 @@ impl Swarm {
                 Some((datagram, from)) = datagrams.recv() => self.take(&datagram, from),
                 () = tokio::time::sleep(due.unwrap_or(TICK)) => self.fire(),
                 _ = tick.tick() => self.tick()?,
+                _ = pulse.tick(), if self.watch.is_on() => self.pulse(),
             }
         }
     }
@@ -250,6 +258,7 @@ impl Swarm {
                 self.ping_unverified();
             }
             Order::Talk(talkers) => self.let_talk(talkers as usize),
+            Order::Watch(count) => self.watch(count as usize),
             Order::Churn(plan) => self.live_by(plan),
         }
     }
@@ -395,14 +404,7 @@ impl Swarm {
                 let (session, took_ns) = (self.session(number), took.as_nanos() as u64);
                 self.reports.push(Report::Up { session, at_ns: clock::now_ns(), by, took_ns });
             }
-            Task::Answered => {
-                if self.verifying.remove(&number) {
-                    self.reports.push(Report::Answered { session: self.session(number) });
-                } else {
-                    self.talked.1 += 1;
-                    self.was_answered(number);
-                }
-            }
+            Task::Answered => self.answered(number),
             Task::GaveUp(why) => {
                 self.opening.remove(&number);
                 self.stopped(number, &why);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::Restart;
-use super::outcome::{Outcome, Phase};
+use super::outcome::{Beside, Outcome, Phase};
 use crate::report::stats::median;
 use crate::report::{gbit, significant};
 
@@ -62,6 +62,15 @@ pub fn table(outcome: &Outcome) -> String {
             line(format!("{name}: {} clients gave up", phase.storm.gave_up));
         }
     }
+    for Beside { before, meanwhile } in outcome.restarts.iter().filter_map(|restart| restart.watched) {
+        line(format!(
+            "Upgrade: the longest gap of a watched session {} ms, before it {} ms; {} of {} packets answered",
+            significant(meanwhile.gap_ms),
+            significant(before.gap_ms),
+            meanwhile.answered,
+            meanwhile.sent
+        ));
+    }
     for problem in &outcome.problems {
         line(format!("Problem: {problem}"));
     }
@@ -74,8 +83,12 @@ pub fn table(outcome: &Outcome) -> String {
 fn phases(outcome: &Outcome) -> Vec<(String, &Phase)> {
     let login = outcome.login.iter().map(|phase| ("login".to_owned(), phase));
     let restarts = outcome.restarts.iter().map(|restart| {
-        let how = if restart.how == Restart::Kill { "kill -9" } else { "clean restart" };
-        (format!("{how}, gateway back in {} s", significant(restart.gateway_back_seconds)), &restart.phase)
+        let how = match restart.how {
+            Restart::Kill => "kill -9, gateway back",
+            Restart::Clean => "clean restart, gateway back",
+            Restart::Upgrade => "upgrade, done",
+        };
+        (format!("{how} in {} s", significant(restart.gateway_back_seconds)), &restart.phase)
     });
     login.chain(restarts).collect()
 }

@@ -32,6 +32,19 @@ pub struct Storm {
     pub gave_up: u32,
 }
 
+/// Sessions that send a packet every few milliseconds while something happens to their gateway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Watched {
+    /// Processes that have told of theirs.
+    pub processes: u32,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets answered.
+    pub answered: u64,
+    /// The longest time between two answers of one session, in milliseconds.
+    pub gap_ms: f64,
+}
+
 /// The distribution of a time, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Percentiles {
@@ -68,6 +81,8 @@ pub struct Tally {
     answered: BTreeSet<u32>,
     /// Packets of talkers: sent, answered.
     pub talked: (u64, u64),
+    /// What was seen of watched sessions.
+    pub watched: Watched,
     /// A process can't go on.
     pub broken: Option<String>,
 }
@@ -83,6 +98,7 @@ impl Tally {
             storm: Storm::default(),
             answered: BTreeSet::new(),
             talked: (0, 0),
+            watched: Watched::default(),
             broken: None,
         }
     }
@@ -117,6 +133,12 @@ impl Tally {
             Report::Talked { sent, answered } => {
                 self.talked.0 += sent;
                 self.talked.1 += answered;
+            }
+            Report::Watched { sent, answered, gap_ns } => {
+                self.watched.processes += 1;
+                self.watched.sent += sent;
+                self.watched.answered += answered;
+                self.watched.gap_ms = self.watched.gap_ms.max(gap_ns as f64 / 1e6);
             }
             // Told in a soak test, which has an account of its own.
             Report::Lived { .. } | Report::Unexplained { .. } => {}
@@ -194,6 +216,17 @@ mod tests {
         assert!((storm.seconds - 2.0).abs() < 1e-9 && (storm.per_second - 1.0).abs() < 1e-9);
         assert_eq!(storm.failures.keys().collect::<Vec<_>>(), ["busy", "gave up: no"]);
         assert!((storm.latency_ms.max - 5.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_longest_gap_of_all_processes_counts() {
+        let mut tally = Tally::new(0);
+        for gap_ns in [2_000_000, 9_000_000, 4_000_000] {
+            tally.note(Report::Watched { sent: 10, answered: 9, gap_ns });
+        }
+        let Watched { processes, sent, answered, gap_ms } = tally.watched;
+        assert_eq!((processes, sent, answered), (3, 30, 27));
+        assert!((gap_ms - 9.0).abs() < 1e-9);
     }
 
     #[test]

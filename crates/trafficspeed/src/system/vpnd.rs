@@ -165,6 +165,16 @@ impl Vpnd {
         Ok(Instant::now())
     }
 
+    /// Has the gateway go on as a new process of its program. Returns when that is done.
+    ///
+    /// # Errors
+    /// [`SystemError`] with why it goes on as it was.
+    pub fn upgrade(&self) -> Result<(), SystemError> {
+        let mut command = Command::new(self.programs.find(&VPND)?);
+        run_tool(command.args(["server", "--upgrade", "--config"]).arg(self.files().config()))?;
+        Ok(())
+    }
+
     /// What the gateway says that it holds; `None` if it does not answer. Only while it is up.
     pub fn held(&self) -> Option<Held> {
         let status = self.files().status(&self.programs.find(&VPND).ok()?)?;

@@ -1,4 +1,4 @@
-//! Many sessions of the real `vpnd` from one process, and back after each kind of restart of its gateway.
+//! Many sessions of the real `vpnd` from one process, and back after each kind of restart and an upgrade of its gateway.
 //!
 //! ```text
 //!   one process ── eth0 ─── gateway (vpnd server)        a hundred sessions, no TUN device but the gateway's
@@ -14,7 +14,7 @@ fn a_hundred_sessions_log_in_carry_packets_and_come_back_without_passwords() {
     }
     let Some(program) = real_vpnd() else { return };
     let line = format!(
-        "sessions --count 100 --users 4 --talkers 10 --idle 2 --patience 60 --json --vpnd {}",
+        "sessions --count 100 --users 4 --talkers 10 --idle 2 --patience 60 --restart kill,clean,upgrade --json --vpnd {}",
         program.display()
     );
     let report = measured(&line);
@@ -26,7 +26,16 @@ fn a_hundred_sessions_log_in_carry_packets_and_come_back_without_passwords() {
     assert!(sent >= Some(10) && answered > Some(0) && answered <= sent, "{sent:?} {answered:?}");
     let restarts = report["restarts"].as_array().expect("restarts");
     let kinds: Vec<_> = restarts.iter().filter_map(|restart| restart["how"].as_str()).collect();
-    assert_eq!(kinds, ["kill", "clean"]);
+    assert_eq!(kinds, ["kill", "clean", "upgrade"]);
+    let watched = |when: &str| {
+        let seen = &restarts[2]["watched"][when];
+        (seen["sent"].as_u64(), seen["answered"].as_u64(), seen["gap_ms"].as_f64())
+    };
+    for when in ["before", "meanwhile"] {
+        let (sent, answered, gap_ms) = watched(when);
+        assert!(answered > Some(100) && answered <= sent, "{when}: {:#}", restarts[2]);
+        assert!(gap_ms > Some(0.0) && gap_ms < Some(10_000.0), "{when}: {:#}", restarts[2]);
+    }
     for restart in restarts {
         let phase = &restart["phase"];
         assert_eq!((&phase["storm"]["up"], &phase["answered"]), (&100.into(), &100.into()), "{restart:#}");

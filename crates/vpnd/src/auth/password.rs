@@ -1,11 +1,12 @@
 //! Passwords: argon2id hashes (RFC 9106) in the PHC string format, and making new ones.
 //!
 //! Invariants: a password is erased from memory when it is dropped and never printed; a hash carries its parameters, so
-//! they can be raised later. The parameters follow the OWASP password storage cheat sheet.
+//! they can be raised later; without memory for a hash nothing is checked, which is no wrong password. The parameters
+//! follow the OWASP password storage cheat sheet.
 
 use std::fmt;
 
-use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _};
+use argon2::password_hash::{self, PasswordHasher as _, PasswordVerifier as _};
 use argon2::{Algorithm, Argon2, Params, Version};
 use zeroize::Zeroizing;
 
@@ -57,6 +58,14 @@ impl fmt::Debug for Password {
     }
 }
 
+/// The system has no memory for a hash now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there is no memory to hash a password (it takes {} MiB); free some, or raise the limit of this process",
+    MEMORY_KIB / 1024
+)]
+pub struct NoMemory;
+
 /// Makes and checks hashes.
 #[derive(Clone, Debug)]
 pub struct Hasher {
@@ -78,20 +87,33 @@ impl Hasher {
     }
 
     /// Hashes a password with a fresh salt.
-    pub fn hash(&self, password: &Password) -> PasswordHash {
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn hash(&self, password: &Password) -> Result<PasswordHash, NoMemory> {
         let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, self.params.clone());
-        let hash = argon2.hash_password(password.expose().as_bytes());
-        PasswordHash::new(hash.expect("the parameters are valid and the system has randomness").to_string())
+        match argon2.hash_password(password.expose().as_bytes()) {
+            Err(password_hash::Error::OutOfMemory) => Err(NoMemory),
+            hash => Ok(PasswordHash::new(
+                hash.expect("the parameters are valid and the system has randomness").to_string(),
+            )),
+        }
     }
 
     /// Whether `hash` is of `password`. Takes the time of the parameters in the hash.
-    pub fn verify(&self, password: &Password, hash: &PasswordHash) -> bool {
+    ///
+    /// # Errors
+    /// [`NoMemory`]: it is not known.
+    pub fn verify(&self, password: &Password, hash: &PasswordHash) -> Result<bool, NoMemory> {
         // A longer password can't have been set, and hashing it would cost whatever the sender likes.
         let bytes = password.expose().as_bytes();
         let bounded = &bytes[..bytes.len().min(MAX_PASSWORD_BYTES)];
-        let right = argon2::PasswordHash::new(hash.expose())
-            .is_ok_and(|parsed| Argon2::default().verify_password(bounded, &parsed).is_ok());
-        right & (bytes.len() <= MAX_PASSWORD_BYTES)
+        let verified = argon2::PasswordHash::new(hash.expose())
+            .map(|hash| Argon2::default().verify_password(bounded, &hash));
+        if verified == Ok(Err(password_hash::Error::OutOfMemory)) {
+            return Err(NoMemory);
+        }
+        Ok(verified == Ok(Ok(())) && bytes.len() <= MAX_PASSWORD_BYTES)
     }
 
     /// Whether `hash` was made with other parameters than today's.
@@ -112,29 +134,30 @@ mod tests {
     #[test]
     fn a_hash_is_of_its_password_alone() {
         let hasher = Hasher::default();
-        let hash = hasher.hash(&Password::new("correct horse".to_owned()));
+        let hash = hasher.hash(&Password::new("correct horse".to_owned())).unwrap();
         assert!(hash.expose().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "the parameters of the docs");
-        assert!(hasher.verify(&Password::new("correct horse".to_owned()), &hash));
+        assert!(hasher.verify(&Password::new("correct horse".to_owned()), &hash).unwrap());
         for wrong in ["", "correct hors", "correct horsf", "correct horse "] {
-            assert!(!hasher.verify(&Password::new(wrong.to_owned()), &hash), "{wrong:?}");
+            assert!(!hasher.verify(&Password::new(wrong.to_owned()), &hash).unwrap(), "{wrong:?}");
         }
-        assert!(!hasher.verify(&Password::new("x".to_owned()), &PasswordHash::new("garbage".to_owned())));
+        let garbage = PasswordHash::new("garbage".to_owned());
+        assert_eq!(hasher.verify(&Password::new("x".to_owned()), &garbage), Ok(false));
     }
 
     #[test]
     fn a_password_that_is_too_long_is_wrong() {
         let hasher = Hasher::with_cost(8, 1);
-        let hash = hasher.hash(&Password::new("x".repeat(MAX_PASSWORD_BYTES)));
-        assert!(hasher.verify(&Password::new("x".repeat(MAX_PASSWORD_BYTES)), &hash));
-        assert!(!hasher.verify(&Password::new("x".repeat(MAX_PASSWORD_BYTES + 1)), &hash));
+        let hash = hasher.hash(&Password::new("x".repeat(MAX_PASSWORD_BYTES))).unwrap();
+        assert!(hasher.verify(&Password::new("x".repeat(MAX_PASSWORD_BYTES)), &hash).unwrap());
+        assert!(!hasher.verify(&Password::new("x".repeat(MAX_PASSWORD_BYTES + 1)), &hash).unwrap());
     }
 
     #[test]
     fn other_parameters_make_a_hash_outdated() {
         let (weak, strong) = (Hasher::with_cost(8, 1), Hasher::with_cost(16, 1));
-        let hash = weak.hash(&Password::new("secret".to_owned()));
+        let hash = weak.hash(&Password::new("secret".to_owned())).unwrap();
         assert!(!weak.is_outdated(&hash) && strong.is_outdated(&hash));
-        assert!(strong.verify(&Password::new("secret".to_owned()), &hash), "it still verifies");
+        assert!(strong.verify(&Password::new("secret".to_owned()), &hash).unwrap(), "it still verifies");
     }
 
     #[test]

@@ -29,12 +29,12 @@ fn bench(settings: Settings) -> Bench {
         ("cat", None, Some(CERTIFICATE)),
         ("dis", None, None),
     ] {
-        let password = hasher.hash(&Password::new("right".to_owned()));
+        let password = hasher.hash(&Password::new("right".to_owned())).unwrap();
         let user = NewUser { name: name.to_owned(), password, totp, groups: vec![], certificate };
         store.add_user(&user, NOW_S).unwrap();
     }
     store.set_enabled("dis", false, NOW_S).unwrap();
-    let auth = Arc::new(Authenticator::new(Arc::clone(&store) as Arc<dyn Store>, hasher, settings));
+    let auth = Arc::new(Authenticator::new(Arc::clone(&store) as Arc<dyn Store>, hasher, settings).unwrap());
     Bench { auth, store, _dir: dir }
 }
 
@@ -170,10 +170,10 @@ fn an_unknown_user_costs_as_much_time() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Sqlite::open_or_create(&dir.path().join("vpnd.db")).unwrap());
     let hasher = Hasher::default();
-    let password = hasher.hash(&Password::new("right".to_owned()));
+    let password = hasher.hash(&Password::new("right".to_owned())).unwrap();
     let ann = NewUser { name: "ann".to_owned(), password, totp: None, groups: vec![], certificate: None };
     store.add_user(&ann, NOW_S).unwrap();
-    let auth = Authenticator::new(store, hasher, settings());
+    let auth = Authenticator::new(store, hasher, settings()).unwrap();
     let time = |user: &str, round: u8| -> Duration {
         // From another place each time, so that no guess is throttled.
         let source = std::net::Ipv4Addr::new(192, 0, 2, round).into();
@@ -197,7 +197,7 @@ fn a_weak_hash_is_replaced_at_the_next_login() {
     let bench = bench(settings());
     let old = bench.store.user("ann").unwrap().unwrap();
     let store = Arc::clone(&bench.store) as Arc<dyn Store>;
-    let stronger = Authenticator::new(store, Hasher::with_cost(128, 1), settings());
+    let stronger = Authenticator::new(store, Hasher::with_cost(128, 1), settings()).unwrap();
     stronger.check(&login("ann", "wrong"), NOW_S);
     assert_eq!(bench.store.user("ann").unwrap().unwrap().password, old.password, "not by a wrong one");
     assert!(is_granted(&stronger.check(&login("ann", "right"), NOW_S)));

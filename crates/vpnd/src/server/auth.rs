@@ -50,7 +50,7 @@ async fn serve(begun: Begun<AuthLaunch>, opener: Channel) -> anyhow::Result<()> 
     let authenticator =
         tokio::task::spawn_blocking(move || Authenticator::new(for_auth, Hasher::default(), settings))
             .await
-            .context("the authenticator can't be made")?;
+            .context("the authenticator can't be made")??;
     let service = Arc::new(Service::new(
         store,
         authenticator,

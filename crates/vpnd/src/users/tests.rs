@@ -62,7 +62,10 @@ fn a_user_with_everything_gets_a_profile_that_works() {
     assert!(out.contains("otpauth://totp/vpnd:ann?") && out.contains("vpnd connect"), "{out}");
     assert!(!out.contains("correct horse"), "a given password is not repeated");
     let user = bench.store().user("ann").unwrap().unwrap();
-    assert!(Hasher::default().verify(&Password::new("correct horse".to_owned()), &user.password));
+    assert_eq!(
+        Hasher::default().verify(&Password::new("correct horse".to_owned()), &user.password),
+        Ok(true)
+    );
     assert_eq!((user.groups.as_slice(), user.certificates.len()), (&["staff".to_owned()][..], 1));
     assert_eq!(fs::metadata(bench.path("ann.toml")).unwrap().permissions().mode() & 0o777, 0o600);
     let profile = Profile::load(&bench.path("ann.toml")).unwrap();

@@ -24,6 +24,7 @@ mod gateway;
 mod lab;
 mod laboratory;
 mod login;
+mod memory;
 mod mutate;
 mod namespace;
 mod narrow;

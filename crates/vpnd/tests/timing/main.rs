@@ -70,7 +70,7 @@ impl Gateway {
         let store = Arc::new(Sqlite::open_or_create(&dir.path().join("vpnd.db")).unwrap());
         // A hash says what it cost, so users are made at the cost that is measured.
         let hasher = Hasher::with_cost(memory_kib, passes);
-        let password = hasher.hash(&Password::generate());
+        let password = hasher.hash(&Password::generate()).unwrap();
         let names: BTreeSet<String> = std::iter::repeat_with(|| name(random)).take(2 * USERS).collect();
         let (unknown, known): (Vec<_>, Vec<_>) = names.into_iter().partition(|_| random.random());
         for name in &known {
@@ -79,7 +79,7 @@ impl Gateway {
             store.add_user(&user, 1).unwrap();
         }
         let settings = Settings { workers: 1, queue: 1, require_certificate: false };
-        let auth = Authenticator::new(store as Arc<dyn Store>, hasher, settings);
+        let auth = Authenticator::new(store as Arc<dyn Store>, hasher, settings).unwrap();
         Self { auth, names: [unknown, known], now_s: 1_000_000_000, _dir: dir }
     }
 

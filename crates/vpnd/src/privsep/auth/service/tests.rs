@@ -22,7 +22,7 @@ fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) ->
     let hasher = Hasher::with_cost(8, 1);
     let user = NewUser {
         name: "ann".to_owned(),
-        password: hasher.hash(&Password::new("right".to_owned())),
+        password: hasher.hash(&Password::new("right".to_owned())).unwrap(),
         totp: None,
         groups: vec!["staff".to_owned()],
         certificate: None,
@@ -38,7 +38,7 @@ fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) ->
         pool_v4: Some("10.0.0.0/29".parse().unwrap()),
         pool_v6: None,
     };
-    let authenticator = Authenticator::new(Arc::clone(&store), hasher, settings);
+    let authenticator = Authenticator::new(Arc::clone(&store), hasher, settings).unwrap();
     Arc::new(Service::new(store, authenticator, Pools::new(&tunnel), lifetime, 8, clocks))
 }
 
