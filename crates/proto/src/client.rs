@@ -161,6 +161,8 @@ pub struct Client {
     connection: Option<ConnectionId>,
     /// Attempts that failed since an epoch was confirmed.
     failures: u32,
+    /// Nothing came back in the last attempt, so it was the network's or the gateway's fault that it failed.
+    out_of_reach: bool,
     /// Somebody else took the session over; if the token is void too, that is final.
     superseded: bool,
     session: Option<Session>,
@@ -205,6 +207,7 @@ impl Client {
             attempt: None,
             connection: None,
             failures: 0,
+            out_of_reach: false,
             superseded: false,
             session: None,
             sessions_begun: 0,
@@ -265,7 +268,7 @@ impl Client {
         match event {
             Event::Heard { epoch, .. } => self.heard(now, epoch),
             Event::ProbeReply { id, .. } if id & PATH_PROBE != 0 => self.path_answered(now, id),
-            Event::ProbeReply { id, .. } => self.answered(id),
+            Event::ProbeReply { id, .. } => self.answered(now, id),
             Event::EpochWanted { .. } => self.connect_unless_pending(),
             Event::RekeyDue { epoch, .. } => {
                 if self.epochs.is_newest(epoch) {

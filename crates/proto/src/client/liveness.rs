@@ -133,17 +133,21 @@ impl Client {
     }
 
     /// An answer came. While an epoch is to be confirmed, one that came in the epoch before does not count.
-    pub(super) fn answered(&mut self, id: u16) {
+    pub(super) fn answered(&mut self, now: Time, id: u16) {
         let confirming = self.epochs.pending.is_some();
         let Some(probing) = &mut self.liveness.probing else { return };
         if probing.serial != id >> 4 || (confirming && probing.cause == Cause::Epoch) {
             return;
         }
+        let after_silence = probing.cause == Cause::Silence && !probing.answered;
         probing.answered = true;
         probing.waiting &= !(1 << (id & 0xF));
         if probing.waiting == 0 {
             self.liveness.probing = None;
             self.timers.cancel(Reason::Probe);
+        }
+        if after_silence {
+            self.back_in_reach(now);
         }
     }
 

@@ -31,6 +31,7 @@ impl Client {
         retry_after: Duration,
     ) {
         let Some(attempt) = self.take_attempt(connection) else { return };
+        self.out_of_reach = false;
         self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
         match code {
             Code::Token | Code::Lifetime if !attempt.is_login => {
@@ -55,6 +56,17 @@ impl Client {
     /// No connection could be made, or it broke before an answer came.
     pub fn connect_failed(&mut self, now: Time, connection: ConnectionId) {
         if self.take_attempt(connection).is_some() {
+            self.out_of_reach = true;
+            self.retry(now, Duration::ZERO);
+        }
+    }
+
+    /// After a silence the gateway has answered in the data path. Who waits because no connection could be made tries again
+    /// soon: keys that grew old meanwhile may last for seconds only.
+    pub(super) fn back_in_reach(&mut self, now: Time) {
+        if self.out_of_reach && self.timers.get(Reason::Reconnect).is_some() {
+            self.out_of_reach = false;
+            self.failures = 0;
             self.retry(now, Duration::ZERO);
         }
     }
@@ -62,6 +74,7 @@ impl Client {
     /// The gateway answered that it has no place for a connection now, as when all its clients come back at once.
     pub fn turned_away(&mut self, now: Time, connection: ConnectionId) {
         if self.take_attempt(connection).is_some() {
+            self.out_of_reach = false;
             self.failures = self.failures.min(DOUBLINGS_WHILE_FULL);
             self.retry(now, Duration::ZERO);
         }

@@ -374,6 +374,46 @@ fn an_answer_to_the_first_probe_after_silence_makes_an_attach_needless() {
 }
 
 #[test]
+fn an_answer_after_a_long_silence_ends_the_wait_for_a_connection_but_not_one_that_was_ordered() {
+    for ordered in [false, true] {
+        let mut client = silent();
+        client.handle_timeout(millis(1_600));
+        let (mut connection, _) = connect(&mut client).expect("the attach in doubt");
+        let mut now = millis(1_600);
+        for _ in 0..8 {
+            client.connect_failed(now, connection);
+            let at = client.timers.get(Reason::Reconnect).expect("it tries again");
+            while now < at {
+                now = (now + Duration::from_secs(1)).min(at);
+                client.handle_timeout(now);
+            }
+            (connection, _) = connect(&mut client).expect("it tries again");
+        }
+        if ordered {
+            client.refused(now, connection, Code::Busy, "", Duration::from_secs(20));
+        } else {
+            client.connect_failed(now, connection);
+        }
+        let waits_until = |client: &Client| client.timers.get(Reason::Reconnect).expect("it waits");
+        let before = waits_until(&client);
+        assert!(before > now + Duration::from_secs(10));
+        let sent = Activity { last_tx: now, last_tx_packet: now, ..Activity::default() };
+        client.handle_activity(now, 0, sent);
+        client.handle_activity(now + Duration::from_secs(1), 0, Activity::default());
+        let asked = probes(&mut client);
+        let &(_, id) = asked.first().expect("a packet was sent into the silence");
+        let slot = client.session.as_ref().expect("it is up").slot;
+        now = now + Duration::from_millis(1_100);
+        client.handle_event(now, Event::ProbeReply { slot, lane: 0, id, size: 4 });
+        if ordered {
+            assert_eq!(waits_until(&client), before);
+        } else {
+            assert!(waits_until(&client) <= now + Duration::from_secs(1));
+        }
+    }
+}
+
+#[test]
 fn who_is_told_to_come_back_later_does_not_come_back_with_all_the_others() {
     let wait = Duration::from_secs(10);
     let waits = (0..40).map(|seed| {

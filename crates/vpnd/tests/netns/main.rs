@@ -21,6 +21,7 @@ mod flood;
 mod forger;
 mod forgery;
 mod gateway;
+mod healing;
 mod lab;
 mod laboratory;
 mod login;
