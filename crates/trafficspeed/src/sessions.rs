@@ -86,6 +86,8 @@ pub struct SessionsPlan {
     pub talkers: u32,
     /// Restarts of the gateway.
     pub restarts: Vec<Restart>,
+    /// How long to leave them alone first.
+    pub settle: Duration,
     /// How long to watch them doing nothing.
     pub idle: Duration,
     /// How long all sessions may take to come up.
@@ -217,6 +219,7 @@ impl Measurement<'_> {
         if self.plan.talkers > 0 && !self.interrupt.is_set() {
             self.talk();
         }
+        self.settle();
         self.watch_idle()?;
         if let Some(alone) = alone {
             let beside = self.measure_pair("a pair beside the sessions").unwrap_or_default();
@@ -358,13 +361,24 @@ impl Measurement<'_> {
         self.outcome.talked = tally.talked;
     }
 
+    /// A packet of each session has shown that it is up. By that its keys were used, and are renewed once more.
+    fn settle(&mut self) {
+        let mut tally = Tally::new(clock::now_ns());
+        self.wait(&mut tally, self.plan.settle);
+    }
+
     fn watch_idle(&mut self) -> Result<(), SessionsError> {
         let mut tally = Tally::new(clock::now_ns());
-        let (cpu, since) = (self.cpu(), Instant::now());
+        let holders = self.processes.ids();
+        let (gateway, clients, since) = (self.cpu(), tree_cpu_seconds(&holders), Instant::now());
         self.wait(&mut tally, self.plan.idle);
         let seconds = since.elapsed().as_secs_f64();
         self.memory()?;
-        self.outcome.idle = Some(Idle { seconds, gateway_cpu_seconds: self.cpu() - cpu });
+        self.outcome.idle = Some(Idle {
+            seconds,
+            gateway_cpu_seconds: self.cpu() - gateway,
+            clients_cpu_seconds: tree_cpu_seconds(&holders) - clients,
+        });
         Ok(())
     }
 

@@ -34,6 +34,10 @@ pub struct SessionsArgs {
     /// Restarts of the gateway, in this order, once all sessions are up.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "kill,clean")]
     pub restart: Vec<RestartArg>,
+    /// Seconds to leave the sessions alone before that: keys that carried packets are renewed once, after two minutes, and are
+    /// gone after three more.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3600))]
+    pub settle: u32,
     /// Seconds to watch the sessions doing nothing.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub idle: u32,
@@ -104,6 +108,7 @@ impl SessionsArgs {
             at_once: self.at_once,
             talkers: self.talkers.min(self.count),
             restarts: restarts.collect(),
+            settle: Duration::from_secs(self.settle.into()),
             idle: Duration::from_secs(self.idle.into()),
             patience: Duration::from_secs(self.patience.into()),
             traffic: self.with_traffic.then_some(traffic),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::client::{Action, Client, Config, ConfigError, Purpose};
 use vpnd_proto::control::{Code, Established, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
-use vpnd_proto::plane::{Command, Endpoint, Event, Opened, Outgoing, Plane, Role, Sealed, Slot};
+use vpnd_proto::plane::{Activity, Command, Endpoint, Event, Opened, Outgoing, Plane, Role, Sealed, Slot};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, DeviceId, LocalSuite, Timers};
 use vpnd_proto::time::Time;
@@ -132,8 +132,9 @@ impl Member {
 
     /// Lets the core know of the traffic; about once a second.
     pub fn tick(&mut self, now: Time, tasks: &mut Vec<Task>) {
-        let seen = self.slot.and_then(|slot| self.plane.activity(slot));
-        self.core.handle_activity(now, 0, seen.unwrap_or_default());
+        // Taken, so that the core hears of each packet once: what it adds up decides whether keys were used and are renewed.
+        let seen = self.plane.take_activities().into_iter().map(|(_, activity)| activity);
+        self.core.handle_activity(now, 0, seen.fold(Activity::default(), Activity::merge));
         self.carry_out(now, tasks);
     }
 
@@ -290,4 +291,53 @@ impl Member {
 fn send(mut bytes: Vec<u8>, sealed: Sealed, tasks: &mut Vec<Task>) {
     bytes.truncate(sealed.len);
     tasks.push(Task::Datagram { bytes, to: sealed.endpoint });
+}
+
+#[cfg(test)]
+mod tests {
+    use vpnd_crypto::{Backend, Suite};
+    use vpnd_proto::attach::Token;
+    use vpnd_proto::control::{List, Network, TimersMs};
+    use vpnd_proto::session::SessionId;
+
+    use super::*;
+
+    /// What a gateway with one lane grants first.
+    fn granted() -> Established {
+        let own = Ipv4Addr::new(10, 86, 0, 2);
+        let network = Network {
+            ipv4: Some(own),
+            gateway_ipv4: Some(Ipv4Addr::new(10, 86, 0, 1)),
+            ..Network::default()
+        };
+        Established {
+            session: SessionId([7; 16]),
+            epoch: 1,
+            suite: Suite::Aes128Gcm.id(),
+            indexes: List::new(vec![10]).unwrap(),
+            gateway_lanes: 1,
+            features: 0,
+            token: Token::from_bytes([8; 32]),
+            network,
+            timers: TimersMs::default(),
+        }
+    }
+
+    #[test]
+    fn the_core_hears_of_each_packet_once() {
+        let suite = LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1_000 };
+        let mut member = Member::new(vec![suite], DeviceId([9; 16])).unwrap();
+        let (now, mut tasks) = (Time::from_nanos(1), Vec::new());
+        member.timeout(now, &mut tasks);
+        let Some(Task::Dial { connection, .. }) = tasks.pop() else { panic!("a client logs in first") };
+        let gateway = Endpoint { remote: ([192, 0, 2, 1], 1).into(), local: None };
+        let secret = EpochSecret::new([1; 32]);
+        member.established(now, connection, &granted(), secret, gateway, &mut tasks);
+        member.ping(now, &mut tasks);
+        let told = |member: &Member| member.plane.activity(member.slot.unwrap()).unwrap().tx_packets;
+        assert_eq!(told(&member), 1);
+        // A session whose one packet were told again each second would never seem idle: it would renew its keys for ever.
+        member.tick(now, &mut tasks);
+        assert_eq!(told(&member), 0);
+    }
 }

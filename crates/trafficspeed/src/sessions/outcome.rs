@@ -65,6 +65,8 @@ pub struct Idle {
     pub seconds: f64,
     /// CPU seconds of the gateway meanwhile.
     pub gateway_cpu_seconds: f64,
+    /// CPU seconds of the processes that hold the sessions.
+    pub clients_cpu_seconds: f64,
 }
 
 /// A restart of the gateway. Times in its phase count from the moment the old gateway was told or made to end.
@@ -148,7 +150,7 @@ pub(crate) mod samples {
             login: Some(phase(10, 0, 10_600)),
             memory_before: Memory { rss_kib: 10_100, pss_kib: 10_000 },
             slope_kib: Some(59.0),
-            idle: Some(Idle { seconds: 10.0, gateway_cpu_seconds: 0.1 }),
+            idle: Some(Idle { seconds: 10.0, gateway_cpu_seconds: 0.1, clients_cpu_seconds: 0.2 }),
             talked: (0, 0),
             restarts: vec![restarted],
             traffic: None,

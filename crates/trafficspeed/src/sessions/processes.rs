@@ -90,6 +90,11 @@ impl Processes {
         Ok(Holder { child, input, condemned })
     }
 
+    /// Their numbers in the system.
+    pub fn ids(&self) -> Vec<u32> {
+        self.children.iter().map(|holder| holder.child.id()).collect()
+    }
+
     /// Gives one of them an order.
     pub fn order_one(&mut self, number: usize, order: &Order) {
         let _ = give(&mut self.children[number].input, order);

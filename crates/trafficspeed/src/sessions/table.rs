@@ -39,8 +39,11 @@ pub fn table(outcome: &Outcome) -> String {
         ));
     }
     if let Some(idle) = outcome.idle {
-        let share = 100.0 * idle.gateway_cpu_seconds / idle.seconds.max(f64::MIN_POSITIVE);
-        line(format!("CPU of the gateway while all sessions idle: {} % of a core", significant(share)));
+        let share = |cpu_seconds: f64| significant(100.0 * cpu_seconds / idle.seconds.max(f64::MIN_POSITIVE));
+        let (gateway, clients) = (share(idle.gateway_cpu_seconds), share(idle.clients_cpu_seconds));
+        line(format!(
+            "CPU while all sessions idle, of a core: gateway {gateway} %, the sessions' processes {clients} %"
+        ));
     }
     if outcome.talked.0 > 0 {
         line(format!("Talkers: {} packets sent, {} answered", outcome.talked.0, outcome.talked.1));
@@ -148,7 +151,7 @@ mod tests {
             "login",
             "kill -9, gateway back in 0.250 s",
             "10000 KiB before, 10600 KiB after: 60.0 KiB a session (slope 59.0)",
-            "1.00 % of a core",
+            "of a core: gateway 1.00 %, the sessions' processes 2.00 %",
             "3 attempts failed and were repeated: refused: busy",
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
