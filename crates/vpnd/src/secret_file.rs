@@ -44,18 +44,62 @@ pub const PUBLIC_MODE: u32 = 0o644;
 
 /// Writes `bytes` to `path` with permissions `mode`, atomically and durably.
 pub fn write(path: &Path, bytes: &[u8], mode: u32, existing: Existing) -> Result<(), WriteError> {
-    let io = |source| WriteError::Io { path: path.to_owned(), source };
-    let (temporary, mut file) = create_beside(path, mode).map_err(io)?;
-    let written = fill(&mut file, bytes, mode).and_then(|()| publish(&temporary, path, existing));
-    if let Err(source) = written {
-        // The write has failed already: a leftover that can't be removed changes nothing about that.
-        let _ = fs::remove_file(&temporary);
-        return Err(match source.kind() {
-            io::ErrorKind::AlreadyExists => WriteError::Exists { path: path.to_owned() },
-            _ => io(source),
-        });
+    Staged::new(path, bytes, mode)?.publish(existing)
+}
+
+/// A file that is complete and durable, but does not have its name yet. Dropping it removes it.
+pub struct Staged {
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl Staged {
+    /// Writes all of it beside `path`. Whatever may fail for want of room fails here.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`].
+    pub fn new(path: &Path, bytes: &[u8], mode: u32) -> Result<Self, WriteError> {
+        let io = |source| WriteError::Io { path: path.to_owned(), source };
+        let (temporary, mut file) = create_beside(path, mode).map_err(io)?;
+        let staged = Self { temporary, path: path.to_owned() };
+        fill(&mut file, bytes, mode).map_err(io)?;
+        Ok(staged)
     }
-    sync_directory(path).map_err(io)
+
+    /// Gives it its name.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn publish(self, existing: Existing) -> Result<(), WriteError> {
+        let io = |source: io::Error| match source.kind() {
+            io::ErrorKind::AlreadyExists => WriteError::Exists { path: self.path.clone() },
+            _ => WriteError::Io { path: self.path.clone(), source },
+        };
+        publish(&self.temporary, &self.path, existing).map_err(io)?;
+        sync_directory(&self.path).map_err(io)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // After `publish` it has another name; a leftover that can't be removed is readable by its owner alone.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+/// Removes what processes that were killed have left of their attempts to write `path`.
+pub fn remove_leftovers(path: &Path) -> io::Result<()> {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Ok(()) };
+    for entry in fs::read_dir(parent(path))? {
+        let entry = entry?.file_name();
+        let number = entry.to_str().and_then(|entry| {
+            entry.strip_prefix('.')?.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".new")
+        });
+        if number.is_some_and(|number| number.len() == 16 && u64::from_str_radix(number, 16).is_ok()) {
+            fs::remove_file(parent(path).join(entry))?;
+        }
+    }
+    Ok(())
 }
 
 /// The directory that holds `path`; `.` for a bare name.
@@ -109,6 +153,20 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read(&path).unwrap(), b"secret");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn what_has_no_name_yet_goes_away_and_so_do_leftovers_of_the_same_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key.pem");
+        drop(Staged::new(&path, b"secret", SECRET_MODE).unwrap());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        std::mem::forget(Staged::new(&path, b"secret", SECRET_MODE).unwrap());
+        for other in [".other.pem.0123456789abcdef.new", ".key.pem.note.new", "key.pem"] {
+            fs::write(dir.path().join(other), "another's").unwrap();
+        }
+        remove_leftovers(&path).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3, "nothing else goes");
     }
 
     #[test]

@@ -4,7 +4,13 @@
 //! Invariants: whatever goes wrong before the old worker has handed over, that one goes on as if nothing had been; which
 //! program is started is decided here, never by who asks, for the worker that passes the wish on is not trusted; the program's
 //! file can be changed by nobody else than its owner, who is root or this process's user. The opener sees no key: the workers
-//! speak with each other. The opener itself goes on: what it knows of the machine, and its journal, stay where they are.
+//! speak with each other.
+//!
+//! The opener itself goes on as the program that it was started as: what it knows of the machine, and its journal, stay where
+//! they are. It could replace itself by `execve`, but then a new program would have to adopt, with all privileges, children
+//! that end with the thread that started them, half-read channels and an open journal, and a failure after the point of no
+//! return would end every session. Of all processes it has the least to do with the network: it reads nothing that a client
+//! sends. So what is mended in it takes a restart, which clients survive without a login.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;

@@ -339,8 +339,10 @@ impl Running {
             task.abort();
         }
         let Handed { sessions, version, stood } = handed;
-        let said =
-            format!("vpnd {version} goes on with {sessions} sessions; traffic stood still for {stood:.0?}");
+        let said = format!(
+            "vpnd {version} goes on with {sessions} sessions; traffic stood still for {stood:.0?}; the privileged process stays the \
+             program that it was started as until a restart"
+        );
         tracing::info!("{said}");
         opener.say(&ToOpener::HandedOver).await?;
         // The opener says so once the other worker is at work.
