@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::cleanup::look_at;
-use crate::client::{self, Client, TUN};
+use crate::client::{self, Client};
 use crate::gateway::{Gateway, Login, VPND, must};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::privileges::Seen;
@@ -134,10 +134,9 @@ fn a_client_that_gets_no_memory_leaves_its_machine_as_it_was() {
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     let starved = Seen::of(client.process().id()).part("client");
     allow(&starved, Some(0));
-    // Each second there are new keys, and a new path for them now and then.
+    // Each second there are new keys.
     let over = Instant::now() + STARVED;
     while Instant::now() < over && client.process().ended().is_none() {
-        lab.clients[0].ip(&["link", "set", TUN, "txqueuelen", "600"]);
         ping(client.namespace(), CAMPUS_V4.into(), 1_200, SECOND / 5);
     }
     if client.process().ended().is_none() {
