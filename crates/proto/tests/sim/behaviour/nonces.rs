@@ -60,8 +60,10 @@ fn talk_a_lot(world: &mut World) -> Vec<Captured> {
         world.send(Place::Device(0), Place::Device(1));
         world.run(ms(1));
     }
+    let captured = world.captured.take().expect("it was recorded");
+    // What is on its way still would be new to whoever gets the attacker's copy of it first.
     world.run(ms(200));
-    world.captured.take().expect("it was recorded")
+    captured
 }
 
 /// Everyone's keys are due. The gateway asks for new ones once a second at most.
