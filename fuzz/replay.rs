@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Beginnings of one file that are tried at most.
+/// So many of the shortest beginnings of one file are tried, and as many that are spread over it.
 const BEGINNINGS: usize = 200;
 /// A corpus with fewer files has got lost.
 const LEAST_FILES: usize = 4;
@@ -19,7 +19,8 @@ pub(crate) fn replay(target: &str, body: fn(&[u8])) {
         let data = std::fs::read(&path).expect("the file can be read");
         // Shown only if the body panics.
         println!("{}", path.display());
-        (0..data.len()).step_by(1 + data.len() / BEGINNINGS).for_each(|len| body(&data[..len]));
+        let spread = (BEGINNINGS..data.len()).step_by(1 + data.len() / BEGINNINGS);
+        (0..data.len().min(BEGINNINGS)).chain(spread).for_each(|len| body(&data[..len]));
         body(&data);
         files += 1;
     }

@@ -31,7 +31,6 @@ impl Client {
         retry_after: Duration,
     ) {
         let Some(attempt) = self.take_attempt(connection) else { return };
-        self.out_of_reach = false;
         self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
         match code {
             Code::Token | Code::Lifetime if !attempt.is_login => {
@@ -74,7 +73,6 @@ impl Client {
     /// The gateway answered that it has no place for a connection now, as when all its clients come back at once.
     pub fn turned_away(&mut self, now: Time, connection: ConnectionId) {
         if self.take_attempt(connection).is_some() {
-            self.out_of_reach = false;
             self.failures = self.failures.min(DOUBLINGS_WHILE_FULL);
             self.retry(now, Duration::ZERO);
         }
@@ -88,8 +86,11 @@ impl Client {
         }
     }
 
+    /// The attempt with this connection is over, by an answer as far as this knows.
     pub(super) fn take_attempt(&mut self, connection: ConnectionId) -> Option<Attempt> {
-        self.attempt.take_if(|attempt| attempt.connection == connection)
+        let attempt = self.attempt.take_if(|attempt| attempt.connection == connection)?;
+        self.out_of_reach = false;
+        Some(attempt)
     }
 
     pub(super) fn connect_unless_pending(&mut self) {

@@ -11,10 +11,11 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use crate::gateway::{Login, VPND};
-use crate::lab::{Lab, eventually};
+use crate::gateway::{Gateway, Login, VPND};
+use crate::lab::{CAMPUS_V4, Lab, UPLINK, eventually};
 use crate::namespace::Namespace;
 use crate::process::{self, Process};
+use crate::traffic::ping_until;
 
 /// The client's TUN device.
 pub(crate) const TUN: &str = "vpn0";
@@ -29,6 +30,16 @@ pub(crate) struct Client<'l> {
 }
 
 impl<'l> Client<'l> {
+    /// A gateway as `init` makes it and client 1 of its only user, with a way to the campus.
+    pub(crate) fn alone(lab: &'l Lab) -> (Gateway<'l>, Self) {
+        let mut gateway = Gateway::init(lab);
+        let ann = gateway.add_user("ann");
+        gateway.start();
+        let one = Self::connect(lab, 1, &ann);
+        ping_until(one.namespace(), CAMPUS_V4.into(), Duration::from_secs(5));
+        (gateway, one)
+    }
+
     /// Starts it and waits until its tunnel has addresses.
     pub(crate) fn connect(lab: &'l Lab, number: usize, login: &Login) -> Self {
         Self::connect_with(lab, number, login, &[])
@@ -59,6 +70,16 @@ impl<'l> Client<'l> {
     /// Its box.
     pub(crate) fn namespace(&self) -> &'l Namespace {
         namespace(self.lab, self.number)
+    }
+
+    /// Gives its machine another outer IPv4 address; `from` and `to` are their last bytes.
+    pub(crate) fn change_address(&self, from: u8, to: u8) {
+        let net = format!("198.18.{}", self.number);
+        self.namespace().ip_batch(&format!(
+            "addr del {net}.{from}/24 dev {UPLINK}\n\
+             addr add {net}.{to}/24 dev {UPLINK}\n\
+             route replace default via {net}.1\n"
+        ));
     }
 
     /// The inner addresses that the kernel has on its TUN device.

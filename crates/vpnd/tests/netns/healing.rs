@@ -4,7 +4,7 @@
 //! `./x heal` runs the same for long and holds the figures against what is promised: `VPND_HEAL_LOGINS`, `VPND_HEAL_MOVES`
 //! and `VPND_HEAL_OUTAGES` say how many of each.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use rustix::process::Signal;
 
 use crate::client::{self, Client};
 use crate::gateway::{Gateway, Login};
-use crate::lab::{CAMPUS_V4, Lab, UPLINK};
+use crate::lab::{CAMPUS_V4, Lab};
 use crate::process::Process;
 use crate::relay::PORT;
-use crate::traffic::{ping, ping_until, trickle};
+use crate::traffic::{ping, trickle};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// How long one login may take while three datagrams of ten are lost, each way.
@@ -97,11 +97,7 @@ fn log_in_and_out(lab: &Lab, number: usize, user: &Login) -> Duration {
 fn new_addresses_under_traffic() {
     let form = Form::of_environment("VPND_HEAL_MOVES", 3);
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
-    let one = Client::connect(&lab, 1, &ann);
-    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let (_gateway, one) = Client::alone(&lab);
     let inner = one.v4();
     let mut times = Vec::new();
     let all = u32::try_from(form.times).expect("not that many") * SECOND;
@@ -111,11 +107,7 @@ fn new_addresses_under_traffic() {
             thread::sleep(SECOND * 3 / 4);
             let (from, to) = if number % 2 == 0 { (2, 77) } else { (77, 2) };
             let moved = Instant::now();
-            one.namespace().ip_batch(&format!(
-                "addr del 198.18.1.{from}/24 dev {UPLINK}\n\
-                 addr add 198.18.1.{to}/24 dev {UPLINK}\n\
-                 route replace default via 198.18.1.1\n"
-            ));
+            one.change_address(from, to);
             times.push(until_answered(&one, moved));
         }
     });
@@ -131,38 +123,34 @@ fn a_network_that_is_gone_for_a_while() {
     // The next outage finds younger or older keys.
     let between = |number| if form.long { (20 + 23 * number % 100) * SECOND } else { Duration::ZERO };
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
-    let one = Client::connect(&lab, 1, &ann);
-    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
-    let over = AtomicBool::new(false);
+    let (gateway, one) = Client::alone(&lab);
     let mut times = Vec::new();
-    thread::scope(|scope| {
-        // Somebody who works goes on trying.
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                ping(one.namespace(), CAMPUS_V4.into(), 56, SECOND / 4);
-            }
-        });
-        for number in 0..u32::try_from(form.times).expect("not that many") {
-            thread::sleep(between(number));
-            lab.net.nft(&format!(
-                "add table inet hole\n\
-                 add chain inet hole forward {{ type filter hook forward priority 0; }}\n\
-                 add rule inet hole forward udp dport {PORT} drop\n\
-                 add rule inet hole forward udp sport {PORT} drop\n",
-            ));
-            thread::sleep(length);
-            assert!(!ping(one.namespace(), CAMPUS_V4.into(), 56, SECOND / 4), "nothing comes through");
-            lab.net.nft("delete table inet hole\n");
-            times.push(until_answered(&one, Instant::now()));
-        }
-        over.store(true, Ordering::Relaxed);
-    });
+    for number in 0..u32::try_from(form.times).expect("not that many") {
+        work(&one, between(number));
+        lab.net.nft(&format!(
+            "add table inet hole\n\
+             add chain inet hole forward {{ type filter hook forward priority 0; }}\n\
+             add rule inet hole forward udp dport {PORT} drop\n\
+             add rule inet hole forward udp sport {PORT} drop\n",
+        ));
+        assert_eq!(work(&one, length), 0, "nothing comes through");
+        lab.net.nft("delete table inet hole\n");
+        times.push(until_answered(&one, Instant::now()));
+    }
     assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 1, "nobody had to log in again");
     report(&format!("outages of {length:?}"), &mut times);
     assert!(times.iter().all(|time| *time <= form.limit(OUTAGE_LIMIT)), "{times:?}");
+}
+
+/// Somebody works, who goes on trying; how many answers came.
+fn work(client: &Client<'_>, duration: Duration) -> usize {
+    let end = Instant::now() + duration;
+    let mut answers = 0;
+    while Instant::now() < end {
+        answers += usize::from(ping(client.namespace(), CAMPUS_V4.into(), 56, SECOND / 4));
+        thread::sleep(SECOND / 20);
+    }
+    answers
 }
 
 /// How long after `since` the first ping is answered.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::gateway::Gateway;
-use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, UPLINK, eventually};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, eventually};
 use crate::persistent;
 use crate::relay::{Faults, Relay};
 use crate::traffic::{TEN_MB, ping_until, transfer, trickle};
@@ -42,11 +42,7 @@ fn the_gateway_restarts_under_traffic() {
 #[test]
 fn a_restart_is_announced() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
-    let mut one = Client::connect(&lab, 1, &ann);
-    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let (mut gateway, mut one) = Client::alone(&lab);
     let told = Instant::now();
     gateway.terminate();
     let stopped = told.elapsed();
@@ -61,20 +57,12 @@ fn a_restart_is_announced() {
 #[test]
 fn a_client_changes_its_address_under_traffic() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
-    let one = Client::connect(&lab, 1, &ann);
-    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let (gateway, one) = Client::alone(&lab);
     let before = one.v4();
     thread::scope(|scope| {
         scope.spawn(|| trickle(one.namespace(), &lab.campus, CAMPUS_V4.into(), 4 * SECOND, LIMIT));
         thread::sleep(SECOND);
-        one.namespace().ip_batch(&format!(
-            "addr del 198.18.1.2/24 dev {UPLINK}\n\
-             addr add 198.18.1.77/24 dev {UPLINK}\n\
-             route replace default via 198.18.1.1\n"
-        ));
+        one.change_address(2, 77);
     });
     assert_eq!(one.v4(), before, "the inner address stays");
     let outer = || gateway.sessions()[0]["outer"].to_string();
@@ -87,11 +75,7 @@ fn a_client_changes_its_address_under_traffic() {
 fn a_nat_forgets_its_ports_under_traffic() {
     let Some(lab) = Lab::new(1) else { return };
     let relay = Relay::start(&lab, Faults::default());
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
-    let one = Client::connect(&lab, 1, &ann);
-    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let (_gateway, one) = Client::alone(&lab);
     thread::scope(|scope| {
         scope.spawn(|| trickle(one.namespace(), &lab.campus, CAMPUS_V4.into(), 3 * SECOND, LIMIT));
         thread::sleep(SECOND);
