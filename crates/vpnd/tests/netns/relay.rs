@@ -99,7 +99,7 @@ impl Relay {
         self.shared.recorded.lock().expect("no panic holds it").clone()
     }
 
-    /// Sends datagrams to the gateway once more, on the path of the newest flow.
+    /// Sends datagrams to the gateway once more, on the path of one of the flows.
     pub(crate) fn replay(&self, datagrams: Vec<Vec<u8>>) {
         self.shared.replay.lock().expect("no panic holds it").extend(datagrams);
     }
@@ -123,6 +123,8 @@ impl Drop for Relay {
 struct Flow {
     client: SocketAddr,
     socket: UdpSocket,
+    /// When its client was last heard.
+    heard: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -208,12 +210,22 @@ impl Worker {
     }
 
     fn flow_of(&mut self, client: SocketAddr) -> usize {
+        let heard = Instant::now();
         if let Some(known) = self.flows.iter().position(|flow| flow.client == client) {
+            self.flows[known].heard = heard;
             return known;
         }
-        assert!(self.flows.len() < MAX_FLOWS, "a test of this laboratory has more than {MAX_FLOWS} flows");
-        self.flows.push(Flow { client, socket: towards_gateway() });
-        self.flows.len() - 1
+        let new = Flow { client, socket: towards_gateway(), heard };
+        if self.flows.len() < MAX_FLOWS {
+            self.flows.push(new);
+            return self.flows.len() - 1;
+        }
+        // As a NAT whose table is full: the flow that was silent for longest is forgotten, with all that waits for it.
+        let silent =
+            (0..MAX_FLOWS).min_by_key(|&flow| self.flows[flow].heard).expect("there is at least one flow");
+        self.waiting.retain(|Reverse((_, _, flow, ..))| *flow != silent);
+        self.flows[silent] = new;
+        silent
     }
 
     fn accept(&mut self, flow: usize, towards: Towards, datagram: Vec<u8>) {
