@@ -56,7 +56,7 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
     process::require(Capability::NetAdmin)?;
     config.check(&check::local_networks(), check::now_s()).map_err(ConfigError::Invalid)?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
-    process::return_large_blocks();
+    process::keep_memory_small();
     let sandbox = args.sandbox.unwrap_or(config.process.sandbox);
     if sandbox == SandboxMode::Off {
         tracing::warn!("THE SANDBOX IS OFF: neither system calls nor files are filtered for any process");

@@ -74,7 +74,7 @@ pub fn run(part: Part) -> anyhow::Result<()> {
         process::leave_session().context("can't leave the terminal")?;
     }
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
-    process::return_large_blocks();
+    process::keep_memory_small();
     match part {
         Part::Auth => crate::server::auth::run(stream),
         Part::Worker => crate::server::worker::run(stream),

@@ -114,15 +114,18 @@ pub fn ignore_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the C library give large blocks back to the system as soon as they are freed. By itself it learns to keep them, in
-/// each thread that ever freed one: some megabytes of every password check would stay for good.
-pub fn return_large_blocks() {
+/// Lets the C library give large blocks back to the system as soon as they are freed, and serve all threads from one heap.
+/// By itself it learns to keep large blocks, in each thread that ever freed one: some megabytes of every password check
+/// would stay for good. And it gives each thread a heap of its own, where what one has freed is of no use to another;
+/// nothing that is in a hurry allocates, so no thread waits for a heap.
+pub fn keep_memory_small() {
     const LARGE: libc::c_int = 1 << 20;
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt only sets a parameter of the allocator, under the allocator's own lock.
     unsafe {
         // It fails only for values out of range, and then everything stays as it was.
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+        libc::mallopt(libc::M_ARENA_MAX, 1);
     }
 }
 
