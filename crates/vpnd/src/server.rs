@@ -251,6 +251,7 @@ fn worker_launch(
         owner: rustix::process::geteuid().as_raw(),
         pid: std::process::id(),
         auth,
+        opener: Some(env!("CARGO_PKG_VERSION").to_owned()),
     })
 }
 

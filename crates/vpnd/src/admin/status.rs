@@ -21,6 +21,9 @@ use crate::sys::udp::UdpOffloads;
 pub struct Status {
     /// Version of the daemon.
     pub version: String,
+    /// Version of its privileged process, which stays the same through an upgrade; `None` if that is too old to say it.
+    #[serde(default)]
+    pub opener: Option<String>,
     /// Its process.
     pub pid: u32,
     /// Seconds since it started.

@@ -67,7 +67,7 @@ pub(crate) fn render(status: &Status, rates: Option<&Rates>) -> String {
 
 fn facts(status: &Status, rates: Option<&Rates>) -> String {
     let mut lines = vec![
-        format!("vpnd {}, process {}, up {}", status.version, status.pid, age(status.uptime_s)),
+        format!("vpnd {}, process {}, up {}", version(status), status.pid, age(status.uptime_s)),
         format!("listening on {}", join(status.listen.iter(), ", ")),
         format!("{}, {}", count(status.shards, "shard"), steering(status.steering)),
         offloads(&status.offloads),
@@ -85,6 +85,16 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
         lines.push(line);
     }
     lines.join("\n") + "\n"
+}
+
+/// The daemon's version, and its privileged process's where an upgrade has left an older one.
+fn version(Status { version, opener, .. }: &Status) -> String {
+    match opener {
+        Some(opener) if opener != version => {
+            format!("{version} (privileged process {opener} until a restart)")
+        }
+        _ => version.clone(),
+    }
 }
 
 fn steering(steering: Steering) -> &'static str {
@@ -352,5 +362,18 @@ ba9876543210  bob   10.86.0.3  -                -            -      away        
             "{text}"
         );
         assert!(text.contains("ann?[2J"), "{text}");
+    }
+
+    #[test]
+    fn a_privileged_process_that_an_upgrade_left_behind_is_named() {
+        let mut status = status();
+        status.version = "0.2.0".to_owned();
+        let text = render(&status, None);
+        assert!(
+            text.starts_with("vpnd 0.2.0 (privileged process 0.1.0 until a restart), process 812"),
+            "{text}"
+        );
+        status.opener = None;
+        assert!(render(&status, None).starts_with("vpnd 0.2.0, process 812"));
     }
 }

@@ -140,6 +140,9 @@ pub(crate) struct WorkerLaunch {
     /// How the auth process is shut in.
     #[n(9)]
     pub(crate) auth: Protections,
+    /// The opener's version; an upgrade leaves the opener as it is.
+    #[n(10)]
+    pub(crate) opener: Option<String>,
 }
 
 /// The first message of a client's worker.

@@ -23,6 +23,8 @@ use crate::sys::tun::TunOffloads;
 pub(super) struct Facts {
     /// The daemon's first process.
     pub(super) pid: u32,
+    /// Its version, if it says that.
+    pub(super) opener: Option<String>,
     pub(super) started: Time,
     pub(super) listen: Vec<SocketAddr>,
     pub(super) shards: usize,
@@ -60,6 +62,7 @@ impl Handler for Administration {
         let now = now();
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            opener: self.facts.opener.clone(),
             pid: self.facts.pid,
             uptime_s: now.since(self.facts.started).as_secs(),
             listen: self.facts.listen.clone(),

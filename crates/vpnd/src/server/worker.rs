@@ -146,6 +146,7 @@ impl Prepared {
         let named = |name: &str, protections| Process::new(name, protections);
         Facts {
             pid: self.launch.pid,
+            opener: self.launch.opener.clone(),
             started: now(),
             listen: vec![listen],
             shards: devices.shards as usize,
