@@ -36,12 +36,14 @@ mod erased;
 mod lab;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod vaes;
 #[cfg(test)]
 mod vectors;
 
 use std::fmt;
 
-pub(crate) use cipher::Cipher;
+pub(crate) use cipher::{Cipher, TAG_LEN};
 
 use crate::backend::Backend;
 use crate::schedule::{IV_LEN, LaneKey};

@@ -1,9 +1,10 @@
-//! The libraries that implement the suites, and the measurement that picks one.
+//! What implements the suites: three libraries and code of our own, and the measurement that picks one.
 //!
-//! No library is the fastest everywhere: it depends on the processor, its vector extensions and the suite. So each
+//! None is the fastest everywhere: it depends on the processor, its vector extensions and the suite. So each
 //! candidate seals and opens packets of typical size for a fraction of a millisecond when the program starts, and the
 //! fastest is taken; the caller logs the [`Choice`] once. An administrator can name a backend instead. All backends
-//! give the same bytes, so the two ends of a session choose independently.
+//! give the same bytes, so the two ends of a session choose independently. Our own code is a candidate only after it
+//! has given, on this very processor, the bytes that a library gives.
 //!
 //! This is the only module of the crate that reads a clock. Secrets never come here: what is measured are keys of
 //! fixed bytes, thrown away afterwards.
@@ -13,10 +14,10 @@ use std::hint::black_box;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use crate::aead::Cipher;
+use crate::aead::{Cipher, TAG_LEN};
 use crate::suite::{MAX_KEY_LEN, Suite};
 
-/// A library that implements cipher suites.
+/// An implementation of cipher suites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// ring: assembly from BoringSSL.
@@ -25,11 +26,13 @@ pub enum Backend {
     AwsLc,
     /// RustCrypto: Rust with intrinsics, portable.
     RustCrypto,
+    /// Our own AES-GCM for packets on processors with AVX-512, VAES and VPCLMULQDQ.
+    Vaes,
 }
 
 impl Backend {
     /// Every backend.
-    pub const ALL: [Self; 3] = [Self::Ring, Self::AwsLc, Self::RustCrypto];
+    pub const ALL: [Self; 4] = [Self::Ring, Self::AwsLc, Self::RustCrypto, Self::Vaes];
 
     /// The name used in configuration, logs and status.
     pub const fn name(self) -> &'static str {
@@ -37,13 +40,23 @@ impl Backend {
             Self::Ring => "ring",
             Self::AwsLc => "aws-lc",
             Self::RustCrypto => "rustcrypto",
+            Self::Vaes => "vaes",
         }
     }
 
-    /// Whether the backend itself implements the suite. ring lacks CBC. The suite without protection has nothing to
-    /// implement, so every backend supports it.
-    pub const fn supports(self, suite: Suite) -> bool {
-        !matches!((self, suite), (Self::Ring, Suite::Aes256CbcHmacSha256))
+    /// Whether the backend itself implements the suite, on this processor. ring lacks CBC, our own code has AES-GCM
+    /// only. The suite without protection has nothing to implement, so every library supports it.
+    pub fn supports(self, suite: Suite) -> bool {
+        match self {
+            Self::Ring => suite != Suite::Aes256CbcHmacSha256,
+            Self::AwsLc | Self::RustCrypto => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes => {
+                matches!(suite, Suite::Aes128Gcm | Suite::Aes256Gcm) && crate::aead::vaes::is_supported()
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Vaes => false,
+        }
     }
 }
 
@@ -63,7 +76,7 @@ impl FromStr for Backend {
 
 /// No backend has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such cipher backend; use auto, ring, aws-lc or rustcrypto")]
+#[error("no such cipher backend; use auto, ring, aws-lc, rustcrypto or vaes")]
 pub struct UnknownBackend;
 
 /// How to find the backend of a suite.
@@ -151,7 +164,9 @@ impl fmt::Display for Choice {
 
 /// No admitted backend implements the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the cipher backend {preference} does not implement {suite}; set the backend to auto")]
+#[error(
+    "the cipher backend {preference} does not implement {suite} on this processor; set the backend to auto"
+)]
 pub struct Unsupported {
     /// The suite asked for.
     pub suite: Suite,
@@ -182,6 +197,8 @@ fn choose_by(
 
 /// Plaintext of a measured packet: an inner packet on an ordinary path.
 const PACKET_LEN: usize = 1_408;
+/// What is authenticated beside it, as long as the header of a datagram.
+const AAD: [u8; 16] = [0x80; 16];
 /// Packets between two looks at the clock: enough that the clock's resolution does not matter.
 const BATCH: u64 = 16;
 /// Rounds are made until this much time has passed for each candidate, but at least `MIN_ROUNDS` and at most
@@ -199,10 +216,16 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// None if the backend lacks the suite.
+    /// None if the backend lacks the suite, or is our own code and gives other bytes than a library.
     fn new(suite: Suite, backend: Backend) -> Option<Self> {
         let key = [0x5A; MAX_KEY_LEN];
         let cipher = Cipher::new(suite, backend, &key[..suite.key_len()])?;
+        if backend == Backend::Vaes {
+            let library = Cipher::new(suite, Backend::AwsLc, &key[..suite.key_len()])?;
+            if !agree(&cipher, &library) {
+                return None;
+            }
+        }
         Some(Self { cipher, packet: vec![0; suite.sealed_len(PACKET_LEN)], best: Duration::MAX })
     }
 
@@ -216,6 +239,20 @@ impl Candidate {
         self.best = self.best.min(after.saturating_sub(before));
         after
     }
+}
+
+/// Whether both seal packets of all kinds of lengths to the same bytes, and the first opens them again.
+fn agree(own: &Cipher, library: &Cipher) -> bool {
+    let lengths = [0, 1, 15, 16, 17, 63, 64, 65, 496, 497, 511, 512, 513, 1_023, 1_024, PACKET_LEN, 8_999];
+    lengths.into_iter().all(|len| {
+        let plaintext: Vec<u8> = (0..len + TAG_LEN).map(|i| i as u8 ^ 0xA5).collect();
+        let nonce = [len as u8; crate::schedule::IV_LEN];
+        let (mut by_own, mut by_library) = (plaintext.clone(), plaintext.clone());
+        own.seal(nonce, &AAD, &mut by_own, len).is_ok()
+            && library.seal(nonce, &AAD, &mut by_library, len).is_ok()
+            && by_own == by_library
+            && own.open(nonce, &AAD, &mut by_own).is_ok_and(|opened| *opened == plaintext[..len])
+    })
 }
 
 /// The candidates take turns. Other work on the machine, or on the other thread of the same core, lasts longer than a
@@ -238,10 +275,9 @@ fn measure(candidates: &mut [Option<Candidate>], clock: &mut impl FnMut() -> Dur
 fn round_trip(cipher: &Cipher, counter: u64, packet: &mut [u8]) {
     let mut nonce = [0; crate::schedule::IV_LEN];
     nonce[4..].copy_from_slice(&counter.to_le_bytes());
-    let aad = [0x80; 16];
-    let sealed = cipher.seal(nonce, &aad, black_box(packet), PACKET_LEN);
+    let sealed = cipher.seal(nonce, &AAD, black_box(packet), PACKET_LEN);
     let sealed_len = sealed.expect("the buffer has room for a sealed packet");
-    let opened = cipher.open(nonce, &aad, black_box(&mut packet[..sealed_len]));
+    let opened = cipher.open(nonce, &AAD, black_box(&mut packet[..sealed_len]));
     black_box(opened.expect("the packet was sealed with the same key"));
 }
 
@@ -273,26 +309,34 @@ mod tests {
 
     #[test]
     fn a_backend_supports_just_what_it_can_make_a_key_of() {
-        for suite in Suite::STANDARD {
-            assert!(Backend::ALL.into_iter().all(|backend| backend.supports(suite)), "{suite}");
+        for (suite, backend) in Suite::ALL.into_iter().flat_map(|suite| Backend::ALL.map(|b| (suite, b))) {
+            let cipher = Cipher::new(suite, backend, &[7; MAX_KEY_LEN][..suite.key_len()]);
+            assert_eq!(backend.supports(suite), cipher.is_some(), "{suite} by {backend}");
         }
-        let lacking: Vec<_> = Suite::ALL
-            .into_iter()
-            .flat_map(|suite| Backend::ALL.map(|backend| (backend, suite)))
-            .filter(|(backend, suite)| !backend.supports(*suite))
-            .collect();
-        assert_eq!(lacking, [(Backend::Ring, Suite::Aes256CbcHmacSha256)]);
+        let libraries = [Backend::Ring, Backend::AwsLc, Backend::RustCrypto];
+        for suite in Suite::STANDARD {
+            assert!(libraries.into_iter().all(|backend| backend.supports(suite)), "{suite}");
+        }
+        assert!(!Backend::Ring.supports(Suite::Aes256CbcHmacSha256));
+        assert!(!Backend::Vaes.supports(Suite::ChaCha20Poly1305));
+    }
+
+    #[test]
+    fn our_own_code_is_no_candidate_if_its_bytes_are_others() {
+        let cipher = |backend, byte| Cipher::new(Suite::Aes256Gcm, backend, &[byte; 32]).unwrap();
+        assert!(agree(&cipher(Backend::RustCrypto, 1), &cipher(Backend::AwsLc, 1)));
+        assert!(!agree(&cipher(Backend::RustCrypto, 1), &cipher(Backend::AwsLc, 2)));
     }
 
     #[test]
     fn the_fastest_is_chosen_and_the_first_of_equals() {
         let chosen =
             |speeds| Choice::of(Suite::Aes256Gcm, speeds).map(|choice| (choice.backend, choice.speed()));
-        assert_eq!(chosen([Some(5), Some(9), Some(7)]), Some((Backend::AwsLc, 9)));
-        assert_eq!(chosen([Some(5), None, Some(7)]), Some((Backend::RustCrypto, 7)));
-        assert_eq!(chosen([Some(7), Some(7), Some(7)]), Some((Backend::Ring, 7)));
-        assert_eq!(chosen([None, Some(7), Some(7)]), Some((Backend::AwsLc, 7)));
-        assert_eq!(chosen([None; 3]), None);
+        assert_eq!(chosen([Some(5), Some(9), Some(7), None]), Some((Backend::AwsLc, 9)));
+        assert_eq!(chosen([Some(5), None, Some(7), Some(8)]), Some((Backend::Vaes, 8)));
+        assert_eq!(chosen([Some(7); 4]), Some((Backend::Ring, 7)));
+        assert_eq!(chosen([None, Some(7), Some(7), Some(7)]), Some((Backend::AwsLc, 7)));
+        assert_eq!(chosen([None; 4]), None);
     }
 
     #[test]
@@ -353,7 +397,9 @@ mod tests {
             now
         };
         let choice = choose_by(Suite::Aes128Gcm, Preference::Auto, disturbed).unwrap();
-        assert_eq!(choice.speeds, [Some(speed_of(Duration::from_micros(6))); 3]);
+        let undisturbed = speed_of(Duration::from_micros(6));
+        assert!(choice.candidates().count() >= 3);
+        assert!(choice.candidates().all(|(_, speed)| speed == undisturbed), "{choice}");
     }
 
     #[test]
@@ -364,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_choice_reads_well_in_a_log() {
-        let choice = Choice::of(Suite::Aes256Gcm, [Some(3_210), None, Some(1_600)]).unwrap();
+        let choice = Choice::of(Suite::Aes256Gcm, [Some(3_210), None, Some(1_600), None]).unwrap();
         assert_eq!(choice.to_string(), "aes-256-gcm by ring (ring 3210 MB/s, rustcrypto 1600 MB/s)");
     }
 }

@@ -1,4 +1,4 @@
-//! Cipher suites of vpnd: which there are, which library runs them fastest on this machine, and the keys they use.
+//! Cipher suites of vpnd: which there are, what runs them fastest on this machine, and the keys they use.
 //!
 //! The path of a key is one way, each type made from the one before:
 //!
@@ -10,7 +10,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`suite`] | the closed set of cipher suites, their numbers, sizes and limits of use |
-//! | [`backend`] | the libraries that implement them, and the measurement that picks one |
+//! | [`backend`] | the libraries and our own code that implement them, and the measurement that picks one |
 //! | [`schedule`] | from the secret of a TLS handshake to the key of one lane |
 //! | [`aead`] | sealing and opening one packet in place |
 //! | [`secret`] | bytes that are erased when dropped and never printed |
@@ -22,11 +22,12 @@
 //! - No function draws randomness, and only [`backend`] reads a clock.
 //! - Suites for the laboratory cannot be used without a [`LabPermit`], which only [`LabPermit::insecure`] makes.
 //! - No secret can be printed, compared in variable time, or serialised.
+//! - All `unsafe` is in one module, `aead::vaes::sys`.
 //!
 //! This crate must not know of sessions, packets, sockets or the wire format around a sealed packet.
 //! The values it fixes (suite numbers, key derivation, nonces, limits) are sections 6 and 11 of `docs/PROTOCOL.md`.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod aead;
 pub mod backend;

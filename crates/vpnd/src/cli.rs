@@ -232,7 +232,7 @@ pub struct ConnectArgs {
     /// Threads of the data path, each with a UDP port of its own, 1 to 16 [default: the profile's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_CLIENT_LANES as i64))]
     pub lanes: Option<u8>,
-    /// Use this implementation of the ciphers and no other: ring, aws-lc or rustcrypto
+    /// Use this implementation of the ciphers and no other: ring, aws-lc, rustcrypto or vaes
     #[arg(long, default_value = "auto", value_name = "B")]
     pub backend: Preference,
     /// Name of the TUN device

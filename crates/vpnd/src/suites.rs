@@ -19,14 +19,15 @@ pub enum SuitesError {
     Unsupported(#[from] Unsupported),
 }
 
-/// Measures the implementations of `wanted` (all standard suites if it is empty) and logs the choice once.
+/// Measures the implementations of `wanted` and logs the choice once. If it is empty, these are all standard suites that the
+/// preferred backend has, if it has any.
 ///
 /// # Errors
 /// If a suite is for the laboratory only and `lab` is not set, or no admitted backend has it.
 pub fn measure(wanted: &[Suite], preference: Preference, lab: bool) -> Result<Vec<LocalSuite>, SuitesError> {
-    let wanted = if wanted.is_empty() { &Suite::STANDARD } else { wanted };
+    let wanted = if wanted.is_empty() { all_of(preference) } else { wanted.to_vec() };
     let mut suites = Vec::with_capacity(wanted.len());
-    for &suite in wanted {
+    for suite in wanted {
         if suite.is_lab_only() && !lab {
             return Err(SuitesError::LabOnly(suite));
         }
@@ -35,6 +36,16 @@ pub fn measure(wanted: &[Suite], preference: Preference, lab: bool) -> Result<Ve
         suites.push(LocalSuite { suite, backend: choice.backend, mbps: choice.speed() });
     }
     Ok(suites)
+}
+
+/// The standard suites that this backend has; all of them if it has none, so that one can be named in the error.
+fn all_of(preference: Preference) -> Vec<Suite> {
+    let has = |suite: &Suite| match preference {
+        Preference::Auto => true,
+        Preference::Fixed(backend) => backend.supports(*suite),
+    };
+    let suites: Vec<Suite> = Suite::STANDARD.into_iter().filter(has).collect();
+    if suites.is_empty() { Suite::STANDARD.to_vec() } else { suites }
 }
 
 #[cfg(test)]
@@ -54,5 +65,18 @@ mod tests {
         let suites = measure(&[], Preference::Fixed(Backend::RustCrypto), false).unwrap();
         assert_eq!(suites.iter().map(|s| s.suite).collect::<Vec<_>>(), Suite::STANDARD);
         assert!(suites.iter().all(|s| s.backend == Backend::RustCrypto && s.mbps > 0));
+    }
+
+    #[test]
+    fn a_backend_without_all_suites_offers_those_that_it_has() {
+        let preference = Preference::Fixed(Backend::Vaes);
+        let offered = measure(&[], preference, false);
+        if Backend::Vaes.supports(Suite::Aes256Gcm) {
+            let offered: Vec<_> = offered.unwrap().iter().map(|s| s.suite).collect();
+            assert_eq!(offered, [Suite::Aes128Gcm, Suite::Aes256Gcm]);
+        } else {
+            assert!(matches!(offered, Err(SuitesError::Unsupported(_))));
+        }
+        assert!(measure(&[Suite::ChaCha20Poly1305], preference, false).is_err());
     }
 }

@@ -9,13 +9,15 @@ use ring::aead as ring_aead;
 
 use super::erased::Erased;
 use super::lab::{CbcHmac, Mac};
+#[cfg(target_arch = "x86_64")]
+use super::vaes;
 use super::{OpenError, SealError};
 use crate::backend::Backend;
 use crate::schedule::IV_LEN;
 use crate::suite::Suite;
 
 /// Bytes of every tag.
-pub(super) const TAG_LEN: usize = 16;
+pub(crate) const TAG_LEN: usize = 16;
 
 /// A suite as one backend implements it, with its expanded key.
 pub(crate) enum Cipher {
@@ -24,6 +26,10 @@ pub(crate) enum Cipher {
     Aes128Gcm(Box<aes_gcm::Aes128Gcm>),
     Aes256Gcm(Box<aes_gcm::Aes256Gcm>),
     ChaCha20Poly1305(Box<chacha20poly1305::ChaCha20Poly1305>),
+    #[cfg(target_arch = "x86_64")]
+    Vaes128(Box<vaes::Gcm<{ vaes::ROUNDS_128 }>>),
+    #[cfg(target_arch = "x86_64")]
+    Vaes256(Box<vaes::Gcm<{ vaes::ROUNDS_256 }>>),
     Null,
     AuthOnly(Box<Mac>),
     CbcHmac(Box<CbcHmac>),
@@ -38,7 +44,7 @@ impl Cipher {
         }
         Some(match suite {
             Suite::Aes128Gcm | Suite::Aes256Gcm | Suite::ChaCha20Poly1305 => {
-                Self::standard(suite, backend, key)
+                return Self::standard(suite, backend, key);
             }
             Suite::Null => Self::Null,
             Suite::AuthOnly => Self::AuthOnly(Box::new(Mac::new(backend, key))),
@@ -46,9 +52,9 @@ impl Cipher {
         })
     }
 
-    fn standard(suite: Suite, backend: Backend, key: &[u8]) -> Self {
+    fn standard(suite: Suite, backend: Backend, key: &[u8]) -> Option<Self> {
         const WHY: &str = "the key has the length of its suite";
-        match backend {
+        Some(match backend {
             Backend::Ring => {
                 let algorithm = match suite {
                     Suite::Aes128Gcm => &ring_aead::AES_128_GCM,
@@ -77,7 +83,12 @@ impl Cipher {
                     chacha20poly1305::ChaCha20Poly1305::new_from_slice(key).expect(WHY),
                 )),
             },
-        }
+            #[cfg(target_arch = "x86_64")]
+            Backend::Vaes if suite == Suite::Aes128Gcm => Self::Vaes128(vaes::Gcm::new(key)?),
+            #[cfg(target_arch = "x86_64")]
+            Backend::Vaes if suite == Suite::Aes256Gcm => Self::Vaes256(vaes::Gcm::new(key)?),
+            Backend::Vaes => return None,
+        })
     }
 
     /// Seals `buf[..plaintext_len]` in place and returns the sealed length.
@@ -104,6 +115,16 @@ impl Cipher {
             Self::Aes128Gcm(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
             Self::Aes256Gcm(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
             Self::ChaCha20Poly1305(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes128(key) => with_tag(buf, plaintext_len, |text, tag| {
+                *tag = key.seal(nonce, aad, text);
+                Ok(())
+            }),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes256(key) => with_tag(buf, plaintext_len, |text, tag| {
+                *tag = key.seal(nonce, aad, text);
+                Ok(())
+            }),
             Self::Null if plaintext_len > buf.len() => Err(SealError::BufferTooShort),
             Self::Null => Ok(plaintext_len),
             Self::AuthOnly(mac) => with_tag(buf, plaintext_len, |text, tag| {
@@ -134,6 +155,18 @@ impl Cipher {
             Self::Aes128Gcm(key) => open_detached(&**key, nonce, aad, buf),
             Self::Aes256Gcm(key) => open_detached(&**key, nonce, aad, buf),
             Self::ChaCha20Poly1305(key) => open_detached(&**key, nonce, aad, buf),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes128(key) => {
+                let (text, tag) = buf.split_last_chunk_mut().ok_or(OpenError)?;
+                key.open(nonce, aad, text, tag)?;
+                Ok(text)
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes256(key) => {
+                let (text, tag) = buf.split_last_chunk_mut().ok_or(OpenError)?;
+                key.open(nonce, aad, text, tag)?;
+                Ok(text)
+            }
             Self::Null => Ok(buf),
             Self::AuthOnly(mac) => {
                 let (text, tag) = buf.split_last_chunk_mut::<TAG_LEN>().ok_or(OpenError)?;

@@ -23,9 +23,8 @@ use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use super::cipher::TAG_LEN;
 use super::erased::Erased;
-use super::{OpenError, SealError};
+use super::{OpenError, SealError, TAG_LEN};
 use crate::backend::Backend;
 use crate::schedule::IV_LEN;
 use crate::suite::Suite;
@@ -41,11 +40,12 @@ pub(crate) enum Mac {
 }
 
 impl Mac {
+    /// Takes the key. The backend must support the suite.
     pub(super) fn new(backend: Backend, key: &[u8]) -> Self {
         match backend {
             Backend::Ring => Self::Ring(Erased::new(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key))),
             Backend::AwsLc => Self::AwsLc(aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, key)),
-            Backend::RustCrypto => Self::RustCrypto(
+            Backend::RustCrypto | Backend::Vaes => Self::RustCrypto(
                 <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of every length"),
             ),
         }
