@@ -12,6 +12,7 @@ pub mod totp;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
@@ -22,6 +23,10 @@ use throttle::{Throttle, place};
 
 /// For how long a place counts as one the user came from before, seconds.
 const KNOWN_SOURCE_S: u64 = 90 * 86_400;
+
+/// How long a login may wait for its turn. A client gives up after 20 s, and on a machine where turns take that long, what comes
+/// before and after takes its time too: to check passwords of clients that have gone would keep out those that come.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
 /// When a client that found too many others waiting should come back, seconds.
 pub const BUSY_S: u64 = 2;
@@ -50,7 +55,7 @@ pub enum Outcome {
     CodeWanted,
     /// Not let in.
     Refused(Refused),
-    /// Too many wait already, or there is no memory now: nothing was checked, and the client should come back in so many seconds.
+    /// Too many wait already, its turn did not come, or there is no memory now: nothing was checked, and the client should come back in so many seconds.
     Busy(u64),
 }
 
@@ -80,7 +85,7 @@ pub enum Cause {
     ForeignCertificate,
     /// Too many wrong guesses; nothing was checked.
     Throttled,
-    /// Too many logins wait; nothing was checked.
+    /// Too many logins wait, or for too long; nothing was checked.
     Overloaded,
     /// There is no memory to check a password; nothing was checked.
     NoMemory,
@@ -114,6 +119,8 @@ pub struct Settings {
     pub workers: usize,
     /// Logins that may wait for their turn.
     pub queue: usize,
+    /// How long one may wait; [`LONGEST_WAIT`] outside tests.
+    pub longest_wait: Duration,
     /// Whether every user must show a client certificate.
     pub require_certificate: bool,
 }
@@ -127,6 +134,7 @@ pub struct Authenticator {
     throttle: Mutex<Throttle>,
     admission: Arc<Semaphore>,
     workers: Arc<Semaphore>,
+    longest_wait: Duration,
     require_certificate: bool,
 }
 
@@ -152,18 +160,24 @@ impl Authenticator {
             throttle: Mutex::new(Throttle::default()),
             admission: Arc::new(Semaphore::new(workers + settings.queue)),
             workers: Arc::new(Semaphore::new(workers)),
+            longest_wait: settings.longest_wait,
             require_certificate: settings.require_certificate,
         })
     }
 
-    /// Checks a login on a thread that may wait. If too many wait already, it is refused at once.
+    /// Checks a login on a thread that may wait. If too many wait already, it is refused at once; if its turn does not come in
+    /// time, then.
     pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> Outcome {
         let overloaded = Outcome::Busy(BUSY_S);
         let Ok(admitted) = Arc::clone(&self.admission).try_acquire_owned() else {
             log_refusal(&login, Cause::Overloaded);
             return overloaded;
         };
-        let Ok(turn) = Arc::clone(&self.workers).acquire_owned().await else { return overloaded };
+        let turn = Arc::clone(&self.workers).acquire_owned();
+        let Ok(Ok(turn)) = tokio::time::timeout(self.longest_wait, turn).await else {
+            log_refusal(&login, Cause::Overloaded);
+            return overloaded;
+        };
         let this = Arc::clone(self);
         // The permits move into the thread: a client that hangs up does not make room before its hash is done.
         let checked = tokio::task::spawn_blocking(move || {

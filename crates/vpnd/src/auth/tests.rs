@@ -39,7 +39,7 @@ fn bench(settings: Settings) -> Bench {
 }
 
 fn settings() -> Settings {
-    Settings { workers: 2, queue: 8, require_certificate: false }
+    Settings { workers: 2, queue: 8, longest_wait: LONGEST_WAIT, require_certificate: false }
 }
 
 fn login(user: &str, password: &str) -> Login {
@@ -208,7 +208,7 @@ fn a_weak_hash_is_replaced_at_the_next_login() {
 
 #[tokio::test]
 async fn more_logins_than_may_wait_are_refused_at_once() {
-    let bench = bench(Settings { workers: 1, queue: 1, require_certificate: false });
+    let bench = bench(Settings { workers: 1, queue: 1, ..settings() });
     let logins = (0..6).map(|_| {
         let auth = Arc::clone(&bench.auth);
         tokio::spawn(async move { auth.authenticate(login("ann", "right"), NOW_S).await })
@@ -224,6 +224,20 @@ async fn more_logins_than_may_wait_are_refused_at_once() {
     }
     assert_eq!((granted, refused), (2, 4));
     assert!(is_granted(&bench.auth.authenticate(login("ann", "right"), NOW_S).await), "there is room again");
+}
+
+#[tokio::test]
+async fn a_login_whose_turn_does_not_come_is_told_so() {
+    let bench = bench(Settings { workers: 1, longest_wait: Duration::from_millis(20), ..settings() });
+    let slow = Arc::clone(&bench.auth.workers).acquire_owned().await.unwrap();
+    let waited = bench.auth.authenticate(login("ann", "right"), NOW_S);
+    let waited = tokio::time::timeout(Duration::from_secs(30), waited).await;
+    assert!(matches!(waited, Ok(Outcome::Busy(BUSY_S))), "{waited:?}");
+    drop(slow);
+    assert!(
+        is_granted(&bench.auth.authenticate(login("ann", "right"), NOW_S).await),
+        "its place is free again"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 
 use crate::auth::password::Hasher;
-use crate::auth::{Authenticator, Settings};
+use crate::auth::{Authenticator, LONGEST_WAIT, Settings};
 use crate::config::ServerConfig;
 use crate::lease::Pools;
 use crate::privsep::auth::message;
@@ -85,6 +85,7 @@ fn settings(config: &ServerConfig) -> anyhow::Result<Settings> {
             workers => workers,
         },
         queue: config.limits.password_queue,
+        longest_wait: LONGEST_WAIT,
         require_certificate: config.tls.require_client_certificate,
     })
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use vpnd::auth::password::{Hasher, Password};
-use vpnd::auth::{Authenticator, Login, Outcome, Settings};
+use vpnd::auth::{Authenticator, LONGEST_WAIT, Login, Outcome, Settings};
 use vpnd::store::sqlite::Sqlite;
 use vpnd::store::{NewUser, Store};
 
@@ -78,7 +78,8 @@ impl Gateway {
             let user = NewUser { name, password, totp: None, groups: vec![], certificate: None };
             store.add_user(&user, 1).unwrap();
         }
-        let settings = Settings { workers: 1, queue: 1, require_certificate: false };
+        let settings =
+            Settings { workers: 1, queue: 1, longest_wait: LONGEST_WAIT, require_certificate: false };
         let auth = Authenticator::new(store as Arc<dyn Store>, hasher, settings).unwrap();
         Self { auth, names: [unknown, known], now_s: 1_000_000_000, _dir: dir }
     }

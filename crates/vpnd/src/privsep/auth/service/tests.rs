@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::auth::Settings;
 use crate::auth::password::Hasher;
+use crate::auth::{LONGEST_WAIT, Settings};
 use crate::config::Tunnel;
 use crate::privsep::auth::message::{MAX_FRAME, TokenHashes};
 use crate::privsep::channel::pair;
@@ -31,7 +31,7 @@ fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) ->
         store.add_user(&user, 1).unwrap();
     }
     let store: Arc<dyn Store> = Arc::new(store);
-    let settings = Settings { workers: 1, queue: 4, require_certificate: false };
+    let settings = Settings { workers: 1, queue: 4, longest_wait: LONGEST_WAIT, require_certificate: false };
     let tunnel = Tunnel {
         name: "vpnd0".to_owned(),
         mtu: 1420,
