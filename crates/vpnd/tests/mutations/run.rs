@@ -8,9 +8,9 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use crate::list::Mutation;
+use crate::list::{self, Mutation};
 
 /// A test that takes longer hangs, which is noticed as well.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -37,7 +37,8 @@ struct Scratch {
 
 /// Runs `mutations`, prints what became of each, and fails unless all were caught.
 pub(crate) fn run(root: &Path, mutations: &[Mutation]) -> ExitCode {
-    let scratch = Scratch::prepare(root);
+    let all = list::read(root);
+    let scratch = Scratch::prepare(root, all.iter().map(|mutation| mutation.file.as_str()));
     println!("{} mutations; the copy is {}", mutations.len(), scratch.tree.display());
     scratch.all_pass_unchanged(mutations);
     let mut counts = BTreeMap::new();
@@ -54,7 +55,8 @@ pub(crate) fn run(root: &Path, mutations: &[Mutation]) -> ExitCode {
 }
 
 impl Scratch {
-    fn prepare(root: &Path) -> Self {
+    /// Copies the tree. `mutated` are the files that mutations ever change.
+    fn prepare<'a>(root: &Path, mutated: impl Iterator<Item = &'a str>) -> Self {
         let home = root.join("target/mutants");
         let scratch =
             Self { tree: home.join("tree"), target: home.join("target"), log: home.join("last.log") };
@@ -74,6 +76,11 @@ impl Scratch {
             .current_dir(root)
             .status();
         assert!(copied.is_ok_and(|status| status.success()), "the tree can't be copied");
+        // What an earlier run has built last may hold a mutation, and is younger than the file without it.
+        for file in mutated {
+            let file = File::options().append(true).open(scratch.tree.join(file)).unwrap();
+            file.set_modified(SystemTime::now()).unwrap();
+        }
         scratch
     }
 
