@@ -16,7 +16,7 @@ use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Index};
 
 use super::message::By;
-use super::ping::{PING_LEN, is_reply, ping};
+use super::ping::{PING_LEN, ping, replied};
 
 /// The longest datagram that a session sends: a padded probe of the largest path MTU that is searched for.
 const MAX_DATAGRAM: usize = 2_048;
@@ -54,8 +54,8 @@ pub enum Task {
         /// Since the connection was asked for.
         took: Duration,
     },
-    /// A ping was answered.
-    Answered,
+    /// A ping with this mark was answered.
+    Answered(u16),
     /// The client stops.
     GaveUp(String),
 }
@@ -195,22 +195,22 @@ impl Member {
     pub fn hear(&mut self, now: Time, datagram: &mut [u8], from: Endpoint, tasks: &mut Vec<Task>) -> bool {
         let Ok(opened) = self.plane.open(now, datagram, from) else { return false };
         match opened {
-            Opened::Tun(range) if is_reply(&datagram[range.clone()]) => tasks.push(Task::Answered),
+            Opened::Tun(range) => tasks.extend(replied(&datagram[range]).map(Task::Answered)),
             Opened::Probe { slot, id, size } => {
                 self.originate(now, Outgoing::Reply { slot, id, size }, tasks);
             }
-            Opened::Tun(_) | Opened::Forward { .. } | Opened::Consumed => {}
+            Opened::Forward { .. } | Opened::Consumed => {}
         }
         self.carry_out(now, tasks);
         true
     }
 
-    /// Sends a ping to the gateway through the tunnel, if there is one.
-    pub fn ping(&mut self, now: Time, tasks: &mut Vec<Task>) {
+    /// Sends a ping to the gateway through the tunnel, if there is one. Its answer bears the same mark.
+    pub fn ping(&mut self, now: Time, mark: u16, tasks: &mut Vec<Task>) {
         let (Some(slot), Some((own, gateway))) = (self.slot, self.inner) else { return };
         self.sequence = self.sequence.wrapping_add(1);
         let mut bytes = vec![0; HEADER_LEN + PING_LEN + 64];
-        bytes[HEADER_LEN..HEADER_LEN + PING_LEN].copy_from_slice(&ping(own, gateway, self.sequence));
+        bytes[HEADER_LEN..HEADER_LEN + PING_LEN].copy_from_slice(&ping(own, gateway, mark, self.sequence));
         let sealed = self.plane.sender(now, slot).and_then(|mut sender| sender.seal(&mut bytes, PING_LEN));
         if let Ok(sealed) = sealed {
             send(bytes, sealed, tasks);
@@ -333,7 +333,7 @@ mod tests {
         let gateway = Endpoint { remote: ([192, 0, 2, 1], 1).into(), local: None };
         let secret = EpochSecret::new([1; 32]);
         member.established(now, connection, &granted(), secret, gateway, &mut tasks);
-        member.ping(now, &mut tasks);
+        member.ping(now, 0, &mut tasks);
         let told = |member: &Member| member.plane.activity(member.slot.unwrap()).unwrap().tx_packets;
         assert_eq!(told(&member), 1);
         // A session whose one packet were told again each second would never seem idle: it would renew its keys for ever.

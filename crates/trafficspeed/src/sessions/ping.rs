@@ -9,8 +9,8 @@ const ICMP: u8 = 1;
 const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST: u8 = 8;
 
-/// An echo request.
-pub fn ping(from: Ipv4Addr, to: Ipv4Addr, sequence: u16) -> [u8; PING_LEN] {
+/// An echo request; its reply bears the same `mark`, the identifier of the header.
+pub fn ping(from: Ipv4Addr, to: Ipv4Addr, mark: u16, sequence: u16) -> [u8; PING_LEN] {
     let mut packet = [0; PING_LEN];
     packet[0] = 0x45;
     packet[3] = PING_LEN as u8;
@@ -21,15 +21,18 @@ pub fn ping(from: Ipv4Addr, to: Ipv4Addr, sequence: u16) -> [u8; PING_LEN] {
     let sum = checksum(&packet[..20]);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
     packet[20] = ECHO_REQUEST;
+    packet[24..26].copy_from_slice(&mark.to_be_bytes());
     packet[26..28].copy_from_slice(&sequence.to_be_bytes());
     let sum = checksum(&packet[20..]);
     packet[22..24].copy_from_slice(&sum.to_be_bytes());
     packet
 }
 
-/// Whether a packet answers [`ping`].
-pub fn is_reply(packet: &[u8]) -> bool {
-    packet.len() >= PING_LEN && packet[0] == 0x45 && packet[9] == ICMP && packet[20] == ECHO_REPLY
+/// The mark of the [`ping`] that a packet answers, if it answers one.
+pub fn replied(packet: &[u8]) -> Option<u16> {
+    let is_reply =
+        packet.len() >= PING_LEN && packet[0] == 0x45 && packet[9] == ICMP && packet[20] == ECHO_REPLY;
+    is_reply.then(|| u16::from_be_bytes([packet[24], packet[25]]))
 }
 
 /// The Internet checksum (RFC 1071) of an even number of bytes.
@@ -45,12 +48,12 @@ mod tests {
 
     #[test]
     fn both_checksums_of_a_request_are_right_and_a_reply_is_told_from_it() {
-        let mut packet = ping([10, 86, 0, 9].into(), [10, 86, 0, 1].into(), 0xABCD);
+        let mut packet = ping([10, 86, 0, 9].into(), [10, 86, 0, 1].into(), 0x1234, 0xABCD);
         assert_eq!((checksum(&packet[..20]), checksum(&packet[20..])), (0, 0));
         assert!(vpnd_proto::packet::Packet::parse(&packet).is_ok());
-        assert!(!is_reply(&packet));
+        assert_eq!(replied(&packet), None);
         packet[20] = ECHO_REPLY;
-        assert!(is_reply(&packet));
-        assert!(!is_reply(&packet[..27]));
+        assert_eq!(replied(&packet), Some(0x1234));
+        assert_eq!(replied(&packet[..27]), None);
     }
 }

@@ -352,7 +352,7 @@ impl Swarm {
             self.with(number, |member, tasks| {
                 member.tick(now(), tasks);
                 if talks {
-                    member.ping(now(), tasks);
+                    member.ping(now(), 0, tasks);
                 }
             });
         }
@@ -366,7 +366,7 @@ impl Swarm {
 
     fn ping_unverified(&mut self) {
         for number in self.verifying.clone() {
-            self.with(number, |member, tasks| member.ping(now(), tasks));
+            self.with(number, |member, tasks| member.ping(now(), 0, tasks));
         }
     }
 
@@ -404,7 +404,7 @@ impl Swarm {
                 let (session, took_ns) = (self.session(number), took.as_nanos() as u64);
                 self.reports.push(Report::Up { session, at_ns: clock::now_ns(), by, took_ns });
             }
-            Task::Answered => self.answered(number),
+            Task::Answered(mark) => self.answered(number, mark),
             Task::GaveUp(why) => {
                 self.opening.remove(&number);
                 self.stopped(number, &why);

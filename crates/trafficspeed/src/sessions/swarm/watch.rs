@@ -18,15 +18,19 @@ pub(super) const PACE: Duration = Duration::from_millis(5);
 pub(super) struct Watch {
     /// When each was last answered, or first asked.
     heard: Vec<Time>,
+    /// Marks the packets of this watch: what was sent before may be answered during it.
+    mark: u16,
     longest: Duration,
     sent: u64,
     answered: u64,
 }
 
 impl Watch {
-    /// The first `count` sessions are watched from now on.
-    fn of(count: usize, now: Time) -> Self {
-        Self { heard: vec![now; count], ..Self::default() }
+    /// The first `count` sessions are watched from now on, after this watch.
+    fn next(&self, count: usize, now: Time) -> Self {
+        // No mark is 0, which is that of other packets.
+        let mark = self.mark.checked_add(1).unwrap_or(1);
+        Self { heard: vec![now; count], mark, ..Self::default() }
     }
 
     /// Whether a session is watched at all.
@@ -34,12 +38,12 @@ impl Watch {
         !self.heard.is_empty()
     }
 
-    /// An answer came. False if the session is not watched.
-    fn answered(&mut self, number: usize, now: Time) -> bool {
+    /// An answer came. False if the session is not watched. One to an earlier packet shows that there is no gap, no more.
+    fn answered(&mut self, number: usize, mark: u16, now: Time) -> bool {
         let Some(heard) = self.heard.get_mut(number) else { return false };
         self.longest = self.longest.max(now.since(*heard));
         *heard = now;
-        self.answered += 1;
+        self.answered += u64::from(mark == self.mark);
         true
     }
 
@@ -57,22 +61,23 @@ impl Swarm {
         if self.watch.is_on() {
             self.reports.push(self.watch.report(now()));
         }
-        self.watch = Watch::of(count.min(self.members.len()), now());
+        self.watch = self.watch.next(count.min(self.members.len()), now());
     }
 
     /// A packet from each watched session.
     pub(super) fn pulse(&mut self) {
+        let mark = self.watch.mark;
         for number in 0..self.watch.heard.len() {
             self.watch.sent += 1;
-            self.with(number, |member, tasks| member.ping(now(), tasks));
+            self.with(number, |member, tasks| member.ping(now(), mark, tasks));
         }
     }
 
-    /// A packet came back.
-    pub(super) fn answered(&mut self, number: usize) {
+    /// A packet with this mark came back.
+    pub(super) fn answered(&mut self, number: usize, mark: u16) {
         if self.verifying.remove(&number) {
             self.reports.push(Report::Answered { session: self.session(number) });
-        } else if !self.watch.answered(number, now()) {
+        } else if !self.watch.answered(number, mark, now()) {
             self.talked.1 += 1;
             self.was_answered(number);
         }
@@ -94,14 +99,23 @@ mod tests {
 
     #[test]
     fn the_longest_gap_is_that_of_one_session_and_lasts_to_the_end() {
-        let mut watch = Watch::of(2, at(1_000));
+        let mut watch = Watch::default().next(2, at(1_000));
         assert!(watch.is_on() && !Watch::default().is_on());
-        assert!(watch.answered(0, at(1_010)) && watch.answered(1, at(1_005)));
-        assert!(!watch.answered(2, at(1_012)), "it is not watched");
+        assert!(watch.answered(0, 1, at(1_010)) && watch.answered(1, 1, at(1_005)));
+        assert!(!watch.answered(2, 1, at(1_012)), "it is not watched");
         assert_eq!(gap_ms(&watch, at(1_012)), 10);
-        assert!(watch.answered(1, at(1_055)) && watch.answered(0, at(1_056)));
+        assert!(watch.answered(1, 1, at(1_055)) && watch.answered(0, 1, at(1_056)));
         assert_eq!(gap_ms(&watch, at(1_060)), 50);
         assert_eq!(gap_ms(&watch, at(2_056)), 1_001, "session 1 is not answered any more");
         assert_eq!(watch.report(at(1_060)), Report::Watched { sent: 0, answered: 4, gap_ns: 50_000_000 });
+    }
+
+    #[test]
+    fn what_was_sent_before_is_no_answer_of_this_watch_and_no_gap() {
+        let mut watch = Watch::default().next(1, at(0)).next(1, at(100));
+        assert!(
+            watch.answered(0, 1, at(110)) && watch.answered(0, 2, at(130)) && watch.answered(0, 0, at(131))
+        );
+        assert_eq!(watch.report(at(131)), Report::Watched { sent: 0, answered: 1, gap_ns: 20_000_000 });
     }
 }
