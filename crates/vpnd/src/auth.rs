@@ -55,7 +55,8 @@ pub enum Outcome {
     CodeWanted,
     /// Not let in.
     Refused(Refused),
-    /// Too many wait already, its turn did not come, or there is no memory now: nothing was checked, and the client should come back in so many seconds.
+    /// Too many wait already, its turn did not come, or there is no memory now: nothing was checked, and the client should
+    /// come back in so many seconds.
     Busy(u64),
 }
 
