@@ -109,7 +109,6 @@ fn config() -> Config {
     Config {
         shards: SHARDS,
         suites: vec![suite(Suite::Aes128Gcm), suite(Suite::ChaCha20Poly1305)],
-        fixed_suite: None,
         features: 0,
         lab: None,
         timers: Timers::default(),

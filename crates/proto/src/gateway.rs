@@ -41,8 +41,6 @@ pub struct Config {
     pub shards: usize,
     /// The suites that are allowed, and how fast this host is with them. Of equally fast ones, the first is taken.
     pub suites: Vec<LocalSuite>,
-    /// If set, no other suite is used.
-    pub fixed_suite: Option<Suite>,
     /// The features this host understands (PROTOCOL §3.4).
     pub features: u32,
     /// Present if the gateway was started with the insecure switch.
@@ -174,12 +172,9 @@ impl Gateway {
     ///
     /// # Errors
     /// If the configuration allows no session.
-    pub fn new(mut config: Config, random: Random) -> Result<Self, ConfigError> {
+    pub fn new(config: Config, random: Random) -> Result<Self, ConfigError> {
         if !(1..=MAX_GATEWAY_LANES).contains(&config.shards) {
             return Err(ConfigError::Shards(config.shards));
-        }
-        if let Some(fixed) = config.fixed_suite {
-            config.suites.retain(|local| local.suite == fixed);
         }
         let laboratory = config.suites.iter().find(|local| local.suite.is_lab_only());
         match laboratory {

@@ -20,7 +20,6 @@ fn config(shards: usize) -> Config {
     Config {
         shards,
         suites: vec![local(Suite::Aes128Gcm), local(Suite::ChaCha20Poly1305)],
-        fixed_suite: None,
         features: 0b11,
         lab: None,
         timers: Timers::default(),
@@ -272,13 +271,13 @@ fn configurations_without_a_way_in_are_refused() {
     for shards in [0, 65] {
         assert_eq!(Gateway::new(config(shards), random(1)).unwrap_err(), ConfigError::Shards(shards));
     }
-    let mut fixed = config(1);
-    fixed.fixed_suite = Some(Suite::ChaCha20Poly1305);
-    let mut gateway = gateway(fixed.clone());
+    let mut narrow = config(1);
+    narrow.suites.retain(|local| local.suite == Suite::ChaCha20Poly1305);
+    let mut gateway = gateway(narrow.clone());
     let refused = gateway.login(NOW, ConnectionId(1), who("ada", 1), &offer(1), secret());
     assert_eq!(refused, Err(Code::NoSuite), "the client offers another one only");
-    fixed.fixed_suite = Some(Suite::Aes256Gcm);
-    assert_eq!(Gateway::new(fixed, random(1)).unwrap_err(), ConfigError::NoSuite);
+    narrow.suites.clear();
+    assert_eq!(Gateway::new(narrow, random(1)).unwrap_err(), ConfigError::NoSuite);
 }
 
 #[test]

@@ -48,7 +48,6 @@ pub(crate) fn config(shards: usize) -> Config {
     Config {
         shards,
         suites: vec![SUITE],
-        fixed_suite: None,
         features: 0,
         lab: None,
         timers: Timers::default(),

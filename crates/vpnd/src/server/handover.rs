@@ -241,7 +241,6 @@ mod tests {
         let config = Config {
             shards: 1,
             suites: vec![LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1 }],
-            fixed_suite: None,
             features: 0,
             lab: None,
             timers: Timers::default(),

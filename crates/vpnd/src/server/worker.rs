@@ -447,7 +447,6 @@ fn core_config(
     Config {
         shards,
         suites,
-        fixed_suite: None,
         features: vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM,
         lab,
         timers: settings::timers(&config.timeouts),
