@@ -4,7 +4,7 @@
 //!
 //! Pure but for the work that is measured.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -15,6 +15,8 @@ const CROPS: usize = 100;
 const FIRST: usize = 1_000;
 /// A test over fewer measurements of a kind says nothing.
 const LEAST: f64 = 200.0;
+/// How often to say how far it is.
+const SAY_EACH: Duration = Duration::from_secs(60);
 
 /// Mean and variance as they grow (Welford).
 #[derive(Clone, Copy, Default)]
@@ -69,8 +71,64 @@ pub(crate) struct Found {
     pub(crate) samples: usize,
 }
 
+/// All tests over what has been measured.
+struct Tests {
+    all: Welch,
+    /// Below nine tenths of the first measurements.
+    most: Welch,
+    squares: Welch,
+    cropped: Vec<Welch>,
+    thresholds: Vec<f64>,
+    nine_tenths: f64,
+    samples: usize,
+}
+
+impl Tests {
+    /// `first`: sorted measurements that only tell what the thresholds are.
+    fn new(first: &[f64]) -> Self {
+        let threshold = |number: usize| {
+            let share = 1.0 - 0.5f64.powf(10.0 * (number + 1) as f64 / CROPS as f64);
+            first[((first.len() as f64 * share) as usize).min(first.len() - 1)]
+        };
+        Self {
+            all: Welch::default(),
+            most: Welch::default(),
+            squares: Welch::default(),
+            cropped: vec![Welch::default(); CROPS],
+            thresholds: (0..CROPS).map(threshold).collect(),
+            nine_tenths: first[first.len() * 9 / 10],
+            samples: 0,
+        }
+    }
+
+    fn add(&mut self, kind: usize, ns: f64) {
+        self.all.add(kind, ns);
+        if ns < self.nine_tenths {
+            self.most.add(kind, ns);
+        }
+        // Deviations from a mean that is known by then.
+        if self.samples > FIRST {
+            self.squares.add(kind, (ns - self.all.0[kind].mean).powi(2));
+        }
+        for (test, threshold) in self.cropped.iter_mut().zip(&self.thresholds) {
+            if ns < *threshold {
+                test.add(kind, ns);
+            }
+        }
+        self.samples += 1;
+    }
+
+    fn found(&self) -> Found {
+        let tests = self.cropped.iter().chain([&self.all, &self.squares]).map(Welch::t);
+        let t = tests.fold(0.0, |largest: f64, t| if t.abs() > largest.abs() { t } else { largest });
+        let [one, other] = &self.most.0;
+        let (mean_ns, difference_ns) = (one.mean, other.mean - one.mean);
+        Found { t, difference_ns, mean_ns, samples: self.samples }
+    }
+}
+
 /// Does `work` of kind 0 or 1, chosen by a coin for each of `samples`, and compares how long it takes. What `work` needs is
-/// made by `prepare` outside the measurement.
+/// made by `prepare` outside the measurement. Says on standard error how far it is, if that takes long.
 pub(crate) fn look<T>(
     samples: usize,
     seed: u64,
@@ -87,31 +145,15 @@ pub(crate) fn look<T>(
     };
     let mut first: Vec<f64> = (0..FIRST.min(samples)).map(|_| measure().1).collect();
     first.sort_by(f64::total_cmp);
-    let threshold = |number: usize| {
-        let share = 1.0 - 0.5f64.powf(10.0 * (number + 1) as f64 / CROPS as f64);
-        first[((first.len() as f64 * share) as usize).min(first.len() - 1)]
-    };
-    let thresholds: Vec<f64> = (0..CROPS).map(threshold).collect();
-    let nine_tenths = first[first.len() * 9 / 10];
-    let (mut all, mut squares, mut most) = (Welch::default(), Welch::default(), Welch::default());
-    let mut cropped = vec![Welch::default(); CROPS];
-    for number in 0..samples {
+    let mut tests = Tests::new(&first);
+    let mut said = Instant::now();
+    for number in 1..=samples {
         let (kind, ns) = measure();
-        all.add(kind, ns);
-        if ns < nine_tenths {
-            most.add(kind, ns);
-        }
-        if number > FIRST {
-            squares.add(kind, (ns - all.0[kind].mean).powi(2));
-        }
-        for (test, threshold) in cropped.iter_mut().zip(&thresholds) {
-            if ns < *threshold {
-                test.add(kind, ns);
-            }
+        tests.add(kind, ns);
+        if said.elapsed() > SAY_EACH {
+            said = Instant::now();
+            eprintln!("{number} of {samples}: |t| = {:.2} so far", tests.found().t.abs());
         }
     }
-    let tests = cropped.iter().chain([&all, &squares]).map(Welch::t);
-    let t = tests.fold(0.0, |largest: f64, t| if t.abs() > largest.abs() { t } else { largest });
-    let [one, other] = most.0;
-    Found { t, difference_ns: other.mean - one.mean, mean_ns: one.mean, samples }
+    tests.found()
 }
