@@ -292,12 +292,29 @@ impl Client {
 
     /// The machine's addresses or routes changed: the way to the gateway may be another, or gone.
     pub fn network_changed(&mut self, now: Time) {
+        self.abandon_attach();
+        self.look_for_the_gateway(now);
+    }
+
+    /// Time has passed up to `now` in which nothing ran here, as when a laptop sleeps: keys may be too old, connections
+    /// forgotten by the gateway, and the network another. A session that was idle is reachable again soon, too.
+    pub fn resumed(&mut self, now: Time) {
+        self.abandon_attach();
+        // Keys that are too old are gone before the gateway is looked for with them.
+        self.handle_timeout(now);
+        self.look_for_the_gateway(now);
+    }
+
+    /// What was on its way is lost; but a login is left alone, for its user may be typing.
+    fn abandon_attach(&mut self) {
+        if let Some(attempt) = self.attempt.take_if(|attempt| !attempt.is_login) {
+            self.actions.push_back(Action::Disconnect { connection: attempt.connection, code: Code::Bye });
+        }
+    }
+
+    fn look_for_the_gateway(&mut self, now: Time) {
         if self.over {
             return;
-        }
-        if let Some(attempt) = self.attempt.take_if(|attempt| !attempt.is_login) {
-            // Made over the old network; a login is left alone, for its user may be typing.
-            self.actions.push_back(Action::Disconnect { connection: attempt.connection, code: Code::Bye });
         }
         self.failures = 0;
         if self.connection.is_some() && self.epochs.is_alive() {

@@ -13,6 +13,7 @@ mod replay;
 mod restart;
 mod roaming;
 mod sequences;
+mod suspend;
 mod tokens;
 
 use std::time::Duration;

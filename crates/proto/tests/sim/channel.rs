@@ -19,7 +19,7 @@ use crate::world::{HUB, Happening, World};
 /// A connection on which nothing was said for so long shows that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
 /// A connection that hears nothing dies after this time.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// A handshake that comes to nothing is given up after this time.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -94,7 +94,8 @@ impl World {
     pub(crate) fn request_arrives(&mut self, number: u64) {
         let Some(channel) = self.channels.get(&number) else { return };
         // A handshake takes a client that is still there.
-        if !self.is_whole(channel) || !channel.open_at_device {
+        let gone = !channel.open_at_device || self.devices[channel.device].asleep || self.hub.asleep;
+        if !self.is_whole(channel) || gone {
             self.after(HANDSHAKE_TIMEOUT, Happening::ClosedAtDevice { channel: number, code: None });
             return;
         }
@@ -185,7 +186,7 @@ impl World {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         let (device, connection, secret) = (channel.device, channel.connection, channel.secret);
         let whole = channel.network == self.devices[device].network && channel.life == self.hub.life;
-        if !channel.open_at_device || !whole {
+        if !channel.open_at_device || !whole || self.devices[device].asleep {
             return;
         }
         let answer = matches!(message, Message::Established(_) | Message::Refused(_));
@@ -209,7 +210,7 @@ impl World {
 
     pub(crate) fn message_to_hub(&mut self, number: u64, message: &Message) {
         let Some(channel) = self.channels.get(&number) else { return };
-        if channel.open_at_hub && self.is_whole(channel) {
+        if channel.open_at_hub && self.is_whole(channel) && !self.hub.asleep {
             self.hub.core.handle_message(ConnectionId(number), message);
             self.settle_hub();
         }
@@ -240,7 +241,7 @@ impl World {
 
     pub(crate) fn closed_at_hub(&mut self, number: u64) {
         let life = self.hub.life;
-        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let Some(channel) = self.channels.get_mut(&number).filter(|_| !self.hub.asleep) else { return };
         if core::mem::replace(&mut channel.open_at_hub, false) && channel.life == life {
             self.hub.core.connection_lost(ConnectionId(number));
             self.settle_hub();
@@ -249,7 +250,8 @@ impl World {
 
     pub(crate) fn closed_at_device(&mut self, number: u64, code: Option<Code>) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
-        if !core::mem::replace(&mut channel.open_at_device, false) {
+        // Who sleeps finds out afterwards.
+        if self.devices[channel.device].asleep || !core::mem::replace(&mut channel.open_at_device, false) {
             return;
         }
         let (device, connection, answered) = (channel.device, channel.connection, channel.answered);
@@ -282,9 +284,10 @@ impl World {
         }
     }
 
-    /// The gateway has forgotten all connections; clients find out when they next show on them that they live.
-    pub(crate) fn reset_channels(&mut self) {
-        let numbers: Vec<u64> = self.channels.keys().copied().collect();
+    /// The gateway has forgotten these connections; clients find out when they next show on them that they live.
+    pub(crate) fn reset_channels(&mut self, which: impl Fn(&Channel) -> bool) {
+        let forgotten = self.channels.iter().filter(|(_, channel)| which(channel));
+        let numbers: Vec<u64> = forgotten.map(|(number, _)| *number).collect();
         for number in numbers {
             let delay = self.rng.random_range(Duration::ZERO..KEEP_ALIVE);
             self.after(delay, Happening::ClosedAtDevice { channel: number, code: None });

@@ -42,6 +42,8 @@ pub(crate) struct Device {
     pub(crate) mtu: u16,
     /// What it gave up with.
     pub(crate) gave_up: Option<Code>,
+    /// The machine sleeps: nothing runs and nothing arrives.
+    pub(crate) asleep: bool,
     /// How often it connected.
     pub(crate) connects: usize,
     pub(crate) up: Path,
@@ -81,6 +83,7 @@ impl World {
             configured: None,
             mtu: 0,
             gave_up: None,
+            asleep: false,
             connects: 0,
             up: path,
             down: path,
@@ -136,6 +139,20 @@ impl World {
         self.break_channels_of(device);
         if notices && let Some(core) = &mut self.devices[device].core {
             core.network_changed(self.now);
+        }
+        self.settle_device(device);
+    }
+
+    /// The machine sleeps for longer than the gateway remembers its connections, and goes on where it was.
+    pub(crate) fn sleep_device(&mut self, device: usize, duration: Duration) {
+        self.devices[device].asleep = true;
+        self.break_channels_of(device);
+        self.set_wakeup(Place::Device(device), None);
+        self.run(duration);
+        self.devices[device].asleep = false;
+        self.reset_channels(|channel| channel.device == device);
+        if let Some(core) = &mut self.devices[device].core {
+            core.resumed(self.now);
         }
         self.settle_device(device);
     }
@@ -311,7 +328,7 @@ impl World {
         let Some((device, _)) = self.addresses.get(&to).copied() else { return };
         let Ok(header) = Header::parse(&datagram) else { return };
         let shards = self.devices[device].planes.len();
-        if shards == 0 {
+        if shards == 0 || self.devices[device].asleep {
             return;
         }
         let shard = header.index.shard(shards);
@@ -330,7 +347,7 @@ impl World {
     /// The shards' figures, once a second.
     pub(crate) fn device_reports(&mut self, device: usize) {
         let node = &mut self.devices[device];
-        let Some(core) = &mut node.core else { return };
+        let Some(core) = node.core.as_mut().filter(|_| !node.asleep) else { return };
         for (shard, plane) in node.planes.iter_mut().enumerate() {
             let seen = plane.take_activities().into_iter().map(|(_, activity)| activity);
             core.handle_activity(self.now, shard, seen.fold(Activity::default(), Activity::merge));

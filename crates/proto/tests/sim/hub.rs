@@ -14,9 +14,10 @@ use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::session::{LocalSuite, Random, SessionId, Timers};
 use vpnd_proto::wire::{HEADER_LEN, Header};
 
+use crate::channel::IDLE_TIMEOUT;
 use crate::inner;
 use crate::oracle::Place;
-use crate::world::World;
+use crate::world::{Happening, World};
 
 /// Room for the largest growth of a sealed packet.
 pub(crate) const ROOM: usize = HEADER_LEN + 48;
@@ -38,6 +39,8 @@ pub(crate) struct Hub {
     pub(crate) ended: Vec<(SessionId, Code)>,
     /// Counts restarts.
     pub(crate) life: u32,
+    /// The machine sleeps: nothing runs and nothing arrives.
+    pub(crate) asleep: bool,
     pub(crate) lifetime: Duration,
     /// The secret behind the installs that come next.
     pub(crate) latest_secret: [u8; 32],
@@ -70,6 +73,7 @@ impl Hub {
             store: BTreeMap::new(),
             ended: Vec::new(),
             life: 0,
+            asleep: false,
             lifetime: Duration::from_secs(24 * 3600),
             latest_secret: [0; 32],
         }
@@ -96,7 +100,23 @@ impl World {
         self.hub.core = core;
         self.hub.planes = planes(self.hub.config.shards, &self.hub.policy);
         self.hub.life += 1;
-        self.reset_channels();
+        self.reset_channels(|_| true);
+        self.settle_hub();
+    }
+
+    /// The gateway's machine is stopped for a time, as virtual machines are, and goes on where it was.
+    pub(crate) fn sleep_hub(&mut self, duration: Duration) {
+        self.hub.asleep = true;
+        self.set_wakeup(Place::Campus, None);
+        let before: Vec<u64> = self.channels.keys().copied().collect();
+        for channel in &before {
+            self.after(IDLE_TIMEOUT, Happening::ClosedAtDevice { channel: *channel, code: None });
+        }
+        self.run(duration);
+        self.hub.asleep = false;
+        for channel in before {
+            self.after(IDLE_TIMEOUT, Happening::ClosedAtHub { channel });
+        }
         self.settle_hub();
     }
 
@@ -119,7 +139,7 @@ impl World {
         }
         self.hub.core = core;
         self.hub.life += 1;
-        self.reset_channels();
+        self.reset_channels(|_| true);
         self.settle_hub();
     }
 
@@ -209,6 +229,9 @@ impl World {
 
     /// A packet from the campus side comes out of a TUN queue.
     pub(crate) fn hub_sends(&mut self, packet: &[u8]) {
+        if self.hub.asleep {
+            return;
+        }
         let shard = inner::queue(packet, self.hub.planes.len());
         let parsed = Packet::parse(packet).expect("simulated packets are well-formed");
         if let Ok(slot) = self.hub.planes[shard].route(&parsed) {
@@ -218,7 +241,7 @@ impl World {
     }
 
     pub(crate) fn hub_receives(&mut self, from: SocketAddr, mut datagram: Vec<u8>) {
-        let Ok(header) = Header::parse(&datagram) else { return };
+        let Some(header) = Header::parse(&datagram).ok().filter(|_| !self.hub.asleep) else { return };
         let shard = header.index.shard(self.hub.planes.len());
         let from = Endpoint { remote: from, local: None };
         let opened = self.hub.planes[shard].open(self.now, &mut datagram, from);
@@ -256,6 +279,9 @@ impl World {
 
     /// The shards' figures, once a second.
     pub(crate) fn hub_reports(&mut self) {
+        if self.hub.asleep {
+            return;
+        }
         for plane in &mut self.hub.planes {
             for (slot, activity) in plane.take_activities() {
                 self.hub.core.handle_activity(slot, activity);

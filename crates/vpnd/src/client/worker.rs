@@ -4,6 +4,7 @@
 //! the machine's network as the core wants it.
 
 use std::collections::HashMap;
+use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -21,6 +22,7 @@ use vpnd_proto::control::{Code, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
 use vpnd_proto::plane::{Activity, Endpoint, Event, Role};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, DeviceId, Timers};
+use vpnd_proto::time::Time;
 
 use super::dial::{self, Answer, Channel, Credentials, DialError, Dialer};
 use super::opener::{Opener, Word};
@@ -39,6 +41,8 @@ use crate::tls;
 /// How often the core hears of traffic, which bounds how soon it notices silence, and looks at the clock whatever
 /// happened: after a suspend its timers are late.
 const TICK: Duration = Duration::from_millis(250);
+/// Whoever did not look at the clock for so long has slept, or was stopped: a busy machine alone does not do that.
+const SLEPT: Duration = Duration::from_secs(5);
 /// How long a last message may take on its way out.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -131,6 +135,8 @@ struct Connected {
     news: mpsc::UnboundedSender<News>,
     inbox: mpsc::UnboundedReceiver<News>,
     farewells: Vec<JoinHandle<()>>,
+    /// When the clock was looked at last.
+    looked: Time,
     was_up: bool,
     was_ever_up: bool,
     /// Whether the data sockets are for both protocol versions.
@@ -206,6 +212,7 @@ impl Connected {
             news,
             inbox,
             farewells: Vec::new(),
+            looked: now(),
             was_up: false,
             was_ever_up: false,
             dual_stack,
@@ -249,6 +256,12 @@ impl Connected {
     }
 
     async fn tick(&mut self) {
+        let looked = now();
+        let slept = looked.since(mem::replace(&mut self.looked, looked));
+        if slept >= SLEPT {
+            tracing::info!("nothing ran here for {} s: looking for the gateway", slept.as_secs());
+            self.core.resumed(looked);
+        }
         for (shard, report) in self.shards.report().await.into_iter().enumerate() {
             // Silence counts too, so the core hears of every shard.
             let seen = report.activities.into_iter().map(|(_, activity)| activity);

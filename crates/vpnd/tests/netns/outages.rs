@@ -4,6 +4,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::client::Client;
 use crate::gateway::Gateway;
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, eventually};
@@ -69,6 +71,22 @@ fn a_client_changes_its_address_under_traffic() {
     eventually("status shows the new outer address", 5 * SECOND, || {
         outer().contains("198.18.1.77").then_some(())
     });
+}
+
+/// As after a suspend: nothing of the client has run for a while, and the gateway has forgotten it meanwhile.
+#[test]
+fn a_client_that_did_not_run_is_reachable_soon_afterwards() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, mut one) = Client::alone(&lab);
+    let inner = one.v4();
+    one.process().signal_all(Signal::STOP);
+    gateway.kill();
+    gateway.start();
+    thread::sleep(6 * SECOND);
+    one.process().signal_all(Signal::CONT);
+    ping_until(&lab.campus, inner, 5 * SECOND);
+    assert!(one.process().output().contains("nothing ran here for"), "the client has noticed");
+    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 0, "nobody had to log in");
 }
 
 #[test]

@@ -84,6 +84,21 @@ impl Process {
         self.child.id()
     }
 
+    /// The processes that it has started.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let pid = self.id();
+        let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");
+        list.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
+    }
+
+    /// Sends a signal to it and to the processes that it has started.
+    pub(crate) fn signal_all(&self, signal: Signal) {
+        for pid in self.children().into_iter().chain([self.id()]) {
+            let pid = Pid::from_raw(pid.cast_signed()).expect("no process has number 0");
+            kill_process(pid, signal).expect("they run");
+        }
+    }
+
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);

@@ -40,7 +40,7 @@ fn the_gateway_is_upgraded_under_traffic() {
         ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     }
     let (inner, sessions) = ([one.v4(), one.v6(), two.v4(), two.v6()], identities(&gateway));
-    let workers = children(&mut gateway);
+    let workers = gateway.process().children();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| trickle(one.namespace(), &lab.campus, CAMPUS_V6.into(), 5 * SECOND, LIMIT));
@@ -59,7 +59,7 @@ fn the_gateway_is_upgraded_under_traffic() {
         assert!(gap < 5 * SECOND && answered * 2 > sent, "{answered} of {sent} answered, a gap of {gap:?}");
     });
     assert_eq!([one.v4(), one.v6(), two.v4(), two.v6()], inner, "everyone has kept their addresses");
-    let now = children(&mut gateway);
+    let now = gateway.process().children();
     assert!(
         now.len() == workers.len() && now.iter().all(|pid| !workers.contains(pid)),
         "{workers:?} {now:?}"
@@ -95,14 +95,14 @@ fn an_upgrade_that_fails_changes_nothing() {
     gateway.start();
     let one = Client::connect(&lab, 1, &ann);
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
-    let (workers, sessions) = (children(&mut gateway), identities(&gateway));
+    let (workers, sessions) = (gateway.process().children(), identities(&gateway));
     let good = fs::read_to_string(gateway.config()).expect("it is there");
     let refused = |gateway: &mut Gateway, why: &str| {
         let output = gateway.upgrade();
         let text = process::text(&output);
         assert!(!output.status.success() && text.contains(why), "wanted {why:?}: {text}");
         assert!(text.contains("goes on as it was"), "{text}");
-        assert_eq!(children(gateway), workers, "the old processes and no others");
+        assert_eq!(gateway.process().children(), workers, "the old processes and no others");
         assert_eq!(identities(gateway), sessions);
         ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     };
@@ -142,13 +142,6 @@ fn identities(gateway: &Gateway) -> Vec<[Json; 5]> {
     let mut all: Vec<_> = gateway.sessions().iter().map(identity).collect();
     all.sort_by_key(|identity| identity[0].to_string());
     all
-}
-
-/// The processes that the daemon's first one has started.
-fn children(gateway: &mut Gateway) -> Vec<u32> {
-    let pid = gateway.process().id();
-    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("the daemon runs");
-    list.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
 }
 
 /// What became of a flow of datagrams.
