@@ -77,9 +77,9 @@ pub struct InitArgs {
     /// Name or address by which clients reach the gateway; goes into its certificate. May be repeated
     #[arg(long, required = true, value_name = "ADDRESS_OR_DNSNAME")]
     pub name: Vec<String>,
-    /// Outer UDP address and port to listen on. May be repeated
+    /// Outer UDP address and port to listen on
     #[arg(long, default_value = "[::]:4433")]
-    pub listen: Vec<std::net::SocketAddr>,
+    pub listen: std::net::SocketAddr,
     /// Inner IPv4 addresses
     #[arg(long, default_value = "10.86.0.0/16", value_name = "NETWORK")]
     pub pool_v4: Ipv4Net,

@@ -85,8 +85,8 @@ pub struct ServerConfig {
 /// `[server]`: the process and its sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Outer UDP addresses to listen on. `[::]:4433` takes IPv4 too.
-    pub listen: Vec<SocketAddr>,
+    /// Outer UDP address to listen on. `[::]:4433` takes IPv4 too.
+    pub listen: SocketAddr,
     /// Number of shards; 0 means one per CPU.
     pub shards: usize,
     /// How far the shards go before other work of the machine, 0 to 20: the negative of their nice value.

@@ -9,6 +9,7 @@ pub mod authority;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -72,7 +73,7 @@ pub fn init(args: &InitArgs, now: SystemTime) -> Result<PathBuf, InitError> {
         }
     }
     let pool_v6 = args.pool_v6.unwrap_or_else(random_ula);
-    let text = configuration(&listen(args), args.pool_v4, pool_v6);
+    let text = configuration(args.listen, args.pool_v4, pool_v6);
     let config = ServerConfig::parse(&text, "server.toml", &args.dir)?;
     let authority = Authority::new(&args.name[0], now)?;
     let server = authority.server(&args.name, now)?;
@@ -143,14 +144,9 @@ fn random_ula() -> Ipv6Net {
     Ipv6Net::new(octets.into(), 64).expect("64 is a prefix length of IPv6")
 }
 
-fn listen(args: &InitArgs) -> String {
-    let quoted: Vec<String> = args.listen.iter().map(|address| format!("\"{address}\"")).collect();
-    quoted.join(", ")
-}
-
-fn configuration(listen: &str, pool_v4: Ipv4Net, pool_v6: Ipv6Net) -> String {
+fn configuration(listen: SocketAddr, pool_v4: Ipv4Net, pool_v6: Ipv6Net) -> String {
     let replace = |line: &str| match line {
-        _ if line.starts_with("listen = ") => format!("listen = [{listen}]"),
+        _ if line.starts_with("listen = ") => format!("listen = \"{listen}\""),
         _ if line.starts_with("pool_v4 = ") => format!("pool_v4 = \"{pool_v4}\""),
         _ if line.starts_with("pool_v6 = ") => format!("pool_v6 = \"{pool_v6}\""),
         _ => line.to_owned(),

@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use zeroize::Zeroizing;
 
@@ -275,21 +275,18 @@ async fn open_devices(
     // The device goes away with the worker.
     drop(descriptors);
     worker.ready().await?;
-    tracing::info!(listen = ?config.server.listen, interface = %config.tunnel.name, "the gateway is up");
+    tracing::info!(listen = %config.server.listen, interface = %config.tunnel.name, "the gateway is up");
     Ok(())
 }
 
 /// Binds the port for QUIC and all shards.
 fn bind(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
-    let [listen] = config.server.listen[..] else {
-        bail!("[server] listen must name one address; `[::]:4433` takes IPv4 and IPv6");
-    };
     let shards = match config.server.shards {
         0 => process::available_cores()?.len().min(vpnd_proto::wire::MAX_GATEWAY_LANES),
         shards => shards,
     };
     let steering = if config.offload.steering { udp::Steering::Program } else { udp::Steering::Off };
-    let group = bind_reuseport_group(listen, shards, steering, &socket_options(config))?;
+    let group = bind_reuseport_group(config.server.listen, shards, steering, &socket_options(config))?;
     if let Some(error) = &group.steering_refused {
         tracing::warn!(%error, "datagrams are not steered to their shards by the kernel: slower, but right");
     }

@@ -284,7 +284,7 @@ fn profile(
     let Some(first) = names.first() else {
         return Err(UserError::NoServerName { path: path.display().to_string() });
     };
-    let port = config.server.listen.first().map_or(crate::profile::DEFAULT_PORT, |address| address.port());
+    let port = config.server.listen.port();
     Ok(Profile {
         servers: names.iter().map(|host| ServerAddress { host: host.clone(), port }).collect(),
         server_name: first.clone(),

@@ -28,8 +28,8 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_s: u64,
-    /// Outer UDP addresses.
-    pub listen: Vec<SocketAddr>,
+    /// Outer UDP address.
+    pub listen: SocketAddr,
     /// Number of shards.
     pub shards: usize,
     /// How the kernel finds a datagram's shard.

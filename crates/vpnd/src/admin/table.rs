@@ -68,7 +68,7 @@ pub(crate) fn render(status: &Status, rates: Option<&Rates>) -> String {
 fn facts(status: &Status, rates: Option<&Rates>) -> String {
     let mut lines = vec![
         format!("vpnd {}, process {}, up {}", version(status), status.pid, age(status.uptime_s)),
-        format!("listening on {}", join(status.listen.iter(), ", ")),
+        format!("listening on {}", status.listen),
         format!("{}, {}", count(status.shards, "shard"), steering(status.steering)),
         offloads(&status.offloads),
         format!("suites: {}", suites(status)),

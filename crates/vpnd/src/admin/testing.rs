@@ -52,7 +52,7 @@ pub(crate) fn status() -> Status {
         opener: Some("0.1.0".to_owned()),
         pid: 812,
         uptime_s: 183_600,
-        listen: vec!["[::]:4433".parse().unwrap()],
+        listen: "[::]:4433".parse().unwrap(),
         shards: 2,
         steering: Steering::Cbpf,
         processes: vec![Process::new(

@@ -55,12 +55,9 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
 }
 
 fn server(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Server {
-    let listen = s.list::<SocketAddr>(p, "listen", "an address with a port such as \"[::]:4433\"");
-    let listen = listen.unwrap_or_else(|| vec![SocketAddr::from(([0u16; 8], 4433))]);
-    if listen.is_empty() {
-        s.problem(p, "listen", "'listen' in [server] must name at least one address".to_owned());
-    }
-    if listen.iter().any(|address| address.port() == 0) {
+    let listen = s.parsed::<SocketAddr>(p, "listen", "one address with a port such as \"[::]:4433\"");
+    let listen = listen.unwrap_or_else(|| SocketAddr::from(([0u16; 8], crate::profile::DEFAULT_PORT)));
+    if listen.port() == 0 {
         s.problem(p, "listen", "'listen' in [server] needs a port from 1 to 65535, such as 4433".to_owned());
     }
     Server {

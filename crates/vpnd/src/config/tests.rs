@@ -31,7 +31,7 @@ fn the_smallest_configuration_has_safe_defaults() {
     assert_eq!(config.tls.certificate, Path::new("/etc/vpnd/server.pem"));
     assert_eq!(config.server.state_dir, Path::new("/etc/vpnd/state"));
     assert_eq!(config.admin.socket, Path::new("/etc/vpnd/state/admin.sock"));
-    assert_eq!(config.server.listen, ["[::]:4433".parse().unwrap()]);
+    assert_eq!(config.server.listen, "[::]:4433".parse().unwrap());
     assert_eq!(config.tunnel.gateway_v4(), Some(Ipv4Addr::new(10, 86, 0, 1)));
     assert_eq!((config.tunnel.gateway_v6(), config.tunnel.mtu), (None, 1420));
     assert!(!config.policy.client_to_client && config.policy.rules.is_empty());
@@ -87,7 +87,7 @@ fn a_wrong_type_or_value_says_what_would_be_right() {
         ("[crypto]\nsuites = ['aes-256-gcm', 'aes-256-gcm']", "twice"),
         ("[crypto]\nbackend = 'rings'", "did you mean 'ring'?"),
         ("[timeouts]\nkeepalive_s = 50", "at most half of 'dead_peer_timeout_s' (90 s)"),
-        ("[server]\nlisten = []", "at least one address"),
+        ("[server]\nlisten = ['[::]:4433', '[::]:443']", "one address with a port"),
         ("[server]\nlisten = '[::]:0'", "port from 1 to 65535"),
         ("[tls.x]", "unknown key 'x' in [tls]"),
         ("[log]\nlevel = 'info,,=='", "'level' in [log] must be"),

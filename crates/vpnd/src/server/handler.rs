@@ -26,7 +26,7 @@ pub(super) struct Facts {
     /// Its version, if it says that.
     pub(super) opener: Option<String>,
     pub(super) started: Time,
-    pub(super) listen: Vec<SocketAddr>,
+    pub(super) listen: SocketAddr,
     pub(super) shards: usize,
     pub(super) steering: Steering,
     pub(super) tun: TunOffloads,
@@ -65,7 +65,7 @@ impl Handler for Administration {
             opener: self.facts.opener.clone(),
             pid: self.facts.pid,
             uptime_s: now.since(self.facts.started).as_secs(),
-            listen: self.facts.listen.clone(),
+            listen: self.facts.listen,
             shards: self.facts.shards,
             steering: self.facts.steering,
             offloads: Offloads {

@@ -148,7 +148,7 @@ impl Prepared {
             pid: self.launch.pid,
             opener: self.launch.opener.clone(),
             started: now(),
-            listen: vec![listen],
+            listen,
             shards: devices.shards as usize,
             steering: if devices.steering_refused.is_none() { Steering::Cbpf } else { Steering::Hash },
             tun: devices.tun.into(),
