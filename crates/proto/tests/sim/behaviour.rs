@@ -18,6 +18,9 @@ mod tokens;
 
 use std::time::Duration;
 
+use vpnd_proto::session::SessionId;
+
+use crate::device::Device;
 use crate::hub::{self, Hub};
 use crate::oracle::Place;
 use crate::path::Path;
@@ -34,6 +37,11 @@ fn world(seed: u64, clients: usize, path: Path, clients_may_meet: bool) -> World
         world.wait_until_up(device);
     }
     world
+}
+
+/// The session that each device has.
+fn sessions(world: &World) -> Vec<Option<SessionId>> {
+    world.devices.iter().map(Device::session).collect()
 }
 
 /// Traffic both ways between the campus and each device.

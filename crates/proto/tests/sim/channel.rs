@@ -186,7 +186,7 @@ impl World {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         let (device, connection, secret) = (channel.device, channel.connection, channel.secret);
         let whole = channel.network == self.devices[device].network && channel.life == self.hub.life;
-        if !channel.open_at_device || !whole || self.devices[device].asleep {
+        if !channel.open_at_device || !whole {
             return;
         }
         let answer = matches!(message, Message::Established(_) | Message::Refused(_));
@@ -210,7 +210,7 @@ impl World {
 
     pub(crate) fn message_to_hub(&mut self, number: u64, message: &Message) {
         let Some(channel) = self.channels.get(&number) else { return };
-        if channel.open_at_hub && self.is_whole(channel) && !self.hub.asleep {
+        if channel.open_at_hub && self.is_whole(channel) {
             self.hub.core.handle_message(ConnectionId(number), message);
             self.settle_hub();
         }
@@ -241,7 +241,7 @@ impl World {
 
     pub(crate) fn closed_at_hub(&mut self, number: u64) {
         let life = self.hub.life;
-        let Some(channel) = self.channels.get_mut(&number).filter(|_| !self.hub.asleep) else { return };
+        let Some(channel) = self.channels.get_mut(&number) else { return };
         if core::mem::replace(&mut channel.open_at_hub, false) && channel.life == life {
             self.hub.core.connection_lost(ConnectionId(number));
             self.settle_hub();
@@ -250,8 +250,7 @@ impl World {
 
     pub(crate) fn closed_at_device(&mut self, number: u64, code: Option<Code>) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
-        // Who sleeps finds out afterwards.
-        if self.devices[channel.device].asleep || !core::mem::replace(&mut channel.open_at_device, false) {
+        if !core::mem::replace(&mut channel.open_at_device, false) {
             return;
         }
         let (device, connection, answered) = (channel.device, channel.connection, channel.answered);

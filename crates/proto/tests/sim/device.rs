@@ -11,7 +11,7 @@ use vpnd_proto::gateway::Addresses;
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{Activity, Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
-use vpnd_proto::session::{ConnectionId, DeviceId, Timers};
+use vpnd_proto::session::{ConnectionId, DeviceId, SessionId, Timers};
 use vpnd_proto::wire::{HEADER_LEN, Header};
 
 use crate::hub::{ROOM, SUITE};
@@ -59,6 +59,10 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn is_up(&self) -> bool {
         self.core.as_ref().is_some_and(Client::is_up)
+    }
+
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        self.core.as_ref().and_then(Client::session)
     }
 }
 
@@ -328,7 +332,7 @@ impl World {
         let Some((device, _)) = self.addresses.get(&to).copied() else { return };
         let Ok(header) = Header::parse(&datagram) else { return };
         let shards = self.devices[device].planes.len();
-        if shards == 0 || self.devices[device].asleep {
+        if shards == 0 {
             return;
         }
         let shard = header.index.shard(shards);
@@ -347,7 +351,7 @@ impl World {
     /// The shards' figures, once a second.
     pub(crate) fn device_reports(&mut self, device: usize) {
         let node = &mut self.devices[device];
-        let Some(core) = node.core.as_mut().filter(|_| !node.asleep) else { return };
+        let Some(core) = &mut node.core else { return };
         for (shard, plane) in node.planes.iter_mut().enumerate() {
             let seen = plane.take_activities().into_iter().map(|(_, activity)| activity);
             core.handle_activity(self.now, shard, seen.fold(Activity::default(), Activity::merge));

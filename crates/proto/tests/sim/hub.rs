@@ -241,7 +241,7 @@ impl World {
     }
 
     pub(crate) fn hub_receives(&mut self, from: SocketAddr, mut datagram: Vec<u8>) {
-        let Some(header) = Header::parse(&datagram).ok().filter(|_| !self.hub.asleep) else { return };
+        let Ok(header) = Header::parse(&datagram) else { return };
         let shard = header.index.shard(self.hub.planes.len());
         let from = Endpoint { remote: from, local: None };
         let opened = self.hub.planes[shard].open(self.now, &mut datagram, from);
@@ -279,9 +279,6 @@ impl World {
 
     /// The shards' figures, once a second.
     pub(crate) fn hub_reports(&mut self) {
-        if self.hub.asleep {
-            return;
-        }
         for plane in &mut self.hub.planes {
             for (slot, activity) in plane.take_activities() {
                 self.hub.core.handle_activity(slot, activity);

@@ -206,7 +206,28 @@ impl World {
         }
     }
 
+    /// Whether it would happen to somebody who sleeps. Who sleeps finds out afterwards which connections are closed.
+    fn is_slept_through(&self, happening: &Happening) -> bool {
+        let sleeps = |device: usize| self.devices[device].asleep;
+        match happening {
+            Happening::DatagramToHub { .. }
+            | Happening::MessageToHub { .. }
+            | Happening::ClosedAtHub { .. } => self.hub.asleep,
+            Happening::DatagramToDevice { to, .. } => {
+                self.addresses.get(to).is_some_and(|(device, _)| sleeps(*device))
+            }
+            Happening::MessageToDevice { channel, .. } | Happening::ClosedAtDevice { channel, .. } => {
+                self.channels.get(channel).is_some_and(|channel| sleeps(channel.device))
+            }
+            // A handshake fails, and whoever is awake goes on.
+            Happening::Request { .. } | Happening::Traffic { .. } | Happening::Tick => false,
+        }
+    }
+
     fn happen(&mut self, happening: Happening) {
+        if self.is_slept_through(&happening) {
+            return;
+        }
         match happening {
             Happening::DatagramToHub { from, datagram } => self.hub_receives(from, datagram),
             Happening::DatagramToDevice { to, datagram } => self.device_receives(to, datagram),
@@ -217,9 +238,13 @@ impl World {
             Happening::ClosedAtDevice { channel, code } => self.closed_at_device(channel, code),
             Happening::Traffic { flow } => self.traffic(flow),
             Happening::Tick => {
-                self.hub_reports();
+                if !self.hub.asleep {
+                    self.hub_reports();
+                }
                 for device in 0..self.devices.len() {
-                    self.device_reports(device);
+                    if !self.devices[device].asleep {
+                        self.device_reports(device);
+                    }
                 }
                 self.after(Duration::from_secs(1), Happening::Tick);
             }

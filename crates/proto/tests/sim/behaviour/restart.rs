@@ -1,6 +1,5 @@
 //! Either side starts anew.
 
-use vpnd_proto::client::Client;
 use vpnd_proto::control::Code;
 
 use super::*;
@@ -10,16 +9,13 @@ use crate::runs::with_seeds;
 fn clients_find_a_restarted_gateway_by_themselves_and_keep_their_sessions() {
     with_seeds(5, |seed| {
         let mut world = world(seed, 4, Path { jitter: ms(20), ..Path::lossy(0.02) }, false);
-        let ids = |world: &World| -> Vec<_> {
-            world.devices.iter().map(|device| device.core.as_ref().and_then(Client::session)).collect()
-        };
-        let before = ids(&world);
+        let before = sessions(&world);
         talk(&mut world, ms(100), secs(120));
         world.run(secs(10));
         world.restart_hub();
         assert!(world.hub.core.sessions().all(|status| status.epoch.is_none()), "keys are not stored");
         world.run(secs(40));
-        assert_eq!(ids(&world), before, "they attached; nobody had to log in");
+        assert_eq!(sessions(&world), before, "they attached; nobody had to log in");
         let back = world.oracle.mark();
         world.run(secs(75));
         let (sent, arrived) = world.oracle.tally(back);
@@ -44,7 +40,7 @@ fn a_gateway_that_lost_its_store_makes_clients_log_in() {
 fn a_restarted_client_replaces_its_session() {
     with_seeds(4, |seed| {
         let mut world = world(seed, 2, Path::CLEAN, false);
-        let old = world.devices[0].core.as_ref().and_then(Client::session).expect("it is up");
+        let old = world.devices[0].session().expect("it is up");
         talk(&mut world, ms(100), secs(60));
         world.run(secs(5));
         world.kill_device(0);

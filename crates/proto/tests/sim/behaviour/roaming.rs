@@ -29,7 +29,7 @@ fn a_new_network_is_used_at_once_whether_noticed_or_not() {
     for notices in [true, false] {
         with_seeds(4, |seed| {
             let mut world = world(seed, 1, Path::CLEAN, false);
-            let session = world.devices[0].core.as_ref().and_then(vpnd_proto::client::Client::session);
+            let session = world.devices[0].session();
             talk(&mut world, ms(50), secs(200));
             world.run(secs(5));
             world.move_network(0, notices);
@@ -39,7 +39,7 @@ fn a_new_network_is_used_at_once_whether_noticed_or_not() {
             world.run(secs(195));
             let (sent, arrived) = world.oracle.tally(settled);
             assert_eq!(arrived, sent);
-            let after = world.devices[0].core.as_ref().and_then(vpnd_proto::client::Client::session);
+            let after = world.devices[0].session();
             assert_eq!(after, session);
         });
     }

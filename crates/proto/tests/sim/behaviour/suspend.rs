@@ -1,7 +1,5 @@
 //! A laptop sleeps: time passes in which nothing of it runs, and it goes on as if nothing had been.
 
-use vpnd_proto::client::Client;
-
 use super::*;
 use crate::runs::with_seeds;
 
@@ -9,55 +7,55 @@ const NIGHT: Duration = Duration::from_secs(8 * 3600);
 /// Shorter than the life of keys, longer than that of a connection of which nothing is heard.
 const NAP: Duration = Duration::from_secs(100);
 
-fn session(world: &World) -> Option<vpnd_proto::session::SessionId> {
-    world.devices[0].core.as_ref().and_then(Client::session)
+/// Two clients, of which the first is going to sleep, and their sessions.
+fn awake(seed: u64) -> (World, Vec<Option<SessionId>>) {
+    let world = world(seed, 2, Path { jitter: ms(20), ..Path::CLEAN }, false);
+    let before = sessions(&world);
+    (world, before)
 }
 
 /// The sleeper has its session, and is reachable from the campus without having sent a packet, within two seconds.
-fn goes_on(world: &mut World, before: Option<vpnd_proto::session::SessionId>) {
+fn goes_on(world: &mut World, before: &[Option<SessionId>]) {
     world.run(secs(1));
     let ids: Vec<u64> = (0..10).map(|_| world.send(Place::Campus, Place::Device(0))).collect();
     world.run(secs(1));
     assert!(ids.iter().all(|id| world.oracle.is_delivered(*id)), "it is reachable");
-    assert_eq!(session(world), before, "nobody had to log in");
+    assert_eq!(sessions(world), before, "nobody had to log in");
     assert_eq!((&world.hub.ended[..], world.devices[0].gave_up), (&[][..], None));
     talk(world, ms(100), secs(300));
     world.run(secs(301));
-    assert_eq!(session(world), before, "nor later");
+    assert_eq!(sessions(world), before, "nor later");
 }
 
 #[test]
 fn who_slept_for_a_night_is_reachable_at_once_and_did_not_log_in() {
     with_seeds(8, |seed| {
-        let mut world = world(seed, 2, Path { jitter: ms(20), ..Path::CLEAN }, false);
-        let before = session(&world);
+        let (mut world, before) = awake(seed);
         talk(&mut world, ms(100), secs(5));
         world.run(ms(5_000 + 17 * seed));
         world.sleep_device(0, NIGHT);
-        goes_on(&mut world, before);
+        goes_on(&mut world, &before);
     });
 }
 
 #[test]
 fn a_nap_costs_no_more_than_a_look() {
     with_seeds(8, |seed| {
-        let mut world = world(seed, 2, Path { jitter: ms(20), ..Path::CLEAN }, false);
-        let before = session(&world);
+        let (mut world, before) = awake(seed);
         world.run(ms(2_000 + 17 * seed));
         world.sleep_device(0, NAP);
-        goes_on(&mut world, before);
+        goes_on(&mut world, &before);
     });
 }
 
 #[test]
 fn who_wakes_in_another_network_goes_on_there() {
     with_seeds(8, |seed| {
-        let mut world = world(seed, 2, Path { jitter: ms(20), ..Path::CLEAN }, false);
-        let before = session(&world);
+        let (mut world, before) = awake(seed);
         let slept = if seed % 2 == 0 { NIGHT } else { NAP };
         world.move_network(0, false);
         world.sleep_device(0, slept);
-        goes_on(&mut world, before);
+        goes_on(&mut world, &before);
     });
 }
 
@@ -65,15 +63,14 @@ fn who_wakes_in_another_network_goes_on_there() {
 #[test]
 fn who_falls_asleep_during_an_attach_starts_it_anew() {
     with_seeds(8, |seed| {
-        let mut world = world(seed, 2, Path { jitter: ms(20), ..Path::CLEAN }, false);
-        let before = session(&world);
+        let (mut world, before) = awake(seed);
         world.run(secs(600));
         let connects = world.devices[0].connects;
         world.send(Place::Device(0), Place::Campus);
         world.run(ms(5 * seed));
         assert_eq!(world.devices[0].connects, connects + 1, "it is attaching");
         world.sleep_device(0, NIGHT);
-        goes_on(&mut world, before);
+        goes_on(&mut world, &before);
     });
 }
 
@@ -81,15 +78,12 @@ fn who_falls_asleep_during_an_attach_starts_it_anew() {
 fn a_gateway_that_did_not_run_for_a_night_gets_its_clients_back() {
     with_seeds(4, |seed| {
         let mut world = world(seed, 3, Path { jitter: ms(20), ..Path::CLEAN }, false);
-        let sessions = |world: &World| -> Vec<_> {
-            world.devices.iter().map(|device| device.core.as_ref().and_then(Client::session)).collect()
-        };
         let before = sessions(&world);
         talk(&mut world, ms(100), secs(20));
         world.sleep_hub(if seed % 2 == 0 { NIGHT } else { NAP });
         // The longest wait between two tries.
         world.run(secs(46));
-        assert!(world.devices.iter().all(crate::device::Device::is_up));
+        assert!(world.devices.iter().all(Device::is_up));
         assert_eq!(sessions(&world), before, "nobody had to log in");
         let back = world.oracle.mark();
         talk(&mut world, ms(100), secs(60));
@@ -110,11 +104,11 @@ fn who_sleeps_longer_than_the_session_lives_logs_in() {
         });
         world.add_device(2, Path::CLEAN);
         world.wait_until_up(0);
-        let before = session(&world);
+        let before = world.devices[0].session();
         world.sleep_device(0, NIGHT);
         world.run(secs(5));
         assert!(world.devices[0].is_up());
-        assert_ne!(session(&world), before, "that session is over");
+        assert_ne!(world.devices[0].session(), before, "that session is over");
         assert_eq!(world.devices[0].gave_up, None);
     });
 }
