@@ -77,8 +77,8 @@ struct Tests {
     /// Below nine tenths of the first measurements.
     most: Welch,
     squares: Welch,
-    cropped: Vec<Welch>,
-    thresholds: Vec<f64>,
+    /// Each below its threshold.
+    cropped: Vec<(f64, Welch)>,
     nine_tenths: f64,
     samples: usize,
 }
@@ -94,8 +94,7 @@ impl Tests {
             all: Welch::default(),
             most: Welch::default(),
             squares: Welch::default(),
-            cropped: vec![Welch::default(); CROPS],
-            thresholds: (0..CROPS).map(threshold).collect(),
+            cropped: (0..CROPS).map(|number| (threshold(number), Welch::default())).collect(),
             nine_tenths: first[first.len() * 9 / 10],
             samples: 0,
         }
@@ -110,7 +109,7 @@ impl Tests {
         if self.samples > FIRST {
             self.squares.add(kind, (ns - self.all.0[kind].mean).powi(2));
         }
-        for (test, threshold) in self.cropped.iter_mut().zip(&self.thresholds) {
+        for (threshold, test) in &mut self.cropped {
             if ns < *threshold {
                 test.add(kind, ns);
             }
@@ -119,7 +118,7 @@ impl Tests {
     }
 
     fn found(&self) -> Found {
-        let tests = self.cropped.iter().chain([&self.all, &self.squares]).map(Welch::t);
+        let tests = self.cropped.iter().map(|(_, test)| test).chain([&self.all, &self.squares]).map(Welch::t);
         let t = tests.fold(0.0, |largest: f64, t| if t.abs() > largest.abs() { t } else { largest });
         let [one, other] = &self.most.0;
         let (mean_ns, difference_ns) = (one.mean, other.mean - one.mean);
