@@ -8,13 +8,13 @@ use std::fmt::Debug;
 use minicbor::{Decode, Encode};
 
 use crate::privsep::auth::message::{Answer, Numbered, Request};
-use crate::privsep::launch::{AuthLaunch, ClientLaunch, ToOpener, ToWorker, WorkerLaunch};
+use crate::privsep::launch::{AuthLaunch, ClientLaunch, LookupLaunch, ToOpener, ToWorker, WorkerLaunch};
 use crate::server::handover::{FromNew, FromOld};
 
 /// Checks one input.
 pub fn run(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else { return };
-    match kind % 9 {
+    match kind % 10 {
         0 => check::<Numbered<Request>>(bytes),
         1 => check::<Numbered<Answer>>(bytes),
         2 => check::<ToOpener>(bytes),
@@ -23,7 +23,8 @@ pub fn run(data: &[u8]) {
         5 => check::<FromNew>(bytes),
         6 => check::<AuthLaunch>(bytes),
         7 => check::<WorkerLaunch>(bytes),
-        _ => check::<ClientLaunch>(bytes),
+        8 => check::<ClientLaunch>(bytes),
+        _ => check::<LookupLaunch>(bytes),
     }
 }
 

@@ -36,7 +36,7 @@ mod erased;
 mod lab;
 #[cfg(test)]
 mod tests;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", test, fuzzing))]
 pub(crate) mod vaes;
 #[cfg(test)]
 mod vectors;

@@ -3,8 +3,8 @@
 //! None is the fastest everywhere: it depends on the processor, its vector extensions and the suite. So each
 //! candidate seals and opens packets of typical size for a fraction of a millisecond when the program starts, and the
 //! fastest is taken; the caller logs the [`Choice`] once. An administrator can name a backend instead. All backends
-//! give the same bytes, so the two ends of a session choose independently. Our own code is a candidate only after it
-//! has given, on this very processor, the bytes that a library gives.
+//! give the same bytes, so the two ends of a session choose independently. Our own code is measured only if it was
+//! named, and only after it has given, on this very processor, the bytes that a library gives.
 //!
 //! This is the only module of the crate that reads a clock. Secrets never come here: what is measured are keys of
 //! fixed bytes, thrown away afterwards.
@@ -26,13 +26,18 @@ pub enum Backend {
     AwsLc,
     /// RustCrypto: Rust with intrinsics, portable.
     RustCrypto,
-    /// Our own AES-GCM for packets on processors with AVX-512, VAES and VPCLMULQDQ.
-    Vaes,
+    /// Our own AES-GCM for packets on vectors of 256 bits: processors with AVX2, VAES and VPCLMULQDQ.
+    Vaes256,
+    /// The same on vectors of 512 bits: processors with AVX-512, VAES and VPCLMULQDQ.
+    Vaes512,
 }
 
 impl Backend {
     /// Every backend.
-    pub const ALL: [Self; 4] = [Self::Ring, Self::AwsLc, Self::RustCrypto, Self::Vaes];
+    pub const ALL: [Self; 5] = [Self::Ring, Self::AwsLc, Self::RustCrypto, Self::Vaes256, Self::Vaes512];
+
+    /// Those that others wrote, and many read.
+    pub const LIBRARIES: [Self; 3] = [Self::Ring, Self::AwsLc, Self::RustCrypto];
 
     /// The name used in configuration, logs and status.
     pub const fn name(self) -> &'static str {
@@ -40,7 +45,8 @@ impl Backend {
             Self::Ring => "ring",
             Self::AwsLc => "aws-lc",
             Self::RustCrypto => "rustcrypto",
-            Self::Vaes => "vaes",
+            Self::Vaes256 => "vaes-256",
+            Self::Vaes512 => "vaes-512",
         }
     }
 
@@ -51,12 +57,17 @@ impl Backend {
             Self::Ring => suite != Suite::Aes256CbcHmacSha256,
             Self::AwsLc | Self::RustCrypto => true,
             #[cfg(target_arch = "x86_64")]
-            Self::Vaes => {
-                matches!(suite, Suite::Aes128Gcm | Suite::Aes256Gcm) && crate::aead::vaes::is_supported()
-            }
+            Self::Vaes256 => suite.is_aes_gcm() && crate::aead::vaes::Avx2::detect().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes512 => suite.is_aes_gcm() && crate::aead::vaes::Avx512::detect().is_some(),
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Vaes => false,
+            Self::Vaes256 | Self::Vaes512 => false,
         }
+    }
+
+    /// Whether it is our own code.
+    const fn is_own(self) -> bool {
+        matches!(self, Self::Vaes256 | Self::Vaes512)
     }
 }
 
@@ -76,23 +87,33 @@ impl FromStr for Backend {
 
 /// No backend has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such cipher backend; use auto, ring, aws-lc, rustcrypto or vaes")]
+#[error("no such cipher backend; use auto, ring, aws-lc, rustcrypto or vaes (of that, vaes-256 or vaes-512)")]
 pub struct UnknownBackend;
 
 /// How to find the backend of a suite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preference {
-    /// The fastest on this machine.
+    /// The fastest library on this machine. Our own code has to be asked for.
     #[default]
     Auto,
+    /// Our own code, with the vectors that are faster on this machine.
+    Vaes,
     /// This one and no other.
     Fixed(Backend),
 }
 
 impl Preference {
-    fn admits(self, backend: Backend) -> bool {
+    /// Every preference, each with the name that [`Preference::from_str`] reads.
+    pub fn named() -> impl Iterator<Item = (&'static str, Self)> {
+        let fixed = Backend::ALL.into_iter().map(|backend| (backend.name(), Self::Fixed(backend)));
+        [("auto", Self::Auto), ("vaes", Self::Vaes)].into_iter().chain(fixed)
+    }
+
+    /// Whether `backend` is one of those to choose from.
+    pub fn admits(self, backend: Backend) -> bool {
         match self {
-            Self::Auto => true,
+            Self::Auto => !backend.is_own(),
+            Self::Vaes => backend.is_own(),
             Self::Fixed(fixed) => fixed == backend,
         }
     }
@@ -102,6 +123,7 @@ impl fmt::Display for Preference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.pad("auto"),
+            Self::Vaes => f.pad("vaes"),
             Self::Fixed(backend) => backend.fmt(f),
         }
     }
@@ -111,7 +133,10 @@ impl FromStr for Preference {
     type Err = UnknownBackend;
 
     fn from_str(name: &str) -> Result<Self, UnknownBackend> {
-        if name == "auto" { Ok(Self::Auto) } else { name.parse().map(Self::Fixed) }
+        Self::named()
+            .find(|(known, _)| *known == name)
+            .map(|(_, preference)| preference)
+            .ok_or(UnknownBackend)
     }
 }
 
@@ -220,7 +245,7 @@ impl Candidate {
     fn new(suite: Suite, backend: Backend) -> Option<Self> {
         let key = [0x5A; MAX_KEY_LEN];
         let cipher = Cipher::new(suite, backend, &key[..suite.key_len()])?;
-        if backend == Backend::Vaes {
+        if backend.is_own() {
             let library = Cipher::new(suite, Backend::AwsLc, &key[..suite.key_len()])?;
             if !agree(&cipher, &library) {
                 return None;
@@ -241,9 +266,10 @@ impl Candidate {
     }
 }
 
-/// Whether both seal packets of all kinds of lengths to the same bytes, and the first opens them again.
+/// Whether both seal packets of all kinds of lengths to the same bytes, and the first opens them again and nothing else.
 fn agree(own: &Cipher, library: &Cipher) -> bool {
-    let lengths = [0, 1, 15, 16, 17, 63, 64, 65, 496, 497, 511, 512, 513, 1_023, 1_024, PACKET_LEN, 8_999];
+    // Each number of vectors in the tail, parts of all kinds, no chunk to some of them.
+    let lengths = (0..600).step_by(13).chain([1, 15, 16, 17, 63, 64, 65, 511, 512, 1_024, PACKET_LEN, 8_999]);
     lengths.into_iter().all(|len| {
         let plaintext: Vec<u8> = (0..len + TAG_LEN).map(|i| i as u8 ^ 0xA5).collect();
         let nonce = [len as u8; crate::schedule::IV_LEN];
@@ -251,7 +277,17 @@ fn agree(own: &Cipher, library: &Cipher) -> bool {
         own.seal(nonce, &AAD, &mut by_own, len).is_ok()
             && library.seal(nonce, &AAD, &mut by_library, len).is_ok()
             && by_own == by_library
+            && refuses(own, nonce, &by_own)
             && own.open(nonce, &AAD, &mut by_own).is_ok_and(|opened| *opened == plaintext[..len])
+    })
+}
+
+/// Whether a packet is refused that is wrong in one bit, of the tag or anywhere.
+fn refuses(own: &Cipher, nonce: [u8; crate::schedule::IV_LEN], sealed: &[u8]) -> bool {
+    [sealed.len() - 1, sealed.len() - TAG_LEN, sealed.len() / 2, 0].into_iter().all(|place| {
+        let mut forged = sealed.to_vec();
+        forged[place] ^= 1 << (place % 8);
+        own.open(nonce, &AAD, &mut forged).is_err()
     })
 }
 
@@ -299,8 +335,10 @@ mod tests {
             assert_eq!(backend.name().parse(), Ok(backend));
             assert_eq!(Preference::Fixed(backend).to_string().parse(), Ok(Preference::Fixed(backend)));
         }
-        assert_eq!("auto".parse(), Ok(Preference::Auto));
-        assert_eq!(Preference::Auto.to_string(), "auto");
+        for (name, preference) in Preference::named() {
+            assert_eq!(name.parse(), Ok(preference));
+            assert_eq!(preference.to_string(), name);
+        }
         for name in ["", "Ring", "openssl"] {
             assert_eq!(name.parse::<Preference>(), Err(UnknownBackend));
         }
@@ -313,12 +351,12 @@ mod tests {
             let cipher = Cipher::new(suite, backend, &[7; MAX_KEY_LEN][..suite.key_len()]);
             assert_eq!(backend.supports(suite), cipher.is_some(), "{suite} by {backend}");
         }
-        let libraries = [Backend::Ring, Backend::AwsLc, Backend::RustCrypto];
         for suite in Suite::STANDARD {
-            assert!(libraries.into_iter().all(|backend| backend.supports(suite)), "{suite}");
+            assert!(Backend::LIBRARIES.into_iter().all(|backend| backend.supports(suite)), "{suite}");
         }
         assert!(!Backend::Ring.supports(Suite::Aes256CbcHmacSha256));
-        assert!(!Backend::Vaes.supports(Suite::ChaCha20Poly1305));
+        assert!(!Backend::Vaes256.supports(Suite::ChaCha20Poly1305));
+        assert!(!Backend::Vaes512.supports(Suite::ChaCha20Poly1305));
     }
 
     #[test]
@@ -326,25 +364,29 @@ mod tests {
         let cipher = |backend, byte| Cipher::new(Suite::Aes256Gcm, backend, &[byte; 32]).unwrap();
         assert!(agree(&cipher(Backend::RustCrypto, 1), &cipher(Backend::AwsLc, 1)));
         assert!(!agree(&cipher(Backend::RustCrypto, 1), &cipher(Backend::AwsLc, 2)));
+        // The suite without protection opens everything.
+        let null = Cipher::new(Suite::Null, Backend::Ring, &[]).unwrap();
+        assert!(refuses(&cipher(Backend::Ring, 1), [1; 12], &[7; 40]));
+        assert!(!refuses(&null, [1; 12], &[7; 40]));
     }
 
     #[test]
     fn the_fastest_is_chosen_and_the_first_of_equals() {
         let chosen =
             |speeds| Choice::of(Suite::Aes256Gcm, speeds).map(|choice| (choice.backend, choice.speed()));
-        assert_eq!(chosen([Some(5), Some(9), Some(7), None]), Some((Backend::AwsLc, 9)));
-        assert_eq!(chosen([Some(5), None, Some(7), Some(8)]), Some((Backend::Vaes, 8)));
-        assert_eq!(chosen([Some(7); 4]), Some((Backend::Ring, 7)));
-        assert_eq!(chosen([None, Some(7), Some(7), Some(7)]), Some((Backend::AwsLc, 7)));
-        assert_eq!(chosen([None; 4]), None);
+        assert_eq!(chosen([Some(5), Some(9), Some(7), None, None]), Some((Backend::AwsLc, 9)));
+        assert_eq!(chosen([Some(5), None, Some(7), Some(8), None]), Some((Backend::Vaes256, 8)));
+        assert_eq!(chosen([Some(7); 5]), Some((Backend::Ring, 7)));
+        assert_eq!(chosen([None, Some(7), Some(7), Some(7), None]), Some((Backend::AwsLc, 7)));
+        assert_eq!(chosen([None; 5]), None);
     }
 
     #[test]
-    fn every_suite_gets_a_backend_by_measurement() {
+    fn every_suite_gets_a_library_by_measurement() {
         for suite in Suite::ALL {
             let choice = choose(suite, Preference::Auto).unwrap();
             let measured: Vec<_> = choice.candidates().map(|(backend, _)| backend).collect();
-            let supporting: Vec<_> = Backend::ALL.into_iter().filter(|b| b.supports(suite)).collect();
+            let supporting: Vec<_> = Backend::LIBRARIES.into_iter().filter(|b| b.supports(suite)).collect();
             assert_eq!(measured, supporting, "{suite}");
             assert!(choice.candidates().all(|(_, speed)| speed <= choice.speed() && speed > 0), "{choice}");
         }
@@ -356,6 +398,16 @@ mod tests {
         assert_eq!(choice.backend, Backend::RustCrypto);
         assert_eq!(choice.candidates().count(), 1);
         let (suite, preference) = (Suite::Aes256CbcHmacSha256, Preference::Fixed(Backend::Ring));
+        assert_eq!(choose(suite, preference), Err(Unsupported { suite, preference }));
+    }
+
+    #[test]
+    fn our_own_code_is_chosen_among_its_widths_only() {
+        let choice = choose(Suite::Aes256Gcm, Preference::Vaes);
+        let supported = [Backend::Vaes256, Backend::Vaes512].map(|own| own.supports(Suite::Aes256Gcm));
+        assert_eq!(choice.is_ok(), supported.contains(&true));
+        assert!(choice.is_ok_and(|choice| choice.backend.is_own()) || supported == [false; 2]);
+        let (suite, preference) = (Suite::ChaCha20Poly1305, Preference::Vaes);
         assert_eq!(choose(suite, preference), Err(Unsupported { suite, preference }));
     }
 
@@ -398,7 +450,7 @@ mod tests {
         };
         let choice = choose_by(Suite::Aes128Gcm, Preference::Auto, disturbed).unwrap();
         let undisturbed = speed_of(Duration::from_micros(6));
-        assert!(choice.candidates().count() >= 3);
+        assert_eq!(choice.candidates().count(), 3);
         assert!(choice.candidates().all(|(_, speed)| speed == undisturbed), "{choice}");
     }
 
@@ -410,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_choice_reads_well_in_a_log() {
-        let choice = Choice::of(Suite::Aes256Gcm, [Some(3_210), None, Some(1_600), None]).unwrap();
+        let choice = Choice::of(Suite::Aes256Gcm, [Some(3_210), None, Some(1_600), None, None]).unwrap();
         assert_eq!(choice.to_string(), "aes-256-gcm by ring (ring 3210 MB/s, rustcrypto 1600 MB/s)");
     }
 }

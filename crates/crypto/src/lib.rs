@@ -13,6 +13,7 @@
 //! | [`backend`] | the libraries and our own code that implement them, and the measurement that picks one |
 //! | [`schedule`] | from the secret of a TLS handshake to the key of one lane |
 //! | [`aead`] | sealing and opening one packet in place |
+//! | [`device`] | the key by which a device proves that a connection is its own |
 //! | [`secret`] | bytes that are erased when dropped and never printed |
 //!
 //! Invariants of the crate:
@@ -22,7 +23,7 @@
 //! - No function draws randomness, and only [`backend`] reads a clock.
 //! - Suites for the laboratory cannot be used without a [`LabPermit`], which only [`LabPermit::insecure`] makes.
 //! - No secret can be printed, compared in variable time, or serialised.
-//! - All `unsafe` is in one module, `aead::vaes::sys`.
+//! - All `unsafe` is in one module and those below it, `aead::vaes::sys`.
 //!
 //! This crate must not know of sessions, packets, sockets or the wire format around a sealed packet.
 //! The values it fixes (suite numbers, key derivation, nonces, limits) are sections 6 and 11 of `docs/PROTOCOL.md`.
@@ -31,12 +32,16 @@
 
 pub mod aead;
 pub mod backend;
+pub mod device;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod schedule;
 pub mod secret;
 pub mod suite;
 
 pub use aead::{KeyError, OpenError, OpenKey, SealError, SealKey};
 pub use backend::{Backend, Choice, Preference};
+pub use device::{BINDING_LABEL, Binding, DeviceKey};
 pub use schedule::{Direction, EXPORTER_LABEL, EpochSecret, LaneKey};
 pub use secret::Secret;
 pub use suite::{LabPermit, Limits, Suite};

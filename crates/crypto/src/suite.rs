@@ -94,6 +94,11 @@ impl Suite {
         }
     }
 
+    /// Whether the suite is AES-GCM, with a key of either length.
+    pub const fn is_aes_gcm(self) -> bool {
+        matches!(self, Self::Aes128Gcm | Self::Aes256Gcm)
+    }
+
     /// Bytes of key material, all sub-keys together. The IV of a lane is not counted.
     pub const fn key_len(self) -> usize {
         match self {

@@ -27,9 +27,13 @@ pub(crate) enum Cipher {
     Aes256Gcm(Box<aes_gcm::Aes256Gcm>),
     ChaCha20Poly1305(Box<chacha20poly1305::ChaCha20Poly1305>),
     #[cfg(target_arch = "x86_64")]
-    Vaes128(Box<vaes::Gcm<{ vaes::ROUNDS_128 }>>),
+    Avx2Aes128Gcm(Box<vaes::Gcm<vaes::Avx2, { vaes::ROUNDS_128 }>>),
     #[cfg(target_arch = "x86_64")]
-    Vaes256(Box<vaes::Gcm<{ vaes::ROUNDS_256 }>>),
+    Avx2Aes256Gcm(Box<vaes::Gcm<vaes::Avx2, { vaes::ROUNDS_256 }>>),
+    #[cfg(target_arch = "x86_64")]
+    Avx512Aes128Gcm(Box<vaes::Gcm<vaes::Avx512, { vaes::ROUNDS_128 }>>),
+    #[cfg(target_arch = "x86_64")]
+    Avx512Aes256Gcm(Box<vaes::Gcm<vaes::Avx512, { vaes::ROUNDS_256 }>>),
     Null,
     AuthOnly(Box<Mac>),
     CbcHmac(Box<CbcHmac>),
@@ -84,10 +88,19 @@ impl Cipher {
                 )),
             },
             #[cfg(target_arch = "x86_64")]
-            Backend::Vaes if suite == Suite::Aes128Gcm => Self::Vaes128(vaes::Gcm::new(key)?),
+            Backend::Vaes256 => match (suite, vaes::Avx2::detect()?) {
+                (Suite::Aes128Gcm, machine) => Self::Avx2Aes128Gcm(vaes::Gcm::new(machine, key)),
+                (Suite::Aes256Gcm, machine) => Self::Avx2Aes256Gcm(vaes::Gcm::new(machine, key)),
+                _ => return None,
+            },
             #[cfg(target_arch = "x86_64")]
-            Backend::Vaes if suite == Suite::Aes256Gcm => Self::Vaes256(vaes::Gcm::new(key)?),
-            Backend::Vaes => return None,
+            Backend::Vaes512 => match (suite, vaes::Avx512::detect()?) {
+                (Suite::Aes128Gcm, machine) => Self::Avx512Aes128Gcm(vaes::Gcm::new(machine, key)),
+                (Suite::Aes256Gcm, machine) => Self::Avx512Aes256Gcm(vaes::Gcm::new(machine, key)),
+                _ => return None,
+            },
+            #[cfg(not(target_arch = "x86_64"))]
+            Backend::Vaes256 | Backend::Vaes512 => return None,
         })
     }
 
@@ -116,15 +129,13 @@ impl Cipher {
             Self::Aes256Gcm(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
             Self::ChaCha20Poly1305(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
             #[cfg(target_arch = "x86_64")]
-            Self::Vaes128(key) => with_tag(buf, plaintext_len, |text, tag| {
-                *tag = key.seal(nonce, aad, text);
-                Ok(())
-            }),
+            Self::Avx2Aes128Gcm(key) => seal_own(key, nonce, aad, buf, plaintext_len),
             #[cfg(target_arch = "x86_64")]
-            Self::Vaes256(key) => with_tag(buf, plaintext_len, |text, tag| {
-                *tag = key.seal(nonce, aad, text);
-                Ok(())
-            }),
+            Self::Avx2Aes256Gcm(key) => seal_own(key, nonce, aad, buf, plaintext_len),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Aes128Gcm(key) => seal_own(key, nonce, aad, buf, plaintext_len),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Aes256Gcm(key) => seal_own(key, nonce, aad, buf, plaintext_len),
             Self::Null if plaintext_len > buf.len() => Err(SealError::BufferTooShort),
             Self::Null => Ok(plaintext_len),
             Self::AuthOnly(mac) => with_tag(buf, plaintext_len, |text, tag| {
@@ -156,17 +167,13 @@ impl Cipher {
             Self::Aes256Gcm(key) => open_detached(&**key, nonce, aad, buf),
             Self::ChaCha20Poly1305(key) => open_detached(&**key, nonce, aad, buf),
             #[cfg(target_arch = "x86_64")]
-            Self::Vaes128(key) => {
-                let (text, tag) = buf.split_last_chunk_mut().ok_or(OpenError)?;
-                key.open(nonce, aad, text, tag)?;
-                Ok(text)
-            }
+            Self::Avx2Aes128Gcm(key) => open_own(key, nonce, aad, buf),
             #[cfg(target_arch = "x86_64")]
-            Self::Vaes256(key) => {
-                let (text, tag) = buf.split_last_chunk_mut().ok_or(OpenError)?;
-                key.open(nonce, aad, text, tag)?;
-                Ok(text)
-            }
+            Self::Avx2Aes256Gcm(key) => open_own(key, nonce, aad, buf),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Aes128Gcm(key) => open_own(key, nonce, aad, buf),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Aes256Gcm(key) => open_own(key, nonce, aad, buf),
             Self::Null => Ok(buf),
             Self::AuthOnly(mac) => {
                 let (text, tag) = buf.split_last_chunk_mut::<TAG_LEN>().ok_or(OpenError)?;
@@ -191,6 +198,34 @@ fn with_tag(
     let tag = room.first_chunk_mut().ok_or(SealError::BufferTooShort)?;
     seal(text, tag)?;
     Ok(plaintext_len + TAG_LEN)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn seal_own<M: vaes::Machine, const R: usize>(
+    key: &vaes::Gcm<M, R>,
+    nonce: [u8; IV_LEN],
+    aad: &[u8],
+    buf: &mut [u8],
+    plaintext_len: usize,
+) -> Result<usize, SealError> {
+    with_tag(buf, plaintext_len, |text, tag| {
+        *tag = key.seal(nonce, aad, text);
+        Ok(())
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn open_own<'a, M: vaes::Machine, const R: usize>(
+    key: &vaes::Gcm<M, R>,
+    nonce: [u8; IV_LEN],
+    aad: &[u8],
+    buf: &'a mut [u8],
+) -> Result<&'a mut [u8], OpenError> {
+    let (text, tag) = buf.split_last_chunk_mut().ok_or(OpenError)?;
+    key.open(nonce, aad, text, tag)?;
+    Ok(text)
 }
 
 #[inline]

@@ -1,8 +1,19 @@
-//! Our own AES-GCM against libraries, byte for byte. Published vectors and everything that holds for all backends are
-//! tested with the others, in `vectors` and `tests` of the module above.
+//! Our own AES-GCM against libraries, byte for byte, on every machine: emulated on any computer, and on the processor at
+//! hand if it has the instructions. Published vectors and everything that holds for all backends are tested with the others,
+//! in `vectors` and `tests` of the module above.
+
+#[cfg(target_arch = "x86_64")]
+mod constant_time;
+#[cfg(target_arch = "x86_64")]
+mod native;
+#[cfg(target_arch = "x86_64")]
+mod residue;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 
+use super::emulated::Emulated;
 use super::*;
 use crate::aead::Cipher;
 use crate::backend::Backend;
@@ -10,110 +21,179 @@ use crate::suite::Suite;
 
 const NONCE: [u8; IV_LEN] = *b"twelve bytes";
 const AAD: [u8; 16] = *b"a header's bytes";
+const KEY: [u8; 32] = *b"thirty-two bytes, whatever these";
+/// Bytes of the longest chunk and vector.
+const CHUNK: usize = TOGETHER * VECTOR;
+const VECTOR: usize = 16 * MAX_BLOCKS;
 
-/// A key by our code; nothing, said loudly, on a processor that can't run it.
-fn own<const R: usize>(key: &[u8]) -> Option<Box<Gcm<R>>> {
-    let own = Gcm::new(key);
-    if own.is_none() {
-        eprintln!("NOT TESTED: this processor lacks AVX-512, VAES or VPCLMULQDQ");
+const LIBRARIES: [Backend; 3] = [Backend::Ring, Backend::AwsLc, Backend::RustCrypto];
+
+/// A key by our code, and by libraries.
+struct Compared<M, const R: usize> {
+    own: Box<Gcm<M, R>>,
+    libraries: Vec<Cipher>,
+    /// Which of the libraries is next.
+    turn: AtomicUsize,
+}
+
+impl<M: Machine, const R: usize> Compared<M, R> {
+    /// `key` may be longer than needed.
+    fn new(machine: M, key: &[u8]) -> Self {
+        let (suite, len) = if R == ROUNDS_128 { (Suite::Aes128Gcm, 16) } else { (Suite::Aes256Gcm, 32) };
+        let libraries = LIBRARIES.map(|library| Cipher::new(suite, library, &key[..len]).unwrap());
+        let own = Gcm::new(machine, &key[..len]);
+        Self { own, libraries: libraries.into(), turn: AtomicUsize::new(0) }
     }
-    own
+
+    /// What a library makes of `text`, with room for the tag: each in its turn.
+    fn by_library(&self, nonce: [u8; IV_LEN], aad: &[u8], text: &[u8]) -> Vec<u8> {
+        let library = &self.libraries[self.turn.fetch_add(1, Ordering::Relaxed) % LIBRARIES.len()];
+        let mut sealed = [text, &[0; TAG_LEN]].concat();
+        assert_eq!(library.seal(nonce, aad, &mut sealed, text.len()), Ok(sealed.len()));
+        sealed
+    }
+
+    /// Seals and opens with our code, which must be the inverse, and compares with a library.
+    fn check(&self, nonce: [u8; IV_LEN], aad: &[u8], text: &[u8]) {
+        let what = || format!("{} bytes, {} beside, {R} rounds", text.len(), aad.len());
+        let wanted = self.by_library(nonce, aad, text);
+        let mut packet = text.to_vec();
+        let tag = self.own.seal(nonce, aad, &mut packet);
+        let (ciphertext, wanted_tag) = wanted.split_last_chunk().unwrap();
+        assert!(packet == ciphertext, "ciphertext of {}", what());
+        assert_eq!(&tag, wanted_tag, "tag of {}", what());
+        assert_eq!(self.own.open(nonce, aad, &mut packet, &tag), Ok(()), "{}", what());
+        assert!(packet == text, "opened {}", what());
+    }
+
+    /// That what is no packet of this key is refused and leaves zeros.
+    fn refuses(&self, nonce: [u8; IV_LEN], aad: &[u8], forged: &[u8], tag: &[u8; TAG_LEN], what: &str) {
+        let mut packet = forged.to_vec();
+        assert_eq!(self.own.open(nonce, aad, &mut packet, tag), Err(OpenError), "{what}");
+        assert!(packet.iter().all(|&byte| byte == 0), "{what}: the buffer");
+    }
 }
 
 fn text(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 256) as u8).collect()
 }
 
-/// What a library makes of `text`: ciphertext and tag.
-fn by_library(library: Backend, key: &[u8], nonce: [u8; IV_LEN], aad: &[u8], text: &[u8]) -> Vec<u8> {
-    let suite = if key.len() == 16 { Suite::Aes128Gcm } else { Suite::Aes256Gcm };
-    let mut sealed = [text, &[0; TAG_LEN]].concat();
-    let len = Cipher::new(suite, library, key).unwrap().seal(nonce, aad, &mut sealed, text.len());
-    assert_eq!(len, Ok(sealed.len()));
-    sealed
-}
-
-/// Seals and opens with our code, and compares with a library.
-fn compare<const R: usize>(library: Backend, key: &[u8], nonce: [u8; IV_LEN], aad: &[u8], text: &[u8]) {
-    let Some(own) = own::<R>(key) else { return };
-    let wanted = by_library(library, key, nonce, aad, text);
-    let mut packet = text.to_vec();
-    let tag = own.seal(nonce, aad, &mut packet);
-    let (ciphertext, wanted_tag) = wanted.split_last_chunk().unwrap();
-    assert!(packet == ciphertext, "ciphertext of {} bytes, {} beside", text.len(), aad.len());
-    assert_eq!(&tag, wanted_tag, "tag of {} bytes, {} beside", text.len(), aad.len());
-    assert_eq!(own.open(nonce, aad, &mut packet, &tag), Ok(()));
-    assert!(packet == text, "opened {} bytes", text.len());
-}
-
-#[test]
-fn every_length_to_beyond_two_chunks_and_the_longest() {
-    let (key, text) = ([0x5A; 32], text(MAX_PLAINTEXT_LEN));
-    for len in (0..=2 * CHUNK + VECTOR + 1).chain([1_448, 8_999, MAX_PLAINTEXT_LEN - 1, MAX_PLAINTEXT_LEN]) {
-        compare::<ROUNDS_128>(Backend::AwsLc, &key[..16], NONCE, &AAD, &text[..len]);
-        compare::<ROUNDS_256>(Backend::AwsLc, &key, NONCE, &AAD, &text[..len]);
+/// Every length to beyond two chunks, with both suites: every number of chunks' vectors, of the tail's, and of bytes of a part.
+fn every_length(machine: impl Machine) {
+    let text = text(2 * CHUNK + VECTOR + 1);
+    let (aes_128, aes_256) =
+        (Compared::<_, ROUNDS_128>::new(machine, &KEY), Compared::<_, ROUNDS_256>::new(machine, &KEY));
+    for len in 0..=text.len() {
+        aes_128.check(NONCE, &AAD, &text[..len]);
+        aes_256.check(NONCE, &AAD, &text[..len]);
     }
 }
 
-#[test]
-fn every_length_of_associated_data() {
-    let (key, text) = ([0x5A; 32], text(600));
-    for len in 0..=50 {
-        compare::<ROUNDS_128>(Backend::Ring, &key[..16], NONCE, &text[..len], &text);
-        compare::<ROUNDS_256>(Backend::Ring, &key, NONCE, &text[..len], &text);
+/// Lengths of real packets, and the longest.
+fn long_packets(machine: impl Machine) {
+    let text = text(MAX_PLAINTEXT_LEN);
+    let compared = Compared::<_, ROUNDS_256>::new(machine, &KEY);
+    for len in [1_408, 1_448, 4_096, 8_192, 8_999, MAX_PLAINTEXT_LEN - 1, MAX_PLAINTEXT_LEN] {
+        compared.check(NONCE, &AAD, &text[..len]);
     }
+}
+
+/// The same bytes, divided anywhere into what is sealed and what is authenticated beside it.
+fn every_split(machine: impl Machine) {
+    let text = text(CHUNK + VECTOR + 7);
+    let compared = Compared::<_, ROUNDS_128>::new(machine, &KEY);
+    for (beside, sealed) in (0..=text.len()).map(|at| text.split_at(at)) {
+        compared.check(NONCE, beside, sealed);
+    }
+}
+
+/// A chunk, vectors and a part of one; each byte of it, and each bit of all else, is changed.
+fn forgeries(machine: impl Machine) {
+    let compared = Compared::<_, ROUNDS_256>::new(machine, &KEY);
+    let mut sealed = text(CHUNK + VECTOR + 21);
+    let tag = compared.own.seal(NONCE, &AAD, &mut sealed);
+    for byte in 0..sealed.len() {
+        let mut forged = sealed.clone();
+        forged[byte] ^= 1 << (byte % 8);
+        compared.refuses(NONCE, &AAD, &forged, &tag, &format!("byte {byte}"));
+    }
+    let flipped = |bytes: &mut [u8], bit: usize| bytes[bit / 8] ^= 1 << (bit % 8);
+    for bit in 0..128 {
+        let (mut other, mut beside) = (tag, AAD);
+        flipped(&mut other, bit);
+        flipped(&mut beside, bit);
+        compared.refuses(NONCE, &AAD, &sealed, &other, &format!("bit {bit} of the tag"));
+        compared.refuses(NONCE, &beside, &sealed, &tag, &format!("bit {bit} beside"));
+    }
+    for bit in 0..8 * IV_LEN {
+        let mut other = NONCE;
+        flipped(&mut other, bit);
+        compared.refuses(other, &AAD, &sealed, &tag, &format!("bit {bit} of the nonce"));
+    }
+    for len in 0..sealed.len() {
+        compared.refuses(NONCE, &AAD, &sealed[..len], &tag, &format!("{len} bytes of it"));
+    }
+    compared.refuses(NONCE, &AAD[..15], &sealed, &tag, "less beside");
+    assert_eq!(compared.own.open(NONCE, &AAD, &mut sealed, &tag), Ok(()));
+}
+
+/// Longer than any packet can be: never decrypted, since its counters are not argued about.
+fn too_long(machine: impl Machine) {
+    let compared = Compared::<_, ROUNDS_128>::new(machine, &KEY);
+    let mut long = vec![0; MAX_PLAINTEXT_LEN + 1];
+    let sealed = compared.by_library(NONCE, &AAD, &long);
+    let tag = sealed.last_chunk().unwrap();
+    assert_eq!(compared.own.open(NONCE, &AAD, &mut long, tag), Err(OpenError));
+}
+
+fn erased(machine: impl Machine) {
+    let mut own = Gcm::<_, ROUNDS_256>::new(machine, &KEY);
+    assert!(own.round_keys.iter().all(|key| *key != [0; 16]));
+    assert!(own.powers[..TOP].iter().all(|power| *power != [0; 16]));
+    own.erase();
+    assert_eq!(own.round_keys.as_flattened(), [0; 16 * (ROUNDS_256 + 1)]);
+    assert_eq!(own.powers.as_flattened(), [0; 16 * (TOP + MAX_BLOCKS - 1)]);
+}
+
+/// Each check on vectors of 256 and of 512 bits, emulated.
+macro_rules! emulated {
+    ($($name:ident: $check:ident;)*) => {$(
+        mod $name {
+            #[test]
+            fn emulated_256() {
+                super::$check(super::Emulated::<2>);
+            }
+
+            #[test]
+            fn emulated_512() {
+                super::$check(super::Emulated::<4>);
+            }
+        }
+    )*};
+}
+
+emulated! {
+    every_length_to_beyond_two_chunks: every_length;
+    lengths_of_packets_and_the_longest: long_packets;
+    every_split_of_the_same_bytes: every_split;
+    a_forged_packet_leaves_zeros: forgeries;
+    a_packet_longer_than_any_is_not_opened: too_long;
+    an_expanded_key_can_be_erased: erased;
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
     #[test]
     fn any_packet_is_sealed_as_a_library_does(
         key: [u8; 32],
         nonce: [u8; IV_LEN],
         aad in prop::collection::vec(any::<u8>(), 0..40),
-        text in prop::collection::vec(any::<u8>(), 0..3_000),
+        text in prop::collection::vec(any::<u8>(), 0..1_500),
     ) {
-        compare::<ROUNDS_128>(Backend::RustCrypto, &key[..16], nonce, &aad, &text);
-        compare::<ROUNDS_256>(Backend::Ring, &key, nonce, &aad, &text);
+        Compared::<_, ROUNDS_128>::new(Emulated::<2>, &key).check(nonce, &aad, &text);
+        Compared::<_, ROUNDS_256>::new(Emulated::<2>, &key).check(nonce, &aad, &text);
+        Compared::<_, ROUNDS_128>::new(Emulated::<4>, &key).check(nonce, &aad, &text);
+        Compared::<_, ROUNDS_256>::new(Emulated::<4>, &key).check(nonce, &aad, &text);
     }
-}
-
-#[test]
-fn a_forged_packet_leaves_zeros() {
-    let Some(own) = own::<ROUNDS_256>(&[7; 32]) else { return };
-    let mut sealed = text(1_448);
-    let tag = own.seal(NONCE, &AAD, &mut sealed);
-    for byte in 0..sealed.len() {
-        let mut forged = sealed.clone();
-        forged[byte] ^= 1 << (byte % 8);
-        assert_eq!(own.open(NONCE, &AAD, &mut forged, &tag), Err(OpenError), "byte {byte}");
-        assert!(forged.iter().all(|&byte| byte == 0), "byte {byte}");
-    }
-    for bit in 0..8 * TAG_LEN {
-        let mut other = tag;
-        other[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(
-            own.open(NONCE, &AAD, &mut sealed.clone(), &other),
-            Err(OpenError),
-            "bit {bit} of the tag"
-        );
-    }
-    assert_eq!(own.open(NONCE, &AAD, &mut sealed, &tag), Ok(()));
-}
-
-#[test]
-fn a_packet_longer_than_any_is_not_opened() {
-    let Some(own) = own::<ROUNDS_128>(&[7; 16]) else { return };
-    let mut long = vec![0; MAX_PLAINTEXT_LEN + 1];
-    let sealed = by_library(Backend::AwsLc, &[7; 16], NONCE, &AAD, &long);
-    assert_eq!(own.open(NONCE, &AAD, &mut long, sealed.last_chunk().unwrap()), Err(OpenError));
-}
-
-#[test]
-fn an_expanded_key_can_be_erased() {
-    let Some(mut own) = own::<ROUNDS_256>(&[7; 32]) else { return };
-    assert!(own.round_keys.iter().all(|key| *key != [0; 16]));
-    assert!(own.powers[..TOP].iter().all(|power| *power != [0; 16]));
-    own.erase();
-    assert_eq!(own.round_keys.as_flattened(), [0; 16 * (ROUNDS_256 + 1)]);
-    assert_eq!(own.powers.as_flattened(), [0; 16 * (TOP + 3)]);
 }
