@@ -2,27 +2,28 @@
 //!
 //! Two steps. An address that has not proved itself gets at most a stateless Retry, which is shorter than what it answers;
 //! so nothing is kept for addresses that may be forged. One that has proved itself may shake hands, as far as its networks'
-//! rates and the places for unauthenticated connections go. Sources of live sessions are judged by their own address alone and
+//! rates and the places for unauthenticated connections go, which networks share fairly ([`shares`]). Sources of live sessions are judged by their own address alone and
 //! have a share of the places for themselves, so a flood from their network, or of strangers, does not keep them out.
 //!
 //! INVARIANT: memory depends on the limits, never on what arrives: rates are kept in tables of fixed size ([`sketch`]), other
 //! state exists only for places and sessions, which are limited. It must not know QUIC, nor what a login is.
 
+pub mod shares;
 mod sketch;
+mod source;
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher as _};
-use std::net::IpAddr;
 
 use crate::time::Time;
+use shares::{Displaced, Division, Entered, PlaceId, Shares, Standing};
 use sketch::{Cells, Rate, Sketch};
+use source::LEVELS;
+pub use source::{Network, Source};
 
-/// Bits of a prefix from narrow to wide: a host, a site, a provider. Whoever has one IPv6 address has its /64.
-const V4_BITS: [u32; LEVELS] = [32, 24, 16];
-const V6_BITS: [u32; LEVELS] = [64, 56, 48];
-const LEVELS: usize = 3;
-/// How much more a wider network may do than one host.
-const WIDER: [u64; LEVELS] = [1, 2, 8];
+/// How much more a provider, a site and a host may do than one host.
+const WIDER: [u64; LEVELS] = [8, 2, 1];
 /// How much more a source of live sessions may do than others: many people may share its address.
 const FAMILIAR: u64 = 4;
 /// How many seconds' worth of its rate a source may use at once: people come in the morning.
@@ -36,8 +37,8 @@ const INITIALS: u64 = 8;
 /// Full batches in a row after which strangers are answered half as often, again and again, and how often at most.
 const BACKLOG_STEP: u32 = 8;
 const MOST_HALVINGS: u32 = 6;
-/// Of so many places one is kept for sources of live sessions.
-const RESERVE: usize = 4;
+/// A handshake takes three round trips. Whoever has held a place for longer loses it first.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How much is let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +61,14 @@ pub enum Greeting {
 /// What to do with a handshake from an address that is proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Let it in: it has a place until [`Admission::leave`].
-    Accept,
-    /// Say no: there is no place, it may try again.
+    /// Let it in.
+    Accept {
+        /// Its place until [`Admission::leave`].
+        place: PlaceId,
+        /// This place was taken away for it: end the connection that had it.
+        displaced: Option<PlaceId>,
+    },
+    /// Say no: there is no place for its network, it may try again.
     Refuse,
     /// Nothing: the source's network begins too many handshakes.
     Ignore,
@@ -79,39 +85,22 @@ pub struct Counts {
     pub accepted: u64,
     /// Handshakes refused for want of a place.
     pub refused: u64,
+    /// Connections that lost their place to one from a network that held less.
+    pub displaced: u64,
     /// Handshakes ignored because their network begins too many.
     pub ignored: u64,
-}
-
-/// A host, as far as addresses tell: an IPv4 address or an IPv6 /64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Source {
-    v6: bool,
-    /// The address, its first bit in front; of IPv6 the first 64 bits.
-    bits: u64,
-}
-
-impl From<IpAddr> for Source {
-    fn from(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(v4) => Self { v6: false, bits: u64::from(v4.to_bits()) << 32 },
-            IpAddr::V6(v6) => Self { v6: true, bits: (v6.to_bits() >> 64) as u64 },
-        }
-    }
 }
 
 /// Decides who is let in.
 #[derive(Debug)]
 pub struct Admission {
-    places: usize,
     secret: DefaultHasher,
     answers: [Sketch; LEVELS],
     initials: [Sketch; LEVELS],
     handshakes: [Sketch; LEVELS],
     familiar_handshakes: Sketch,
-    /// Unauthenticated connections, by source.
-    inside: BTreeMap<Source, usize>,
-    taken: usize,
+    /// Unauthenticated connections.
+    places: Shares,
     /// Full batches in a row, and strangers that came while it mattered.
     backlog: u32,
     strangers: u64,
@@ -129,14 +118,16 @@ impl Admission {
         let mut hasher = DefaultHasher::new();
         hasher.write(&secret);
         Self {
-            places: limits.places.max(1),
             secret: hasher,
             answers: ladder(per_s * ANSWERS),
             initials: ladder(per_s * INITIALS),
             handshakes: ladder(per_s),
             familiar_handshakes: Sketch::new(rate(per_s * FAMILIAR)),
-            inside: BTreeMap::new(),
-            taken: 0,
+            places: Shares::new(Division {
+                limit: limits.places,
+                patience: PATIENCE,
+                displaced: Displaced::Oldest,
+            }),
             backlog: 0,
             strangers: 0,
             sessions: BTreeMap::new(),
@@ -156,8 +147,8 @@ impl Admission {
         let cells = self.cells(source);
         // A forged source may be familiar, so its own address is limited like any other, but not by its neighbours.
         let familiar = self.is_familiar(source);
-        let levels = if familiar { 1 } else { LEVELS };
-        if (familiar || self.is_strangers_turn()) && take(&mut self.answers[..levels], &cells, now) {
+        let from = first_level(familiar);
+        if (familiar || self.is_strangers_turn()) && take(&mut self.answers[from..], &cells[from..], now) {
             self.counts.retried += 1;
             Greeting::Answer
         } else {
@@ -170,37 +161,42 @@ impl Admission {
     /// proof may show it often, and each look costs the derivation of keys.
     pub fn hear(&mut self, now: Time, source: Source) -> bool {
         let cells = self.cells(source);
-        let levels = if self.is_familiar(source) { 1 } else { LEVELS };
-        let heard = take(&mut self.initials[..levels], &cells, now);
+        let from = first_level(self.is_familiar(source));
+        let heard = take(&mut self.initials[from..], &cells[from..], now);
         self.counts.dropped += u64::from(!heard);
         heard
     }
 
     /// `source` has proved that it is there and begins a handshake. Every [`Verdict::Accept`] takes a place.
     pub fn arrive(&mut self, now: Time, source: Source) -> Verdict {
-        let familiar = self.is_familiar(source);
-        if !self.has_place(source, familiar) {
-            self.counts.refused += 1;
-            return Verdict::Refuse;
-        }
+        let (familiar, standing) = (self.is_familiar(source), self.standing(source));
         let cells = self.cells(source);
-        let sketches =
-            if familiar { std::slice::from_mut(&mut self.familiar_handshakes) } else { &mut self.handshakes };
-        if !take(sketches, &cells, now) {
+        let (sketches, cells) = if familiar {
+            (std::slice::from_mut(&mut self.familiar_handshakes), &cells[LEVELS - 1..])
+        } else {
+            (&mut self.handshakes[..], &cells[..])
+        };
+        if !allows(sketches, cells, now) {
             self.counts.ignored += 1;
             return Verdict::Ignore;
         }
-        *self.inside.entry(source).or_default() += 1;
-        self.taken += 1;
-        self.counts.accepted += 1;
-        Verdict::Accept
+        match self.places.enter(now, source, standing) {
+            Entered::In { place, displaced } => {
+                charge(sketches, cells, now);
+                self.counts.accepted += 1;
+                self.counts.displaced += u64::from(displaced.is_some());
+                Verdict::Accept { place, displaced }
+            }
+            Entered::Full => {
+                self.counts.refused += 1;
+                Verdict::Refuse
+            }
+        }
     }
 
-    /// An accepted connection of `source` has authenticated or is gone: its place is free.
-    pub fn leave(&mut self, source: Source) {
-        if decrement(&mut self.inside, source) {
-            self.taken -= 1;
-        }
+    /// An accepted connection has authenticated or is gone: its place is free.
+    pub fn leave(&mut self, place: PlaceId) {
+        self.places.leave(place);
     }
 
     /// A session is connected from `source`, until [`Admission::session_ended`].
@@ -210,20 +206,17 @@ impl Admission {
 
     /// A session is not connected from `source` any more.
     pub fn session_ended(&mut self, source: Source) {
-        decrement(&mut self.sessions, source);
+        if let Some(count) = self.sessions.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                self.sessions.remove(&source);
+            }
+        }
     }
 
     /// What was decided so far.
     pub fn counts(&self) -> Counts {
         self.counts
-    }
-
-    /// Strangers leave a share of the places alone, and one source another share: it may not be the only one.
-    fn has_place(&self, source: Source, familiar: bool) -> bool {
-        let reserve = self.places / RESERVE;
-        let limit = if familiar { self.places } else { self.places - reserve };
-        let held = self.inside.get(&source).copied().unwrap_or_default();
-        self.taken < limit && held < limit - reserve
     }
 
     fn is_strangers_turn(&mut self) -> bool {
@@ -232,41 +225,49 @@ impl Admission {
         self.strangers.is_multiple_of(1 << halvings)
     }
 
+    /// How far a source is known.
+    #[must_use]
+    pub fn standing(&self, source: Source) -> Standing {
+        if self.is_familiar(source) { Standing::Known } else { Standing::Stranger }
+    }
+
     fn is_familiar(&self, source: Source) -> bool {
         self.sessions.contains_key(&source)
     }
 
     fn cells(&self, source: Source) -> [Cells; LEVELS] {
-        let lengths = if source.v6 { V6_BITS } else { V4_BITS };
-        lengths.map(|length| {
+        source.networks().map(|network| {
             let mut hasher = self.secret.clone();
-            hasher.write_u64(source.bits >> (64 - length));
-            hasher.write_u32(length);
-            hasher.write_u8(u8::from(source.v6));
+            hasher.write_u64(network.prefix);
+            hasher.write_u32(network.length);
+            hasher.write_u8(u8::from(network.v6));
             Cells::from_hash(hasher.finish())
         })
     }
 }
 
+/// The widest level that a source is judged by: one with sessions by itself alone.
+fn first_level(familiar: bool) -> usize {
+    if familiar { LEVELS - 1 } else { 0 }
+}
+
 /// Takes one from each, or from none if one of them has none left: what is turned away must not count against neighbours.
-fn take(sketches: &mut [Sketch], cells: &[Cells; LEVELS], now: Time) -> bool {
-    let allowed = sketches.iter().zip(cells).all(|(sketch, cells)| sketch.allows(*cells, now));
+fn take(sketches: &mut [Sketch], cells: &[Cells], now: Time) -> bool {
+    let allowed = allows(sketches, cells, now);
     if allowed {
-        for (sketch, cells) in sketches.iter_mut().zip(cells) {
-            sketch.charge(*cells, now);
-        }
+        charge(sketches, cells, now);
     }
     allowed
 }
 
-/// Takes one away; false if there was none.
-fn decrement(counts: &mut BTreeMap<Source, usize>, source: Source) -> bool {
-    let Some(count) = counts.get_mut(&source) else { return false };
-    *count -= 1;
-    if *count == 0 {
-        counts.remove(&source);
+fn allows(sketches: &[Sketch], cells: &[Cells], now: Time) -> bool {
+    sketches.iter().zip(cells).all(|(sketch, cells)| sketch.allows(*cells, now))
+}
+
+fn charge(sketches: &mut [Sketch], cells: &[Cells], now: Time) {
+    for (sketch, cells) in sketches.iter_mut().zip(cells) {
+        sketch.charge(*cells, now);
     }
-    true
 }
 
 #[cfg(test)]

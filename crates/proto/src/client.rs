@@ -372,6 +372,13 @@ impl Client {
         self.session.is_some() && self.connection.is_some() && self.epochs.current.is_some()
     }
 
+    /// Whether the tunnel leads somewhere, as far as the client knows: it is up, and the last attempt to reach the gateway did not
+    /// fail.
+    #[must_use]
+    pub fn is_within_reach(&self) -> bool {
+        self.is_up() && !self.out_of_reach
+    }
+
     /// The session, if there is one.
     #[must_use]
     pub fn session(&self) -> Option<SessionId> {

@@ -18,7 +18,8 @@ pub use code::Code;
 pub use frame::{Decoder, MAX_MESSAGE, MessageError, encode};
 
 use crate::attach::Token;
-use crate::session::{DeviceId, SessionId};
+use crate::device::DeviceProof;
+use crate::session::SessionId;
 use crate::wire::MAX_CLIENT_LANES;
 
 /// Feature bit 0 (PROTOCOL §3.4): this end understands packets with an unfilled transport checksum.
@@ -79,9 +80,9 @@ pub struct Login {
     /// The user's password.
     #[n(1)]
     pub password: SecretText<1024>,
-    /// Which of the user's devices.
+    /// Which of the user's devices, proved on this connection.
     #[n(2)]
-    pub device: DeviceId,
+    pub device: DeviceProof,
     /// What the client offers for the epoch.
     #[n(3)]
     pub offer: Offer,
@@ -109,6 +110,9 @@ pub struct Attach {
     /// The client's software.
     #[n(3)]
     pub software: Option<Software>,
+    /// The device that the session belongs to, proved on this connection.
+    #[n(4)]
+    pub device: DeviceProof,
 }
 
 /// A one-time code (message 2).

@@ -29,7 +29,7 @@ use crate::time::Time;
 use crate::timer::TimerQueue;
 use crate::wire::MAX_GATEWAY_LANES;
 
-pub use admission::Authenticated;
+pub use admission::{Authenticated, Claim};
 use indexes::Indexes;
 pub use session::{Addresses, SessionRecord, SessionStatus};
 use table::Table;
@@ -116,6 +116,8 @@ pub enum Effect {
         user: UserName,
         /// Why.
         code: Code,
+        /// Its traffic, as far as shards have reported it.
+        activity: Activity,
     },
 }
 
@@ -218,7 +220,7 @@ impl Gateway {
                 self.erase(slot, epoch);
                 self.wake(now, slot);
             }
-            // A gateway sends no probes of its own.
+            // A gateway sends no probes of its own, and its planes drop what claims to answer one.
             Event::ProbeReply { .. } => {}
         }
     }
@@ -355,8 +357,9 @@ impl Gateway {
         if let Some(connection) = session.connection {
             self.close_connection(connection, code, text);
         }
+        let activity = session.activity;
         let SessionRecord { id, user, .. } = session.record;
-        self.effects.push_back(Effect::Ended { session: id, user, code });
+        self.effects.push_back(Effect::Ended { session: id, user, code, activity });
     }
 
     /// Takes the session out of the table and of all shards.

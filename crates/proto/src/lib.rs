@@ -10,6 +10,7 @@ pub mod attach;
 pub mod checksum;
 pub mod client;
 pub mod control;
+pub mod device;
 pub mod gateway;
 pub mod inband;
 pub mod lane;

@@ -12,13 +12,13 @@
 
 mod command;
 mod count;
+mod events;
 mod hash;
 mod outgoing;
 mod session;
 
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
@@ -32,6 +32,7 @@ use crate::wire::{HEADER_LEN, Header};
 
 pub use command::{Activity, Command, EpochSpec, Event, Heard, Progress, ReceiveSpec, SessionSpec, Slot};
 pub use count::{Counters, DropReason};
+use events::Events;
 pub use hash::IndexHasher;
 pub use outgoing::Outgoing;
 use session::{Receivers, Session};
@@ -90,7 +91,7 @@ pub struct Plane {
     receivers: Receivers,
     routes: RouteTable<Slot>,
     policy: Arc<Policy>,
-    events: VecDeque<Event>,
+    events: Events,
     /// Sessions in use since activities were taken last.
     used: Vec<Slot>,
     counters: Counters,
@@ -106,7 +107,7 @@ impl Plane {
             receivers: Receivers::default(),
             routes: RouteTable::new(hash_seed),
             policy,
-            events: VecDeque::new(),
+            events: Events::default(),
             used: Vec::new(),
             counters: Counters::default(),
         }
@@ -253,7 +254,15 @@ impl Plane {
     /// What the control plane must hear, oldest first.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.counters.add(DropReason::EventQueue, self.events.take_refused());
+        self.events.pop()
+    }
+
+    /// Whether [`Plane::poll_event`] has something.
+    #[inline]
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// What this shard saw of a session's traffic since [`Plane::take_activities`].
@@ -310,8 +319,11 @@ impl Plane {
     fn inband(&mut self, slot: Slot, lane: u8, message: Option<Inband>) -> Result<Opened, DropReason> {
         match message {
             Some(Inband::Probe { id, size }) => Ok(Opened::Probe { slot, id, size }),
+            // A gateway asks nobody, so nobody has an answer for it: else a client could make it an event of each datagram.
+            Some(Inband::Reply { .. }) if self.role == Role::Gateway => Err(DropReason::UnaskedReply),
             Some(Inband::Reply { id, size }) => {
-                self.events.push_back(Event::ProbeReply { slot, lane, id, size });
+                // A reply that finds no room is as good as lost on the way: the client probes again.
+                let _ = self.events.push(Event::ProbeReply { slot, lane, id, size });
                 Ok(Opened::Consumed)
             }
             None => Err(DropReason::UnknownInband),
@@ -374,7 +386,11 @@ impl Plane {
                 }
             }
             Role::Client => {
-                self.sessions.iter().flatten().next().map(|session| session.slot).ok_or(DropReason::NoSession)
+                let session = self.sessions.iter().flatten().next().ok_or(DropReason::NoSession)?;
+                if is_of_one_link(packet.src()) {
+                    return Err(DropReason::ForeignSource);
+                }
+                Ok(session.slot)
             }
         }
     }
@@ -451,6 +467,16 @@ impl Plane {
 
     fn session_mut(&mut self, slot: Slot) -> Option<&mut Session> {
         find(&mut self.sessions, slot)
+    }
+}
+
+/// True for source addresses that mean something on one link only. The kernel of a client sends from them into each of its
+/// devices, router solicitations above all, and no gateway takes them.
+#[inline]
+fn is_of_one_link(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
 

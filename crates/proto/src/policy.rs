@@ -6,6 +6,9 @@
 //! an allow rule it also stops what would be that rule's replies. Where no rule matches, traffic between clients and
 //! the campus passes, and clients reach each other only if that was switched on.
 //!
+//! The campus is what the gateway pushes, if the policy knows that ([`Policy::with_reach`]). A client's packet to any other
+//! host passes only by an allow rule that names the host's network: "any" means any of the campus there.
+//!
 //! A reply of TCP carries ACK or RST, a reply of ICMP is an echo reply or an error. For other protocols a reply
 //! cannot be told from a question, so a rule for UDP should name ports.
 //!
@@ -14,6 +17,7 @@
 //! This module must not know sessions or addresses of sessions: the caller says who sends and who receives.
 
 mod names;
+mod reach;
 mod rule;
 
 use std::net::IpAddr;
@@ -24,6 +28,7 @@ use ipnet::IpNet;
 pub use names::{Names, Principal};
 
 use crate::packet::Packet;
+use reach::Reach;
 use rule::{Flow, Rule};
 
 /// The most rules of a policy.
@@ -136,6 +141,8 @@ impl Pools {
 pub struct Policy {
     client_to_client: bool,
     pools: Pools,
+    /// What counts as the campus; `None` is everything.
+    reach: Option<Reach>,
     /// For each direction the rules that can match there, in either sense.
     to_campus: Vec<Rule>,
     between_clients: Vec<Rule>,
@@ -173,12 +180,27 @@ impl Policy {
         Self { pools, ..self }
     }
 
+    /// The same policy, for which only these networks and the gateway's own inner addresses are the campus.
+    #[must_use]
+    pub fn with_reach(self, networks: &[IpNet]) -> Self {
+        let own = self.pools.own.iter().copied().map(IpNet::from);
+        let reach = Reach::new(networks.iter().copied().chain(own));
+        Self { reach: Some(reach), ..self }
+    }
+
     /// Decides about a packet that a client sent.
     #[inline]
     pub fn evaluate(&self, from: &Principal, to: Destination<'_>, packet: &Packet<'_>) -> Verdict {
         match to {
             Destination::Campus if self.pools.hold(packet.dst()) => Verdict::Deny,
-            Destination::Campus => decide(&self.to_campus, Some(from), None, packet, Verdict::Allow),
+            Destination::Campus if self.reach.as_ref().is_none_or(|reach| reach.holds(packet.dst())) => {
+                decide(&self.to_campus, Some(from), None, packet, Verdict::Allow)
+            }
+            Destination::Campus => {
+                let flow = Flow::new(Some(from), None, packet);
+                let named = self.to_campus.iter().find_map(|rule| rule.verdict_beyond(&flow));
+                named.unwrap_or(Verdict::Deny)
+            }
             Destination::Client(to) => {
                 let default = if self.client_to_client { Verdict::Allow } else { Verdict::Deny };
                 decide(&self.between_clients, Some(from), Some(to), packet, default)

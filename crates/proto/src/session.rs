@@ -65,7 +65,7 @@ sixteen_bytes! {
     SessionId
 }
 sixteen_bytes! {
-    /// The name that a device gave itself: random, kept by the client.
+    /// The name of a device, which is that of its key ([`crate::device`]).
     DeviceId
 }
 

@@ -1,5 +1,5 @@
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -28,14 +28,16 @@ fn random_v4(number: u32) -> Source {
 
 /// How many of `times` handshakes are let in that are over at once.
 fn handshakes(admission: &mut Admission, now: Time, from: Source, times: usize) -> usize {
-    let come_and_go = |_: &usize| {
-        let accepted = admission.arrive(now, from) == Verdict::Accept;
-        if accepted {
-            admission.leave(from);
-        }
-        accepted
-    };
+    let come_and_go = |_: &usize| arrive(admission, now, from).map(|place| admission.leave(place)).is_some();
     (0..times).filter(come_and_go).count()
+}
+
+/// The place that a handshake gets.
+fn arrive(admission: &mut Admission, now: Time, from: Source) -> Option<PlaceId> {
+    match admission.arrive(now, from) {
+        Verdict::Accept { place, .. } => Some(place),
+        Verdict::Refuse | Verdict::Ignore => None,
+    }
 }
 
 fn answers(admission: &mut Admission, now: Time, from: Source, times: usize) -> usize {
@@ -94,22 +96,22 @@ fn a_morning_of_five_hundred_logins_from_one_address_passes() {
     // Each connection needs three round trips of 50 ms; who is refused comes again within a second, as clients do.
     let (mut admission, campus) = (admission(), source("192.0.2.1"));
     let mut waiting: Vec<u64> = vec![0; 500];
-    let mut leaving: Vec<u64> = Vec::new();
+    let mut leaving: Vec<(u64, PlaceId)> = Vec::new();
     let mut done = 0;
     for now in (0..5_000).step_by(10) {
-        leaving.retain(|due| {
+        leaving.retain(|(due, place)| {
             let over = *due <= now;
             if over {
-                admission.leave(campus);
+                admission.leave(*place);
                 done += 1;
             }
             !over
         });
-        for due in waiting.iter_mut().filter(|due| **due <= now) {
+        for (number, due) in (0..).zip(&mut waiting).filter(|(_, due)| **due <= now) {
             assert_eq!(answers(&mut admission, at(now), campus, 2), 2, "both datagrams of a first flight");
             match admission.arrive(at(now), campus) {
-                Verdict::Accept => (*due, _) = (u64::MAX, leaving.push(now + 150)),
-                Verdict::Refuse => *due = now + 500,
+                Verdict::Accept { place, .. } => (*due, _) = (u64::MAX, leaving.push((now + 150, place))),
+                Verdict::Refuse => *due = now + 250 + (now + number) * 7_919 % 500,
                 Verdict::Ignore => panic!("the storm is within the rate"),
             }
         }
@@ -123,7 +125,7 @@ fn unproved_sources_cost_nothing_but_answers_and_those_are_limited() {
     assert_eq!(answers(&mut admission, at(0), victim, 100_000), 2_400);
     assert_eq!(answers(&mut admission, at(1_000), victim, 100_000), 400);
     assert_eq!(admission.counts().dropped, 197_200);
-    assert!(admission.inside.is_empty() && admission.sessions.is_empty());
+    assert!(admission.places.taken() == 0 && admission.sessions.is_empty());
     assert_eq!(handshakes(&mut admission, at(1_000), victim, 1), 1, "whoever really is there gets in");
 }
 
@@ -197,26 +199,63 @@ fn places_are_limited_and_some_are_kept() {
     let mut admission = admission();
     let (known, crowd) = (source("198.51.100.1"), source("192.0.2.1"));
     admission.session_began(known);
-    let taken = (0..300).filter(|_| admission.arrive(at(0), crowd) == Verdict::Accept).count();
-    assert_eq!(taken, 128, "one source");
+    let taken: Vec<PlaceId> = (0..300).filter_map(|_| arrive(&mut admission, at(0), crowd)).collect();
+    assert_eq!(taken.len(), 64, "one source");
     let others =
-        (0..300).filter(|number| admission.arrive(at(0), random_v4(*number)) == Verdict::Accept).count();
-    assert_eq!(others, 64, "strangers together have three quarters");
-    assert_eq!(admission.arrive(at(0), source("203.0.113.9")), Verdict::Refuse);
-    let kept = (0..300).filter(|_| admission.arrive(at(0), known) == Verdict::Accept).count();
-    assert_eq!(kept, 64, "a source with a session");
-    assert_eq!(admission.arrive(at(0), known), Verdict::Refuse);
-    admission.leave(crowd);
-    assert_eq!(admission.arrive(at(0), known), Verdict::Accept, "a place is free again");
-    admission.leave(source("203.0.113.9"));
-    assert_eq!(admission.arrive(at(0), known), Verdict::Refuse, "who has none can't give one back");
+        (0..300).filter(|number| arrive(&mut admission, at(0), random_v4(*number)).is_some()).count();
+    assert!(others >= 128, "{others} others, of whom some took the crowd's places");
+    assert_eq!(admission.places.taken(), 192, "strangers together have three quarters");
+    let kept: Vec<PlaceId> = (0..300).filter_map(|_| arrive(&mut admission, at(0), known)).collect();
+    assert!(kept.len() >= 64, "a source with a session");
+    assert_eq!(admission.places.taken(), 256);
+    assert!(kept.len() <= 128, "it is not the only one either");
+    let before = admission.places.taken();
+    admission.leave(kept[0]);
+    admission.leave(kept[0]);
+    assert_eq!(admission.places.taken(), before - 1, "a place is given back once");
+}
+
+#[test]
+fn two_addresses_with_all_they_can_hold_keep_no_stranger_out() {
+    let mut admission = admission();
+    for crowd in ["192.0.2.1", "198.51.100.1"] {
+        for _ in 0..600 {
+            let _ = arrive(&mut admission, at(0), source(crowd));
+        }
+    }
+    for number in 0..128 {
+        let stranger = random_v4(number);
+        assert!(arrive(&mut admission, at(0), stranger).is_some(), "number {number}");
+    }
+}
+
+#[test]
+fn many_hosts_of_one_network_keep_no_stranger_out() {
+    for network in ["2001:db8:1::", "192.0.0.0"] {
+        let mut admission = admission();
+        let crowd = |number: u32| match network.parse::<IpAddr>().unwrap() {
+            IpAddr::V6(v6) => IpAddr::from(Ipv6Addr::from_bits(v6.to_bits() + (u128::from(number) << 64))),
+            IpAddr::V4(v4) => IpAddr::from(Ipv4Addr::from_bits(v4.to_bits() + number)),
+        };
+        for number in 0..5_000 {
+            arrive(&mut admission, at(0), Source::from(crowd(number)));
+        }
+        for number in 0..64 {
+            assert!(arrive(&mut admission, at(0), random_v4(number)).is_some(), "{network}: {number}");
+        }
+    }
 }
 
 #[test]
 fn the_smallest_gateway_lets_one_in() {
     let mut admission = Admission::new(Limits { places: 1, handshakes_per_s: 1 }, SECRET);
-    assert_eq!(admission.arrive(at(0), source("192.0.2.1")), Verdict::Accept);
+    assert!(arrive(&mut admission, at(0), source("192.0.2.1")).is_some());
     assert_eq!(admission.arrive(at(0), source("192.0.2.2")), Verdict::Refuse);
+    assert!(
+        arrive(&mut admission, at(1_000), source("192.0.2.2")).is_some(),
+        "whoever stays for long makes room"
+    );
+    assert_eq!((admission.places.taken(), admission.counts().displaced), (1, 1));
 }
 
 #[test]

@@ -38,13 +38,15 @@ pub enum Code {
     Certificate,
     /// 15: the gateway failed.
     Internal,
+    /// 16: too many wrong guesses: nothing was checked, try later.
+    Throttled,
     /// A code of a later version.
     Other(u16),
 }
 
 impl Code {
     /// Every code of this version, in the order of their numbers, which start at 0.
-    const KNOWN: [Self; 16] = [
+    const KNOWN: [Self; 17] = [
         Self::Bye,
         Self::Credentials,
         Self::Token,
@@ -61,6 +63,7 @@ impl Code {
         Self::Lifetime,
         Self::Certificate,
         Self::Internal,
+        Self::Throttled,
     ];
 
     /// The number on the wire.
@@ -83,6 +86,7 @@ impl Code {
             Self::Lifetime => 13,
             Self::Certificate => 14,
             Self::Internal => 15,
+            Self::Throttled => 16,
             Self::Other(number) => number,
         }
     }
@@ -111,6 +115,7 @@ impl Code {
             Self::Lifetime => "the session's lifetime is over; log in again",
             Self::Certificate => "a valid client certificate is needed",
             Self::Internal => "the gateway failed",
+            Self::Throttled => "too many attempts",
             Self::Other(_) => "a reason that this version does not know",
         }
     }
@@ -154,7 +159,7 @@ mod tests {
             assert_eq!(usize::from(code.number()), at);
             assert_eq!(Code::from(code.number()), code);
         }
-        assert_eq!(Code::from(16), Code::Other(16));
+        assert_eq!(Code::from(17), Code::Other(17));
         assert_eq!(Code::Other(4711).number(), 4711);
     }
 }

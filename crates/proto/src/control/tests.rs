@@ -56,25 +56,32 @@ const NETWORK: &str = "a6 00 44 0a090002 01 50 fd000000000000000000000000000002 
 const SESSION: &str = "50 33333333333333333333333333333333";
 const TOKEN: &str = "5820 2222222222222222222222222222222222222222222222222222222222222222";
 
+/// The proof of a device: a map of its key and its signature.
+fn proof() -> String {
+    format!("a2 00 5820 {} 01 5840 {}", "11".repeat(32), "12".repeat(64))
+}
+
 #[test]
 fn client_messages_have_the_published_bytes() {
     let mut login = Login {
         user: Text::new("ada").unwrap(),
         password: SecretText::new("pw").unwrap(),
-        device: DeviceId([0x11; 16]),
+        device: DeviceProof::new([0x11; 32], [0x12; 64]),
         offer: offer(),
         code: None,
         software: None,
     };
-    let fields = "00 63 616461 01 62 7077 02 50 11111111111111111111111111111111 03";
+    let proof = proof();
+    let fields = format!("00 63 616461 01 62 7077 02 {proof} 03");
     golden(&Message::Login(login.clone()), &format!("82 00 a4 {fields} {OFFER}"));
     login.code = Some(SecretText::new("123456").unwrap());
     login.software = Some(Text::new("v").unwrap());
     golden(&Message::Login(login), &format!("82 00 a6 {fields} {OFFER} 04 66 313233343536 05 61 76"));
 
     let (token, session) = (Token::from_bytes([0x22; 32]), SessionId([0x33; 16]));
-    let attach = Attach { token, offer: offer(), session, software: None };
-    golden(&Message::Attach(attach), &format!("82 01 a3 00 {TOKEN} 01 {OFFER} 02 {SESSION}"));
+    let device = DeviceProof::new([0x11; 32], [0x12; 64]);
+    let attach = Attach { token, offer: offer(), session, software: None, device };
+    golden(&Message::Attach(attach), &format!("82 01 a4 00 {TOKEN} 01 {OFFER} 02 {SESSION} 04 {proof}"));
 
     let code = SecretText::new("123456").unwrap();
     golden(&Message::OneTimeCode(OneTimeCode { code }), "82 02 a1 00 66 313233343536");
@@ -120,7 +127,7 @@ fn unknown_keys_are_ignored_and_absent_ones_have_their_defaults() {
     assert_eq!(Message::parse(&hex("82 14 a1 00 a0")), Ok(empty.clone()));
     assert_eq!(Message::parse(&hex("82 14 a1 00 a1 18c8 f6")), Ok(empty));
     // An offer without the key of the laboratory.
-    let body = hex(&format!("82 01 a3 00 {TOKEN} 01 a3 00 81 01 01 80 02 00 02 {SESSION}"));
+    let body = hex(&format!("82 01 a4 00 {TOKEN} 01 a3 00 81 01 01 80 02 00 02 {SESSION} 04 {}", proof()));
     assert!(matches!(
         Message::parse(&body),
         Ok(Message::Attach(Attach { offer: Offer { lab: false, .. }, .. }))
@@ -165,7 +172,7 @@ fn limits_hold_while_decoding() {
     assert!(Message::parse(&hex(&too_long(17))).is_err());
     let attach = |lanes: usize| {
         let indexes = format!("98 {lanes:02x} {}", "05".repeat(lanes));
-        hex(&format!("82 01 a3 00 {TOKEN} 01 a3 00 {indexes} 01 80 02 00 02 {SESSION}"))
+        hex(&format!("82 01 a4 00 {TOKEN} 01 a3 00 {indexes} 01 80 02 00 02 {SESSION} 04 {}", proof()))
     };
     assert!(Message::parse(&attach(16)).is_ok());
     assert!(Message::parse(&attach(17)).is_err());
@@ -226,7 +233,7 @@ fn secrets_are_not_printed() {
     let message = Message::Login(Login {
         user: Text::new("ada").unwrap(),
         password: SecretText::new(secret).unwrap(),
-        device: DeviceId([0x11; 16]),
+        device: DeviceProof::new([0x11; 32], [0x12; 64]),
         offer: offer(),
         code: Some(SecretText::new("918273").unwrap()),
         software: None,
@@ -297,23 +304,27 @@ fn any_established() -> impl Strategy<Value = Established> {
 
 fn any_message() -> impl Strategy<Value = Message> {
     let software = || proptest::option::of(text::<64>());
-    let login =
-        (text(), secret(), any::<[u8; 16]>(), any_offer(), proptest::option::of(secret()), software());
-    let attach = (any::<[u8; 32]>(), any_offer(), any::<[u8; 16]>(), software());
+    let device = || (any::<[u8; 32]>(), any::<[u8; 32]>(), any::<[u8; 32]>());
+    let login = (text(), secret(), device(), any_offer(), proptest::option::of(secret()), software());
+    let attach = (any::<[u8; 32]>(), any_offer(), any::<[u8; 16]>(), software(), device());
+    let proof = |(key, r, s): ([u8; 32], [u8; 32], [u8; 32])| {
+        DeviceProof::new(key, [r, s].concat().try_into().expect("two halves"))
+    };
     prop_oneof![
-        login.prop_map(|(user, password, device, offer, code, software)| Message::Login(Login {
+        login.prop_map(move |(user, password, device, offer, code, software)| Message::Login(Login {
             user,
             password,
-            device: DeviceId(device),
+            device: proof(device),
             offer,
             code,
             software
         })),
-        attach.prop_map(|(token, offer, session, software)| Message::Attach(Attach {
+        attach.prop_map(move |(token, offer, session, software, device)| Message::Attach(Attach {
             token: Token::from_bytes(token),
             offer,
             session: SessionId(session),
-            software
+            software,
+            device: proof(device),
         })),
         secret().prop_map(|code| Message::OneTimeCode(OneTimeCode { code })),
         Just(Message::Bye),

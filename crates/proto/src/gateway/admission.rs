@@ -22,12 +22,32 @@ pub struct Authenticated {
     pub user: UserName,
     /// Whom policy takes the session for.
     pub principal: Principal,
-    /// On which device.
+    /// On which device, which has proved itself on the connection.
     pub device: DeviceId,
     /// The inner addresses leased to it.
     pub addresses: Addresses,
     /// When the session ends at the latest.
     pub deadline: Time,
+}
+
+/// What a client shows for a session instead of a password.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Which session.
+    pub session: SessionId,
+    /// Its token.
+    pub token: Token,
+    /// The device that has proved itself on the connection, not one that it merely names.
+    pub device: DeviceId,
+}
+
+impl Claim {
+    /// Whether all that is shown fits the session. A token alone does not, and what else is wrong changes nothing of the
+    /// session: whoever holds the true device attaches with the same token afterwards.
+    fn is_good(&self, now: Time, record: &SessionRecord) -> bool {
+        let token = record.tokens.accept(self.token.hash());
+        token & (self.device == record.device) & (now < record.deadline)
+    }
 }
 
 impl Gateway {
@@ -68,7 +88,8 @@ impl Gateway {
         Ok(id)
     }
 
-    /// A client shows a token for a session on `connection`, whose exporter gave `secret` (PROTOCOL §5).
+    /// A client claims a session on `connection`, whose exporter gave `secret` (PROTOCOL §5). Whatever is wrong with the
+    /// claim, the answer is the same.
     ///
     /// # Errors
     /// Why it was refused; the effects that tell the client so are there already.
@@ -76,15 +97,13 @@ impl Gateway {
         &mut self,
         now: Time,
         connection: ConnectionId,
-        token: &Token,
-        session: SessionId,
+        claim: &Claim,
         offer: &Offer,
         secret: EpochSecret,
     ) -> Result<SessionId, Code> {
-        let shown = token.hash();
-        let good = self.table.by_id(session).filter(|slot| {
-            let record = self.table.get(*slot).map(|session| &session.record);
-            record.is_some_and(|record| record.tokens.accept(shown) && now < record.deadline)
+        let good = self.table.by_id(claim.session).filter(|slot| {
+            let session = self.table.get(*slot);
+            session.is_some_and(|session| claim.is_good(now, &session.record))
         });
         let Some(slot) = good else { return Err(self.refuse(connection, Code::Token)) };
         let suite = match self.check_offer(connection, offer) {
@@ -93,10 +112,10 @@ impl Gateway {
         };
         let token = Token::from_bytes(random_bytes(&mut self.random));
         if let Some(session) = self.table.get_mut(slot) {
-            session.record.tokens.issue(shown, token.hash());
+            session.record.tokens.issue(claim.token.hash(), token.hash());
         }
         self.establish(now, slot, Grant { connection, offer, suite, secret, token });
-        Ok(session)
+        Ok(claim.session)
     }
 
     fn admit(

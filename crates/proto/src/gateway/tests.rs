@@ -95,8 +95,14 @@ fn attach(
     connection: u64,
     with: &Established,
 ) -> Result<Established, Code> {
-    gateway.attach(now, ConnectionId(connection), &with.token, with.session, &offer(2), secret())?;
+    gateway.attach(now, ConnectionId(connection), &claim(with), &offer(2), secret())?;
     Ok(established(&effects(gateway)))
+}
+
+/// The claim of the device that has got this answer.
+fn claim(with: &Established) -> Claim {
+    let [.., device] = with.session.0;
+    Claim { session: with.session, token: with.token.clone(), device: DeviceId([device; 16]) }
 }
 
 fn heard(gateway: &mut Gateway, now: Time, epoch: u32) {
@@ -138,7 +144,7 @@ fn keys_and_store_come_before_the_answer() {
     assert_eq!(outline(&first), "OIPs");
     // The connection before is closed only once the new answer is on its way.
     let answer = established(&first);
-    gateway.attach(NOW, ConnectionId(2), &answer.token, answer.session, &offer(2), secret()).unwrap();
+    gateway.attach(NOW, ConnectionId(2), &claim(&answer), &offer(2), secret()).unwrap();
     assert_eq!(outline(&effects(&mut gateway)), "RIPsx");
     heard(&mut gateway, NOW, 2);
     assert_eq!(outline(&effects(&mut gateway)), "PH");
@@ -332,6 +338,23 @@ fn a_token_is_good_for_its_own_session_only() {
     assert_eq!(attach(&mut gateway, NOW, 3, &crossed).unwrap_err(), Code::Token);
     let zero = Established { token: Token::from_bytes([0; 32]), ..ada };
     assert_eq!(attach(&mut gateway, NOW, 3, &zero).unwrap_err(), Code::Token);
+}
+
+#[test]
+fn a_stolen_token_is_worth_nothing_and_stays_its_owners() {
+    let mut gateway = gateway(config(1));
+    let ada = login(&mut gateway, 1, "ada", 1);
+    heard(&mut gateway, NOW, 1);
+    effects(&mut gateway);
+    let theft = Claim { device: DeviceId([2; 16]), ..claim(&ada) };
+    for connection in 2..5 {
+        let refused = gateway.attach(NOW, ConnectionId(connection), &theft, &offer(2), secret());
+        assert_eq!(refused, Err(Code::Token));
+        assert_eq!(outline(&effects(&mut gateway)), "sx", "nothing of the session changes");
+    }
+    let status = gateway.sessions().next().unwrap();
+    assert_eq!((status.connection, status.epoch), (Some(ConnectionId(1)), Some(1)));
+    attach(&mut gateway, NOW, 6, &ada).expect("the token is as good as it was");
 }
 
 #[test]

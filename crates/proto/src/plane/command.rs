@@ -152,7 +152,8 @@ pub enum Command {
     Policy(Arc<Policy>),
 }
 
-/// What a data plane saw that the control plane must know. Bounded: each kind is reported once per cause, not per packet.
+/// What a data plane saw that the control plane must know. Each kind is reported once per cause, not per packet, but for the
+/// replies to a client's probes; and no more than the plane keeps wait at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A lane of the peer was heard for the first time in an epoch, or at a new endpoint with its newest counter.

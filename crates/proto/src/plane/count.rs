@@ -31,13 +31,13 @@ drop_reasons! {
     Replayed = "replayed",
     /// Not sealed by the peer.
     NotAuthentic = "not_authentic",
-    /// Neither an IP packet nor an in-band message.
-    UnknownPlaintext = "unknown_plaintext",
     /// An in-band message of an unknown kind.
     UnknownInband = "unknown_inband",
-    /// An inner packet that is malformed or of a kind that is never carried.
+    /// At a gateway: the reply to a probe, of which it sends none.
+    UnaskedReply = "unasked_reply",
+    /// Neither an in-band message nor an IP packet that is well-formed and of a kind that is carried.
     BadPacket = "bad_packet",
-    /// An inner source address that is not the session's.
+    /// An inner source address that is not the session's; at a client, one that means something on one link only.
     ForeignSource = "foreign_source",
     /// At a client: an inner destination that is not its own.
     NotForUs = "not_for_us",
@@ -63,6 +63,8 @@ drop_reasons! {
     Send = "send",
     /// Meant for another shard whose queue was full.
     ShardQueue = "shard_queue",
+    /// No packet, but news for the control plane while too many wait for it; told again with the next datagram.
+    EventQueue = "event_queue",
 }
 
 /// A count for each reason.
@@ -82,6 +84,12 @@ impl Counters {
     #[inline]
     pub fn drop(&mut self, reason: DropReason) {
         self.drops[reason as usize] += 1;
+    }
+
+    /// Counts so many.
+    #[inline]
+    pub(super) fn add(&mut self, reason: DropReason, count: u64) {
+        self.drops[reason as usize] += count;
     }
 
     /// How many there were for a reason.

@@ -11,6 +11,7 @@ use vpnd_crypto::{Direction, KeyError, OpenKey, SealKey};
 
 use super::command::{Activity, EpochSpec, Event, Heard, Progress, SessionSpec, Slot};
 use super::count::DropReason;
+use super::events::Events;
 use super::hash::IndexHasher;
 use super::{Endpoint, Role};
 use crate::checksum;
@@ -216,7 +217,7 @@ impl Session {
 
     /// The lane that seals now; ask [`Session::can_seal`] first.
     #[inline]
-    pub(super) fn sender<'a>(&'a mut self, now: Time, events: &'a mut VecDeque<Event>) -> Sender<'a> {
+    pub(super) fn sender<'a>(&'a mut self, now: Time, events: &'a mut Events) -> Sender<'a> {
         let number = self.sealing;
         let epoch = self
             .epochs
@@ -227,10 +228,9 @@ impl Session {
     }
 
     /// Asks the control plane for an epoch, once until one comes.
-    pub(super) fn want_epoch(&mut self, events: &mut VecDeque<Event>) {
+    pub(super) fn want_epoch(&mut self, events: &mut Events) {
         if !self.epoch_wanted {
-            self.epoch_wanted = true;
-            events.push_back(Event::EpochWanted { slot: self.slot });
+            self.epoch_wanted = events.push(Event::EpochWanted { slot: self.slot });
         }
     }
 
@@ -296,7 +296,7 @@ impl Receiver {
         datagram: &mut [u8],
         from: Endpoint,
         session: &mut Session,
-        events: &mut VecDeque<Event>,
+        events: &mut Events,
     ) -> Result<usize, DropReason> {
         let (slot, epoch) = (self.slot, self.epoch);
         let found = self.lanes.iter_mut().find(|receiving| receiving.lane == header.lane);
@@ -306,8 +306,7 @@ impl Receiver {
             Err(OpenRefused::Replayed) => return Err(DropReason::Replayed),
             Err(OpenRefused::NotAuthentic) => {
                 if receiving.receive.spent() && !receiving.spent_reported {
-                    receiving.spent_reported = true;
-                    events.push_back(Event::EpochSpent { slot, epoch });
+                    receiving.spent_reported = events.push(Event::EpochSpent { slot, epoch });
                 }
                 return Err(DropReason::NotAuthentic);
             }
@@ -315,14 +314,14 @@ impl Receiver {
         session.activity.rx_datagrams += 1;
         session.activity.last_rx = now;
         if receiving.receive.rekey_due() && !receiving.rekey_reported {
-            receiving.rekey_reported = true;
-            events.push_back(Event::RekeyDue { slot, epoch });
+            receiving.rekey_reported = events.push(Event::RekeyDue { slot, epoch });
         }
         // Only the newest authentic datagram moves an endpoint: a replayed or delayed one must not.
         if authentic.newest && receiving.moves_to(now, from) {
-            receiving.heard_at = Some((from, now));
             session.heard(epoch, header.lane, from);
-            events.push_back(Event::Heard { slot, epoch, lane: header.lane, endpoint: from });
+            if events.push(Event::Heard { slot, epoch, lane: header.lane, endpoint: from }) {
+                receiving.heard_at = Some((from, now));
+            }
         }
         Ok(authentic.len)
     }
@@ -352,7 +351,7 @@ pub struct Sender<'a> {
     now: Time,
     epoch: &'a mut Epoch,
     activity: &'a mut Activity,
-    events: &'a mut VecDeque<Event>,
+    events: &'a mut Events,
 }
 
 impl Sender<'_> {
@@ -411,8 +410,8 @@ impl Sender<'_> {
         })?;
         self.activity.last_tx = self.now;
         if self.epoch.send.rekey_due() && !self.epoch.rekey_reported {
-            self.epoch.rekey_reported = true;
-            self.events.push_back(Event::RekeyDue { slot: self.slot, epoch: self.epoch.number });
+            let due = Event::RekeyDue { slot: self.slot, epoch: self.epoch.number };
+            self.epoch.rekey_reported = self.events.push(due);
         }
         Ok(Sealed { len, endpoint: self.endpoint() })
     }

@@ -241,6 +241,39 @@ fn a_client_takes_only_what_is_for_it() {
 }
 
 #[test]
+fn what_a_clients_kernel_says_on_a_link_stays_there() {
+    let mut net = Net::new(false);
+    for (source, expected) in [
+        ("10.0.0.10", Ok(slot(0))),
+        ("169.254.7.7", Err(DropReason::ForeignSource)),
+        ("2001:db8::10", Ok(slot(0))),
+        ("fe80::10", Err(DropReason::ForeignSource)),
+    ] {
+        let solicitation = match source.parse().unwrap() {
+            IpAddr::V4(v4) => {
+                let mut packet = packet(10, 200);
+                packet[12..16].copy_from_slice(&v4.octets());
+                packet[10..12].fill(0);
+                let sum = crate::checksum::ipv4_header(&packet[..20]);
+                packet[10..12].copy_from_slice(&sum.to_be_bytes());
+                packet
+            }
+            IpAddr::V6(v6) => {
+                // A router solicitation (RFC 4861 section 4.1) without options.
+                let mut packet = vec![0x60, 0, 0, 0, 0, 8, 58, 255];
+                packet.extend(v6.octets());
+                packet.extend("ff02::2".parse::<core::net::Ipv6Addr>().unwrap().octets());
+                packet.extend([133, 0, 0, 0, 0, 0, 0, 0]);
+                packet
+            }
+        };
+        let parsed = Packet::parse(&solicitation).unwrap();
+        assert_eq!(net.clients[0].route(&parsed), expected, "from {source}");
+    }
+    assert_eq!(net.clients[0].counters().dropped(DropReason::ForeignSource), 2);
+}
+
+#[test]
 fn a_replay_is_dropped_and_moves_nothing() {
     let mut net = Net::new(false);
     let old = net.client_sends(ALICE, &packet(10, 200));
@@ -417,4 +450,48 @@ fn probes_are_answered_and_answers_reported() {
         .any(|event| event == Event::ProbeReply { slot: slot(0), lane: 0, id: 9, size: 600 });
     assert!(reported);
     assert_eq!(net.gateway.activity(slot(ALICE)).unwrap().tx_packets, 0, "no use of the tunnel");
+}
+
+#[test]
+fn a_gateway_drops_replies_that_it_has_not_asked_for() {
+    let mut net = Net::new(false);
+    let mut datagram = vec![0; 1_000];
+    for id in 0..5_000 {
+        let reply = Outgoing::Reply { slot: slot(0), id, size: 4 };
+        let sealed = net.clients[0].originate(net.now, reply, &mut datagram).unwrap();
+        let opened = net.gateway_gets(&datagram[..sealed.len], "198.51.100.1:1000");
+        assert_eq!(opened, Err(DropReason::UnaskedReply));
+    }
+    let events: Vec<_> = std::iter::from_fn(|| net.gateway.poll_event()).collect();
+    assert!(matches!(events[..], [Event::Heard { .. }]), "the client was heard, once: {events:?}");
+    assert_eq!(net.gateway.counters().dropped(DropReason::UnaskedReply), 5_000);
+}
+
+#[test]
+fn events_that_find_no_room_are_counted_and_told_later() {
+    let mut net = Net::new(false);
+    // Nobody takes events, and others have filled the queue.
+    let other = Event::RekeyDue { slot: slot(9), epoch: 1 };
+    let mut filled = 0;
+    while net.gateway.events.push(other) {
+        filled += 1;
+    }
+    assert_eq!(filled, events::MAX_EVENTS);
+    let says = |net: &mut Net| {
+        let hello = net.client_sends(ALICE, &[]);
+        assert_eq!(net.gateway_gets(&hello, "198.51.100.1:1000"), Ok(Opened::Consumed), "datagrams go on");
+    };
+    (0..3).for_each(|_| says(&mut net));
+    assert_eq!(net.gateway.sender(net.now, slot(BOB)).unwrap_err(), DropReason::NoEpoch);
+    for taken in 0..filled {
+        assert_eq!(net.gateway.poll_event(), Some(other), "event {taken}");
+    }
+    assert_eq!(net.gateway.poll_event(), None, "no more than the queue holds were kept");
+    // One that did not fit into the test's own filling, three times a client that was heard, one epoch that is wanted.
+    assert_eq!(net.gateway.counters().dropped(DropReason::EventQueue), 1 + 3 + 1);
+    says(&mut net);
+    assert_eq!(net.gateway.sender(net.now, slot(BOB)).unwrap_err(), DropReason::NoEpoch);
+    let heard = net.gateway.poll_event();
+    assert!(matches!(heard, Some(Event::Heard { slot: who, .. }) if who == slot(ALICE)), "{heard:?}");
+    assert_eq!(net.gateway.poll_event(), Some(Event::EpochWanted { slot: slot(BOB) }));
 }

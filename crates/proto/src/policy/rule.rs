@@ -117,6 +117,25 @@ impl Rule {
         (reply && self.matches_port(port, flow)).then_some(Verdict::Allow)
     }
 
+    /// The same about a client's packet to a host beyond the campus, which an allow rule has to name by its network.
+    pub(super) fn verdict_beyond(&self, flow: &Flow<'_>) -> Option<Verdict> {
+        if self.action == Verdict::Deny {
+            return self.verdict(flow);
+        }
+        if !self.matches_protocol(flow.protocol) {
+            return None;
+        }
+        let ports = flow.ports;
+        let forward = self.to.names(flow.dst)
+            && self.from.matches(flow.from, flow.src)
+            && self.matches_port(ports.map(|(_, dst)| dst), flow);
+        let reply = flow.may_be_reply
+            && self.from.names(flow.dst)
+            && self.to.matches(flow.from, flow.src)
+            && self.matches_port(ports.map(|(src, _)| src), flow);
+        (forward || reply).then_some(Verdict::Allow)
+    }
+
     fn matches_protocol(&self, protocol: u8) -> bool {
         match self.protocol {
             Protocol::Any => true,
@@ -175,6 +194,16 @@ impl Side {
             Self::Any => true,
             Self::Some(subjects) => {
                 client || subjects.iter().any(|subject| matches!(subject, Subject::Net(_)))
+            }
+        }
+    }
+
+    /// Whether it names a network that the address is in.
+    fn names(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Any => false,
+            Self::Some(subjects) => {
+                subjects.iter().any(|subject| matches!(subject, Subject::Net(net) if net.contains(&address)))
             }
         }
     }

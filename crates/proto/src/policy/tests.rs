@@ -400,3 +400,62 @@ proptest! {
         prop_assert_eq!(world.passes(&tcp(from.0, ports.0, to.0, ports.1, flags)), expected);
     }
 }
+
+const ELSEWHERE: &str = "203.0.113.9";
+
+fn reaching(rules: &[RuleSpec]) -> World {
+    let mut world = World::new(false, rules);
+    let own = vec!["10.8.0.1".parse().unwrap()];
+    let pools = Pools { nets: vec!["10.8.0.0/24".parse().unwrap()], own };
+    world.policy = world.policy.with_pools(pools).with_reach(&["10.1.0.0/16".parse().unwrap()]);
+    world
+}
+
+#[test]
+fn clients_reach_what_is_pushed_and_nothing_else() {
+    let world = reaching(&[]);
+    for host in [SERVER, "10.8.0.1", "10.1.255.255"] {
+        assert!(world.passes(&tcp(ALICE, 5000, host, 80, SYN)), "{host}");
+    }
+    for host in [ELSEWHERE, "10.2.0.0", "10.0.255.255", "224.0.0.251", "255.255.255.255"] {
+        for packet in
+            [tcp(ALICE, 5000, host, 80, SYN), tcp(ALICE, 5000, host, 80, ACK), udp(ALICE, 1, host, 2)]
+        {
+            assert!(!world.passes(&packet), "{host}");
+        }
+        assert!(
+            !world.passes(&icmp(ALICE, host, 0)) && !world.passes(&later_fragment(UDP, ALICE, host)),
+            "{host}"
+        );
+    }
+    let everything = reaching(&[]).policy.with_reach(&["0.0.0.0/0".parse().unwrap()]);
+    let world = World { policy: everything, ..world };
+    assert!(world.passes(&tcp(ALICE, 5000, ELSEWHERE, 80, SYN)), "it was pushed");
+}
+
+#[test]
+fn a_rule_opens_more_than_is_pushed_only_by_naming_it() {
+    let beyond = tcp(ALICE, 5000, ELSEWHERE, 80, SYN);
+    for rules in [
+        vec![allow(&[], &[])],
+        vec![allow(&[group("staff")], &[Selector::Any])],
+        vec![allow(&[Selector::Clients], &[Selector::Clients, net("198.51.100.0/24")])],
+        vec![deny(&[], &[net("203.0.113.0/24")]), allow(&[], &[net("203.0.113.0/24")])],
+        vec![allow(&[group("guests")], &[net("203.0.113.0/24")])],
+    ] {
+        let world = reaching(&rules);
+        assert!(!world.passes(&beyond), "{rules:?}");
+        assert!(!world.passes(&tcp(ALICE, 5000, ELSEWHERE, 80, ACK)), "nor as a reply: {rules:?}");
+    }
+    let world = reaching(&[allow(&[group("staff")], &[net("203.0.113.0/24")])]);
+    assert!(world.passes(&beyond));
+    assert!(!world.passes(&tcp(BOB, 5000, ELSEWHERE, 80, SYN)), "it is for staff only");
+    let https = [rule(Verdict::Allow, &[], &[net("0.0.0.0/0")], Protocol::Tcp, &[443..=443])];
+    assert!(!reaching(&https).passes(&beyond));
+    assert!(reaching(&https).passes(&tcp(ALICE, 5000, ELSEWHERE, 443, SYN)));
+    assert!(!reaching(&https).passes(&later_fragment(TCP, ALICE, ELSEWHERE)));
+
+    let answers = reaching(&[allow(&[net("203.0.113.0/24")], &[Selector::Clients])]);
+    assert!(answers.passes(&tcp(ALICE, 80, ELSEWHERE, 5000, ACK)), "whom the host asks may answer");
+    assert!(!answers.passes(&beyond), "and not ask");
+}

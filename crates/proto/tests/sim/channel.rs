@@ -9,7 +9,7 @@ use rand::RngExt;
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused};
-use vpnd_proto::gateway::Authenticated;
+use vpnd_proto::gateway::{Authenticated, Claim};
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::{ConnectionId, SessionId};
 use vpnd_proto::time::Time;
@@ -115,7 +115,8 @@ impl World {
                 self.hub.core.login(self.now, id, who, &offer, exported)
             }
             Purpose::Attach { session, token } => {
-                self.hub.core.attach(self.now, id, &token, session, &offer, exported)
+                let claim = Claim { session, token, device: self.devices[device].id };
+                self.hub.core.attach(self.now, id, &claim, &offer, exported)
             }
         };
         self.settle_hub();

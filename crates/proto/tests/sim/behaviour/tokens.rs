@@ -4,13 +4,14 @@ use vpnd_crypto::EpochSecret;
 use vpnd_proto::attach::Token;
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{Code, List, Offer, SuiteSpeed};
-use vpnd_proto::session::{ConnectionId, SessionId};
+use vpnd_proto::gateway::Claim;
+use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use super::*;
 use crate::runs::with_seeds;
 
-/// An attach as whoever has got hold of a token may try it, on a connection of its own.
-fn steal(world: &mut World, session: SessionId, token: &Token) -> Result<SessionId, Code> {
+/// An attach as whoever has got hold of a token may try it, on a connection of its own, with what `device` can prove.
+fn steal(world: &mut World, session: SessionId, token: &Token, device: DeviceId) -> Result<SessionId, Code> {
     let offer = Offer {
         indexes: List::new(vec![1, 2]).expect("two"),
         suites: List::new(vec![SuiteSpeed { suite: 1, mbps: 1 }]).expect("one"),
@@ -19,7 +20,8 @@ fn steal(world: &mut World, session: SessionId, token: &Token) -> Result<Session
     };
     world.hub.latest_secret = [7; 32];
     let secret = EpochSecret::new([7; 32]);
-    let got = world.hub.core.attach(world.now, ConnectionId(u64::MAX), token, session, &offer, secret);
+    let claim = Claim { session, token: token.clone(), device };
+    let got = world.hub.core.attach(world.now, ConnectionId(u64::MAX), &claim, &offer, secret);
     world.settle_hub();
     got
 }
@@ -61,8 +63,10 @@ fn a_token_is_void_once_its_successor_is_confirmed() {
         assert!(shown.len() >= 4, "each client has rekeyed twice");
         for restarted in [false, true] {
             for (session, token) in &shown {
+                let owner = world.devices.iter().find(|device| device.session() == Some(*session));
+                let owner = owner.expect("one of the two").id;
                 assert_eq!(
-                    steal(&mut world, *session, token),
+                    steal(&mut world, *session, token, owner),
                     Err(Code::Token),
                     "after a restart: {restarted}"
                 );
@@ -83,9 +87,35 @@ fn tokens_of_others_and_guesses_are_void() {
         core.network_changed(world.now);
         let guess = Token::from_bytes([9; 32]);
         for session in sessions.into_iter().chain([SessionId([9; 16])]) {
-            assert_eq!(steal(&mut world, session, &guess), Err(Code::Token));
+            for device in [world.devices[0].id, world.devices[1].id] {
+                assert_eq!(steal(&mut world, session, &guess, device), Err(Code::Token));
+            }
         }
         assert!(world.hub.core.sessions().all(|status| status.connection.is_some()), "nobody was disturbed");
+    });
+}
+
+#[test]
+fn a_stolen_token_is_worth_nothing_to_another_device_and_its_owner_goes_on() {
+    with_seeds(6, |seed| {
+        let mut world = world(seed, 2, Path::CLEAN, false);
+        let victim = world.devices[0].session().expect("it is up");
+        world.run(secs(5));
+        // The victim shows its token on a connection that does not arrive, and the thief reads it there.
+        let path = core::mem::replace(&mut world.devices[0].up, Path::lossy(1.0));
+        world.move_network(0, true);
+        world.run(secs(3));
+        let stolen = shown(&world).into_iter().find(|(session, _)| *session == victim);
+        let (_, token) = stolen.expect("the victim attaches");
+        for device in [world.devices[1].id, DeviceId([9; 16])] {
+            assert_eq!(steal(&mut world, victim, &token, device), Err(Code::Token));
+        }
+        world.restart_hub();
+        assert_eq!(steal(&mut world, victim, &token, DeviceId([9; 16])), Err(Code::Token), "nor later");
+        world.devices[0].up = path;
+        world.wait_until_up(0);
+        assert_eq!(world.devices[0].session(), Some(victim));
+        assert_eq!(world.hub.ended, [], "nobody has lost a session");
     });
 }
 
