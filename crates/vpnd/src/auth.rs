@@ -1,25 +1,39 @@
 //! Who may log in: password, one-time code, client certificate, and how fast one may guess.
 //!
-//! Invariants: a refusal tells the client nothing about its cause ([`Refused`]), while the audit log has it; an
+//! Invariants: a refusal tells the client nothing about its cause ([`Refused`]), while the audit log has it; whoever shows no
+//! code and is not let in is asked for one, whatever was wrong, and counts as a wrong guess until the right one comes; an
 //! unknown user costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
 //! person from a place they came from before; if the store fails, nobody is let in. Hashing takes tens of
-//! milliseconds and megabytes, so it runs on a bounded number of threads behind a bounded queue, never on a shard, and
-//! steps back behind other work. This module must not know of connections or sessions.
+//! milliseconds and megabytes, so it runs on a bounded number of threads behind a bounded queue, which networks share
+//! fairly ([`turns`]), never on a shard, and steps back behind other work. Whose turn it is depends on addresses and
+//! devices, never on whether a user exists. This module must not know of connections or sessions.
 
+mod known;
 pub mod password;
+mod pending;
 mod throttle;
 pub mod totp;
+mod turns;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use vpnd_proto::admission::Source;
+use vpnd_proto::admission::shares::Standing;
+use vpnd_proto::session::DeviceId;
 
-use crate::store::{AuditEntry, CertificateHash, PasswordHash, Store, StoreError, User, UserId};
+use crate::shard::now;
+use crate::store::{
+    AuditEntry, CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User,
+    UserId,
+};
 use crate::sys::process;
+use known::KnownPlaces;
 use password::{Hasher, NoMemory, Password};
+use pending::{Attempt, Pending};
 use throttle::{Throttle, place};
+use turns::Turns;
 
 /// For how long a place counts as one the user came from before, seconds.
 const KNOWN_SOURCE_S: u64 = 90 * 86_400;
@@ -32,7 +46,7 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(8);
 pub const BUSY_S: u64 = 2;
 
 /// What a client shows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Login {
     /// The user's name, as given.
     pub user: String,
@@ -44,6 +58,8 @@ pub struct Login {
     pub certificate: Option<CertificateHash>,
     /// The outer address.
     pub source: IpAddr,
+    /// The device, which has proved to the worker that it is this one.
+    pub device: DeviceId,
 }
 
 /// The answer to a login.
@@ -51,10 +67,16 @@ pub struct Login {
 pub enum Outcome {
     /// Let in.
     Granted(Box<User>),
-    /// The password is right, and this user must show a one-time code too.
-    CodeWanted,
+    /// Not let in without a one-time code. That comes, or doesn't, with this number. It says nothing else: the password may be
+    /// right or wrong, and the user may be one who needs a code, needs none, or does not exist.
+    CodeWanted(u64),
+    /// Everybody must show a certificate here, and this is not one of the user whom the login names. The password was not
+    /// looked at, and whether there is such a user does not show: the certificate would be the wrong one in any case.
+    NotCertified,
     /// Not let in.
     Refused(Refused),
+    /// Too many wrong guesses: nothing was checked, and it makes sense to come back in so many seconds.
+    Throttled(u64),
     /// Too many wait already, its turn did not come, or there is no memory now: nothing was checked, and the client should
     /// come back in so many seconds.
     Busy(u64),
@@ -80,6 +102,8 @@ pub enum Cause {
     WrongCode,
     /// The one-time code was used before.
     ReplayedCode,
+    /// Everything was right but the one-time code, which did not come.
+    NoCode,
     /// A client certificate is wanted and there was none.
     NoCertificate,
     /// The client certificate is not one of this user.
@@ -103,6 +127,7 @@ impl Cause {
             Self::Disabled => "disabled",
             Self::WrongCode => "wrong-code",
             Self::ReplayedCode => "replayed-code",
+            Self::NoCode => "no-code",
             Self::NoCertificate => "no-certificate",
             Self::ForeignCertificate => "foreign-certificate",
             Self::Throttled => "throttled",
@@ -132,9 +157,12 @@ pub struct Authenticator {
     hasher: Hasher,
     /// A hash that no password has, for users that do not exist.
     nobody: PasswordHash,
+    /// A secret that no codes are made of, for users that have none.
+    no_secret: TotpSecret,
+    pending: Mutex<Pending>,
     throttle: Mutex<Throttle>,
-    admission: Arc<Semaphore>,
-    workers: Arc<Semaphore>,
+    known_places: Mutex<KnownPlaces>,
+    turns: Arc<Turns>,
     longest_wait: Duration,
     require_certificate: bool,
 }
@@ -142,7 +170,8 @@ pub struct Authenticator {
 /// What one check found, before it is told to anybody.
 enum Verdict {
     Granted(Box<User>),
-    CodeWanted,
+    /// The password is right, and the user must show a code, which did not come along.
+    CodeWanted(Box<User>),
     Refused(Cause),
     NotChecked(NoMemory),
 }
@@ -153,43 +182,71 @@ impl Authenticator {
     /// # Errors
     /// [`NoMemory`], as for any login.
     pub fn new(store: Arc<dyn Store>, hasher: Hasher, settings: Settings) -> Result<Self, NoMemory> {
-        let workers = settings.workers.max(1);
         Ok(Self {
+            known_places: Mutex::new(KnownPlaces::of(store.as_ref())),
             store,
             nobody: hasher.hash(&Password::generate())?,
             hasher,
+            no_secret: totp::generate(),
+            pending: Mutex::new(Pending::new()),
             throttle: Mutex::new(Throttle::default()),
-            admission: Arc::new(Semaphore::new(workers + settings.queue)),
-            workers: Arc::new(Semaphore::new(workers)),
+            turns: Turns::new(settings.workers.max(1), settings.queue),
             longest_wait: settings.longest_wait,
             require_certificate: settings.require_certificate,
         })
     }
 
-    /// Checks a login on a thread that may wait. If too many wait already, it is refused at once; if its turn does not come in
-    /// time, then.
+    /// Checks a login on a thread that may wait, when it is its turn. If that does not come in time, or too many of its network
+    /// wait already, nothing is checked.
     pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> Outcome {
-        let overloaded = Outcome::Busy(BUSY_S);
-        let Ok(admitted) = Arc::clone(&self.admission).try_acquire_owned() else {
-            log_refusal(&login, Cause::Overloaded);
-            return overloaded;
+        let turn = match self.turns.at_once() {
+            Some(turn) => Some(turn),
+            None => {
+                let standing = self.standing(&login, now_s).await;
+                self.turns.wait(Source::from(login.source), standing, self.longest_wait).await
+            }
         };
-        let turn = Arc::clone(&self.workers).acquire_owned();
-        let Ok(Ok(turn)) = tokio::time::timeout(self.longest_wait, turn).await else {
+        let Some(turn) = turn else {
             log_refusal(&login, Cause::Overloaded);
-            return overloaded;
+            return Outcome::Busy(BUSY_S);
         };
         let this = Arc::clone(self);
-        // The permits move into the thread: a client that hangs up does not make room before its hash is done.
+        // The turn moves into the thread: a client that hangs up does not make room before its hash is done.
         let checked = tokio::task::spawn_blocking(move || {
             let outcome = this.check(&login, now_s);
-            drop((turn, admitted));
+            drop(turn);
             outcome
         });
         checked.await.unwrap_or_else(|error| {
             tracing::error!(%error, "checking a login failed");
             Outcome::Refused(Refused { retry_after_s: None })
         })
+    }
+
+    /// How far the device, or else the place, is known. Nobody can claim another's device, which proves who it is; and a
+    /// place counts whoever came from there, so that turns say nothing about the user who is named.
+    async fn standing(self: &Arc<Self>, login: &Login, now_s: u64) -> Standing {
+        let (this, name, device) = (Arc::clone(self), login.user.clone(), login.device);
+        let returning = tokio::task::spawn_blocking(move || this.has_been_here(&name, device)).await;
+        if matches!(returning, Ok(Ok(true))) {
+            Standing::Returning
+        } else if self.known_places().contains(&place(login.source), now_s) {
+            Standing::Known
+        } else {
+            Standing::Stranger
+        }
+    }
+
+    /// Whether this device of this user's has had a session. Asks the store as much about unknown users.
+    fn has_been_here(&self, name: &str, device: DeviceId) -> Result<bool, StoreError> {
+        let user = self.store.user(name)?.map_or(UserId([0; 16]), |user| user.id);
+        self.has_lease(user, device)
+    }
+
+    fn has_lease(&self, user: UserId, device: DeviceId) -> Result<bool, StoreError> {
+        let owner = LeaseOwner { user, device };
+        let [v4, v6] = [Family::V4, Family::V6].map(|family| self.store.lease_of(owner, family));
+        Ok(v4?.is_some() || v6?.is_some())
     }
 
     /// Checks a login on this thread, which waits for the hash and the store.
@@ -199,17 +256,25 @@ impl Authenticator {
             Ok(found) => found,
             Err(error) => return self.failed(login, &error),
         };
-        let wait_s = || self.throttle().wait_s(&login.user, &place, known, now_s);
-        if let retry_after_s @ Some(_) = wait_s() {
+        if self.require_certificate && !is_certified(login, user.as_ref()) {
+            return self.not_certified(login, now_s);
+        }
+        let source = Source::from(login.source);
+        let wait_s = || self.throttle().wait_s(&login.user, source, known, now_s);
+        if let Some(retry_after_s) = wait_s() {
             // Nothing was checked, so this neither counts nor costs a write.
             log_refusal(login, Cause::Throttled);
-            return Outcome::Refused(Refused { retry_after_s });
+            return Outcome::Throttled(retry_after_s);
         }
         match self.judge(login, user, now_s) {
             Ok(Verdict::Granted(user)) => self.granted(login, &place, user, now_s),
-            Ok(Verdict::CodeWanted) => Outcome::CodeWanted,
+            Ok(Verdict::CodeWanted(user)) => self.ask_for_code(login, Ok(user), now_s),
+            Ok(Verdict::Refused(cause)) if login.code.is_none() => {
+                self.ask_for_code(login, Err(cause), now_s)
+            }
             Ok(Verdict::Refused(cause)) => {
-                self.refused(login, &place, cause, now_s);
+                self.throttle().failed(&login.user, source, now_s);
+                self.record(login, cause, now_s);
                 Outcome::Refused(Refused { retry_after_s: wait_s() })
             }
             Ok(Verdict::NotChecked(none)) => {
@@ -222,12 +287,14 @@ impl Authenticator {
         }
     }
 
-    /// The user, and whether they have come from this place before. Asks the store as much about unknown users.
+    /// The user, and whether they have come from this place or with this device before. Asks the store as much about unknown
+    /// users.
     fn look_up(&self, login: &Login, place: &str, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
         let user = self.store.user(&login.user)?;
         let id = user.as_ref().map_or(UserId([0; 16]), |user| user.id);
-        let known = self.store.knows_source(id, place, now_s.saturating_sub(KNOWN_SOURCE_S))?;
-        Ok((user, known))
+        let place = self.store.knows_source(id, place, now_s.saturating_sub(KNOWN_SOURCE_S))?;
+        let device = self.has_lease(id, login.device)?;
+        Ok((user, place | device))
     }
 
     fn judge(&self, login: &Login, user: Option<User>, now_s: u64) -> Result<Verdict, StoreError> {
@@ -249,32 +316,93 @@ impl Authenticator {
         if !user.enabled {
             return Ok(Verdict::Refused(Cause::Disabled));
         }
-        if let Some(cause) = self.certificate_problem(login, &user) {
-            return Ok(Verdict::Refused(cause));
+        // That this user alone needs one does not show: it is answered like a wrong password.
+        if !user.certificates.is_empty() && !is_certified(login, Some(&user)) {
+            return Ok(Verdict::Refused(certificate_cause(login)));
         }
-        let Some(secret) = &user.totp else { return Ok(Verdict::Granted(Box::new(user))) };
-        let Some(code) = &login.code else { return Ok(Verdict::CodeWanted) };
-        let Some(step) = totp::matching_step(secret, code, now_s) else {
-            return Ok(Verdict::Refused(Cause::WrongCode));
+        if user.totp.is_none() {
+            return Ok(Verdict::Granted(Box::new(user)));
+        }
+        let Some(code) = &login.code else { return Ok(Verdict::CodeWanted(Box::new(user))) };
+        let wrong = self.judge_code(Ok(&user), code, now_s)?;
+        Ok(wrong.map_or_else(|| Verdict::Granted(Box::new(user)), Verdict::Refused))
+    }
+
+    /// Why this code lets nobody in, if it does not. What is done for that does not depend on whether all else was right.
+    fn judge_code(
+        &self,
+        awaited: Result<&User, Cause>,
+        code: &Password,
+        now_s: u64,
+    ) -> Result<Option<Cause>, StoreError> {
+        let secret = awaited.ok().and_then(|user| user.totp.as_ref()).unwrap_or(&self.no_secret);
+        let step = totp::matching_step(secret, code, now_s);
+        let (id, used) = match (awaited, step) {
+            (Ok(user), Some(step)) => (user.id, step),
+            _ => (UserId([0; 16]), 0),
         };
-        if self.store.use_totp_step(user.id, step)? {
-            Ok(Verdict::Granted(Box::new(user)))
-        } else {
-            Ok(Verdict::Refused(Cause::ReplayedCode))
+        let fresh = self.store.use_totp_step(id, used)?;
+        Ok(match (awaited, step) {
+            (Err(cause), _) => Some(cause),
+            (Ok(_), None) => Some(Cause::WrongCode),
+            (Ok(_), Some(_)) => (!fresh).then_some(Cause::ReplayedCode),
+        })
+    }
+
+    /// Asks whoever is not let in for a one-time code. It counts as a wrong guess from now on: nobody learns by leaving.
+    fn ask_for_code(&self, login: &Login, awaited: Result<Box<User>, Cause>, now_s: u64) -> Outcome {
+        self.throttle().failed(&login.user, Source::from(login.source), now_s);
+        let attempt = Attempt { login: login.clone(), awaited };
+        let (number, over) = self.pending().add(now(), attempt);
+        for attempt in &over {
+            self.record_without_code(attempt, now_s);
+        }
+        number.map_or(Outcome::Busy(BUSY_S), Outcome::CodeWanted)
+    }
+
+    /// The code came, for a login that was asked for one.
+    pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> Outcome {
+        let Some(Attempt { login, awaited }) = self.pending().take(number) else {
+            // It came too late or lost its place, and was counted then.
+            return Outcome::Busy(BUSY_S);
+        };
+        let source = Source::from(login.source);
+        match (self.judge_code(awaited.as_deref().map_err(|cause| *cause), code, now_s), awaited) {
+            (Ok(None), Ok(user)) => {
+                self.throttle().withdrawn(&login.user, source);
+                self.granted(&login, &place(login.source), user, now_s)
+            }
+            (Ok(None), Err(cause)) | (Ok(Some(cause)), _) => {
+                self.record(&login, cause, now_s);
+                Outcome::Refused(Refused {
+                    retry_after_s: self.throttle().wait_s(&login.user, source, true, now_s),
+                })
+            }
+            (Err(error), _) => self.failed(&login, &error),
         }
     }
 
-    fn certificate_problem(&self, login: &Login, user: &User) -> Option<Cause> {
-        let wanted = self.require_certificate || !user.certificates.is_empty();
-        match &login.certificate {
-            Some(shown) if wanted && !user.certificates.contains(shown) => Some(Cause::ForeignCertificate),
-            None if wanted => Some(Cause::NoCertificate),
-            _ => None,
+    /// The code will not come, for a login that was asked for one.
+    pub fn abandon(&self, number: u64, now_s: u64) {
+        let attempt = self.pending().take(number);
+        if let Some(attempt) = attempt {
+            self.record_without_code(&attempt, now_s);
         }
+    }
+
+    fn record_without_code(&self, attempt: &Attempt, now_s: u64) {
+        let cause = attempt.awaited.as_ref().err().copied().unwrap_or(Cause::NoCode);
+        self.record(&attempt.login, cause, now_s);
+    }
+
+    /// It is no guess at anything, so it does not count as one: a stranger could lock users out by it.
+    fn not_certified(&self, login: &Login, now_s: u64) -> Outcome {
+        self.record(login, certificate_cause(login), now_s);
+        Outcome::NotCertified
     }
 
     fn granted(&self, login: &Login, place: &str, user: Box<User>, now_s: u64) -> Outcome {
-        self.throttle().succeeded(&login.user, place);
+        self.throttle().succeeded(&login.user, Source::from(login.source));
         if self.hasher.is_outdated(&user.password) {
             let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
             let stored = fresh.and_then(|fresh| {
@@ -287,6 +415,7 @@ impl Authenticator {
         if let Err(error) = self.store.remember_source(user.id, place, now_s) {
             tracing::warn!(%error, "where a user came from is not remembered");
         }
+        self.known_places().add(place.to_owned(), now_s);
         // What is granted must be on record: without the audit line there is no login.
         match self.store.audit(&entry(login, "login", "", now_s)) {
             Ok(()) => Outcome::Granted(user),
@@ -297,9 +426,8 @@ impl Authenticator {
         }
     }
 
-    fn refused(&self, login: &Login, place: &str, cause: Cause, now_s: u64) {
+    fn record(&self, login: &Login, cause: Cause, now_s: u64) {
         log_refusal(login, cause);
-        self.throttle().failed(&login.user, place, now_s);
         if let Err(error) = self.store.audit(&entry(login, "login-refused", cause.name(), now_s)) {
             tracing::error!(%error, "a refused login can't be recorded");
         }
@@ -312,9 +440,27 @@ impl Authenticator {
         Outcome::Refused(Refused { retry_after_s: None })
     }
 
+    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_places(&self) -> std::sync::MutexGuard<'_, KnownPlaces> {
+        self.known_places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn throttle(&self) -> std::sync::MutexGuard<'_, Throttle> {
         self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the certificate that was shown is one of this user.
+fn is_certified(login: &Login, user: Option<&User>) -> bool {
+    let Some((shown, user)) = login.certificate.as_ref().zip(user) else { return false };
+    user.certificates.contains(shown) && !user.revoked_certificates.contains(shown)
+}
+
+fn certificate_cause(login: &Login) -> Cause {
+    if login.certificate.is_some() { Cause::ForeignCertificate } else { Cause::NoCertificate }
 }
 
 fn log_refusal(login: &Login, cause: Cause) {

@@ -12,11 +12,13 @@ use vpnd_crypto::{Preference, Suite};
 use vpnd_proto::wire::MAX_CLIENT_LANES;
 
 use crate::config::LogFormat;
+use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
+use crate::users::revoke::Fingerprint;
 
 /// Where the gateway's configuration is unless `--config` says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/vpnd/server.toml";
-/// Where the client keeps its journal unless `--state-dir` says otherwise.
+/// Where the client keeps the names of its device unless `--state-dir` says otherwise.
 pub const DEFAULT_CLIENT_STATE: &str = "/var/lib/vpnd";
 
 /// A fast, safe VPN in user space: gateway, client and admin tool.
@@ -35,11 +37,15 @@ pub enum Command {
     Init(InitArgs),
     /// Check a gateway's configuration and everything it names, and change nothing
     Check(CheckArgs),
+    /// Give a gateway a new certificate for the names and the key it has. Gateways with their CA's key do so by themselves
+    Renew(RenewArgs),
     /// Run the gateway
     Server(ServerArgs),
     /// Manage the users of a gateway
     #[command(subcommand)]
     User(UserCommand),
+    /// Let a client certificate in no more, and end its user's sessions
+    Revoke(RevokeArgs),
     /// Connect to a gateway
     Connect(ConnectArgs),
     /// Undo what a client that was killed left behind: routes, rules, DNS
@@ -91,12 +97,38 @@ pub struct InitArgs {
     pub force: bool,
 }
 
+/// Arguments of `vpnd renew`.
+#[derive(Args, Debug)]
+pub struct RenewArgs {
+    /// The gateway's configuration, which names certificate, key and CA
+    #[arg(long, default_value = DEFAULT_CONFIG)]
+    pub config: PathBuf,
+    /// The CA's key, if it is elsewhere than the configuration says
+    #[arg(long, value_name = "FILE")]
+    pub ca_key: Option<PathBuf>,
+    /// Without a configuration, where the CA's key is: the certificate to renew, in its place
+    #[arg(long, value_name = "FILE", requires_all = ["ca", "ca_key"], conflicts_with = "new_key")]
+    pub certificate: Option<PathBuf>,
+    /// The CA of --certificate
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub ca: Option<PathBuf>,
+    /// How long the new one is good [default: as configured, or 30]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=825))]
+    pub days: Option<u32>,
+    /// Make a new key, too. Clients pin the CA and do not notice
+    #[arg(long)]
+    pub new_key: bool,
+}
+
 /// Arguments of `vpnd check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
     /// The configuration to check
     #[arg(default_value = DEFAULT_CONFIG)]
     pub config: PathBuf,
+    /// The gateway will be started with this switch: suites for the laboratory are no mistake
+    #[arg(long)]
+    pub insecure_lab: bool,
 }
 
 /// Arguments of `vpnd server`.
@@ -109,6 +141,10 @@ pub struct ServerArgs {
     /// still for a moment. If that can't be, the running one goes on and says why
     #[arg(long, conflicts_with_all = ["insecure_lab", "sandbox", "log_format"])]
     pub upgrade: bool,
+    /// Take back what a gateway that has ended leaves on this machine for its next start: firewall, forwarding and the
+    /// routes that hold back packets for clients
+    #[arg(long, conflicts_with_all = ["upgrade", "insecure_lab", "sandbox", "log_format"])]
+    pub teardown: bool,
     /// Laboratory only: allow suites that do not protect traffic. Both ends need this switch
     #[arg(long)]
     pub insecure_lab: bool,
@@ -142,6 +178,8 @@ pub enum UserCommand {
     Remove(UserArgs),
     /// Give a user a new password and end their sessions
     Passwd(UserPasswdArgs),
+    /// Make another client certificate for a user; the ones before stay good until they expire or are revoked
+    Certificate(UserCertificateArgs),
 }
 
 /// Which gateway's users.
@@ -189,6 +227,39 @@ pub struct UserAddArgs {
     pub profile_out: Option<PathBuf>,
 }
 
+/// Arguments of `vpnd user certificate`.
+#[derive(Args, Debug)]
+pub struct UserCertificateArgs {
+    /// The user's name
+    pub name: String,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
+    /// Write the client's profile to this file
+    #[arg(long, value_name = "FILE")]
+    pub profile_out: Option<PathBuf>,
+}
+
+/// Arguments of `vpnd revoke`.
+#[derive(Args, Debug)]
+pub struct RevokeArgs {
+    /// The user whose certificates are revoked: all of them, unless one is named
+    #[arg(required_unless_present_any = ["certificate", "fingerprint", "list"])]
+    pub user: Option<String>,
+    /// Only the certificate in this file (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub certificate: Option<PathBuf>,
+    /// Only the certificate with this SHA-256 fingerprint
+    #[arg(long, value_name = "HEX", conflicts_with = "certificate")]
+    pub fingerprint: Option<Fingerprint>,
+    /// Show what was revoked, and change nothing
+    #[arg(long, conflicts_with_all = ["user", "certificate", "fingerprint"])]
+    pub list: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
+}
+
 /// Arguments of the commands that take only a user.
 #[derive(Args, Debug)]
 pub struct UserArgs {
@@ -232,7 +303,7 @@ pub struct ConnectArgs {
     /// Threads of the data path, each with a UDP port of its own, 1 to 16 [default: the profile's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_CLIENT_LANES as i64))]
     pub lanes: Option<u8>,
-    /// Use this implementation of the ciphers and no other: ring, aws-lc, rustcrypto or vaes
+    /// Implementation of the ciphers: auto takes the fastest library; or ring, aws-lc, rustcrypto, or vaes, which is our own
     #[arg(long, default_value = "auto", value_name = "B")]
     pub backend: Preference,
     /// Name of the TUN device
@@ -244,9 +315,12 @@ pub struct ConnectArgs {
     /// Leave the machine's routes as they are
     #[arg(long)]
     pub no_routes: bool,
-    /// Where the journal of changes to this machine is kept
+    /// Where the names are kept by which the gateway knows this device again
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
+    /// Where the journal of changes to this machine is kept: a directory that only this user writes
+    #[arg(long, default_value = DEFAULT_DIRECTORY, value_name = "D")]
+    pub journal_dir: PathBuf,
     /// Whether the process that talks to the network is shut in
     #[arg(long, value_enum, default_value = "on", value_name = "MODE")]
     pub sandbox: SandboxMode,
@@ -261,7 +335,10 @@ pub struct ConnectArgs {
 /// Arguments of `vpnd cleanup`.
 #[derive(Args, Debug)]
 pub struct CleanupArgs {
-    /// Where the journal of changes to this machine is kept
+    /// Where the journal of changes to this machine is kept: a directory that only this user writes
+    #[arg(long, default_value = DEFAULT_DIRECTORY, value_name = "D")]
+    pub journal_dir: PathBuf,
+    /// Where earlier versions kept it: what is there is reported, never undone
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
 }

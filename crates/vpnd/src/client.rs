@@ -6,8 +6,11 @@
 
 mod device;
 mod dial;
+mod distrust;
+pub(crate) mod lookup;
 mod network;
 mod opener;
+mod permission;
 pub(crate) mod worker;
 
 use std::net::{Ipv6Addr, SocketAddr};
@@ -15,16 +18,17 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use minicbor::bytes::ByteArray;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
-use vpnd_crypto::Preference;
+use vpnd_crypto::{Binding, Preference};
 use vpnd_proto::client::DEFAULT_MTU;
-use vpnd_proto::control::{OneTimePassword, SecretText};
+use vpnd_proto::control::{AsText, OneTimePassword, SecretText};
 
-use crate::cli::ConnectArgs;
+use crate::cli::{CleanupArgs, ConnectArgs};
 use crate::config::Offload;
 use crate::credentials::{self, Source};
-use crate::journal;
+use crate::journal::{self, JournalDirectory};
 use crate::privsep::launch::{Ask, ClientLaunch, Common, Devices, Reply, SecretBytes, ToOpener, ToWorker};
 use crate::privsep::part::Part;
 use crate::privsep::spawn::{PartError, Running};
@@ -36,6 +40,7 @@ use crate::sys::sandbox::SandboxMode;
 use crate::sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunError, TunSpec};
 use crate::sys::udp::{ShardSocket, SocketOptions};
 use device::Device;
+use lookup::Lookups;
 use network::{MARK, NetworkSetup, Wishes};
 
 /// Changes of the machine's network come in bursts; this long after the first the core is told.
@@ -60,34 +65,52 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
             "THE SANDBOX IS OFF: neither system calls nor files are filtered for the network worker"
         );
     }
-    clean_up_after_others(&args.state_dir).await?;
+    let journals = clean_up_after_others(&args).await?;
     let password = password(&args, &profile)?;
     let identity = Identity::choose(args.user.as_deref())?;
-    let client = Opened::start(&args, &profile, text, password, identity).await?;
+    let client = Opened::start(&args, &profile, text, password, identity, &journals).await?;
     client.serve().await
+}
+
+/// The gateway refuses this client, or is not the one that the profile names: trying again is of no use until a person has done
+/// something.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(pub(crate) String);
+
+/// Whether `error`, of [`run`], is one that a person must do something about before trying again makes sense.
+#[must_use]
+pub fn needs_a_person(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<PartError>(), Some(PartError::Refused(_)))
+        || error.is::<credentials::CredentialsError>()
 }
 
 /// `vpnd cleanup`: undoes what killed clients left behind.
 ///
 /// # Errors
 /// If a journal can't be read or not all could be undone.
-pub async fn cleanup(state_dir: &std::path::Path) -> anyhow::Result<()> {
+pub async fn cleanup(args: &CleanupArgs) -> anyhow::Result<()> {
     let netlink = Netlink::open()?;
     let mut complete = true;
-    for recovered in journal::recover(state_dir, &netlink).await? {
-        println!("{}", recovered);
-        complete &= recovered.is_complete();
+    if let Some(directory) = JournalDirectory::open(&args.journal_dir)? {
+        for recovered in journal::recover(&directory, &netlink).await? {
+            println!("{recovered}");
+            complete &= recovered.is_complete();
+        }
+    }
+    if let Some(old) = journal::old_journals(&args.state_dir) {
+        println!("{old}");
+        complete = false;
     }
     if complete { Ok(()) } else { bail!("not everything could be undone; see above, then try again") }
 }
 
-/// A client that was killed may have left routes that would now lead nowhere.
-async fn clean_up_after_others(state_dir: &std::path::Path) -> anyhow::Result<()> {
+/// A client that was killed may have left routes that would now lead nowhere. With it, where this client's journal goes.
+async fn clean_up_after_others(args: &ConnectArgs) -> anyhow::Result<JournalDirectory> {
     let netlink = Netlink::open()?;
-    for recovered in journal::recover(state_dir, &netlink).await? {
-        tracing::info!(%recovered, "undid what an earlier client left behind");
-    }
-    Ok(())
+    let directory = JournalDirectory::create(&args.journal_dir)?;
+    journal::undo_what_was_left(&directory, &args.state_dir, &netlink).await?;
+    Ok(directory)
 }
 
 fn password(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<zeroize::Zeroizing<String>> {
@@ -109,8 +132,9 @@ fn socket_options(offload: &Offload) -> SocketOptions {
 struct Opened {
     worker: Running,
     setup: NetworkSetup,
+    lookups: Lookups,
     interface_index: u32,
-    _device: Device,
+    device: Device,
 }
 
 impl Opened {
@@ -121,6 +145,7 @@ impl Opened {
         text: zeroize::Zeroizing<String>,
         password: zeroize::Zeroizing<String>,
         identity: Option<Identity>,
+        journals: &JournalDirectory,
     ) -> anyhow::Result<Self> {
         let device = Device::take(&args.state_dir, &profile.user, &profile.server_name)?;
         let lanes = args.lanes.map_or(profile.lanes, usize::from);
@@ -129,15 +154,17 @@ impl Opened {
             profile: SecretBytes(zeroize::Zeroizing::new(text.as_bytes().to_vec())),
             file: args.profile.display().to_string(),
             password: SecretText::new(password.as_str())?,
-            device: device.id().0.into(),
+            device: device.key().public().into(),
             lanes: u32::try_from(lanes).context("too many lanes")?,
             suite: args.suite.map(|suite| suite.to_string()),
             backend: match args.backend {
                 Preference::Auto => None,
-                Preference::Fixed(backend) => Some(backend.name().to_owned()),
+                named => Some(named.to_string()),
             },
             insecure_lab: args.insecure_lab,
         };
+        let lookups = Lookups::new(launch.common.clone(), profile.servers.clone());
+        let lookup_user = launch.common.identity.as_ref().map(Identity::uid);
         let mut worker = Running::start(Part::Client)?;
         let told = worker.tell(&launch, &[]).await;
         drop(launch);
@@ -147,11 +174,13 @@ impl Opened {
         let tun = open_tun(args, profile, lanes).await?;
         let (interface, interface_index) = (tun.name().to_owned(), tun.index());
         let wishes = Wishes {
-            routes: (!args.no_routes).then(|| profile.routes.clone()),
+            routes: profile.routes.clone(),
+            set_routes: !args.no_routes,
             dns: profile.dns && !args.no_dns,
+            lookups: lookup_user,
         };
-        let setup = NetworkSetup::new(&args.state_dir, &interface, interface_index, wishes)?;
-        let client = Self { worker, setup, interface_index, _device: device };
+        let setup = NetworkSetup::new(journals, &interface, interface_index, wishes)?;
+        let client = Self { worker, setup, lookups, interface_index, device };
         client.hand_over(tun, profile, lanes).await
     }
 
@@ -196,12 +225,15 @@ impl Opened {
                 _ = interrupt.recv() => return Ok(()),
                 said = self.worker.hear() => match said? {
                     ToOpener::Ask { number, ask: Ask::Code } => {
-                        let asked = tokio::task::spawn_blocking(|| credentials::ask("One-time code: "));
+                        let asked = tokio::task::spawn_blocking(|| credentials::ask("One-time code (Enter if you have none): "));
                         prompt = Some(Prompt { number, asked });
                     }
                     ToOpener::Ask { number, ask } => self.answer(number, ask).await?,
                     _ => return Err(PartError::Unexpected(Part::Client).into()),
                 },
+                Some((number, reply)) = self.lookups.next() => {
+                    self.worker.tell(&ToWorker::Answer { number, reply }, &[]).await?;
+                }
                 (number, code) = typed(&mut prompt), if prompt.is_some() => {
                     prompt = None;
                     let reply = Reply::Code(code);
@@ -224,15 +256,33 @@ impl Opened {
     /// Does one thing for the worker, which hears whether it was done.
     async fn answer(&mut self, number: u64, ask: Ask) -> Result<(), PartError> {
         let (reply, descriptors) = match ask {
-            Ask::Socket { ipv6 } => match dial::socket(ipv6, Some(MARK)) {
+            Ask::Socket(AsText(gateway)) => match dial::socket(gateway, Some(MARK)) {
                 Ok(socket) => (Reply::Done, vec![OwnedFd::from(socket)]),
                 Err(error) => (Reply::Failed(error.to_string()), Vec::new()),
             },
+            Ask::Addresses(server) => match self.start_lookup(number, server).await {
+                Ok(()) => return Ok(()),
+                Err(why) => (Reply::Failed(why), Vec::new()),
+            },
+            Ask::UseTunnelDns(true) => (told(self.setup.use_tunnel_dns().await), Vec::new()),
+            Ask::UseTunnelDns(false) => (told(self.setup.use_own_dns().await), Vec::new()),
             Ask::Configure(network) => (told(self.setup.apply(&network).await), Vec::new()),
             Ask::Mtu(mtu) => (told(self.setup.set_mtu(mtu).await), Vec::new()),
             Ask::Code => (Reply::Code(None), Vec::new()),
+            Ask::Prove(binding) => (self.prove(binding), Vec::new()),
         };
         self.worker.tell(&ToWorker::Answer { number, reply }, &descriptors).await
+    }
+
+    /// The key stays here, so whoever has the worker can use it only while the client runs, and only to prove a connection.
+    fn prove(&self, binding: ByteArray<32>) -> Reply {
+        Reply::Proof(self.device.key().sign(&Binding::new(binding.into())).into())
+    }
+
+    /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.
+    async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
+        self.setup.use_own_dns().await.map_err(|error| crate::told(&error.into()))?;
+        self.lookups.start(number, server)
     }
 
     /// Our own tunnel's changes are no news.

@@ -7,6 +7,7 @@
 pub mod check;
 pub mod document;
 mod read;
+pub mod review;
 
 pub(crate) use read::{device_offload, is_interface_name, suites};
 
@@ -93,6 +94,8 @@ pub struct Server {
     pub priority: u8,
     /// The directory of the user store and other state.
     pub state_dir: PathBuf,
+    /// The directory of the undo journal, which no process but the first may reach.
+    pub journal_dir: PathBuf,
 }
 
 impl Server {
@@ -109,12 +112,28 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// PEM file with its private key.
     pub key: PathBuf,
+    /// PEM file with the CA of the gateway's own certificate; `None` if that is the clients' CA, or a public one.
+    pub ca: Option<PathBuf>,
+    /// PEM file with that CA's key. Where it exists, the privileged process renews the gateway's certificate with it.
+    pub ca_key: Option<PathBuf>,
+    /// How long a renewed certificate is valid, days.
+    pub certificate_days: u32,
     /// PEM file with the CA that signs client certificates; without it none are asked for.
     pub client_ca: Option<PathBuf>,
-    /// PEM file with that CA's key, for `vpnd user add --client-cert`. The daemon never reads it.
+    /// PEM file with that CA's key, for `vpnd user add --client-cert`.
     pub client_ca_key: Option<PathBuf>,
     /// Whether every client must show a certificate.
     pub require_client_certificate: bool,
+}
+
+impl Tls {
+    /// The CA that may have signed the gateway's certificate, and its key.
+    pub fn authority(&self) -> (Option<&Path>, Option<&Path>) {
+        match &self.ca {
+            Some(ca) => (Some(ca), self.ca_key.as_deref()),
+            None => (self.client_ca.as_deref(), self.ca_key.as_deref().or(self.client_ca_key.as_deref())),
+        }
+    }
 }
 
 /// `[tunnel]`: the TUN device and the inner addresses.
@@ -158,6 +177,19 @@ pub struct Push {
     pub search: Vec<DnsName>,
 }
 
+impl Push {
+    /// The networks that clients are told of, name servers outside of the routes among them.
+    pub fn reach(&self) -> impl Iterator<Item = IpNet> {
+        self.routes.iter().copied().chain(self.dns.iter().copied().map(IpNet::from))
+    }
+
+    /// The name servers that no pushed route leads to.
+    pub fn dns_outside(&self) -> impl Iterator<Item = IpAddr> {
+        let routed = |server: &IpAddr| self.routes.iter().any(|route| route.contains(server));
+        self.dns.iter().copied().filter(move |server| !routed(server))
+    }
+}
+
 /// `[nat]`: how inner packets get to the campus networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nat {
@@ -183,6 +215,10 @@ pub enum NatMode {
 pub struct Policy {
     /// Whether clients reach each other where no rule says otherwise.
     pub client_to_client: bool,
+    /// Whether hosts of the pushed networks open connections to clients, where they can reach them at all.
+    pub campus_to_client: bool,
+    /// Whether clients reach services of the gateway itself, not only ping and pushed name servers.
+    pub client_to_gateway: bool,
     /// Rules; the first that matches decides.
     pub rules: Vec<Rule>,
 }
@@ -372,6 +408,16 @@ impl ServerConfig {
     /// Parses `text`; `file` names it in problems, `base` is where relative paths start.
     pub fn parse(text: &str, file: &str, base: &Path) -> Result<Self, Invalid> {
         read::server_config(text, file, base).map_err(|problems| Invalid::new(file, problems))
+    }
+}
+
+impl ServerConfig {
+    /// The same for a machine on which IPv6 is switched off: without its pool, and without name servers that nobody can reach.
+    #[must_use]
+    pub fn without_ipv6(mut self) -> Self {
+        self.tunnel.pool_v6 = None;
+        self.push.dns.retain(IpAddr::is_ipv4);
+        self
     }
 }
 

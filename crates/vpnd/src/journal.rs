@@ -3,38 +3,43 @@
 //! INVARIANT: a change is durable in the journal before it is applied. Whatever the moment of death, the journal
 //! names all that may have been done; undoing what was not done is harmless (see [`Change::undo`]).
 //!
-//! One file per running process, in a directory that only root may enter. The file names its process by id,
-//! start time and boot, so a reused process id is not mistaken for a living owner. Secrets never enter it: it
-//! holds [`Change`]s only.
+//! One file per running process, locked while it lives, in a directory that only the privileged process writes
+//! ([`JournalDirectory`]). A journal is undone only if it lies there, belongs to this user and names its process; and it
+//! is kept shorter than what is read. Secrets never enter it: it holds [`Change`]s only.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::sys::change::{Change, ChangeError, Undone};
 use crate::sys::netlink::Netlink;
 
+mod directory;
+mod file;
+mod kept;
 mod owner;
 pub(crate) mod record;
 
+use directory::Opened;
+pub use directory::{DEFAULT_DIRECTORY, JournalDirectory, old_journals};
+use file::JournalFile;
+pub use kept::take_back;
 pub use owner::Owner;
 use record::{Contents, Record};
 
 const EXTENSION: &str = "journal";
-const UNFINISHED_EXTENSION: &str = "journal-new";
-const DAMAGED_EXTENSION: &str = "journal-damaged";
-
-/// The longest journal that is read, bytes: far more than the routes of any client need.
-const MAX_LEN: u64 = 16 << 20;
+/// Ends the name of a file that is about to take a journal's place.
+const UNFINISHED_SUFFIX: &str = "-new";
+/// Ends the name of a journal that was undone as far as it could be read.
+const DAMAGED_SUFFIX: &str = "-damaged";
 
 /// Why the journal could not do its part.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file of the journal failed; the change was not made.
     #[error(
-        "the undo journal {path} can't be {step}: {source}; without it vpnd changes nothing on this machine"
+        "the undo journal {path} can't be {step}: {source}; without it vpnd changes nothing on this machine (--journal-dir, or \
+         'journal_dir' in [server] of a gateway, chooses another place)"
     )]
     Os {
         /// The file or directory.
@@ -44,6 +49,20 @@ pub enum JournalError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// Somebody without privileges could have written in the directory.
+    #[error(
+        "{path} can't hold undo journals: {why}; choose a directory that only the user of vpnd writes (--journal-dir, or \
+         'journal_dir' in [server] of a gateway)"
+    )]
+    Untrusted {
+        /// The directory, or one above it.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// More changes are in force than a journal holds.
+    #[error("the undo journal {0} is full, so nothing more is changed on this machine")]
+    Full(PathBuf),
     /// The change itself failed; what it left behind is undone.
     #[error("{change}: {source}")]
     Change {
@@ -61,12 +80,20 @@ pub struct ChangeId(u64);
 /// The journal of this process.
 #[derive(Debug)]
 pub struct Journal {
-    path: PathBuf,
-    file: File,
-    /// Bytes of whole records.
-    len: u64,
+    file: JournalFile,
+    /// The first line.
+    header: String,
     next: u64,
-    active: Vec<(u64, Change)>,
+    active: Vec<Active>,
+}
+
+/// A change that may be in force.
+#[derive(Debug)]
+struct Active {
+    id: u64,
+    change: Change,
+    /// Its record.
+    line: String,
 }
 
 /// What undoing a whole journal came to.
@@ -105,6 +132,10 @@ pub enum RecoveryOutcome {
     StillRunning,
     /// It was written in another network namespace; nothing was touched. Run `vpnd cleanup` in that one.
     OtherNamespace,
+    /// Its changes stay in force until somebody else takes them over or back; nothing was touched.
+    Kept,
+    /// It is not what the privileged process writes; nothing was touched. Why, for people.
+    Refused(String),
     /// Its changes were undone.
     Undone {
         /// How that went.
@@ -118,7 +149,8 @@ impl Recovered {
     /// Nothing of it is left to do.
     pub fn is_complete(&self) -> bool {
         match &self.outcome {
-            RecoveryOutcome::StillRunning | RecoveryOutcome::OtherNamespace => true,
+            RecoveryOutcome::StillRunning | RecoveryOutcome::OtherNamespace | RecoveryOutcome::Kept => true,
+            RecoveryOutcome::Refused(_) => false,
             RecoveryOutcome::Undone { report, damaged_lines } => report.is_complete() && *damaged_lines == 0,
         }
     }
@@ -132,6 +164,13 @@ impl fmt::Display for Recovered {
             RecoveryOutcome::StillRunning => return f.write_str("its program is running; left alone"),
             RecoveryOutcome::OtherNamespace => {
                 return f.write_str("of another network namespace; run `vpnd cleanup` in that one");
+            }
+            RecoveryOutcome::Kept => {
+                return f
+                    .write_str("of a gateway, for its next start; `vpnd server --teardown` takes it back");
+            }
+            RecoveryOutcome::Refused(why) => {
+                return write!(f, "not undone: {why}; look who has written it, then remove it");
             }
             RecoveryOutcome::Undone { report, damaged_lines } => (report, damaged_lines),
         };
@@ -150,50 +189,58 @@ impl fmt::Display for Recovered {
 }
 
 impl Journal {
-    /// Starts the journal of this process in `directory`, which is made if need be.
+    /// Starts the journal of this process.
     ///
     /// # Errors
     /// [`JournalError::Os`].
-    pub fn create(directory: &Path) -> Result<Self, JournalError> {
-        let failed = |step| move |source| os_error(directory, step, source);
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed("created"))?;
-        let owner = Owner::this_process().map_err(failed("labelled"))?;
-        let path = directory.join(format!("{}.{EXTENSION}", owner.file_stem()));
-        let unfinished = path.with_extension(UNFINISHED_EXTENSION);
+    pub fn create(directory: &JournalDirectory) -> Result<Self, JournalError> {
+        Self::create_for(directory, None)
+    }
+
+    fn create_for(directory: &JournalDirectory, keeper: Option<String>) -> Result<Self, JournalError> {
+        let failed = |step| move |source| os_error(directory.path(), step, source);
+        let owner = Owner { keeper, ..Owner::this_process().map_err(failed("labelled"))? };
         let header = Record::Start(owner).to_line();
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&unfinished)
-            .map_err(failed("created"))?;
-        // Under its final name the journal has its label from the first moment on.
-        file.write_all(header.as_bytes()).map_err(failed("written"))?;
-        file.sync_all().map_err(failed("made durable"))?;
-        fs::rename(&unfinished, &path).map_err(failed("named"))?;
-        File::open(directory).and_then(|dir| dir.sync_all()).map_err(failed("made durable"))?;
-        Ok(Self { path, file, len: header.len() as u64, next: 0, active: Vec::new() })
+        let file = JournalFile::create(directory, &header).map_err(failed("created"))?;
+        Ok(Self { file, header, next: 0, active: Vec::new() })
     }
 
     /// Writes the change down, then makes it.
     ///
     /// # Errors
-    /// [`JournalError::Os`]: nothing was changed. [`JournalError::Change`]: what the failed change may have left
-    /// is undone, unless what it wanted to add was there before.
+    /// [`JournalError::Os`], [`JournalError::Full`]: nothing was changed. [`JournalError::Change`]: what the failed change may
+    /// have left is undone, unless what it wanted to add was there before.
     pub async fn apply(&mut self, netlink: &Netlink, change: Change) -> Result<ChangeId, JournalError> {
-        let id = self.next;
-        self.append(&Record::Change { id, change: change.clone() })?;
-        self.next += 1;
-        // Before it is made: whoever drops this future half-way still has the change undone later.
-        self.active.push((id, change.clone()));
+        let id = self.note(&change)?;
         let Err(source) = change.apply(netlink).await else { return Ok(ChangeId(id)) };
-        let was_there = matches!(&source, ChangeError::Netlink(error) if error.is_already_there());
-        if was_there || change.undo(netlink).await.is_ok() {
-            self.append(&Record::Done { id })?;
-            self.active.retain(|(other, _)| *other != id);
+        if source.is_already_there() || change.undo(netlink).await.is_ok() {
+            self.done(id)?;
         }
         Err(JournalError::Change { change: change.to_string(), source })
+    }
+
+    /// Writes the change down, then makes it in place of `old`, for what the kernel replaces as a whole: undoing either takes
+    /// back both. If it fails, `old` stays in force.
+    ///
+    /// # Errors
+    /// As for [`Journal::apply`].
+    pub async fn replace(
+        &mut self,
+        netlink: &Netlink,
+        old: ChangeId,
+        change: Change,
+    ) -> Result<(), JournalError> {
+        let line = Record::Change { id: old.0, change: change.clone() }.to_line();
+        self.write(&line)?;
+        let made = change.apply(netlink).await;
+        let Some(active) = self.active.iter_mut().find(|active| active.id == old.0) else { return Ok(()) };
+        if let Err(source) = made {
+            let before = active.line.clone();
+            self.write(&before)?;
+            return Err(JournalError::Change { change: change.to_string(), source });
+        }
+        (active.change, active.line) = (change, line);
+        Ok(())
     }
 
     /// Takes one change back; does nothing if that has been done.
@@ -201,75 +248,142 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]; the change stays in the journal.
     pub async fn undo(&mut self, netlink: &Netlink, id: ChangeId) -> Result<Undone, JournalError> {
-        let Some(position) = self.active.iter().position(|(active, _)| *active == id.0) else {
+        let Some(active) = self.active.iter().find(|active| active.id == id.0) else {
             return Ok(Undone::WasGone);
         };
-        let undone = undo(&self.active[position].1, netlink).await?;
-        self.append(&Record::Done { id: id.0 })?;
-        self.active.remove(position);
+        let undone = undo(&active.change, netlink).await?;
+        self.done(id.0)?;
         Ok(undone)
     }
 
     /// Takes all changes back, the last first, and removes the journal if that succeeds.
     pub async fn undo_all(self, netlink: &Netlink) -> UndoReport {
-        let report = undo_all(self.active.iter().map(|(_, change)| change), netlink).await;
-        finish(report, &self.path, 0)
+        let report = undo_all(self.active.iter().map(|active| &active.change), netlink).await;
+        let (directory, name, _lock) = self.file.into_parts();
+        finish(report, &directory, &name, 0)
     }
 
-    /// Appends a record and waits until it is durable. A record that could not be written in full is cut off
-    /// again, so that the next one starts on a line of its own.
-    fn append(&mut self, record: &Record) -> Result<(), JournalError> {
-        let line = record.to_line();
-        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
-        match written {
-            Ok(()) => {
-                self.len += line.len() as u64;
-                Ok(())
-            }
-            Err(source) => {
-                let position = io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.len));
-                let _ = position.and_then(|_| self.file.set_len(self.len));
-                Err(os_error(&self.path, "written", source))
-            }
+    /// Notes that a change may be in force from now on; with its number.
+    fn note(&mut self, change: &Change) -> Result<u64, JournalError> {
+        let id = self.next;
+        let line = Record::Change { id, change: change.clone() }.to_line();
+        let in_force: usize = self.active.iter().map(|active| active.line.len()).sum();
+        if (in_force + line.len()) as u64 > file::MAX_IN_FORCE {
+            return Err(JournalError::Full(self.file.path()));
         }
+        self.write(&line)?;
+        self.next += 1;
+        // Before it is made: whoever drops the future of that half-way still has the change undone later.
+        self.active.push(Active { id, change: change.clone(), line });
+        Ok(id)
+    }
+
+    /// Notes that a change is not in force.
+    fn done(&mut self, id: u64) -> Result<(), JournalError> {
+        self.write(&Record::Done { id }.to_line())?;
+        self.active.retain(|active| active.id != id);
+        Ok(())
+    }
+
+    /// Appends a line; before that, if the journal has become long, leaves out of it what is done with.
+    fn write(&mut self, line: &str) -> Result<(), JournalError> {
+        if self.file.is_due(line.len()) {
+            let in_force = self.active.iter().map(|active| active.line.as_str());
+            let text: String = std::iter::once(self.header.as_str()).chain(in_force).collect();
+            self.file.rewrite(&text).map_err(|source| os_error(&self.file.path(), "written anew", source))?;
+        }
+        self.file.append(line).map_err(|source| os_error(&self.file.path(), "written", source))
     }
 }
 
 /// Undoes the journals that processes left behind, in `directory` and for the current network namespace.
 ///
 /// # Errors
-/// [`JournalError::Os`] when the directory or a journal can't be read.
-pub async fn recover(directory: &Path, netlink: &Netlink) -> Result<Vec<Recovered>, JournalError> {
-    let this = Owner::this_process().map_err(|source| os_error(directory, "examined", source))?;
+/// [`JournalError::Os`] when the directory can't be read.
+pub async fn recover(
+    directory: &JournalDirectory,
+    netlink: &Netlink,
+) -> Result<Vec<Recovered>, JournalError> {
+    recover_of(directory, netlink, None).await
+}
+
+/// The same for the journals that are kept for `keeper`.
+async fn recover_of(
+    directory: &JournalDirectory,
+    netlink: &Netlink,
+    keeper: Option<&str>,
+) -> Result<Vec<Recovered>, JournalError> {
+    let failed = |step| move |source| os_error(directory.path(), step, source);
+    let this = Owner::this_process().map_err(failed("examined"))?;
     let mut recovered = Vec::new();
-    for path in journals(directory)? {
-        if path.extension().is_some_and(|extension| extension == UNFINISHED_EXTENSION) {
-            // Its process had not changed anything yet. If it is alive, it is just about to rename it.
-            if !Owner::stem_is_alive(&path) {
-                let _ = fs::remove_file(&path);
-            }
+    for name in directory.names().map_err(failed("listed"))? {
+        let is_journal = Path::new(&name).extension().is_some_and(|extension| extension == EXTENSION);
+        if !is_journal && !name.ends_with(&format!(".{EXTENSION}{UNFINISHED_SUFFIX}")) {
             continue;
         }
-        let contents = read(&path)?;
-        let outcome = recover_one(&path, contents, &this, netlink).await;
-        recovered.push(Recovered { path, outcome });
+        let outcome = match directory.open_abandoned(&name) {
+            Ok(Opened::Gone) => continue,
+            Ok(Opened::Abandoned(..)) if !is_journal => {
+                // All that is in it is in the journal whose place it did not take any more.
+                let _ = directory.remove(&name);
+                continue;
+            }
+            Ok(_) if !is_journal => continue,
+            Ok(Opened::InUse) => RecoveryOutcome::StillRunning,
+            Ok(Opened::Untrusted(why)) => RecoveryOutcome::Refused(why),
+            Ok(Opened::Abandoned(_lock, bytes)) => {
+                let this = Owner { keeper: keeper.map(str::to_owned), ..this.clone() };
+                recover_one(directory, &name, record::parse(&bytes), &this, netlink).await
+            }
+            Err(error) => RecoveryOutcome::Refused(format!("it can't be read: {error}")),
+        };
+        recovered.push(Recovered { path: directory.path_of(&name), outcome });
     }
     Ok(recovered)
 }
 
-async fn recover_one(path: &Path, contents: Contents, this: &Owner, netlink: &Netlink) -> RecoveryOutcome {
+/// Does the same before a daemon changes anything itself, and logs it. `state` is where earlier versions kept journals.
+///
+/// # Errors
+/// [`JournalError::Os`] when the directory can't be read. A journal that can't be undone is no reason not to start.
+pub async fn undo_what_was_left(
+    directory: &JournalDirectory,
+    state: &Path,
+    netlink: &Netlink,
+) -> Result<(), JournalError> {
+    for recovered in recover(directory, netlink).await? {
+        match recovered.is_complete() {
+            true if matches!(recovered.outcome, RecoveryOutcome::Kept) => {}
+            true => tracing::info!(%recovered, "undid what an earlier run left behind"),
+            false => tracing::error!(%recovered, "an earlier run left something behind"),
+        }
+    }
+    if let Some(old) = old_journals(state) {
+        tracing::error!("{old}");
+    }
+    Ok(())
+}
+
+async fn recover_one(
+    directory: &JournalDirectory,
+    name: &str,
+    contents: Contents,
+    this: &Owner,
+    netlink: &Netlink,
+) -> RecoveryOutcome {
     let mut changes = contents.changes;
     match &contents.owner {
-        Some(owner) if owner.is_alive() => return RecoveryOutcome::StillRunning,
         Some(owner) if owner.boot != this.boot => changes.retain(Change::survives_reboot),
         Some(owner) if owner.namespace != this.namespace => return RecoveryOutcome::OtherNamespace,
-        // Without its label the process is known by the name of the file only.
-        None if Owner::stem_is_alive(path) => return RecoveryOutcome::StillRunning,
-        Some(_) | None => {}
+        Some(owner) if owner.keeper != this.keeper => return RecoveryOutcome::Kept,
+        Some(_) => {}
+        // Its process died before it could change anything.
+        None if changes.is_empty() && contents.damaged_lines == 0 => {}
+        None => return RecoveryOutcome::Refused("it does not begin with its process".to_owned()),
     }
     let report = undo_all(changes.iter(), netlink).await;
     let damaged_lines = contents.damaged_lines;
-    RecoveryOutcome::Undone { report: finish(report, path, damaged_lines), damaged_lines }
+    RecoveryOutcome::Undone { report: finish(report, directory, name, damaged_lines), damaged_lines }
 }
 
 /// Undoes changes in reverse order; one that fails does not keep the others.
@@ -292,44 +406,24 @@ async fn undo(change: &Change, netlink: &Netlink) -> Result<Undone, JournalError
 }
 
 /// Removes a journal that has nothing left to undo, or puts a damaged one aside for people to look at.
-fn finish(mut report: UndoReport, path: &Path, damaged_lines: usize) -> UndoReport {
+fn finish(
+    mut report: UndoReport,
+    directory: &JournalDirectory,
+    name: &str,
+    damaged_lines: usize,
+) -> UndoReport {
     if !report.is_complete() {
         return report;
     }
     let done = if damaged_lines == 0 {
-        fs::remove_file(path)
+        directory.remove(name)
     } else {
-        fs::rename(path, path.with_extension(DAMAGED_EXTENSION))
+        directory.rename(name, &format!("{name}{DAMAGED_SUFFIX}"))
     };
     if let Err(source) = done {
-        report.failed.push(os_error(path, "removed", source));
+        report.failed.push(os_error(&directory.path_of(name), "removed", source));
     }
     report
-}
-
-/// The journals in a directory, oldest process id first; none if there is no directory.
-fn journals(directory: &Path) -> Result<Vec<PathBuf>, JournalError> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(|source| os_error(directory, "listed", source))?,
-    };
-    let mut paths = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|source| os_error(directory, "listed", source))?.path();
-        if path.extension().is_some_and(|e| e == EXTENSION || e == UNFINISHED_EXTENSION) {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
-}
-
-fn read(path: &Path) -> Result<Contents, JournalError> {
-    let failed = |source| os_error(path, "read", source);
-    if fs::metadata(path).map_err(failed)?.len() > MAX_LEN {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, "it is too long")));
-    }
-    Ok(record::parse(&fs::read(path).map_err(failed)?))
 }
 
 fn os_error(path: &Path, step: &'static str, source: io::Error) -> JournalError {

@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod auth;
+pub mod certificate;
 pub mod cli;
 pub mod client;
 pub mod config;

@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::{Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::layer::{Layer, SubscriberExt as _};
@@ -34,6 +35,17 @@ pub enum LogError {
         /// What is wrong with it.
         source: tracing_subscriber::filter::ParseError,
     },
+    /// A word that would be taken for the name of a module, so that nothing is logged.
+    #[error(
+        "the log filter {filter:?} names neither a level nor a module of vpnd: write error, warn, info, debug, trace, or a \
+         filter such as \"info,vpnd::admin=debug\"; with {word:?} alone nothing would be logged"
+    )]
+    UnknownWord {
+        /// The filter.
+        filter: String,
+        /// The word.
+        word: String,
+    },
     /// This process logs already.
     #[error("logging was set up twice: {0}")]
     Twice(#[from] tracing_subscriber::util::TryInitError),
@@ -47,6 +59,25 @@ pub fn init(filter: &str, format: LogFormat) -> Result<(), LogError> {
     let style = Style::of_stderr(format, |name| std::env::var(name).ok());
     subscriber(filter, style, std::io::stderr)?.try_init()?;
     Ok(())
+}
+
+/// Whether a filter says what its author means. A misspelt level is a module that nobody has to the parser, and then nothing
+/// is logged at all.
+///
+/// # Errors
+/// If it can't be parsed, or has such a word.
+pub fn check_filter(filter: &str) -> Result<(), LogError> {
+    if let Err(source) = EnvFilter::builder().parse(filter) {
+        return Err(LogError::Filter { filter: filter.to_owned(), source });
+    }
+    let mut alone = filter.split(',').map(str::trim).filter(|word| !word.contains(['=', '[']));
+    let known = |word: &str| {
+        word.is_empty() || word.parse::<LevelFilter>().is_ok() || word == "vpnd" || word.starts_with("vpnd::")
+    };
+    match alone.find(|word| !known(word)) {
+        Some(word) => Err(LogError::UnknownWord { filter: filter.to_owned(), word: word.to_owned() }),
+        None => Ok(()),
+    }
 }
 
 /// How a line looks.
@@ -257,6 +288,25 @@ mod tests {
     fn a_bad_filter_is_named() {
         let error = subscriber("vpnd=loud", Style::Json, io::sink).map(drop).unwrap_err();
         assert!(error.to_string().contains("\"vpnd=loud\" is wrong"), "{error}");
+    }
+
+    #[test]
+    fn a_misspelt_level_is_no_module() {
+        for good in
+            ["info", "WARN", "off", "vpnd", "vpnd::admin", "info,vpnd::admin=debug", "warn,quinn=trace", "2"]
+        {
+            assert!(check_filter(good).is_ok(), "{good}");
+        }
+        for bad in ["wran", "info,wran", "wran,vpnd::admin=debug", "vpndd", "quinn"] {
+            let error = check_filter(bad).unwrap_err();
+            assert!(matches!(error, LogError::UnknownWord { .. }), "{bad}: {error}");
+            assert_eq!(
+                logged(bad, Style::Json, || tracing::warn!("lost")).is_empty(),
+                !bad.contains("info"),
+                "{bad}"
+            );
+        }
+        assert!(matches!(check_filter("vpnd=loud"), Err(LogError::Filter { .. })));
     }
 
     #[test]

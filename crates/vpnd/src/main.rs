@@ -1,24 +1,34 @@
 //! The `vpnd` program: parses the command line, runs one command, turns its outcome into an exit code.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration (nothing was started).
+//! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration (nothing was started), 3 refused for good: a person must do
+//! something before trying again makes sense.
 
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
 use vpnd::admin::command::{self as admin, CommandError};
+use vpnd::certificate::renew::{self, RenewError};
 use vpnd::cli::{Cli, Command};
-use vpnd::config::{ConfigError, ServerConfig, check};
+use vpnd::config::{ConfigError, check, review};
 use vpnd::init::{self, InitError};
-use vpnd::users::{self, UserError};
+use vpnd::users::{self, UserError, revoke};
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vpnd: {}", vpnd::told(&error));
-            ExitCode::from(if is_usage(&error) { 2 } else { 1 })
+            ExitCode::from(status(&error))
         }
+    }
+}
+
+fn status(error: &anyhow::Error) -> u8 {
+    match error {
+        _ if is_usage(error) => 2,
+        _ if vpnd::client::needs_a_person(error) => 3,
+        _ => 1,
     }
 }
 
@@ -29,6 +39,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
     let admin = error.downcast_ref::<CommandError>();
     error.is::<ConfigError>()
         || matches!(admin, Some(CommandError::Config(_)))
+        || matches!(error.downcast_ref(), Some(RenewError::Config(_)))
         || matches!(user, Some(UserError::Config(_) | UserError::Name { .. }))
         || matches!(init, Some(InitError::Invalid(_) | InitError::Certificate(_)))
 }
@@ -43,23 +54,28 @@ fn run(command: Command) -> anyhow::Result<()> {
             );
         }
         Command::Check(args) => {
-            let config = ServerConfig::load(&args.config)?;
-            let problems = config.check(&check::local_networks(), check::now_s());
-            problems.map_err(ConfigError::Invalid)?;
-            println!("{}: no problem found", args.config.display());
+            review::report(&args.config, args.insecure_lab, &mut std::io::stdout())?;
+        }
+        Command::Renew(args) => {
+            let expires = renew::renew(&args, SystemTime::now())?;
+            println!(
+                "renewed; the certificate is good until {expires}\na running gateway takes it over with: vpnd reload"
+            );
         }
         Command::User(command) => users::run(&command, check::now_s(), &mut std::io::stdout())?,
+        Command::Revoke(args) => revoke::revoke(&args, check::now_s(), &mut std::io::stdout())?,
         Command::Status(args) => admin::status(&args)?,
         Command::Kick(args) => admin::kick(&args)?,
         Command::Reload(args) => admin::reload(&args)?,
         Command::Server(args) if args.upgrade => admin::upgrade(&args)?,
+        Command::Server(args) if args.teardown => block_on(vpnd::server::tear_down(args))?,
         Command::Server(args) => block_on(vpnd::server::run(args))?,
         Command::Part { part } => vpnd::privsep::part::run(part)?,
         Command::Connect(args) => {
             vpnd::logging::init("info", args.log_format)?;
             block_on(vpnd::client::run(args))?;
         }
-        Command::Cleanup(args) => block_on(vpnd::client::cleanup(&args.state_dir))?,
+        Command::Cleanup(args) => block_on(vpnd::client::cleanup(&args))?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "vpnd", &mut std::io::stdout());
         }

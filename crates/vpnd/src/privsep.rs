@@ -16,4 +16,6 @@ pub(crate) mod auth;
 pub(crate) mod channel;
 pub(crate) mod launch;
 pub mod part;
+pub(crate) mod signing;
 pub(crate) mod spawn;
+mod stderr;

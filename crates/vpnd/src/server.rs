@@ -6,10 +6,12 @@
 //! opener, touches nothing that a client sends.
 
 pub(crate) mod auth;
+mod certificate;
 mod handler;
 pub(crate) mod handover;
 mod machine;
 mod opener;
+mod presented;
 mod revocation;
 mod settings;
 mod upgrade;
@@ -21,25 +23,27 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
-use zeroize::Zeroizing;
 
 use crate::admin::server::{AdminSocket, Place};
 use crate::cli::ServerArgs;
-use crate::config::{ConfigError, ServerConfig, check};
+use crate::config::{ConfigError, ServerConfig, check, review};
 use crate::control::quic::keys;
 use crate::logging;
 use crate::metrics::Metrics;
-use crate::privsep::channel;
 use crate::privsep::launch::{
-    AuthLaunch, Common, Configuration, Devices, Reread, SecretBytes, ToOpener, ToWorker, WorkerLaunch,
+    AuthLaunch, Common, Configuration, Devices, GatewayCertificate, Reread, SecretBytes, ToOpener, ToWorker,
+    WorkerLaunch,
 };
 use crate::privsep::part::Part;
 use crate::privsep::spawn::{self, PartError, Running};
+use crate::privsep::{channel, signing};
 use crate::sys::account::Identity;
 use crate::sys::process::{self, Capability};
 use crate::sys::sandbox::{Protections, SandboxMode};
+use crate::sys::sysctl;
 use crate::sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{self, ReuseportGroup, SocketOptions, bind_reuseport_group};
+use certificate::{Credentials, Presented};
 use machine::Machine;
 
 /// How long the worker has to say goodbye to the clients, and the auth process to finish a write.
@@ -54,7 +58,7 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let log_format = args.log_format.unwrap_or(config.log.format);
     logging::init(&config.log.level, log_format)?;
     process::require(Capability::NetAdmin)?;
-    config.check(&check::local_networks(), check::now_s()).map_err(ConfigError::Invalid)?;
+    review(&config, &configuration, args.insecure_lab)?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
     process::keep_memory_small();
     let sandbox = args.sandbox.unwrap_or(config.process.sandbox);
@@ -67,6 +71,46 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
     gateway.serve().await
 }
 
+/// Refuses what can't work on this machine, and says what may not be meant.
+fn review(
+    config: &ServerConfig,
+    configuration: &Configuration,
+    insecure_lab: bool,
+) -> Result<(), ConfigError> {
+    let machine = review::Machine {
+        interfaces: &check::interfaces(),
+        networks: &check::local_networks(),
+        ipv6: sysctl::has_ipv6(&config.tunnel.name),
+        now_s: check::now_s(),
+    };
+    if configuration.is_without_ipv6() {
+        tracing::warn!("IPv6 is switched off on this machine: the gateway goes on with IPv4 alone");
+    }
+    for warning in config.review(&machine, insecure_lab).into_result(&config.file)? {
+        tracing::warn!(line = warning.line, "{}: {}", config.file, warning.message);
+    }
+    Ok(())
+}
+
+/// `vpnd server --teardown`: takes back what a gateway that has ended left on this machine for its next start.
+///
+/// # Errors
+/// If the gateway runs, or not all could be taken back.
+pub async fn tear_down(args: ServerArgs) -> anyhow::Result<()> {
+    let config = ServerConfig::load(&args.config)?;
+    process::require(Capability::NetAdmin)?;
+    machine::tear_down(&config).await
+}
+
+/// How a gateway ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It may come back: a service manager restarts it, or something failed.
+    Stopped,
+    /// Somebody at a terminal has had enough of it, and of what it changed.
+    Interrupted,
+}
+
 /// A gateway that is up, as its opener holds it.
 struct Gateway {
     args: ServerArgs,
@@ -77,6 +121,7 @@ struct Gateway {
     program: PathBuf,
     auth: Running,
     worker: Running,
+    presented: Presented,
     machine: Machine,
     /// The control socket, and that of the metrics.
     listeners: Vec<OwnedFd>,
@@ -93,7 +138,9 @@ impl Gateway {
     ) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("this program can't be found")?;
         let this = Path::new(spawn::THIS_PROGRAM);
-        let (auth, to_auth, protections) = start_auth(this, &configuration, &common).await?;
+        let Credentials { certificate, key } = Credentials::load(&config.tls)?;
+        let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key).await?;
+        let presented = Presented::new(certificate.clone(), &config.tls);
         let admin = AdminSocket::bind(&config.admin.socket)?;
         let metrics = match config.admin.metrics {
             Some(address) => Some(Metrics::bind(address).await?),
@@ -103,15 +150,27 @@ impl Gateway {
         let (admin, place) = admin.into_parts()?;
         let mut listeners = vec![admin];
         listeners.extend(metrics.map(Metrics::into_descriptor).transpose()?);
-        let launch = worker_launch(&args, &config, configuration, common.clone(), protections)?;
+        let launch = worker_launch(&args, &config, configuration, common.clone(), certificate, protections)?;
         let mut worker = start_worker(this, &launch, to_auth, &listeners).await?;
         drop(launch);
         match open_devices(&config, &mut machine, &mut worker).await {
             Ok(()) => {
-                Ok(Self { args, config, common, program, auth, worker, machine, listeners, _admin: place })
+                let _admin = place;
+                Ok(Self {
+                    args,
+                    config,
+                    common,
+                    program,
+                    auth,
+                    worker,
+                    presented,
+                    machine,
+                    listeners,
+                    _admin,
+                })
             }
             Err(error) => {
-                machine.undo().await;
+                machine.abandon().await;
                 Err(error)
             }
         }
@@ -122,9 +181,15 @@ impl Gateway {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
         let outcome = loop {
+            let next_look = self.presented.next_look();
             tokio::select! {
-                _ = terminate.recv() => break Ok(()),
-                _ = interrupt.recv() => break Ok(()),
+                () = tokio::time::sleep(next_look) => {
+                    if let Err(error) = self.look_at_certificate().await {
+                        break Err(error);
+                    }
+                }
+                _ = terminate.recv() => break Ok(End::Stopped),
+                _ = interrupt.recv() => break Ok(End::Interrupted),
                 _ = hangup.recv() => {
                     if let Err(error) = self.reconfigure().await {
                         break Err(error);
@@ -153,54 +218,75 @@ impl Gateway {
         if let Err(error) = &outcome {
             tracing::error!(%error, "the gateway can't go on");
         }
-        self.stop().await;
-        Ok(outcome?)
+        self.stop(*outcome.as_ref().unwrap_or(&End::Stopped)).await;
+        outcome?;
+        Ok(())
     }
 
-    /// Reads the configuration for the worker.
-    async fn reconfigure(&self) -> Result<(), PartError> {
+    /// Reads the configuration for the worker, takes over the certificate, and puts into force what it says of the firewall.
+    async fn reconfigure(&mut self) -> Result<(), PartError> {
         let reread = match Configuration::read(&self.args.config) {
-            Ok((configuration, _)) => Reread::Good(configuration),
+            Ok((configuration, config)) => {
+                self.adopt_tls(&config);
+                self.take_over_certificate().await?;
+                match self.machine.reconfigure(&config).await {
+                    Ok(()) => Reread::Good(configuration),
+                    Err(error) => Reread::Bad(crate::told(&error)),
+                }
+            }
             Err(error) => Reread::Bad(error.to_string()),
         };
         self.worker.tell(&ToWorker::Configuration(reread), &[]).await
     }
 
-    /// Lets the worker tell the clients, then takes back what was changed on the machine.
-    async fn stop(self) {
+    /// Lets the worker tell the clients. What was changed on the machine stays for the next start, unless this is for good.
+    async fn stop(self, end: End) {
         tracing::info!("the gateway goes down");
         // A worker that is gone has no clients to tell.
         let _ = self.worker.tell(&ToWorker::Stop, &[]).await;
         self.worker.end(PARTS_END_WITHIN).await;
         self.auth.dismiss(PARTS_END_WITHIN).await;
-        self.machine.undo().await;
+        match end {
+            End::Stopped => self.machine.leave(),
+            End::Interrupted => self.machine.undo().await,
+        }
     }
 }
 
-/// Starts the auth process; with it the worker's end of the channel to it, and how it is shut in.
+/// The worker's ends of the channels to the auth process.
+struct ToAuth {
+    questions: OwnedFd,
+    signatures: OwnedFd,
+}
+
+/// Starts the auth process, which gets the TLS key; with it the worker's ends of the channels to it, and how it is shut in.
 async fn start_auth(
     program: &Path,
     configuration: &Configuration,
     common: &Common,
-) -> anyhow::Result<(Running, OwnedFd, Protections)> {
-    let (to_auth, to_worker) = channel::pair()?;
+    key: SecretBytes,
+) -> anyhow::Result<(Running, ToAuth, Protections)> {
+    let (questions, to_worker) = channel::pair()?;
+    let (signatures, for_signing) = signing::pair()?;
     let launch = AuthLaunch {
         // The store stays with its owner: 'vpnd user' works on the same files.
         common: Common { identity: None, ..common.clone() },
         configuration: configuration.clone(),
+        key,
     };
-    let (auth, protections) = start_part(program, Part::Auth, &launch, vec![to_worker.into()]).await?;
-    Ok((auth, to_auth.into(), protections))
+    let descriptors = vec![to_worker.into(), for_signing];
+    let (auth, protections) = start_part(program, Part::Auth, &launch, descriptors).await?;
+    Ok((auth, ToAuth { questions: questions.into(), signatures }, protections))
 }
 
 /// Starts the worker, which has no devices yet.
 async fn start_worker(
     program: &Path,
     launch: &WorkerLaunch,
-    to_auth: OwnedFd,
+    to_auth: ToAuth,
     listeners: &[OwnedFd],
 ) -> anyhow::Result<Running> {
-    let mut descriptors = vec![to_auth];
+    let mut descriptors = vec![to_auth.questions, to_auth.signatures];
     for listener in listeners {
         descriptors.push(listener.try_clone()?);
     }
@@ -235,18 +321,16 @@ fn worker_launch(
     config: &ServerConfig,
     configuration: Configuration,
     common: Common,
+    certificate: GatewayCertificate,
     auth: Protections,
 ) -> anyhow::Result<WorkerLaunch> {
-    let read = |path: &std::path::Path| {
-        std::fs::read(path).with_context(|| format!("can't read {}", path.display()))
-    };
+    let client_ca = config.tls.client_ca.as_deref().map(crate::certificate::read).transpose()?;
     Ok(WorkerLaunch {
         common,
         configuration,
         insecure_lab: args.insecure_lab,
-        certificate: read(&config.tls.certificate)?.into(),
-        key: SecretBytes(Zeroizing::new(read(&config.tls.key)?)),
-        client_ca: config.tls.client_ca.as_deref().map(read).transpose()?.map(Into::into),
+        certificate,
+        client_ca: client_ca.map(Into::into),
         quic_secret: SecretBytes(keys::load_or_create_secret(&config.server.state_dir)?),
         owner: rustix::process::geteuid().as_raw(),
         pid: std::process::id(),

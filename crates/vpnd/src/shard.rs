@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 
 use tokio::io::Interest;
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
 use vpnd_proto::plane::{self, Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
@@ -35,6 +36,12 @@ use inbound::Inbound;
 use outbound::Outbound;
 pub use writes::TunWrites;
 
+/// Events of all shards that wait for the control plane at most. A shard never waits for room: what does not fit stays in its
+/// plane, which keeps a fixed number and has the rest told again.
+pub const EVENT_QUEUE: usize = 4_096;
+/// Orders that wait for a shard at most. The control plane waits for room, which always comes: a shard waits for nobody, and
+/// takes orders between any two batches. So the two can't wait for each other.
+const ORDER_QUEUE: usize = 1_024;
 /// Datagrams that came to the wrong shard and wait for the right one at most.
 const MISDIRECTED_QUEUE: usize = 512;
 /// What the control plane asks of a shard.
@@ -112,7 +119,7 @@ pub struct ShardSpec {
 
 /// The control plane's ends of all shards.
 pub struct Shards {
-    orders: Vec<mpsc::UnboundedSender<Waiting>>,
+    orders: Vec<mpsc::Sender<Waiting>>,
     threads: Vec<JoinHandle<()>>,
     failure: Arc<Notify>,
 }
@@ -122,13 +129,13 @@ impl Shards {
     ///
     /// # Errors
     /// If the operating system gives no thread or no event queue; the shards started before are stopped.
-    pub fn start(specs: Vec<ShardSpec>, events: &mpsc::UnboundedSender<(usize, Event)>) -> io::Result<Self> {
+    pub fn start(specs: Vec<ShardSpec>, events: &mpsc::Sender<(usize, Event)>) -> io::Result<Self> {
         let (neighbours, mut inboxes): (Vec<_>, Vec<_>) =
             specs.iter().map(|_| mpsc::channel(MISDIRECTED_QUEUE)).unzip();
         let failure = Arc::new(Notify::new());
         let mut shards = Self { orders: Vec::new(), threads: Vec::new(), failure: Arc::clone(&failure) };
         for (spec, misdirected) in specs.into_iter().zip(inboxes.drain(..)) {
-            let (orders, inbox) = mpsc::unbounded_channel();
+            let (orders, inbox) = mpsc::channel(ORDER_QUEUE);
             let links =
                 Links { orders: inbox, misdirected, neighbours: neighbours.clone(), events: events.clone() };
             let thread = std::thread::Builder::new().name(format!("shard-{}", spec.number));
@@ -159,26 +166,25 @@ impl Shards {
     }
 
     /// Gives one shard's data plane an order.
-    pub fn command(&self, shard: usize, command: Command) {
-        self.order(shard, Order::Plane(command));
+    pub async fn command(&self, shard: usize, command: Command) {
+        self.order(shard, Order::Plane(command)).await;
     }
 
     /// Tells all shards the tunnel's MTU.
-    pub fn set_mtu(&self, mtu: u16) {
+    pub async fn set_mtu(&self, mtu: u16) {
         for shard in 0..self.count() {
-            self.order(shard, Order::Mtu(mtu));
+            self.order(shard, Order::Mtu(mtu)).await;
         }
     }
 
     /// Waits until all shards have carried out everything ordered before.
     pub async fn barrier(&self) {
-        let waits: Vec<_> = (0..self.count())
-            .map(|shard| {
-                let (done, wait) = oneshot::channel();
-                self.order(shard, Order::Barrier(done));
-                wait
-            })
-            .collect();
+        let mut waits = Vec::with_capacity(self.count());
+        for shard in 0..self.count() {
+            let (done, wait) = oneshot::channel();
+            self.order(shard, Order::Barrier(done)).await;
+            waits.push(wait);
+        }
         for wait in waits {
             // A shard that is gone has nothing left to carry out.
             let _ = wait.await;
@@ -187,13 +193,12 @@ impl Shards {
 
     /// Asks every shard for its figures.
     pub async fn report(&self) -> Vec<Report> {
-        let waits: Vec<_> = (0..self.count())
-            .map(|shard| {
-                let (reply, wait) = oneshot::channel();
-                self.order(shard, Order::Report(reply));
-                wait
-            })
-            .collect();
+        let mut waits = Vec::with_capacity(self.count());
+        for shard in 0..self.count() {
+            let (reply, wait) = oneshot::channel();
+            self.order(shard, Order::Report(reply)).await;
+            waits.push(wait);
+        }
         let mut reports = Vec::with_capacity(waits.len());
         for wait in waits {
             reports.extend(wait.await.ok());
@@ -211,7 +216,7 @@ impl Shards {
         for shard in 0..self.count() {
             let (progress, wait) = oneshot::channel();
             let (order, go_on) = oneshot::channel();
-            let _ = self.orders[shard].send(Waiting::Freeze(Freeze { progress, go_on }));
+            let _ = self.orders[shard].send(Waiting::Freeze(Freeze { progress, go_on })).await;
             frozen.shards.push(order);
             waits.push(wait);
         }
@@ -227,9 +232,9 @@ impl Shards {
         Ok(frozen)
     }
 
-    fn order(&self, shard: usize, order: Order) {
+    async fn order(&self, shard: usize, order: Order) {
         // A shard ends only together with the process or after a failure that it reported itself.
-        let _ = self.orders[shard].send(Waiting::Order(order));
+        let _ = self.orders[shard].send(Waiting::Order(order)).await;
     }
 }
 
@@ -266,10 +271,10 @@ impl Drop for Shards {
 
 /// A shard's queues.
 struct Links {
-    orders: mpsc::UnboundedReceiver<Waiting>,
+    orders: mpsc::Receiver<Waiting>,
     misdirected: mpsc::Receiver<Misdirected>,
     neighbours: Vec<mpsc::Sender<Misdirected>>,
-    events: mpsc::UnboundedSender<(usize, Event)>,
+    events: mpsc::Sender<(usize, Event)>,
 }
 
 fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io::Result<()> {
@@ -314,6 +319,12 @@ async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
                             return Ok(());
                         }
                     }
+                }
+            }
+            // Only while the control plane is behind; otherwise events have left after the batch that brought them.
+            room = links.events.reserve(), if shard.plane.has_events() => {
+                if let Ok(room) = room && let Some(event) = shard.poll_event(socket.get_ref()) {
+                    room.send((shard.number, event));
                 }
             }
             Some(stray) = links.misdirected.recv() => shard.take_stray(stray, socket.get_ref(), tun.get_ref()),
@@ -411,15 +422,18 @@ impl Shard {
         }
     }
 
-    /// Tells the control plane what happened, and lets packets go that waited for it.
-    fn report_events(
-        &mut self,
-        events: &mpsc::UnboundedSender<(usize, Event)>,
-        socket: &impl DatagramSocket,
-    ) {
-        while let Some(event) = self.poll_event(socket) {
-            // The control plane is gone only when the daemon ends.
-            let _ = events.send((self.number, event));
+    /// Tells the control plane what happened, as far as it has room, and lets packets go that waited for it.
+    fn report_events(&mut self, events: &mpsc::Sender<(usize, Event)>, socket: &impl DatagramSocket) {
+        while self.plane.has_events() {
+            match events.try_reserve() {
+                Ok(room) => {
+                    let Some(event) = self.poll_event(socket) else { return };
+                    room.send((self.number, event));
+                }
+                Err(TrySendError::Full(())) => return,
+                // The control plane is gone only when the daemon ends.
+                Err(TrySendError::Closed(())) => drop(self.poll_event(socket)),
+            }
         }
     }
 

@@ -108,6 +108,8 @@ pub struct User {
     pub groups: Vec<String>,
     /// Client certificates of which the user must show one; empty if none is asked for.
     pub certificates: Vec<CertificateHash>,
+    /// Those of them that were revoked: no good any more, but the user goes on having to show another.
+    pub revoked_certificates: Vec<CertificateHash>,
     /// When the user was added.
     pub created_s: u64,
 }
@@ -191,6 +193,8 @@ pub enum RevocationCause {
     Removed,
     /// The user has a new password.
     Password,
+    /// A client certificate of the user was revoked.
+    Certificate,
 }
 
 /// A change to what is remembered of sessions.
@@ -234,6 +238,14 @@ pub enum StoreError {
     Missing {
         /// Where it was looked for.
         path: PathBuf,
+    },
+    /// It may be there, but this process can't get at it.
+    #[error("the user store {} can't be opened: {source}; run this as root, or as the owner of that file", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
     },
     /// The file is damaged.
     #[error(
@@ -316,10 +328,21 @@ pub trait Store: Send + Sync {
     fn rehash(&self, id: UserId, old: &PasswordHash, new: &PasswordHash) -> Result<(), StoreError>;
     /// Removes a user, which is a revocation.
     fn remove_user(&self, name: &str, now_s: u64) -> Result<(), StoreError>;
+    /// A certificate that the user may show from now on; they must show one then.
+    fn add_certificate(&self, name: &str, certificate: &CertificateHash) -> Result<(), StoreError>;
+    /// These certificates of the user are no good any more, which is a revocation.
+    fn revoke_certificates(
+        &self,
+        name: &str,
+        certificates: &[CertificateHash],
+        now_s: u64,
+    ) -> Result<(), StoreError>;
     /// Marks a step of one-time codes as used: `true` once for each step, and never for one before it.
     fn use_totp_step(&self, id: UserId, step: u64) -> Result<bool, StoreError>;
     /// Whether the user has logged in from `source` since `since_s`.
     fn knows_source(&self, id: UserId, source: &str, since_s: u64) -> Result<bool, StoreError>;
+    /// The sources that users logged in from last, at most `limit`, each with when.
+    fn newest_sources(&self, limit: usize) -> Result<Vec<(String, u64)>, StoreError>;
     /// Remembers that the user logged in from `source`.
     fn remember_source(&self, id: UserId, source: &str, now_s: u64) -> Result<(), StoreError>;
 

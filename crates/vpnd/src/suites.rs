@@ -2,7 +2,7 @@
 
 use tracing::info;
 use vpnd_crypto::backend::{self, Unsupported};
-use vpnd_crypto::{Preference, Suite};
+use vpnd_crypto::{Backend, Preference, Suite};
 use vpnd_proto::session::LocalSuite;
 
 /// Why the wanted suites can't be had.
@@ -40,9 +40,8 @@ pub fn measure(wanted: &[Suite], preference: Preference, lab: bool) -> Result<Ve
 
 /// The standard suites that this backend has; all of them if it has none, so that one can be named in the error.
 fn all_of(preference: Preference) -> Vec<Suite> {
-    let has = |suite: &Suite| match preference {
-        Preference::Auto => true,
-        Preference::Fixed(backend) => backend.supports(*suite),
+    let has = |suite: &Suite| {
+        Backend::ALL.into_iter().any(|backend| preference.admits(backend) && backend.supports(*suite))
     };
     let suites: Vec<Suite> = Suite::STANDARD.into_iter().filter(has).collect();
     if suites.is_empty() { Suite::STANDARD.to_vec() } else { suites }
@@ -51,7 +50,6 @@ fn all_of(preference: Preference) -> Vec<Suite> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vpnd_crypto::Backend;
 
     #[test]
     fn laboratory_suites_need_the_switch() {
@@ -69,9 +67,9 @@ mod tests {
 
     #[test]
     fn a_backend_without_all_suites_offers_those_that_it_has() {
-        let preference = Preference::Fixed(Backend::Vaes);
+        let preference = Preference::Vaes;
         let offered = measure(&[], preference, false);
-        if Backend::Vaes.supports(Suite::Aes256Gcm) {
+        if [Backend::Vaes256, Backend::Vaes512].iter().any(|own| own.supports(Suite::Aes256Gcm)) {
             let offered: Vec<_> = offered.unwrap().iter().map(|s| s.suite).collect();
             assert_eq!(offered, [Suite::Aes128Gcm, Suite::Aes256Gcm]);
         } else {

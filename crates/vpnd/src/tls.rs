@@ -1,18 +1,24 @@
 //! TLS 1.3 for the control channel (PROTOCOL §3): what both ends accept, and how epochs get their secret from it.
 //!
 //! There is no key exchange of our own: rustls does the handshake, X25519MLKEM768 preferred, and data keys come from its
-//! exporter. Early data is off at both ends, since it could be replayed.
+//! exporter. Early data is off at both ends, since it could be replayed. A client resumes for an hour at most before the
+//! gateway has to prove itself again ([`resumption`]).
 
-use std::sync::Arc;
+mod resumption;
 
-use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use quinn::crypto::rustls::QuicServerConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use vpnd_crypto::EpochSecret;
+use vpnd_crypto::{BINDING_LABEL, Binding, EpochSecret};
+
+pub use resumption::Client;
 
 /// The control channel's name in ALPN.
 pub const ALPN: &[u8] = b"vpnd/1";
@@ -67,6 +73,57 @@ impl Identity {
             .map_err(|source| TlsError::Pem { what: "the private key", source })?;
         Ok(Self { chain, key })
     }
+
+    /// Both as the TLS library uses them.
+    ///
+    /// # Errors
+    /// If the key can't be used, or is not the certificate's.
+    pub fn certified(self) -> Result<CertifiedKey, TlsError> {
+        CertifiedKey::from_der(self.chain, self.key, &aws_lc_rs::default_provider())
+            .map_err(|source| TlsError::Refused { what: "the gateway's certificate or key", source })
+    }
+}
+
+/// The certificate that a gateway presents, and what signs for it. It can be replaced while connections come in: each
+/// handshake takes the one that is there when it begins.
+#[derive(Debug)]
+pub struct Presented(RwLock<Arc<CertifiedKey>>);
+
+impl Presented {
+    /// Presents `certified`.
+    #[must_use]
+    pub fn new(certified: CertifiedKey) -> Arc<Self> {
+        Arc::new(Self(RwLock::new(certified.into())))
+    }
+
+    /// A chain (PEM, leaf first) with a key that is elsewhere.
+    ///
+    /// # Errors
+    /// If the chain is malformed.
+    pub fn signed_by(chain: &[u8], key: Arc<dyn SigningKey>) -> Result<CertifiedKey, TlsError> {
+        Ok(CertifiedKey::new(certificates("the certificate", chain)?, key))
+    }
+
+    /// Presents `certified` from now on.
+    pub fn replace(&self, certified: CertifiedKey) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = certified.into();
+    }
+}
+
+impl ResolvesServerCert for Presented {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// The key of a gateway (PEM), ready to sign.
+///
+/// # Errors
+/// If it is malformed or of a kind that TLS does not know.
+pub fn signing_key(pem: &[u8]) -> Result<Arc<dyn SigningKey>, TlsError> {
+    let what = "the private key";
+    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|source| TlsError::Pem { what, source })?;
+    aws_lc_rs::sign::any_supported_type(&key).map_err(|source| TlsError::Refused { what, source })
 }
 
 /// Which client certificates a gateway asks for.
@@ -84,14 +141,40 @@ pub enum Trust<'a> {
     /// Certificates of this CA only (PEM).
     Pinned(&'a [u8]),
     /// What the operating system trusts.
-    System,
+    System(SystemTrust),
+}
+
+/// The authorities that the operating system trusts, as they were when they were read.
+#[derive(Clone, Debug)]
+pub struct SystemTrust(Arc<rustls_platform_verifier::Verifier>);
+
+impl SystemTrust {
+    /// Reads them, for which files must be within reach.
+    ///
+    /// # Errors
+    /// [`TlsError::Platform`].
+    pub fn read() -> Result<Self, TlsError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = rustls_platform_verifier::Verifier::new(provider).map_err(TlsError::Platform)?;
+        Ok(Self(Arc::new(verifier)))
+    }
 }
 
 /// The gateway's side of the handshake.
 ///
 /// # Errors
 /// [`TlsError`] names the input that can't be used.
-pub fn server(identity: Identity, clients: &ClientCertificates<'_>) -> Result<QuicServerConfig, TlsError> {
+pub fn server(
+    certificate: Arc<Presented>,
+    clients: &ClientCertificates<'_>,
+) -> Result<QuicServerConfig, TlsError> {
+    Ok(server_config(certificate, clients)?.try_into()?)
+}
+
+fn server_config(
+    certificate: Arc<Presented>,
+    clients: &ClientCertificates<'_>,
+) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -106,31 +189,31 @@ pub fn server(identity: Identity, clients: &ClientCertificates<'_>) -> Result<Qu
         }
         ClientCertificates::Required(ca) => builder.with_client_cert_verifier(verifier(ca)?.build()?),
     };
-    let mut config = builder
-        .with_single_cert(identity.chain, identity.key)
-        .map_err(|source| TlsError::Refused { what: "the gateway's certificate or key", source })?;
+    let mut config = builder.with_cert_resolver(certificate);
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.max_early_data_size = 0;
     // Tickets that the gateway needs no memory for: thousands of clients resume without a table of them.
-    config.ticketer = aws_lc_rs::Ticketer::new()
-        .map_err(|source| TlsError::Refused { what: "the random source for tickets", source })?;
-    Ok(config.try_into()?)
+    config.ticketer = resumption::ticketer()?;
+    Ok(config)
 }
 
 /// The client's side of the handshake. Keep it for as long as the client runs: it remembers the tickets.
 ///
 /// # Errors
 /// [`TlsError`] names the input that can't be used.
-pub fn client(trust: &Trust<'_>, identity: Option<Identity>) -> Result<QuicClientConfig, TlsError> {
+pub fn client(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client, TlsError> {
+    Ok(Client::new(client_config(trust, identity)?, crate::shard::now))
+}
+
+fn client_config(trust: &Trust<'_>, identity: Option<Identity>) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
     let builder = match trust {
         Trust::Pinned(ca) => builder.with_webpki_verifier(pinned(ca, provider)?),
-        Trust::System => {
-            let verifier = rustls_platform_verifier::Verifier::new(provider).map_err(TlsError::Platform)?;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        Trust::System(SystemTrust(verifier)) => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::clone(verifier) as _)
         }
     };
     let mut config = match identity {
@@ -141,7 +224,7 @@ pub fn client(trust: &Trust<'_>, identity: Option<Identity>) -> Result<QuicClien
     };
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.enable_early_data = false;
-    Ok(config.try_into()?)
+    Ok(config)
 }
 
 /// The secret of the epoch that a connection makes (PROTOCOL §6.1). Call it once for each connection.
@@ -152,6 +235,16 @@ pub fn epoch_secret(
     connection: &quinn::Connection,
 ) -> Result<EpochSecret, quinn::crypto::ExportKeyingMaterialError> {
     EpochSecret::try_export(|out| connection.export_keying_material(out, vpnd_crypto::EXPORTER_LABEL, b""))
+}
+
+/// What ties a device's proof to a connection (PROTOCOL §4.1).
+///
+/// # Errors
+/// If the handshake is not complete.
+pub fn device_binding(
+    connection: &quinn::Connection,
+) -> Result<Binding, quinn::crypto::ExportKeyingMaterialError> {
+    Binding::try_export(|out| connection.export_keying_material(out, BINDING_LABEL, b""))
 }
 
 fn pinned(ca: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
@@ -172,3 +265,6 @@ fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
         .map_err(|source| TlsError::Pem { what, source })?;
     if chain.is_empty() { Err(TlsError::Empty(what)) } else { Ok(chain) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,21 +4,20 @@
 //! is printed once and kept nowhere; what is reported as done is on the disk. A running gateway learns of every change
 //! from the store's revocations. This module must not know how sessions end.
 
+pub mod revoke;
 mod secret_input;
 
 use std::io::Write;
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
-use x509_parser::extensions::GeneralName;
 
 use crate::auth::password::{Hasher, NoMemory};
 use crate::auth::totp;
-use crate::cli::{StoreArgs, UserAddArgs, UserArgs, UserCommand, UserPasswdArgs};
+use crate::certificate::{self, Leaf};
+use crate::cli::{StoreArgs, UserAddArgs, UserArgs, UserCertificateArgs, UserCommand, UserPasswdArgs};
 use crate::config::{ConfigError, ServerConfig};
 use crate::init::authority::{Authority, CertificateError, Identity};
 use crate::profile::{ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name};
@@ -75,9 +74,20 @@ pub enum UserError {
         /// The certificate.
         path: String,
     },
+    /// There is nothing to revoke.
+    #[error(
+        "there is no client certificate of {whose} that this gateway lets in; 'vpnd user list --json' shows whose there are"
+    )]
+    NoSuchCertificate {
+        /// Whose it should be.
+        whose: String,
+    },
     /// The profile could not be written. The user was not added.
     #[error("{0}; the user was not added")]
     Profile(WriteError),
+    /// The profile with another certificate could not be written.
+    #[error("{0}; run it again with another place")]
+    NewProfile(WriteError),
     /// The result could not be printed. What was done stays done.
     #[error("can't print the result: {0}")]
     Print(#[from] std::io::Error),
@@ -98,6 +108,7 @@ pub fn run(command: &UserCommand, now_s: u64, out: &mut dyn Write) -> Result<(),
             change(args, "removed", now_s, out, |store, name| store.remove_user(name, now_s))
         }
         UserCommand::Passwd(args) => passwd(args, now_s, out),
+        UserCommand::Certificate(args) => certificate(args, now_s, out),
     }
 }
 
@@ -147,7 +158,8 @@ fn prepare(
     password: &crate::auth::password::Password,
     now_s: u64,
 ) -> Result<Prepared, UserError> {
-    let identity = if args.client_cert { Some(client_identity(args, config, now_s)?) } else { None };
+    let identity =
+        if args.client_cert { Some(client_identity(&args.name, &args.store, config, now_s)?) } else { None };
     let user = NewUser {
         name: args.name.clone(),
         password: Hasher::default().hash(password)?,
@@ -156,7 +168,8 @@ fn prepare(
         certificate: identity.as_ref().map(|identity| Sha256::digest(&identity.certificate_der).into()),
     };
     let wanted = args.profile_out.is_some();
-    let profile = if wanted { Some(profile(args, config, identity.as_ref(), now_s)?) } else { None };
+    let profile =
+        if wanted { Some(profile(&args.name, args.totp, config, identity.as_ref())?) } else { None };
     Ok(Prepared { user, identity, profile })
 }
 
@@ -170,6 +183,27 @@ fn commit(args: &UserAddArgs, store: &Sqlite, prepared: &Prepared, now_s: u64) -
         return Err(UserError::Profile(error));
     }
     Ok(store.audit(&entry("user-added", &args.name, now_s))?)
+}
+
+/// Makes another client certificate for a user.
+fn certificate(args: &UserCertificateArgs, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
+    let config = ServerConfig::load(&args.store.config)?;
+    let store = Sqlite::open(&config.server.store_path())?;
+    let no_such_user = || StoreError::NoSuchUser { name: args.name.clone() };
+    let user = store.user(&args.name)?.ok_or_else(no_such_user)?;
+    let identity = client_identity(&args.name, &args.store, &config, now_s)?;
+    let profile = profile(&args.name, user.totp.is_some(), &config, Some(&identity))?;
+    store.add_certificate(&args.name, &Sha256::digest(&identity.certificate_der).into())?;
+    store.audit(&entry("certificate-added", &args.name, now_s))?;
+    match &args.profile_out {
+        // The certificate that nobody has then is worth nothing.
+        Some(path) => {
+            profile.save(path).map_err(UserError::NewProfile)?;
+            writeln!(out, "profile with another certificate: {}", path.display())?;
+        }
+        None => write_identity(out, Some(&identity))?,
+    }
+    Ok(())
 }
 
 fn list(args: &StoreArgs, json: bool, out: &mut dyn Write) -> Result<(), UserError> {
@@ -260,27 +294,33 @@ fn write_identity(out: &mut dyn Write, identity: Option<&Identity>) -> std::io::
     write!(out, "{}{}", identity.certificate_pem, *identity.key_pem)
 }
 
-fn client_identity(args: &UserAddArgs, config: &ServerConfig, now_s: u64) -> Result<Identity, UserError> {
+fn client_identity(
+    name: &str,
+    store: &StoreArgs,
+    config: &ServerConfig,
+    now_s: u64,
+) -> Result<Identity, UserError> {
     let (Some(certificate), Some(key)) = (&config.tls.client_ca, &config.tls.client_ca_key) else {
-        return Err(UserError::NoAuthority { config: args.store.config.display().to_string() });
+        return Err(UserError::NoAuthority { config: store.config.display().to_string() });
     };
     let key_pem = zeroize::Zeroizing::new(read(key)?);
     let authority = Authority::from_pem(&read(certificate)?, &key_pem)?;
-    Ok(authority.client(&args.name, UNIX_EPOCH + Duration::from_secs(now_s))?)
+    Ok(authority.client(name, UNIX_EPOCH + Duration::from_secs(now_s))?)
 }
 
 /// What a client needs: the names come from the gateway's certificate, the port from its first address.
 fn profile(
-    args: &UserAddArgs,
+    user: &str,
+    totp: bool,
     config: &ServerConfig,
     identity: Option<&Identity>,
-    now_s: u64,
 ) -> Result<Profile, UserError> {
     let path = &config.tls.certificate;
-    let chain = read(path)?;
-    let chain: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<_, _>>().unwrap_or_default();
-    let names = chain.first().map(|leaf| names(leaf)).unwrap_or_default();
+    let chain = certificate::chain(read(path)?.as_bytes());
+    let leaf = chain.first().and_then(|leaf| Leaf::parse(leaf));
+    // A client needs a name that it can look up.
+    let names = leaf.iter().flat_map(|leaf| &leaf.names).filter(|name| !name.contains('*')).cloned();
+    let names: Vec<String> = names.collect();
     let Some(first) = names.first() else {
         return Err(UserError::NoServerName { path: path.display().to_string() });
     };
@@ -288,9 +328,9 @@ fn profile(
     Ok(Profile {
         servers: names.iter().map(|host| ServerAddress { host: host.clone(), port }).collect(),
         server_name: first.clone(),
-        trust: trust(config, &chain, first, now_s),
-        user: args.name.clone(),
-        totp: args.totp,
+        trust: trust(config, &chain, first, leaf.as_ref().map_or(0, |leaf| leaf.not_after_s)),
+        user: user.to_owned(),
+        totp,
         identity: identity.map(|identity| ClientIdentity {
             certificate_pem: identity.certificate_pem.clone(),
             key_pem: identity.key_pem.clone(),
@@ -303,45 +343,14 @@ fn profile(
     })
 }
 
-/// DNS names without a wildcard, and addresses.
-fn names(leaf: &CertificateDer<'_>) -> Vec<String> {
-    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(leaf) else { return Vec::new() };
-    let Ok(Some(extension)) = parsed.subject_alternative_name() else { return Vec::new() };
-    let name = |name: &GeneralName<'_>| match name {
-        GeneralName::DNSName(name) if !name.contains('*') => Some((*name).to_owned()),
-        GeneralName::IPAddress(bytes) => address(bytes).map(|address| address.to_string()),
-        _ => None,
-    };
-    extension.value.general_names.iter().filter_map(name).collect()
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
-}
-
 /// Pins the gateway's own authority if it vouches for the certificate; else the certificate is of a public one.
-fn trust(config: &ServerConfig, chain: &[CertificateDer<'static>], name: &str, now_s: u64) -> Trust {
-    let pinned = config.tls.client_ca.as_deref().and_then(|path| {
+/// That holds at `at_s`, a moment at which the certificate is valid: one that has expired will be renewed.
+fn trust(config: &ServerConfig, chain: &[CertificateDer<'static>], name: &str, at_s: u64) -> Trust {
+    let pinned = config.tls.authority().0.and_then(|path| {
         let ca_pem = read(path).ok()?;
-        vouches(&ca_pem, chain, name, now_s).then_some(ca_pem)
+        certificate::vouches(ca_pem.as_bytes(), chain, name, at_s).then_some(ca_pem)
     });
     pinned.map_or(Trust::System, |ca_pem| Trust::Pinned { ca_pem })
-}
-
-fn vouches(ca_pem: &str, chain: &[CertificateDer<'static>], name: &str, now_s: u64) -> bool {
-    use rustls::client::danger::ServerCertVerifier as _;
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(ca_pem.as_bytes()).filter_map(Result::ok));
-    let provider = rustls::crypto::aws_lc_rs::default_provider();
-    let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(roots.into(), provider.into());
-    let (Ok(verifier), Ok(name), Some((leaf, rest))) =
-        (verifier.build(), ServerName::try_from(name), chain.split_first())
-    else {
-        return false;
-    };
-    let at = UnixTime::since_unix_epoch(Duration::from_secs(now_s));
-    verifier.verify_server_cert(leaf, rest, &name, &[], at).is_ok()
 }
 
 fn read(path: &Path) -> Result<String, UserError> {

@@ -11,6 +11,7 @@ use std::process::Command;
 use clap::Parser as _;
 use vpnd::cli::Cli;
 use vpnd::config::ServerConfig;
+use vpnd::journal::DEFAULT_DIRECTORY;
 use vpnd::profile::{Profile, Trust};
 
 fn folder() -> PathBuf {
@@ -114,6 +115,61 @@ fn units_call_commands_that_exist() {
         }
     }
     assert_eq!(commands, 5);
+}
+
+/// The values of a directive in a unit.
+fn directive<'u>(unit: &'u str, name: &str) -> Vec<&'u str> {
+    let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    lines.flat_map(str::split_whitespace).collect()
+}
+
+#[test]
+fn units_keep_undo_journals_where_no_other_process_writes_and_no_stop_removes_them() {
+    for unit in ["vpnd-server.service", "vpnd-connect@.service"] {
+        let text = read(unit);
+        let state = directive(&text, "StateDirectory");
+        assert!(
+            state.iter().any(|name| Path::new("/var/lib").join(name) == Path::new(DEFAULT_DIRECTORY)),
+            "{unit}"
+        );
+        assert_eq!(directive(&text, "StateDirectoryMode"), ["0700"], "{unit}");
+        for path in directive(&text, "ReadWritePaths").into_iter().chain(["/var/lib/vpnd"]) {
+            assert!(!Path::new(DEFAULT_DIRECTORY).starts_with(path), "{unit}: {path}");
+        }
+    }
+    let config = server(&read("server.toml"));
+    assert_eq!(config.server.journal_dir, Path::new(DEFAULT_DIRECTORY));
+    assert!(!config.server.journal_dir.starts_with(&config.server.state_dir));
+}
+
+#[test]
+fn units_let_nothing_be_written_but_what_vpnd_changes() {
+    let writable: [(&str, &[&str]); 2] =
+        [("vpnd-server.service", &["/etc/vpnd", "/proc/sys/net"]), ("vpnd-connect@.service", &["/etc"])];
+    for (unit, paths) in writable {
+        let text = read(unit);
+        assert_eq!(directive(&text, "ReadWritePaths"), paths, "{unit}");
+        assert_eq!(directive(&text, "ProtectSystem"), ["strict"], "{unit}");
+        for name in [
+            "NoNewPrivileges",
+            "ProtectKernelTunables",
+            "ProtectKernelModules",
+            "ProtectKernelLogs",
+            "ProtectControlGroups",
+            "ProtectClock",
+            "ProtectHostname",
+            "ProtectHome",
+            "PrivateTmp",
+            "PrivateIPC",
+            "RestrictSUIDSGID",
+            "RestrictNamespaces",
+            "RestrictRealtime",
+            "LockPersonality",
+            "MemoryDenyWriteExecute",
+        ] {
+            assert_eq!(directive(&text, name), ["yes"], "{unit}: {name}");
+        }
+    }
 }
 
 /// systemd's own check, where it is there. Programs are replaced by one that exists on every machine.

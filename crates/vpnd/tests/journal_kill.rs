@@ -10,18 +10,17 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use vpnd::journal::{Journal, RecoveryOutcome, recover};
-use vpnd::sys::change::Change;
+use vpnd::journal::{Journal, JournalDirectory, RecoveryOutcome, recover};
+use vpnd::sys::change::{Change, MARK, PRIORITIES, PRIORITY_BASE, RULES, TABLE_BASE};
 use vpnd::sys::dns::{DnsChange, DnsSettings, DnsSystem};
 use vpnd::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, Netlink, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
-use vpnd::sys::nft::{GatewayRules, Outgoing};
+use vpnd::sys::nft::{GatewayRules, GuardRules, Outgoing, Services, Transit};
 use vpnd::sys::sysctl;
 use vpnd::sys::tun::{Tun, TunOffloads, TunSpec};
 
@@ -81,8 +80,15 @@ fn furnish(directory: &Path) {
     ] {
         output(command);
     }
-    fs::write(directory.join("stub.conf"), "nameserver 192.0.2.53\n").unwrap();
-    std::os::unix::fs::symlink("stub.conf", directory.join("resolv.conf")).unwrap();
+    // The resolver's configuration of this mount namespace.
+    let etc = directory.join("etc");
+    fs::create_dir(&etc).unwrap();
+    for name in ["passwd", "group", "nsswitch.conf", "hosts", "ld.so.cache", "protocols"] {
+        let _ = fs::copy(Path::new("/etc").join(name), etc.join(name));
+    }
+    output(&format!("mount --bind {} /etc", etc.display()));
+    fs::write("/etc/stub-resolv.conf", "nameserver 192.0.2.53\n").unwrap();
+    std::os::unix::fs::symlink("stub-resolv.conf", "/etc/resolv.conf").unwrap();
 }
 
 async fn driver() {
@@ -108,8 +114,12 @@ async fn driver() {
     println!("journal_kill: {KILLS} kills, {interrupted} in the middle of the changes: all restored");
 }
 
+fn journals(directory: &Path) -> JournalDirectory {
+    JournalDirectory::create(&directory.join("state")).unwrap()
+}
+
 async fn undo_what_is_left(directory: &Path, netlink: &Netlink, before: &str) {
-    for recovered in recover(&directory.join("state"), netlink).await.unwrap() {
+    for recovered in recover(&journals(directory), netlink).await.unwrap() {
         match recovered.outcome {
             RecoveryOutcome::Undone { report, damaged_lines: 0 } => {
                 assert!(report.is_complete() && report.not_ours.is_empty(), "{report:?}");
@@ -159,7 +169,7 @@ fn next_line(child: &mut Child) -> String {
 /// Makes every kind of change, as client and gateway do, and waits to be killed.
 async fn victim(directory: &Path) {
     let netlink = Netlink::open().unwrap();
-    let mut journal = Journal::create(&directory.join("state")).unwrap();
+    let mut journal = Journal::create(&journals(directory)).unwrap();
     println!("starting");
     let tun = Tun::open(&TunSpec {
         name: TUNNEL.to_owned(),
@@ -169,7 +179,7 @@ async fn victim(directory: &Path) {
         offloads: TunOffloads::ALL,
     })
     .unwrap();
-    for change in changes(directory) {
+    for change in changes(directory, tun.index()) {
         journal.apply(&netlink, change).await.unwrap();
     }
     println!("all done");
@@ -177,27 +187,28 @@ async fn victim(directory: &Path) {
     drop(tun);
 }
 
-fn changes(directory: &Path) -> Vec<Change> {
+fn changes(directory: &Path, index: u32) -> Vec<Change> {
     let mut changes = vec![Change::LinkUp { interface: TUNNEL.to_owned() }];
     for address in ["10.8.0.2/32", "fd00:8::2/128"] {
         let spec = AddressSpec { interface: TUNNEL.to_owned(), address: address.parse().unwrap() };
         changes.push(Change::Address(spec));
     }
-    let route = |destination: &str, target, table| {
-        Change::Route(RouteSpec { destination: destination.parse().unwrap(), target, table, metric: None })
-    };
     for destination in ["0.0.0.0/0", "::/0", "172.20.0.0/16", "fd00:9::/48"] {
-        changes.push(route(destination, RouteTarget::Interface(TUNNEL.to_owned()), 7000));
+        let target = RouteTarget::Interface(TUNNEL.to_owned());
+        let destination = destination.parse().unwrap();
+        changes.push(Change::Route(RouteSpec {
+            destination,
+            target,
+            table: TABLE_BASE + index,
+            metric: None,
+        }));
     }
-    // This one does not go away with the tunnel.
-    let gateway: IpAddr = "192.0.2.1".parse().unwrap();
-    let past = RouteTarget::Gateway { address: gateway, interface: "lan0".to_owned() };
-    changes.push(route("198.51.100.7/32", past, MAIN_TABLE));
-    changes.push(route("203.0.113.0/24", RouteTarget::Unreachable, MAIN_TABLE));
     for family in [Family::V4, Family::V6] {
-        for (priority, matches, table) in
-            [(900, RuleMatch::IgnoringPrefixesUpTo(0), MAIN_TABLE), (901, RuleMatch::NotMarked(0x51), 7000)]
-        {
+        for (priority, matches, table) in [
+            (1, RuleMatch::IgnoringPrefixesUpTo(0), MAIN_TABLE),
+            (2, RuleMatch::NotMarked(MARK), TABLE_BASE + index),
+        ] {
+            let priority = PRIORITY_BASE + RULES * (index % PRIORITIES) + priority;
             changes.push(Change::Rule(RuleSpec { family, priority, matches, table }));
         }
     }
@@ -207,16 +218,24 @@ fn changes(directory: &Path) -> Vec<Change> {
         search: vec!["campus.example".to_owned()],
         all_names: true,
     };
-    let system =
-        DnsSystem { resolv_conf: directory.join("resolv.conf"), resolved_runtime: directory.join("none") };
+    let system = DnsSystem { resolved_runtime: directory.join("none"), ..DnsSystem::default() };
     changes.push(Change::Dns(DnsChange::plan(&settings, &system).unwrap()));
-    changes.extend(sysctl::forwarding(true, true).unwrap().into_iter().map(Change::Sysctl));
+    changes.extend(sysctl::forwarding(true, true).unwrap().changes.into_iter().map(Change::Sysctl));
     changes.push(Change::Firewall(GatewayRules {
         tunnel: TUNNEL.to_owned(),
         pools: vec!["10.8.0.0/24".parse().unwrap()],
         masquerade: true,
         outgoing: Outgoing::AnyButTunnel,
         inbound: false,
+        campus: Vec::new(),
+        own: vec!["10.8.0.1".parse().unwrap()],
+        services: Services::Dns(vec!["10.8.0.1".parse().unwrap()]),
+        transit_v4: Transit::Dropped { except: vec!["lan0".to_owned()] },
+        transit_v6: Transit::Untouched,
+    }));
+    changes.push(Change::Guard(GuardRules {
+        tunnel: TUNNEL.to_owned(),
+        addresses: vec!["10.8.0.1".parse().unwrap()],
     }));
     changes
 }
@@ -235,9 +254,10 @@ fn machine(directory: &Path) -> String {
     .map(output)
     .join("\n");
     state += &settings();
-    let mut entries: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut entries: Vec<_> =
+        fs::read_dir(directory.join("etc")).unwrap().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
-    for path in entries.iter().filter(|path| !path.ends_with("state")) {
+    for path in &entries {
         let link = fs::read_link(path).unwrap_or_default();
         state += &format!("\n{} -> {} {:?}", path.display(), link.display(), fs::read_to_string(path));
     }

@@ -4,13 +4,16 @@
     reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"
 )]
 
+use std::fs::Permissions;
 use std::io::{ErrorKind, Write as _};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use rustix::process::Signal;
+use vpnd::journal::JournalDirectory;
 use vpnd::sys::account::Identity;
 use vpnd::sys::sandbox::{Confinement, Landlock, Protections, SandboxMode, enter};
 use vpnd::sys::seccomp::SystemCalls;
@@ -129,6 +132,77 @@ fn a_keeper_of_files_reaches_its_own_directory_alone() {
         assert!(std::fs::write(directory.parent().unwrap().join("vpnd-test-of-sandbox"), "x").is_err());
     });
     assert!(status.success(), "{status}");
+}
+
+/// What somebody who has taken over the auth process would try in order to have changes undone that were never made.
+#[test]
+fn a_keeper_of_files_plants_no_undo_journal_and_no_program_of_roots() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (state, journals) = (directory.path().join("state"), directory.path().join("journals"));
+    std::fs::create_dir(&state).unwrap();
+    let opened = JournalDirectory::create(&journals).unwrap();
+    opened.stay_clear_of(&state).unwrap();
+    let genuine = journals.join("1-0.journal");
+    std::fs::write(&genuine, "genuine").unwrap();
+    std::fs::set_permissions(&genuine, Permissions::from_mode(0o600)).unwrap();
+    let look = || {
+        let entries = std::fs::read_dir(&journals).unwrap().map(|entry| entry.unwrap().path());
+        let entries: Vec<_> = entries.map(|path| (std::fs::read(&path).unwrap(), path)).collect();
+        let metadata = std::fs::symlink_metadata(&journals).unwrap();
+        (entries, metadata.mode(), metadata.uid(), metadata.ino())
+    };
+    let before = look();
+    let test = "a_keeper_of_files_plants_no_undo_journal_and_no_program_of_roots";
+    let status = alone(test, Some(directory.path()), |directory| {
+        let writable = vec![directory.join("state")];
+        let protections = enter(&Confinement { writable, ..confinement(SystemCalls::Files) }).unwrap();
+        if protections.landlock == Landlock::Missing {
+            eprintln!("SKIPPED: this kernel has no Landlock");
+            return;
+        }
+        attack(&directory.join("state"), &directory.join("journals"));
+    });
+    assert!(status.success(), "{status}");
+    assert_eq!(look(), before);
+    // Nor does what lies in the state directory look like a journal to anybody.
+    assert!(vpnd::journal::old_journals(&state).unwrap().contains("not undone"));
+}
+
+/// Tries it all, from inside.
+fn attack(state: &Path, journals: &Path) {
+    use std::fs;
+    let forged = state.join("9-0.journal");
+    fs::write(&forged, "forged").expect("the state directory is its own");
+    let (target, genuine) = (journals.join("9-0.journal"), journals.join("1-0.journal"));
+    assert!(fs::write(&target, "forged").is_err(), "a new file");
+    assert!(fs::OpenOptions::new().append(true).open(&genuine).is_err(), "more of a file that is there");
+    assert!(fs::rename(&forged, &target).is_err(), "a file that is moved there");
+    assert!(fs::rename(&forged, &genuine).is_err(), "in place of another");
+    assert!(fs::hard_link(&forged, &target).is_err(), "a second name there");
+    assert!(symlink(&forged, &target).is_err(), "a link there");
+    assert!(fs::hard_link(&genuine, state.join("x")).is_err(), "a second name of what is there");
+    assert!(fs::remove_file(&genuine).is_err() && fs::read(&genuine).is_err());
+    assert!(fs::read_dir(journals).is_err(), "not even a look");
+    for (from, to) in [(journals, state.join("j")), (state, journals.with_file_name("s"))] {
+        assert!(fs::rename(from, to).is_err(), "the directories change places");
+    }
+    assert!(fs::rename(state, journals).is_err());
+    assert!(fs::set_permissions(journals, Permissions::from_mode(0o777)).is_err());
+    assert!(std::os::unix::fs::chown(journals, Some(65_534), None).is_err());
+
+    let program = state.join("program");
+    let file = fs::File::create(&program).unwrap();
+    for mode in [0o4755, 0o2755, 0o1755] {
+        assert!(file.set_permissions(Permissions::from_mode(mode)).is_err(), "{mode:o}");
+        let special =
+            fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(state.join("special"));
+        assert!(special.is_err(), "{mode:o}");
+    }
+    file.set_permissions(Permissions::from_mode(0o755)).expect("nothing is wrong with that");
+    assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o755);
 }
 
 #[test]

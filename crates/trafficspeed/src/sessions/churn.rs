@@ -118,11 +118,11 @@ impl Churn {
     }
 }
 
-/// The name of a device, the same each time its process is started again, as a real client's is.
-pub fn device(seed: u64, session: u32) -> [u8; 16] {
+/// The seed of a device's key, the same each time its process is started again, as a real client's is.
+pub fn device(seed: u64, session: u32) -> [u8; 32] {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(u64::from(session));
-    let mut bytes = [0; 16];
+    let mut bytes = [0; 32];
     random.fill_bytes(&mut bytes);
     bytes
 }

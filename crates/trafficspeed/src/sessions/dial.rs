@@ -17,8 +17,12 @@ use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use vpnd_crypto::{EXPORTER_LABEL, EpochSecret};
-use vpnd_proto::control::{Code, Decoder, Established, Message, encode};
+use vpnd_crypto::{BINDING_LABEL, Binding, DeviceKey, EXPORTER_LABEL, EpochSecret};
+use vpnd_proto::client::Purpose;
+use vpnd_proto::control::{
+    Attach, Code, Decoder, Established, Login, Message, Offer, SecretText, Software, UserName, encode,
+};
+use vpnd_proto::device::DeviceProof;
 
 /// How long the handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -192,7 +196,23 @@ fn transport() -> TransportConfig {
     transport
 }
 
-/// Shakes hands with the gateway, sends `request`, and waits for the answer.
+/// What a user sends for this purpose, once there is a connection on which the device can prove itself.
+pub fn request(
+    purpose: Purpose,
+    offer: Offer,
+    (user, password): (UserName, SecretText<1024>),
+) -> impl FnOnce(DeviceProof) -> Message + Send {
+    let software = Some(Software::cut(concat!("trafficspeed/", env!("CARGO_PKG_VERSION"))));
+    move |device| match purpose {
+        Purpose::Login => Message::Login(Login { user, password, device, offer, code: None, software }),
+        Purpose::Attach { session, token } => {
+            Message::Attach(Attach { token, offer, session, software, device })
+        }
+    }
+}
+
+/// Shakes hands with the gateway, sends the request that carries the proof of the device with this key, and waits for the
+/// answer.
 ///
 /// # Errors
 /// [`DialError`]; another attempt may succeed.
@@ -200,13 +220,17 @@ pub async fn dial(
     endpoint: Endpoint,
     gateway: SocketAddr,
     server_name: Arc<str>,
-    request: Message,
+    key: &DeviceKey,
+    request: impl FnOnce(DeviceProof) -> Message,
 ) -> Result<Answer, DialError> {
     let connecting = endpoint.connect(gateway, &server_name)?;
     let connection =
         tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting).await.map_err(|_| DialError::NoHandshake)??;
     let (mut send, stream) = connection.open_bi().await?;
     let mut inbox = Inbox { stream, decoder: Decoder::new() };
+    let export = |out: &mut [u8; 32]| connection.export_keying_material(out, BINDING_LABEL, b"");
+    let binding = Binding::try_export(export).map_err(|_| DialError::Unexpected)?;
+    let request = request(DeviceProof::new(key.public(), key.sign(&binding)));
     let written = send.write_all(&encode(&request)).await;
     written.map_err(|error| DialError::Stream(error.to_string()))?;
     let answer =

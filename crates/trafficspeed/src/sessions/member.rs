@@ -4,14 +4,15 @@
 //! to connect, probe, wait or give up, so a swarm behaves as that many ordinary clients would.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use vpnd_crypto::EpochSecret;
+use vpnd_crypto::{DeviceKey, EpochSecret};
 use vpnd_proto::client::{Action, Client, Config, ConfigError, Purpose};
 use vpnd_proto::control::{Code, Established, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
 use vpnd_proto::plane::{Activity, Command, Endpoint, Event, Opened, Outgoing, Plane, Role, Sealed, Slot};
 use vpnd_proto::policy::Policy;
-use vpnd_proto::session::{ConnectionId, DeviceId, LocalSuite, Timers};
+use vpnd_proto::session::{ConnectionId, LocalSuite, Timers};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Index};
 
@@ -73,8 +74,8 @@ struct Attempt {
 pub struct Member {
     core: Client,
     plane: Plane,
-    /// The name that this client's device gave itself.
-    pub device: DeviceId,
+    /// The key by which the gateway knows this client's device.
+    pub device: Arc<DeviceKey>,
     slot: Option<Slot>,
     listening: Vec<(u32, Index)>,
     attempt: Option<Attempt>,
@@ -87,7 +88,7 @@ impl Member {
     ///
     /// # Errors
     /// If `suites` can't be offered.
-    pub fn new(suites: Vec<LocalSuite>, device: DeviceId) -> Result<Self, ConfigError> {
+    pub fn new(suites: Vec<LocalSuite>, device: DeviceKey) -> Result<Self, ConfigError> {
         let config = Config {
             lanes: 1,
             suites,
@@ -98,7 +99,7 @@ impl Member {
         Ok(Self {
             core: Client::new(config, Box::new(|bytes| rand::Rng::fill_bytes(&mut rand::rng(), bytes)))?,
             plane: Plane::new(Role::Client, Policy::default().into(), rand::random()),
-            device,
+            device: device.into(),
             slot: None,
             listening: Vec::new(),
             attempt: None,
@@ -295,7 +296,7 @@ fn send(mut bytes: Vec<u8>, sealed: Sealed, tasks: &mut Vec<Task>) {
 
 #[cfg(test)]
 mod tests {
-    use vpnd_crypto::{Backend, Suite};
+    use vpnd_crypto::{Backend, Secret, Suite};
     use vpnd_proto::attach::Token;
     use vpnd_proto::control::{List, Network, TimersMs};
     use vpnd_proto::session::SessionId;
@@ -326,7 +327,7 @@ mod tests {
     #[test]
     fn the_core_hears_of_each_packet_once() {
         let suite = LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1_000 };
-        let mut member = Member::new(vec![suite], DeviceId([9; 16])).unwrap();
+        let mut member = Member::new(vec![suite], DeviceKey::from_seed(Secret::new([9; 32]))).unwrap();
         let (now, mut tasks) = (Time::from_nanos(1), Vec::new());
         member.timeout(now, &mut tasks);
         let Some(Task::Dial { connection, .. }) = tasks.pop() else { panic!("a client logs in first") };

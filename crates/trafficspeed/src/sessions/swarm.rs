@@ -18,9 +18,7 @@ use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, ch
 use tokio::task::AbortHandle;
 use vpnd_crypto::{Preference, Suite, backend};
 use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{
-    Attach, Code, Login, Message, Offer, SecretText, Software, TooLong, UserName, encode,
-};
+use vpnd_proto::control::{Code, Message, Offer, SecretText, TooLong, UserName, encode};
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::{ConnectionId, LocalSuite};
 use vpnd_proto::time::Time;
@@ -385,7 +383,7 @@ impl Swarm {
 
     fn perform(&mut self, number: usize, task: Task) {
         match task {
-            Task::Dial { connection, purpose, offer } => self.dial(number, connection, &purpose, offer),
+            Task::Dial { connection, purpose, offer } => self.dial(number, connection, purpose, offer),
             Task::Datagram { bytes, to } => {
                 // A full socket loses datagrams, as any does.
                 let _ = self.sockets[self.stays[number].socket].try_send_to(&bytes, to.remote);
@@ -414,31 +412,18 @@ impl Swarm {
         }
     }
 
-    fn dial(&mut self, number: usize, connection: ConnectionId, purpose: &Purpose, offer: Offer) {
-        let request = self.request(number, purpose, offer);
+    fn dial(&mut self, number: usize, connection: ConnectionId, purpose: Purpose, offer: Offer) {
+        let user = self.requests[self.session(number) as usize % self.requests.len()].clone();
+        let request = dial::request(purpose, offer, user);
+        let key = Arc::clone(&self.members[number].device);
         let endpoint = self.endpoints[number % SOCKETS].clone();
         let (gateway, name, news) = (self.job.gateway, Arc::clone(&self.server_name), self.news.clone());
         let attempt = tokio::spawn(async move {
-            let outcome = dial::dial(endpoint, gateway, name, request).await;
+            let outcome = dial::dial(endpoint, gateway, name, &key, request).await;
             // The owner is gone only with the process.
             let _ = news.send(News::Dialled(number, connection, outcome));
         });
         self.attempts.insert((number, connection), attempt.abort_handle());
-    }
-
-    fn request(&self, number: usize, purpose: &Purpose, offer: Offer) -> Message {
-        let software = Some(Software::cut(concat!("trafficspeed/", env!("CARGO_PKG_VERSION"))));
-        match purpose {
-            Purpose::Login => {
-                let (user, password) = &self.requests[self.session(number) as usize % self.requests.len()];
-                let (user, password) = (user.clone(), password.clone());
-                let device = self.members[number].device;
-                Message::Login(Login { user, password, device, offer, code: None, software })
-            }
-            Purpose::Attach { session, token } => {
-                Message::Attach(Attach { token: token.clone(), offer, session: *session, software })
-            }
-        }
     }
 
     fn farewell(&mut self, number: usize, id: ConnectionId, message: Message) {

@@ -245,7 +245,8 @@ impl Vpnd {
                 .arg("--profile-out")
                 .arg(&profile),
         )?;
-        let arguments: [&std::ffi::OsStr; 7] = [
+        let journal = file("journal");
+        let arguments: [&std::ffi::OsStr; 9] = [
             "connect".as_ref(),
             profile.as_os_str(),
             "--credentials".as_ref(),
@@ -253,6 +254,8 @@ impl Vpnd {
             "--no-dns".as_ref(),
             "--state-dir".as_ref(),
             state.as_os_str(),
+            "--journal-dir".as_ref(),
+            journal.as_os_str(),
         ];
         // A client offers the suites of the laboratory only when it is told to.
         let suite = if self.cipher == Cipher::Auto { vec![] } else { vec!["--suite", self.cipher.name()] };
@@ -440,6 +443,8 @@ fn lab_config(
     set("policy", "client_to_client", value(true));
     set("nat", "mode", value("none"));
     set("admin", "socket", value(socket.to_string_lossy().into_owned()));
+    // Beside the socket and apart from the machine's own.
+    set("server", "journal_dir", value(socket.with_file_name("journal").to_string_lossy().into_owned()));
     if cipher != Cipher::Auto {
         set("crypto", "suites", value(Array::from_iter([cipher.name()])));
     }
@@ -497,6 +502,7 @@ mod tests {
             "{edited}"
         );
         assert!(edited.contains("socket = \"/run/x/admin.sock\""), "{edited}");
+        assert!(edited.contains("journal_dir = \"/run/x/journal\""), "{edited}");
         let auto = lab_config(init, Cipher::Auto, None, Code::Native, Path::new("/s")).unwrap();
         assert!(edited.contains("backend = \"aws-lc\"") && !auto.contains("backend"), "{edited}");
         assert!(!auto.contains("suites"), "the system's own choice stays: {auto}");

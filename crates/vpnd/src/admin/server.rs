@@ -4,7 +4,7 @@
 //! for by the kernel's word (`SO_PEERCRED`) as well; two daemons never share a path, and a dead daemon's socket never
 //! blocks a new one; a slow or silent peer holds one of a few places for a bounded time.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::{Handler, MAX_REQUEST, Request, Response};
+use crate::sys::lock::LockedFile;
 
 /// Conversations at the same time; more wait in the kernel's queue.
 const MAX_CONVERSATIONS: usize = 16;
@@ -88,7 +89,7 @@ pub struct AdminSocket {
 pub struct Place {
     path: PathBuf,
     /// Held while the daemon lives. It is the lock, not the socket, that tells a live daemon from a dead one.
-    _lock: File,
+    _lock: LockedFile,
 }
 
 impl AdminSocket {
@@ -174,18 +175,14 @@ impl Drop for Place {
 }
 
 /// Takes the lock beside the socket. The kernel lets go of it when the process ends, however it ends.
-fn lock(path: &Path) -> Result<File, BindError> {
+fn lock(path: &Path) -> Result<LockedFile, BindError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let lock = PathBuf::from(name);
     let failed = |source| BindError::Io { action: "lock", path: lock.clone(), source };
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock);
     let file = file.map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(BindError::InUse(path.to_owned())),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
-    }
+    LockedFile::try_lock(file).map_err(failed)?.ok_or_else(|| BindError::InUse(path.to_owned()))
 }
 
 /// Removes what a dead daemon left. The caller holds the lock.

@@ -41,6 +41,10 @@ pub struct Status {
     /// How the daemon's unprivileged processes are shut in.
     #[serde(default)]
     pub processes: Vec<Process>,
+    /// For how long the gateway's certificate is good yet, seconds, 0 if it has expired; `None` if the daemon is too old to
+    /// say it.
+    #[serde(default)]
+    pub certificate_left_s: Option<u64>,
     /// Events counted since the start.
     pub counters: Counters,
     /// Everyone who has a session.

@@ -74,6 +74,7 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
         format!("suites: {}", suites(status)),
         traffic(&status.sessions, rates),
     ];
+    lines.extend(status.certificate_left_s.map(certificate));
     lines.extend(status.processes.iter().map(process));
     if let Some(line) = counts("logins", &status.counters.logins) {
         lines.push(line);
@@ -94,6 +95,14 @@ fn version(Status { version, opener, .. }: &Status) -> String {
             format!("{version} (privileged process {opener} until a restart)")
         }
         _ => version.clone(),
+    }
+}
+
+/// How long the gateway's certificate is good yet.
+fn certificate(left_s: u64) -> String {
+    match left_s {
+        0 => "certificate: EXPIRED, so no client can connect; see 'vpnd renew --help'".to_owned(),
+        left_s => format!("certificate: good for {}", age(left_s)),
     }
 }
 
@@ -316,6 +325,7 @@ listening on [::]:4433
 offloads: tun checksum tso4 tso6; udp gso of 64, gro, buffers 4.0 MiB in, 4.0 MiB out
 suites: aes-256-gcm (aws-lc, 9800 MB/s), chacha20-poly1305 (ring, 1900 MB/s)
 2 sessions, 1 connected, received 1.5 GiB, sent 2.0 KiB
+certificate: good for 21d 23h
 process worker: user 990, no capabilities, no new privileges, seccomp, landlock as far as this kernel has it, no dumps
 logins: accepted 2, wrong_password 1
 handshakes: accepted 4, retried 8

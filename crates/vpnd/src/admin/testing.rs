@@ -55,6 +55,7 @@ pub(crate) fn status() -> Status {
         listen: "[::]:4433".parse().unwrap(),
         shards: 2,
         steering: Steering::Cbpf,
+        certificate_left_s: Some(1_900_000),
         processes: vec![Process::new(
             "worker",
             &Protections {

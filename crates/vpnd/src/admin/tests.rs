@@ -94,7 +94,7 @@ fn the_json_has_the_promised_names() {
         |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         keys(status),
-        "counters listen offloads opener pid processes sessions shards steering suites uptime_s version"
+        "certificate_left_s counters listen offloads opener pid processes sessions shards steering suites uptime_s version"
     );
     assert_eq!(
         keys(&status["sessions"][0]),

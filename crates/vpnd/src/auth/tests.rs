@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::store::sqlite::Sqlite;
-use crate::store::{NewUser, TotpSecret};
+use crate::store::{Lease, NewUser, TotpSecret};
 
 const NOW_S: u64 = 1_234_567_890;
 /// The code of [`SECRET`] at [`NOW_S`] (RFC 6238 appendix B).
@@ -49,6 +49,7 @@ fn login(user: &str, password: &str) -> Login {
         code: None,
         certificate: None,
         source: "192.0.2.1".parse().unwrap(),
+        device: DeviceId([1; 16]),
     }
 }
 
@@ -65,9 +66,19 @@ impl Bench {
         self.auth.check(login, NOW_S)
     }
 
+    /// What becomes of a login that shows a wrong code if it is asked for one.
+    fn check_through(&self, login: &Login) -> Outcome {
+        match self.check(login) {
+            Outcome::CodeWanted(number) => {
+                self.auth.complete(number, &Password::new("000000".to_owned()), NOW_S)
+            }
+            outcome => outcome,
+        }
+    }
+
     /// The login is refused without a word, and the audit log has the cause.
     fn refused(&self, login: &Login, cause: Cause) {
-        let outcome = self.check(login);
+        let outcome = self.check_through(login);
         let Outcome::Refused(refused) = outcome else { panic!("{cause:?}: {outcome:?}") };
         assert_eq!(refused, Refused { retry_after_s: None }, "{cause:?} looks like any other");
         let entry = self.store.audit_log(1).unwrap().remove(0);
@@ -107,9 +118,73 @@ fn every_refusal_looks_the_same_to_the_client() {
 fn a_code_is_asked_for_after_the_password_and_good_once() {
     let bench = bench(settings());
     bench.refused(&login("tom", "wrong"), Cause::WrongPassword);
-    assert!(matches!(bench.check(&login("tom", "right")), Outcome::CodeWanted));
+    assert!(matches!(bench.check(&login("tom", "right")), Outcome::CodeWanted(_)));
     assert!(is_granted(&bench.check(&with_code(CODE))));
     bench.refused(&with_code(CODE), Cause::ReplayedCode);
+}
+
+#[test]
+fn whoever_is_not_let_in_is_asked_for_a_code_whatever_was_wrong() {
+    let bench = bench(settings());
+    let code = Password::new(CODE.to_owned());
+    for (user, password, cause) in [
+        ("nobody", "right", Cause::UnknownUser),
+        ("ann", "wrong", Cause::WrongPassword),
+        ("tom", "wrong", Cause::WrongPassword),
+        ("dis", "right", Cause::Disabled),
+        ("cat", "right", Cause::NoCertificate),
+    ] {
+        let Outcome::CodeWanted(number) = bench.check(&login(user, password)) else {
+            panic!("{user}: not asked")
+        };
+        let before = bench.store.audit_log(100).unwrap().len();
+        let outcome = bench.auth.complete(number, &code, NOW_S);
+        assert!(matches!(outcome, Outcome::Refused(Refused { retry_after_s: None })), "{user}: {outcome:?}");
+        let log = bench.store.audit_log(100).unwrap();
+        assert_eq!((log.len(), log[0].detail.as_str()), (before + 1, cause.name()), "{user}");
+    }
+    let Outcome::CodeWanted(number) = bench.check(&login("tom", "right")) else { panic!("not asked") };
+    assert!(is_granted(&bench.auth.complete(number, &code, NOW_S)));
+    assert!(matches!(bench.auth.complete(number, &code, NOW_S), Outcome::Busy(_)), "a number is good once");
+    assert!(is_granted(&bench.check(&login("ann", "right"))), "who needs no code is not asked");
+}
+
+#[test]
+fn a_right_password_without_a_code_counts_as_a_wrong_one() {
+    let bench = bench(settings());
+    let waits = |user: &str, password: &str, source: u8| -> Vec<bool> {
+        let guess =
+            |_| match bench.check(&Login { source: [192, 0, 2, source].into(), ..login(user, password) }) {
+                Outcome::CodeWanted(number) => {
+                    bench.auth.abandon(number, NOW_S);
+                    false
+                }
+                Outcome::Throttled(_) => true,
+                other => panic!("{user}: {other:?}"),
+            };
+        (0..8).map(guess).collect()
+    };
+    let right = waits("tom", "right", 1);
+    assert_eq!(right, [false, false, false, false, false, true, true, true]);
+    assert_eq!(right, waits("ann", "wrong", 2));
+    assert_eq!(right, waits("nobody", "wrong", 3));
+    let log = bench.store.audit_log(100).unwrap();
+    let left = log.iter().filter(|entry| entry.user == "tom" && entry.detail == Cause::NoCode.name());
+    assert_eq!(left.count(), 5, "each is on record, once");
+}
+
+#[test]
+fn a_code_that_comes_takes_the_guess_back() {
+    let bench = bench(settings());
+    for step in 0..20 {
+        let now_s = NOW_S + 30 * step;
+        let Outcome::CodeWanted(number) = bench.auth.check(&login("tom", "right"), now_s) else {
+            panic!("throttled")
+        };
+        let user = bench.store.user("tom").unwrap().unwrap();
+        let code = totp::code_at(user.totp.as_ref().unwrap(), now_s);
+        assert!(is_granted(&bench.auth.complete(number, &Password::new(code), now_s)), "{step}");
+    }
 }
 
 #[test]
@@ -123,12 +198,35 @@ fn a_code_spent_on_a_wrong_password_stays_good() {
 #[test]
 fn everyone_needs_a_certificate_if_the_gateway_says_so() {
     let bench = bench(Settings { require_certificate: true, ..settings() });
-    bench.refused(&login("ann", "right"), Cause::NoCertificate);
-    bench.refused(
-        &Login { certificate: Some(CERTIFICATE), ..login("ann", "right") },
-        Cause::ForeignCertificate,
-    );
+    // Neither the password nor whether there is such a user makes a difference, and nobody is slowed down by it.
+    for _ in 0..10 {
+        for (user, password) in [("ann", "right"), ("ann", "wrong"), ("cat", "right"), ("nobody", "right")] {
+            assert!(matches!(bench.check(&login(user, password)), Outcome::NotCertified), "{user}");
+        }
+    }
+    for user in ["ann", "nobody"] {
+        let foreign = Login { certificate: Some(CERTIFICATE), ..login(user, "right") };
+        assert!(matches!(bench.check(&foreign), Outcome::NotCertified), "{user}");
+    }
+    let entry = bench.store.audit_log(1).unwrap().remove(0);
+    assert_eq!(entry.detail, Cause::ForeignCertificate.name());
+    bench.refused(&Login { certificate: Some(CERTIFICATE), ..login("cat", "wrong") }, Cause::WrongPassword);
     assert!(is_granted(&bench.check(&Login { certificate: Some(CERTIFICATE), ..login("cat", "right") })));
+}
+
+#[test]
+fn a_revoked_certificate_is_no_good_and_does_not_make_none_good_enough() {
+    for require_certificate in [false, true] {
+        let bench = bench(Settings { require_certificate, ..settings() });
+        let with = |certificate| Login { certificate, ..login("cat", "right") };
+        bench.store.revoke_certificates("cat", &[CERTIFICATE], NOW_S).unwrap();
+        for shown in [Some(CERTIFICATE), None, Some([8; 32])] {
+            assert!(!is_granted(&bench.check(&with(shown))), "{shown:?}");
+        }
+        bench.store.add_certificate("cat", &[8; 32]).unwrap();
+        assert!(!is_granted(&bench.check(&with(Some(CERTIFICATE)))), "it stays revoked");
+        assert!(is_granted(&bench.check(&with(Some([8; 32])))), "another one is good");
+    }
 }
 
 #[test]
@@ -142,8 +240,7 @@ fn guesses_slow_down_but_not_for_the_person_at_home() {
     for i in 0..60 {
         bench.check(&from(i, "wrong"));
     }
-    let Outcome::Refused(refused) = bench.check(&from(99, "right")) else { panic!("not slowed down") };
-    assert!(refused.retry_after_s.is_some());
+    assert!(matches!(bench.check(&from(99, "right")), Outcome::Throttled(_)), "not slowed down");
     assert!(is_granted(&bench.check(&login("ann", "right"))), "not locked out");
 }
 
@@ -151,8 +248,9 @@ fn guesses_slow_down_but_not_for_the_person_at_home() {
 fn guessing_at_an_unknown_user_slows_down_alike() {
     let bench = bench(settings());
     let waits = |user: &str| -> Vec<Option<u64>> {
-        let guess = |_| match bench.check(&login(user, "wrong")) {
+        let guess = |_| match bench.check_through(&login(user, "wrong")) {
             Outcome::Refused(refused) => refused.retry_after_s,
+            Outcome::Throttled(retry_after_s) => Some(retry_after_s),
             other => panic!("{other:?}"),
         };
         (0..8).map(guess).collect()
@@ -229,7 +327,7 @@ async fn more_logins_than_may_wait_are_refused_at_once() {
 #[tokio::test]
 async fn a_login_whose_turn_does_not_come_is_told_so() {
     let bench = bench(Settings { workers: 1, longest_wait: Duration::from_millis(20), ..settings() });
-    let slow = Arc::clone(&bench.auth.workers).acquire_owned().await.unwrap();
+    let slow = bench.auth.turns.at_once().unwrap();
     let waited = bench.auth.authenticate(login("ann", "right"), NOW_S);
     let waited = tokio::time::timeout(Duration::from_secs(30), waited).await;
     assert!(matches!(waited, Ok(Outcome::Busy(BUSY_S))), "{waited:?}");
@@ -237,6 +335,45 @@ async fn a_login_whose_turn_does_not_come_is_told_so() {
     assert!(
         is_granted(&bench.auth.authenticate(login("ann", "right"), NOW_S).await),
         "its place is free again"
+    );
+}
+
+#[tokio::test]
+async fn known_places_and_returning_devices_go_before_strangers() {
+    let bench = bench(settings());
+    let from = |device: u8, source: &str| Login {
+        device: DeviceId([device; 16]),
+        source: source.parse().unwrap(),
+        ..login("ann", "right")
+    };
+    let (here, elsewhere) = ("192.0.2.1", "198.51.100.1");
+    let standing = async |login: &Login| bench.auth.standing(login, NOW_S).await;
+    assert_eq!(standing(&from(1, here)).await, Standing::Stranger);
+    assert!(is_granted(&bench.check(&from(1, here))));
+    assert_eq!(standing(&from(2, here)).await, Standing::Known);
+    let stranger = Login { user: "nobody".to_owned(), ..from(2, here) };
+    assert_eq!(
+        standing(&stranger).await,
+        Standing::Known,
+        "whoever it is: an order must not tell who exists"
+    );
+    assert_eq!(standing(&from(1, elsewhere)).await, Standing::Stranger);
+    let owner = LeaseOwner { user: bench.store.user("ann").unwrap().unwrap().id, device: DeviceId([1; 16]) };
+    let lease = Lease {
+        address: "10.0.0.2".parse().unwrap(),
+        owner,
+        session: vpnd_proto::session::SessionId([9; 16]),
+        until_s: NOW_S + 1,
+    };
+    assert!(bench.store.claim(&lease, NOW_S).unwrap());
+    assert_eq!(standing(&from(1, elsewhere)).await, Standing::Returning);
+    assert_eq!(standing(&from(2, elsewhere)).await, Standing::Stranger, "her name alone says nothing");
+    let again =
+        Authenticator::new(Arc::clone(&bench.store) as _, Hasher::with_cost(64, 1), settings()).unwrap();
+    assert_eq!(
+        Arc::new(again).standing(&from(2, here), NOW_S).await,
+        Standing::Known,
+        "after a restart, too"
     );
 }
 

@@ -39,6 +39,12 @@ fn totp(secret: &TotpSecret, user: &str) -> Option<Totp> {
     builder.with_account_name(user).with_issuer(Some(ISSUER)).build().ok()
 }
 
+/// The code at `now_s`.
+#[cfg(test)]
+pub(super) fn code_at(secret: &TotpSecret, now_s: u64) -> String {
+    totp(secret, "user").unwrap().generate(now_s).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,40 +2,46 @@
 //!
 //! Each attempt has a socket of its own, so that it leaves from whatever address the machine has now.
 
+mod race;
+
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectError, Connection, ConnectionError, TransportErrorCode};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::sync::watch;
 use vpnd_crypto::EpochSecret;
+use vpnd_crypto::device::PUBLIC_KEY_LEN;
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{
-    Attach, Code, Established, Login, Message, Offer, OneTimeCode, Refused, SecretText, Software, TooLong,
-    UserName,
+    Attach, Code, Established, Login, Message, Offer, OneTimeCode, OneTimePassword, Refused, SecretText,
+    Software, TooLong, UserName,
 };
-use vpnd_proto::session::DeviceId;
+use vpnd_proto::device::DeviceProof;
 
-use super::opener::Opener;
+use super::distrust::Distrust;
+use super::opener::{Opener, OpenerError};
 use crate::control::quic;
 use crate::control::stream::{Reader, StreamError, Writer};
-use crate::profile::ServerAddress;
-use crate::tls;
+use crate::profile::{Profile, ServerAddress};
+use crate::tls::{self, TlsError};
 
 /// How long one address of the gateway has to complete the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the gateway has to answer a login: it may have many passwords to check.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a person has to type a one-time code.
-const PERSON_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long a person has to type a one-time code; a little less than the gateway waits.
+const PERSON_TIMEOUT: Duration = Duration::from_secs(80);
 
 /// Why an attempt failed; another may succeed, unless [`DialError::is_final`] says no.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
-    #[error("the name {host} can't be resolved: {source}")]
-    Resolve { host: String, source: io::Error },
+    #[error("{0}")]
+    Opener(#[from] OpenerError),
+    #[error("the profile names no gateway")]
+    NoAddress,
     #[error("a socket for the control channel can't be made: {0}")]
     Socket(#[from] io::Error),
     #[error("the gateway's name or address can't be used: {0}")]
@@ -44,6 +50,8 @@ pub(super) enum DialError {
     Handshake { address: SocketAddr, source: ConnectionError },
     #[error("{0} does not answer within {HANDSHAKE_TIMEOUT:?}")]
     NoHandshake(SocketAddr),
+    #[error(transparent)]
+    Distrust(Distrust),
     #[error("the gateway does not answer the request within {ANSWER_TIMEOUT:?}")]
     NoAnswer,
     #[error("the control channel broke: {0}")]
@@ -54,22 +62,28 @@ pub(super) enum DialError {
     Unexpected(&'static str),
     #[error("no keys could be made from the handshake")]
     NoSecret,
-    #[error("no one-time code was given")]
-    NoCode,
+    #[error("this device can't prove itself: {0}")]
+    NoProof(#[source] OpenerError),
     #[error(transparent)]
     TooLong(#[from] TooLong),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl DialError {
     /// True if trying again can't help: the gateway is not the one that the profile names, or it refuses our certificate.
     pub(super) fn is_final(&self) -> bool {
-        let Self::Handshake { source, .. } = self else { return false };
-        match source {
-            // TLS alerts travel as transport errors of the range 0x100 (RFC 9001 §4.8); all of them are about identity here.
-            ConnectionError::TransportError(error) => (0x100..0x200).contains(&u64::from(error.code)),
-            ConnectionError::ConnectionClosed(frame) => (0x100..0x200).contains(&u64::from(frame.error_code)),
-            _ => false,
-        }
+        matches!(self, Self::Distrust(_))
+    }
+
+    /// Names the cause if it is one of identity, which may show at any step: a handshake that has succeeded here may fail there.
+    fn with_cause(self) -> Self {
+        let distrust = match &self {
+            Self::Handshake { source, .. } | Self::Connection(source) => Distrust::behind(source),
+            Self::Stream(error) => Distrust::behind_stream(error),
+            _ => None,
+        };
+        distrust.map_or(self, Self::Distrust)
     }
 
     /// True if the gateway is there and has no place for another connection now.
@@ -103,32 +117,71 @@ pub(super) struct Channel {
 pub(super) struct Credentials {
     pub(super) user: String,
     pub(super) password: SecretText<1024>,
-    pub(super) device: DeviceId,
+    /// The public key of this device.
+    pub(super) device: [u8; PUBLIC_KEY_LEN],
 }
 
 /// Everything that attempts have in common.
 pub(super) struct Dialer {
-    pub(super) servers: Vec<ServerAddress>,
-    pub(super) server_name: String,
-    pub(super) tls: Arc<QuicClientConfig>,
-    pub(super) credentials: Credentials,
-    /// Makes sockets and asks people.
-    pub(super) opener: Arc<Opener>,
+    servers: Vec<ServerAddress>,
+    server_name: String,
+    tls: tls::Client,
+    credentials: Credentials,
+    /// Makes sockets, looks up names and asks people.
+    opener: Arc<Opener>,
+    /// Where the gateway has answered, the last place first, and where else it may be.
+    known: Mutex<Vec<SocketAddr>>,
+    /// Says when the machine's network has changed.
+    network: watch::Sender<()>,
 }
 
 impl Dialer {
-    /// Tries the gateway's addresses in turn and sends the request to the first that shakes hands.
-    /// `rtt` is the round trip that the connection before had.
+    pub(super) fn new(
+        profile: &Profile,
+        tls: tls::Client,
+        credentials: Credentials,
+        opener: Arc<Opener>,
+    ) -> Self {
+        // Addresses need no lookup, and names need one only where the profile has no address.
+        let servers = profile.servers.iter();
+        let known =
+            servers.filter_map(|server| Some(SocketAddr::new(server.host.parse().ok()?, server.port)));
+        Self {
+            known: Mutex::new(known.collect()),
+            servers: profile.servers.clone(),
+            server_name: profile.server_name.clone(),
+            tls,
+            credentials,
+            opener,
+            network: watch::Sender::new(()),
+        }
+    }
+
+    /// Races the gateway's addresses and sends the request to the first that shakes hands. `rtt` is the round trip that the
+    /// connection before had. Names are looked up only if nothing is known, or `may_look_up`: that puts the machine's own DNS
+    /// servers in place of the tunnel's.
     pub(super) async fn dial(
         &self,
         purpose: &Purpose,
         offer: Offer,
         rtt: Option<Duration>,
+        may_look_up: bool,
     ) -> Result<Answer, DialError> {
-        let (endpoint, connection) = self.shake_hands(rtt).await?;
+        let (endpoint, connection) = self.shake_hands(rtt, may_look_up).await?;
+        self.ask(purpose, offer, endpoint, connection).await.map_err(DialError::with_cause)
+    }
+
+    /// Sends the request, and waits for what comes of it.
+    async fn ask(
+        &self,
+        purpose: &Purpose,
+        offer: Offer,
+        endpoint: quinn::Endpoint,
+        connection: Connection,
+    ) -> Result<Answer, DialError> {
         let (send, receive) = connection.open_bi().await?;
         let (mut writer, mut reader) = (Writer(send), Reader::new(receive));
-        writer.send(&self.request(purpose, offer)?).await?;
+        writer.send(&self.request(purpose, offer, self.prove(&connection).await?)?).await?;
         let established = loop {
             let answer = tokio::time::timeout(ANSWER_TIMEOUT, reader.next()).await;
             match answer.map_err(|_| DialError::NoAnswer)?? {
@@ -159,28 +212,25 @@ impl Dialer {
         })))
     }
 
-    async fn shake_hands(&self, rtt: Option<Duration>) -> Result<(quinn::Endpoint, Connection), DialError> {
-        let mut last = DialError::Unexpected("a profile without servers");
-        for server in &self.servers {
-            let addresses = match tokio::net::lookup_host((server.host.as_str(), server.port)).await {
-                Ok(addresses) => addresses,
-                Err(source) => {
-                    last = DialError::Resolve { host: server.host.clone(), source };
-                    continue;
+    /// Shakes hands with the first of the gateway's addresses that answers. Begins again when the machine's network changes:
+    /// what was out of reach may not be any more.
+    async fn shake_hands(
+        &self,
+        rtt: Option<Duration>,
+        may_look_up: bool,
+    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        let mut changes = self.network.subscribe();
+        loop {
+            let known = self.known().clone();
+            let look_up = (may_look_up || known.is_empty()).then(|| self.look_up());
+            let attempt = |address| self.shake_hands_with(address, rtt);
+            tokio::select! {
+                outcome = race::race(known, look_up, attempt, DialError::is_final) => {
+                    return outcome.map_err(|error| error.unwrap_or(DialError::NoAddress));
                 }
-            };
-            for address in addresses {
-                match self.shake_hands_with(address, rtt).await {
-                    Ok(connected) => return Ok(connected),
-                    Err(error) if error.is_final() => return Err(error),
-                    Err(error) => {
-                        tracing::debug!(%address, %error, "no connection");
-                        last = error;
-                    }
-                }
+                Ok(()) = changes.changed() => tracing::debug!("the network changed: trying again"),
             }
         }
-        Err(last)
     }
 
     async fn shake_hands_with(
@@ -188,49 +238,126 @@ impl Dialer {
         address: SocketAddr,
         rtt: Option<Duration>,
     ) -> Result<(quinn::Endpoint, Connection), DialError> {
-        let endpoint =
-            quic::dial_from(self.opener.socket(address.is_ipv6()).await?, Arc::clone(&self.tls), rtt)?;
+        let connected = self.try_address(address, rtt).await;
+        match &connected {
+            Ok(_) => {
+                let mut known = self.known();
+                known.retain(|other| *other != address);
+                known.insert(0, address);
+            }
+            Err(error) => tracing::debug!(%address, %error, "no connection"),
+        }
+        connected
+    }
+
+    async fn try_address(
+        &self,
+        address: SocketAddr,
+        rtt: Option<Duration>,
+    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        let socket = self.opener.socket(address).await?;
+        let endpoint = quic::dial_from(socket, self.tls.quic()?, rtt)?;
         let connecting = endpoint.connect(address, &self.server_name)?;
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting).await {
             Ok(Ok(connection)) => Ok((endpoint, connection)),
-            Ok(Err(source)) => Err(DialError::Handshake { address, source }),
+            Ok(Err(source)) => Err(DialError::Handshake { address, source }.with_cause()),
             Err(_) => Err(DialError::NoHandshake(address)),
         }
     }
 
-    /// Asks the person at the terminal.
+    /// Asks for the addresses of all names of the profile. What is found is known from then on, after the address that has
+    /// answered last.
+    async fn look_up(&self) -> Result<Vec<SocketAddr>, DialError> {
+        let mut found = Vec::new();
+        let mut last = None;
+        for (place, server) in self.servers.iter().enumerate() {
+            match server.host.parse::<IpAddr>() {
+                Ok(address) => found.push(SocketAddr::new(address, server.port)),
+                Err(_) => match self.opener.addresses(place).await {
+                    Ok(addresses) => {
+                        found.extend(addresses.iter().map(|address| SocketAddr::new(*address, server.port)));
+                    }
+                    Err(error) => last = Some(error),
+                },
+            }
+        }
+        if let (true, Some(error)) = (found.is_empty(), last) {
+            return Err(error.into());
+        }
+        let mut known = self.known();
+        known.truncate(1);
+        found.iter().for_each(|address| {
+            if !known.contains(address) {
+                known.push(*address);
+            }
+        });
+        Ok(found)
+    }
+
+    /// Has attempts begin again that are under way.
+    pub(super) fn network_changed(&self) {
+        self.network.send_replace(());
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the person at the terminal. Without one, or without an answer, an empty code has the gateway say how it stands.
     async fn one_time_code(&self) -> Result<Message, DialError> {
         let answer = tokio::time::timeout(PERSON_TIMEOUT, self.opener.one_time_code()).await;
-        let code = answer.ok().flatten().ok_or(DialError::NoCode)?;
+        let code = match answer.ok().flatten() {
+            Some(code) => code,
+            None => {
+                tracing::warn!(
+                    "the gateway asks for a one-time code, which it does after a wrong password, too, and none was typed"
+                );
+                OneTimePassword::new("")?
+            }
+        };
         Ok(Message::OneTimeCode(OneTimeCode { code }))
     }
 
-    fn request(&self, purpose: &Purpose, offer: Offer) -> Result<Message, DialError> {
+    /// The opener signs, for it alone has the device's key.
+    async fn prove(&self, connection: &Connection) -> Result<DeviceProof, DialError> {
+        let binding = tls::device_binding(connection).map_err(|_| DialError::NoSecret)?;
+        let proof = self.opener.prove(&binding).await.map_err(DialError::NoProof)?;
+        Ok(DeviceProof::new(self.credentials.device, proof))
+    }
+
+    fn request(&self, purpose: &Purpose, offer: Offer, device: DeviceProof) -> Result<Message, DialError> {
         let software = Some(Software::cut(concat!("vpnd/", env!("CARGO_PKG_VERSION"))));
         Ok(match purpose {
             Purpose::Login => Message::Login(Login {
                 user: UserName::new(&self.credentials.user)?,
                 password: self.credentials.password.clone(),
-                device: self.credentials.device,
+                device,
                 offer,
                 code: None,
                 software,
             }),
             Purpose::Attach { session, token } => {
-                Message::Attach(Attach { token: token.clone(), offer, session: *session, software })
+                Message::Attach(Attach { token: token.clone(), offer, session: *session, software, device })
             }
         })
     }
 }
 
-/// A socket for the control channel. Its datagrams carry the mark, so that they never enter the tunnel.
-pub(super) fn socket(ipv6: bool, mark: Option<u32>) -> io::Result<UdpSocket> {
-    let any: SocketAddr =
-        if ipv6 { (Ipv6Addr::UNSPECIFIED, 0).into() } else { (Ipv4Addr::UNSPECIFIED, 0).into() };
-    let socket = Socket::new(Domain::for_address(any), Type::DGRAM, Some(Protocol::UDP))?;
-    if let Some(mark) = mark {
-        socket.set_mark(mark)?;
-    }
+/// A socket for the control channel to `gateway`. Its datagrams carry the mark, so that they never enter the tunnel. It is
+/// not connected: the machine may get another address.
+pub(super) fn socket(gateway: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
+    let marked = || {
+        let socket = Socket::new(Domain::for_address(gateway), Type::DGRAM, Some(Protocol::UDP))?;
+        mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
+        Ok::<_, io::Error>(socket)
+    };
+    // Sends nothing, but fails at once if there is no way.
+    marked()?.connect(&gateway.into())?;
+    let any: SocketAddr = match gateway {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = marked()?;
     socket.bind(&any.into())?;
     Ok(socket.into())
 }

@@ -1,34 +1,29 @@
 //! What a client changes on its machine: addresses, routes and DNS of the tunnel, all through the undo journal.
 //!
 //! Routes of the tunnel stand in a table of their own, which all packets are looked up in but the tunnel's own
-//! datagrams (they carry a mark). So the way to the gateway can't lead into the tunnel, whatever routes are pushed.
+//! datagrams (they carry a mark) and what the process asks that looks up the gateway's name (it has a user of its own). So
+//! the way to the gateway can't lead into the tunnel, whatever routes are pushed.
 
 use std::net::IpAddr;
-use std::path::Path;
 
 use ipnet::IpNet;
 use vpnd_proto::client::DEFAULT_MTU;
 use vpnd_proto::control::Network;
 use vpnd_proto::wire::HEADER_LEN;
 
+use super::permission::{self, Forbidden, Machine};
 use crate::config::MIN_MTU;
-use crate::journal::{ChangeId, Journal, JournalError};
+use crate::journal::{ChangeId, Journal, JournalDirectory, JournalError};
 use crate::profile::Routes;
-use crate::sys::change::Change;
+pub(super) use crate::sys::change::MARK;
+use crate::sys::change::{Change, PRIORITIES, PRIORITY_BASE, RULES, TABLE_BASE};
 use crate::sys::dns::{DnsChange, DnsError, DnsSettings, DnsSystem};
 use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
+use crate::sys::nft::GuardRules;
 use crate::sys::udp::MAX_GSO_BYTES;
 
-/// Mark of the tunnel's own datagrams ("vp").
-pub(super) const MARK: u32 = 0x7670;
-/// First of our routing tables; each tunnel adds its interface's index.
-const TABLE_BASE: u32 = 30_000;
-/// First priority of our rules, before the system's own at 32766.
-const PRIORITY_BASE: u32 = 5_200;
-/// Tunnels that find different priorities.
-const PRIORITIES: u32 = 1_000;
 /// What a standard suite adds to a packet, in bytes.
 const TAG_LEN: usize = 16;
 
@@ -44,15 +39,22 @@ pub(super) enum NetworkError {
     /// Name servers can't be set.
     #[error(transparent)]
     Dns(#[from] DnsError),
+    /// What the gateway wants is not permitted.
+    #[error(transparent)]
+    Forbidden(#[from] Forbidden),
 }
 
 /// What the user wants of the tunnel.
 #[derive(Clone, Debug)]
 pub(super) struct Wishes {
-    /// What goes into the tunnel; `None` leaves the machine's routes as they are.
-    pub(super) routes: Option<Routes>,
+    /// What may go into the tunnel.
+    pub(super) routes: Routes,
+    /// Whether to set routes for that; otherwise the machine's stay as they are.
+    pub(super) set_routes: bool,
     /// Whether to use the gateway's DNS servers.
     pub(super) dns: bool,
+    /// The user as whom the gateway's name is looked up: outside the tunnel, for it may be asked while the tunnel is dead.
+    pub(super) lookups: Option<u32>,
 }
 
 /// The changes that are in force.
@@ -64,21 +66,26 @@ pub(super) struct NetworkSetup {
     wishes: Wishes,
     mtu: u16,
     active: Vec<ChangeId>,
+    /// The DNS servers of the tunnel.
+    dns: Option<DnsSettings>,
+    /// In force while the machine uses them.
+    dns_change: Option<ChangeId>,
+    guard: Option<(ChangeId, GuardRules)>,
 }
 
 impl NetworkSetup {
-    /// Opens the journal in `state_dir`; nothing is changed yet.
+    /// Opens the journal in `journals`; nothing is changed yet.
     ///
     /// # Errors
     /// If the journal can't be kept: then nothing may be changed.
     pub(super) fn new(
-        state_dir: &Path,
+        journals: &JournalDirectory,
         interface: &str,
         interface_index: u32,
         wishes: Wishes,
     ) -> Result<Self, NetworkError> {
         let netlink = Netlink::open()?;
-        let journal = Journal::create(state_dir)?;
+        let journal = Journal::create(journals)?;
         Ok(Self {
             netlink,
             journal,
@@ -87,25 +94,76 @@ impl NetworkSetup {
             wishes,
             mtu: DEFAULT_MTU,
             active: Vec::new(),
+            dns: None,
+            dns_change: None,
+            guard: None,
         })
     }
 
-    /// Replaces what is set by what `network` says.
+    /// Replaces what is set by what `network` says, as far as the profile permits that.
     ///
     /// # Errors
-    /// If a change was refused; the ones before it stay in force until the next call or [`NetworkSetup::undo`].
+    /// If the profile forbids it, or a change was refused; the changes before it stay in force until the next call or
+    /// [`NetworkSetup::undo`].
     pub(super) async fn apply(&mut self, network: &Network) -> Result<(), NetworkError> {
+        self.use_own_dns().await?;
+        let machine = Machine::read(&self.netlink, &self.interface, self.interface_index).await?;
+        let network = &permission::permitted(network, &self.wishes, &machine)?;
         for id in self.active.drain(..).rev() {
             self.journal.undo(&self.netlink, id).await?;
         }
+        self.guard(network).await?;
         self.set_mtu(self.mtu).await?;
         let mut changes = self.addresses(network);
         changes.push(Change::LinkUp { interface: self.interface.clone() });
         changes.extend(self.routes(network));
-        changes.extend(self.dns(network)?.map(Change::Dns));
         for change in changes {
             self.active.push(self.journal.apply(&self.netlink, change).await?);
         }
+        self.dns = self.dns_settings(network);
+        self.use_tunnel_dns().await
+    }
+
+    /// Has the machine use the tunnel's DNS servers, if it has any.
+    ///
+    /// # Errors
+    /// If they could not be set.
+    pub(super) async fn use_tunnel_dns(&mut self) -> Result<(), NetworkError> {
+        if let (Some(settings), None) = (&self.dns, self.dns_change) {
+            // Planned now: what is there may have changed since the last time.
+            let change = Change::Dns(DnsChange::plan(settings, &DnsSystem::default())?);
+            self.dns_change = Some(self.journal.apply(&self.netlink, change).await?);
+        }
+        Ok(())
+    }
+
+    /// Has the machine use its own DNS servers again, as without a tunnel.
+    ///
+    /// # Errors
+    /// If they could not be put back.
+    pub(super) async fn use_own_dns(&mut self) -> Result<(), NetworkError> {
+        if let Some(change) = self.dns_change {
+            self.journal.undo(&self.netlink, change).await?;
+            self.dns_change = None;
+        }
+        Ok(())
+    }
+
+    /// Guards the addresses that the tunnel is about to get. There is no moment without, also when they change.
+    async fn guard(&mut self, network: &Network) -> Result<(), NetworkError> {
+        let addresses = host_addresses(network).iter().map(IpNet::addr).collect();
+        let rules = GuardRules { tunnel: self.interface.clone(), addresses };
+        let change = Change::Guard(rules.clone());
+        let id = match &self.guard {
+            Some((_, in_force)) if *in_force == rules => return Ok(()),
+            Some((id, _)) => {
+                let id = *id;
+                self.journal.replace(&self.netlink, id, change).await?;
+                id
+            }
+            None => self.journal.apply(&self.netlink, change).await?,
+        };
+        self.guard = Some((id, rules));
         Ok(())
     }
 
@@ -144,7 +202,7 @@ impl NetworkSetup {
 
     fn routes(&self, network: &Network) -> Vec<Change> {
         let table = TABLE_BASE + self.interface_index;
-        let destinations = destinations(self.wishes.routes.as_ref(), network);
+        let destinations = destinations(&self.wishes, network);
         let mut changes: Vec<Change> = destinations
             .iter()
             .map(|&destination| {
@@ -157,29 +215,30 @@ impl NetworkSetup {
             if of_family.peek().is_none() {
                 continue;
             }
-            let priority = PRIORITY_BASE + 2 * (self.interface_index % PRIORITIES);
+            let priority = PRIORITY_BASE + RULES * (self.interface_index % PRIORITIES);
+            if let Some(user) = self.wishes.lookups {
+                let matches = RuleMatch::User(user);
+                changes.push(Change::Rule(RuleSpec { family, priority, matches, table: MAIN_TABLE }));
+            }
             if of_family.any(|net| net.prefix_len() == 0) {
                 // Networks that the machine is directly connected to stay reachable.
-                let matches = RuleMatch::IgnoringPrefixesUpTo(0);
+                let (matches, priority) = (RuleMatch::IgnoringPrefixesUpTo(0), priority + 1);
                 changes.push(Change::Rule(RuleSpec { family, priority, matches, table: MAIN_TABLE }));
             }
             let matches = RuleMatch::NotMarked(MARK);
-            changes.push(Change::Rule(RuleSpec { family, priority: priority + 1, matches, table }));
+            changes.push(Change::Rule(RuleSpec { family, priority: priority + 2, matches, table }));
         }
         changes
     }
 
-    fn dns(&self, network: &Network) -> Result<Option<DnsChange>, DnsError> {
-        if !self.wishes.dns || network.dns.is_empty() {
-            return Ok(None);
-        }
-        let settings = DnsSettings {
+    fn dns_settings(&self, network: &Network) -> Option<DnsSettings> {
+        let servers = name_servers(&self.wishes, network);
+        (self.wishes.dns && !servers.is_empty()).then(|| DnsSettings {
             interface: self.interface.clone(),
-            servers: network.dns.iter().map(|server| server.0).collect(),
+            servers,
             search: network.search.iter().map(|domain| domain.to_string()).collect(),
             all_names: network.search.is_empty(),
-        };
-        DnsChange::plan(&settings, &DnsSystem::default()).map(Some)
+        })
     }
 }
 
@@ -202,23 +261,51 @@ pub(super) fn host_addresses(network: &Network) -> Vec<IpNet> {
 
 /// Where the tunnel leads: what the user or the gateway names, and the gateway itself. Only of the protocol versions
 /// that the client has an inner address of.
-fn destinations(wishes: Option<&Routes>, network: &Network) -> Vec<IpNet> {
-    let Some(routes) = wishes else { return Vec::new() };
-    let mut wanted: Vec<IpNet> = match routes {
+fn destinations(wishes: &Wishes, network: &Network) -> Vec<IpNet> {
+    if !wishes.set_routes {
+        return Vec::new();
+    }
+    let mut wanted: Vec<IpNet> = match &wishes.routes {
         Routes::Pushed => network.routes.iter().map(|cidr| cidr.0).collect(),
         Routes::All => vec![default_route(false), default_route(true)],
         Routes::Only(networks) => networks.clone(),
     };
     wanted.extend(network.gateway_ipv4.map(|address| IpNet::from(IpAddr::from(address))));
     wanted.extend(network.gateway_ipv6.map(|address| IpNet::from(IpAddr::from(address))));
+    if wishes.dns {
+        // Queries go to them through the tunnel, whatever else does.
+        let servers = network.dns.iter().map(|server| server.0);
+        let outside = servers.filter(|server| !wanted.iter().any(|net| net.contains(server)));
+        wanted.extend(outside.map(IpNet::from).collect::<Vec<_>>());
+    }
     let mut destinations: Vec<IpNet> = Vec::new();
     for net in wanted.into_iter().map(|net| net.trunc()) {
-        let possible = if net.addr().is_ipv4() { network.ipv4.is_some() } else { network.ipv6.is_some() };
-        if possible && !destinations.contains(&net) {
+        if has_address_for(network, net.addr()) && !destinations.contains(&net) {
             destinations.push(net);
         }
     }
     destinations
+}
+
+/// Whether the client has an inner address that it could talk to this one from.
+fn has_address_for(network: &Network, address: IpAddr) -> bool {
+    if address.is_ipv4() { network.ipv4.is_some() } else { network.ipv6.is_some() }
+}
+
+/// The gateway's name servers that are reached through the tunnel. One of a protocol version that the tunnel does not carry
+/// would be asked in clear.
+fn name_servers(wishes: &Wishes, network: &Network) -> Vec<IpAddr> {
+    let mut servers: Vec<IpAddr> = network.dns.iter().map(|server| server.0).collect();
+    if wishes.set_routes {
+        servers.retain(|server| {
+            let reached = has_address_for(network, *server);
+            if !reached {
+                tracing::warn!(%server, "not used: the tunnel has no address of the protocol version of this name server");
+            }
+            reached
+        });
+    }
+    servers
 }
 
 fn default_route(ipv6: bool) -> IpNet {
@@ -247,18 +334,36 @@ mod tests {
         nets.iter().map(ToString::to_string).collect()
     }
 
+    fn wishes(routes: Routes) -> Wishes {
+        Wishes { routes, set_routes: true, dns: true, lookups: None }
+    }
+
     #[test]
     fn only_routes_of_versions_that_the_client_speaks_are_set() {
-        let pushed = destinations(Some(&Routes::Pushed), &network());
+        let pushed = destinations(&wishes(Routes::Pushed), &network());
         assert_eq!(texts(&pushed), ["192.0.2.0/24", "10.86.0.1/32"]);
-        assert_eq!(texts(&destinations(Some(&Routes::All), &network())), ["0.0.0.0/0", "10.86.0.1/32"]);
+        assert_eq!(texts(&destinations(&wishes(Routes::All), &network())), ["0.0.0.0/0", "10.86.0.1/32"]);
         assert_eq!(texts(&host_addresses(&network())), ["10.86.0.9/32"]);
     }
 
     #[test]
+    fn name_servers_are_asked_through_the_tunnel_or_not_at_all() {
+        let dns = ["192.0.2.53", "9.9.9.9", "2620:fe::9"].map(|server| AsText(server.parse().unwrap()));
+        let network = Network { dns: List::new(dns.to_vec()).unwrap(), ..network() };
+        let pushed = destinations(&wishes(Routes::Pushed), &network);
+        assert_eq!(texts(&pushed), ["192.0.2.0/24", "10.86.0.1/32", "9.9.9.9/32"]);
+        let asked = name_servers(&wishes(Routes::Pushed), &network);
+        assert_eq!(asked, ["192.0.2.53", "9.9.9.9"].map(|server| server.parse::<IpAddr>().unwrap()));
+
+        let without = Wishes { dns: false, ..wishes(Routes::Pushed) };
+        assert_eq!(texts(&destinations(&without, &network)), ["192.0.2.0/24", "10.86.0.1/32"]);
+    }
+
+    #[test]
     fn the_users_own_choice_comes_first() {
-        let only = Routes::Only(vec!["198.51.100.7/24".parse().unwrap()]);
-        assert_eq!(texts(&destinations(Some(&only), &network())), ["198.51.100.0/24", "10.86.0.1/32"]);
-        assert!(destinations(None, &network()).is_empty());
+        let only = wishes(Routes::Only(vec!["198.51.100.7/24".parse().unwrap()]));
+        assert_eq!(texts(&destinations(&only, &network())), ["198.51.100.0/24", "10.86.0.1/32"]);
+        let by_hand = Wishes { set_routes: false, ..only };
+        assert!(destinations(&by_hand, &network()).is_empty());
     }
 }

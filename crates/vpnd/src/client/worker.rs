@@ -16,23 +16,23 @@ use rand::TryRng as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
-use vpnd_crypto::{Backend, LabPermit, Preference, Suite};
+use vpnd_crypto::{LabPermit, Preference, Suite};
 use vpnd_proto::client::{Action, Client, Config, Purpose};
 use vpnd_proto::control::{Code, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
 use vpnd_proto::plane::{Activity, Endpoint, Event, Role};
 use vpnd_proto::policy::Policy;
-use vpnd_proto::session::{ConnectionId, DeviceId, Timers};
+use vpnd_proto::session::{ConnectionId, Timers};
 use vpnd_proto::time::Time;
 
 use super::dial::{self, Answer, Channel, Credentials, DialError, Dialer};
-use super::opener::{Opener, Word};
-use super::{INITIAL_MTU, socket_options};
+use super::opener::{Opener, OpenerError, Word};
+use super::{INITIAL_MTU, Refusal, socket_options};
 use crate::control::stream::{StreamError, Writer};
 use crate::privsep::channel;
 use crate::privsep::launch::{ClientLaunch, Devices, ToOpener, ToWorker};
-use crate::privsep::part::{self, Begun, Part};
+use crate::privsep::part::{self, Before, Begun, Part};
 use crate::profile::{Profile, Trust};
-use crate::shard::{ShardSpec, Shards, now};
+use crate::shard::{EVENT_QUEUE, ShardSpec, Shards, now};
 use crate::suites;
 use crate::sys::tun::TunQueue;
 use crate::sys::udp::ShardSocket;
@@ -43,22 +43,32 @@ use crate::tls;
 const TICK: Duration = Duration::from_millis(250);
 /// Whoever did not look at the clock for so long has slept, or was stopped: a busy machine alone does not do that.
 const SLEPT: Duration = Duration::from_secs(5);
+/// How long the gateway may be out of reach before the machine uses its own DNS servers: a restart takes less.
+const DNS_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a last message may take on its way out.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Runs it; `stream` leads to the opener.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
-    let nothing = |_: &ClientLaunch| Vec::new();
-    match part::begin(Part::Client, &stream, |launch: &ClientLaunch| &launch.common, nothing) {
+    // Behind the sandbox there are no files.
+    let read_trust = |launch: &ClientLaunch| {
+        let by_system = launch.profile()?.trust == Trust::System;
+        let made = by_system.then(tls::SystemTrust::read).transpose()?;
+        Ok(Before { writable: Vec::new(), made })
+    };
+    match part::begin(Part::Client, &stream, |launch: &ClientLaunch| &launch.common, read_trust) {
         Ok(begun) => part::work(stream, async |opener| serve(begun, opener).await),
         Err(error) => part::fail(stream, &error),
     }
 }
 
-async fn serve(begun: Begun<ClientLaunch>, channel: channel::Channel) -> anyhow::Result<()> {
+async fn serve(
+    begun: Begun<ClientLaunch, Option<tls::SystemTrust>>,
+    channel: channel::Channel,
+) -> anyhow::Result<()> {
     let launch = begun.launch.alone()?;
     let profile = launch.profile()?;
-    let prepared = Prepared::new(&launch, &profile)?;
+    let prepared = Prepared::new(&launch, &profile, begun.made)?;
     channel.send(&ToOpener::Prepared(begun.protections), &[]).await?;
     let first = channel.receive::<ToWorker>().await?.context("the opener is gone")?;
     let ToWorker::Devices(devices) = first.message else {
@@ -73,12 +83,16 @@ async fn serve(begun: Begun<ClientLaunch>, channel: channel::Channel) -> anyhow:
 /// What is there before the devices are.
 struct Prepared {
     core: Client,
-    tls: Arc<quinn::crypto::rustls::QuicClientConfig>,
+    tls: tls::Client,
 }
 
 impl Prepared {
     /// Checks all that it was given.
-    fn new(launch: &ClientLaunch, profile: &Profile) -> anyhow::Result<Self> {
+    fn new(
+        launch: &ClientLaunch,
+        profile: &Profile,
+        system_trust: Option<tls::SystemTrust>,
+    ) -> anyhow::Result<Self> {
         let lab = launch.insecure_lab.then(LabPermit::insecure);
         let wanted = match &launch.suite {
             Some(name) => vec![name.parse::<Suite>()?],
@@ -92,18 +106,23 @@ impl Prepared {
             tls::Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes())
         });
         let trust = match &profile.trust {
-            Trust::System => tls::Trust::System,
+            Trust::System => {
+                tls::Trust::System(system_trust.context("the system's trust anchors are missing")?)
+            }
             Trust::Pinned { ca_pem } => tls::Trust::Pinned(ca_pem.as_bytes()),
         };
-        Ok(Self { core, tls: Arc::new(tls::client(&trust, identity.transpose()?)?) })
+        Ok(Self { core, tls: tls::client(&trust, identity.transpose()?)? })
     }
 }
 
 fn preference(backend: Option<&str>) -> anyhow::Result<Preference> {
     let Some(name) = backend else { return Ok(Preference::Auto) };
-    let found = Backend::ALL.into_iter().find(|backend| backend.name() == name);
-    Ok(Preference::Fixed(found.with_context(|| format!("there is no backend {name}"))?))
+    name.parse().with_context(|| format!("there is no backend {name}"))
 }
+
+/// News that wait for the loop at most. Whoever brings more waits in its own task, and with it the gateway that sends faster than
+/// it is listened to; the loop itself brings none.
+const NEWS_QUEUE: usize = 64;
 
 /// What attempts and connections tell the loop.
 enum News {
@@ -127,18 +146,21 @@ struct Live {
 struct Connected {
     core: Client,
     shards: Shards,
-    events: mpsc::UnboundedReceiver<(usize, Event)>,
+    events: mpsc::Receiver<(usize, Event)>,
     opener: Arc<Opener>,
     dialer: Arc<Dialer>,
     attempts: HashMap<ConnectionId, JoinHandle<()>>,
     live: HashMap<ConnectionId, Live>,
-    news: mpsc::UnboundedSender<News>,
-    inbox: mpsc::UnboundedReceiver<News>,
+    news: mpsc::Sender<News>,
+    inbox: mpsc::Receiver<News>,
     farewells: Vec<JoinHandle<()>>,
     /// When the clock was looked at last.
     looked: Time,
     was_up: bool,
     was_ever_up: bool,
+    out_of_reach_since: Option<Time>,
+    /// Which DNS servers the opener was told to use: the tunnel's, or the machine's own. `None` if that may have changed since.
+    tunnel_dns: Option<bool>,
     /// Whether the data sockets are for both protocol versions.
     dual_stack: bool,
 }
@@ -184,23 +206,18 @@ impl Connected {
         descriptors: Vec<OwnedFd>,
         opener: Arc<Opener>,
     ) -> anyhow::Result<Self> {
-        let (event_sender, events) = mpsc::unbounded_channel();
+        let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
         let specs = shard_specs(profile, devices, descriptors)?;
         let dual_stack =
             specs.iter().all(|spec| spec.socket.local_addr().is_ok_and(|address| address.is_ipv6()));
         let shards = Shards::start(specs, &event_sender)?;
-        let dialer = Arc::new(Dialer {
-            servers: profile.servers.clone(),
-            server_name: profile.server_name.clone(),
-            tls: prepared.tls,
-            credentials: Credentials {
-                user: profile.user.clone(),
-                password: launch.password,
-                device: DeviceId(launch.device.into()),
-            },
-            opener: Arc::clone(&opener),
-        });
-        let (news, inbox) = mpsc::unbounded_channel();
+        let credentials = Credentials {
+            user: profile.user.clone(),
+            password: launch.password,
+            device: launch.device.into(),
+        };
+        let dialer = Arc::new(Dialer::new(profile, prepared.tls, credentials, Arc::clone(&opener)));
+        let (news, inbox) = mpsc::channel(NEWS_QUEUE);
         Ok(Self {
             core: prepared.core,
             shards,
@@ -215,6 +232,8 @@ impl Connected {
             looked: now(),
             was_up: false,
             was_ever_up: false,
+            out_of_reach_since: None,
+            tunnel_dns: None,
             dual_stack,
         })
     }
@@ -222,8 +241,11 @@ impl Connected {
     /// The loop. What it has changed on the machine is undone by the opener.
     async fn run(mut self, words: mpsc::Receiver<Word>) -> anyhow::Result<()> {
         let outcome = self.serve(words).await;
+        // The end may come while something is asked for, which is then not done.
+        let outcome = if self.opener.is_ending() { Ok(()) } else { outcome };
         self.core.quit();
-        let _ = self.carry_out().await;
+        // What fails now must not keep the gateway from being told.
+        while self.carry_out().await.is_err() {}
         for farewell in self.farewells.drain(..) {
             let _ = farewell.await;
         }
@@ -237,10 +259,14 @@ impl Connected {
         loop {
             self.carry_out().await?;
             self.tell_state();
+            self.choose_dns().await?;
             let due = self.core.poll_timeout().map(|(at, _)| at.since(now()));
             tokio::select! {
                 word = words.recv() => match word {
-                    Some(Word::NetworkChanged) => self.core.network_changed(now()),
+                    Some(Word::NetworkChanged) => {
+                        self.core.network_changed(now());
+                        self.dialer.network_changed();
+                    }
                     // What it has changed is undone by whoever starts next, or by `vpnd cleanup`.
                     Some(Word::Stop) | None => return Ok(()),
                 },
@@ -285,10 +311,32 @@ impl Connected {
         }
     }
 
+    /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence changes nothing.
+    async fn choose_dns(&mut self) -> anyhow::Result<()> {
+        if self.core.is_within_reach() {
+            self.out_of_reach_since = None;
+        } else if now().since(*self.out_of_reach_since.get_or_insert(now())) < DNS_PATIENCE {
+            return Ok(());
+        }
+        let tunnel = self.out_of_reach_since.is_none();
+        if self.was_ever_up && self.tunnel_dns.replace(tunnel) != Some(tunnel) {
+            match self.opener.use_tunnel_dns(tunnel).await {
+                // The session is worth more than its DNS servers.
+                Err(OpenerError::Refused(why)) => {
+                    tracing::warn!("the machine's DNS servers stay as they are: {why}")
+                }
+                outcome => outcome?,
+            }
+        }
+        Ok(())
+    }
+
     fn hear(&mut self, news: News) -> anyhow::Result<()> {
         match news {
             News::Dialled(connection, outcome) => {
                 self.attempts.remove(&connection);
+                // It may have looked up a name.
+                self.tunnel_dns = None;
                 match outcome {
                     Ok(Answer::Established(channel)) => self.established(connection, *channel),
                     Ok(Answer::Refused(refused)) => {
@@ -297,7 +345,9 @@ impl Connected {
                         self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
                     }
                     // Once the gateway has proved itself, somebody else on the way is no reason to give up.
-                    Err(error) if error.is_final() && !self.was_ever_up => return Err(error.into()),
+                    Err(error) if error.is_final() && !self.was_ever_up => {
+                        return Err(Refusal(crate::told(&error.into())).into());
+                    }
                     Err(error) if error.is_full() => {
                         tracing::warn!("the gateway has no place now; trying again soon");
                         self.core.turned_away(now(), connection);
@@ -328,7 +378,7 @@ impl Connected {
             let code = loop {
                 match reader.next().await {
                     Ok(Some(message)) => {
-                        let _ = news.send(News::Message(id, message));
+                        let _ = news.send(News::Message(id, message)).await;
                     }
                     Ok(None) => break dial::close_code(&watched.closed().await),
                     Err(StreamError::Message(error)) => {
@@ -338,7 +388,7 @@ impl Connected {
                     Err(_) => break dial::close_code(&watched.closed().await),
                 }
             };
-            let _ = news.send(News::Lost(id, code));
+            let _ = news.send(News::Lost(id, code)).await;
         });
         self.live.insert(id, Live { connection, endpoint, writer, reader });
         self.core.established(now(), id, &established, secret, gateway);
@@ -349,11 +399,11 @@ impl Connected {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Connect { connection, purpose, offer } => self.dial(connection, purpose, offer),
-                Action::Command { shard, command } => self.shards.command(shard, command),
+                Action::Command { shard, command } => self.shards.command(shard, command).await,
                 Action::PathMtu(mtu) => {
                     tracing::debug!(mtu, "the way to the gateway was measured");
                     // New TCP connections are held to it in both directions, also where it is too small for the device.
-                    self.shards.set_mtu(mtu);
+                    self.shards.set_mtu(mtu).await;
                     self.opener.set_mtu(mtu).await?;
                 }
                 Action::Configure(network) => {
@@ -373,7 +423,8 @@ impl Connected {
                 }
                 Action::Disconnect { connection, code } => self.disconnect(connection, code),
                 Action::GiveUp { code, text } => {
-                    bail!("the gateway refuses this client: {text} (code {})", code.number())
+                    let why = format!("the gateway refuses this client: {text} (code {})", code.number());
+                    return Err(Refusal(why).into());
                 }
             }
         }
@@ -382,10 +433,11 @@ impl Connected {
 
     fn dial(&mut self, connection: ConnectionId, purpose: Purpose, offer: Offer) {
         let (dialer, news) = (Arc::clone(&self.dialer), self.news.clone());
+        let may_look_up = !self.core.is_within_reach();
         let rtt = self.live.values().map(|live| live.connection.rtt()).min();
         let attempt = tokio::spawn(async move {
-            let outcome = dialer.dial(&purpose, offer, rtt).await;
-            let _ = news.send(News::Dialled(connection, outcome));
+            let outcome = dialer.dial(&purpose, offer, rtt, may_look_up).await;
+            let _ = news.send(News::Dialled(connection, outcome)).await;
         });
         self.attempts.insert(connection, attempt);
     }

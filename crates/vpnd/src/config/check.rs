@@ -6,7 +6,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use rustls::sign::CertifiedKey;
@@ -14,6 +14,7 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Invalid, Problem, ServerConfig};
+use crate::certificate;
 
 /// The longest path of a Unix socket, in bytes (`sun_path` with its final zero).
 const MAX_SOCKET_PATH: usize = 107;
@@ -93,8 +94,7 @@ impl Check<'_> {
             Ok((_, parsed)) => {
                 let (validity, now) = (parsed.validity(), now_s as i64);
                 if validity.not_after.timestamp() < now {
-                    let message = format!("{} expired on {}; renew it", path.display(), validity.not_after);
-                    self.problem(place, message);
+                    self.expired(place, path, &validity.not_after.to_string(), now_s);
                 } else if validity.not_before.timestamp() > now {
                     let message = format!(
                         "{} is valid from {} on; is this machine's clock right?",
@@ -106,6 +106,19 @@ impl Check<'_> {
             }
         }
         Some(chain)
+    }
+
+    /// The gateway renews its own certificate before it begins, if it can.
+    fn expired(&mut self, place: &str, path: &Path, when: &str, now_s: u64) {
+        let advice = if place == "tls.certificate" {
+            match certificate::renewable(&self.config.tls, UNIX_EPOCH + Duration::from_secs(now_s)) {
+                Ok(()) => return,
+                Err(error) => error.to_string(),
+            }
+        } else {
+            "renew it".to_owned()
+        };
+        self.problem(place, format!("{} expired on {when}; {advice}", path.display()));
     }
 
     fn key(&mut self, place: &str, path: &Path) -> Option<PrivateKeyDer<'static>> {
@@ -177,6 +190,15 @@ impl Check<'_> {
         if state.exists() && !state.is_dir() {
             self.problem("server.state_dir", format!("{} is not a directory", state.display()));
         }
+        let journals = &self.config.server.journal_dir;
+        if journals.starts_with(state) {
+            let message = format!(
+                "'journal_dir' in [server], {}, lies in 'state_dir', which the auth process writes: undo journals need a \
+                 directory of their own that only root writes",
+                journals.display()
+            );
+            self.problem("server.journal_dir", message);
+        }
     }
 
     fn read(&mut self, place: &str, path: &Path) -> Option<Vec<u8>> {
@@ -184,6 +206,17 @@ impl Check<'_> {
             .map_err(|error| self.problem(place, format!("can't read {}: {error}", path.display())))
             .ok()
     }
+}
+
+/// The first certificate of a PEM file, if there is one.
+pub(super) fn first_certificate(path: &Path) -> Option<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(&fs::read(path).ok()?).next()?.ok()
+}
+
+/// The names of the machine's network interfaces.
+pub fn interfaces() -> Vec<String> {
+    let listed = fs::read_dir("/sys/class/net").into_iter().flatten();
+    listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
 fn overlap(a: IpNet, b: IpNet) -> bool {
@@ -201,11 +234,13 @@ pub fn local_networks() -> Vec<LocalNetwork> {
 /// Interface, destination and, as the eighth field, mask: hexadecimal in the machine's byte order.
 fn parse_route_v4(line: &str) -> Option<LocalNetwork> {
     let fields: Vec<&str> = line.split_whitespace().collect();
+    // A route that says "unreachable" has no interface.
+    let is_real = *fields.first()? != "*";
     let number = |i: usize| fields.get(i).and_then(|hex| u32::from_str_radix(hex, 16).ok());
     let address = std::net::Ipv4Addr::from(number(1)?.to_ne_bytes());
     let mask = std::net::Ipv4Addr::from(number(7)?.to_ne_bytes());
     let network = ipnet::Ipv4Net::with_netmask(address, mask).ok()?;
-    Some(LocalNetwork { network: IpNet::V4(network), interface: (*fields.first()?).to_owned() })
+    is_real.then(|| LocalNetwork { network: IpNet::V4(network), interface: fields[0].to_owned() })
 }
 
 /// Destination and prefix length in hexadecimal; the interface is the last field. The loopback interface also lists

@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use vpnd_crypto::suite::UnknownSuite;
-use vpnd_crypto::{Backend, Preference, Suite};
+use vpnd_crypto::{Preference, Suite};
 
+use crate::init::authority::SERVER_DAYS;
+use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
 
 use super::document::{Document, Log as Problems, Problem, Section};
@@ -65,6 +67,7 @@ fn server(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Server {
         shards: s.number(p, "shards", 0..=64, 0) as usize,
         priority: s.number(p, "priority", 0..=20, 10) as u8,
         state_dir: path(s, p, "state_dir", base).unwrap_or_else(|| base.join("state")),
+        journal_dir: path(s, p, "journal_dir", base).unwrap_or_else(|| DEFAULT_DIRECTORY.into()),
     }
 }
 
@@ -82,6 +85,9 @@ fn tls(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Tls {
     let tls = Tls {
         certificate,
         key,
+        ca: path(s, p, "ca", base),
+        ca_key: path(s, p, "ca_key", base),
+        certificate_days: s.number(p, "certificate_days", 1..=825, u64::from(SERVER_DAYS)) as u32,
         client_ca: path(s, p, "client_ca", base),
         client_ca_key: path(s, p, "client_ca_key", base),
         require_client_certificate: s.flag(p, "require_client_certificate", false),
@@ -151,9 +157,11 @@ fn nat(s: &mut Section<'_>, p: &mut Problems) -> Nat {
 
 fn policy(s: &mut Section<'_>, p: &mut Problems) -> Policy {
     let client_to_client = s.flag(p, "client_to_client", false);
+    let campus_to_client = s.flag(p, "campus_to_client", false);
+    let client_to_gateway = s.flag(p, "client_to_gateway", false);
     let rules = s.tables(p, "rules", rule);
     at_most(s, p, "rules", rules.len(), 1024);
-    Policy { client_to_client, rules }
+    Policy { client_to_client, campus_to_client, client_to_gateway, rules }
 }
 
 fn rule(s: &mut Section<'_>, p: &mut Problems) -> Option<Rule> {
@@ -182,8 +190,7 @@ fn rule(s: &mut Section<'_>, p: &mut Problems) -> Option<Rule> {
 
 fn crypto(s: &mut Section<'_>, p: &mut Problems) -> Crypto {
     let suites = suites(s, p, "suites");
-    let mut backends = vec![("auto", Preference::Auto)];
-    backends.extend(Backend::ALL.map(|backend| (backend.name(), Preference::Fixed(backend))));
+    let backends: Vec<_> = Preference::named().collect();
     Crypto { suites, backend: s.choice(p, "backend", &backends).unwrap_or_default() }
 }
 
@@ -297,12 +304,8 @@ fn process(s: &mut Section<'_>, p: &mut Problems) -> Process {
 fn log(s: &mut Section<'_>, p: &mut Problems) -> Log {
     let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
     let level = s.text(p, "level").unwrap_or_else(|| "info".to_owned());
-    if tracing_subscriber::EnvFilter::builder().parse(&level).is_err() {
-        let message = format!(
-            "'level' in [log] must be one of 'error', 'warn', 'info', 'debug', 'trace' or a filter such as \
-             \"info,vpnd::admin=debug\", not {level:?}"
-        );
-        s.problem(p, "level", message);
+    if let Err(error) = crate::logging::check_filter(&level) {
+        s.problem(p, "level", format!("'level' in [log]: {error}"));
     }
     Log { level, format: s.choice(p, "format", &formats).unwrap_or(LogFormat::Text) }
 }

@@ -10,12 +10,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
-use vpnd_proto::attach::Token;
 use vpnd_proto::control::{Code, Explanation, Message, Network, Offer, Refused};
-use vpnd_proto::gateway::{Authenticated, Effect, Gateway, Selector, SessionStatus};
+use vpnd_proto::gateway::{Authenticated, Claim, Effect, Gateway, Selector, SessionStatus};
 use vpnd_proto::plane::{Counters, Event};
 use vpnd_proto::policy::{Names, Policy, PolicyError, Pools, RuleSpec};
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
@@ -29,26 +30,29 @@ use crate::sys::udp::UdpOffloads;
 const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests and events that are carried out together, with one trip to the disk, if so many wait.
 const BATCH: usize = 256;
+/// Messages that wait for one connection's task at most. The task gives a client that does not read up after
+/// [`crate::control::connection::READ_DEADLINE`], within which fewer come: a `Wake` each second, and what an administrator
+/// changes.
+pub(crate) const OUTBOX: usize = 64;
 /// Requests that wait at most; who comes later waits in its own task.
 const QUEUE: usize = 1_024;
 
 /// What the control plane is asked to do.
 pub(crate) enum Request {
-    /// A connection has proved who its user is.
+    /// A connection has proved who its user is, and which device.
     Login {
         connection: ConnectionId,
-        outbox: mpsc::UnboundedSender<Outgoing>,
+        outbox: mpsc::Sender<Outgoing>,
         device: DeviceId,
         admission: Box<Admission>,
         offer: Offer,
         secret: EpochSecret,
     },
-    /// A connection shows a token.
+    /// A connection claims a session, and has proved its device.
     Attach {
         connection: ConnectionId,
-        outbox: mpsc::UnboundedSender<Outgoing>,
-        token: Token,
-        session: SessionId,
+        outbox: mpsc::Sender<Outgoing>,
+        claim: Claim,
         offer: Offer,
         secret: EpochSecret,
     },
@@ -74,11 +78,14 @@ pub(crate) struct PolicySpec {
     pub(crate) rules: Vec<RuleSpec>,
     pub(crate) client_to_client: bool,
     pub(crate) pools: Pools,
+    /// The networks that clients may reach without a rule that names others.
+    pub(crate) reach: Vec<IpNet>,
 }
 
 impl PolicySpec {
     pub(crate) fn compile(self, names: &mut Names) -> Result<Policy, PolicyError> {
-        Ok(Policy::compile(&self.rules, self.client_to_client, names)?.with_pools(self.pools))
+        let policy = Policy::compile(&self.rules, self.client_to_client, names)?;
+        Ok(policy.with_pools(self.pools).with_reach(&self.reach))
     }
 }
 
@@ -123,7 +130,7 @@ impl Core {
     pub(crate) fn start(
         gateway: Gateway,
         shards: Shards,
-        events: mpsc::UnboundedReceiver<(usize, Event)>,
+        events: mpsc::Receiver<(usize, Event)>,
         registry: Registry,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
@@ -176,7 +183,7 @@ struct Task {
     gateway: Gateway,
     shards: Shards,
     registry: Registry,
-    connections: HashMap<ConnectionId, mpsc::UnboundedSender<Outgoing>>,
+    connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
     /// The sessions are another process's.
     handed_over: bool,
 }
@@ -185,7 +192,7 @@ impl Task {
     async fn run(
         mut self,
         mut requests: mpsc::Receiver<Request>,
-        mut events: mpsc::UnboundedReceiver<(usize, Event)>,
+        mut events: mpsc::Receiver<(usize, Event)>,
     ) {
         let mut activity = interval(ACTIVITY_INTERVAL);
         activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -202,12 +209,17 @@ impl Task {
             }
             // While the disk was busy, others came: they share the next trip.
             for _ in 1..BATCH {
-                if let Ok((_, event)) = events.try_recv() {
-                    self.gateway.handle_event(now(), event);
-                } else if let Some(request) = requests.try_recv().ok().filter(|_| open) {
-                    open = self.handle(Some(request)).await;
-                } else {
+                // One of each in turn: a flood of the one must not keep the other waiting.
+                let event = events.try_recv().ok();
+                let request = if open { requests.try_recv().ok() } else { None };
+                if event.is_none() && request.is_none() {
                     break;
+                }
+                if let Some((_, event)) = event {
+                    self.gateway.handle_event(now(), event);
+                }
+                if let Some(request) = request {
+                    open = self.handle(Some(request)).await;
                 }
             }
             if self.handed_over {
@@ -227,9 +239,9 @@ impl Task {
                 self.connections.insert(connection, outbox);
                 self.log_in(connection, device, &admission, &offer, secret);
             }
-            Request::Attach { connection, outbox, token, session, offer, secret } => {
+            Request::Attach { connection, outbox, claim, offer, secret } => {
                 self.connections.insert(connection, outbox);
-                match self.registry.restore(session).await {
+                match self.registry.restore(claim.session).await {
                     Ok(Some(record)) => {
                         self.gateway.restore(now(), record);
                     }
@@ -239,7 +251,7 @@ impl Task {
                     }
                 }
                 // A refusal is among the effects.
-                let _ = self.gateway.attach(now(), connection, &token, session, &offer, secret);
+                let _ = self.gateway.attach(now(), connection, &claim, &offer, secret);
             }
             Request::Message { connection, message } => self.gateway.handle_message(connection, &message),
             Request::Lost(connection) => {
@@ -324,7 +336,7 @@ impl Task {
         while let Some(effect) = self.gateway.poll_effect() {
             match effect {
                 Effect::Command { shard, command } => {
-                    self.shards.command(shard, command);
+                    self.shards.command(shard, command).await;
                     commanded = true;
                 }
                 Effect::Persist(record) => self.registry.persist(&record),
@@ -335,7 +347,11 @@ impl Task {
                 Effect::CloseConnection { connection, code } => {
                     words.push((connection, Outgoing::Close(code)));
                 }
-                Effect::Ended { session, user, code } => endings.push(Ending { session, user, code }),
+                Effect::Ended { session, user, code, activity } => {
+                    let (received, sent) = (activity.rx_bytes, activity.tx_bytes);
+                    tracing::info!(%user, %session, reason = %code, received, sent, "session ended");
+                    endings.push(Ending { session, user, code });
+                }
             }
         }
         if commanded && !words.is_empty() {
@@ -357,15 +373,18 @@ impl Task {
                 message => Outgoing::Message(Box::new(message)),
             },
             Outgoing::Close(code) => {
-                // Its task may have ended by itself.
+                // Its task may have ended by itself, or ends for want of an outbox.
                 if let Some(outbox) = self.connections.remove(&connection) {
-                    let _ = outbox.send(Outgoing::Close(code));
+                    let _ = outbox.try_send(Outgoing::Close(code));
                 }
                 return;
             }
         };
-        if let Some(outbox) = self.connections.get(&connection) {
-            let _ = outbox.send(word);
+        let full = self.connections.get(&connection).map(|outbox| outbox.try_send(word));
+        if let Some(Err(TrySendError::Full(_))) = full {
+            tracing::info!(connection = connection.0, "a client does not take what it is sent");
+            // Without its outbox the task closes the connection, and the client attaches anew.
+            self.connections.remove(&connection);
         }
     }
 

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SubjectPublicKeyInfo,
 };
 use zeroize::Zeroizing;
 
@@ -17,8 +17,12 @@ use crate::config::DnsName;
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long an authority is valid.
 const AUTHORITY_DAYS: u32 = 3650;
-/// How long a gateway's or a client's certificate is valid.
-const LEAF_DAYS: u32 = 825;
+/// How long a gateway's certificate is valid unless the configuration says otherwise. A gateway renews it by itself where its
+/// authority's key is on the same machine.
+pub const SERVER_DAYS: u32 = 30;
+/// How long a client's certificate is valid. A client can't get another one by itself, so it lives long, and `vpnd revoke`
+/// ends it sooner.
+const CLIENT_DAYS: u32 = 825;
 
 /// Why a certificate could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +59,7 @@ pub struct Authority {
     certificate_pem: String,
     key_pem: Zeroizing<String>,
     issuer: Issuer<'static, KeyPair>,
+    not_after: SystemTime,
 }
 
 impl Authority {
@@ -66,7 +71,8 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate_pem = params.self_signed(&key)?.pem();
-        Ok(Self { certificate_pem, key_pem, issuer: Issuer::new(params, key) })
+        let not_after = params.not_after.into();
+        Ok(Self { certificate_pem, key_pem, issuer: Issuer::new(params, key), not_after })
     }
 
     /// Takes an authority from its PEM files.
@@ -77,6 +83,7 @@ impl Authority {
             certificate_pem: certificate_pem.to_owned(),
             key_pem: Zeroizing::new(key_pem.to_owned()),
             issuer,
+            not_after: expiry(certificate_pem),
         })
     }
 
@@ -92,37 +99,83 @@ impl Authority {
 
     /// Makes a certificate for a gateway that is reached by `names`.
     pub fn server(&self, names: &[String], now: SystemTime) -> Result<Identity, CertificateError> {
+        let (key, key_pem) = new_key()?;
+        let params = self.server_params(names, SERVER_DAYS, now)?;
+        self.sign(params, ExtendedKeyUsagePurpose::ServerAuth, &key).map(|certificate| Identity {
+            certificate_pem: certificate.pem(),
+            certificate_der: certificate.der().to_vec(),
+            key_pem,
+        })
+    }
+
+    /// The same for a key that exists, by its public half (SubjectPublicKeyInfo, DER), valid for `days`. PEM.
+    pub fn server_for(
+        &self,
+        names: &[String],
+        public_key: &[u8],
+        days: u32,
+        now: SystemTime,
+    ) -> Result<String, CertificateError> {
+        let params = self.server_params(names, days, now)?;
+        let key = SubjectPublicKeyInfo::from_der(public_key)?;
+        Ok(self.sign(params, ExtendedKeyUsagePurpose::ServerAuth, &key)?.pem())
+    }
+
+    fn server_params(
+        &self,
+        names: &[String],
+        days: u32,
+        now: SystemTime,
+    ) -> Result<CertificateParams, CertificateError> {
         for name in names {
             if name.parse::<IpAddr>().is_err() && name.parse::<DnsName>().is_err() {
                 return Err(CertificateError::Name { name: name.clone() });
             }
         }
-        let mut params = params(names.first().map_or("vpnd", String::as_str), now, LEAF_DAYS);
+        let mut params = params(names.first().map_or("vpnd", String::as_str), now, days);
         params.subject_alt_names = CertificateParams::new(names)?.subject_alt_names;
-        self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
+        Ok(params)
     }
 
     /// Makes a certificate for the client of `user`.
     pub fn client(&self, user: &str, now: SystemTime) -> Result<Identity, CertificateError> {
-        self.sign(params(user, now, LEAF_DAYS), ExtendedKeyUsagePurpose::ClientAuth)
+        let (key, key_pem) = new_key()?;
+        let certificate =
+            self.sign(params(user, now, CLIENT_DAYS), ExtendedKeyUsagePurpose::ClientAuth, &key)?;
+        Ok(Identity {
+            certificate_pem: certificate.pem(),
+            certificate_der: certificate.der().to_vec(),
+            key_pem,
+        })
     }
 
     fn sign(
         &self,
         mut params: CertificateParams,
         usage: ExtendedKeyUsagePurpose,
-    ) -> Result<Identity, CertificateError> {
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        key: &impl PublicKeyData,
+    ) -> Result<Certificate, CertificateError> {
+        // Nothing outlives its authority.
+        params.not_after = params.not_after.min(self.not_after.into());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(&key, &self.issuer)?;
-        Ok(Identity {
-            certificate_pem: certificate.pem(),
-            certificate_der: certificate.der().to_vec(),
-            key_pem: Zeroizing::new(key.serialize_pem()),
-        })
+        Ok(params.signed_by(key, &self.issuer)?)
     }
+}
+
+/// A new key, and its PEM.
+pub(crate) fn new_key() -> Result<(KeyPair, Zeroizing<String>), CertificateError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let pem = Zeroizing::new(key.serialize_pem());
+    Ok((key, pem))
+}
+
+/// When an authority's certificate expires.
+fn expiry(pem: &str) -> SystemTime {
+    let leaf = crate::certificate::chain(pem.as_bytes());
+    let leaf = leaf.first().and_then(|der| crate::certificate::Leaf::parse(der));
+    SystemTime::UNIX_EPOCH + Duration::from_secs(leaf.map_or(0, |leaf| leaf.not_after_s))
 }
 
 /// Valid from an hour ago, for clients whose clock is a little late.

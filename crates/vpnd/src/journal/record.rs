@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 use super::Owner;
 use crate::sys::change::Change;
 
-/// Characters of the checksum: 8 bytes of SHA-256 in hexadecimal. It guards against damage, not forgery.
+/// Characters of the checksum: 8 bytes of SHA-256 in hexadecimal. It guards against damage, not forgery:
+/// against that stands the directory ([`super::JournalDirectory`]).
 const CHECKSUM_LEN: usize = 16;
 
 /// One line.
@@ -20,7 +21,7 @@ const CHECKSUM_LEN: usize = 16;
 pub(crate) enum Record {
     /// The first line: whose journal it is.
     Start(Owner),
-    /// A change that is about to be made.
+    /// A change that is about to be made; in place of one with the same number, if there is one.
     Change {
         /// Its number in this journal.
         id: u64,
@@ -37,7 +38,7 @@ pub(crate) enum Record {
 /// What a journal says.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    /// Whose it is, if the first line can be read.
+    /// Whose it is, if the first line says so.
     pub(crate) owner: Option<Owner>,
     /// Changes that may be in force, in the order they were made.
     pub(crate) changes: Vec<Change>,
@@ -67,14 +68,20 @@ pub(crate) fn parse(bytes: &[u8]) -> Contents {
     let mut contents = Contents::default();
     let mut active: Vec<(u64, Change)> = Vec::new();
     let mut lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).peekable();
+    let mut is_first = true;
     while let Some(line) = lines.next() {
         match Record::parse(line) {
-            Some(Record::Start(owner)) => contents.owner = Some(owner),
-            Some(Record::Change { id, change }) => active.push((id, change)),
+            Some(Record::Start(owner)) if is_first => contents.owner = Some(owner),
+            Some(Record::Start(_)) => contents.damaged_lines += 1,
+            Some(Record::Change { id, change }) => match active.iter_mut().find(|(other, _)| *other == id) {
+                Some((_, replaced)) => *replaced = change,
+                None => active.push((id, change)),
+            },
             Some(Record::Done { id }) => active.retain(|(other, _)| *other != id),
             None if lines.peek().is_none() => {}
             None => contents.damaged_lines += 1,
         }
+        is_first = false;
     }
     contents.changes = active.into_iter().map(|(_, change)| change).collect();
     contents

@@ -1,9 +1,15 @@
 //! The journal against a real machine: a network namespace with a link in it.
 
+use std::fs;
+
 use super::*;
+use crate::sys::change::{MARK, PRIORITY_BASE, RULES, TABLE_BASE};
+use crate::sys::dns::{DnsChange, FileChange, FileState};
 use crate::sys::netlink::{Family, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
 use crate::sys::sysctl::SysctlChange;
 use crate::sys::testing::{in_namespace_async, run};
+
+const SETTING: &str = "net/ipv4/ip_forward";
 
 fn machine() -> String {
     let ip = |arguments: &[&str]| run("ip", arguments);
@@ -12,16 +18,18 @@ fn machine() -> String {
         ip(&["-j", "-6", "route", "show", "table", "all"]),
         ip(&["-j", "rule"]),
         ip(&["-j", "-6", "rule"]),
-        run("cat", &["/proc/sys/net/ipv4/ip_default_ttl"]),
+        run("cat", &["/proc/sys/net/ipv4/ip_forward"]),
     ]
     .join("\n")
 }
 
+/// The number of the first device of a new namespace; loopback is 1.
+const INDEX: u32 = 2;
+
 fn link() {
-    run("ip", &["link", "add", "vp0", "type", "veth", "peer", "name", "vp1"]);
+    run("ip", &["tuntap", "add", "vp0", "mode", "tun"]);
     // Else the kernel adds addresses and routes of its own a moment later.
-    run("sysctl", &["-qw", "net.ipv6.conf.vp0.disable_ipv6=1", "net.ipv6.conf.vp1.disable_ipv6=1"]);
-    run("ip", &["link", "set", "vp1", "up"]);
+    run("sysctl", &["-qw", "net.ipv6.conf.vp0.disable_ipv6=1"]);
     run("ip", &["link", "set", "vp0", "up"]);
 }
 
@@ -29,42 +37,73 @@ fn route(destination: &str) -> Change {
     Change::Route(RouteSpec {
         destination: destination.parse().unwrap(),
         target: RouteTarget::Interface("vp0".to_owned()),
-        table: 7000,
+        table: TABLE_BASE + INDEX,
         metric: None,
     })
 }
 
-fn rule(priority: u32) -> Change {
-    let matches = RuleMatch::NotMarked(0x51);
-    Change::Rule(RuleSpec { family: Family::V4, priority, matches, table: 7000 })
+fn rule() -> Change {
+    let matches = RuleMatch::NotMarked(MARK);
+    let priority = PRIORITY_BASE + RULES * INDEX + 2;
+    Change::Rule(RuleSpec { family: Family::V4, priority, matches, table: TABLE_BASE + INDEX })
 }
 
-fn ttl(value: &str) -> Change {
-    Change::Sysctl(SysctlChange::plan("net/ipv4/ip_default_ttl", value).unwrap().unwrap())
+fn forwarding() -> Change {
+    Change::Sysctl(SysctlChange::plan(SETTING, "1").unwrap().unwrap())
 }
 
-/// Gives the journal in `directory` to a process that is dead.
-fn orphan(directory: &Path) -> PathBuf {
-    let path = journals(directory).unwrap().remove(0);
-    let owner = Owner { pid: u32::MAX, ..Owner::this_process().unwrap() };
-    relabel(&path, &owner)
+/// A directory for journals, and what is put into it.
+struct Place {
+    dir: tempfile::TempDir,
+    netlink: Netlink,
 }
 
-fn relabel(path: &Path, owner: &Owner) -> PathBuf {
-    let text = fs::read_to_string(path).unwrap();
-    let (_, rest) = text.split_once('\n').unwrap();
-    let new = path.with_file_name(format!("{}.journal", owner.file_stem()));
-    fs::remove_file(path).unwrap();
-    fs::write(&new, Record::Start(owner.clone()).to_line() + rest).unwrap();
-    new
-}
+impl Place {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), netlink: Netlink::open().unwrap() }
+    }
 
-async fn undone(directory: &Path, netlink: &Netlink) -> (UndoReport, usize) {
-    let mut all = recover(directory, netlink).await.unwrap();
-    assert_eq!(all.len(), 1, "{all:?}");
-    match all.remove(0).outcome {
-        RecoveryOutcome::Undone { report, damaged_lines } => (report, damaged_lines),
-        other => panic!("{other:?}"),
+    fn directory(&self) -> JournalDirectory {
+        JournalDirectory::create(self.dir.path()).unwrap()
+    }
+
+    fn journal(&self) -> Journal {
+        Journal::create(&self.directory()).unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.directory().names().unwrap()
+    }
+
+    /// The only journal.
+    fn path(&self) -> PathBuf {
+        let names = self.names();
+        assert_eq!(names.len(), 1, "{names:?}");
+        self.dir.path().join(&names[0])
+    }
+
+    /// Gives the only journal, of which the process has ended, to another owner.
+    fn relabel(&self, owner: &Owner) {
+        let text = fs::read_to_string(self.path()).unwrap();
+        let (_, rest) = text.split_once('\n').unwrap();
+        fs::write(self.path(), Record::Start(owner.clone()).to_line() + rest).unwrap();
+    }
+
+    async fn recover(&self) -> Vec<Recovered> {
+        recover(&self.directory(), &self.netlink).await.unwrap()
+    }
+
+    async fn outcome(&self) -> RecoveryOutcome {
+        let mut all = self.recover().await;
+        assert_eq!(all.len(), 1, "{all:?}");
+        all.remove(0).outcome
+    }
+
+    async fn undone(&self) -> (UndoReport, usize) {
+        match self.outcome().await {
+            RecoveryOutcome::Undone { report, damaged_lines } => (report, damaged_lines),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -72,35 +111,35 @@ async fn undone(directory: &Path, netlink: &Netlink) -> (UndoReport, usize) {
 fn all_is_undone_and_the_journal_goes() {
     in_namespace_async(async || {
         link();
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
+        let place = Place::new();
         let before = machine();
-        let mut journal = Journal::create(directory.path()).unwrap();
-        for change in [route("10.20.0.0/16"), rule(900), ttl("77"), route("10.21.0.0/16")] {
-            journal.apply(&netlink, change).await.unwrap();
+        let mut journal = place.journal();
+        for change in [route("10.20.0.0/16"), rule(), forwarding(), route("10.21.0.0/16")] {
+            journal.apply(&place.netlink, change).await.unwrap();
         }
         assert_ne!(machine(), before);
-        let report = journal.undo_all(&netlink).await;
+        let report = journal.undo_all(&place.netlink).await;
         assert_eq!((report.restored, report.is_complete()), (4, true), "{report:?}");
         assert_eq!(machine(), before);
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert!(place.names().is_empty());
     });
 }
 
 #[test]
 fn what_was_changed_last_is_undone_first() {
     in_namespace_async(async || {
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
+        link();
+        run("ip", &["link", "set", "vp0", "down"]);
+        let place = Place::new();
         let before = machine();
-        let mut journal = Journal::create(directory.path()).unwrap();
-        for value in ["77", "78"] {
-            journal.apply(&netlink, ttl(value)).await.unwrap();
+        let mut journal = place.journal();
+        for change in [Change::LinkUp { interface: "vp0".to_owned() }, route("10.20.0.0/16")] {
+            journal.apply(&place.netlink, change).await.unwrap();
         }
         drop(journal);
-        orphan(directory.path());
-        undone(directory.path(), &netlink).await;
-        assert_eq!(machine(), before, "the second change was made to what the first had left");
+        let (report, _) = place.undone().await;
+        assert_eq!((report.restored, report.were_gone), (2, 0), "the route would have gone with the link");
+        assert_eq!(machine(), before);
     });
 }
 
@@ -108,18 +147,16 @@ fn what_was_changed_last_is_undone_first() {
 fn one_change_is_undone_while_the_others_stay() {
     in_namespace_async(async || {
         link();
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
-        let mut journal = Journal::create(directory.path()).unwrap();
-        let first = journal.apply(&netlink, route("10.20.0.0/16")).await.unwrap();
-        journal.apply(&netlink, route("10.21.0.0/16")).await.unwrap();
-        assert_eq!(journal.undo(&netlink, first).await.unwrap(), Undone::Restored);
-        assert_eq!(journal.undo(&netlink, first).await.unwrap(), Undone::WasGone);
-        let shown = run("ip", &["route", "show", "table", "7000"]);
+        let place = Place::new();
+        let mut journal = place.journal();
+        let first = journal.apply(&place.netlink, route("10.20.0.0/16")).await.unwrap();
+        journal.apply(&place.netlink, route("10.21.0.0/16")).await.unwrap();
+        assert_eq!(journal.undo(&place.netlink, first).await.unwrap(), Undone::Restored);
+        assert_eq!(journal.undo(&place.netlink, first).await.unwrap(), Undone::WasGone);
+        let shown = run("ip", &["route", "show", "table", "30002"]);
         assert!(!shown.contains("10.20.0.0/16") && shown.contains("10.21.0.0/16"), "{shown}");
         drop(journal);
-        orphan(directory.path());
-        let (report, _) = undone(directory.path(), &netlink).await;
+        let (report, _) = place.undone().await;
         assert_eq!((report.restored, report.were_gone), (1, 0), "only the one in force is left to undo");
     });
 }
@@ -128,13 +165,12 @@ fn one_change_is_undone_while_the_others_stay() {
 fn the_record_is_durable_before_the_change_is_made() {
     in_namespace_async(async || {
         link();
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
-        let mut journal = Journal::create(directory.path()).unwrap();
+        let place = Place::new();
+        let mut journal = place.journal();
         // A journal that can't be written: its file is open for reading only.
-        journal.file = File::open(&journal.path).unwrap();
+        journal.file.break_for_test();
         let before = machine();
-        let refused = journal.apply(&netlink, route("10.20.0.0/16")).await;
+        let refused = journal.apply(&place.netlink, route("10.20.0.0/16")).await;
         assert!(matches!(refused, Err(JournalError::Os { .. })), "{refused:?}");
         assert_eq!(machine(), before, "what can't be written down is not done");
     });
@@ -144,16 +180,14 @@ fn the_record_is_durable_before_the_change_is_made() {
 fn a_change_that_was_not_made_is_undone_without_harm() {
     in_namespace_async(async || {
         link();
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
+        let place = Place::new();
         let before = machine();
-        let mut journal = Journal::create(directory.path()).unwrap();
-        for (id, change) in [route("10.20.0.0/16"), rule(900), ttl("77")].into_iter().enumerate() {
-            journal.append(&Record::Change { id: id as u64, change }).unwrap();
+        let mut journal = place.journal();
+        for (id, change) in [route("10.20.0.0/16"), rule(), forwarding()].into_iter().enumerate() {
+            journal.write(&Record::Change { id: id as u64, change }.to_line()).unwrap();
         }
         drop(journal);
-        orphan(directory.path());
-        let (report, _) = undone(directory.path(), &netlink).await;
+        let (report, _) = place.undone().await;
         assert!(report.is_complete(), "{report:?}");
         assert_eq!(machine(), before);
     });
@@ -163,15 +197,14 @@ fn a_change_that_was_not_made_is_undone_without_harm() {
 fn what_was_there_before_survives_a_failed_change() {
     in_namespace_async(async || {
         link();
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
+        let place = Place::new();
         // Even one of our own origin, as another instance would make it.
-        route("10.20.0.0/16").apply(&netlink).await.unwrap();
+        route("10.20.0.0/16").apply(&place.netlink).await.unwrap();
         let before = machine();
-        let mut journal = Journal::create(directory.path()).unwrap();
-        let failed = journal.apply(&netlink, route("10.20.0.0/16")).await;
+        let mut journal = place.journal();
+        let failed = journal.apply(&place.netlink, route("10.20.0.0/16")).await;
         assert!(matches!(failed, Err(JournalError::Change { .. })), "{failed:?}");
-        journal.undo_all(&netlink).await;
+        journal.undo_all(&place.netlink).await;
         assert_eq!(machine(), before);
     });
 }
@@ -180,43 +213,38 @@ fn what_was_there_before_survives_a_failed_change() {
 fn the_living_and_other_namespaces_are_left_alone() {
     in_namespace_async(async || {
         link();
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
-        let mut journal = Journal::create(directory.path()).unwrap();
-        journal.apply(&netlink, route("10.20.0.0/16")).await.unwrap();
+        let place = Place::new();
+        let mut journal = place.journal();
+        journal.apply(&place.netlink, route("10.20.0.0/16")).await.unwrap();
         let changed = machine();
-        let all = recover(directory.path(), &netlink).await.unwrap();
-        assert!(matches!(all[0].outcome, RecoveryOutcome::StillRunning), "{all:?}");
+        let outcome = place.outcome().await;
+        assert!(matches!(outcome, RecoveryOutcome::StillRunning), "{outcome:?}");
+        drop(journal);
 
-        let path = orphan(directory.path());
-        let elsewhere = Owner { pid: u32::MAX, namespace: (0, 0), ..Owner::this_process().unwrap() };
-        let path = relabel(&path, &elsewhere);
-        let all = recover(directory.path(), &netlink).await.unwrap();
-        assert!(matches!(all[0].outcome, RecoveryOutcome::OtherNamespace), "{all:?}");
+        place.relabel(&Owner { namespace: (0, 0), ..Owner::this_process().unwrap() });
+        let outcome = place.outcome().await;
+        assert!(matches!(outcome, RecoveryOutcome::OtherNamespace), "{outcome:?}");
         assert_eq!(machine(), changed);
 
-        // The same id, but started at another time.
-        let reused = Owner { started: 1, ..Owner::this_process().unwrap() };
-        relabel(&path, &reused);
-        let (report, _) = undone(directory.path(), &netlink).await;
-        assert_eq!(report.restored, 1);
+        // A later process may have the same number: what counts is the lock.
+        place.relabel(&Owner::this_process().unwrap());
+        assert_eq!(place.undone().await.0.restored, 1);
     });
 }
 
 #[test]
 fn after_a_reboot_only_files_are_put_back() {
     in_namespace_async(async || {
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
-        let mut journal = Journal::create(directory.path()).unwrap();
-        journal.apply(&netlink, ttl("77")).await.unwrap();
-        let path = orphan(directory.path());
-        relabel(&path, &Owner { boot: "an earlier one".to_owned(), ..Owner::this_process().unwrap() });
-        let (report, _) = undone(directory.path(), &netlink).await;
+        let place = Place::new();
+        let mut journal = place.journal();
+        journal.apply(&place.netlink, forwarding()).await.unwrap();
+        drop(journal);
+        place.relabel(&Owner { boot: "an earlier one".to_owned(), ..Owner::this_process().unwrap() });
+        let (report, _) = place.undone().await;
         assert_eq!(report.restored, 0);
         // The value may be the administrator's own by now.
-        assert_eq!(run("cat", &["/proc/sys/net/ipv4/ip_default_ttl"]).trim(), "77");
-        assert!(journals(directory.path()).unwrap().is_empty());
+        assert_eq!(run("cat", &["/proc/sys/net/ipv4/ip_forward"]).trim(), "1");
+        assert!(place.names().is_empty());
     });
 }
 
@@ -224,20 +252,20 @@ fn after_a_reboot_only_files_are_put_back() {
 fn a_damaged_journal_is_undone_as_far_as_it_can_be_read_and_kept() {
     in_namespace_async(async || {
         link();
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
-        let mut journal = Journal::create(directory.path()).unwrap();
+        let place = Place::new();
+        let mut journal = place.journal();
         for destination in ["10.20.0.0/16", "10.21.0.0/16", "10.22.0.0/16"] {
-            journal.apply(&netlink, route(destination)).await.unwrap();
+            journal.apply(&place.netlink, route(destination)).await.unwrap();
         }
-        let path = orphan(directory.path());
+        drop(journal);
+        let path = place.path();
         let text = fs::read_to_string(&path).unwrap().replace("10.21.0.0", "10.99.0.0");
         fs::write(&path, text + "torn").unwrap();
-        let (report, damaged) = undone(directory.path(), &netlink).await;
+        let (report, damaged) = place.undone().await;
         assert_eq!((report.restored, damaged), (2, 1));
-        assert!(run("ip", &["route", "show", "table", "7000"]).contains("10.21.0.0/16"));
+        assert!(run("ip", &["route", "show", "table", "30002"]).contains("10.21.0.0/16"));
         assert!(path.with_extension("journal-damaged").exists());
-        assert!(recover(directory.path(), &netlink).await.unwrap().is_empty(), "it is looked at once");
+        assert!(place.recover().await.is_empty(), "it is looked at once");
     });
 }
 
@@ -245,43 +273,167 @@ fn a_damaged_journal_is_undone_as_far_as_it_can_be_read_and_kept() {
 fn a_journal_whose_undoing_fails_is_kept_for_the_next_time() {
     in_namespace_async(async || {
         link();
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
-        let mut journal = Journal::create(directory.path()).unwrap();
-        journal.apply(&netlink, route("10.20.0.0/16")).await.unwrap();
-        let mut broken = SysctlChange::plan("net/ipv4/ip_default_ttl", "77").unwrap().unwrap();
+        let place = Place::new();
+        let mut journal = place.journal();
+        journal.apply(&place.netlink, route("10.20.0.0/16")).await.unwrap();
+        let mut broken = SysctlChange::plan(SETTING, "1").unwrap().unwrap();
         broken.set.key = "../outside".to_owned();
-        journal.append(&Record::Change { id: 9, change: Change::Sysctl(broken) }).unwrap();
-        orphan(directory.path());
-        let (report, _) = undone(directory.path(), &netlink).await;
+        journal.write(&Record::Change { id: 9, change: Change::Sysctl(broken) }.to_line()).unwrap();
+        drop(journal);
+        let (report, _) = place.undone().await;
         assert_eq!((report.restored, report.failed.len()), (1, 1), "one failure does not stop the rest");
-        let (report, _) = undone(directory.path(), &netlink).await;
+        let (report, _) = place.undone().await;
         assert_eq!((report.were_gone, report.failed.len()), (1, 1));
     });
 }
 
 #[test]
-fn an_unfinished_journal_of_the_dead_is_swept_away() {
+fn what_was_never_a_journal_is_swept_away_when_nobody_writes_it() {
     in_namespace_async(async || {
-        let directory = tempfile::tempdir().unwrap();
-        let netlink = Netlink::open().unwrap();
-        let this = Owner::this_process().unwrap();
-        let living = directory.path().join(format!("{}.journal-new", this.file_stem()));
-        let dead = directory.path().join("4294967295-1.journal-new");
-        fs::write(&living, "").unwrap();
-        fs::write(&dead, "").unwrap();
-        assert!(recover(directory.path(), &netlink).await.unwrap().is_empty());
-        assert!(living.exists() && !dead.exists());
-        assert!(recover(Path::new("/nonexistent"), &netlink).await.unwrap().is_empty());
+        let place = Place::new();
+        let directory = place.directory();
+        let living = directory.create_file("7-0.journal-new").unwrap();
+        drop(directory.create_file("8-0.journal-new").unwrap());
+        // A process that died in its first line.
+        let header = Record::Start(Owner::this_process().unwrap()).to_line();
+        drop(directory.create_file("9-0.journal").unwrap());
+        fs::write(place.dir.path().join("9-0.journal"), &header[..header.len() / 2]).unwrap();
+        assert_eq!(place.undone().await.0.restored, 0);
+        assert_eq!(place.names(), ["7-0.journal-new"]);
+        drop(living);
+        assert!(place.recover().await.is_empty() && place.names().is_empty());
+        assert!(JournalDirectory::open(Path::new("/nonexistent")).unwrap().is_none());
     });
 }
 
 #[test]
-fn only_root_may_read_it() {
+fn a_journal_of_nobody_in_particular_is_not_undone() {
+    in_namespace_async(async || {
+        link();
+        let place = Place::new();
+        let mut journal = place.journal();
+        journal.apply(&place.netlink, route("10.20.0.0/16")).await.unwrap();
+        drop(journal);
+        let before = machine();
+        let text = fs::read_to_string(place.path()).unwrap();
+        let (start, rest) = text.split_once('\n').unwrap();
+        for forged in [rest.to_owned(), format!("{rest}{start}\n"), format!("{}\n{rest}", &start[1..])] {
+            fs::write(place.path(), forged).unwrap();
+            let outcome = place.outcome().await;
+            assert!(
+                matches!(&outcome, RecoveryOutcome::Refused(why) if why.contains("process")),
+                "{outcome:?}"
+            );
+            assert_eq!(machine(), before);
+        }
+        fs::write(place.path(), text).unwrap();
+        assert_eq!(place.undone().await.0.restored, 1, "it is the first line that counts");
+    });
+}
+
+#[test]
+fn a_journal_stays_short_however_much_is_changed() {
+    in_namespace_async(async || {
+        link();
+        let place = Place::new();
+        let mut journal = place.journal();
+        journal.apply(&place.netlink, rule()).await.unwrap();
+        let mut longest = 0;
+        // More than is ever read, made and undone without asking the kernel for each.
+        for id in 1_000..1_400 {
+            let before = FileState::Absent;
+            let change = FileChange { path: "/x".into(), before, after: "x".repeat(60_000) };
+            let change = Change::Dns(DnsChange::File(change));
+            journal.write(&Record::Change { id, change }.to_line()).unwrap();
+            journal.done(id).unwrap();
+            longest = longest.max(fs::metadata(place.path()).unwrap().len());
+        }
+        assert!(longest <= 2 << 20, "{longest} bytes");
+        journal.apply(&place.netlink, route("10.21.0.0/16")).await.unwrap();
+        drop(journal);
+        assert_eq!(place.undone().await.0.restored, 2, "what is in force outlives being left out");
+    });
+}
+
+#[test]
+fn no_more_is_changed_than_can_be_read_again() {
+    in_namespace_async(async || {
+        let place = Place::new();
+        let mut journal = place.journal();
+        let line = "x".repeat(usize::try_from(file::MAX_IN_FORCE).unwrap());
+        journal.active.push(Active { id: 99, change: forwarding(), line });
+        let before = machine();
+        let refused = journal.apply(&place.netlink, forwarding()).await;
+        assert!(matches!(refused, Err(JournalError::Full(_))), "{refused:?}");
+        assert_eq!(machine(), before);
+    });
+}
+
+#[test]
+fn only_its_user_may_read_it() {
     use std::os::unix::fs::PermissionsExt;
     let parent = tempfile::tempdir().unwrap();
-    let directory = parent.path().join("state");
-    let journal = Journal::create(&directory).unwrap();
+    let path = parent.path().join("state/journal");
+    let journal = Journal::create(&JournalDirectory::create(&path).unwrap()).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(&directory), mode(&journal.path)), (0o700, 0o600));
+    assert_eq!((mode(&path), mode(&journal.file.path())), (0o700, 0o600));
+}
+
+#[test]
+fn what_is_kept_goes_on_with_its_keeper_and_nobody_else() {
+    in_namespace_async(async || {
+        link();
+        let place = Place::new();
+        let before = machine();
+        let directory = place.directory();
+        let mut first = Journal::create_kept(&directory, "gateway a").unwrap();
+        let changes = [route("10.20.0.0/16"), forwarding()];
+        for change in &changes {
+            first.apply(&place.netlink, change.clone()).await.unwrap();
+        }
+        drop(first);
+        let changed = machine();
+        let outcome = place.outcome().await;
+        assert!(matches!(outcome, RecoveryOutcome::Kept), "{outcome:?}");
+        assert!(Journal::create_kept(&directory, "gateway b").unwrap().in_force().is_empty());
+        let others = take_back(&directory, &place.netlink, "gateway b").await.unwrap();
+        assert!(others.iter().any(|one| matches!(one.outcome, RecoveryOutcome::Kept)), "{others:?}");
+        assert_eq!(machine(), changed, "nobody else touches it");
+
+        let second = Journal::create_kept(&directory, "gateway a").unwrap();
+        let inherited: Vec<Change> = second.in_force().into_iter().map(|(_, change)| change).collect();
+        assert_eq!(inherited, changes, "in the order they were made");
+        drop(second);
+        take_back(&directory, &place.netlink, "gateway a").await.unwrap();
+        assert_eq!(machine(), before);
+        assert!(Journal::create_kept(&directory, "gateway a").unwrap().in_force().is_empty());
+    });
+}
+
+#[test]
+fn a_change_in_place_of_another_is_undone_once() {
+    in_namespace_async(async || {
+        let place = Place::new();
+        let before = machine();
+        let mut journal = place.journal();
+        let rules = |address: &str| {
+            Change::Guard(crate::sys::nft::GuardRules {
+                tunnel: "vp0".to_owned(),
+                addresses: vec![address.parse().unwrap()],
+            })
+        };
+        let id = journal.apply(&place.netlink, rules("10.8.0.2")).await.unwrap();
+        journal.apply(&place.netlink, forwarding()).await.unwrap();
+        journal.replace(&place.netlink, id, rules("10.8.0.3")).await.unwrap();
+        let ruleset = || run("nft", &["list", "ruleset"]);
+        assert!(ruleset().contains("10.8.0.3") && !ruleset().contains("10.8.0.2"), "{}", ruleset());
+
+        let bad = crate::sys::nft::GuardRules { tunnel: "vp*".to_owned(), addresses: Vec::new() };
+        journal.replace(&place.netlink, id, Change::Guard(bad)).await.unwrap_err();
+        let kept: Vec<Change> = journal.in_force().into_iter().map(|(_, change)| change).collect();
+        assert_eq!(kept[0], rules("10.8.0.3"), "and it keeps its place");
+        drop(journal);
+        assert_eq!(place.undone().await.0.restored, 2);
+        assert_eq!((ruleset().as_str(), machine()), ("", before));
+    });
 }

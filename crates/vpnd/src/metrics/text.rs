@@ -75,6 +75,10 @@ fn process(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let version = [("version", status.version.as_str())];
     out.0.encode_descriptor("build", "The daemon's build", None, MetricType::Info)?.encode_info(&version)?;
     out.gauge("uptime", "Time since the daemon started", Some(Unit::Seconds), status.uptime_s)?;
+    if let Some(left_s) = status.certificate_left_s {
+        let help = "Time until the gateway's certificate expires";
+        out.gauge("certificate_expiry", help, Some(Unit::Seconds), left_s)?;
+    }
     out.gauge("shards", "Threads of the data path", None, status.shards as u64)
 }
 
@@ -169,6 +173,7 @@ mod tests {
             [
                 "vpnd_build info",
                 "vpnd_uptime_seconds gauge",
+                "vpnd_certificate_expiry_seconds gauge",
                 "vpnd_shards gauge",
                 "vpnd_offload_enabled gauge",
                 "vpnd_offload_gave_up gauge",

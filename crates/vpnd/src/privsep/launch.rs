@@ -1,23 +1,29 @@
 //! What the opener tells the other processes at their start and later, and what they tell it.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
-use vpnd_proto::control::{Network, OneTimePassword, SecretText};
+use vpnd_proto::control::{AsText, Network, OneTimePassword, SecretText};
 use zeroize::Zeroizing;
 
 use crate::config::{Invalid, LogFormat, ServerConfig};
 use crate::logging::{self, LogError};
+use crate::privsep::signing::KeyDescription;
 use crate::profile::Profile;
 use crate::sys::account::Identity;
 use crate::sys::sandbox::{Protections, SandboxMode};
+use crate::sys::sysctl;
 use crate::sys::tun::TunOffloads;
 
 /// The longest frame between the opener and a part, bytes: a configuration of full size and a certificate chain fit.
 pub(crate) const MAX_FRAME: usize = 4 << 20;
+
+/// Addresses of one name that are tried at most.
+pub(crate) const MAX_ADDRESSES: usize = 16;
 
 /// What every part must know to begin.
 #[derive(Clone, Debug, Encode, Decode)]
@@ -61,20 +67,34 @@ pub(crate) struct Configuration {
     file: String,
     #[n(2)]
     base: String,
+    /// Whether the machine can't do what the file says of IPv6; openers of earlier versions don't say.
+    #[n(3)]
+    without_ipv6: Option<bool>,
 }
 
 impl Configuration {
-    /// Reads the file at `path` and parses it, too.
+    /// Reads the file at `path` and parses it, too. If IPv6 is switched off on this machine, and IPv4 is there to go on with,
+    /// the configuration is one without IPv6.
     pub(crate) fn read(path: &Path) -> Result<(Self, ServerConfig), crate::config::ConfigError> {
         let text = crate::config::read_text(path)?;
         let base = crate::secret_file::parent(path);
         let config = ServerConfig::parse(&text, &path.display().to_string(), base)?;
+        let tunnel = &config.tunnel;
+        let without_ipv6 =
+            tunnel.pool_v6.is_some() && tunnel.pool_v4.is_some() && !sysctl::has_ipv6(&tunnel.name);
+        let config = if without_ipv6 { config.without_ipv6() } else { config };
         let (file, base) = (path.display().to_string(), base.to_string_lossy().into_owned());
-        Ok((Self { text, file, base }, config))
+        Ok((Self { text, file, base, without_ipv6: Some(without_ipv6) }, config))
+    }
+
+    /// Whether what the file says of IPv6 was left out.
+    pub(crate) fn is_without_ipv6(&self) -> bool {
+        self.without_ipv6 == Some(true)
     }
 
     pub(crate) fn parse(&self) -> Result<ServerConfig, Invalid> {
-        ServerConfig::parse(&self.text, &self.file, Path::new(&self.base))
+        let config = ServerConfig::parse(&self.text, &self.file, Path::new(&self.base))?;
+        Ok(if self.is_without_ipv6() { config.without_ipv6() } else { config })
     }
 }
 
@@ -104,17 +124,37 @@ impl<'b, C> Decode<'b, C> for SecretBytes {
     }
 }
 
-/// The auth process's first message; with one descriptor, its end of the channel to the worker.
+/// The gateway's certificate as the worker has it: the chain, and a description of the key, which the auth process keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct GatewayCertificate {
+    /// PEM, the gateway's own certificate first.
+    #[n(0)]
+    pub(crate) chain: ByteVec,
+    #[n(1)]
+    pub(crate) key: KeyDescription,
+    /// When it should be replaced, seconds since 1970.
+    #[n(2)]
+    pub(crate) due_s: u64,
+    /// When it expires, seconds since 1970.
+    #[n(3)]
+    pub(crate) expires_s: u64,
+}
+
+/// The auth process's first message; with two descriptors: its ends of the channels to the worker, for questions and for
+/// signatures.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct AuthLaunch {
     #[n(0)]
     pub(crate) common: Common,
     #[n(1)]
     pub(crate) configuration: Configuration,
+    /// The gateway's TLS key, PEM. No other process is given it.
+    #[n(2)]
+    pub(crate) key: SecretBytes,
 }
 
-/// The worker's first message; with descriptors: its end of the channel to the auth process, the listening control socket,
-/// and the metrics' listener if there is one.
+/// The worker's first message; with descriptors: its ends of the channels to the auth process, for questions and for
+/// signatures, the listening control socket, and the metrics' listener if there is one. No secret of TLS is in it.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct WorkerLaunch {
     #[n(0)]
@@ -124,9 +164,7 @@ pub(crate) struct WorkerLaunch {
     #[n(2)]
     pub(crate) insecure_lab: bool,
     #[n(3)]
-    pub(crate) certificate: ByteVec,
-    #[n(4)]
-    pub(crate) key: SecretBytes,
+    pub(crate) certificate: GatewayCertificate,
     #[n(5)]
     pub(crate) client_ca: Option<ByteVec>,
     #[n(6)]
@@ -158,8 +196,9 @@ pub(crate) struct ClientLaunch {
     pub(crate) file: String,
     #[n(3)]
     pub(crate) password: SecretText<1024>,
+    /// The public key of this device; the private one stays in the opener.
     #[n(4)]
-    pub(crate) device: ByteArray<16>,
+    pub(crate) device: ByteArray<32>,
     #[n(5)]
     pub(crate) lanes: u32,
     #[n(6)]
@@ -174,6 +213,15 @@ impl ClientLaunch {
     pub(crate) fn profile(&self) -> anyhow::Result<Profile> {
         Ok(Profile::parse(std::str::from_utf8(&self.profile.0)?, &self.file)?)
     }
+}
+
+/// The first and only message of a process that looks up a name.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct LookupLaunch {
+    #[n(0)]
+    pub(crate) common: Common,
+    #[n(1)]
+    pub(crate) host: String,
 }
 
 /// The data path's devices, which exist once everything else was checked. Descriptors: the TUN queues, as many sockets of
@@ -248,6 +296,17 @@ pub(crate) enum ToWorker {
     /// To a gateway's worker: what it has asked for by [`ToOpener::Upgrade`] did not come about, and why.
     #[n(7)]
     NotUpgraded(#[n(0)] String),
+    /// To a gateway's worker: present this certificate from now on. The auth process signs for it already.
+    #[n(8)]
+    Certificate(#[n(0)] GatewayCertificate),
+}
+
+/// What the opener tells the auth process after its launch.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum ToAuth {
+    /// Sign with this key, too (PEM). Answered by [`ToOpener::KeyTaken`].
+    #[n(0)]
+    Key(#[n(0)] SecretBytes),
 }
 
 /// What became of a question.
@@ -260,17 +319,20 @@ pub(crate) enum Reply {
     /// What the person at the terminal has typed, if anything.
     #[n(2)]
     Code(#[n(0)] Option<OneTimePassword>),
+    /// The device's signature.
+    #[n(3)]
+    Proof(#[n(0)] ByteArray<64>),
+    /// At most [`MAX_ADDRESSES`].
+    #[n(4)]
+    Addresses(#[n(0)] Vec<AsText<IpAddr>>),
 }
 
 /// What a client's worker asks for.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum Ask {
-    /// A UDP socket for the control channel.
+    /// A UDP socket for the control channel to this address.
     #[n(0)]
-    Socket {
-        #[n(0)]
-        ipv6: bool,
-    },
+    Socket(#[n(0)] AsText<SocketAddr>),
     /// Addresses, routes and DNS as the gateway says, as far as the user wants that.
     #[n(1)]
     Configure(#[n(0)] Network),
@@ -280,6 +342,16 @@ pub(crate) enum Ask {
     /// A one-time code.
     #[n(3)]
     Code,
+    /// The device's signature for the connection that has this binding, and for nothing else: the opener puts the context
+    /// before it.
+    #[n(4)]
+    Prove(#[n(0)] ByteArray<32>),
+    /// The addresses of a gateway, by its place in the profile.
+    #[n(5)]
+    Addresses(#[n(0)] u32),
+    /// Whether the machine uses the tunnel's DNS servers, as configured, or its own: without a tunnel nothing answers there.
+    #[n(6)]
+    UseTunnelDns(#[n(0)] bool),
 }
 
 /// A configuration that was read again.
@@ -323,6 +395,15 @@ pub(crate) enum ToOpener {
     /// It has not handed over and goes on, and why.
     #[n(7)]
     GoesOn(#[n(0)] String),
+    /// The addresses of the name that was to be looked up, at most [`MAX_ADDRESSES`].
+    #[n(8)]
+    Found(#[n(0)] Vec<AsText<IpAddr>>),
+    /// The auth process signs with the key that it was given.
+    #[n(9)]
+    KeyTaken,
+    /// A client's worker was refused for good, and why: a person must do something.
+    #[n(10)]
+    Refused(#[n(0)] String),
 }
 
 /// Borrows descriptors for sending.

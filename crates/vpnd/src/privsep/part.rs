@@ -12,6 +12,7 @@ use rustix::net::sockopt;
 
 use super::channel::{Channel, Received};
 use super::launch::{Common, MAX_FRAME, ToOpener};
+use crate::client::Refusal;
 use crate::sys::process;
 use crate::sys::sandbox::{self, Confinement, Protections};
 use crate::sys::seccomp::SystemCalls;
@@ -25,6 +26,8 @@ pub enum Part {
     Worker,
     /// A client's network worker.
     Client,
+    /// A process that looks up one name for a client.
+    Lookup,
 }
 
 impl Part {
@@ -35,22 +38,23 @@ impl Part {
             Self::Auth => "auth",
             Self::Worker => "worker",
             Self::Client => "client",
+            Self::Lookup => "lookup",
         }
     }
 
     fn system_calls(self) -> SystemCalls {
         match self {
             Self::Auth => SystemCalls::Files,
-            Self::Worker => SystemCalls::Descriptors,
-            Self::Client => SystemCalls::Resolver,
+            Self::Worker | Self::Client => SystemCalls::Descriptors,
+            Self::Lookup => SystemCalls::Resolver,
         }
     }
 
-    /// What it reads besides what it was given: a client looks up names as any program does.
+    /// What it reads besides what it was given: names are looked up as by any other program.
     fn readable(self) -> Vec<PathBuf> {
         let places: &[&str] = match self {
-            Self::Auth | Self::Worker => &[],
-            Self::Client => &["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/nscd"],
+            Self::Auth | Self::Worker | Self::Client => &[],
+            Self::Lookup => &["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/nscd"],
         };
         places.iter().map(PathBuf::from).filter(|place| place.exists()).collect()
     }
@@ -69,16 +73,15 @@ impl fmt::Display for Part {
 pub fn run(part: Part) -> anyhow::Result<()> {
     let stream = opener()?;
     process::ignore_signals().context("can't leave signals to the daemon's first process")?;
-    // A scheduler that shares by session would give a client's worker as much as everything else of its user's.
-    if part != Part::Client {
-        process::leave_session().context("can't leave the terminal")?;
-    }
+    // A process of a terminal's session could type into it whatever the next command of a privileged shell is to be.
+    process::leave_session().context("can't leave the terminal")?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
     process::keep_memory_small();
     match part {
         Part::Auth => crate::server::auth::run(stream),
         Part::Worker => crate::server::worker::run(stream),
         Part::Client => crate::client::worker::run(stream),
+        Part::Lookup => crate::client::lookup::run(stream),
     }
 }
 
@@ -94,21 +97,30 @@ fn opener() -> anyhow::Result<UnixStream> {
     Ok(channel.into())
 }
 
+/// What a part makes of its first message before it shuts itself in.
+pub(crate) struct Before<P> {
+    /// Directories in which it may do anything afterwards.
+    pub(crate) writable: Vec<PathBuf>,
+    /// What it has read or done with the privileges that it is about to give up.
+    pub(crate) made: P,
+}
+
 /// A part that has its orders and has shut itself in.
-pub(crate) struct Begun<T> {
+pub(crate) struct Begun<T, P = ()> {
     /// The first message, with its descriptors.
     pub(crate) launch: Received<T>,
+    pub(crate) made: P,
     /// What holds now.
     pub(crate) protections: Protections,
 }
 
 /// Hears the first message, begins to log and gives up all that is not needed. Blocks, and leaves no thread behind.
-pub(crate) fn begin<T: for<'b> Decode<'b, ()>>(
+pub(crate) fn begin<T: for<'b> Decode<'b, ()>, P>(
     part: Part,
     stream: &UnixStream,
     common: impl Fn(&T) -> &Common,
-    writable: impl Fn(&T) -> Vec<PathBuf>,
-) -> anyhow::Result<Begun<T>> {
+    before: impl FnOnce(&T) -> anyhow::Result<Before<P>>,
+) -> anyhow::Result<Begun<T, P>> {
     let stream = stream.try_clone()?;
     let first = alone(async {
         let channel = Channel::new(stream, MAX_FRAME)?;
@@ -119,14 +131,15 @@ pub(crate) fn begin<T: for<'b> Decode<'b, ()>>(
     common.log()?;
     // Otherwise a page of the log's own memory would be the first to be asked for behind the filter.
     tracing::debug!(%part, "started");
+    let Before { writable, made } = before(&launch.message)?;
     let protections = sandbox::enter(&Confinement {
         mode: common.sandbox,
         identity: common.identity.clone(),
         system_calls: part.system_calls(),
         readable: part.readable(),
-        writable: writable(&launch.message),
+        writable,
     })?;
-    Ok(Begun { launch, protections })
+    Ok(Begun { launch, made, protections })
 }
 
 /// Runs the part's own work with a thread or two, and tells the opener if it fails.
@@ -159,9 +172,14 @@ pub(crate) fn work(
 /// Tells the opener why this part gives up. It is the opener that tells people.
 pub(crate) fn fail(stream: UnixStream, error: &anyhow::Error) -> anyhow::Result<()> {
     let text = crate::told(error);
+    finish(stream, &if error.is::<Refusal>() { ToOpener::Refused(text) } else { ToOpener::Failed(text) })
+}
+
+/// Tells the opener the last of what this part has to tell.
+pub(crate) fn finish(stream: UnixStream, last: &ToOpener) -> anyhow::Result<()> {
     alone(async {
         let channel = Channel::new(stream, MAX_FRAME)?;
-        channel.send(&ToOpener::Failed(text), &[]).await?;
+        channel.send(last, &[]).await?;
         Ok(())
     })
 }
@@ -169,4 +187,20 @@ pub(crate) fn fail(stream: UnixStream, error: &anyhow::Error) -> anyhow::Result<
 /// Waits for `task` on this thread alone.
 fn alone<T>(task: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(task)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    #[test]
+    fn only_a_lookup_makes_connections_and_reads_files_of_the_machine() {
+        for part in Part::value_variants() {
+            let looks_up = *part == Part::Lookup;
+            assert_eq!(part.system_calls().may_ask_name_servers(), looks_up, "{part}");
+            assert_eq!(part.readable().is_empty(), !looks_up, "{part}");
+        }
+    }
 }

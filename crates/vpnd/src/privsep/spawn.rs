@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 use super::channel::{self, Channel, ChannelError};
 use super::launch::{MAX_FRAME, ToOpener, borrowed};
 use super::part::Part;
+use super::stderr::{self, Relay};
+use crate::sys::process;
 use crate::sys::sandbox::Protections;
 
 /// How long a part may take to be ready: the store is checked as a whole, and ciphers are measured.
@@ -43,6 +45,8 @@ pub(crate) enum PartError {
     Channel { part: Part, source: ChannelError },
     #[error("{0}")]
     Failed(String),
+    #[error("{0}")]
+    Refused(String),
     #[error("the {part} process has ended by itself ({how}); see the log above")]
     Ended { part: Part, how: String },
     #[error("the {0} process was not ready in time")]
@@ -57,6 +61,8 @@ pub(crate) struct Running {
     child: Child,
     channel: Channel,
     inbox: mpsc::Receiver<Result<ToOpener, ChannelError>>,
+    /// What it logs, unless it may write to standard error itself.
+    relay: Option<Relay>,
 }
 
 impl Running {
@@ -70,6 +76,8 @@ impl Running {
     pub(crate) fn start_from(program: &Path, part: Part) -> Result<Self, PartError> {
         let failed = |source| PartError::Start { part, source };
         let (ours, theirs) = channel::pair().map_err(failed)?;
+        process::keep_descriptors_from_programs().map_err(failed)?;
+        let (log, relay) = stderr::of_part().map_err(failed)?;
         let kept = KEPT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
         let child = Command::new(program)
             .arg0("vpnd")
@@ -78,6 +86,7 @@ impl Running {
             .envs(kept)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
+            .stderr(log)
             .kill_on_drop(true)
             .spawn()
             .map_err(failed)?;
@@ -99,7 +108,7 @@ impl Running {
                 }
             }
         });
-        Ok(Self { part, child, channel, inbox })
+        Ok(Self { part, child, channel, inbox, relay })
     }
 
     /// Sends a message.
@@ -137,6 +146,7 @@ impl Running {
         let part = self.part;
         match self.inbox.recv().await {
             Some(Ok(ToOpener::Failed(text))) => Err(PartError::Failed(text)),
+            Some(Ok(ToOpener::Refused(text))) => Err(PartError::Refused(text)),
             Some(Ok(message)) => Ok(message),
             Some(Err(source)) => Err(PartError::Channel { part, source }),
             None => {
@@ -144,6 +154,7 @@ impl Running {
                     Ok(status) => told(status),
                     Err(error) => error.to_string(),
                 };
+                self.finish_log();
                 Err(PartError::Ended { part, how })
             }
         }
@@ -157,7 +168,16 @@ impl Running {
             tracing::warn!("the {} process does not end by itself and is killed", self.part);
             if let Err(error) = self.child.kill().await {
                 tracing::error!(%error, "the {} process can't be killed", self.part);
+                return;
             }
+        }
+        self.finish_log();
+    }
+
+    /// Passes on the last of its log, once it has ended.
+    fn finish_log(&mut self) {
+        if let Some(relay) = self.relay.take() {
+            relay.finish();
         }
     }
 

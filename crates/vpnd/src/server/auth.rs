@@ -13,11 +13,13 @@ use crate::lease::Pools;
 use crate::privsep::auth::message;
 use crate::privsep::auth::service::{Clocks, Service};
 use crate::privsep::channel::Channel;
-use crate::privsep::launch::{AuthLaunch, ToOpener, ToWorker};
-use crate::privsep::part::{self, Begun, Part};
+use crate::privsep::launch::{AuthLaunch, ToAuth, ToOpener};
+use crate::privsep::part::{self, Before, Begun, Part};
+use crate::privsep::signing::{self, SigningError};
 use crate::store::Store;
 use crate::store::sqlite::Sqlite;
 use crate::sys::process;
+use crate::tls;
 
 /// How often the user store is copied.
 const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
@@ -28,8 +30,7 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(5);
 /// Runs it; `stream` leads to the opener.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let state_dir = |launch: &AuthLaunch| {
-        // A configuration that can't be parsed fails below, where it can be told.
-        launch.configuration.parse().map(|config| vec![config.server.state_dir]).unwrap_or_default()
+        Ok(Before { writable: vec![launch.configuration.parse()?.server.state_dir], made: () })
     };
     match part::begin(Part::Auth, &stream, |launch: &AuthLaunch| &launch.common, state_dir) {
         Ok(begun) => part::work(stream, async |opener| serve(begun, opener).await),
@@ -39,9 +40,13 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
 
 async fn serve(begun: Begun<AuthLaunch>, opener: Channel) -> anyhow::Result<()> {
     let config = begun.launch.message.configuration.parse()?;
-    let Ok([worker]) = <[_; 1]>::try_from(begun.launch.descriptors) else {
-        bail!("the auth process was started without a channel to the worker");
+    let Ok([worker, signatures]) = <[_; 2]>::try_from(begun.launch.descriptors) else {
+        bail!("the auth process was started without its channels to the worker");
     };
+    let keys = signing::Keys::default();
+    let first_key = begun.launch.message.key;
+    keys.add(tls::signing_key(&first_key.0)?)?;
+    drop(first_key);
     let worker = Channel::new(worker.into(), message::MAX_FRAME)?;
     let sqlite = Arc::new(Sqlite::open(&config.server.store_path())?);
     let settings = settings(&config)?;
@@ -59,22 +64,40 @@ async fn serve(begun: Begun<AuthLaunch>, opener: Channel) -> anyhow::Result<()> 
         settings.workers + settings.queue,
         Clocks::default(),
     ));
+    let signing =
+        signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
     opener.send(&ToOpener::Prepared(begun.protections), &[]).await?;
     tokio::spawn(back_up(sqlite));
     tokio::select! {
-        // The opener says nothing more; that its channel ends is what this process waits for.
-        said = opener.receive::<ToWorker>() => match said? {
-            None => Ok(()),
-            Some(_) => bail!("the auth process was told something that it does not know"),
-        },
+        // That its channel ends is what this process waits for.
+        ended = take_keys(&opener, &keys) => ended,
         ended = service.run(worker) => match ended {
-            // The opener waits for the worker's end before it lets this process go.
-            Ok(()) => match tokio::time::timeout(LET_GO_WITHIN, opener.receive::<ToWorker>()).await {
-                Ok(Ok(None)) => Ok(()),
-                _ => bail!("the auth process has lost the worker"),
-            },
+            Ok(()) => without_worker(&opener).await,
             Err(error) => Err(error).context("the worker has sent what no worker sends"),
         },
+        ended = signing => match ended {
+            Ok(SigningError::Closed) => without_worker(&opener).await,
+            Ok(error) => Err(error).context("the worker has sent what no worker sends"),
+            Err(_) => bail!("the thread that signs handshakes has ended"),
+        },
+    }
+}
+
+/// Signs with each key that the privileged parent sends, until that has ended.
+async fn take_keys(opener: &Channel, keys: &signing::Keys) -> anyhow::Result<()> {
+    while let Some(received) = opener.receive::<ToAuth>().await? {
+        let ToAuth::Key(key) = received.alone()?;
+        keys.add(tls::signing_key(&key.0)?)?;
+        opener.send(&ToOpener::KeyTaken, &[]).await?;
+    }
+    Ok(())
+}
+
+/// The opener waits for the worker's end before it lets this process go.
+async fn without_worker(opener: &Channel) -> anyhow::Result<()> {
+    match tokio::time::timeout(LET_GO_WITHIN, opener.receive::<ToAuth>()).await {
+        Ok(Ok(None)) => Ok(()),
+        _ => bail!("the auth process has lost the worker"),
     }
 }
 

@@ -9,9 +9,11 @@ use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
 
 use super::opener::Opener;
+use super::presented::WorkerCertificate;
 use super::settings;
 use crate::admin::status::{Counters, Offloads, Process, Session, Steering, Suite, Tun, Udp};
 use crate::admin::{Handler, Status};
+use crate::config::check::now_s;
 use crate::control::connection::Logins;
 use crate::control::core::Core;
 use crate::control::quic::gate::Admissions;
@@ -41,6 +43,7 @@ pub(super) struct Administration {
     pub(super) logins: Arc<Logins>,
     pub(super) admissions: Admissions,
     pub(super) opener: Arc<Opener>,
+    pub(super) certificate: Arc<WorkerCertificate>,
 }
 
 impl Administration {
@@ -49,7 +52,7 @@ impl Administration {
         let config = configuration.parse().map_err(|error| error.to_string())?;
         let applied = self.core.apply(settings::network(&config), settings::policy(&config)).await;
         applied.map_err(|error| format!("{error:#}"))?;
-        Ok("policy, pushed routes and DNS are as configured now; other settings need a restart".to_owned())
+        Ok("policy, pushed routes, DNS and the certificate are as configured now; other settings need a restart".to_owned())
     }
 }
 
@@ -74,6 +77,7 @@ impl Handler for Administration {
             },
             suites: self.facts.suites.iter().map(Suite::from).collect(),
             processes: self.facts.processes.clone(),
+            certificate_left_s: Some(self.certificate.expires_s().saturating_sub(now_s())),
             counters,
             sessions: snapshot.sessions.iter().map(|session| Session::at(now, session)).collect(),
         })

@@ -1,31 +1,46 @@
-//! What the gateway changes on its machine: the tunnel's addresses, forwarding, the firewall table; all through the
-//! undo journal.
+//! What the gateway changes on its machine: the tunnel's addresses, forwarding, the firewall table, and where packets for
+//! the pools go while there is no tunnel; all through the undo journal.
+//!
+//! Firewall, translation of addresses, forwarding and the pools' last routes outlive the gateway, however it ends: its next
+//! start takes them over, and running connections with them. Only somebody who ends it for good takes them back.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 
 use crate::config::{NatMode, ServerConfig};
-use crate::journal::{self, Journal};
-use crate::sys::change::Change;
-use crate::sys::netlink::{AddressSpec, Netlink};
-use crate::sys::nft::{GatewayRules, Outgoing};
-use crate::sys::sysctl;
+use crate::journal::{self, ChangeId, Journal, JournalDirectory, JournalError, RecoveryOutcome};
+use crate::sys::change::{Change, LAST_RESORT_METRIC};
+use crate::sys::netlink::{AddressSpec, MAIN_TABLE, Netlink, RouteSpec, RouteTarget};
+use crate::sys::nft::{GatewayRules, Outgoing, Services, Transit};
+use crate::sys::sysctl::{self, Forwarding, SysctlChange};
 use crate::sys::tun::Tun;
+
+/// How long the worker of a gateway that was killed may go on.
+const WORKER_ENDS_WITHIN: Duration = Duration::from_secs(2);
+const LOOKS_AGAIN: Duration = Duration::from_millis(50);
 
 /// The machine, and how to take back what was changed.
 pub(super) struct Machine {
     netlink: Netlink,
     journal: Journal,
+    /// The firewall table in force.
+    rules: Option<(ChangeId, GatewayRules)>,
+    /// Whether an earlier gateway has left something in force.
+    is_successor: bool,
 }
 
 impl Machine {
-    /// Undoes what an earlier gateway left behind and checks that the pools are free. Changes nothing else.
+    /// Takes over what an earlier gateway left in force and checks that the pools are free. Changes nothing else.
     pub(super) async fn new(config: &ServerConfig) -> anyhow::Result<Self> {
         let netlink = Netlink::open()?;
-        let directory = &config.server.state_dir;
-        for recovered in journal::recover(directory, &netlink).await? {
-            tracing::info!(%recovered, "undid what an earlier gateway left behind");
-        }
+        let directory = JournalDirectory::create(&config.server.journal_dir)?;
+        // The auth process writes in the one, and what is in the other is done with all privileges.
+        directory.stay_clear_of(&config.server.state_dir)?;
+        journal::undo_what_was_left(&directory, &config.server.state_dir, &netlink).await?;
         for pool in config.tunnel.pools() {
             if let Some(network) = netlink.overlap(pool, Some(&config.tunnel.name)).await? {
                 bail!(
@@ -34,13 +49,21 @@ impl Machine {
                 );
             }
         }
-        let journal = Journal::create(directory)?;
-        Ok(Self { netlink, journal })
+        let journal = Journal::create_kept(&directory, &keeper(config))?;
+        let is_successor = !journal.in_force().is_empty();
+        Ok(Self { netlink, journal, rules: None, is_successor })
     }
 
     /// Gives the device its addresses and lets packets through to the campus, as configured.
     pub(super) async fn configure(&mut self, config: &ServerConfig, tun: &Tun) -> anyhow::Result<()> {
         let interface = tun.name().to_owned();
+        let wanted: Vec<Change> = config.tunnel.pools().map(last_resort).collect();
+        let left = self.keep_of_earlier(config, &wanted).await?;
+        for route in wanted {
+            if !left.routes.contains(&route) {
+                self.hold_back(route).await?;
+            }
+        }
         for address in gateway_addresses(config) {
             self.apply(Change::Address(AddressSpec { interface: interface.clone(), address })).await?;
         }
@@ -49,27 +72,112 @@ impl Machine {
             return Ok(());
         }
         let (v4, v6) = (config.tunnel.pool_v4.is_some(), config.tunnel.pool_v6.is_some());
-        for change in sysctl::forwarding(v4, v6).context("forwarding can't be switched on")? {
+        let planned = sysctl::forwarding(v4, v6).context("forwarding can't be switched on")?.changes;
+        // What an earlier gateway has switched on was not on before vpnd.
+        let mut forwarding = Forwarding { changes: [left.settings, planned.clone()].concat() };
+        let switched = GatewayRules::has_switched_forwarding_on(&interface).await?;
+        let known = [forwarding.v4_except().is_some(), forwarding.v6_except().is_some()];
+        for (number, pool) in [v4, v6].into_iter().enumerate() {
+            if pool && switched[number] && !known[number] {
+                tracing::warn!(
+                    "the undo journal of an earlier gateway is lost; its firewall table says what it did"
+                );
+                let change = sysctl::forwarding_from_off(number == 0);
+                self.apply(Change::Sysctl(change.clone())).await?;
+                forwarding.changes.push(change);
+            }
+        }
+        let rules = rules(config, &interface, &forwarding);
+        // Before anything is forwarded, it is clear what may be.
+        let id = match left.firewall {
+            Some(id) => {
+                self.journal.replace(&self.netlink, id, Change::Firewall(rules.clone())).await?;
+                id
+            }
+            None => self.journal.apply(&self.netlink, Change::Firewall(rules.clone())).await?,
+        };
+        self.rules = Some((id, rules));
+        for change in planned {
             self.apply(Change::Sysctl(change)).await?;
         }
+        Ok(())
+    }
+
+    /// Adds a pool's route of last resort.
+    async fn hold_back(&mut self, route: Change) -> anyhow::Result<()> {
+        match self.journal.apply(&self.netlink, route.clone()).await {
+            // Of an earlier gateway whose journal is lost. Somebody else's would not be taken back: it has another origin.
+            Err(JournalError::Change { source, .. }) if source.is_already_there() => {
+                Ok(self.journal.take_over(route)?)
+            }
+            applied => Ok(applied.map(drop)?),
+        }
+    }
+
+    /// Puts into force what a configuration that was read again says of the firewall. Device, pools and NAT stay as they are
+    /// until a restart.
+    pub(super) async fn reconfigure(&mut self, config: &ServerConfig) -> anyhow::Result<()> {
+        let Some((id, now)) = &mut self.rules else { return Ok(()) };
         let rules = GatewayRules {
-            tunnel: interface,
-            pools: config.tunnel.pools().collect(),
-            masquerade: config.nat.mode == NatMode::Nftables,
-            outgoing: match &config.nat.outgoing_interface {
-                Some(name) => Outgoing::Interface(name.clone()),
-                None => Outgoing::AnyButTunnel,
-            },
-            inbound: config.nat.mode == NatMode::Route,
+            inbound: !now.masquerade && config.policy.campus_to_client,
+            campus: config.push.routes.clone(),
+            services: services(config),
+            ..now.clone()
         };
-        self.apply(Change::Firewall(rules)).await
+        // Also if it is the same: somebody may have flushed all tables.
+        self.journal.replace(&self.netlink, *id, Change::Firewall(rules.clone())).await?;
+        *now = rules;
+        Ok(())
+    }
+
+    /// Sorts out what an earlier gateway has left: what goes on, and what is taken back.
+    async fn keep_of_earlier(&mut self, config: &ServerConfig, routes: &[Change]) -> anyhow::Result<Left> {
+        let mut left = Left::default();
+        let forwards = config.nat.mode != NatMode::None;
+        for (id, change) in self.journal.in_force().into_iter().rev() {
+            match &change {
+                Change::Route(_) if routes.contains(&change) && self.is_there(&change).await? => {
+                    left.routes.push(change);
+                }
+                Change::Firewall(rules) if forwards && rules.tunnel == config.tunnel.name => {
+                    left.firewall = Some(id);
+                }
+                Change::Sysctl(setting) if forwards && is_wanted(config, setting) => {
+                    left.settings.insert(0, setting.clone());
+                }
+                _ => drop(self.journal.undo(&self.netlink, id).await?),
+            }
+        }
+        Ok(left)
+    }
+
+    /// Whether a route that should be in force is: adding it again says so, and puts back what somebody removed.
+    async fn is_there(&self, change: &Change) -> anyhow::Result<bool> {
+        match change.apply(&self.netlink).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_already_there() => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Leaves in force what the next start takes over.
+    pub(super) fn leave(self) {
+        tracing::info!(
+            "firewall, forwarding and the routes that hold back packets for clients stay for the next start; `vpnd server \
+             --teardown` takes them back"
+        );
+    }
+
+    /// Takes back what a failed start has changed, unless it follows a gateway whose connections are to go on.
+    pub(super) async fn abandon(self) {
+        if self.is_successor { self.leave() } else { self.undo().await }
     }
 
     /// Takes everything back.
     pub(super) async fn undo(self) {
         let report = self.journal.undo_all(&self.netlink).await;
         for error in &report.failed {
-            tracing::error!(%error, "not undone; the next start tries again");
+            tracing::error!(%error, "not undone; `vpnd server --teardown` tries again");
         }
     }
 
@@ -77,6 +185,101 @@ impl Machine {
         self.journal.apply(&self.netlink, change).await?;
         Ok(())
     }
+}
+
+/// What goes on of what an earlier gateway has left.
+#[derive(Default)]
+struct Left {
+    routes: Vec<Change>,
+    firewall: Option<ChangeId>,
+    settings: Vec<SysctlChange>,
+}
+
+/// `vpnd server --teardown`: takes back what gateways of this configuration have left in force.
+///
+/// # Errors
+/// If the gateway runs, or not all could be taken back.
+pub(super) async fn tear_down(config: &ServerConfig) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + WORKER_ENDS_WITHIN;
+    while UnixStream::connect(&config.admin.socket).is_ok() {
+        if tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(LOOKS_AGAIN).await;
+            continue;
+        }
+        bail!("the gateway is running: stop it first (systemctl stop vpnd-server), then try again");
+    }
+    let Some(directory) = JournalDirectory::open(&config.server.journal_dir)? else {
+        println!("nothing to take back");
+        return Ok(());
+    };
+    let netlink = Netlink::open()?;
+    let mut recovered = journal::take_back(&directory, &netlink, &keeper(config)).await?;
+    // Those of other gateways, and of clients.
+    recovered.retain(|one| !matches!(one.outcome, RecoveryOutcome::Kept | RecoveryOutcome::StillRunning));
+    for one in &recovered {
+        println!("{one}");
+    }
+    if recovered.is_empty() {
+        println!("nothing to take back");
+    }
+    if recovered.iter().all(journal::Recovered::is_complete) {
+        Ok(())
+    } else {
+        bail!("not everything could be taken back; see above, then try again")
+    }
+}
+
+/// The name of a gateway that its restarts have in common: its state directory.
+fn keeper(config: &ServerConfig) -> String {
+    let state = &config.server.state_dir;
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let path = std::fs::canonicalize(state).unwrap_or_else(|_| absolute(state));
+    format!("gateway of {}", path.display())
+}
+
+/// Where packets for a pool go while there is no tunnel: nowhere, rather than by the default route to the provider.
+fn last_resort(pool: IpNet) -> Change {
+    Change::Route(RouteSpec {
+        destination: pool,
+        target: RouteTarget::Unreachable,
+        table: MAIN_TABLE,
+        metric: Some(LAST_RESORT_METRIC),
+    })
+}
+
+fn rules(config: &ServerConfig, interface: &str, forwarding: &Forwarding) -> GatewayRules {
+    GatewayRules {
+        tunnel: interface.to_owned(),
+        pools: config.tunnel.pools().collect(),
+        masquerade: config.nat.mode == NatMode::Nftables,
+        outgoing: match &config.nat.outgoing_interface {
+            Some(name) => Outgoing::Interface(name.clone()),
+            None => Outgoing::AnyButTunnel,
+        },
+        inbound: config.nat.mode == NatMode::Route && config.policy.campus_to_client,
+        campus: config.push.routes.clone(),
+        own: gateway_addresses(config).iter().map(IpNet::addr).collect(),
+        services: services(config),
+        transit_v4: transit(forwarding.v4_except()),
+        transit_v6: transit(forwarding.v6_except()),
+    }
+}
+
+fn services(config: &ServerConfig) -> Services {
+    if config.policy.client_to_gateway { Services::All } else { Services::Dns(config.push.dns.clone()) }
+}
+
+/// Whether a setting that an earlier gateway has changed is as it left it, and needed by this configuration.
+fn is_wanted(config: &ServerConfig, change: &SysctlChange) -> bool {
+    let tunnel = &config.tunnel;
+    let pool = if change.is_of_ipv6() { tunnel.pool_v6.is_some() } else { tunnel.pool_v4.is_some() };
+    pool && change.is_in_force()
+}
+
+/// What becomes of packets that are not the tunnel's: `except` are the interfaces that forwarded before vpnd switched
+/// forwarding on, if it did.
+fn transit(except: Option<Vec<String>>) -> Transit {
+    except.map_or(Transit::Untouched, |except| Transit::Dropped { except })
 }
 
 /// The gateway's own inner addresses, each with its pool's prefix, so that the pool is routed to the device.

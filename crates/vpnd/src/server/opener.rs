@@ -15,6 +15,7 @@ type Outcome = Result<String, String>;
 pub(super) struct Opener {
     channel: Channel,
     turn: tokio::sync::Mutex<()>,
+    /// One for each conversation on the control socket at most, of which there are few.
     rereading: Mutex<VecDeque<oneshot::Sender<Outcome>>>,
     upgrading: Mutex<Option<oneshot::Sender<Outcome>>>,
 }

@@ -40,6 +40,7 @@ pub(super) fn policy(config: &ServerConfig) -> PolicySpec {
         rules: config.policy.rules.iter().map(rule).collect(),
         client_to_client: config.policy.client_to_client,
         pools: Pools { nets: tunnel.pools().collect(), own: own.collect() },
+        reach: config.push.reach().collect(),
     }
 }
 

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 
+use super::certificate::{Credentials, Presented};
 use super::{Gateway, PARTS_END_WITHIN, start_auth, start_worker, worker_launch};
 use crate::config::{ConfigError, ServerConfig, check};
 use crate::privsep::channel;
@@ -37,6 +38,7 @@ struct Next {
     config: ServerConfig,
     auth: Running,
     worker: Running,
+    presented: Presented,
 }
 
 impl Gateway {
@@ -59,8 +61,12 @@ impl Gateway {
             return self.not_upgraded(&error).await;
         }
         next.worker.ready().await?;
-        let Next { config, auth, worker } = next;
+        let Next { config, auth, worker, presented } = next;
+        self.presented = presented;
         let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
+        if let Err(error) = self.machine.reconfigure(&config).await {
+            tracing::error!(error = %crate::told(&error), "the firewall rules stay as they were");
+        }
         self.config = config;
         // If it is gone already, so is who has asked.
         let _ = old.0.tell(&ToWorker::Stop, &[]).await;
@@ -84,10 +90,14 @@ impl Gateway {
         if let Some(settings) = first_difference(&self.config, &config) {
             bail!("{settings} is not as it was when the gateway started: that takes a restart");
         }
-        let (auth, to_auth, protections) = start_auth(&self.program, &configuration, &self.common).await?;
-        let launch = worker_launch(&self.args, &config, configuration, self.common.clone(), protections)?;
+        let Credentials { certificate, key } = Credentials::load(&config.tls)?;
+        let (auth, to_auth, protections) =
+            start_auth(&self.program, &configuration, &self.common, key).await?;
+        let presented = Presented::new(certificate.clone(), &config.tls);
+        let common = self.common.clone();
+        let launch = worker_launch(&self.args, &config, configuration, common, certificate, protections)?;
         let worker = start_worker(&self.program, &launch, to_auth, &self.listeners).await?;
-        Ok(Next { config, auth, worker })
+        Ok(Next { config, auth, worker, presented })
     }
 
     /// Lets the old worker hand over to the new one: the inner result says why it goes on instead.
@@ -136,6 +146,7 @@ fn first_difference(before: &ServerConfig, after: &ServerConfig) -> Option<&'sta
         ("[server] listen", before.server.listen == after.server.listen),
         ("[server] shards", before.server.shards == after.server.shards),
         ("[server] state_dir", before.server.state_dir == after.server.state_dir),
+        ("[server] journal_dir", before.server.journal_dir == after.server.journal_dir),
         ("[tunnel]", before.tunnel == after.tunnel),
         ("[nat]", before.nat == after.nat),
         ("[offload]", before.offload == after.offload),

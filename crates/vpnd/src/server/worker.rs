@@ -24,6 +24,7 @@ use vpnd_proto::session::LocalSuite;
 use super::handler::{Administration, Facts};
 use super::handover::{Predecessor, Successor};
 use super::opener::Opener;
+use super::presented::WorkerCertificate;
 use super::revocation::{Revocations, end_revoked};
 use super::settings;
 use crate::admin::server::AdminSocket;
@@ -41,8 +42,9 @@ use crate::privsep::auth::client::AuthClient;
 use crate::privsep::auth::message;
 use crate::privsep::channel::{Channel, ChannelError, Received};
 use crate::privsep::launch::{Devices, Reread, ToOpener, ToWorker, WorkerLaunch};
-use crate::privsep::part::{self, Begun, Part};
-use crate::shard::{ShardSpec, Shards, now};
+use crate::privsep::part::{self, Before, Begun, Part};
+use crate::privsep::signing::SigningClient;
+use crate::shard::{EVENT_QUEUE, ShardSpec, Shards, now};
 use crate::suites;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
@@ -58,16 +60,16 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Runs it; `stream` leads to the opener.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
-    let nothing = |launch: &WorkerLaunch| {
+    let prefer = |launch: &WorkerLaunch| {
         // While it is still allowed: shards inherit it. Where it is not, they say so themselves.
         if let Ok(config) = launch.configuration.parse() {
             let _ = process::prefer_current_thread(config.server.priority);
             // Without this the session of its own that the worker is in would take the effect away.
             let _ = process::prefer_session(config.server.priority);
         }
-        Vec::new()
+        Ok(Before { writable: Vec::new(), made: () })
     };
-    match part::begin(Part::Worker, &stream, |launch: &WorkerLaunch| &launch.common, nothing) {
+    match part::begin(Part::Worker, &stream, |launch: &WorkerLaunch| &launch.common, prefer) {
         Ok(begun) => part::work(stream, async |opener| serve(begun, opener).await),
         Err(error) => part::fail(stream, &error),
     }
@@ -114,6 +116,7 @@ struct Prepared {
     protections: crate::sys::sandbox::Protections,
     suites: Vec<LocalSuite>,
     tls: quinn::crypto::rustls::QuicServerConfig,
+    certificate: Arc<WorkerCertificate>,
     keys: Keys,
     auth: Channel,
     admin: AdminSocket,
@@ -126,20 +129,22 @@ impl Prepared {
         let launch = begun.launch.message;
         let config = launch.configuration.parse()?;
         let suites = suites::measure(&config.crypto.suites, config.crypto.backend, launch.insecure_lab)?;
-        let tls = server_tls(&launch, config.tls.require_client_certificate)?;
         let keys = Keys::from_secret(&launch.quic_secret.0)
             .ok_or_else(|| anyhow!("the QUIC secret has the wrong length"))?;
         let mut descriptors = begun.launch.descriptors.into_iter();
         let mut next =
             |what: &str| descriptors.next().with_context(|| format!("the worker was started without {what}"));
         let auth = Channel::new(next("a channel to the auth process")?.into(), message::MAX_FRAME)?;
+        let signing = SigningClient::new(next("a channel for signatures")?);
+        let certificate = Arc::new(WorkerCertificate::new(&launch.certificate, signing)?);
+        let tls = server_tls(&launch, &certificate, config.tls.require_client_certificate)?;
         let admin = AdminSocket::adopt(next("the control socket")?, launch.owner)?;
         let metrics = match config.admin.metrics {
             Some(_) => Some(Metrics::adopt(next("the listener of its metrics")?)?),
             None => None,
         };
         let protections = begun.protections;
-        Ok(Self { launch, config, protections, suites, tls, keys, auth, admin, metrics })
+        Ok(Self { launch, config, protections, suites, tls, certificate, keys, auth, admin, metrics })
     }
 
     fn facts(&self, devices: &Devices, listen: std::net::SocketAddr) -> Facts {
@@ -160,15 +165,15 @@ impl Prepared {
 
 fn server_tls(
     launch: &WorkerLaunch,
+    certificate: &WorkerCertificate,
     required: bool,
 ) -> anyhow::Result<quinn::crypto::rustls::QuicServerConfig> {
-    let identity = tls::Identity::from_pem(&launch.certificate, &launch.key.0)?;
     let clients = match launch.client_ca.as_deref() {
         None => tls::ClientCertificates::Ignored,
         Some(ca) if required => tls::ClientCertificates::Required(ca),
         Some(ca) => tls::ClientCertificates::Optional(ca),
     };
-    Ok(tls::server(identity, &clients)?)
+    Ok(tls::server(Arc::clone(&certificate.presented), &clients)?)
 }
 
 /// A worker that carries packets.
@@ -204,7 +209,7 @@ impl Running {
         let config = &prepared.config;
         let mut names = Names::new();
         let policy = Arc::new(settings::policy(config).compile(&mut names)?);
-        let (event_sender, events) = mpsc::unbounded_channel();
+        let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
         let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
         let (queues, group) = adopt(config, &devices, descriptors)?;
         let (quic_socket, hand_over) = quic::socket(group.quic)?;
@@ -240,8 +245,14 @@ impl Running {
         let (door, closed) = door(config, &core, &auth, admissions.clone());
         let door = Arc::new(door);
         let logins = Arc::clone(&door.logins);
-        let administration =
-            Arc::new(Administration { facts, core: core.clone(), logins, admissions, opener });
+        let administration = Arc::new(Administration {
+            facts,
+            core: core.clone(),
+            logins,
+            admissions,
+            opener,
+            certificate: prepared.certificate,
+        });
         let mut background = vec![
             tokio::spawn(door.run(endpoint.clone())),
             tokio::spawn(end_revoked(core.clone(), auth, revocations.clone())),
@@ -283,6 +294,9 @@ impl Running {
                     Some(heard) => match heard.and_then(Received::into_parts)? {
                         (ToWorker::Stop, None) => break,
                         (ToWorker::Configuration(reread), None) => self.reconfigure(reread, opener).await,
+                        (ToWorker::Certificate(certificate), None) => {
+                            self.administration.certificate.replace(&certificate)?;
+                        }
                         (ToWorker::NotUpgraded(why), None) => opener.upgraded(Err(why)),
                         (ToWorker::HandOver, Some(stream)) => {
                             if self.hand_over(stream, opener, &mut inbox).await? {
@@ -468,7 +482,7 @@ fn door(
         core: core.clone(),
         auth: auth.clone(),
         deadline: config.timeouts.authentication_deadline,
-        gate: Gate::new(admissions, config.limits.max_handshakes),
+        gate: Gate::new(admissions, config.limits.max_handshakes + config.limits.password_queue),
         logins: Arc::default(),
         _open: open,
     };

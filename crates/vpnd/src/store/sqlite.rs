@@ -22,15 +22,19 @@ use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::SessionId;
 
 use super::{
-    AuditEntry, Family, Lease, LeaseOwner, NewUser, PasswordHash, Revocation, SessionChange, SessionRecord,
-    Store, StoreError, User, UserId,
+    AuditEntry, CertificateHash, Family, Lease, LeaseOwner, NewUser, PasswordHash, Revocation, SessionChange,
+    SessionRecord, Store, StoreError, User, UserId,
 };
 
 /// How long a change waits for another process, before it fails as [`StoreError::Busy`].
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The steps from each format to the next; `user_version` counts those that were taken.
-const MIGRATIONS: [&str; 2] = [include_str!("sqlite/schema_1.sql"), include_str!("sqlite/schema_2.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("sqlite/schema_1.sql"),
+    include_str!("sqlite/schema_2.sql"),
+    include_str!("sqlite/schema_3.sql"),
+];
 
 /// The embedded store.
 #[derive(Debug)]
@@ -42,10 +46,23 @@ pub struct Sqlite {
 impl Sqlite {
     /// Opens the store at `path`, which must exist, and checks it.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        if !path.exists() {
-            return Err(StoreError::Missing { path: path.to_owned() });
-        }
+        reachable(path)?;
         Self::connect(path)
+    }
+
+    /// Looks whether the store at `path` is whole, and who is in it. It stays as it is, whatever format it has.
+    pub fn inspect(path: &Path) -> Result<Vec<User>, StoreError> {
+        reachable(path)?;
+        let explain = |error| explain(path, error);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(explain)?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(explain)?;
+        connection.pragma_update(None, "query_only", true).map_err(explain)?;
+        check(path, &connection)?;
+        if format(&connection).map_err(explain)? as usize == MIGRATIONS.len() {
+            digest::verify_all(&connection).map_err(explain)?;
+        }
+        users::all(&connection).map_err(explain)
     }
 
     /// Opens the store at `path`, or makes it, with its directory, if it is not there.
@@ -129,6 +146,17 @@ impl Sqlite {
             tracing::warn!(path = %self.path.display(), "a revocation is safe, but only in the store's -wal file so far");
         }
         Ok(())
+    }
+}
+
+/// Tells a store that is not there from one that this process may not open.
+fn reachable(path: &Path) -> Result<(), StoreError> {
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(StoreError::Missing { path: path.to_owned() })
+        }
+        Err(source) => Err(StoreError::Unreadable { path: path.to_owned(), source }),
     }
 }
 
@@ -266,12 +294,29 @@ impl Store for Sqlite {
         self.revoke(|t| users::remove(t, name, now_s))
     }
 
+    fn add_certificate(&self, name: &str, certificate: &CertificateHash) -> Result<(), StoreError> {
+        self.change(|t| users::add_certificate(t, name, certificate))
+    }
+
+    fn revoke_certificates(
+        &self,
+        name: &str,
+        certificates: &[CertificateHash],
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        self.revoke(|t| users::revoke_certificates(t, name, certificates, now_s))
+    }
+
     fn use_totp_step(&self, id: UserId, step: u64) -> Result<bool, StoreError> {
         self.change(|t| users::use_totp_step(t, id, step).map(Ok))
     }
 
     fn knows_source(&self, id: UserId, source: &str, since_s: u64) -> Result<bool, StoreError> {
         self.read(|c| users::knows_source(c, id, source, since_s))
+    }
+
+    fn newest_sources(&self, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read(|c| users::newest_sources(c, limit))
     }
 
     fn remember_source(&self, id: UserId, source: &str, now_s: u64) -> Result<(), StoreError> {

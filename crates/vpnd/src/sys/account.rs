@@ -29,6 +29,9 @@ pub enum AccountError {
         "there is no user '{0}' on this machine: make it (`useradd --system --no-create-home {0}`) or name another"
     )]
     NoSuchUser(String),
+    /// The configured one may do everything, which is what is to be given up.
+    #[error("'{0}' is root: unprivileged processes need a user that is nobody special, such as vpnd")]
+    Root(String),
     /// The machine's users can't be read.
     #[error("the machine's users can't be looked up: {0}")]
     LookUp(#[from] nix::Error),
@@ -46,15 +49,15 @@ impl Identity {
     /// # Errors
     /// [`AccountError`].
     pub fn choose(configured: Option<&str>) -> Result<Option<Self>, AccountError> {
-        let wanted = configured.unwrap_or(DEFAULT_USER);
-        let found = User::from_name(wanted)?;
+        if let Some(name) = configured {
+            let identity = Self::of(name)?;
+            return Ok(may_change_user().then_some(identity));
+        }
         if !may_change_user() {
             return Ok(None);
         }
-        match (found, configured) {
-            (Some(user), _) => Ok(Some(Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() })),
-            (None, Some(name)) => Err(AccountError::NoSuchUser(name.to_owned())),
-            (None, None) => {
+        match Self::of(DEFAULT_USER) {
+            Err(AccountError::NoSuchUser(_)) => {
                 let uid = unused_number()?;
                 tracing::warn!(
                     uid,
@@ -63,7 +66,26 @@ impl Identity {
                 );
                 Ok(Some(Self { uid, gid: uid }))
             }
+            found => found.map(Some),
         }
+    }
+
+    /// The user of this name, who must not be root.
+    ///
+    /// # Errors
+    /// [`AccountError`].
+    pub fn of(name: &str) -> Result<Self, AccountError> {
+        let user = User::from_name(name)?.ok_or_else(|| AccountError::NoSuchUser(name.to_owned()))?;
+        if user.uid.is_root() {
+            return Err(AccountError::Root(name.to_owned()));
+        }
+        Ok(Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.uid
     }
 
     /// Becomes that user, in all threads and for good.
@@ -119,13 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_user_must_exist() {
+    fn a_configured_user_must_exist_and_not_be_root() {
         let missing = Identity::choose(Some("no-such-user-of-vpnd"));
-        assert!(
-            matches!(missing, Err(AccountError::NoSuchUser(_)) | Ok(None)),
-            "only who may not change its user passes over it: {missing:?}"
-        );
-        assert_eq!(missing.is_err(), may_change_user());
+        assert!(matches!(missing, Err(AccountError::NoSuchUser(_))), "{missing:?}");
+        let root = Identity::choose(Some("root"));
+        assert!(matches!(root, Err(AccountError::Root(_))), "{root:?}");
+        assert_eq!(Identity::choose(Some("nobody")).unwrap().is_some(), may_change_user());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Changes to the machine as data: each can be written down, applied, and undone by another process.
 //!
+//! INVARIANT: a change that is not on the list of what vpnd does (`allowed.rs`) is neither made nor undone.
 //! INVARIANT: undoing is idempotent and touches only what vpnd made: routes and rules are told by their origin,
 //! files and settings by their present content, the firewall table by its name. No change holds a secret.
 
@@ -7,10 +8,26 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sys::dns::{DnsChange, DnsError, DnsUndone};
+use crate::sys::dns::{DnsChange, DnsError, DnsSystem, DnsUndone};
 use crate::sys::netlink::{AddressSpec, Netlink, NetlinkError, RouteSpec, RuleSpec};
-use crate::sys::nft::{GatewayRules, NftError};
+use crate::sys::nft::{GatewayRules, GuardRules, NftError};
 use crate::sys::sysctl::{SysctlChange, SysctlError};
+
+mod allowed;
+
+/// Mark of the tunnel's own datagrams ("vp").
+pub const MARK: u32 = 0x7670;
+/// First of our routing tables; each tunnel adds its interface's index.
+pub const TABLE_BASE: u32 = 30_000;
+/// First priority of our rules, before the system's own at 32766.
+pub const PRIORITY_BASE: u32 = 5_200;
+/// Rules of a tunnel at most, for each protocol version.
+pub const RULES: u32 = 3;
+/// Tunnels that find different priorities.
+pub const PRIORITIES: u32 = 1_000;
+
+/// Metric of the routes that hold back packets for a gateway's pools: any other route comes first.
+pub const LAST_RESORT_METRIC: u32 = 1_000_000;
 
 /// One change to the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,11 +50,16 @@ pub enum Change {
     Sysctl(SysctlChange),
     /// Installs the gateway's firewall table.
     Firewall(GatewayRules),
+    /// Installs a client's guard.
+    Guard(GuardRules),
 }
 
 /// Why a change was not applied or undone.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
+    /// It is none of those that vpnd makes.
+    #[error("vpnd neither makes nor undoes such a change: {0}")]
+    Forbidden(String),
     /// A link, address, route or rule.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
@@ -50,6 +72,13 @@ pub enum ChangeError {
     /// The firewall table.
     #[error(transparent)]
     Nft(#[from] NftError),
+}
+
+impl ChangeError {
+    /// Whether the change is refused because it is made already.
+    pub fn is_already_there(&self) -> bool {
+        matches!(self, Self::Netlink(error) if error.is_already_there())
+    }
 }
 
 /// What undoing came to.
@@ -69,6 +98,10 @@ impl Change {
     /// # Errors
     /// [`ChangeError`]; what was there already is an error, too.
     pub async fn apply(&self, netlink: &Netlink) -> Result<(), ChangeError> {
+        self.check()?;
+        if !self.is_for_a_tunnel(netlink).await? {
+            return Err(ChangeError::Forbidden("the interface is not the tunnel that it is for".to_owned()));
+        }
         match self {
             Self::LinkUp { interface } => netlink.set_up(interface, true).await?,
             Self::Address(spec) => netlink.add_address(spec).await?,
@@ -77,6 +110,7 @@ impl Change {
             Self::Dns(change) => change.apply().await?,
             Self::Sysctl(change) => change.apply()?,
             Self::Firewall(rules) => rules.apply().await?,
+            Self::Guard(rules) => rules.apply().await?,
         }
         Ok(())
     }
@@ -86,6 +120,10 @@ impl Change {
     /// # Errors
     /// [`ChangeError`].
     pub async fn undo(&self, netlink: &Netlink) -> Result<Undone, ChangeError> {
+        self.check()?;
+        if !self.is_for_a_tunnel(netlink).await? {
+            return Ok(Undone::NotOurs);
+        }
         match self {
             Self::LinkUp { interface } => removed(netlink.set_up(interface, false).await),
             Self::Address(spec) => removed(netlink.remove_address(spec).await),
@@ -101,7 +139,23 @@ impl Change {
                 rules.remove().await?;
                 Ok(Undone::Restored)
             }
+            Self::Guard(rules) => {
+                rules.remove().await?;
+                Ok(Undone::Restored)
+            }
         }
+    }
+
+    /// Checks that it is a change that vpnd makes.
+    fn check(&self) -> Result<(), ChangeError> {
+        allowed::fault(self, &DnsSystem::default()).map_or(Ok(()), |why| Err(ChangeError::Forbidden(why)))
+    }
+
+    /// Whether the interface that it is for, if that exists, is the tunnel that is meant.
+    async fn is_for_a_tunnel(&self, netlink: &Netlink) -> Result<bool, ChangeError> {
+        let Some((interface, index)) = allowed::tunnel(self) else { return Ok(true) };
+        let Some(link) = netlink.link(interface).await? else { return Ok(true) };
+        Ok(link.is_tun && index.is_none_or(|index| index == link.index))
     }
 
     /// Whether it outlives a restart of the machine.
@@ -131,6 +185,7 @@ impl fmt::Display for Change {
             Self::Dns(DnsChange::File(change)) => write!(f, "name servers in {}", change.path.display()),
             Self::Sysctl(change) => write!(f, "kernel setting {}", change.set.key),
             Self::Firewall(rules) => write!(f, "firewall table of {}", rules.tunnel),
+            Self::Guard(rules) => write!(f, "guard of the addresses on {}", rules.tunnel),
         }
     }
 }

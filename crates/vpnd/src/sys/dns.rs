@@ -21,8 +21,13 @@ const RESOLVECTL: Tool = Tool { program: "resolvectl", package: "systemd-resolve
 /// The first words of a `resolv.conf` of ours; the rest of the line names the tunnel.
 const HEADER: &str = "# Name servers of the vpnd tunnel ";
 
+const SECOND_LINE: &str = "# The former ones come back when it ends (or with `vpnd cleanup`).";
+
 /// Name servers beyond this number are ignored by the system's resolver (`MAXNS` in `resolv.h`).
 const MAX_SERVERS: usize = 3;
+
+/// More servers, or more search domains, are given by nobody.
+const MAX_GIVEN: usize = 32;
 
 /// The longest `resolv.conf` that is taken for one, bytes.
 const MAX_FILE_LEN: u64 = 64 * 1024;
@@ -38,6 +43,30 @@ pub struct DnsSettings {
     pub search: Vec<String>,
     /// Ask these servers about all names. Without systemd-resolved it is always so.
     pub all_names: bool,
+}
+
+impl DnsSettings {
+    /// Checks that nothing else can be smuggled in.
+    fn check(&self) -> Result<(), DnsError> {
+        if self.servers.is_empty() {
+            return Err(DnsError::NoServers);
+        }
+        if self.servers.len() > MAX_GIVEN || self.search.len() > MAX_GIVEN {
+            return Err(DnsError::TooMany);
+        }
+        let name = &self.interface;
+        if !crate::config::is_interface_name(name) || name.starts_with('-') {
+            return Err(DnsError::BadInterface(name.clone()));
+        }
+        if let Some(bad) = self.servers.iter().find(|server| server.is_unspecified() || server.is_multicast())
+        {
+            return Err(DnsError::BadServer(*bad));
+        }
+        match self.search.iter().find(|domain| !is_domain(domain)) {
+            Some(bad) => Err(DnsError::BadDomain(bad.clone())),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Where the system keeps its name server configuration.
@@ -61,6 +90,23 @@ pub enum DnsError {
     /// There is nothing to set.
     #[error("no name servers are given")]
     NoServers,
+    /// There is too much to set.
+    #[error("more than {MAX_GIVEN} name servers or search domains are given")]
+    TooMany,
+    /// The interface's name could be taken for something else.
+    #[error("`{0}` is no name of a tunnel")]
+    BadInterface(String),
+    /// No host has this address.
+    #[error("{0} can't be a name server")]
+    BadServer(IpAddr),
+    /// It would change something else than the resolver's configuration, or more of it.
+    #[error("{path} is not changed so: {why}")]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// A domain could smuggle in other settings.
     #[error("`{0}` is no domain name")]
     BadDomain(String),
@@ -117,12 +163,7 @@ impl DnsChange {
     /// # Errors
     /// [`DnsError`].
     pub fn plan(settings: &DnsSettings, system: &DnsSystem) -> Result<Self, DnsError> {
-        if settings.servers.is_empty() {
-            return Err(DnsError::NoServers);
-        }
-        if let Some(bad) = settings.search.iter().find(|domain| !is_domain(domain)) {
-            return Err(DnsError::BadDomain(bad.clone()));
-        }
+        settings.check()?;
         if system.resolved_runtime.is_dir() && RESOLVECTL.is_installed() {
             return Ok(Self::Resolved(settings.clone()));
         }
@@ -134,6 +175,25 @@ impl DnsChange {
             return Err(DnsError::HeldBy { path, interface: interface.to_owned() });
         }
         Ok(Self::File(FileChange { path, before, after: resolv_conf(settings, &text) }))
+    }
+
+    /// Checks that it is a change of name servers, and of nothing else than what `system` is.
+    ///
+    /// # Errors
+    /// [`DnsError`].
+    pub fn check(&self, system: &DnsSystem) -> Result<(), DnsError> {
+        match self {
+            Self::Resolved(settings) => settings.check(),
+            Self::File(change) => change.check(system),
+        }
+    }
+
+    /// The interface whose settings it changes, if it is about one.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Self::Resolved(settings) => Some(&settings.interface),
+            Self::File(_) => None,
+        }
     }
 
     /// Sets the name servers.
@@ -171,6 +231,18 @@ impl DnsChange {
     }
 }
 
+/// The name servers that the machine's resolver asks now, systemd-resolved's behind its own address included.
+pub fn servers_in_use(system: &DnsSystem) -> Vec<IpAddr> {
+    let files = [system.resolv_conf.clone(), system.resolved_runtime.join("resolv.conf")];
+    let texts = files.iter().filter_map(|path| read_text(path).ok());
+    let servers = texts.flat_map(|text| {
+        let words = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+        let words = words.map(|word| word.trim().split('%').next().unwrap_or_default().parse());
+        words.filter_map(Result::ok).collect::<Vec<IpAddr>>()
+    });
+    servers.collect()
+}
+
 /// The arguments of each call of `resolvectl`.
 fn resolvectl_calls(settings: &DnsSettings) -> Vec<Vec<String>> {
     let interface = &settings.interface;
@@ -193,17 +265,34 @@ fn resolvectl_calls(settings: &DnsSettings) -> Vec<Vec<String>> {
 
 /// The text of our `resolv.conf`; the resolver's options of the old one are kept.
 fn resolv_conf(settings: &DnsSettings, old: &str) -> String {
-    let mut lines = vec![
-        format!("{HEADER}{}", settings.interface),
-        "# The former ones come back when it ends (or with `vpnd cleanup`).".to_owned(),
-    ];
+    let mut lines = vec![format!("{HEADER}{}", settings.interface), SECOND_LINE.to_owned()];
     let servers = settings.servers.iter().take(MAX_SERVERS);
     lines.extend(servers.map(|server| format!("nameserver {server}")));
     if !settings.search.is_empty() {
         lines.push(format!("search {}", settings.search.join(" ")));
     }
-    lines.extend(old.lines().filter(|line| line.starts_with("options")).map(str::to_owned));
+    lines.extend(old.lines().filter(|line| is_option(line)).map(str::to_owned));
     lines.join("\n") + "\n"
+}
+
+/// Whether a line sets the resolver's options, and does nothing else.
+fn is_option(line: &str) -> bool {
+    line.starts_with("options") && !line.contains(|c: char| c.is_control() && c != '\t')
+}
+
+/// Whether a text is one that [`resolv_conf`] writes.
+fn is_ours(text: &str) -> bool {
+    let Some((first, rest)) = text.split_once('\n') else { return false };
+    let interface = first.strip_prefix(HEADER);
+    let mut rest = rest.lines();
+    interface.is_some_and(crate::config::is_interface_name)
+        && rest.next() == Some(SECOND_LINE)
+        && rest.all(|line| {
+            let server =
+                line.strip_prefix("nameserver ").is_some_and(|server| server.parse::<IpAddr>().is_ok());
+            let search = line.strip_prefix("search ").is_some_and(|list| list.split(' ').all(is_domain));
+            server || search || is_option(line)
+        })
 }
 
 /// The text behind a path; none if there is no such file.

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags};
-use rtnetlink::packet_route::link::LinkAttribute;
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 use rtnetlink::{Handle, LinkUnspec};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -125,6 +125,15 @@ pub struct LocalAddress {
     pub address: IpNet,
 }
 
+/// An interface that the machine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalLink {
+    /// Its number.
+    pub index: u32,
+    /// Whether it is a TUN or TAP device.
+    pub is_tun: bool,
+}
+
 /// A connection to the kernel's routing and link services.
 #[derive(Debug)]
 pub struct Netlink {
@@ -147,9 +156,17 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`].
     pub async fn interface_index(&self, name: &str) -> Result<Option<u32>, NetlinkError> {
+        Ok(self.link(name).await?.map(|link| link.index))
+    }
+
+    /// What an interface is; `None` if there is no such interface.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub async fn link(&self, name: &str) -> Result<Option<LocalLink>, NetlinkError> {
         let mut links = self.handle.link().get().match_name(name.to_owned()).execute();
         match links.try_next().await {
-            Ok(link) => Ok(link.map(|link| link.header.index)),
+            Ok(link) => Ok(link.map(|link| LocalLink { index: link.header.index, is_tun: is_tun(&link) })),
             Err(error) => {
                 let error = NetlinkError::new(format!("looking up the interface {name}"), &error);
                 if error.is_not_there() { Ok(None) } else { Err(error) }
@@ -284,6 +301,13 @@ impl Netlink {
             .map(|route| route.destination);
         Ok(own.chain(routed).find(|net| net.contains(&pool) || pool.contains(net)))
     }
+}
+
+fn is_tun(link: &LinkMessage) -> bool {
+    link.attributes.iter().any(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => infos.contains(&LinkInfo::Kind(InfoKind::Tun)),
+        _ => false,
+    })
 }
 
 impl Drop for Netlink {

@@ -1,14 +1,19 @@
-//! Forwarding and address translation of a gateway, as one nftables table of its own.
+//! Forwarding and address translation of a gateway, and the guard of a client, each as one nftables table of its own.
 //!
-//! The table is replaced and removed as a whole in one transaction, and no rule of anybody else is touched. A
+//! A table is replaced and removed as a whole in one transaction, and no rule of anybody else is touched. A
 //! verdict here can only forbid: what another table drops stays dropped.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::sys::tool::{Tool, ToolError};
+
+mod guard;
+
+pub use guard::GuardRules;
 
 const NFT: Tool = Tool { program: "nft", package: "nftables" };
 
@@ -22,6 +27,32 @@ pub enum Outgoing {
     Interface(String),
 }
 
+/// What happens to packets of one protocol version that neither come from the tunnel nor go there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transit {
+    /// The machine forwarded before vpnd did: other rules than ours decide.
+    #[default]
+    Untouched,
+    /// vpnd has switched forwarding on, for its tunnel only: they are dropped, except those that arrive by one of these
+    /// interfaces, which forwarded before.
+    Dropped {
+        /// Names of interfaces.
+        except: Vec<String>,
+    },
+}
+
+/// What packets from the tunnel reach of the gateway itself, at any of its addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Services {
+    /// Everything: other rules than ours decide.
+    #[default]
+    All,
+    /// Ping, answers to what the gateway itself has begun, and DNS at these addresses.
+    Dns(Vec<IpAddr>),
+}
+
 /// What a gateway lets through between its tunnel and the campus.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayRules {
@@ -33,8 +64,23 @@ pub struct GatewayRules {
     pub masquerade: bool,
     /// Which way packets of clients leave.
     pub outgoing: Outgoing,
-    /// Let the campus open connections to clients; otherwise only answers pass.
+    /// Let hosts of these networks open connections to clients; otherwise only answers pass.
     pub inbound: bool,
+    /// The networks behind the gateway that clients are told of.
+    #[serde(default)]
+    pub campus: Vec<IpNet>,
+    /// The gateway's own inner addresses.
+    #[serde(default)]
+    pub own: Vec<IpAddr>,
+    /// What of the gateway itself clients reach.
+    #[serde(default)]
+    pub services: Services,
+    /// Other packets of IPv4.
+    #[serde(default)]
+    pub transit_v4: Transit,
+    /// Other packets of IPv6.
+    #[serde(default)]
+    pub transit_v6: Transit,
 }
 
 /// Why the rules are not in force.
@@ -46,7 +92,7 @@ pub enum NftError {
     )]
     BadName(String),
     /// `nft` did not do it.
-    #[error("the firewall rules of the gateway can't be set: {0}")]
+    #[error("the firewall rules of vpnd can't be set: {0}")]
     Tool(#[from] ToolError),
 }
 
@@ -67,58 +113,242 @@ impl GatewayRules {
         run(&remove_script(&table_name(&self.tunnel)?)).await
     }
 
+    /// Whether the table in force says that vpnd has switched on forwarding of IPv4 and of IPv6.
+    ///
+    /// # Errors
+    /// [`NftError`]; that there is no table is none.
+    pub async fn has_switched_forwarding_on(tunnel: &str) -> Result<[bool; 2], NftError> {
+        let table = table_name(tunnel)?;
+        let mut switched = [false; 2];
+        for (version, switched) in Version::BOTH.into_iter().zip(&mut switched) {
+            let words = ["list", "chain", "inet", &table, &version.switched_chain()];
+            match NFT.run(&words.map(str::to_owned), "").await {
+                Ok(()) => *switched = true,
+                // It says no for a chain or table that does not exist.
+                Err(ToolError::Refused { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(switched)
+    }
+
+    /// Checks that the rules can be set and removed, and mean what they say.
+    ///
+    /// # Errors
+    /// [`NftError::BadName`].
+    pub fn check(&self) -> Result<(), NftError> {
+        self.script().map(drop)
+    }
+
     /// The transaction that replaces the table.
     fn script(&self) -> Result<String, NftError> {
         let table = table_name(&self.tunnel)?;
+        let mut script = Script::replacing(&table);
+        self.arrivals(&mut script);
+        self.input(&mut script);
+        self.forward(&mut script)?;
+        if self.masquerade {
+            self.postrouting(&mut script)?;
+        }
+        script.line("}");
+        Ok(script.0)
+    }
+
+    /// Addresses of the tunnel are good in the tunnel only, whatever other interfaces claim. This comes before connection
+    /// tracking: answers to masqueraded packets still have the gateway's own address here.
+    fn arrivals(&self, script: &mut Script) {
+        let elsewhere = format!("iifname != {{ \"lo\", \"{}\" }}", self.tunnel);
+        script.line("chain arrivals {");
+        script.line("type filter hook prerouting priority raw; policy accept;");
+        for version in Version::BOTH {
+            let keyword = version.keyword();
+            if let Some(pools) = self.set(version) {
+                script.line(&format!("{elsewhere} {keyword} saddr {pools} drop"));
+                if self.masquerade {
+                    script.line(&format!("{elsewhere} {keyword} daddr {pools} drop"));
+                }
+            }
+            if let Some(own) = host_set(&self.own, version) {
+                script.line(&format!("{elsewhere} {keyword} daddr {own} drop"));
+            }
+        }
+        script.line("}");
+    }
+
+    fn input(&self, script: &mut Script) {
+        let Services::Dns(servers) = &self.services else { return };
         let tunnel = &self.tunnel;
-        let leaves = match &self.outgoing {
-            Outgoing::AnyButTunnel => format!("oifname != \"{tunnel}\""),
-            Outgoing::Interface(name) => format!("oifname \"{}\"", checked(name)?),
-        };
-        let mut script = remove_script(&table);
-        let mut line = |text: String| {
-            // Writing to a string can't fail.
-            let _ = writeln!(script, "{text}");
-        };
-        line(format!("table inet {table} {{"));
-        line("chain forward {".to_owned());
-        line("type filter hook forward priority filter; policy accept;".to_owned());
+        script.line("chain input {");
+        script.line("type filter hook input priority filter; policy accept;");
+        script.line(&format!("iifname != \"{tunnel}\" accept"));
+        script.line("ct state established,related accept");
+        script.line("icmp type echo-request accept");
+        script.line("icmpv6 type echo-request accept");
+        for version in Version::BOTH {
+            if let Some(servers) = host_set(servers, version) {
+                let keyword = version.keyword();
+                script.line(&format!(
+                    "{keyword} daddr {servers} meta l4proto {{ tcp, udp }} th dport 53 accept"
+                ));
+            }
+        }
+        script.line("drop");
+        script.line("}");
+    }
+
+    fn forward(&self, script: &mut Script) -> Result<(), NftError> {
+        let tunnel = &self.tunnel;
+        let mut switched = Vec::new();
+        script.line("chain forward {");
+        script.line("type filter hook forward priority filter; policy accept;");
         // Clients reach each other inside the daemon, under its policy, and never through the kernel.
-        line(format!("iifname \"{tunnel}\" oifname \"{tunnel}\" drop"));
-        for (family, keyword) in [(true, "ip"), (false, "ip6")] {
-            let version = if family { "ipv4" } else { "ipv6" };
-            match self.set(family) {
-                Some(set) => line(format!("iifname \"{tunnel}\" {keyword} saddr != {set} drop")),
-                None => line(format!("iifname \"{tunnel}\" meta nfproto {version} drop")),
+        script.line(&format!("iifname \"{tunnel}\" oifname \"{tunnel}\" drop"));
+        for version in Version::BOTH {
+            let (keyword, family) = (version.keyword(), version.family());
+            match self.set(version) {
+                Some(pools) => {
+                    script.line(&format!("iifname \"{tunnel}\" {keyword} saddr != {pools} drop"));
+                    script.line(&format!("oifname \"{tunnel}\" {keyword} daddr != {pools} drop"));
+                    script.line(&format!("oifname != \"{tunnel}\" {keyword} daddr {pools} drop"));
+                }
+                None => {
+                    script.line(&format!("iifname \"{tunnel}\" meta nfproto {family} drop"));
+                    script.line(&format!("oifname \"{tunnel}\" meta nfproto {family} drop"));
+                }
             }
         }
         if let Outgoing::Interface(name) = &self.outgoing {
-            line(format!("iifname \"{tunnel}\" oifname != \"{name}\" drop"));
+            let name = checked(name)?;
+            script.line(&format!("iifname \"{tunnel}\" oifname != \"{name}\" drop"));
+            script.line(&format!("oifname \"{tunnel}\" iifname != \"{name}\" drop"));
         }
-        if !self.inbound {
-            line(format!("oifname \"{tunnel}\" ct state new,invalid drop"));
-        }
-        line("}".to_owned());
-        if self.masquerade {
-            line("chain postrouting {".to_owned());
-            line("type nat hook postrouting priority srcnat; policy accept;".to_owned());
-            for (family, keyword) in [(true, "ip"), (false, "ip6")] {
-                if let Some(set) = self.set(family) {
-                    line(format!("{leaves} {keyword} saddr {set} masquerade"));
-                }
+        if self.inbound {
+            let begins = format!("oifname \"{tunnel}\" ct state new");
+            for version in Version::BOTH {
+                let campus = match networks(&self.campus, version) {
+                    Some(campus) => format!("{} saddr != {campus}", version.keyword()),
+                    None => format!("meta nfproto {}", version.family()),
+                };
+                script.line(&format!("{begins} {campus} drop"));
             }
-            line("}".to_owned());
+            // Who begins stands where answers would go, and is not somebody else who calls himself so.
+            script.line(&format!("{begins} fib saddr . iif oif missing drop"));
+            script.line(&format!("oifname \"{tunnel}\" ct state invalid drop"));
+        } else {
+            script.line(&format!("oifname \"{tunnel}\" ct state new,invalid drop"));
         }
-        line("}".to_owned());
-        Ok(script)
+        for (version, transit) in Version::BOTH.into_iter().zip([&self.transit_v4, &self.transit_v6]) {
+            if let Transit::Dropped { except } = transit {
+                switched.push(version.switched_chain());
+                let mut from = vec![format!("\"{tunnel}\"")];
+                // A name that can't be written here stays without its forwarding.
+                from.extend(except.iter().filter_map(|name| Some(format!("\"{}\"", checked(name).ok()?))));
+                let (family, from) = (version.family(), from.join(", "));
+                script.line(&format!(
+                    "meta nfproto {family} iifname != {{ {from} }} oifname != \"{tunnel}\" drop"
+                ));
+            }
+        }
+        script.line("}");
+        // Nothing passes through these: who forwards since when is known as long as the rules are, whatever becomes of files.
+        for chain in switched {
+            script.line(&format!("chain {chain} {{"));
+            script.line("}");
+        }
+        Ok(())
+    }
+
+    fn postrouting(&self, script: &mut Script) -> Result<(), NftError> {
+        let leaves = match &self.outgoing {
+            Outgoing::AnyButTunnel => format!("oifname != \"{}\"", self.tunnel),
+            Outgoing::Interface(name) => format!("oifname \"{}\"", checked(name)?),
+        };
+        script.line("chain postrouting {");
+        script.line("type nat hook postrouting priority srcnat; policy accept;");
+        for version in Version::BOTH {
+            if let Some(pools) = self.set(version) {
+                script.line(&format!("{leaves} {} saddr {pools} masquerade", version.keyword()));
+            }
+        }
+        script.line("}");
+        Ok(())
     }
 
     /// The pools of one protocol version as an anonymous set.
-    fn set(&self, v4: bool) -> Option<String> {
-        let pools = self.pools.iter().filter(|pool| pool.addr().is_ipv4() == v4);
-        let pools = IpNet::aggregate(&pools.map(IpNet::trunc).collect());
-        let list: Vec<String> = pools.iter().map(ToString::to_string).collect();
-        (!list.is_empty()).then(|| format!("{{ {} }}", list.join(", ")))
+    fn set(&self, version: Version) -> Option<String> {
+        networks(&self.pools, version)
+    }
+}
+
+/// The networks of one protocol version as an anonymous set; `None` if there is none.
+fn networks(networks: &[IpNet], version: Version) -> Option<String> {
+    let networks = networks.iter().filter(|network| version.has(network.addr()));
+    set(IpNet::aggregate(&networks.map(IpNet::trunc).collect()))
+}
+
+/// One version of the Internet protocol, as nftables names it.
+#[derive(Clone, Copy)]
+enum Version {
+    V4,
+    V6,
+}
+
+impl Version {
+    const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    fn has(self, address: IpAddr) -> bool {
+        address.is_ipv4() == matches!(self, Self::V4)
+    }
+
+    /// Before an address.
+    fn keyword(self) -> &'static str {
+        match self {
+            Self::V4 => "ip",
+            Self::V6 => "ip6",
+        }
+    }
+
+    /// The chain whose presence says that vpnd has switched forwarding on.
+    fn switched_chain(self) -> String {
+        format!("{}_forwarded_for_vpnd_alone", self.family())
+    }
+
+    /// After `meta nfproto`.
+    fn family(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4",
+            Self::V6 => "ipv6",
+        }
+    }
+}
+
+/// The hosts of one protocol version as an anonymous set; `None` if there is none.
+fn host_set(hosts: &[IpAddr], version: Version) -> Option<String> {
+    let mut hosts: Vec<IpAddr> = hosts.iter().copied().filter(|host| version.has(*host)).collect();
+    hosts.sort();
+    hosts.dedup();
+    set(hosts)
+}
+
+fn set<T: ToString>(members: Vec<T>) -> Option<String> {
+    let list: Vec<String> = members.iter().map(ToString::to_string).collect();
+    (!list.is_empty()).then(|| format!("{{ {} }}", list.join(", ")))
+}
+
+/// A transaction in the making.
+struct Script(String);
+
+impl Script {
+    /// One that begins a table in place of the one of that name.
+    fn replacing(table: &str) -> Self {
+        let mut script = Self(remove_script(table));
+        script.line(&format!("table inet {table} {{"));
+        script
+    }
+
+    fn line(&mut self, text: &str) {
+        // Writing to a string can't fail.
+        let _ = writeln!(self.0, "{text}");
     }
 }
 
@@ -131,10 +361,15 @@ fn remove_script(table: &str) -> String {
     format!("add table inet {table}\ndelete table inet {table}\n")
 }
 
-/// The name of our table: one for each tunnel, so that several daemons don't meet.
+/// The name of a gateway's table: one for each tunnel, so that several daemons don't meet.
 fn table_name(tunnel: &str) -> Result<String, NftError> {
+    Ok(format!("vpnd_{}", plain(tunnel)?))
+}
+
+/// The name of a tunnel as a part of a table's name.
+fn plain(tunnel: &str) -> Result<String, NftError> {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    Ok(format!("vpnd_{}", checked(tunnel)?.chars().map(plain).collect::<String>()))
+    Ok(checked(tunnel)?.chars().map(plain).collect())
 }
 
 /// Refuses names that would end the quotation or match other interfaces (`*`).

@@ -98,6 +98,30 @@ pub fn leave_session() -> io::Result<()> {
     Ok(())
 }
 
+/// Keeps all descriptors but the first three from programs that this process starts, whoever has opened them: what a shell
+/// or a service manager has left open is none of their business.
+///
+/// # Errors
+/// What the kernel says.
+pub fn keep_descriptors_from_programs() -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: only a flag of descriptors is set, which matters when another program is started; none is closed.
+    let status =
+        unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if status == 0 {
+        return Ok(());
+    }
+    // A kernel before 5.11.
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some(number @ 3..) = number {
+            // SAFETY: as above. A number that is not open any more is refused, which changes nothing.
+            let _ = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+    Ok(())
+}
+
 /// Ignores the signals that a terminal or a service manager sends to all processes of a daemon: its first process tells the
 /// others what to do.
 ///

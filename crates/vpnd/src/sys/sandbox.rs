@@ -9,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
+    ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, NetPort, Ruleset, RulesetAttr as _,
     RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 use minicbor::{Decode, Encode};
@@ -23,6 +23,9 @@ use crate::sys::seccomp::{self, SystemCalls};
 
 /// The newest Landlock rules that are asked for; what the kernel lacks of them is left out.
 const LANDLOCK: ABI = ABI::V6;
+
+/// Where name servers take connections; an answer may be too long for a datagram.
+const DNS_PORT: u16 = 53;
 
 /// How much of the sandbox there has to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode, clap::ValueEnum)]
@@ -215,14 +218,17 @@ fn ruleset(confinement: &Confinement) -> Result<RulesetStatus, RulesetError> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(all)?
-        .scope(Scope::Signal)?;
-    if !confinement.system_calls.may_open_connections() {
-        ruleset = ruleset.handle_access(AccessNet::from_all(LANDLOCK))?.scope(Scope::AbstractUnixSocket)?;
-    }
-    let status = ruleset
+        .handle_access(AccessNet::from_all(LANDLOCK))?
+        .scope(Scope::Signal)?
+        .scope(Scope::AbstractUnixSocket)?
         .create()?
         .add_rules(path_beneath_rules(&confinement.readable, AccessFs::ReadFile | AccessFs::ReadDir))?
-        .add_rules(path_beneath_rules(&confinement.writable, all))?
-        .restrict_self()?;
-    Ok(status.ruleset)
+        .add_rules(path_beneath_rules(&confinement.writable, all))?;
+    if confinement.system_calls.may_ask_name_servers() {
+        ruleset = ruleset.add_rule(NetPort::new(DNS_PORT, AccessNet::ConnectTcp))?;
+    }
+    Ok(ruleset.restrict_self()?.ruleset)
 }
+
+#[cfg(test)]
+mod tests;

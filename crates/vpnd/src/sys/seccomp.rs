@@ -23,9 +23,9 @@ pub enum SystemCalls {
 }
 
 impl SystemCalls {
-    /// Whether it may connect to others by itself.
+    /// Whether it may make connections, and those to name servers alone.
     #[must_use]
-    pub fn may_open_connections(self) -> bool {
+    pub fn may_ask_name_servers(self) -> bool {
         self == Self::Resolver
     }
 }
@@ -77,9 +77,13 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
         SystemCalls::Resolver => RESOLVER,
     };
     rules.extend(more.iter().map(|number| (*number, Vec::new())));
-    // A thread, but no process.
-    let thread = masked(0, libc::CLONE_THREAD as u64, libc::CLONE_THREAD as u64)?;
-    rules.insert(libc::SYS_clone, vec![thread]);
+    rules.extend(limited()?);
+    if allowed == SystemCalls::Files {
+        // It writes files as root's user, and none of them may become a program that runs as root for whoever starts it.
+        for (number, mode) in FILE_MODES {
+            rules.insert(*number, vec![masked(*mode, SPECIAL_BITS, 0)?]);
+        }
+    }
     if allowed == SystemCalls::Resolver {
         // The C library loads the modules of its name services when they are first needed.
         rules.insert(libc::SYS_mmap, Vec::new());
@@ -91,16 +95,47 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
         if allowed == SystemCalls::Descriptors {
             // QUIC's library tries out offloads on a UDP socket of its own. It can be neither bound nor connected, and can do
             // nothing that the sockets can't which were given.
-            let families = [libc::AF_INET, libc::AF_INET6];
-            let datagram = || masked_condition(1, 0xF, libc::SOCK_DGRAM as u64);
-            let rule = |family| SeccompRule::new(vec![equal_condition(0, family as u64)?, datagram()?]);
-            rules.insert(libc::SYS_socket, families.map(rule).into_iter().collect::<Result<_, _>>()?);
+            let mut udp = Vec::new();
+            for (family, protocol) in UDP_SOCKETS {
+                let datagram = masked_condition(1, SOCKET_TYPE, libc::SOCK_DGRAM as u64)?;
+                let (family, protocol) =
+                    (equal_condition(0, family as u64)?, equal_condition(2, protocol as u64)?);
+                udp.push(SeccompRule::new(vec![family, datagram, protocol])?);
+            }
+            rules.insert(libc::SYS_socket, udp);
         }
         // Memory that was written can't be run.
         rules.insert(libc::SYS_mmap, vec![masked(2, libc::PROT_EXEC as u64, 0)?]);
         rules.insert(libc::SYS_mprotect, vec![masked(2, libc::PROT_EXEC as u64, 0)?]);
     }
     Ok(rules)
+}
+
+/// Calls that every process needs, with the arguments that it needs and no others.
+fn limited() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
+    let any_of = |argument, values: &[u32]| {
+        values.iter().map(|value| equal(argument, u64::from(*value))).collect::<Result<Vec<_>, _>>()
+    };
+    // A thread, but no process.
+    let thread = masked(0, libc::CLONE_THREAD as u64, libc::CLONE_THREAD as u64)?;
+    // To a datagram socket of this kind any other on the machine could be reached by its path.
+    let stream = SeccompRule::new(vec![
+        equal_condition(0, libc::AF_UNIX as u64)?,
+        masked_condition(1, SOCKET_TYPE, libc::SOCK_STREAM as u64)?,
+    ])?;
+    // The calling thread, or a thread of this process: other processes of the same user are out of reach.
+    let this_thread =
+        SeccompRule::new(vec![equal_condition(0, libc::PRIO_PROCESS.into())?, equal_condition(1, 0)?])?;
+    Ok(BTreeMap::from([
+        (libc::SYS_clone, vec![thread]),
+        (libc::SYS_ioctl, any_of(1, IOCTLS)?),
+        (libc::SYS_fcntl, any_of(1, FCNTLS)?),
+        (libc::SYS_prctl, any_of(0, PRCTLS)?),
+        (libc::SYS_sched_setaffinity, vec![equal(0, 0)?]),
+        (libc::SYS_setpriority, vec![this_thread]),
+        (libc::SYS_socketpair, vec![stream]),
+        (libc::SYS_tgkill, vec![equal(0, std::process::id().into())?]),
+    ]))
 }
 
 /// The argument's bits of `mask` are those of `value`.
@@ -120,6 +155,49 @@ fn equal_condition(argument: u8, value: u64) -> Result<SeccompCondition, Backend
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
 }
 
+/// What `ioctl` may ask for: whether a descriptor waits, what there is to read, that programs don't get it, whether it is a
+/// terminal. A request that is not here could type into the terminal of whoever started the daemon (`TIOCSTI`, `TIOCLINUX`)
+/// or change the tunnel's device.
+const IOCTLS: &[u32] =
+    &[libc::FIONBIO as u32, libc::FIONREAD as u32, libc::FIOCLEX as u32, libc::TCGETS as u32];
+
+/// What `fcntl` may do: copies, flags and locks. To have a signal sent to somebody (`F_SETOWN`) is not among them.
+const FCNTLS: &[u32] = &[
+    libc::F_DUPFD as u32,
+    libc::F_DUPFD_CLOEXEC as u32,
+    libc::F_GETFD as u32,
+    libc::F_SETFD as u32,
+    libc::F_GETFL as u32,
+    libc::F_SETFL as u32,
+    libc::F_GETLK as u32,
+    libc::F_SETLK as u32,
+    libc::F_SETLKW as u32,
+    libc::F_OFD_GETLK as u32,
+    libc::F_OFD_SETLK as u32,
+    libc::F_OFD_SETLKW as u32,
+];
+
+/// What `prctl` may do: name threads and memory, and say what holds. Nothing of what holds can be changed.
+const PRCTLS: &[u32] = &[
+    libc::PR_GET_DUMPABLE as u32,
+    libc::PR_GET_NAME as u32,
+    libc::PR_GET_NO_NEW_PRIVS as u32,
+    libc::PR_GET_SECCOMP as u32,
+    libc::PR_SET_NAME as u32,
+    libc::PR_SET_VMA as u32,
+];
+
+/// The bits of a socket's type that are the type.
+const SOCKET_TYPE: u64 = 0xF;
+
+/// Families and protocols of the sockets that QUIC's library makes.
+const UDP_SOCKETS: [(libc::c_int, libc::c_int); 4] = [
+    (libc::AF_INET, 0),
+    (libc::AF_INET6, 0),
+    (libc::AF_INET, libc::IPPROTO_UDP),
+    (libc::AF_INET6, libc::IPPROTO_UDP),
+];
+
 /// Memory, threads, time, randomness, waiting, and work on open descriptors. `clone3`, whose flags a filter can't see, is
 /// left out: the C library takes `clone` instead.
 const ALWAYS: &[c_long] = &[
@@ -138,7 +216,6 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_eventfd2,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_futex,
     libc::SYS_get_robust_list,
@@ -154,7 +231,6 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_gettid,
     libc::SYS_gettimeofday,
     libc::SYS_getuid,
-    libc::SYS_ioctl,
     libc::SYS_lseek,
     libc::SYS_madvise,
     libc::SYS_membarrier,
@@ -162,7 +238,6 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_munmap,
     libc::SYS_nanosleep,
     libc::SYS_ppoll,
-    libc::SYS_prctl,
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_recvfrom,
@@ -174,19 +249,15 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_sched_getaffinity,
-    libc::SYS_sched_setaffinity,
     libc::SYS_sched_yield,
     libc::SYS_sendmmsg,
     libc::SYS_sendmsg,
     libc::SYS_sendto,
     libc::SYS_set_robust_list,
-    libc::SYS_setpriority,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
     libc::SYS_sigaltstack,
-    libc::SYS_socketpair,
     libc::SYS_sysinfo,
-    libc::SYS_tgkill,
     libc::SYS_uname,
     libc::SYS_write,
     libc::SYS_writev,
@@ -239,6 +310,17 @@ const FILES: &[c_long] = &[
     libc::SYS_stat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_unlink,
+];
+
+/// Set-user-id, set-group-id and sticky bit of a file's mode.
+const SPECIAL_BITS: u64 = 0o7000;
+
+/// The calls of [`FILES`] that set a file's mode, and which argument it is.
+const FILE_MODES: &[(c_long, u8)] = &[
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_openat, 3),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 2),
 ];
 
 /// What looking up names needs: the C library's configuration and sockets of its own.

@@ -17,6 +17,9 @@ pub enum SysctlError {
     /// The name could lead out of `/proc/sys`.
     #[error("`{0}` is no name of a kernel setting")]
     BadKey(String),
+    /// It is none of those that vpnd changes, or not the way in which it does.
+    #[error("vpnd does not change the kernel setting `{0}` so")]
+    NotOurs(String),
     /// The kernel or container refused.
     #[error("the kernel setting {key} can't be {step}: {source}; in a container, /proc/sys may be read-only")]
     Os {
@@ -60,12 +63,48 @@ impl SysctlChange {
         Ok((before != value).then_some(Self { set, before, dependent: Vec::new() }))
     }
 
+    /// Checks that it is one of the settings that vpnd changes, from and to the values that it changes them.
+    ///
+    /// # Errors
+    /// [`SysctlError::NotOurs`].
+    pub fn check(&self) -> Result<(), SysctlError> {
+        let (key, value) = (self.set.key.as_str(), self.set.value.as_str());
+        // Undoing so only ever forwards less, but for what the kernel switches along with it.
+        let dependent = match (key, value, self.before.as_str()) {
+            (FORWARDING_V4, "1", "0") => Some("net/ipv4/conf"),
+            (FORWARDING_V6, "1", "0" | "2") => Some("net/ipv6/conf"),
+            _ if of_interface(key, "net/ipv6/conf", "accept_ra") && value == "2" && self.before == "1" => {
+                None
+            }
+            _ => return Err(SysctlError::NotOurs(key.to_owned())),
+        };
+        let is_dependent = |setting: &&Setting| {
+            let (key, value) = (setting.key.as_str(), setting.value.as_str());
+            dependent.is_some_and(|conf| of_interface(key, conf, "forwarding") && value == "1")
+                || self.set.key == FORWARDING_V4 && key == REDIRECTS_V4 && matches!(value, "0" | "1")
+        };
+        match self.dependent.iter().find(|setting| !is_dependent(setting)) {
+            Some(other) => Err(SysctlError::NotOurs(other.key.clone())),
+            None => Ok(()),
+        }
+    }
+
     /// Sets the value.
     ///
     /// # Errors
     /// [`SysctlError`].
     pub fn apply(&self) -> Result<(), SysctlError> {
         write(&self.set.key, &self.set.value)
+    }
+
+    /// Whether the setting has the new value.
+    pub fn is_in_force(&self) -> bool {
+        read(&self.set.key).is_ok_and(|now| now == self.set.value)
+    }
+
+    /// Whether it is one of IPv6.
+    pub fn is_of_ipv6(&self) -> bool {
+        self.set.key.starts_with("net/ipv6/")
     }
 
     /// Puts the old values back, unless someone else has changed the setting meanwhile. Says whether nothing of
@@ -97,24 +136,67 @@ impl SysctlChange {
     }
 }
 
-/// Plans to forward packets between interfaces, for the protocol versions asked for, in the order to apply.
+const FORWARDING_V4: &str = "net/ipv4/ip_forward";
+const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
+/// Changed by the kernel when forwarding is.
+const REDIRECTS_V4: &str = "net/ipv4/conf/all/accept_redirects";
+
+/// How forwarding is switched on, and what forwarded before.
+#[derive(Debug)]
+pub struct Forwarding {
+    /// What to change, in this order; nothing for a version that is forwarded already.
+    pub changes: Vec<SysctlChange>,
+}
+
+impl Forwarding {
+    /// The interfaces whose IPv4 packets were forwarded before; `None` if all were, or none are to be.
+    pub fn v4_except(&self) -> Option<Vec<String>> {
+        let change = self.changes.iter().find(|change| change.set.key == FORWARDING_V4)?;
+        let names = change.dependent.iter().filter_map(|setting| {
+            let name = setting.key.strip_prefix("net/ipv4/conf/")?.strip_suffix("/forwarding")?;
+            (name != "default" && name != "all").then(|| name.to_owned())
+        });
+        Some(names.collect())
+    }
+
+    /// The same for IPv6, which is forwarded for all interfaces or none.
+    pub fn v6_except(&self) -> Option<Vec<String>> {
+        self.changes.iter().any(|change| change.set.key == FORWARDING_V6).then(Vec::new)
+    }
+}
+
+/// Forwarding of IPv4 or IPv6 that vpnd is known to have switched on, though not what else that changed.
+pub fn forwarding_from_off(v4: bool) -> SysctlChange {
+    let key = if v4 { FORWARDING_V4 } else { FORWARDING_V6 };
+    let set = Setting { key: key.to_owned(), value: "1".to_owned() };
+    SysctlChange { set, before: "0".to_owned(), dependent: Vec::new() }
+}
+
+/// Whether an interface can have IPv6 addresses; for one that is still to be made, what new ones are given counts.
+pub fn has_ipv6(interface: &str) -> bool {
+    let all = Path::new(ROOT).join("net/ipv6/conf");
+    let named = all.join(interface);
+    let settings = if named.exists() { named } else { all.join("default") };
+    fs::read_to_string(settings.join("disable_ipv6")).is_ok_and(|disabled| disabled.trim() == "0")
+}
+
+/// Plans to forward packets between interfaces, for the protocol versions asked for.
 ///
 /// A router ignores router advertisements by default, so an interface that gets its IPv6 route from them is
 /// told to go on listening (`accept_ra = 2`) first.
 ///
 /// # Errors
 /// [`SysctlError`].
-pub fn forwarding(v4: bool, v6: bool) -> Result<Vec<SysctlChange>, SysctlError> {
+pub fn forwarding(v4: bool, v6: bool) -> Result<Forwarding, SysctlError> {
     let mut changes = Vec::new();
-    if v4 && let Some(mut change) = SysctlChange::plan("net/ipv4/ip_forward", "1")? {
+    if v4 && let Some(mut change) = SysctlChange::plan(FORWARDING_V4, "1")? {
         change.dependent = forwarding_interfaces("net/ipv4/conf")?;
-        let redirects = "net/ipv4/conf/all/accept_redirects";
-        change.dependent.push(Setting { key: redirects.to_owned(), value: read(redirects)? });
+        change.dependent.push(Setting { key: REDIRECTS_V4.to_owned(), value: read(REDIRECTS_V4)? });
         changes.push(change);
     }
     if v6
-        && Path::new(ROOT).join("net/ipv6/conf/all/forwarding").exists()
-        && let Some(mut change) = SysctlChange::plan("net/ipv6/conf/all/forwarding", "1")?
+        && Path::new(ROOT).join(FORWARDING_V6).exists()
+        && let Some(mut change) = SysctlChange::plan(FORWARDING_V6, "1")?
     {
         for interface in interfaces("net/ipv6/conf")? {
             let key = format!("net/ipv6/conf/{interface}/accept_ra");
@@ -125,7 +207,7 @@ pub fn forwarding(v4: bool, v6: bool) -> Result<Vec<SysctlChange>, SysctlError> 
         change.dependent = forwarding_interfaces("net/ipv6/conf")?;
         changes.push(change);
     }
-    Ok(changes)
+    Ok(Forwarding { changes })
 }
 
 /// The interfaces that forward although the machine as a whole does not.
@@ -168,6 +250,13 @@ fn write(key: &str, value: &str) -> Result<(), SysctlError> {
     })
 }
 
+/// Whether the key is this setting of one interface, or of those to come.
+fn of_interface(key: &str, conf: &str, setting: &str) -> bool {
+    let rest = key.strip_prefix(conf).and_then(|rest| rest.strip_prefix('/'));
+    let name = rest.and_then(|rest| rest.strip_suffix(setting)).and_then(|rest| rest.strip_suffix('/'));
+    name.is_some_and(|name| !name.is_empty() && !name.contains('/') && !matches!(name, "." | ".." | "all"))
+}
+
 fn path(key: &str) -> Result<PathBuf, SysctlError> {
     let plain = Path::new(key).components().all(|part| matches!(part, Component::Normal(_)));
     if key.is_empty() || !plain {
@@ -202,14 +291,19 @@ mod tests {
             write("net/ipv6/conf/vp.1/forwarding", "1").unwrap();
             write("net/ipv6/conf/vp0/accept_ra", "1").unwrap();
             let before = snapshot();
-            let changes = forwarding(true, true).unwrap();
+            let plan = forwarding(true, true).unwrap();
+            assert_eq!(plan.v4_except().unwrap(), ["vp0"], "it forwarded before");
+            assert!(plan.v6_except().unwrap().is_empty(), "an interface alone forwards no IPv6");
+            let changes = plan.changes;
             for change in &changes {
                 change.apply().unwrap();
             }
             assert_eq!(read("net/ipv4/ip_forward").unwrap(), "1");
             assert_eq!(read("net/ipv6/conf/all/forwarding").unwrap(), "1");
             assert_eq!(read("net/ipv6/conf/vp0/accept_ra").unwrap(), "2");
-            assert!(forwarding(true, true).unwrap().is_empty(), "nothing is left to change");
+            let again = forwarding(true, true).unwrap();
+            assert!(again.changes.is_empty(), "nothing is left to change");
+            assert_eq!((again.v4_except(), again.v6_except()), (None, None), "the machine is a router");
             for change in changes.iter().rev() {
                 assert!(change.undo().unwrap());
             }

@@ -106,7 +106,7 @@ pub struct TunSpec {
     pub mtu: u16,
     /// Number of queues, one for each shard: 1 to [`MAX_QUEUES`].
     pub queues: usize,
-    /// Length of the device's transmit queue, packets.
+    /// Length of the device's transmit queue, packets; the kernel's own stays where it can't be set.
     pub tx_queue_len: u32,
     /// The offloads to ask for; what the kernel refuses is left out.
     pub offloads: TunOffloads,
@@ -169,12 +169,16 @@ impl Tun {
             .mtu(spec.mtu)
             .enable(false)
             .with(|options| {
-                options.offload(true).multi_queue(true).tx_queue_len(spec.tx_queue_len);
+                options.offload(true).multi_queue(true);
             })
             .build_sync()
             .map_err(failed("creation"))?;
         let name = first.name().map_err(failed("naming"))?;
         let index = first.if_index().map_err(failed("naming"))?;
+        // A wish: a container without root of its own may make the device and not this, and works with the kernel's length.
+        if let Err(error) = first.set_tx_queue_len(spec.tx_queue_len) {
+            tracing::debug!(%error, "the queue of {name} keeps the length that the kernel gave it");
+        }
         let mut devices = vec![first];
         for _ in 1..spec.queues {
             devices.push(devices[0].try_clone().map_err(failed("opening another queue"))?);

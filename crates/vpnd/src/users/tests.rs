@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use clap::Parser as _;
+use rustls_pki_types::pem::PemObject as _;
 
 use super::*;
 use crate::auth::password::Password;
@@ -167,4 +168,43 @@ fn client_certificates_need_an_authority() {
     let error = bench.user("add ann --password-file @password --client-cert").unwrap_err();
     assert!(matches!(error, UserError::NoAuthority { .. }), "{error}");
     assert!(bench.store().users().unwrap().is_empty());
+}
+
+fn revoke(bench: &Bench, arguments: &[&str]) -> Result<String, UserError> {
+    let config = bench.path("v/server.toml");
+    let line = [&["vpnd", "revoke"], arguments, &["--config", config.to_str().unwrap()]].concat();
+    let Command::Revoke(args) = Cli::try_parse_from(line).unwrap().command else { panic!("no revocation") };
+    let mut out = Vec::new();
+    super::revoke::revoke(&args, NOW_S, &mut out).map(|()| String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn certificates_are_revoked_by_user_by_file_and_by_fingerprint() {
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password --client-cert").unwrap();
+    bench.user("add bob --password-file @password").unwrap();
+    let ann = || bench.store().user("ann").unwrap().unwrap();
+    let second = bench.user("certificate ann").unwrap();
+    fs::write(bench.path("second.pem"), &second).unwrap();
+    assert_eq!(ann().certificates.len(), 2);
+
+    assert!(revoke(&bench, &["bob"]).is_err(), "he has none");
+    let file = bench.path("second.pem");
+    assert!(revoke(&bench, &["bob", "--certificate", file.to_str().unwrap()]).is_err(), "it is not his");
+    revoke(&bench, &["--certificate", file.to_str().unwrap()]).unwrap();
+    let revoked = ann().revoked_certificates;
+    assert_eq!(revoked.len(), 1);
+    let listed = revoke(&bench, &["--list"]).unwrap();
+    let fingerprint = super::revoke::Fingerprint(revoked[0]).to_string();
+    assert!(listed.contains("ann") && listed.contains(&fingerprint), "{listed}");
+
+    let third = bench.user("certificate ann").unwrap();
+    let third: [u8; 32] = Sha256::digest(CertificateDer::from_pem_slice(third.as_bytes()).unwrap()).into();
+    let with_colons: Vec<String> = third.iter().map(|byte| format!("{byte:02X}")).collect();
+    revoke(&bench, &["--fingerprint", &with_colons.join(":")]).unwrap();
+    assert!(ann().revoked_certificates.contains(&third) && ann().revoked_certificates.len() == 2);
+    revoke(&bench, &["ann"]).unwrap();
+    assert_eq!(ann().revoked_certificates, ann().certificates);
+    assert!(Cli::try_parse_from(["vpnd", "revoke"]).is_err(), "of whom?");
+    assert!(Cli::try_parse_from(["vpnd", "revoke", "--fingerprint", "12"]).is_err());
 }

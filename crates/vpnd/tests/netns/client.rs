@@ -3,6 +3,7 @@
 //! Invariants: what a client knows of its inner addresses is read from the kernel, not from the client.
 //! This module must not know how the client works inside.
 
+use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -82,6 +83,13 @@ impl<'l> Client<'l> {
         ));
     }
 
+    /// The firewall rules of its machine.
+    pub(crate) fn firewall(&self) -> String {
+        let mut command = process::command(self.lab, self.namespace(), "nft");
+        command.args(["list", "ruleset"]);
+        process::text(&process::run(command))
+    }
+
     /// The inner addresses that the kernel has on its TUN device.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         let links: Json =
@@ -128,19 +136,44 @@ impl<'l> Client<'l> {
 pub(crate) fn cleanup(lab: &Lab, number: usize) -> Output {
     let mut command = process::command(lab, namespace(lab, number), VPND);
     command.arg("cleanup").arg("--state-dir").arg(state(lab, number));
+    command.arg("--journal-dir").arg(journal(lab, number));
     process::run(command)
 }
 
 /// `vpnd connect`, not started.
 pub(crate) fn command(lab: &Lab, number: usize, login: &Login, arguments: &[&str]) -> Command {
-    let mut command = process::command(lab, namespace(lab, number), VPND);
-    command.arg("connect").arg(&login.profile).arg("--credentials").arg(&login.credentials);
-    command.arg("--state-dir").arg(state(lab, number)).args(["--tun", TUN]).args(arguments);
+    let words = self::arguments(lab, number, login);
+    let mut command = process::command(lab, namespace(lab, number), &words[0]);
+    command.args(&words[1..]).args(arguments);
     command
+}
+
+/// The words of `vpnd connect`, its program first.
+pub(crate) fn arguments(lab: &Lab, number: usize, login: &Login) -> Vec<OsString> {
+    let (profile, credentials) = (&login.profile, &login.credentials);
+    let (state, journal) = (state(lab, number), journal(lab, number));
+    let words: [&OsStr; 10] = [
+        VPND.as_ref(),
+        "connect".as_ref(),
+        profile.as_ref(),
+        "--credentials".as_ref(),
+        credentials.as_ref(),
+        "--state-dir".as_ref(),
+        state.as_ref(),
+        "--journal-dir".as_ref(),
+        journal.as_ref(),
+        "--tun".as_ref(),
+    ];
+    words.into_iter().chain([TUN.as_ref()]).map(ToOwned::to_owned).collect()
 }
 
 fn state(lab: &Lab, number: usize) -> PathBuf {
     lab.path(format!("state{number}"))
+}
+
+/// Where its undo journal is.
+pub(crate) fn journal(lab: &Lab, number: usize) -> PathBuf {
+    lab.path(format!("journal{number}"))
 }
 
 fn namespace(lab: &Lab, number: usize) -> &Namespace {

@@ -53,6 +53,7 @@ fn send_marked(from: (&Namespace, IpAddr), to: SocketAddr, mark: u32) {
 fn marks_arrive_as_they_were_sent() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
+    gateway.configure("policy.campus_to_client", true);
     let ann = gateway.add_user("ann");
     gateway.start();
     let one = Client::connect(&lab, 1, &ann);

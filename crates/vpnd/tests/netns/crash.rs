@@ -113,11 +113,8 @@ impl<'l> Trial<'l> {
                 let mut starting = Process::start(self.lab, "killed", command);
                 self.pause(900);
                 starting.kill();
-                let state = self.gateway.file("state");
                 let begun = Instant::now();
-                let mut command = self.gateway.vpnd(&["cleanup", "--state-dir"]);
-                command.arg(state);
-                must(process::run(command));
+                self.gateway.tear_down();
                 self.wait_for(0, begun);
             }
             Point::GatewayAdmits => {
@@ -224,12 +221,14 @@ impl<'l> Trial<'l> {
         assert_eq!(bob["enabled"], self.bob_enabled, "{users}");
     }
 
-    /// Starts the gateway if need be, which cleans up after the one that was killed, and ends it as the system does.
+    /// Starts the gateway if need be, which takes over from the one that was killed, ends it as the system does, and has it
+    /// give the machine back.
     fn restore_gateway(&mut self) {
         if !self.gateway.is_running() {
             self.gateway.start();
         }
         self.gateway.terminate();
+        self.gateway.tear_down();
         assert_eq!(look_at(self.lab, &self.lab.gateway), self.before[0]);
         let output = self.gateway.process().output();
         assert!(!output.contains("panicked") && !output.contains("vpnd: "), "{output}");

@@ -4,6 +4,8 @@
 //! live client's stream has a fixed rate, because the flood is made on the same cores: how much a saturating stream loses
 //! would say more about those than about the gateway.
 
+mod logins;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};

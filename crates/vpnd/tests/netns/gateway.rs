@@ -59,6 +59,8 @@ impl<'l> Gateway<'l> {
             .configure("push.routes", strings(&["10.200.0.0/24", "fd20::/64", "10.86.0.0/16", "fd86::/64"]));
         gateway.configure("nat.mode", "route");
         gateway
+            .configure("server.journal_dir", gateway.journal().to_str().expect("a temporary path is text"));
+        gateway
     }
 
     /// Sets `section.key` of the configuration; counts from the next start or reload.
@@ -77,6 +79,11 @@ impl<'l> Gateway<'l> {
     /// A file of the directory that `vpnd init` has filled.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
+    }
+
+    /// Where its undo journal is.
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.file("journal")
     }
 
     fn socket(&self) -> PathBuf {
@@ -162,6 +169,13 @@ impl<'l> Gateway<'l> {
     pub(crate) fn terminate(&mut self) {
         self.process().signal(Signal::TERM);
         self.process().wait(Duration::from_secs(10));
+    }
+
+    /// `vpnd server --teardown`, which must find everything to be taken back.
+    pub(crate) fn tear_down(&self) {
+        let mut command = self.vpnd(&["server", "--teardown", "--config"]);
+        command.arg(self.config());
+        must(process::run(command));
     }
 
     /// Runs an admin command on the running daemon.

@@ -33,7 +33,8 @@ fn wrong_credentials_are_refused_alike() {
     for (who, login) in
         [("wrong password", wrong_password), ("unknown user", stranger), ("disabled user", bob)]
     {
-        let (_, output) = Client::refused(&lab, 1, &login, &[]);
+        let (status, output) = Client::refused(&lab, 1, &login, &[]);
+        assert_eq!(status, 3, "{who}: its unit must not try again: {output}");
         assert!(output.contains("login was refused"), "{who}: it says what may be wrong: {output}");
         for reason in ["unknown user", "no such user", "disabled", "does not exist"] {
             assert!(!output.to_lowercase().contains(reason), "{who}: it does not say which: {output}");
@@ -69,7 +70,24 @@ fn a_gateway_of_another_ca_is_refused() {
     fs::write(gateway.config(), config).unwrap();
     gateway.start();
     let (_, output) = Client::refused(&lab, 1, &ann, &[]);
-    assert!(output.contains("certificate"), "{output}");
+    assert!(output.contains("was not signed by the authority that the profile trusts"), "{output}");
+    for jargon in ["does not answer", "BadSignature", "UnknownIssuer", "error 51", "error 48"] {
+        assert!(!output.contains(jargon), "{output}");
+    }
+    assert!(gateway.sessions().is_empty());
+}
+
+#[test]
+fn a_gateway_that_wants_a_certificate_says_so() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.configure("tls.client_ca", "ca.pem");
+    gateway.configure("tls.client_ca_key", "ca-key.pem");
+    gateway.configure("tls.require_client_certificate", true);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let (_, output) = Client::refused(&lab, 1, &ann, &[]);
+    assert!(output.contains("the gateway wants a client certificate"), "{output}");
     assert!(gateway.sessions().is_empty());
 }
 
@@ -93,7 +111,7 @@ fn a_certificate_that_expired_meanwhile_is_refused() {
     let left = (expires + Duration::from_secs(1)).duration_since(SystemTime::now()).unwrap_or_default();
     std::thread::sleep(left);
     let (_, output) = Client::refused(&lab, 1, &ann, &[]);
-    assert!(output.contains("expired"), "{output}");
+    assert!(output.contains("expired") && output.contains("run 'vpnd renew'"), "{output}");
     assert!(gateway.sessions().is_empty());
 }
 

@@ -13,11 +13,15 @@
 //! no test needs anything outside of its namespaces and its temporary directory. This program knows the binaries
 //! only by what a person sees of them: arguments, files, exit codes, output, packets.
 
+mod border;
+mod certificates;
 mod cleanup;
 mod client;
 mod congestion;
+mod continuity;
 mod crash;
 mod flood;
+mod forged_journal;
 mod forger;
 mod forgery;
 mod gateway;
@@ -27,18 +31,23 @@ mod laboratory;
 mod login;
 mod memory;
 mod mutate;
+mod names;
 mod namespace;
 mod narrow;
 mod order;
 mod outages;
+mod permission;
 mod persistent;
 mod privileges;
 mod process;
+mod protocol;
 mod refusal;
 mod relay;
 mod sessions;
 mod shortage;
 mod steering;
+mod theft;
 mod traffic;
 mod transfer;
 mod upgrade;
+mod without_ipv6;

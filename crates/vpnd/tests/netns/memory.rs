@@ -99,6 +99,7 @@ fn a_gateway_that_gets_no_memory_loses_nothing() {
         println!("{part}: {status}, {}", said.lines().last().unwrap_or_default());
         // By itself it ends with a reason, for the service manager to start it again.
         assert!(status.success() || status.code() == Some(1) && said.contains("can't go on"), "{said}");
+        gateway.tear_down();
         assert_eq!(look_at(&lab, &lab.gateway), before, "after the {part} process got no memory");
         gateway.start();
         ping_until(one.namespace(), CAMPUS_V4.into(), 60 * SECOND);

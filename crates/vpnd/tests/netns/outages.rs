@@ -77,7 +77,12 @@ fn a_client_changes_its_address_under_traffic() {
 #[test]
 fn a_client_that_did_not_run_is_reachable_soon_afterwards() {
     let Some(lab) = Lab::new(1) else { return };
-    let (mut gateway, mut one) = Client::alone(&lab);
+    let mut gateway = Gateway::init(&lab);
+    gateway.configure("policy.campus_to_client", true);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let mut one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     let inner = one.v4();
     one.process().signal_all(Signal::STOP);
     gateway.kill();

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::client::Client;
 use crate::gateway::{Gateway, edit_toml, strings};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::process::Process;
 use crate::traffic::ping_until;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -69,6 +70,20 @@ impl Seen {
         fields.nth(16).unwrap().parse().unwrap()
     }
 
+    /// Its session and the number of the terminal that controls it, 0 for none: fields 6 and 7 of `/proc/PID/stat`.
+    fn session_and_terminal(&self) -> (i32, i32) {
+        let stat = String::from_utf8_lossy(&self.bytes("stat")).into_owned();
+        let mut fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(3);
+        let mut next = || fields.next().unwrap().parse().unwrap();
+        (next(), next())
+    }
+
+    /// The files behind its descriptors.
+    fn open_files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.0.join("fd")).unwrap();
+        entries.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok()).collect()
+    }
+
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.0.file_name().unwrap().to_str().unwrap().parse().unwrap()).unwrap()
     }
@@ -89,7 +104,7 @@ impl Seen {
     }
 
     /// Whether its memory holds these bytes anywhere.
-    fn remembers(&self, wanted: &[u8]) -> bool {
+    pub(crate) fn remembers(&self, wanted: &[u8]) -> bool {
         let memory = File::open(self.0.join("mem")).expect("root may look");
         let maps = String::from_utf8(self.bytes("maps")).unwrap();
         let mut looked_at = 0;
@@ -123,6 +138,14 @@ fn assert_shut_in(process: &Seen) {
         assert_eq!(thread.status("NoNewPrivs").unwrap(), "1", "{}", thread.name());
         assert_eq!(thread.status("Seccomp").unwrap(), "2", "{}", thread.name());
     }
+    assert_eq!(
+        process.session_and_terminal(),
+        (process.pid().as_raw_nonzero().get(), 0),
+        "a session of its own"
+    );
+    for file in process.open_files() {
+        assert!(!file.starts_with("/dev/pts") && !file.starts_with("/dev/tty"), "{}", file.display());
+    }
     // Whose memory can't be dumped belongs to root in /proc, whoever it runs as.
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(process.0.join("mem")).unwrap()), 0);
 }
@@ -143,8 +166,7 @@ fn the_worker_and_the_auth_process_are_shut_in() {
     let uids = worker.status("Uid").unwrap();
     assert!(uids.split_whitespace().all(|uid| uid != "0"), "{uids}");
     assert_eq!(worker.status("Groups").unwrap(), "", "no group is left");
-    for entry in fs::read_dir(worker.0.join("fd")).unwrap() {
-        let target = fs::read_link(entry.unwrap().path()).unwrap();
+    for target in worker.open_files() {
         let state = gateway.file("state");
         assert!(!target.starts_with(&state) && !target.starts_with("/etc"), "{}", target.display());
     }
@@ -248,6 +270,7 @@ fn a_part_that_is_killed_ends_the_daemon() {
         assert!(other.is_gone());
         let links = lab.gateway.ip(&["-brief", "link", "show"]);
         assert!(!links.contains("vpnd0"), "no device is left: {links}");
+        gateway.tear_down();
         let forwarding = lab.gateway.within(|| fs::read_to_string("/proc/sys/net/ipv4/ip_forward")).unwrap();
         assert_eq!(forwarding.trim(), "0", "what was changed is as before");
         gateway.start();
@@ -290,6 +313,33 @@ fn a_clients_worker_is_shut_in_and_looks_up_names() {
         }
     }
     assert!(!client.process().output().contains("ann's password"));
+}
+
+#[test]
+fn a_clients_worker_has_no_terminal_and_nothing_that_was_left_open() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let left_open = lab.path("left-open");
+    fs::write(&left_open, "a secret of the shell").unwrap();
+    let words = crate::client::arguments(&lab, 1, &ann);
+    let words: Vec<_> = words.iter().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let mut command = crate::process::command(&lab, &lab.clients[0], "script");
+    let line = format!("exec 7<'{}'; exec {}", left_open.display(), words.join(" "));
+    command.args(["--quiet", "--flush", "--return", "--command", &line, "/dev/null"]);
+    let mut script = Process::start(&lab, "terminal", command);
+    // The worker's own words, which come through its opener.
+    eventually("the client is connected", 20 * SECOND, || {
+        script.assert_running();
+        script.output().contains("connected").then_some(())
+    });
+    let opener = Seen::of(script.children()[0]);
+    assert_ne!(opener.session_and_terminal().1, 0, "the opener runs at a terminal");
+    assert!(opener.open_files().contains(&left_open));
+    let worker = opener.part("client");
+    assert_shut_in(&worker);
+    assert!(!worker.open_files().contains(&left_open));
 }
 
 #[test]

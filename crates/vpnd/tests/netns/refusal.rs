@@ -61,6 +61,52 @@ fn a_configuration_with_mistakes() {
 }
 
 #[test]
+fn what_check_finds_beyond_the_text() {
+    let Some(lab) = Lab::new(1) else { return };
+    let gateway = Gateway::init(&lab);
+    gateway.add_user("ann");
+    let check = || {
+        let mut command = gateway.vpnd(&["check"]);
+        command.arg(gateway.config());
+        let output = process::run(command);
+        (output.status.code(), process::text(&output))
+    };
+    let (code, output) = check();
+    assert_eq!((code, output.contains("no problem found")), (Some(0), true), "{output}");
+
+    gateway.configure("nat.mode", "nftables");
+    gateway.configure("nat.outgoing_interface", "eth77");
+    let (code, output) = check();
+    assert!(code == Some(0) && output.contains("warning: there is no interface eth77"), "{output}");
+    gateway.configure("nat.outgoing_interface", "campus0");
+
+    for (key, wrong, hint) in [
+        ("process.user", "root", "is root"),
+        ("process.user", "nobody-here", "no user"),
+        ("log.level", "wran", "wran"),
+    ] {
+        let good = fs::read(gateway.config()).unwrap();
+        gateway.configure(key, wrong);
+        let (code, output) = check();
+        assert!(code == Some(2) && output.contains(hint), "{key} = {wrong}: {output}");
+        let (code, output) = refused(&lab, &gateway);
+        assert!(code == 2 && output.contains(hint), "a start says the same: {output}");
+        fs::write(gateway.config(), good).unwrap();
+    }
+
+    let store = gateway.file("state/vpnd.db");
+    let good = fs::read(&store).unwrap();
+    fs::write(&store, vec![0xA5; 4096]).unwrap();
+    let (code, output) = check();
+    assert!(code == Some(2) && output.contains("damaged"), "{output}");
+    fs::remove_file(&store).unwrap();
+    let (code, output) = check();
+    assert!(code == Some(2) && output.contains("no user store"), "{output}");
+    fs::write(&store, good).unwrap();
+    assert_untouched(&lab);
+}
+
+#[test]
 fn a_port_in_use() {
     let Some(lab) = Lab::new(1) else { return };
     let gateway = Gateway::init(&lab);
@@ -141,7 +187,14 @@ fn no_privileges() {
     std::os::unix::fs::chown(&state, Some(nobody), Some(nobody)).unwrap();
     let mut command = Command::new(&binary);
     command.arg("connect").arg(&ann.profile).arg("--credentials").arg(&ann.credentials);
-    command.arg("--state-dir").arg(&state).uid(nobody).gid(nobody).current_dir("/");
+    command
+        .arg("--state-dir")
+        .arg(&state)
+        .arg("--journal-dir")
+        .arg(state.join("journal"))
+        .uid(nobody)
+        .gid(nobody)
+        .current_dir("/");
     let (_, output) = refused_command(&lab, command);
     assert!(output.contains("root") || output.contains("CAP_NET_ADMIN"), "it says what is missing: {output}");
 }

@@ -55,6 +55,7 @@ fn few_descriptors() {
     gateway.start();
     let used = descriptors(&Seen::opener(&gateway).part("worker"));
     gateway.terminate();
+    gateway.tear_down();
 
     // Too few are refused; the first number that is enough leaves none for the control socket, two more leave next to none.
     let mut refused = 0;
@@ -120,6 +121,7 @@ fn the_gateways_device_is_deleted() {
         gateway.process().output()
     );
     assert!(gateway.process().output().contains("a shard stopped"), "{}", gateway.process().output());
+    gateway.tear_down();
     assert_eq!(look_at(&lab, &lab.gateway), before);
     gateway.start();
     ping_until(client.namespace(), CAMPUS_V4.into(), 20 * SECOND);

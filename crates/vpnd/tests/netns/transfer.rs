@@ -37,6 +37,7 @@ fn everything_arrives(suite: &str, switches: &[&str]) {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);
     gateway.configure("policy.client_to_client", true);
+    gateway.configure("policy.client_to_gateway", true);
     gateway.configure("crypto.suites", strings(&[suite]));
     let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
     gateway.start_with(switches);

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod leak;
+mod packets;
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -19,6 +20,7 @@ use vpnd::auth::password::{Hasher, Password};
 use vpnd::auth::{Authenticator, LONGEST_WAIT, Login, Outcome, Settings};
 use vpnd::store::sqlite::Sqlite;
 use vpnd::store::{NewUser, Store};
+use vpnd_proto::session::DeviceId;
 
 /// The bar.
 const MOST_T: f64 = 5.0;
@@ -94,6 +96,7 @@ impl Gateway {
             code: None,
             certificate: None,
             source: std::net::Ipv4Addr::from_bits(random.random::<u32>()).into(),
+            device: DeviceId(random.random()),
         };
         (login, self.now_s)
     }
@@ -111,7 +114,13 @@ fn an_unknown_user_takes_as_long_as_a_wrong_password() {
         seed,
         |kind, random| gateway.borrow_mut().wrong(kind, random),
         |(login, now_s)| {
-            let outcome = gateway.borrow().auth.check(&login, now_s);
+            let gateway = gateway.borrow();
+            let outcome = match gateway.auth.check(&login, now_s) {
+                Outcome::CodeWanted(number) => {
+                    gateway.auth.complete(number, &Password::new("000000".to_owned()), now_s)
+                }
+                other => panic!("{other:?}"),
+            };
             assert!(matches!(outcome, Outcome::Refused(no) if no.retry_after_s.is_none()), "{outcome:?}");
         },
     );

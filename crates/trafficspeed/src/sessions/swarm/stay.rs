@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
+use vpnd_crypto::{DeviceKey, Secret};
 use vpnd_proto::control::Code;
-use vpnd_proto::session::{ConnectionId, DeviceId};
+use vpnd_proto::session::ConnectionId;
 use vpnd_proto::time::Time;
 
 use super::{SOCKETS, Swarm, SwarmError, bind, now};
@@ -225,8 +226,8 @@ impl Swarm {
     /// A client that has no session yet.
     pub(super) fn member(&self, number: usize) -> Result<Member, SwarmError> {
         let session = self.session(number);
-        let device = self.job.soak.map_or_else(rand::random, |seed| churn::device(seed, session));
-        let member = Member::new(self.suites.clone(), DeviceId(device));
+        let seed = self.job.soak.map_or_else(rand::random, |seed| churn::device(seed, session));
+        let member = Member::new(self.suites.clone(), DeviceKey::from_seed(Secret::new(seed)));
         member.map_err(|error| SwarmError::Suite(error.to_string()))
     }
 }

@@ -18,6 +18,7 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use rand::Rng as _;
 use vpnd_proto::admission::{Greeting, Source};
+use vpnd_proto::wire::Door;
 
 use super::gate::Admissions;
 use super::retry::{self, Initial, Kind};
@@ -76,6 +77,10 @@ impl Front {
     }
 
     fn passes(&self, datagram: &[u8], meta: &RecvMeta, now_s: u64) -> bool {
+        if Door::of(datagram) != Door::Quic {
+            self.admissions.count_not_quic();
+            return false;
+        }
         let source = Source::from(meta.addr.ip());
         match retry::classify(datagram) {
             Kind::Other => true,

@@ -11,7 +11,7 @@ use super::gate::{Gate, Place};
 use super::*;
 use crate::init::authority::Authority;
 use crate::sys::udp::{SocketOptions, Steering, bind_reuseport_group};
-use crate::tls::{self, ClientCertificates, Identity, Trust};
+use crate::tls::{self, ClientCertificates, Identity, Presented, Trust};
 
 const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 const SOON: Duration = Duration::from_secs(10);
@@ -34,8 +34,9 @@ impl Trusted {
         }
     }
 
-    fn identity(&self) -> Identity {
-        Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes()).unwrap()
+    fn presented(&self) -> Arc<Presented> {
+        let identity = Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes()).unwrap();
+        Presented::new(identity.certified().unwrap())
     }
 
     /// A gateway's endpoint on this port of the loopback, or on any.
@@ -49,7 +50,7 @@ impl Trusted {
         address: impl Into<SocketAddr>,
         state_dir: &Path,
     ) -> Endpoint {
-        let tls = tls::server(self.identity(), &ClientCertificates::Ignored).unwrap();
+        let tls = tls::server(self.presented(), &ClientCertificates::Ignored).unwrap();
         let socket = QuicMember::Own(UdpSocket::bind(address.into()).unwrap());
         let keys = Keys::load_or_create(state_dir).unwrap();
         listen(socket_of(socket), tls, &keys, admissions.clone(), Arc::default()).unwrap()
@@ -58,7 +59,7 @@ impl Trusted {
     /// A client that has never spoken to any gateway.
     fn client(&self) -> Endpoint {
         let tls = tls::client(&Trust::Pinned(self.ca.as_bytes()), None).unwrap();
-        dial_from(UdpSocket::bind(LOCAL).unwrap(), Arc::new(tls), None).unwrap()
+        dial_from(UdpSocket::bind(LOCAL).unwrap(), tls.quic().unwrap(), None).unwrap()
     }
 
     async fn connect(&self, to: SocketAddr) -> (Endpoint, Result<Connection, ConnectionError>) {
@@ -131,7 +132,7 @@ async fn a_client_refuses_a_gateway_of_another_authority_or_another_name() {
 #[tokio::test]
 async fn the_gate_itself_lets_nobody_in_without_a_proof() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
-    let tls = tls::server(trusted.identity(), &ClientCertificates::Ignored).unwrap();
+    let tls = tls::server(trusted.presented(), &ClientCertificates::Ignored).unwrap();
     let keys = Keys::load_or_create(state.path()).unwrap();
     let config = ServerConfig::new(Arc::new(tls), Arc::clone(&keys.tokens) as _);
     // No front stands before this one.
@@ -290,24 +291,35 @@ async fn addresses_with_sessions_have_places_of_their_own() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
     let admissions = admissions(4);
     let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
-    let gate = Arc::new(Gate::new(admissions, 1));
-    let mut inside = vec![let_in(&trusted, &gate, &endpoint).await, let_in(&trusted, &gate, &endpoint).await];
+    let gate = Arc::new(Gate::new(admissions.clone(), 1));
+    let inside = let_in(&trusted, &gate, &endpoint).await;
     let (door, at) = (Arc::clone(&gate), endpoint.clone());
     let next = tokio::spawn(async move { door.next(&at).await });
     let refused = soon("a refusal", trusted.connect(endpoint.local_addr().unwrap())).await.1;
-    assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "a stranger has two: {refused:?}");
+    assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "a stranger has one: {refused:?}");
     next.abort();
-    let settled = gate.settle(LOCAL.into());
-    inside.push(let_in(&trusted, &gate, &endpoint).await);
-    drop(settled);
-    inside.pop();
-    let next = tokio::spawn({
-        let endpoint = endpoint.clone();
-        async move { gate.next(&endpoint).await }
-    });
-    let refused = soon("a refusal", trusted.connect(endpoint.local_addr().unwrap())).await.1;
-    assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "as before: {refused:?}");
-    next.abort();
+    let _settled = gate.settle(LOCAL.into());
+    let others = [let_in(&trusted, &gate, &endpoint).await, let_in(&trusted, &gate, &endpoint).await];
+    assert_eq!(admissions.counts()["displaced"], 0, "nobody had to go");
+    drop((inside, others));
+}
+
+#[tokio::test]
+async fn whoever_has_been_there_for_long_makes_room() {
+    let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
+    let admissions = admissions(1);
+    let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
+    let gate = Arc::new(Gate::new(admissions.clone(), 1));
+    let (_incoming, mut place, _dialled) = let_in(&trusted, &gate, &endpoint).await;
+    assert!(
+        tokio::time::timeout(Duration::from_millis(1_100), place.displaced()).await.is_err(),
+        "it has its place"
+    );
+    let other = let_in(&trusted, &gate, &endpoint).await;
+    soon("an end", place.displaced()).await;
+    drop(place);
+    assert_eq!(admissions.counts()["displaced"], 1);
+    drop(other);
 }
 
 /// Runs a gateway in a runtime of its own until a client is connected, then ends it as `kill -9` would: without a word.
@@ -382,7 +394,7 @@ async fn quic_works_through_what_shards_hand_over() {
     let group = bind_reuseport_group(LOCAL.into(), 2, Steering::Off, &options).unwrap();
     let (socket, hand_over) = socket(group.quic).unwrap();
     let hand_over = hand_over.expect("QUIC has no member of its own");
-    let tls = tls::server(trusted.identity(), &ClientCertificates::Ignored).unwrap();
+    let tls = tls::server(trusted.presented(), &ClientCertificates::Ignored).unwrap();
     let keys = Keys::load_or_create(state.path()).unwrap();
     let endpoint = listen(socket, tls, &keys, admissions(256), Arc::default()).unwrap();
     for shard in group.shards {

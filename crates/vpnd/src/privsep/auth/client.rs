@@ -16,6 +16,8 @@ const QUEUE: usize = 256;
 #[error("the auth process is gone")]
 pub(crate) struct AuthGone;
 
+/// Who waits for an answer. The auth process takes no more questions than it has places for, then the channel is full and
+/// [`ask_all`] stops; so no more wait than have places there and room on the way.
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Answer>>>>;
 
 /// The auth process's address.

@@ -44,6 +44,17 @@ pub(crate) enum Request {
     /// The revocations after this number; without one, only the number of the last.
     #[n(3)]
     Revocations(#[n(0)] Option<u64>),
+    /// The one-time code of the login with this number has come, or will not.
+    #[n(4)]
+    Code {
+        #[n(0)]
+        login: u64,
+        #[n(1)]
+        code: Option<SecretText<16>>,
+        /// As the login had it.
+        #[n(2)]
+        device: ByteArray<16>,
+    },
 }
 
 /// What a client has shown.
@@ -132,9 +143,9 @@ pub(crate) enum Answer {
     /// To a login: let in.
     #[n(0)]
     Granted(#[n(0)] Granted),
-    /// To a login: the password is right, and a one-time code is wanted too.
+    /// To a login: not without a one-time code, by [`Request::Code`] with this number. It says nothing about the password.
     #[n(1)]
-    CodeWanted,
+    CodeWanted(#[n(0)] u64),
     /// To a login: no.
     #[n(2)]
     Refused {
@@ -169,6 +180,12 @@ pub(crate) enum Answer {
     /// The store failed.
     #[n(8)]
     Failed(#[n(0)] Reason),
+    /// To a login: everybody needs a client certificate here, and this one is not the user's. Nothing else was looked at.
+    #[n(9)]
+    NotCertified,
+    /// To a login: nothing was checked, because too many guesses were wrong; it may come back in so many seconds.
+    #[n(10)]
+    Throttled(#[n(0)] u64),
 }
 
 /// A sentence for the log.
@@ -247,6 +264,8 @@ pub(crate) enum RevocationCause {
     Removed,
     #[n(2)]
     Password,
+    #[n(3)]
+    Certificate,
 }
 
 impl fmt::Display for RevocationCause {
@@ -255,6 +274,7 @@ impl fmt::Display for RevocationCause {
             Self::Disabled => "this user was disabled",
             Self::Removed => "this user was removed",
             Self::Password => "the password was changed; log in again",
+            Self::Certificate => "a certificate of this user was revoked; log in again with a good one",
         })
     }
 }

@@ -17,7 +17,7 @@ use super::message::{
     RevocationCause, Revoked, StoredSession, Write, id,
 };
 use crate::auth::password::Password;
-use crate::auth::{self, Authenticator, Outcome};
+use crate::auth::{self, Authenticator, Outcome, Refused};
 use crate::control::registry::{steady_clock_s, wall_clock_s};
 use crate::lease::{LeaseError, Pools};
 use crate::privsep::channel::{Channel, ChannelError};
@@ -115,17 +115,43 @@ impl Service {
     }
 
     async fn answer(self: &Arc<Self>, request: Request) -> Answer {
-        let login = match request {
-            Request::Login(login) => login,
+        let now_s = (self.clocks.wall)();
+        let (outcome, device) = match request {
+            Request::Login(login) => {
+                let device = DeviceId(login.device.into());
+                (self.authenticator.authenticate(credentials(login), now_s).await, device)
+            }
+            Request::Code { login, code, device } => {
+                let outcome = self.complete(login, code.as_ref().map(|code| code.expose()), now_s).await;
+                (outcome, DeviceId(device.into()))
+            }
             other => return self.blocking(move |service| service.answer_from_store(other)).await,
         };
-        let device = DeviceId(login.device.into());
-        match self.authenticator.authenticate(credentials(login), (self.clocks.wall)()).await {
+        match outcome {
             Outcome::Granted(user) => self.blocking(move |service| service.admit(&user, device)).await,
             Outcome::Busy(_) => Answer::Busy,
-            Outcome::CodeWanted => Answer::CodeWanted,
+            Outcome::CodeWanted(number) => Answer::CodeWanted(number),
+            Outcome::Throttled(retry_after_s) => Answer::Throttled(retry_after_s),
+            Outcome::NotCertified => Answer::NotCertified,
             Outcome::Refused(refused) => Answer::Refused { retry_after_s: refused.retry_after_s },
         }
+    }
+
+    /// Goes on with a login that was asked for a code. Without one it is over.
+    async fn complete(self: &Arc<Self>, login: u64, code: Option<&str>, now_s: u64) -> Outcome {
+        let (authenticator, code) =
+            (Arc::clone(&self.authenticator), code.map(|code| Password::new(code.to_owned())));
+        let done = tokio::task::spawn_blocking(move || match code {
+            Some(code) => authenticator.complete(login, &code, now_s),
+            None => {
+                authenticator.abandon(login, now_s);
+                Outcome::Refused(Refused { retry_after_s: None })
+            }
+        });
+        done.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "checking a one-time code failed");
+            Outcome::Refused(Refused { retry_after_s: None })
+        })
     }
 
     /// Runs `work` on a thread that may wait for the disk.
@@ -137,7 +163,9 @@ impl Service {
 
     fn answer_from_store(&self, request: Request) -> Answer {
         let answered = match request {
-            Request::Login(_) => return Answer::Failed(Reason::cut("a login has its own way")),
+            Request::Login(_) | Request::Code { .. } => {
+                return Answer::Failed(Reason::cut("a login has its own way"));
+            }
             Request::Session(id) => self.session(SessionId(id.into())).map(Answer::Session),
             Request::Commit(writes) => return self.commit(writes),
             Request::Revocations(seen) => self.revocations(seen),
@@ -280,6 +308,7 @@ impl Service {
                 store::RevocationCause::Disabled => RevocationCause::Disabled,
                 store::RevocationCause::Removed => RevocationCause::Removed,
                 store::RevocationCause::Password => RevocationCause::Password,
+                store::RevocationCause::Certificate => RevocationCause::Certificate,
             },
         });
         Ok(Answer::Revocations { seen, found: found.collect() })
@@ -297,6 +326,7 @@ fn credentials(login: LoginRequest) -> auth::Login {
         code: login.code.map(|code| Password::new(code.expose().to_owned())),
         certificate: login.certificate.map(Into::into),
         source: login.source,
+        device: DeviceId(login.device.into()),
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a shard does with bad input from its own TUN device: dropped, counted once, nothing sent.
+//! What a shard does with bad input from its own TUN device (dropped, counted once, nothing sent), and with events that nobody
+//! takes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -103,4 +104,44 @@ fn bad_input_from_the_tun_device_is_counted_once_and_never_sent() {
         assert_eq!(shard.transmit().unwrap(), Progress::Drained);
         assert_eq!(dropped(&mut shard), wanted, "{reason:?}");
     }
+}
+
+#[test]
+fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
+    let spec = SteppedSpec {
+        role: Role::Gateway,
+        policy: Arc::new(Policy::default()),
+        tun_offloads: TunOffloads::ALL,
+        mtu: 1_420,
+    };
+    let mut stepped = Stepped::new(spec, Script::default(), Mute);
+    let slots = [0, 1, 2].map(|place| Slot { place, generation: 0 });
+    for slot in slots {
+        stepped.command(Command::Open(SessionSpec {
+            slot,
+            addresses: Vec::new(),
+            principal: Principal::default(),
+        }));
+        stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and wants one");
+    }
+    // The control plane has room for one, and the shard does not wait for more.
+    let (events, mut inbox) = tokio::sync::mpsc::channel(1);
+    for slot in slots {
+        assert!(stepped.shard.plane.has_events());
+        stepped.shard.report_events(&events, &Mute);
+        assert_eq!(inbox.try_recv(), Ok((0, Event::EpochWanted { slot })));
+        inbox.try_recv().expect_err("no more than it has room for");
+    }
+    assert!(!stepped.shard.plane.has_events());
+    // One that has ended takes nothing, and nothing is kept for it.
+    drop(inbox);
+    let slot = Slot { place: 3, generation: 0 };
+    stepped.command(Command::Open(SessionSpec {
+        slot,
+        addresses: Vec::new(),
+        principal: Principal::default(),
+    }));
+    stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and wants one");
+    stepped.shard.report_events(&events, &Mute);
+    assert!(!stepped.shard.plane.has_events());
 }

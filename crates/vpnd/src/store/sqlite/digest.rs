@@ -13,10 +13,11 @@ use super::super::UserId;
 use super::bytes;
 
 /// All that a user is, in rows that are in a fixed order.
-const PARTS: [&str; 3] = [
+const PARTS: [&str; 4] = [
     "SELECT id, name, password, enabled, generation, totp_secret, totp_step, created_s FROM users WHERE id = ?",
     "SELECT name FROM memberships WHERE user_id = ? ORDER BY name",
     "SELECT sha256 FROM certificates WHERE user_id = ? ORDER BY sha256",
+    "SELECT sha256, at_s FROM revoked_certificates WHERE user_id = ? ORDER BY sha256",
 ];
 
 /// Writes down what the user is now; after each change, in its transaction.

@@ -57,7 +57,12 @@ pub(super) fn audit_log(c: &Connection, limit: u32) -> rusqlite::Result<Vec<Audi
 
 fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {
     let cause: String = row.get("cause")?;
-    let causes = [RevocationCause::Disabled, RevocationCause::Removed, RevocationCause::Password];
+    let causes = [
+        RevocationCause::Disabled,
+        RevocationCause::Removed,
+        RevocationCause::Password,
+        RevocationCause::Certificate,
+    ];
     Ok(Revocation {
         seq: row.get("seq")?,
         user: UserId(bytes(row, "user_id")?),
@@ -71,5 +76,6 @@ fn word(cause: RevocationCause) -> &'static str {
         RevocationCause::Disabled => "disabled",
         RevocationCause::Removed => "removed",
         RevocationCause::Password => "password",
+        RevocationCause::Certificate => "certificate",
     }
 }

@@ -418,3 +418,26 @@ fn a_store_of_format_1_goes_on_as_format_2() {
     assert_eq!((user.enabled, user.created_s, user.groups), (false, 5, vec!["staff".to_owned()]));
     Sqlite::open(&path).expect("and again");
 }
+
+#[test]
+fn a_revoked_certificate_ends_what_was_granted_and_is_found_again() {
+    let (dir, store) = new_store();
+    let id = store.add_user(&ann(), 1).unwrap();
+    let other = store.add_user(&named("bob"), 1).unwrap();
+    for (user, session) in [(id, 1), (other, 2)] {
+        assert!(store.add_session(&session_of(user, session), 0).unwrap());
+    }
+    store.revoke_certificates("ann", &[[9; 32], [7; 32]], 5).unwrap();
+    drop(store);
+    let store = Sqlite::open(&dir.path().join("state/vpnd.db")).unwrap();
+    let user = store.user("ann").unwrap().unwrap();
+    assert_eq!(user.certificates, [[9; 32]], "it stays hers");
+    assert_eq!(user.revoked_certificates, [[9; 32]], "and one that is not hers is not");
+    assert!(store.session(SessionId([1; 16]), 1001).unwrap().is_none());
+    assert!(store.session(SessionId([2; 16]), 1001).unwrap().is_some());
+    assert!(!store.add_session(&session_of(id, 3), 0).unwrap(), "a login that was under way");
+    assert_eq!(store.revocations_since(0).unwrap()[0].cause, RevocationCause::Certificate);
+    // A row that is lost is damage, and not a certificate that is good again.
+    store.connection.lock().unwrap().execute("DELETE FROM revoked_certificates", ()).unwrap();
+    assert!(matches!(store.user("ann"), Err(StoreError::Corrupted { .. })));
+}

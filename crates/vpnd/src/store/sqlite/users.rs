@@ -6,7 +6,8 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::super::{
-    MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause, StoreError, TotpSecret, User, UserId,
+    CertificateHash, MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause, StoreError, TotpSecret,
+    User, UserId,
 };
 use super::{bytes, digest, events};
 
@@ -102,16 +103,49 @@ pub(super) fn remove(t: &Transaction<'_>, name: &str, now_s: u64) -> Outcome<()>
     Ok(Ok(()))
 }
 
+pub(super) fn add_certificate(t: &Transaction<'_>, name: &str, certificate: &CertificateHash) -> Outcome<()> {
+    let Some(id) = id_of(t, name)? else { return no_such_user(name) };
+    t.execute("INSERT INTO certificates (sha256, user_id) VALUES (?, ?)", params![certificate, id.0])?;
+    digest::renew(t, id)?;
+    Ok(Ok(()))
+}
+
+pub(super) fn revoke_certificates(
+    t: &Transaction<'_>,
+    name: &str,
+    certificates: &[CertificateHash],
+    now_s: u64,
+) -> Outcome<()> {
+    let Some(id) = id_of(t, name)? else { return no_such_user(name) };
+    for certificate in certificates {
+        // Only one of this user's: the others are worth nothing to them.
+        let sql = "INSERT OR IGNORE INTO revoked_certificates (sha256, user_id, at_s)
+                   SELECT sha256, user_id, ?3 FROM certificates WHERE sha256 = ?1 AND user_id = ?2";
+        t.execute(sql, params![certificate, id.0, now_s])?;
+    }
+    revoke(t, id, name, RevocationCause::Certificate, now_s)?;
+    digest::renew(t, id)?;
+    Ok(Ok(()))
+}
+
 pub(super) fn use_totp_step(t: &Transaction<'_>, id: UserId, step: u64) -> rusqlite::Result<bool> {
     let sql = "UPDATE users SET totp_step = ?1 WHERE id = ?2 AND totp_step < ?1";
     let used = t.execute(sql, params![step, id.0])? == 1;
-    digest::renew(t, id)?;
+    if used {
+        digest::renew(t, id)?;
+    }
     Ok(used)
 }
 
 pub(super) fn knows_source(c: &Connection, id: UserId, source: &str, since_s: u64) -> rusqlite::Result<bool> {
     let sql = "SELECT 1 FROM sources WHERE user_id = ? AND source = ? AND seen_s >= ?";
     c.prepare_cached(sql)?.exists(params![id.0, source, since_s])
+}
+
+pub(super) fn newest_sources(c: &Connection, limit: usize) -> rusqlite::Result<Vec<(String, u64)>> {
+    let sql =
+        "SELECT source, max(seen_s) AS newest FROM sources GROUP BY source ORDER BY newest DESC LIMIT ?";
+    c.prepare_cached(sql)?.query_map([limit], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
 pub(super) fn remember_source(
@@ -164,6 +198,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<User> {
         totp: row.get::<_, Option<Vec<u8>>>("totp_secret")?.map(TotpSecret::new),
         groups: Vec::new(),
         certificates: Vec::new(),
+        revoked_certificates: Vec::new(),
         created_s: row.get("created_s")?,
     })
 }
@@ -175,5 +210,9 @@ fn complete(c: &Connection, mut user: User) -> rusqlite::Result<User> {
     let mut hashes = c.prepare_cached("SELECT sha256 FROM certificates WHERE user_id = ? ORDER BY sha256")?;
     user.certificates =
         hashes.query_map([user.id.0], |row| bytes(row, "sha256"))?.collect::<Result<_, _>>()?;
+    let sql = "SELECT sha256 FROM revoked_certificates WHERE user_id = ? ORDER BY sha256";
+    let mut revoked = c.prepare_cached(sql)?;
+    user.revoked_certificates =
+        revoked.query_map([user.id.0], |row| bytes(row, "sha256"))?.collect::<Result<_, _>>()?;
     Ok(user)
 }

@@ -14,7 +14,10 @@ use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{DnsError, DnsUndone, MAX_FILE_LEN};
+use super::{DnsError, DnsSystem, DnsUndone, MAX_FILE_LEN};
+
+/// The bits of a mode that a configuration file may have.
+const PLAIN_MODE: u32 = 0o777;
 
 /// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +86,35 @@ impl FileState {
 }
 
 impl FileChange {
+    /// Checks that it replaces the resolver's configuration by one of ours, and that what comes back is one, too.
+    ///
+    /// # Errors
+    /// [`DnsError::NotOurs`].
+    pub(super) fn check(&self, system: &DnsSystem) -> Result<(), DnsError> {
+        let refused = |why| Err(DnsError::NotOurs { path: self.path.clone(), why });
+        if self.path != system.resolv_conf && self.path != writable_place(&system.resolv_conf)? {
+            return refused("it is not the resolver's configuration");
+        }
+        if !super::is_ours(&self.after) {
+            return refused("the new text is none that vpnd writes");
+        }
+        match &self.before {
+            FileState::Absent => Ok(()),
+            FileState::File { mode, .. } if mode & !PLAIN_MODE != 0 => {
+                refused("the old file has special bits")
+            }
+            FileState::File { .. } => match self.before.bytes() {
+                Some(bytes) if bytes.len() as u64 <= MAX_FILE_LEN => Ok(()),
+                _ => refused("the old text is too long"),
+            },
+            // Whatever manages name servers calls its file so, wherever it keeps it.
+            FileState::Link { target } => match target.file_name().and_then(|name| name.to_str()) {
+                Some(name) if name.ends_with("resolv.conf") => Ok(()),
+                _ => refused("the old link leads to something else than a resolver's configuration"),
+            },
+        }
+    }
+
     /// Replaces the file. The new one has the permissions of the old one, or is readable by all.
     ///
     /// # Errors
@@ -116,10 +148,12 @@ impl FileChange {
                 symlink(target, self.temporary()).map_err(failed)?;
                 fs::rename(self.temporary(), &self.path).map_err(failed)?;
             }
-            FileState::File { content, mode, uid, gid } => {
+            FileState::File { content, .. } => {
                 let invalid = |error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
                 let bytes = STANDARD.decode(content).map_err(invalid)?;
-                self.replace(&bytes, *mode, Some((*uid, *gid)))?;
+                // As the file is: ours has got mode and owner of the old one, and a journal has no say in that.
+                let FileState::File { mode, uid, gid, .. } = now else { return Ok(DnsUndone::NotOurs) };
+                self.replace(&bytes, mode & PLAIN_MODE, Some((uid, gid)))?;
             }
         }
         Ok(DnsUndone::Restored)

@@ -71,6 +71,21 @@ fn a_file_is_replaced_and_comes_back_exactly() {
 }
 
 #[test]
+fn mode_and_owner_are_those_of_the_file_whatever_a_journal_says() {
+    let machine = Machine::new();
+    fs::write(machine.path(), "nameserver 192.0.2.1\n").unwrap();
+    let planned = machine.plan().unwrap();
+    planned.apply().unwrap();
+    let before = fs::metadata(machine.path()).unwrap();
+    let FileState::File { content, gid, .. } = &planned.before else { panic!("it is a file") };
+    let forged = FileState::File { content: content.clone(), mode: 0o4777, uid: before.uid() + 1, gid: *gid };
+    assert_eq!(FileChange { before: forged, ..planned }.undo().unwrap(), DnsUndone::Restored);
+    let after = fs::metadata(machine.path()).unwrap();
+    assert_eq!((after.mode(), after.uid()), (before.mode(), before.uid()));
+    assert_eq!(fs::read_to_string(machine.path()).unwrap(), "nameserver 192.0.2.1\n");
+}
+
+#[test]
 fn a_link_is_replaced_and_its_target_left_alone() {
     let machine = Machine::new();
     let target = machine.dir.path().join("stub.conf");
@@ -186,4 +201,17 @@ fn systemd_resolved_is_told_in_its_own_words() {
     let split = DnsSettings { search: vec![], all_names: false, ..settings() };
     let calls: Vec<String> = resolvectl_calls(&split).iter().map(|call| call.join(" ")).collect();
     assert_eq!(calls[1..], ["domain vpn0 ", "default-route vpn0 no"]);
+}
+
+#[test]
+fn servers_in_use_are_those_of_the_file_and_of_systemd_resolved() {
+    let machine = Machine::new();
+    let runtime = machine.dir.path().join("resolved");
+    fs::create_dir(&runtime).unwrap();
+    fs::write(machine.path(), "# nameserver 192.0.2.9\nnameserver 127.0.0.53\noptions edns0\n").unwrap();
+    fs::write(runtime.join("resolv.conf"), "nameserver\t192.0.2.1\n nameserver fe80::1%eth0\nnameserver x\n")
+        .unwrap();
+    let system = DnsSystem { resolv_conf: machine.path(), resolved_runtime: runtime };
+    let found: Vec<String> = servers_in_use(&system).iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["127.0.0.53", "192.0.2.1", "fe80::1"]);
 }

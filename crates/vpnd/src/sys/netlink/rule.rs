@@ -2,7 +2,7 @@
 
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::RouteProtocol;
-use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage, RuleUidRange};
 use serde::{Deserialize, Serialize};
 
 use super::{Family, Netlink, NetlinkError, PROTOCOL};
@@ -16,6 +16,8 @@ pub enum RuleMatch {
     /// All packets, but routes with a prefix of this length or shorter do not count: with 0, the table's
     /// default route is passed over and its more specific routes are kept.
     IgnoringPrefixesUpTo(u32),
+    /// Packets of the sockets that a process of this user has made.
+    User(u32),
 }
 
 /// A policy rule of ours.
@@ -73,6 +75,9 @@ fn message(spec: &RuleSpec) -> RuleMessage {
         }
         RuleMatch::IgnoringPrefixesUpTo(length) => {
             message.attributes.push(RuleAttribute::SuppressPrefixLen(length));
+        }
+        RuleMatch::User(user) => {
+            message.attributes.push(RuleAttribute::UidRange(RuleUidRange { start: user, end: user }));
         }
     }
     message

@@ -18,6 +18,11 @@ fn rules() -> GatewayRules {
         masquerade: true,
         outgoing: Outgoing::AnyButTunnel,
         inbound: false,
+        campus: vec!["172.20.0.0/24".parse().unwrap(), "fd17::/64".parse().unwrap()],
+        own: vec!["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()],
+        services: Services::Dns(vec!["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()]),
+        transit_v4: Transit::Dropped { except: Vec::new() },
+        transit_v6: Transit::Dropped { except: Vec::new() },
     }
 }
 
@@ -52,6 +57,16 @@ fn every_variant_is_accepted_by_the_kernel() {
         for rules in [
             GatewayRules { masquerade: false, inbound: true, ..rules() },
             GatewayRules { outgoing: lan.clone(), ..rules() },
+            GatewayRules { inbound: true, campus: vec!["0.0.0.0/0".parse().unwrap()], ..rules() },
+            GatewayRules { inbound: true, campus: vec!["::/0".parse().unwrap()], ..rules() },
+            GatewayRules { inbound: true, campus: Vec::new(), ..rules() },
+            GatewayRules { transit_v4: Transit::Untouched, own: Vec::new(), ..rules() },
+            GatewayRules { services: Services::All, ..rules() },
+            GatewayRules { services: Services::Dns(Vec::new()), ..rules() },
+            GatewayRules {
+                transit_v4: Transit::Dropped { except: vec!["br-0".to_owned(), "odd name\"".to_owned()] },
+                ..rules()
+            },
             GatewayRules { pools: vec!["10.8.0.0/24".parse().unwrap()], outgoing: lan, ..rules() },
             GatewayRules { pools: vec!["fd00:8::1/64".parse().unwrap()], ..rules() },
             GatewayRules {
@@ -189,8 +204,15 @@ fn clients_reach_the_campus_and_nobody_else_reaches_in() {
         );
         assert!(is_stopped(&spoofer, &host, "172.20.0.2:5000"), "a source outside the pools");
         assert!(is_stopped(&knock, &client, "10.8.0.2:6000"), "the campus may not open connections");
-        GatewayRules { inbound: true, ..rules() }.apply().await.unwrap();
+        let routed = || GatewayRules { masquerade: false, ..rules() };
+        routed().apply().await.unwrap();
+        assert!(is_stopped(&knock, &client, "10.8.0.2:6000"), "nor where it knows the way");
+        GatewayRules { inbound: true, ..routed() }.apply().await.unwrap();
         arrives(&knock, &client, "10.8.0.2:6000");
+        let knock = Campus::socket(&net.campus, "172.20.0.2:5002");
+        let other = vec!["172.21.0.0/16".parse().unwrap()];
+        GatewayRules { inbound: true, campus: other, ..routed() }.apply().await.unwrap();
+        assert!(is_stopped(&knock, &client, "10.8.0.2:6000"), "a host outside the pushed networks");
         let elsewhere = Outgoing::Interface("wan0".to_owned());
         GatewayRules { outgoing: elsewhere, ..rules() }.apply().await.unwrap();
         assert!(is_stopped(&client, &host, "172.20.0.2:5000"), "this way out is not allowed");

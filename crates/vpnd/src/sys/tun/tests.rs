@@ -276,3 +276,33 @@ fn a_link_that_is_down_takes_no_packets() {
         assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
     });
 }
+
+/// Set for the process in which the next test but one runs its other half.
+const IN_CONTAINER: &str = "VPND_TEST_IN_CONTAINER";
+
+#[test]
+fn a_container_without_root_of_its_own_keeps_the_kernels_queue_length() {
+    // A namespace of users needs a process with one thread: this program again, for the test below alone.
+    let this = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--net"]).arg(this).env(IN_CONTAINER, "1");
+    let output =
+        command.args(["--exact", "sys::tun::tests::in_a_container", "--nocapture"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("the container has its device"), "{text}");
+}
+
+#[test]
+fn in_a_container() {
+    if std::env::var_os(IN_CONTAINER).is_none() {
+        return;
+    }
+    let tun = Tun::open(&spec("vpt0")).unwrap();
+    let link = run("ip", &["-d", "-j", "link", "show", tun.name()]);
+    assert!(
+        link.contains(r#""mtu":1400"#) && !link.contains(r#""txqlen":2000"#),
+        "the rest is as specified: {link}"
+    );
+    println!("the container has its device");
+}

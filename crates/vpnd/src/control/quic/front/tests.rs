@@ -102,3 +102,25 @@ fn merged_datagrams_are_sifted_one_by_one() {
     assert_eq!(buffer[..left], [vec![0x41; 1_200], vec![0x42; 1_200], vec![0x43; 30]].concat());
     assert_eq!(*flood.answered.lock().unwrap(), [addr]);
 }
+
+#[test]
+fn a_first_byte_of_no_protocol_is_counted_and_goes_no_further() {
+    let flood = Arc::new(Flood { found: 0, strangers: AtomicU32::new(1), answered: Mutex::default() });
+    let admissions = Admissions::new(Limits { places: 256, handshakes_per_s: 500 });
+    let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
+    let tokens = Arc::clone(&keys.tokens) as _;
+    let front = Front::new(Arc::clone(&flood) as _, admissions.clone(), tokens, Arc::default());
+    let meta = RecvMeta {
+        addr: SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 4_000)),
+        len: 40,
+        stride: 40,
+        ecn: None,
+        dst_ip: None,
+    };
+    for (first, is_quic) in
+        [(0x00, false), (0x04, false), (0x3F, false), (0x80, false), (0xBF, false), (0x40, true)]
+    {
+        assert_eq!(front.passes(&[first; 40], &meta, 0), is_quic, "{first:#x}");
+    }
+    assert_eq!(admissions.counts()["not_quic"], 5);
+}

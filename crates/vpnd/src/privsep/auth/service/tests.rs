@@ -121,7 +121,11 @@ async fn a_grant_is_void_once_its_user_is_disabled() {
 async fn a_wrong_password_gets_nothing_and_a_full_pool_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
-    assert!(matches!(service.answer(login("wrong", 1)).await, Answer::Refused { .. }));
+    let Answer::CodeWanted(number) = service.answer(login("wrong", 1)).await else { panic!("not asked") };
+    let code = |code| Request::Code { login: number, code, device: [1; 16].into() };
+    assert!(matches!(service.answer(code(None)).await, Answer::Refused { .. }));
+    let typed = Some(vpnd_proto::control::SecretText::new("123456").unwrap());
+    assert!(matches!(service.answer(code(typed)).await, Answer::Busy), "it is over");
     for device in 1..=5 {
         granted(&service, device).await;
     }

@@ -1,0 +1,278 @@
+//! What in a configuration will not do what was meant: beyond mistakes in the text, which are refused where it is read.
+//!
+//! An error keeps the gateway from starting, or would leave something unprotected; a warning does not, and may even be
+//! meant. The machine is passed in, but for its accounts.
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+
+use x509_parser::parse_x509_certificate;
+
+use super::check::{self, LocalNetwork, first_certificate};
+use super::{ConfigError, Invalid, NatMode, Problem, Selector, ServerConfig};
+use crate::store::sqlite::Sqlite;
+use crate::store::{StoreError, User};
+use crate::sys::account::Identity;
+use crate::sys::sysctl;
+
+/// A certificate ends soon when less than this part of its life is left, but no sooner than [`SOON_S`] before.
+const LAST_PART: i64 = 10;
+const SOON_S: i64 = 30 * 86_400;
+/// And always in its last three days, whatever its life is: that is a weekend.
+const ALWAYS_S: i64 = 3 * 86_400;
+
+/// The machine that a gateway is to run on.
+#[derive(Debug)]
+pub struct Machine<'m> {
+    /// The names of its interfaces.
+    pub interfaces: &'m [String],
+    /// The networks that it reaches without the tunnel.
+    pub networks: &'m [LocalNetwork],
+    /// Whether IPv6 is switched on.
+    pub ipv6: bool,
+    /// Seconds since 1970.
+    pub now_s: u64,
+}
+
+/// What was found, in the order of the file's lines.
+#[derive(Debug, Default)]
+pub struct Review {
+    /// A gateway with this configuration does not start, or does what nobody wants.
+    pub errors: Vec<Problem>,
+    /// It starts; whether this was meant only its administrator knows.
+    pub warnings: Vec<Problem>,
+}
+
+/// `vpnd check`: looks at the configuration at `path`, at this machine and at the store. Warnings are written to `out` in
+/// any case.
+///
+/// # Errors
+/// Everything for which a gateway would not start.
+pub fn report(path: &Path, insecure_lab: bool, out: &mut dyn Write) -> Result<(), ConfigError> {
+    let config = ServerConfig::load(path)?;
+    let machine = Machine {
+        interfaces: &check::interfaces(),
+        networks: &check::local_networks(),
+        ipv6: sysctl::has_ipv6(&config.tunnel.name),
+        now_s: check::now_s(),
+    };
+    let mut review = config.review(&machine, insecure_lab);
+    let users = Sqlite::inspect(&config.server.store_path());
+    let of_users = config.review_users(users.as_deref());
+    review.errors.extend(of_users.errors);
+    review.warnings.extend(of_users.warnings);
+    for warning in &mut review.warnings {
+        warning.message.insert_str(0, "warning: ");
+    }
+    let count = review.warnings.len();
+    let warnings = Invalid::new(&config.file, std::mem::take(&mut review.warnings));
+    // Whoever does not listen to the end has the exit code.
+    if count > 0 {
+        let _ = writeln!(out, "{warnings}");
+    }
+    review.into_result(&config.file)?;
+    let verdict = match count {
+        0 => "no problem found".to_owned(),
+        1 => "no error, 1 warning".to_owned(),
+        count => format!("no error, {count} warnings"),
+    };
+    let _ = writeln!(out, "{}: {verdict}", config.file);
+    Ok(())
+}
+
+impl Review {
+    /// All errors, for whoever wants to stop at them.
+    ///
+    /// # Errors
+    /// If there are some.
+    pub fn into_result(self, file: &str) -> Result<Vec<Problem>, Invalid> {
+        if self.errors.is_empty() { Ok(self.warnings) } else { Err(Invalid::new(file, self.errors)) }
+    }
+}
+
+impl ServerConfig {
+    /// Looks at everything that a start would find, but for the store. `insecure_lab` is whether the gateway will be
+    /// started with that switch.
+    pub fn review(&self, machine: &Machine<'_>, insecure_lab: bool) -> Review {
+        let mut findings = Findings { config: self, review: Review::default() };
+        if let Err(invalid) = self.check(machine.networks, machine.now_s) {
+            findings.review.errors = invalid.problems;
+        }
+        findings.account();
+        findings.suites(insecure_lab);
+        findings.networks(machine);
+        let tls = &self.tls;
+        findings.certificate("tls.certificate", &tls.certificate, machine.now_s);
+        if let Some(authority) = &tls.client_ca {
+            findings.certificate("tls.client_ca", authority, machine.now_s);
+        }
+        findings.review
+    }
+
+    /// Looks at what the store has to do with this configuration. `users` is what became of reading it.
+    pub fn review_users(&self, users: Result<&[User], &StoreError>) -> Review {
+        let mut findings = Findings { config: self, review: Review::default() };
+        match users {
+            Ok(users) => findings.names(users),
+            // The gateway itself may be allowed to.
+            Err(error @ StoreError::Unreadable { .. }) if !rustix::process::geteuid().is_root() => {
+                findings.warning("server.state_dir", format!("not looked into: {error}"));
+            }
+            Err(error) => findings.error("server.state_dir", error.to_string()),
+        }
+        findings.review
+    }
+}
+
+struct Findings<'c> {
+    config: &'c ServerConfig,
+    review: Review,
+}
+
+impl Findings<'_> {
+    fn error(&mut self, place: &str, message: String) {
+        self.review.errors.push(Problem { line: self.config.places.line(place), message });
+    }
+
+    fn warning(&mut self, place: &str, message: String) {
+        self.review.warnings.push(Problem { line: self.config.places.line(place), message });
+    }
+
+    fn account(&mut self) {
+        if let Some(name) = &self.config.process.user
+            && let Err(error) = Identity::of(name)
+        {
+            self.error("process.user", error.to_string());
+        }
+    }
+
+    fn suites(&mut self, insecure_lab: bool) {
+        if let Some(suite) = self.config.crypto.suites.iter().find(|suite| suite.is_lab_only())
+            && !insecure_lab
+        {
+            let message = format!(
+                "the suite '{suite}' is for the laboratory and protects nothing or too little: without --insecure-lab \
+                 no gateway starts with it; drop it"
+            );
+            self.error("crypto.suites", message);
+        }
+    }
+
+    fn networks(&mut self, machine: &Machine<'_>) {
+        let (tunnel, nat) = (&self.config.tunnel, &self.config.nat);
+        if !machine.ipv6 && tunnel.pool_v6.is_some() {
+            let off = "IPv6 is switched off on this machine (net.ipv6.conf.*.disable_ipv6)";
+            match tunnel.pool_v4 {
+                Some(_) => {
+                    self.warning("tunnel.pool_v6", format!("{off}: the gateway goes on with IPv4 alone"));
+                }
+                None => {
+                    self.error(
+                        "tunnel.pool_v6",
+                        format!("{off}: give [tunnel] a 'pool_v4', or switch it on"),
+                    );
+                }
+            }
+        }
+        if let Some(name) = &nat.outgoing_interface {
+            if nat.mode == NatMode::None {
+                let message = "'outgoing_interface' is of no use with mode = \"none\"; drop it".to_owned();
+                self.warning("nat.outgoing_interface", message);
+            } else if !machine.interfaces.contains(name) {
+                let message = format!(
+                    "there is no interface {name} now: until there is, nothing that clients send gets anywhere; there are {}",
+                    machine.interfaces.join(", ")
+                );
+                self.warning("nat.outgoing_interface", message);
+            }
+        }
+        if self.config.push.routes.is_empty() {
+            let message = "no routes are pushed: with the usual profile clients reach nothing but the gateway and each \
+                           other; name your networks, such as routes = [\"10.20.0.0/16\"]";
+            self.warning("push.routes", message.to_owned());
+        }
+        self.name_servers();
+    }
+
+    fn name_servers(&mut self) {
+        let (config, tunnel) = (self.config, &self.config.tunnel);
+        for server in &config.push.dns {
+            let pool = if server.is_ipv4() { tunnel.pool_v4.is_some() } else { tunnel.pool_v6.is_some() };
+            if !pool {
+                let message = format!(
+                    "clients have no address that the name server {server} could be asked from, and don't use it: name one of \
+                     the protocol version of the pool, or give [tunnel] the other pool, too"
+                );
+                self.warning("push.dns", message);
+            }
+        }
+        for server in config.push.dns_outside() {
+            let message = format!(
+                "no pushed route leads to the name server {server}: clients ask it through the tunnel all the same, if this \
+                 gateway reaches it; push its network, too, or name a server of the campus"
+            );
+            self.warning("push.dns", message);
+        }
+    }
+
+    fn certificate(&mut self, place: &str, path: &Path, now_s: u64) {
+        // What can't be read or has ended already is an error, and reported as one.
+        let Some(first) = first_certificate(path) else { return };
+        let Ok((_, parsed)) = parse_x509_certificate(&first) else { return };
+        let (begins, ends) = (parsed.validity().not_before, parsed.validity().not_after);
+        let left_s = ends.timestamp().saturating_sub(now_s as i64);
+        let life_s = ends.timestamp().saturating_sub(begins.timestamp());
+        if (0..(life_s / LAST_PART).min(SOON_S).max(ALWAYS_S.min(life_s / 2))).contains(&left_s) {
+            let left = Left(left_s);
+            self.warning(place, format!("{} expires in {left}, on {ends}; renew it", path.display()));
+        }
+    }
+
+    fn names(&mut self, users: &[User]) {
+        if users.is_empty() {
+            self.warning("server.state_dir", "there is no user yet: 'vpnd user add' makes one".to_owned());
+        }
+        let config = self.config;
+        for selector in config.policy.rules.iter().flat_map(|rule| rule.from.iter().chain(&rule.to)) {
+            let message = match selector {
+                Selector::Group(group) if !users.iter().any(|user| user.groups.contains(group)) => {
+                    let groups = users.iter().flat_map(|user| &user.groups).map(String::as_str);
+                    format!("no user is in the group '{group}' of a rule{}", meant(group, groups))
+                }
+                Selector::User(name) if !users.iter().any(|user| user.name == *name) => {
+                    let names = users.iter().map(|user| user.name.as_str());
+                    format!("there is no user '{name}', whom a rule is about{}", meant(name, names))
+                }
+                _ => continue,
+            };
+            if !self.review.warnings.iter().any(|known| known.message == message) {
+                self.warning("policy.rules", message);
+            }
+        }
+    }
+}
+
+/// What somebody may have meant who wrote `name`.
+fn meant<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> String {
+    let near = known.map(|other| (strsim::osa_distance(name, other), other)).min();
+    near.filter(|(distance, _)| *distance <= 2)
+        .map(|(_, other)| format!("; did you mean '{other}'?"))
+        .unwrap_or_default()
+}
+
+/// So many seconds, for people.
+struct Left(i64);
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 / 86_400 {
+            0 => write!(f, "{} hours", self.0 / 3_600),
+            1 => f.write_str("1 day"),
+            days => write!(f, "{days} days"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! What a change may be: no other is made, and none is undone, whoever asks and whatever a journal says.
+//!
+//! INVARIANT: the lists here name what vpnd does by itself and nothing else. So a journal that somebody could write all
+//! the same, or a mistake in what asks for changes, reaches only tunnels, the tables and rules with our numbers, the
+//! switches of forwarding, the resolver's file and our own firewall tables.
+
+use std::net::IpAddr;
+
+use super::{Change, LAST_RESORT_METRIC, MARK, PRIORITIES, PRIORITY_BASE, RULES, TABLE_BASE};
+use crate::sys::dns::DnsSystem;
+use crate::sys::netlink::{AddressSpec, MAIN_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
+
+/// No pool of a gateway is larger than this prefix.
+const SHORTEST_POOL: u8 = 8;
+
+/// Why vpnd never makes this change; `None` if it may.
+pub(super) fn fault(change: &Change, system: &DnsSystem) -> Option<String> {
+    let fault = match change {
+        Change::LinkUp { interface } => of_name(interface),
+        Change::Address(spec) => of_address(spec),
+        Change::Route(spec) => of_route(spec),
+        Change::Rule(spec) => of_rule(spec),
+        Change::Dns(change) => change.check(system).map_err(|error| error.to_string()),
+        Change::Sysctl(change) => change.check().map_err(|error| error.to_string()),
+        Change::Firewall(rules) => rules.check().map_err(|error| error.to_string()),
+        Change::Guard(rules) => rules.check().map_err(|error| error.to_string()),
+    };
+    fault.err()
+}
+
+/// The tunnel that a change is for, by its name and, if the change tells it, by its number. A device of that name that is no
+/// tunnel, or another one, is left alone.
+pub(super) fn tunnel(change: &Change) -> Option<(&str, Option<u32>)> {
+    match change {
+        Change::LinkUp { interface } => Some((interface, None)),
+        Change::Address(spec) => Some((&spec.interface, None)),
+        Change::Route(RouteSpec { target: RouteTarget::Interface(name), table, .. }) => {
+            Some((name, Some(table.saturating_sub(TABLE_BASE))))
+        }
+        Change::Dns(change) => change.interface().map(|interface| (interface, None)),
+        // The firewall's tables only mention it, and have names of our own.
+        Change::Route(_) | Change::Rule(_) | Change::Sysctl(_) | Change::Firewall(_) | Change::Guard(_) => {
+            None
+        }
+    }
+}
+
+fn of_name(interface: &str) -> Result<(), String> {
+    // Programs would take a name with a hyphen in front for an option.
+    let good = crate::config::is_interface_name(interface) && !interface.starts_with('-');
+    if good { Ok(()) } else { Err(format!("{interface:?} is no name of a tunnel")) }
+}
+
+fn of_address(spec: &AddressSpec) -> Result<(), String> {
+    let address = spec.address.addr();
+    let nobodys = address.is_loopback() || address.is_unspecified() || address.is_multicast();
+    let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    if nobodys || mapped {
+        return Err(format!("no tunnel has the address {address}"));
+    }
+    of_name(&spec.interface)
+}
+
+fn of_route(spec: &RouteSpec) -> Result<(), String> {
+    let interface = match &spec.target {
+        RouteTarget::Interface(interface) => interface,
+        // What holds back packets for a gateway's pool while there is no tunnel.
+        RouteTarget::Unreachable
+            if spec.table == MAIN_TABLE
+                && spec.metric == Some(LAST_RESORT_METRIC)
+                && spec.destination.prefix_len() >= SHORTEST_POOL =>
+        {
+            return Ok(());
+        }
+        RouteTarget::Unreachable | RouteTarget::Gateway { .. } => {
+            return Err("routes of vpnd lead into a tunnel, or for a pool nowhere".to_owned());
+        }
+    };
+    if !is_table_of_a_tunnel(spec.table) || spec.metric.is_some() {
+        return Err(format!("table {} is none of vpnd's", spec.table));
+    }
+    of_name(interface)
+}
+
+fn of_rule(spec: &RuleSpec) -> Result<(), String> {
+    let place = spec.priority.checked_sub(PRIORITY_BASE).filter(|place| *place < RULES * PRIORITIES);
+    let Some(place) = place else { return Err(format!("priority {} is none of vpnd's", spec.priority)) };
+    let good = match spec.matches {
+        // Whoever looks up the gateway's name is never root.
+        RuleMatch::User(user) => user != 0 && spec.table == MAIN_TABLE && place % RULES == 0,
+        RuleMatch::IgnoringPrefixesUpTo(0) => spec.table == MAIN_TABLE && place % RULES == 1,
+        RuleMatch::NotMarked(MARK) => {
+            is_table_of_a_tunnel(spec.table) && place == RULES * ((spec.table - TABLE_BASE) % PRIORITIES) + 2
+        }
+        RuleMatch::IgnoringPrefixesUpTo(_) | RuleMatch::NotMarked(_) => false,
+    };
+    if good { Ok(()) } else { Err("its parts are none of vpnd's, or don't belong together".to_owned()) }
+}
+
+/// Interfaces have numbers from 1 to the largest signed one.
+fn is_table_of_a_tunnel(table: u32) -> bool {
+    table.checked_sub(TABLE_BASE).is_some_and(|index| (1..=i32::MAX.unsigned_abs()).contains(&index))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Attacks from inside: a process that has shut itself in tries what would make it more than it is. Each case runs in a
+//! process of its own, this program again; what is tried is tried before, too, to see that it would work.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixListener, UnixStream};
+use std::process::Command;
+use std::time::Duration;
+
+use libc::{c_int, c_long};
+
+use super::*;
+
+/// Names the kind of process that a test's own process is.
+const INSIDE: &str = "VPND_TEST_CONFINED";
+const KINDS: [SystemCalls; 3] = [SystemCalls::Descriptors, SystemCalls::Files, SystemCalls::Resolver];
+
+/// Runs `inside` for each kind of process, in a process of its own; there it does not return.
+fn in_processes(test: &str, inside: fn(SystemCalls)) {
+    if let Some(kind) = std::env::var_os(INSIDE) {
+        let kind = KINDS.into_iter().find(|known| kind == *format!("{known:?}"));
+        inside(kind.unwrap());
+        std::process::exit(0);
+    }
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "this test needs root");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: only root has something to give up; run ./x test");
+        return;
+    }
+    for kind in KINDS {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([&format!("sys::sandbox::tests::{test}"), "--exact", "--nocapture"]);
+        let output = command.env(INSIDE, format!("{kind:?}")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{kind:?}: {}: {said}", output.status);
+    }
+}
+
+/// Shuts this process in. It stays root where the case is about what even that would not help with.
+fn shut_in(system_calls: SystemCalls, identity: Option<Identity>) -> Protections {
+    let readable =
+        if system_calls == SystemCalls::Resolver { vec!["/etc".into(), "/usr".into()] } else { vec![] };
+    let protections =
+        enter(&Confinement { mode: SandboxMode::On, identity, system_calls, readable, writable: Vec::new() })
+            .unwrap();
+    assert!(protections.seccomp && protections.no_capabilities, "{protections:?}");
+    protections
+}
+
+/// A system call as the kernel gets it: the error number, or 0.
+fn call(number: c_long, arguments: [c_long; 4]) -> c_int {
+    let [a, b, c, d] = arguments;
+    // SAFETY: a caller here passes numbers, or pointers to what outlives the call.
+    let status = unsafe { libc::syscall(number, a, b, c, d) };
+    if status == -1 { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 }
+}
+
+fn assert_refused(what: &str, error: c_int) {
+    assert!(matches!(error, libc::ENOSYS | libc::EPERM | libc::EACCES), "{what}: {error}");
+}
+
+/// A new terminal, which controls this process from now on; with its other end.
+fn controlling_terminal() -> (OwnedFd, File) {
+    // SAFETY: each call gets numbers, a buffer with its length, or a name that ends with zero.
+    unsafe {
+        let master = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY);
+        assert!(master >= 0 && libc::grantpt(master) == 0 && libc::unlockpt(master) == 0);
+        let mut name = [0; 64];
+        assert_eq!(libc::ptsname_r(master, name.as_mut_ptr(), name.len()), 0);
+        assert!(libc::setsid() >= 0);
+        let name = CStr::from_ptr(name.as_ptr()).to_str().unwrap();
+        let slave = File::options().read(true).write(true).open(name).unwrap();
+        assert_eq!(libc::ioctl(slave.as_raw_fd(), libc::TIOCSCTTY, 0), 0);
+        (OwnedFd::from_raw_fd(master), slave)
+    }
+}
+
+#[test]
+fn nobody_types_into_a_terminal() {
+    in_processes("nobody_types_into_a_terminal", |kind| {
+        // The terminal hangs up at the end.
+        process::ignore_signals().unwrap();
+        let (_master, terminal) = controlling_terminal();
+        let fd = c_long::from(terminal.as_raw_fd());
+        let types = || call(libc::SYS_ioctl, [fd, libc::TIOCSTI as c_long, c"x".as_ptr() as c_long, 0]);
+        let own = || File::open("/dev/tty");
+        assert_eq!(types(), 0, "root can");
+        assert!(own().is_ok());
+        let protections = shut_in(kind, None);
+        assert_refused("TIOCSTI", types());
+        // The kernel looks at 32 bits of the request: the others must not hide it from the filter.
+        let hidden = libc::TIOCSTI as c_long | 1 << 32;
+        assert_refused("TIOCSTI", call(libc::SYS_ioctl, [fd, hidden, c"x".as_ptr() as c_long, 0]));
+        for request in [libc::TIOCLINUX, libc::TIOCSCTTY, libc::TIOCSPGRP, libc::TCSETS] {
+            assert_refused("a terminal's ioctl", call(libc::SYS_ioctl, [fd, request as c_long, 0, 0]));
+        }
+        if kind == SystemCalls::Descriptors || protections.landlock != Landlock::Missing {
+            assert!(own().is_err(), "/dev/tty");
+        }
+    });
+}
+
+#[test]
+fn nobody_touches_another_process() {
+    in_processes("nobody_touches_another_process", |kind| {
+        // Its parent, who runs as the same user.
+        let parent = c_long::from(rustix::process::getppid().unwrap().as_raw_nonzero().get());
+        let own = c_long::from(std::process::id());
+        let pair = UnixStream::pair().unwrap();
+        let owned =
+            |whose| call(libc::SYS_fcntl, [pair.0.as_raw_fd().into(), libc::F_SETOWN.into(), whose, 0]);
+        let set = 1u64;
+        let pin = |whose| call(libc::SYS_sched_setaffinity, [whose, 8, (&raw const set) as c_long, 0]);
+        let nice = |which: u32, whose| call(libc::SYS_setpriority, [which.into(), whose, 19, 0]);
+        assert_eq!(call(libc::SYS_kill, [parent, 0, 0, 0]), 0, "it may");
+        assert_eq!((call(libc::SYS_tgkill, [parent, parent, 0, 0]), owned(parent)), (0, 0));
+        shut_in(kind, None);
+        assert_refused("kill", call(libc::SYS_kill, [parent, 0, 0, 0]));
+        assert_refused("kill of all", call(libc::SYS_kill, [-1, 0, 0, 0]));
+        assert_refused("tgkill", call(libc::SYS_tgkill, [parent, parent, 0, 0]));
+        assert_refused("F_SETOWN", owned(parent));
+        assert_refused("sched_setaffinity", pin(parent));
+        assert_refused("setpriority", nice(libc::PRIO_PROCESS, parent));
+        assert_refused("setpriority of a user", nice(libc::PRIO_USER, 0));
+        for option in [libc::PR_SET_PDEATHSIG, libc::PR_SET_DUMPABLE, libc::PR_SET_PTRACER] {
+            assert_refused("prctl", call(libc::SYS_prctl, [option.into(), 1, 0, 0]));
+        }
+        assert_eq!(call(libc::SYS_tgkill, [own, own, 0, 0]), 0, "but itself, as when it panics");
+        assert_eq!((pin(0), nice(libc::PRIO_PROCESS, 0)), (0, 0));
+    });
+}
+
+#[test]
+fn nobody_connects_but_to_name_servers() {
+    in_processes("nobody_connects_but_to_name_servers", |kind| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (udp, _unix) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UnixListener::bind(&path).unwrap());
+        let log = UnixDatagram::bind(directory.path().join("log")).unwrap();
+        log.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        // Files are no obstacle.
+        for (place, mode) in [("", 0o755), ("socket", 0o777), ("log", 0o777)] {
+            let open = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(directory.path().join(place), open).unwrap();
+        }
+        let name = format!("vpnd-test-{}", std::process::id());
+        let hidden = UnixAddr::from_abstract_name(name.as_bytes());
+        let hidden = hidden.unwrap();
+        let _hidden_listener = UnixListener::bind_addr(&hidden).unwrap();
+        let to_tcp = || std::net::TcpStream::connect(tcp.local_addr().unwrap()).map(drop);
+        let to_udp = || UdpSocket::bind("127.0.0.1:0")?.connect(udp.local_addr()?);
+        let to_path = || UnixStream::connect(&path).map(drop);
+        let to_name = || UnixStream::connect_addr(&hidden).map(drop);
+        // One end of a pair of datagram sockets can send to any other such socket of the machine.
+        let to_log = || UnixDatagram::pair()?.0.send_to(b"x", directory.path().join("log")).map(drop);
+        for connect in [&to_tcp as &dyn Fn() -> std::io::Result<()>, &to_udp, &to_path, &to_name, &to_log] {
+            connect().unwrap();
+        }
+        log.recv(&mut [0; 1]).unwrap();
+        let protections = shut_in(kind, Identity::choose(None).unwrap());
+        assert!(to_log().is_err() && log.recv(&mut [0; 1]).is_err(), "a datagram by way of a pair");
+        if kind != SystemCalls::Resolver {
+            assert!(to_tcp().is_err() && to_udp().is_err() && to_path().is_err() && to_name().is_err());
+        } else if protections.landlock != Landlock::Missing && has_newest_landlock() {
+            assert_eq!(to_tcp().unwrap_err().kind(), ErrorKind::PermissionDenied);
+            assert_eq!(to_name().unwrap_err().kind(), ErrorKind::PermissionDenied);
+            let name_server = std::net::TcpStream::connect("127.0.0.1:53").map(drop);
+            assert!(name_server.err().is_none_or(|error| error.kind() == ErrorKind::ConnectionRefused));
+        }
+        let raw = |kind: c_int, protocol: c_int| {
+            call(libc::SYS_socket, [libc::AF_INET.into(), kind.into(), protocol.into(), 0])
+        };
+        assert_refused("a raw socket", raw(libc::SOCK_RAW, libc::IPPROTO_ICMP));
+        if kind != SystemCalls::Resolver {
+            assert_refused("a ping socket", raw(libc::SOCK_DGRAM, libc::IPPROTO_ICMP));
+        }
+        let packets = call(libc::SYS_socket, [libc::AF_PACKET.into(), libc::SOCK_RAW.into(), 0, 0]);
+        assert_refused("a packet socket", packets);
+    });
+}
+
+/// Whether the kernel is 6.12 or newer.
+fn has_newest_landlock() -> bool {
+    let system = rustix::system::uname();
+    let mut numbers = system.release().to_str().unwrap().split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok()).unwrap_or(0);
+    (next(), next()) >= (6, 12)
+}
+
+#[test]
+fn nobody_reads_who_has_accounts() {
+    in_processes("nobody_reads_who_has_accounts", |kind| {
+        std::fs::read("/etc/shadow").unwrap();
+        let protections = shut_in(kind, Identity::choose(None).unwrap());
+        assert!(std::fs::read("/etc/shadow").is_err());
+        if kind == SystemCalls::Descriptors
+            || kind == SystemCalls::Files && protections.landlock != Landlock::Missing
+        {
+            assert!(std::fs::read("/etc/passwd").is_err());
+        }
+    });
+}

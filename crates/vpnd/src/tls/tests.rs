@@ -1,0 +1,115 @@
+//! Who is taken for the gateway, and for how long without its key.
+
+use std::cell::Cell;
+use std::time::{Duration, SystemTime};
+
+use rustls::{ClientConnection, HandshakeKind, ServerConnection};
+use rustls_pki_types::ServerName;
+use vpnd_proto::time::Time;
+
+use super::resumption::RESUME_WITHIN;
+use super::*;
+use crate::init::authority::Authority;
+
+thread_local! {
+    static NOW: Cell<Time> = const { Cell::new(Time::ZERO) };
+}
+
+fn now() -> Time {
+    NOW.get()
+}
+
+fn sleep(duration: Duration) {
+    NOW.set(now() + duration);
+}
+
+fn gateway(authority: &Authority) -> ServerConfig {
+    let identity = authority.server(&["localhost".to_owned()], SystemTime::now()).unwrap();
+    let identity = Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes());
+    let presented = Presented::new(identity.unwrap().certified().unwrap());
+    server_config(presented, &ClientCertificates::Ignored).unwrap()
+}
+
+fn client_of(authority: &Authority) -> Client {
+    Client::new(client_config(&Trust::Pinned(authority.certificate_pem().as_bytes()), None).unwrap(), now)
+}
+
+/// One connection, with the tickets that come at its beginning: how it came about.
+fn connect(client: &Client, gateway: &ServerConfig) -> Result<HandshakeKind, rustls::Error> {
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut client = ClientConnection::new(client.for_next_connection(), name).unwrap();
+    let mut server = ServerConnection::new(Arc::new(gateway.clone())).unwrap();
+    for _ in 0..4 {
+        let mut bytes = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut bytes).unwrap();
+        }
+        let mut unread = &bytes[..];
+        while !unread.is_empty() {
+            server.read_tls(&mut unread).unwrap();
+            server.process_new_packets()?;
+        }
+        let mut bytes = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut bytes).unwrap();
+        }
+        let mut unread = &bytes[..];
+        while !unread.is_empty() {
+            client.read_tls(&mut unread).unwrap();
+            client.process_new_packets()?;
+        }
+    }
+    assert!(!client.is_handshaking());
+    Ok(client.handshake_kind().unwrap())
+}
+
+fn is_resumed(kind: Result<HandshakeKind, rustls::Error>) -> bool {
+    matches!(kind, Ok(HandshakeKind::Resumed))
+}
+
+#[test]
+fn a_client_resumes_for_an_hour_and_then_wants_to_see_the_certificate() {
+    let authority = Authority::new("tests", SystemTime::now()).unwrap();
+    let (client, gateway) = (client_of(&authority), gateway(&authority));
+    for _ in 0..3 {
+        assert!(matches!(connect(&client, &gateway), Ok(HandshakeKind::Full)));
+        for _ in 0..29 {
+            sleep(RESUME_WITHIN / 30);
+            assert!(is_resumed(connect(&client, &gateway)));
+        }
+        sleep(RESUME_WITHIN / 30);
+    }
+}
+
+#[test]
+fn a_stolen_key_of_tickets_is_worth_an_hour() {
+    let [authority, stranger] = [(); 2].map(|()| Authority::new("tests", SystemTime::now()).unwrap());
+    let (client, genuine) = (client_of(&authority), gateway(&authority));
+    let mut thief = gateway(&stranger);
+    assert!(connect(&client, &thief).is_err(), "a stranger with a certificate of its own");
+    assert!(matches!(connect(&client, &genuine), Ok(HandshakeKind::Full)));
+    thief.ticketer = Arc::clone(&genuine.ticketer);
+    // From here on the client is in the thief's hands, who gives it new tickets.
+    for _ in 0..59 {
+        sleep(RESUME_WITHIN / 60);
+        assert!(is_resumed(connect(&client, &thief)));
+    }
+    sleep(RESUME_WITHIN / 60);
+    assert!(connect(&client, &thief).is_err(), "a thief who can't sign is not the gateway");
+    assert!(connect(&client, &genuine).is_ok());
+}
+
+#[test]
+fn a_new_certificate_is_presented_without_new_settings() {
+    let [old, new] = [(); 2].map(|()| Authority::new("tests", SystemTime::now()).unwrap());
+    let certified = |authority: &Authority| {
+        let made = authority.server(&["localhost".to_owned()], SystemTime::now()).unwrap();
+        let identity = Identity::from_pem(made.certificate_pem.as_bytes(), made.key_pem.as_bytes());
+        identity.unwrap().certified().unwrap()
+    };
+    let presented = Presented::new(certified(&old));
+    let gateway = server_config(Arc::clone(&presented), &ClientCertificates::Ignored).unwrap();
+    assert!(connect(&client_of(&old), &gateway).is_ok() && connect(&client_of(&new), &gateway).is_err());
+    presented.replace(certified(&new));
+    assert!(connect(&client_of(&old), &gateway).is_err() && connect(&client_of(&new), &gateway).is_ok());
+}

@@ -1,0 +1,172 @@
+//! Behaviour: a gateway that is restarted, or killed, behind NAT: running downloads go on, and what is meant for clients goes
+//! nowhere else meanwhile. Only `--teardown`, or Ctrl-C at a terminal, gives the machine back.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::border::arrives;
+use crate::cleanup::look_at;
+use crate::client::Client;
+use crate::gateway::{Gateway, must};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab};
+use crate::namespace::Namespace;
+use crate::process;
+use crate::traffic::{ping, ping_until};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// A conversation may stand still while its client finds the gateway again.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A laboratory whose campus does not know the way to inner addresses, with the gateway that `vpnd init` makes.
+fn behind_nat(lab: &Lab) -> Gateway<'_> {
+    lab.campus.ip_batch("route del default via 10.200.0.1\nroute del default via fd20::1\n");
+    let gateway = Gateway::init(lab);
+    gateway.configure("nat.mode", "nftables");
+    gateway
+}
+
+/// A download over one TCP connection, always with something on its way; the bytes that came within `duration`. It may stand
+/// still for [`LIMIT`].
+fn download(from: &Namespace, server: &Namespace, to: IpAddr, duration: Duration) -> io::Result<usize> {
+    let listener = server.within(|| TcpListener::bind((to, 0)))?;
+    let address = listener.local_addr()?;
+    let sender = thread::spawn(move || -> io::Result<()> {
+        let (mut stream, _) = listener.accept()?;
+        let chunk = vec![0x5A; 16_384];
+        loop {
+            stream.write_all(&chunk)?;
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let mut stream = from.within(|| TcpStream::connect_timeout(&address, LIMIT))?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    let (start, mut received, mut buffer) = (Instant::now(), 0, vec![0; 65_536]);
+    while start.elapsed() < duration {
+        match stream.read(&mut buffer)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            length => received += length,
+        }
+    }
+    drop(stream);
+    // It ends because nobody reads any more.
+    drop(sender.join().expect("it does not panic"));
+    Ok(received)
+}
+
+#[test]
+fn downloads_behind_nat_outlive_a_restart_and_a_kill() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = behind_nat(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    ping_until(one.namespace(), CAMPUS_V6.into(), 5 * SECOND);
+    thread::scope(|scope| {
+        let talks = [IpAddr::from(CAMPUS_V4), CAMPUS_V6.into()].map(|to| {
+            let from = one.namespace();
+            let campus = &lab.campus;
+            scope.spawn(move || download(from, campus, to, 12 * SECOND))
+        });
+        thread::sleep(SECOND);
+        gateway.terminate();
+        // While it is gone, what comes for the client would be answered by whoever thinks that it is meant.
+        thread::sleep(SECOND);
+        gateway.start();
+        ping_until(one.namespace(), CAMPUS_V4.into(), LIMIT);
+        gateway.kill();
+        thread::sleep(SECOND);
+        gateway.start();
+        ping_until(one.namespace(), CAMPUS_V4.into(), LIMIT);
+        for talk in talks {
+            let received = talk.join().expect("it does not panic").expect("the connection lives");
+            assert!(received > 1_000_000, "only {received} bytes came");
+        }
+    });
+}
+
+#[test]
+fn without_a_gateway_packets_for_clients_go_nowhere() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    let before = look_at(&lab, &lab.gateway);
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let inner = [one.v4(), one.v6()];
+    drop(one);
+    // The provider takes whatever it gets, also what is meant for clients.
+    for address in inner {
+        lab.net.ip_batch(&format!("addr add {address} dev lo\n"));
+    }
+    let campus = [IpAddr::from(CAMPUS_V4), CAMPUS_V6.into()];
+    let gateways = ["198.18.0.2", "fd18::2"].map(|text| text.parse().expect("an address"));
+    let leaks = |lab: &Lab| -> Vec<bool> {
+        let from_campus =
+            campus.into_iter().zip(inner).map(|(from, to)| arrives(&lab.campus, from, &lab.net, to));
+        let own = gateways.into_iter().zip(inner).map(|(from, to)| arrives(&lab.gateway, from, &lab.net, to));
+        from_campus.chain(own).collect()
+    };
+    for end in ["stopped", "killed"] {
+        if gateway.is_running() {
+            gateway.terminate();
+        } else {
+            gateway.start();
+            gateway.kill();
+        }
+        assert_eq!(leaks(&lab), [false; 4], "{end}");
+    }
+    // Without what stays, they leave in clear.
+    lab.gateway.ip_batch("route del unreachable 10.86.0.0/16\nroute del unreachable fd86::/64\n");
+    lab.gateway.nft("delete table inet vpnd_vpnd0\n");
+    assert_eq!(leaks(&lab), [true; 4], "so it is a leak");
+
+    gateway.start();
+    gateway.terminate();
+    assert_eq!(leaks(&lab), [false; 4], "a start puts back what somebody removed");
+    gateway.tear_down();
+    assert_eq!(look_at(&lab, &lab.gateway), before, "the machine is as it was");
+    gateway.tear_down();
+}
+
+#[test]
+fn ctrl_c_gives_the_machine_back_and_a_running_gateway_is_left_alone() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = behind_nat(&lab);
+    let ann = gateway.add_user("ann");
+    let before = look_at(&lab, &lab.gateway);
+    gateway.start();
+    gateway.kill();
+    gateway.start();
+    let mut command = gateway.vpnd(&["server", "--teardown", "--config"]);
+    command.arg(gateway.config());
+    let refused = process::run(command);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(process::text(&refused).contains("stop it first"), "{}", process::text(&refused));
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+
+    gateway.process().signal(Signal::INT);
+    let status = gateway.process().wait(10 * SECOND);
+    assert!(status.success(), "{status}");
+    assert_eq!(look_at(&lab, &lab.gateway), before);
+}
+
+/// What a reload may change of the firewall, and what a flush of all tables has taken away.
+#[test]
+fn a_reload_puts_the_firewall_as_configured() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = behind_nat(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    lab.gateway.nft("flush ruleset\n");
+    assert!(!ping(one.namespace(), CAMPUS_V4.into(), 56, SECOND / 2), "nothing translates any more");
+    must(gateway.ask(&["reload"]));
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+}

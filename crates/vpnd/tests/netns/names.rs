@@ -1,0 +1,151 @@
+//! Behaviour: the most ordinary installation, a gateway that clients know by a name and that pushes DNS servers, heals as one
+//! that is known by its address does; and without a tunnel the machine has the DNS servers that it had before.
+//!
+//! The name server before the tunnel is at the edge of `net`, beyond the client's own network; the pushed one on the campus.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+use crate::gateway::{Gateway, Login, edit_toml, strings};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, GATEWAY_V6, Lab, eventually};
+use crate::namespace::Namespace;
+use crate::process::{self, Process};
+use crate::relay::PORT;
+use crate::traffic::{ping, ping_until};
+
+const SECOND: Duration = Duration::from_secs(1);
+const NAME: &str = "gateway.example";
+/// Where the machine asks without a tunnel.
+const PROVIDERS: &str = "198.18.0.1";
+/// Where it asks in the tunnel.
+const PUSHED: &str = "10.200.0.2";
+
+/// A real name server that knows the gateway by this address, and nothing else.
+fn name_server(lab: &Lab, place: &Namespace, listen: &str, gateway: &str) -> Process {
+    let mut command: Command = process::command(lab, place, "dnsmasq");
+    command.args([
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--no-resolv",
+        "--no-hosts",
+        "--pid-file=",
+    ]);
+    command.args(["--user=root", "--bind-interfaces", "--log-queries", "--log-facility=-"]);
+    command.arg(format!("--listen-address={listen}")).arg(format!("--address=/{NAME}/{gateway}"));
+    let mut server = Process::start(lab, "dnsmasq", command);
+    eventually("the name server listens", 5 * SECOND, || {
+        server.assert_running();
+        server.output().contains("started").then_some(())
+    });
+    server
+}
+
+/// A gateway that pushes a name server, and a user who knows it by its name alone.
+fn gateway<'l>(lab: &'l Lab, routes: &str) -> (Gateway<'l>, Login) {
+    let mut gateway = Gateway::init(lab);
+    gateway.configure("push.dns", strings(&[PUSHED]));
+    let ann = gateway.add_user("ann");
+    edit_toml(&ann.profile, |profile| {
+        profile["server"]["addresses"] = strings(&[&format!("{NAME}:{PORT}")]);
+        profile["tunnel"]["routes"] = routes.into();
+    });
+    fs::write(process::etc(lab, &lab.clients[0]).join("resolv.conf"), format!("nameserver {PROVIDERS}\n"))
+        .unwrap();
+    gateway.start();
+    (gateway, ann)
+}
+
+/// Whether the machine of client 1 asks this name server.
+fn asks(lab: &Lab, server: &str) -> bool {
+    let text = fs::read_to_string(process::etc(lab, &lab.clients[0]).join("resolv.conf")).unwrap();
+    text.lines().any(|line| line == format!("nameserver {server}"))
+}
+
+/// Somebody works, who goes on trying, until the machine asks `server`.
+fn work_until_it_asks(lab: &Lab, client: &Client<'_>, server: &str, limit: Duration) {
+    eventually(&format!("the machine asks {server}"), limit, || {
+        ping(client.namespace(), CAMPUS_V4.into(), 56, SECOND / 5);
+        asks(lab, server).then_some(())
+    });
+}
+
+#[test]
+fn a_restart_heals_and_leaves_the_machine_its_dns_meanwhile() {
+    let Some(lab) = Lab::new(1) else { return };
+    let providers = name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
+    let _pushed = name_server(&lab, &lab.campus, PUSHED, "192.0.2.1");
+    let (mut gateway, ann) = gateway(&lab, "pushed");
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    work_until_it_asks(&lab, &client, PUSHED, 5 * SECOND);
+    assert!(!asks(&lab, PROVIDERS));
+    assert!(providers.output().contains(NAME), "it was asked for the name");
+    for announced in [true, false] {
+        if announced {
+            gateway.terminate()
+        } else {
+            gateway.kill()
+        }
+        work_until_it_asks(&lab, &client, PROVIDERS, 30 * SECOND);
+        let still = Instant::now();
+        while still.elapsed() < 8 * SECOND {
+            assert!(!ping(client.namespace(), CAMPUS_V4.into(), 56, SECOND / 5), "the gateway is down");
+            assert!(asks(&lab, PROVIDERS), "through attempts to connect");
+        }
+        gateway.start();
+        let up = Instant::now();
+        ping_until(client.namespace(), CAMPUS_V4.into(), 20 * SECOND);
+        println!("announced: {announced}; traffic {:?} after the gateway is up", up.elapsed());
+        work_until_it_asks(&lab, &client, PUSHED, 5 * SECOND);
+    }
+    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 0, "nobody had to log in");
+}
+
+#[test]
+fn datagrams_that_are_lost_for_long_cost_no_more_than_that() {
+    let Some(lab) = Lab::new(1) else { return };
+    let _providers = name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
+    let _pushed = name_server(&lab, &lab.campus, PUSHED, "192.0.2.1");
+    let (_gateway, ann) = gateway(&lab, "pushed");
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    lab.net.nft(&format!(
+        "add table inet hole\n\
+         add chain inet hole forward {{ type filter hook forward priority 0; }}\n\
+         add rule inet hole forward udp dport {PORT} drop\n\
+         add rule inet hole forward udp sport {PORT} drop\n",
+    ));
+    work_until_it_asks(&lab, &client, PROVIDERS, 30 * SECOND);
+    lab.net.nft("delete table inet hole\n");
+    let over = Instant::now();
+    ping_until(client.namespace(), CAMPUS_V4.into(), 20 * SECOND);
+    println!("traffic {:?} after the outage", over.elapsed());
+    work_until_it_asks(&lab, &client, PUSHED, 20 * SECOND);
+}
+
+/// All of the machine's traffic is for the tunnel, which is dead: but not the question for the gateway's new address.
+#[test]
+fn a_gateway_that_moves_is_found_by_its_name_from_a_full_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let providers = name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
+    let _pushed = name_server(&lab, &lab.campus, PUSHED, "192.0.2.1");
+    let (_gateway, ann) = gateway(&lab, "all");
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    drop(providers);
+    let _moved = name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V6.to_string());
+    lab.net.nft(&format!(
+        "add table ip old\n\
+         add chain ip old forward {{ type filter hook forward priority 0; }}\n\
+         add rule ip old forward udp dport {PORT} drop\n\
+         add rule ip old forward udp sport {PORT} drop\n",
+    ));
+    let moved = Instant::now();
+    ping_until(client.namespace(), CAMPUS_V4.into(), 60 * SECOND);
+    println!("traffic {:?} after the move", moved.elapsed());
+    work_until_it_asks(&lab, &client, PUSHED, 5 * SECOND);
+}

@@ -1,0 +1,72 @@
+//! Behaviour: a gateway gets no address of the client's machine into the tunnel that the profile keeps out, whatever it
+//! calls it.
+
+use std::fs;
+
+use crate::client::{Client, TUN};
+use crate::gateway::{Gateway, INNER_V4, Login, edit_toml, strings};
+use crate::lab::{CAMPUS_V4, Lab, UPLINK};
+use crate::process::{self, RESOLV_CONF};
+use crate::traffic::{ping, ping_until};
+
+const SECOND: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// What the user permits.
+fn permit(login: &Login, routes: &[&str], dns: bool) {
+    edit_toml(&login.profile, |profile| {
+        let tunnel = profile["tunnel"].as_table_mut().expect("a section");
+        tunnel.insert("routes".to_owned(), strings(routes));
+        tunnel.insert("dns".to_owned(), dns.into());
+    });
+}
+
+#[test]
+fn nothing_but_the_routes_of_the_profile_leads_into_the_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.configure("push.routes", strings(&["10.200.0.0/24", "198.18.0.0/15", "fd20::/64"]));
+    gateway.configure("push.dns", strings(&["10.200.0.53", "198.18.1.1"]));
+    gateway.configure("push.search", strings(&["corp.example"]));
+    let ann = gateway.add_user("ann");
+    permit(&ann, &["10.200.0.0/24"], false);
+    gateway.start();
+
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let way = |to: &str| one.namespace().ip(&["route", "get", to]);
+    assert!(way("10.200.0.53").contains(TUN));
+    for to in [INNER_V4, "198.18.1.1", "192.0.2.53"] {
+        assert!(way(to).contains(UPLINK), "{to}: {}", way(to));
+    }
+    assert!(one.addresses().iter().all(|address| address.is_ipv4()), "nothing is routed over IPv6");
+    let resolv_conf = process::etc(&lab, one.namespace()).join("resolv.conf");
+    assert_eq!(fs::read_to_string(resolv_conf).unwrap(), RESOLV_CONF);
+}
+
+#[test]
+fn an_inner_address_that_belongs_to_somebody_else_is_refused() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    // Public addresses, as those of a service that the gateway would like to be.
+    gateway.configure("tunnel.pool_v4", "203.0.113.0/24");
+    let ann = gateway.add_user("ann");
+    permit(&ann, &["10.200.0.0/24"], false);
+    gateway.start();
+    let (_, output) = Client::refused(&lab, 1, &ann, &[]);
+    assert!(output.contains("203.0.113.") && output.contains("'routes'"), "{output}");
+
+    permit(&ann, &["10.200.0.0/24", "203.0.113.0/24"], false);
+    let mut one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let address = one.v4();
+    one.interrupt();
+
+    // The same device gets the same address again, but now it is that of this machine's router.
+    lab.clients[0].ip_batch(&format!("route add 192.0.2.0/24 via {address} dev {UPLINK} onlink\n"));
+    for routes in [&["203.0.113.0/24"][..], &["all"]] {
+        permit(&ann, routes, false);
+        let (_, output) = Client::refused(&lab, 1, &ann, &[]);
+        assert!(output.contains(&address.to_string()) && output.contains("in use here"), "{output}");
+    }
+    assert!(!ping(&lab.clients[0], CAMPUS_V4.into(), 56, SECOND / 5), "no tunnel is left");
+}

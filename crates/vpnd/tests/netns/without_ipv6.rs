@@ -1,0 +1,51 @@
+//! Behaviour: a machine on which IPv6 is switched off goes on with IPv4 and says so, at either end.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::gateway::Gateway;
+use crate::lab::{CAMPUS_V4, Lab};
+use crate::namespace::Namespace;
+use crate::process;
+use crate::traffic::ping_until;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn switch_off(namespace: &Namespace) {
+    for which in ["default", "all"] {
+        namespace.sysctl(&format!("net/ipv6/conf/{which}/disable_ipv6"), "1");
+    }
+}
+
+#[test]
+fn a_gateway_goes_on() {
+    let Some(lab) = Lab::new(1) else { return };
+    switch_off(&lab.gateway);
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    let mut check = gateway.vpnd(&["check"]);
+    check.arg(gateway.config());
+    let checked = process::run(check);
+    let text = process::text(&checked);
+    assert!(checked.status.success() && text.contains("warning: IPv6 is switched off"), "{text}");
+
+    gateway.start();
+    assert!(gateway.process().output().contains("goes on with IPv4 alone"), "it says so");
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    assert!(one.addresses().iter().all(|address| address.is_ipv4()), "{:?}", one.addresses());
+    // What was read anew is the same configuration.
+    let reload = gateway.ask(&["reload"]);
+    assert!(reload.status.success(), "{}", process::text(&reload));
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+}
+
+#[test]
+fn a_client_goes_on() {
+    let Some(lab) = Lab::new(1) else { return };
+    switch_off(&lab.clients[0]);
+    let (_gateway, mut one) = Client::alone(&lab);
+    assert!(one.addresses().iter().all(|address| address.is_ipv4()), "{:?}", one.addresses());
+    assert!(one.process().output().contains("IPv6 is switched off"), "{}", one.process().output());
+    one.interrupt();
+}
