@@ -290,6 +290,12 @@ impl Client {
         self.check_overdue(now);
     }
 
+    /// Whether the client has ended or given up: nothing is tried any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
     /// The machine's addresses or routes changed: the way to the gateway may be another, or gone.
     pub fn network_changed(&mut self, now: Time) {
         self.abandon_attach();

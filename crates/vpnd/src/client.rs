@@ -207,13 +207,15 @@ impl Opened {
     async fn serve(mut self) -> anyhow::Result<()> {
         let outcome = self.work().await;
         // A worker that has ended by itself hears nothing.
-        let _ = self.worker.tell(&ToWorker::Stop, &[]).await;
+        let reason = outcome.as_ref().map_or("failure", |reason| reason);
+        let _ = self.worker.tell(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
         self.worker.end(WORKER_ENDS_WITHIN).await;
         self.setup.undo().await;
-        outcome
+        outcome.map(drop)
     }
 
-    async fn work(&mut self) -> anyhow::Result<()> {
+    /// Returns the reason of an end that was asked for.
+    async fn work(&mut self) -> anyhow::Result<&'static str> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut watch = NetworkWatch::open()?;
@@ -221,8 +223,8 @@ impl Opened {
         let mut prompt: Option<Prompt> = None;
         loop {
             tokio::select! {
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
+                _ = terminate.recv() => return Ok("SIGTERM"),
+                _ = interrupt.recv() => return Ok("SIGINT"),
                 said = self.worker.hear() => match said? {
                     ToOpener::Ask { number, ask: Ask::Code } => {
                         let asked = tokio::task::spawn_blocking(|| credentials::ask("One-time code (Enter if you have none): "));

@@ -195,7 +195,7 @@ impl Push {
 pub struct Nat {
     /// The way.
     pub mode: NatMode,
-    /// The interface towards the campus, for `nftables`; `None` means any but the tunnel.
+    /// The only interface by which clients' packets leave and come back; `None` means any but the tunnel.
     pub outgoing_interface: Option<String>,
 }
 

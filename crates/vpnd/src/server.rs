@@ -105,7 +105,7 @@ pub async fn tear_down(args: ServerArgs) -> anyhow::Result<()> {
 /// How a gateway ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It may come back: a service manager restarts it, or something failed.
+    /// It may come back: a service manager restarts it.
     Stopped,
     /// Somebody at a terminal has had enough of it, and of what it changed.
     Interrupted,
@@ -218,7 +218,7 @@ impl Gateway {
         if let Err(error) = &outcome {
             tracing::error!(%error, "the gateway can't go on");
         }
-        self.stop(*outcome.as_ref().unwrap_or(&End::Stopped)).await;
+        self.stop(outcome.as_ref().ok().copied()).await;
         outcome?;
         Ok(())
     }
@@ -240,15 +240,19 @@ impl Gateway {
     }
 
     /// Lets the worker tell the clients. What was changed on the machine stays for the next start, unless this is for good.
-    async fn stop(self, end: End) {
-        tracing::info!("the gateway goes down");
+    async fn stop(self, end: Option<End>) {
+        let reason = match end {
+            Some(End::Stopped) => "SIGTERM",
+            Some(End::Interrupted) => "SIGINT",
+            None => "failure",
+        };
         // A worker that is gone has no clients to tell.
-        let _ = self.worker.tell(&ToWorker::Stop, &[]).await;
+        let _ = self.worker.tell(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
         self.worker.end(PARTS_END_WITHIN).await;
         self.auth.dismiss(PARTS_END_WITHIN).await;
         match end {
-            End::Stopped => self.machine.leave(),
-            End::Interrupted => self.machine.undo().await,
+            Some(End::Stopped) | None => self.machine.leave(),
+            Some(End::Interrupted) => self.machine.undo().await,
         }
     }
 }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 use vpnd_proto::gateway;
 use vpnd_proto::plane::{self, DropReason};
@@ -45,7 +46,7 @@ pub struct Status {
     /// say it.
     #[serde(default)]
     pub certificate_left_s: Option<u64>,
-    /// Events counted since the start.
+    /// Events counted since the start, upgrades included.
     pub counters: Counters,
     /// Everyone who has a session.
     pub sessions: Vec<Session>,
@@ -142,17 +143,49 @@ pub struct Suite {
     pub mbps: u32,
 }
 
-/// Events counted since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Events counted since the start. An upgrade carries them on, by name: versions may count different things.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
 pub struct Counters {
     /// Packets and datagrams dropped, by reason.
+    #[n(0)]
     pub drops: BTreeMap<String, u64>,
     /// Attempts to log in or to attach, by outcome.
     #[serde(default)]
+    #[n(1)]
     pub logins: BTreeMap<String, u64>,
     /// What became of those who came to shake hands.
     #[serde(default)]
+    #[n(2)]
     pub handshakes: BTreeMap<String, u64>,
+    /// Sessions that have ended, and what they carried: `sessions`, `rx_bytes`, `tx_bytes`.
+    #[serde(default)]
+    #[n(3)]
+    pub ended: BTreeMap<String, u64>,
+}
+
+impl Counters {
+    /// Adds what was counted before.
+    #[must_use]
+    pub(crate) fn after(mut self, before: &Self) -> Self {
+        let kinds = [
+            (&mut self.drops, &before.drops),
+            (&mut self.logins, &before.logins),
+            (&mut self.handshakes, &before.handshakes),
+            (&mut self.ended, &before.ended),
+        ];
+        for (counts, before) in kinds {
+            for (name, count) in before {
+                let sum = counts.entry(name.clone()).or_default();
+                *sum = sum.saturating_add(*count);
+            }
+        }
+        self
+    }
+
+    /// How many there were of one kind; none of those that this version does not count.
+    pub(crate) fn of(counts: &BTreeMap<String, u64>, name: &str) -> u64 {
+        counts.get(name).copied().unwrap_or_default()
+    }
 }
 
 /// One client's stay.
@@ -242,11 +275,7 @@ impl Udp {
 impl From<&plane::Counters> for Counters {
     fn from(counters: &plane::Counters) -> Self {
         let drop = |reason: &DropReason| (reason.name().to_owned(), counters.dropped(*reason));
-        Self {
-            drops: DropReason::ALL.iter().map(drop).collect(),
-            logins: BTreeMap::new(),
-            handshakes: BTreeMap::new(),
-        }
+        Self { drops: DropReason::ALL.iter().map(drop).collect(), ..Self::default() }
     }
 }
 
@@ -341,6 +370,24 @@ mod tests {
         let all = Tun::of_shards(TunOffloads::ALL, &[strong, weak]);
         assert_eq!((all.refused, all.uso, all.uso_gave_up), (5, true, true));
         assert!(!all.tso_gave_up && !all.checksum_gave_up);
+    }
+
+    #[test]
+    fn counts_of_an_earlier_process_are_added_by_name() {
+        let counts = |list: &[(&str, u64)]| list.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        let before = Counters {
+            logins: counts(&[("accepted", 3), ("gone_by_now", 1)]),
+            ended: counts(&[("sessions", u64::MAX)]),
+            ..Counters::default()
+        };
+        let now = Counters {
+            logins: counts(&[("accepted", 2), ("new", 4)]),
+            ended: counts(&[("sessions", 1)]),
+            ..Counters::default()
+        };
+        let all = now.after(&before);
+        assert_eq!(all.logins, counts(&[("accepted", 5), ("gone_by_now", 1), ("new", 4)]));
+        assert_eq!((all.ended["sessions"], all.drops.len()), (u64::MAX, 0), "and nothing overflows");
     }
 
     #[test]

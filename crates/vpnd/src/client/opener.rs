@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
 use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
@@ -48,6 +48,8 @@ pub(super) struct Opener {
     turn: tokio::sync::Mutex<u64>,
     /// `None` once nothing is answered any more.
     waiting: Mutex<Option<HashMap<u64, oneshot::Sender<Answered>>>>,
+    /// Why the client is to end, once it is.
+    reason: OnceLock<String>,
 }
 
 impl Opener {
@@ -57,6 +59,7 @@ impl Opener {
             channel,
             turn: tokio::sync::Mutex::new(0),
             waiting: Mutex::new(Some(HashMap::new())),
+            reason: OnceLock::new(),
         });
         let (words, inbox) = mpsc::channel(QUEUE);
         let ear = Arc::clone(&opener);
@@ -81,7 +84,8 @@ impl Opener {
                     let _ = asker.send((reply, received.descriptors));
                 }
                 ToWorker::NetworkChanged => drop(words.send(Word::NetworkChanged).await),
-                ToWorker::Stop => {
+                ToWorker::Stop(reason) => {
+                    let _ = self.reason.set(reason.unwrap_or_default());
                     // It answers no more, so whoever waits for an answer would not see that this is the end.
                     self.waiting().take();
                     let _ = words.send(Word::Stop).await;
@@ -171,6 +175,11 @@ impl Opener {
         self.waiting().is_none()
     }
 
+    /// Why the client is to end; `None` unless the opener has said so.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.reason.get().map(String::as_str)
+    }
+
     fn waiting(&self) -> std::sync::MutexGuard<'_, Option<HashMap<u64, oneshot::Sender<Answered>>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,11 +202,12 @@ mod tests {
         let asked = tokio::spawn(async move { asker.set_mtu(1400).await });
         parent.receive::<ToOpener>().await.unwrap().unwrap();
         assert!(!opener.is_ending());
-        parent.send(&ToWorker::Stop, &[]).await.unwrap();
+        parent.send(&ToWorker::Stop(Some("SIGTERM".to_owned())), &[]).await.unwrap();
         let soon = Duration::from_secs(5);
         let answer = tokio::time::timeout(soon, asked).await.expect("it waits for ever").unwrap();
         assert!(matches!(answer, Err(OpenerError::Gone)), "{answer:?}");
         assert_eq!(words.recv().await, Some(Word::Stop));
+        assert_eq!(opener.reason(), Some("SIGTERM"));
         let late = tokio::time::timeout(soon, opener.set_mtu(1400)).await.expect("it waits for ever");
         assert!(matches!(late, Err(OpenerError::Gone)), "{late:?}");
         assert!(opener.is_ending());

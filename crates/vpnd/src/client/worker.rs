@@ -154,6 +154,9 @@ struct Connected {
     news: mpsc::Sender<News>,
     inbox: mpsc::Receiver<News>,
     farewells: Vec<JoinHandle<()>>,
+    started: Time,
+    /// All that went through the tunnel.
+    carried: Activity,
     /// When the clock was looked at last.
     looked: Time,
     was_up: bool,
@@ -229,6 +232,8 @@ impl Connected {
             news,
             inbox,
             farewells: Vec::new(),
+            started: now(),
+            carried: Activity::default(),
             looked: now(),
             was_up: false,
             was_ever_up: false,
@@ -243,6 +248,9 @@ impl Connected {
         let outcome = self.serve(words).await;
         // The end may come while something is asked for, which is then not done.
         let outcome = if self.opener.is_ending() { Ok(()) } else { outcome };
+        // Shards forget what a session has carried when it is closed.
+        self.tick().await;
+        self.log_end(&outcome);
         self.core.quit();
         // What fails now must not keep the gateway from being told.
         while self.carry_out().await.is_err() {}
@@ -281,6 +289,18 @@ impl Connected {
         }
     }
 
+    /// One line about the whole life of the client. An error is told once, by the opener.
+    fn log_end(&self, outcome: &anyhow::Result<()>) {
+        let reason = match outcome {
+            Ok(()) => self.opener.reason().unwrap_or("the client's first process is gone"),
+            Err(error) if error.is::<Refusal>() => "refused",
+            Err(_) => "failure",
+        };
+        let Activity { rx_bytes, tx_bytes, .. } = self.carried;
+        let uptime_s = now().since(self.started).as_secs();
+        tracing::info!(reason, uptime_s, received = rx_bytes, sent = tx_bytes, "the client stops");
+    }
+
     async fn tick(&mut self) {
         let looked = now();
         let slept = looked.since(mem::replace(&mut self.looked, looked));
@@ -292,6 +312,7 @@ impl Connected {
             // Silence counts too, so the core hears of every shard.
             let seen = report.activities.into_iter().map(|(_, activity)| activity);
             let seen = seen.fold(Activity::default(), Activity::merge);
+            self.carried = self.carried.merge(seen);
             self.core.handle_activity(now(), shard, seen);
         }
         self.core.handle_timeout(now());
@@ -341,8 +362,11 @@ impl Connected {
                     Ok(Answer::Established(channel)) => self.established(connection, *channel),
                     Ok(Answer::Refused(refused)) => {
                         let retry_after = Duration::from_millis(refused.retry_after_ms.unwrap_or(0).into());
-                        tracing::warn!(code = %refused.code, text = %refused.text, "the gateway refused");
                         self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
+                        // A refusal for good ends the client, which says why.
+                        if !self.core.is_over() {
+                            tracing::warn!(code = %refused.code, text = %refused.text, "the gateway refused");
+                        }
                     }
                     // Once the gateway has proved itself, somebody else on the way is no reason to give up.
                     Err(error) if error.is_final() && !self.was_ever_up => {

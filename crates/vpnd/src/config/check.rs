@@ -219,7 +219,7 @@ pub fn interfaces() -> Vec<String> {
     listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-fn overlap(a: IpNet, b: IpNet) -> bool {
+pub(super) fn overlap(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 

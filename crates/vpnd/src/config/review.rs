@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
+use ipnet::IpNet;
 use x509_parser::parse_x509_certificate;
 
 use super::check::{self, LocalNetwork, first_certificate};
@@ -185,6 +186,8 @@ impl Findings<'_> {
                     machine.interfaces.join(", ")
                 );
                 self.warning("nat.outgoing_interface", message);
+            } else {
+                self.other_ways(name, machine.networks);
             }
         }
         if self.config.push.routes.is_empty() {
@@ -193,6 +196,31 @@ impl Findings<'_> {
             self.warning("push.routes", message.to_owned());
         }
         self.name_servers();
+    }
+
+    /// Pushed networks that lie behind another interface than the one by which clients' packets leave.
+    fn other_ways(&mut self, outgoing: &str, networks: &[LocalNetwork]) {
+        let ours = [outgoing, "lo", &self.config.tunnel.name];
+        // A default route says nothing of where the campus is.
+        let elsewhere = networks.iter().filter(|local| {
+            local.network.prefix_len() > 0
+                && !local.network.addr().is_loopback()
+                && !ours.contains(&local.interface.as_str())
+        });
+        let mut found = Vec::new();
+        for local in elsewhere {
+            let lies_in = |route: &&IpNet| route.prefix_len() > 0 && check::overlap(**route, local.network);
+            if let Some(route) = self.config.push.routes.iter().find(lies_in) {
+                found.push(format!(
+                    "{route} is pushed, but this machine reaches {} by {}, and clients' packets leave by {outgoing} only: they \
+                     are dropped there; leave 'outgoing_interface' out to let them leave by any interface",
+                    local.network, local.interface
+                ));
+            }
+        }
+        for message in found {
+            self.warning("nat.outgoing_interface", message);
+        }
     }
 
     fn name_servers(&mut self) {

@@ -112,8 +112,17 @@ pub(crate) struct Handed {
 pub(crate) struct Snapshot {
     pub(crate) sessions: Vec<SessionStatus>,
     pub(crate) counters: Counters,
+    pub(crate) ended: Ended,
     pub(crate) udp: Vec<UdpOffloads>,
     pub(crate) tun: Vec<TunWrites>,
+}
+
+/// Sessions that have ended, and the bytes of inner packets that they carried.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ended {
+    pub(crate) sessions: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) tx_bytes: u64,
 }
 
 /// The control plane's address.
@@ -134,7 +143,14 @@ impl Core {
         registry: Registry,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
-        let task = Task { gateway, shards, registry, connections: HashMap::new(), handed_over: false };
+        let task = Task {
+            gateway,
+            shards,
+            registry,
+            connections: HashMap::new(),
+            ended: Ended::default(),
+            handed_over: false,
+        };
         (Self(requests), tokio::spawn(task.run(inbox, events)))
     }
 
@@ -184,6 +200,7 @@ struct Task {
     shards: Shards,
     registry: Registry,
     connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
+    ended: Ended,
     /// The sessions are another process's.
     handed_over: bool,
 }
@@ -350,6 +367,9 @@ impl Task {
                 Effect::Ended { session, user, code, activity } => {
                     let (received, sent) = (activity.rx_bytes, activity.tx_bytes);
                     tracing::info!(%user, %session, reason = %code, received, sent, "session ended");
+                    self.ended.sessions += 1;
+                    self.ended.rx_bytes += received;
+                    self.ended.tx_bytes += sent;
                     endings.push(Ending { session, user, code });
                 }
             }
@@ -408,7 +428,7 @@ impl Task {
                 self.gateway.handle_activity(slot, activity);
             }
         }
-        Snapshot { sessions: self.gateway.sessions().collect(), counters, udp, tun }
+        Snapshot { sessions: self.gateway.sessions().collect(), counters, ended: self.ended, udp, tun }
     }
 }
 

@@ -273,9 +273,9 @@ pub(crate) enum ToWorker {
     /// The configuration as it is now, or why it can't be used.
     #[n(1)]
     Configuration(#[n(0)] Reread),
-    /// Tell the clients or the gateway, and end.
+    /// Tell the clients or the gateway, and end; with the reason, for the log, which earlier versions don't give.
     #[n(2)]
-    Stop,
+    Stop(#[n(0)] Option<String>),
     /// To a client's worker: what became of [`ToOpener::Ask`]; with the socket, if that was asked for.
     #[n(3)]
     Answer {
@@ -409,4 +409,16 @@ pub(crate) enum ToOpener {
 /// Borrows descriptors for sending.
 pub(crate) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     descriptors.iter().map(|descriptor| descriptor.as_fd()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_without_a_reason_is_one() {
+        // From the opener of a version that gave none: the variant alone.
+        let old = [0x82, 0x02, 0x80];
+        assert!(matches!(minicbor::decode(&old), Ok(ToWorker::Stop(None))));
+    }
 }

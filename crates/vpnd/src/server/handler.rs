@@ -15,7 +15,7 @@ use crate::admin::status::{Counters, Offloads, Process, Session, Steering, Suite
 use crate::admin::{Handler, Status};
 use crate::config::check::now_s;
 use crate::control::connection::Logins;
-use crate::control::core::Core;
+use crate::control::core::{Core, Ended};
 use crate::control::quic::gate::Admissions;
 use crate::privsep::launch::Configuration;
 use crate::shard::now;
@@ -44,6 +44,8 @@ pub(super) struct Administration {
     pub(super) admissions: Admissions,
     pub(super) opener: Arc<Opener>,
     pub(super) certificate: Arc<WorkerCertificate>,
+    /// What the gateway's earlier processes have counted.
+    pub(super) before: Counters,
 }
 
 impl Administration {
@@ -56,12 +58,41 @@ impl Administration {
     }
 }
 
+impl Administration {
+    /// One line about the whole life of the gateway, upgrades included.
+    pub(super) async fn log_end(&self, reason: &str) {
+        let status = match self.status().await {
+            Ok(status) => status,
+            Err(error) => return tracing::info!(reason, %error, "the gateway stops"),
+        };
+        let Counters { drops, logins, ended, .. } = &status.counters;
+        let live = |bytes: fn(&Session) -> u64| status.sessions.iter().map(bytes).sum::<u64>();
+        tracing::info!(
+            reason,
+            uptime_s = status.uptime_s,
+            logins = Counters::of(logins, "accepted"),
+            refused = Counters::of(logins, "refused"),
+            attaches = Counters::of(logins, "attaches"),
+            sessions_kept = status.sessions.len(),
+            sessions_ended = Counters::of(ended, "sessions"),
+            received = Counters::of(ended, "rx_bytes") + live(|session| session.rx_bytes),
+            sent = Counters::of(ended, "tx_bytes") + live(|session| session.tx_bytes),
+            dropped = drops.values().sum::<u64>(),
+            "the gateway stops"
+        );
+    }
+}
+
 impl Handler for Administration {
     async fn status(&self) -> Result<Status, String> {
         let snapshot = self.core.status().await.map_err(|error| error.to_string())?;
         let mut counters = Counters::from(&snapshot.counters);
         counters.logins = self.logins.counts();
         counters.handshakes = self.admissions.counts();
+        let Ended { sessions, rx_bytes, tx_bytes } = snapshot.ended;
+        let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
+        counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
+        let counters = counters.after(&self.before);
         let now = now();
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -18,6 +18,7 @@ use minicbor::{Decode, Encode};
 use vpnd_proto::gateway::Gateway;
 use vpnd_proto::gateway::handover::{FORMAT, HandedSession};
 
+use crate::admin::status::Counters;
 use crate::control::registry::Registry;
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::launch::{Devices, MAX_FRAME, borrowed};
@@ -42,6 +43,9 @@ pub(crate) enum FromOld {
         /// The last revocation that was carried out.
         #[n(2)]
         revocations: u64,
+        /// What was counted until now; earlier versions don't say.
+        #[n(3)]
+        counters: Option<Counters>,
     },
     #[n(1)]
     Sessions(#[n(0)] Vec<Handed>),
@@ -94,15 +98,16 @@ pub(crate) enum HandOverError {
 pub(crate) struct Successor(Channel);
 
 impl Successor {
-    /// Passes on the devices; `revocations` is the last one that was carried out.
+    /// Passes on the devices, and what was counted; `revocations` is the last one that was carried out.
     pub(super) async fn begin(
         stream: OwnedFd,
         devices: Devices,
         descriptors: &[OwnedFd],
         revocations: u64,
+        counters: Counters,
     ) -> Result<Self, HandOverError> {
         let channel = Channel::new(UnixStream::from(stream), MAX_FRAME).map_err(ChannelError::from)?;
-        let begin = FromOld::Begin { format: FORMAT, devices, revocations };
+        let begin = FromOld::Begin { format: FORMAT, devices, revocations, counters: Some(counters) };
         channel.send(&begin, &borrowed(descriptors)).await?;
         Ok(Self(channel))
     }
@@ -149,6 +154,7 @@ impl Successor {
 pub(super) struct Predecessor {
     channel: Channel,
     pub(super) revocations: u64,
+    pub(super) counters: Counters,
 }
 
 impl Predecessor {
@@ -157,7 +163,7 @@ impl Predecessor {
         let channel = Channel::new(UnixStream::from(stream), MAX_FRAME)?;
         let begin = channel.receive::<FromOld>().await?;
         let begin = begin.ok_or_else(|| anyhow!("the gateway that runs hands nothing over"))?;
-        let FromOld::Begin { format, devices, revocations } = begin.message else {
+        let FromOld::Begin { format, devices, revocations, counters } = begin.message else {
             bail!("the gateway that runs began with something else than its devices");
         };
         if format != FORMAT {
@@ -168,7 +174,8 @@ impl Predecessor {
             let _ = channel.send(&FromNew::Refused(why.clone()), &[]).await;
             bail!(why);
         }
-        Ok((Self { channel, revocations }, devices, begin.descriptors))
+        let counters = counters.unwrap_or_default();
+        Ok((Self { channel, revocations, counters }, devices, begin.descriptors))
     }
 
     /// Takes all sessions over into `gateway`, whose effects are then commands to the shards, and waits for the word to begin.
@@ -265,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn another_format_is_refused_and_the_old_worker_hears_why() {
         let (old, new) = ends();
-        let begin = FromOld::Begin { format: FORMAT + 1, devices: devices(), revocations: 0 };
+        let begin = FromOld::Begin { format: FORMAT + 1, devices: devices(), revocations: 0, counters: None };
         old.send(&begin, &[]).await.unwrap();
         let error = Predecessor::meet(new).await.map(drop).unwrap_err().to_string();
         assert!(error.contains("restart it instead"), "{error}");
@@ -277,9 +284,8 @@ mod tests {
     async fn the_new_worker_begins_with_the_last_word_and_not_without() {
         for goes in [true, false] {
             let (old, new) = ends();
-            old.send(&FromOld::Begin { format: FORMAT, devices: devices(), revocations: 7 }, &[])
-                .await
-                .unwrap();
+            let begin = FromOld::Begin { format: FORMAT, devices: devices(), revocations: 7, counters: None };
+            old.send(&begin, &[]).await.unwrap();
             let (predecessor, _, _) = Predecessor::meet(new).await.unwrap();
             assert_eq!(predecessor.revocations, 7);
             let other_side = async {
@@ -302,7 +308,7 @@ mod tests {
     async fn the_old_worker_goes_on_unless_the_new_one_is_ready() {
         for answer in [Some(FromNew::Refused("too new".to_owned())), None] {
             let (new, old) = ends();
-            let successor = Successor::begin(old, devices(), &[], 7).await.unwrap();
+            let successor = Successor::begin(old, devices(), &[], 7, Counters::default()).await.unwrap();
             let refused = answer.is_some();
             let other_side = async {
                 loop {

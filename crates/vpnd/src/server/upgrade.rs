@@ -69,7 +69,7 @@ impl Gateway {
         }
         self.config = config;
         // If it is gone already, so is who has asked.
-        let _ = old.0.tell(&ToWorker::Stop, &[]).await;
+        let _ = old.0.tell(&ToWorker::Stop(None), &[]).await;
         old.0.end(PARTS_END_WITHIN).await;
         old.1.dismiss(PARTS_END_WITHIN).await;
         tracing::info!("the gateway is upgraded");

@@ -27,8 +27,9 @@ use super::opener::Opener;
 use super::presented::WorkerCertificate;
 use super::revocation::{Revocations, end_revoked};
 use super::settings;
+use crate::admin::Handler as _;
 use crate::admin::server::AdminSocket;
-use crate::admin::status::{Process, Steering};
+use crate::admin::status::{Counters, Process, Steering};
 use crate::config::ServerConfig;
 use crate::control::connection::Door;
 use crate::control::core::{Core, Handed};
@@ -213,8 +214,8 @@ impl Running {
         let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
         let (queues, group) = adopt(config, &devices, descriptors)?;
         let (quic_socket, hand_over) = quic::socket(group.quic)?;
-        let tun_offloads = devices.tun.into();
-        let mut specs = shard_specs(group.shards, queues, tun_offloads, config, &policy, hand_over.as_ref())?;
+        let tun = devices.tun.into();
+        let mut specs = shard_specs(group.shards, queues, tun, config, &policy, hand_over.as_ref())?;
         let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
         let mut gateway = Gateway::new(
             core_config(config, specs.len(), prepared.suites.clone(), lab),
@@ -223,9 +224,11 @@ impl Running {
         let auth_gone = Arc::new(Notify::new());
         let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
         let mut registry = Registry::new(auth.clone(), names);
-        let revocations = Revocations::default();
-        if let Some(predecessor) = predecessor {
+        let (revocations, mut before) = (Revocations::default(), Counters::default());
+        let facts = prepared.facts(&devices, quic_socket.local_addr()?);
+        if let Some(mut predecessor) = predecessor {
             revocations.set(predecessor.revocations);
+            before = std::mem::take(&mut predecessor.counters);
             predecessor.take_over(&mut gateway, &mut registry).await?;
             give_commands(&mut gateway, &mut specs);
         }
@@ -234,7 +237,6 @@ impl Running {
         let _ = process::prefer_current_thread(0);
         let shard_failure = shards.failure();
         let (core, control) = Core::start(gateway, shards, events, registry);
-        let facts = prepared.facts(&devices, quic_socket.local_addr()?);
         let admissions = Admissions::new(admission::Limits {
             places: config.limits.max_handshakes,
             handshakes_per_s: config.limits.handshakes_per_address_s,
@@ -243,8 +245,7 @@ impl Running {
         let (tls, keys) = (prepared.tls, &prepared.keys);
         let endpoint = quic::listen(quic_socket, tls, keys, admissions.clone(), Arc::clone(&deaf))?;
         let (door, closed) = door(config, &core, &auth, admissions.clone());
-        let door = Arc::new(door);
-        let logins = Arc::clone(&door.logins);
+        let (logins, door) = (Arc::clone(&door.logins), Arc::new(door));
         let administration = Arc::new(Administration {
             facts,
             core: core.clone(),
@@ -252,6 +253,7 @@ impl Running {
             admissions,
             opener,
             certificate: prepared.certificate,
+            before,
         });
         let mut background = vec![
             tokio::spawn(door.run(endpoint.clone())),
@@ -288,11 +290,11 @@ impl Running {
                 }
             }
         });
-        loop {
+        let reason = loop {
             tokio::select! {
                 heard = inbox.recv() => match heard.flatten() {
                     Some(heard) => match heard.and_then(Received::into_parts)? {
-                        (ToWorker::Stop, None) => break,
+                        (ToWorker::Stop(reason), None) => break reason,
                         (ToWorker::Configuration(reread), None) => self.reconfigure(reread, opener).await,
                         (ToWorker::Certificate(certificate), None) => {
                             self.administration.certificate.replace(&certificate)?;
@@ -314,8 +316,8 @@ impl Running {
                 () = self.shard_failure.notified() => bail!("a shard stopped; see the log above"),
                 () = self.auth_gone.notified() => bail!("without the auth process nobody can log in"),
             }
-        }
-        self.stop().await;
+        };
+        self.stop(reason.as_deref()).await;
         Ok(())
     }
 
@@ -362,7 +364,7 @@ impl Running {
         opener.say(&ToOpener::HandedOver).await?;
         // The opener says so once the other worker is at work.
         let told = tokio::time::timeout(SUCCESSOR_STARTS_WITHIN, inbox.recv()).await;
-        if let Ok(Some(Some(Ok(Received { message: ToWorker::Stop, .. })))) = told {
+        if let Ok(Some(Some(Ok(Received { message: ToWorker::Stop(_), .. })))) = told {
             opener.upgraded(Ok(said));
             let _ = tokio::time::timeout(FAREWELL, &mut self.handing.admin).await;
         }
@@ -374,12 +376,14 @@ impl Running {
         let Some(revocations) = revocations.get() else {
             bail!("the gateway has only just started; try again in a second");
         };
-        let successor = Successor::begin(stream, devices.clone(), descriptors, revocations).await?;
+        let counters = self.administration.status().await.map_err(anyhow::Error::msg)?.counters;
+        let successor = Successor::begin(stream, devices.clone(), descriptors, revocations, counters).await?;
         self.core.hand_over(successor).await
     }
 
-    /// Tells the clients.
-    async fn stop(mut self) {
+    /// Logs what the gateway has done, and tells the clients.
+    async fn stop(mut self, reason: Option<&str>) {
+        self.administration.log_end(reason.unwrap_or("unknown")).await;
         self.handing.admin.abort();
         for task in &self.background {
             task.abort();

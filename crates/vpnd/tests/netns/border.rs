@@ -10,6 +10,7 @@ use crate::client::{Client, TUN, cleanup};
 use crate::gateway::{Gateway, INNER_V4, INNER_V6, Login, edit_toml, must, strings};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, UPLINK, eventually};
 use crate::namespace::Namespace;
+use crate::process;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -99,6 +100,30 @@ fn installed<'l>(lab: &'l Lab, mode: &str) -> Gateway<'l> {
     let gateway = Gateway::init(lab);
     gateway.configure("nat.mode", mode);
     gateway
+}
+
+#[test]
+fn clients_leave_by_the_outgoing_interface_alone() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = installed(&lab, "nftables");
+    let ann = gateway.add_user("ann");
+    gateway.configure("nat.outgoing_interface", UPLINK);
+    let mut check = gateway.vpnd(&["check"]);
+    check.arg(gateway.config());
+    let said = process::text(&must(process::run(check)));
+    assert!(said.contains("reaches 10.200.0.0/24 by campus0"), "{said}");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), address(INNER_V4), 5 * SECOND);
+    for campus in campus() {
+        assert!(!ping(one.namespace(), campus, 56, SECOND), "the campus is not behind {UPLINK}");
+    }
+    gateway.configure("nat.outgoing_interface", "campus0");
+    gateway.terminate();
+    gateway.start();
+    for campus in campus() {
+        ping_until(one.namespace(), campus, 30 * SECOND);
+    }
 }
 
 #[test]

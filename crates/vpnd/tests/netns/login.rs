@@ -35,7 +35,12 @@ fn wrong_credentials_are_refused_alike() {
     {
         let (status, output) = Client::refused(&lab, 1, &login, &[]);
         assert_eq!(status, 3, "{who}: its unit must not try again: {output}");
-        assert!(output.contains("login was refused"), "{who}: it says what may be wrong: {output}");
+        assert_eq!(
+            output.matches("login was refused").count(),
+            1,
+            "{who}: what may be wrong, once: {output}"
+        );
+        assert!(output.contains("the client stops") && output.contains("reason=\"refused\""), "{output}");
         for reason in ["unknown user", "no such user", "disabled", "does not exist"] {
             assert!(!output.to_lowercase().contains(reason), "{who}: it does not say which: {output}");
         }

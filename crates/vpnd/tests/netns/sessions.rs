@@ -34,7 +34,11 @@ fn a_returning_client_gets_its_addresses_again() {
     gateway.start();
     let mut one = Client::connect(&lab, 1, &ann);
     let before = (one.v4(), one.v6());
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     one.interrupt();
+    let said = one.process().output();
+    let last = said.lines().find(|line| line.contains("the client stops")).expect(&said);
+    assert!(last.contains("reason=\"SIGINT\"") && !last.contains("sent=0"), "{last}");
     let _two = Client::connect(&lab, 2, &bob);
     let one = Client::connect(&lab, 1, &ann);
     assert_eq!((one.v4(), one.v6()), before);

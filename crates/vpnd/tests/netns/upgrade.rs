@@ -68,7 +68,7 @@ fn the_gateway_is_upgraded_under_traffic() {
         gateway.sessions().iter().all(|session| session["connected"] == true).then_some(())
     });
     assert_eq!(identities(&gateway), sessions);
-    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 0, "nobody had to log in");
+    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 2, "nobody had to log in again");
 
     must(gateway.ask(&["kick", "ann"]));
     one.process().wait(10 * SECOND);
@@ -79,7 +79,14 @@ fn the_gateway_is_upgraded_under_traffic() {
         gateway.sessions().is_empty().then_some(())
     });
     two.process().wait(BACK);
+    assert_eq!(gateway.status()["counters"]["ended"]["sessions"], 2);
+    // The third process knows what the first two have counted, and the last line sums it up.
     gateway.terminate();
+    let said = gateway.process().output();
+    let last = said.lines().find(|line| line.contains("the gateway stops")).expect(&said);
+    for part in ["reason=\"SIGTERM\"", "logins=2", "sessions_kept=0", "sessions_ended=2"] {
+        assert!(last.contains(part), "{part}: {last}");
+    }
     let links = lab.gateway.ip(&["-j", "link", "show"]);
     assert!(!links.contains("vpnd0"), "the machine is as it was: {links}");
 }

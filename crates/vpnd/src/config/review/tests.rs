@@ -105,6 +105,25 @@ fn an_interface_that_is_not_there_is_a_warning() {
 }
 
 #[test]
+fn a_pushed_network_behind_another_interface_than_the_outgoing_one_is_a_warning() {
+    let (bench, interfaces) = (Bench::new(), ["eth0".to_owned(), "eth1".to_owned()]);
+    let by = |network: &str, interface: &str| LocalNetwork {
+        network: network.parse().unwrap(),
+        interface: interface.to_owned(),
+    };
+    let networks = [by("10.20.7.0/24", "eth1"), by("192.0.2.0/24", "eth1"), by("0.0.0.0/0", "eth1")];
+    let machine = Machine { interfaces: &interfaces, networks: &networks, ipv6: true, now_s: now_s() };
+    let nat = |name: &str, routes: &str| {
+        let extra = format!("[push]\nroutes = {routes}\n[nat]\noutgoing_interface = '{name}'\n");
+        bench.config(&extra).review(&machine, false).warnings
+    };
+    only(&nat("eth0", "['10.20.0.0/16']"), 10, "reaches 10.20.7.0/24 by eth1");
+    assert!(nat("eth1", "['10.20.0.0/16']").is_empty());
+    assert!(nat("eth0", "['10.30.0.0/16']").is_empty());
+    assert!(nat("eth0", "['0.0.0.0/0']").is_empty(), "the Internet is behind the default route");
+}
+
+#[test]
 fn clients_that_are_sent_nowhere_are_a_warning() {
     only(&Bench::new().review("[push]\nroutes = []\n").warnings, 8, "no routes");
 }
