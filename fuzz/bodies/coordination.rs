@@ -6,9 +6,9 @@
 use std::io::{BufReader, Read};
 use std::sync::LazyLock;
 
-use trafficspeed::coordinate::line::{LineReader, LineWriter};
 use trafficspeed::coordinate::message::{Command, Report};
 use trafficspeed::coordinate::token::{Token, demand, prove};
+use trafficspeed::line::{LineReader, LineWriter};
 use trafficspeed::load::task::Task;
 
 static TOKEN: LazyLock<Token> = LazyLock::new(|| {

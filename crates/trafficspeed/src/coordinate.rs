@@ -6,7 +6,6 @@
 
 pub mod agent;
 pub mod fleet;
-pub mod line;
 pub mod message;
 pub mod serve;
 pub mod token;

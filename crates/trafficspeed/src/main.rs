@@ -22,8 +22,6 @@ use trafficspeed::cli::soak::SoakArgs;
 use trafficspeed::cli::suite::SuiteArgs;
 use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs, naming_known};
 use trafficspeed::coordinate::agent::Agent;
-use trafficspeed::coordinate::line::{LineReader, LineWriter};
-use trafficspeed::coordinate::message::HostFacts;
 use trafficspeed::coordinate::serve;
 use trafficspeed::coordinate::token::Token;
 use trafficspeed::doctor;
@@ -44,8 +42,10 @@ use trafficspeed::experiment::traffic::{self, TrafficPlan};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{enter, record};
+use trafficspeed::line::{LineReader, LineWriter};
 use trafficspeed::load::block::place::Place as BlockPlace;
 use trafficspeed::load::block::process;
+use trafficspeed::observe::HostFacts;
 use trafficspeed::outlet;
 use trafficspeed::report::findings::Findings;
 use trafficspeed::report::page::Picture;
@@ -266,7 +266,7 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
     outlet::prepare(output)?;
     let interrupt = Interrupt::install()?;
     let progress = outlet::progress(output);
-    progress.event("start", || serde_json::json!({ "experiment": "model" }));
+    outlet::event(output, "start", || serde_json::json!({ "experiment": "model" }));
     let found = match model::run(&plan, &progress, &interrupt) {
         Err(error) if interrupt.is_set() => {
             eprintln!("trafficspeed: {error:#}; no stage was measured yet");
@@ -275,7 +275,7 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
         found => found?,
     };
     let found = Findings::Model(Box::new(found));
-    progress.event("end", || found.json());
+    outlet::event(output, "end", || found.json());
     outlet::show(&found, output, None)
 }
 
@@ -374,7 +374,7 @@ fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         if args.baseline.is_some() {
             bail!("--baseline: only the systems of experiment 1 are compared with one of them");
         }
-        outlet::progress(&output).event("end", || found.json());
+        outlet::event(&output, "end", || found.json());
         let code = outlet::show(&found, &output, output.chosen_unit())?;
         export(&found.pictures(), &directory, args)?;
         return Ok(code);

@@ -10,8 +10,6 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-use crate::coordinate::message::HostFacts;
-
 pub use program::{own_digest, running_program};
 
 /// CPU seconds of the machine since boot, by kind.
@@ -175,6 +173,21 @@ impl ProcessStat {
 
 fn ticks_per_second() -> f64 {
     rustix::param::clock_ticks_per_second() as f64
+}
+
+/// The facts of a machine that a report shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// Host name.
+    pub name: String,
+    /// Kernel name, release and machine.
+    pub system: String,
+    /// Model of the first CPU.
+    pub cpu: String,
+    /// CPUs that are online.
+    pub cpus: u32,
+    /// This program's version.
+    pub program: String,
 }
 
 impl HostFacts {

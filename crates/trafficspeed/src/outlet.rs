@@ -5,12 +5,13 @@ use std::io::{ErrorKind, Write as _, stdout};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use serde_json::Value;
 
 use crate::cli::OutputArgs;
 use crate::experiment::progress::Progress;
-use crate::report::files;
 use crate::report::findings::Findings;
-use crate::report::unit::Unit;
+use crate::report::{files, stream};
+use crate::unit::Unit;
 
 /// Finds out that results cannot be written before an hour is spent on them.
 ///
@@ -26,7 +27,16 @@ pub fn prepare(output: &OutputArgs) -> anyhow::Result<()> {
 
 /// Progress and events as the user wants them.
 pub fn progress(output: &OutputArgs) -> Progress {
-    Progress::new(output.quiet).with_events(output.json_stream).with_unit(output.format)
+    Progress::new(output.quiet)
+        .with_events(output.json_stream.then_some(stream::line))
+        .with_unit(output.format)
+}
+
+/// Prints an event that no experiment makes itself, if the user wants events.
+pub fn event(output: &OutputArgs, name: &str, data: impl FnOnce() -> Value) {
+    if output.json_stream {
+        print(&(stream::event(name, data()) + "\n"));
+    }
 }
 
 /// Prints what the user wants to see, writes the files, and says what the exit code is. Events were printed as they

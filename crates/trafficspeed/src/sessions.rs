@@ -23,14 +23,14 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::clock;
-use crate::coordinate::message::HostFacts;
 use crate::experiment::outcome::Settings;
 use crate::experiment::progress::Progress;
 use crate::experiment::traffic::{TrafficPlan, run_up};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabError, LinkSettings};
+use crate::observe::HostFacts;
 use crate::observe::tree_cpu_seconds;
-use crate::report::stats::median;
+use crate::stats::median;
 use crate::system::vpnd::{PORT, Room, Vpnd};
 use crate::system::{Cipher, ClientAddress, Kind, Programs, Subject, System, SystemError};
 use memory::Memory;

@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use crate::coordinate::message::HostFacts;
 use crate::experiment::progress::Progress;
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
+use crate::observe::HostFacts;
 use crate::observe::process_tree;
 use crate::sessions::churn;
 use crate::sessions::message::{Credentials, Job, Order, Report};

@@ -13,7 +13,7 @@ use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
 use crate::load::task::{MAX_THREADED_STREAMS, Protocol, Sockets, Task};
 use crate::load::tcp::{Job, MAX_STREAMS, Shape, Way};
-use crate::report::unit::Unit;
+use crate::unit::Unit;
 
 /// Rest between two round trips that are measured beside other load, in microseconds.
 const PING_PAUSE_US: u32 = 10_000;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
-use crate::report::unit::Unit;
+use crate::unit::Unit;
 
 /// Where results go.
 #[derive(Clone, Debug, Default, Args)]

@@ -8,13 +8,13 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::hosts::HostsArgs;
 use super::load::{rate, size};
 use super::{OutputArgs, Switch, seconds, seconds_or_none};
-use crate::coordinate::message::HostFacts;
 use crate::experiment::duet::Times;
 use crate::experiment::hosts::party::Meeting;
 use crate::experiment::site::Far;
 use crate::experiment::suite::ipsec::{Part, Sweep};
 use crate::experiment::suite::{SuitePlan, aead, ipsec};
 use crate::lab::LinkSettings;
+use crate::observe::HostFacts;
 use crate::system::vpnd::Code;
 use crate::system::{Cipher, Programs};
 

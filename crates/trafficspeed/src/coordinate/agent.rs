@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use self::blocks::Leave;
 use self::tasks::Times;
-use super::message::{Command, HostFacts, MAX_DURATION_MS, Outcome, Report, StreamOutcome, VERSION};
+use super::message::{Command, MAX_DURATION_MS, Outcome, Report, StreamOutcome, VERSION};
 use crate::clock;
 use crate::load::task::Ready;
 use crate::load::tcp::{Job, Listener, Stream, StreamTotal, Transfer, connect_all};
 use crate::observe;
+use crate::observe::HostFacts;
 
 /// How long the connections of a job may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);

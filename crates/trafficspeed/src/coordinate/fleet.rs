@@ -10,12 +10,13 @@ use std::process::{Child, Command as Process, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::line::{LineReader, LineWriter};
-use super::message::{Command, HostFacts, Report, VERSION};
+use super::message::{Command, Report, VERSION};
 use super::serve::keep_alive;
 use super::token::{Token, TokenError, prove};
 use crate::clock;
 use crate::interrupt::Interrupt;
+use crate::line::{LineReader, LineWriter};
+use crate::observe::HostFacts;
 
 /// How long an agent may take for an answer that needs no work.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);

@@ -13,11 +13,10 @@ use crate::load::block::{Blocks, WriterJob};
 use crate::load::crew::Reading;
 use crate::load::task::{Findings, Task};
 use crate::load::tcp::Job;
+use crate::observe::HostFacts;
 
 /// The version of these messages. Both sides must have the same.
 pub const VERSION: u32 = 4;
-/// Longest line either side accepts, in bytes.
-pub const MAX_LINE_BYTES: usize = 1 << 20;
 /// Longest measurement an agent accepts, in milliseconds: a day.
 pub const MAX_DURATION_MS: u64 = 86_400_000;
 /// Most samples of one measurement.
@@ -298,19 +297,4 @@ pub struct TaskEnd {
     pub window: Sample,
     /// Over its life.
     pub found: Findings,
-}
-
-/// What a report needs to know of an agent's machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostFacts {
-    /// Host name.
-    pub name: String,
-    /// Kernel name, release and machine.
-    pub system: String,
-    /// Model of the first CPU.
-    pub cpu: String,
-    /// CPUs that are online.
-    pub cpus: u32,
-    /// This program's version.
-    pub program: String,
 }

@@ -17,10 +17,10 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::agent::Agent;
 use super::agent::blocks::Leave;
-use super::line::{LineReader, LineWriter};
 use super::message::{Command, Report};
 use super::token::{LineKeys, Token, TokenError, demand};
 use crate::interrupt::Interrupt;
+use crate::line::{LineReader, LineWriter};
 use crate::load::block::place::Place;
 
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);

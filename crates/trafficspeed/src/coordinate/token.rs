@@ -17,7 +17,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use super::line::{LineError, read_bounded};
+use crate::line::{LineError, LineKey, hex, read_bounded, unhex};
 
 const CHALLENGE_BYTES: usize = 32;
 const MIN_TOKEN_BYTES: usize = 16;
@@ -118,41 +118,6 @@ impl Token {
     }
 }
 
-/// The key of the lines of one direction of one connection.
-pub struct LineKey {
-    key: Zeroizing<[u8; 32]>,
-    number: u64,
-}
-
-impl LineKey {
-    /// Hexadecimal characters of a code.
-    pub const CODE_CHARS: usize = 64;
-
-    pub(super) fn derive(token: &Token, direction: &[u8], challenges: &[u8; 2 * CHALLENGE_BYTES]) -> Self {
-        let key = token.mac(direction, challenges).finalize().into_bytes().into();
-        Self { key: Zeroizing::new(key), number: 0 }
-    }
-
-    /// The code of the next line.
-    pub fn code(&mut self, line: &[u8]) -> String {
-        hex(&self.mac(line).finalize().into_bytes())
-    }
-
-    /// Whether `code` is that of the next line; constant time in the code.
-    pub fn verify(&mut self, code: &[u8], line: &[u8]) -> bool {
-        let mac = self.mac(line);
-        unhex(code).is_some_and(|code| mac.verify_slice(&code).is_ok())
-    }
-
-    fn mac(&mut self, line: &[u8]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&*self.key).expect("HMAC takes keys of any length");
-        mac.update(&self.number.to_be_bytes());
-        mac.update(line);
-        self.number += 1;
-        mac
-    }
-}
-
 /// The keys of one connection.
 pub struct LineKeys {
     /// For what this side writes.
@@ -232,23 +197,10 @@ fn check(
 }
 
 fn keys(token: &Token, challenges: &[u8; 2 * CHALLENGE_BYTES], write: &[u8], read: &[u8]) -> LineKeys {
-    LineKeys {
-        write: LineKey::derive(token, write, challenges),
-        read: LineKey::derive(token, read, challenges),
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &[u8]) -> Option<Vec<u8>> {
-    let nibble = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let (pairs, rest) = text.as_chunks::<2>();
-    if !rest.is_empty() {
-        return None;
-    }
-    pairs.iter().map(|[high, low]| Some(nibble(*high)? << 4 | nibble(*low)?)).collect()
+    let key = |direction| {
+        LineKey::new(Zeroizing::new(token.mac(direction, challenges).finalize().into_bytes().into()))
+    };
+    LineKeys { write: key(write), read: key(read) }
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::fs;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
-use crate::coordinate::message::HostFacts;
 use crate::lab::LinkSettings;
 use crate::observe;
+use crate::observe::HostFacts;
 
 /// Where and how a campaign ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::duet::{Heard, Moment, Times};
 use super::environment::Environment;
+use super::event::Event;
 use super::figures::{Figures, Point, figures, point};
 use super::hosts::party::{HostEnd, Meeting};
 use super::outcome::CpuUse;
@@ -19,7 +20,6 @@ use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::task::Task;
-use crate::report::load as events;
 use crate::system::{Facts, Programs, Subject};
 pub use search::SearchOutcome;
 
@@ -179,12 +179,9 @@ impl LoadPlan {
     pub(super) fn tell(&self, progress: &Progress, run: (&str, u32), number: usize, moment: &Moment) {
         let begin = number as f64 * self.times.interval.as_secs_f64();
         let of = |(named, at): (&'_ NamedTask, usize)| point(&named.task, at, moment, begin);
-        progress.event("interval", || {
-            let all = self.tasks.iter().zip(0..);
-            let points =
-                all.filter_map(|(named, at)| Some((named.name.as_str(), of((named, at))?))).collect();
-            events::second_json(&Second { label: run.0, repeat: run.1, number, points })
-        });
+        let all = self.tasks.iter().zip(0..);
+        let points = all.filter_map(|(named, at)| Some((named.name.as_str(), of((named, at))?))).collect();
+        progress.event(Event::Second(&Second { label: run.0, repeat: run.1, number, points }));
     }
 
     /// The campaign before its first run, told as the first event.
@@ -204,7 +201,7 @@ impl LoadPlan {
         };
         let (command, runs) = (self.command.to_owned(), Vec::new());
         let campaign = LoadCampaign { command, settings, environment, runs, interrupted: false };
-        progress.event("start", || events::start_json(&campaign));
+        progress.event(Event::LoadStarted(&campaign));
         campaign
     }
 }
@@ -212,7 +209,7 @@ impl LoadPlan {
 impl LoadCampaign {
     /// Adds a run and tells it.
     pub(super) fn add(&mut self, run: LoadRun, progress: &Progress) {
-        progress.event("run_end", || events::run_json(self, &run));
+        progress.event(Event::LoadRunEnded(self, &run));
         for problem in run.problems() {
             progress.note(&format!("{}, run {}: {problem}", run.label, run.repeat));
         }
@@ -222,7 +219,7 @@ impl LoadCampaign {
     /// Says that no more runs will come.
     pub(super) fn close(mut self, interrupt: &Interrupt, progress: &Progress) -> Self {
         self.interrupted = interrupt.is_set();
-        progress.event("end", || events::end_json(&self));
+        progress.event(Event::LoadEnded(&self));
         self
     }
 }
@@ -257,7 +254,7 @@ pub fn run(plan: &LoadPlan, lab: &LabPlace, progress: &Progress, interrupt: &Int
                 ..LoadRun::default()
             };
             progress.note(&format!("{}, run {repeat}", run.label));
-            progress.event("run_start", || events::run_start_json(&run));
+            progress.event(Event::LoadRunStarted(&run));
             let measured = measure(plan, lab, subject, &mut run, progress, interrupt);
             run.error = measured.err().map(|error| error.to_string());
             campaign.add(run, progress);

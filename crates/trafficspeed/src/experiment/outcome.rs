@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
 use super::tunnel::{self, Carried};
-use crate::coordinate::message::{HostFacts, Outcome};
-use crate::observe::HostCpu;
-use crate::report::stats::jain;
+use crate::coordinate::message::Outcome;
+use crate::observe::{HostCpu, HostFacts};
+use crate::stats::jain;
 use crate::system::{Facts, Subject};
 
 /// The work that every run of a campaign does.

@@ -1,22 +1,20 @@
 //! What the user sees while a campaign runs: on standard error, one live line on a terminal, one line per run
-//! elsewhere; and, if asked for, every event as a line of JSON on standard output.
+//! elsewhere; and, if asked for, every event as a line on standard output.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::compare::schedule::for_people;
+use super::event::{Event, EventFormat};
 use super::outcome::{Interval, Run, rate};
-use crate::report::stream;
-use crate::report::unit::Unit;
+use crate::unit::Unit;
 
 /// Where progress goes.
 #[derive(Clone, Debug)]
 pub struct Progress {
     live: bool,
     quiet: bool,
-    events: bool,
+    events: Option<EventFormat>,
     unit: Unit,
     /// Which part of the campaign this is.
     part: String,
@@ -26,12 +24,12 @@ impl Progress {
     /// Progress on standard error; `quiet` leaves only problems.
     pub fn new(quiet: bool) -> Self {
         let live = !quiet && stderr().is_terminal();
-        Self { live, quiet, events: false, unit: Unit::default(), part: String::new() }
+        Self { live, quiet, events: None, unit: Unit::default(), part: String::new() }
     }
 
-    /// The same with every event on standard output, or not.
+    /// The same with every event on standard output in this format; `None`: without.
     #[must_use]
-    pub fn with_events(self, events: bool) -> Self {
+    pub fn with_events(self, events: Option<EventFormat>) -> Self {
         Self { events, ..self }
     }
 
@@ -57,7 +55,7 @@ impl Progress {
 
     /// A run begins.
     pub fn starting(&self, what: &str, run: &Run) {
-        self.line(|| stream::run_start(run));
+        self.event(Event::RunStarted(run));
         self.live(what);
     }
 
@@ -72,7 +70,7 @@ impl Progress {
 
     /// A second of it is over.
     pub fn second(&self, what: &str, number: usize, of: usize, interval: Interval) {
-        self.line(|| stream::interval(number, interval));
+        self.event(Event::Interval { number, totals: interval });
         if self.live {
             let communication = rate(interval.received + interval.sent, 1.0);
             let figures = self.figures(communication, rate(interval.received, 1.0));
@@ -84,7 +82,7 @@ impl Progress {
 
     /// A run is over.
     pub fn finished(&self, what: &str, run: &Run) {
-        self.line(|| stream::run_end(run));
+        self.event(Event::RunEnded(run));
         let clear = if self.live { "\r\x1b[K" } else { "" };
         if !self.quiet && run.goodput() > 0.0 && run.bypass().is_none() {
             let figures = self.figures(run.communication(), run.goodput());
@@ -102,15 +100,11 @@ impl Progress {
         format!("{} {} ({} goodput)", unit.figure(communication), unit.name(), unit.figure(goodput))
     }
 
-    /// Something happened, for whoever wants events.
-    pub fn event(&self, name: &str, data: impl FnOnce() -> Value) {
-        self.line(|| stream::event(name, data()));
-    }
-
-    fn line(&self, line: impl FnOnce() -> String) {
-        if self.events {
+    /// Writes an event, if events are asked for.
+    pub fn event(&self, event: Event<'_>) {
+        if let Some(format) = self.events {
             // A reader that has gone must not stop a measurement either.
-            let _ = writeln!(stdout(), "{}", line());
+            let _ = writeln!(stdout(), "{}", format(&event));
         }
     }
 }

@@ -9,10 +9,10 @@ pub mod ipsec;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::duet::{Heard, Moment, Times};
 use super::environment::Environment;
+use super::event::Event;
 use super::figures::{Figures, figures, point};
 use super::generate::{Second, fresh};
 use super::hog::Hogs;
@@ -22,8 +22,6 @@ use super::site::{Far, Site, SiteError, Trial};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
-use crate::report::load::second_json;
-use crate::report::suite as events;
 use crate::system::vpnd::{Code, Vpnd};
 use crate::system::{Facts, Kind, Programs, Subject, System, SystemError};
 
@@ -276,20 +274,20 @@ impl SuiteCampaign {
             rows: Vec::new(),
             interrupted: false,
         };
-        progress.event("start", || events::start_json(&campaign));
+        progress.event(Event::SuiteStarted(&campaign));
         campaign
     }
 
     /// Adds a measurement and tells it.
     pub(super) fn add(&mut self, row: Row, progress: &Progress) {
-        progress.event("run_end", || json!(row));
+        progress.event(Event::SuiteRowEnded(&row));
         self.rows.push(row);
     }
 
     /// Says that no more measurements will come.
     pub(super) fn close(mut self, interrupt: &Interrupt, progress: &Progress) -> Self {
         self.interrupted = interrupt.is_set();
-        progress.event("end", || events::end_json(&self));
+        progress.event(Event::SuiteEnded(&self));
         self
     }
 }
@@ -299,7 +297,7 @@ pub(super) fn tell(progress: &Progress, run: (&str, u32), case: &Case, number: u
     let begin = number as f64 * case.times.interval.as_secs_f64();
     let Some(point) = point(&case.task, 0, moment, begin) else { return };
     let points = vec![(case.name.as_str(), point)];
-    progress.event("interval", || second_json(&Second { label: run.0, repeat: run.1, number, points }));
+    progress.event(Event::Second(&Second { label: run.0, repeat: run.1, number, points }));
 }
 
 /// Runs a suite in the lab.

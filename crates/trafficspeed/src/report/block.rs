@@ -7,11 +7,11 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::chart::{Horizontal, LineChart, Point, Series};
 use super::page::{Page, Picture};
-use super::significant;
 use crate::experiment::block::original;
 use crate::experiment::block::{BlockReport, Way};
 use crate::experiment::hosts::party::HostEnd;
 use crate::system::Facts;
+use crate::unit::significant;
 
 /// A heading, what it means, the head of a table and its rows.
 pub struct Part {

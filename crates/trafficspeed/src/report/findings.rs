@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::page::Picture;
-use super::unit::Unit;
 use super::{block, load, load_page, model, suite};
 use crate::experiment::block::BlockReport;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
 use crate::experiment::model::Model;
 use crate::experiment::suite::SuiteCampaign;
+use crate::unit::Unit;
 
 /// What was found, by experiment.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -6,9 +6,10 @@ use super::pictures::pictures;
 use super::problems::problems;
 use super::summary::{Spread, Summary, labels, summarise};
 use super::systems::{System, systems};
-use super::{gbit, published, significant, table};
+use super::{published, table};
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::{Campaign, Run};
+use crate::unit::{gbit, significant};
 
 /// The page of a campaign.
 pub fn html(campaign: &Campaign) -> String {
@@ -192,7 +193,7 @@ fn pairs(page: &mut Page, campaign: &Campaign) {
 fn pair_rows(run: &Run) -> impl Iterator<Item = Vec<String>> {
     run.pairs.iter().map(|pair| {
         let rates: Vec<f64> = pair.streams().iter().map(|stream| stream.bits_per_second / 1e6).collect();
-        let (slowest, fastest) = super::stats::range(&rates).unwrap_or_default();
+        let (slowest, fastest) = crate::stats::range(&rates).unwrap_or_default();
         vec![
             run.label.clone(),
             format!("{} = {}", pair.ends[0].name, pair.ends[1].name),

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::gbit;
 use crate::experiment::link_check::{LinkChecked, Way};
+use crate::unit::gbit;
 
 /// The result as text.
 pub fn table(checked: &LinkChecked) -> String {

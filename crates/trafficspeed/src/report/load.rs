@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
-use super::significant;
-use super::unit::Unit;
 use crate::experiment::figures::{Figures, Point};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
 use crate::load::task::{Protocol, Task};
+use crate::unit::Unit;
+use crate::unit::significant;
 
 /// The version of the JSON report's layout.
 const FORMAT: u32 = 1;

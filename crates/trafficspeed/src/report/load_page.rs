@@ -3,9 +3,9 @@
 use super::chart::{CdfChart, Point, Series, TimeChart, cdf};
 use super::html::machine;
 use super::page::{Page, Picture};
-use super::significant;
 use crate::experiment::figures::{self, Figures};
 use crate::experiment::generate::{LoadCampaign, LoadRun};
+use crate::unit::significant;
 
 /// The page of a campaign.
 pub fn html(campaign: &LoadCampaign) -> String {

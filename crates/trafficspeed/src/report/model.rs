@@ -9,9 +9,9 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
 use super::published::board;
-use super::{gbit, significant};
 use crate::experiment::model::predict::{Part, Target, Way};
 use crate::experiment::model::{Model, SuiteModel};
+use crate::unit::{gbit, significant};
 
 /// A table of text: what it is, its head, its rows.
 pub struct Grid {

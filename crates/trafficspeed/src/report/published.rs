@@ -95,7 +95,7 @@ fn unprotected(campaign: &Campaign, summaries: &[Summary]) -> Vec<String> {
             let ratio = |s: &Summary| Some(s.goodput.median / at(*with, s.clients)?.goodput.median);
             let of_bare = summaries.iter().filter(|s| s.label == bare.label());
             let ratios: Vec<f64> = of_bare.filter_map(ratio).filter(|ratio| ratio.is_finite()).collect();
-            if let Some((low, high)) = super::stats::range(&ratios) {
+            if let Some((low, high)) = crate::stats::range(&ratios) {
                 lines.push(format!("{}: {low:.2} to {high:.2}", with.label()));
             }
         }

@@ -1,13 +1,15 @@
 //! Results as they happen: one JSON object per line, `{"event": …, "data": …}` as iperf3's `--json-stream`.
 //!
 //! `start` and `end` hold what `report::json` has under these names for the whole campaign; `run_start`,
-//! `interval` and `run_end` come for every measurement between them. What other experiments than the first put into
-//! their events is in the module that makes their JSON report.
+//! `interval` and `run_end` come for every measurement between them. The data of other experiments' events are made
+//! by the module that makes their JSON report.
 
 use serde_json::{Value, json};
 
 use super::json::{interval_json, run_json, start_json, summary_json};
+use super::{load, suite};
 use crate::experiment::environment::Environment;
+use crate::experiment::event::Event;
 use crate::experiment::outcome::{Campaign, Interval, Run, Settings};
 
 /// The campaign begins.
@@ -15,8 +17,24 @@ pub fn start(settings: &Settings, environment: &Environment) -> String {
     event("start", start_json(settings, environment))
 }
 
-/// A measurement begins.
-pub fn run_start(run: &Run) -> String {
+/// An event of an experiment as a line.
+pub fn line(of: &Event<'_>) -> String {
+    match of {
+        Event::RunStarted(run) => run_start(run),
+        Event::Interval { number, totals } => interval(*number, *totals),
+        Event::RunEnded(run) => run_end(run),
+        Event::LoadStarted(campaign) => event("start", load::start_json(campaign)),
+        Event::LoadRunStarted(run) => event("run_start", load::run_start_json(run)),
+        Event::LoadRunEnded(campaign, run) => event("run_end", load::run_json(campaign, run)),
+        Event::LoadEnded(campaign) => event("end", load::end_json(campaign)),
+        Event::SuiteStarted(campaign) => event("start", suite::start_json(campaign)),
+        Event::SuiteRowEnded(row) => event("run_end", json!(row)),
+        Event::SuiteEnded(campaign) => event("end", suite::end_json(campaign)),
+        Event::Second(second) => event("interval", load::second_json(second)),
+    }
+}
+
+fn run_start(run: &Run) -> String {
     let data = json!({
         "system": run.label,
         "clients": run.clients,
@@ -27,13 +45,11 @@ pub fn run_start(run: &Run) -> String {
     event("run_start", data)
 }
 
-/// A second of it is over.
-pub fn interval(number: usize, interval: Interval) -> String {
+fn interval(number: usize, interval: Interval) -> String {
     event("interval", interval_json((&interval, number as u32)))
 }
 
-/// A measurement is over.
-pub fn run_end(run: &Run) -> String {
+fn run_end(run: &Run) -> String {
     event("run_end", run_json(run))
 }
 

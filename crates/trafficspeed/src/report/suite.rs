@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::load::csv_text;
 use super::published::{self, Figures as Published};
-use super::significant;
-use super::stats::range;
 use crate::experiment::suite::aead::{self, Verdict};
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
+use crate::stats::range;
 use crate::system::vpnd::Code;
+use crate::unit::significant;
 
 /// The version of the JSON report's layout.
 const FORMAT: u32 = 1;

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::stats::{median, range};
 use crate::experiment::outcome::{Campaign, Run};
+use crate::stats::{median, range};
 use crate::system::Kind;
 
 /// The whole runs of one system at one number of clients.

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::problems::{place, problems};
-use super::significant;
 use super::summary::{Spread, Summary, labels, summarise};
-use super::unit::Unit;
 use crate::experiment::outcome::Campaign;
+use crate::unit::Unit;
+use crate::unit::significant;
 
 /// What stands below every table.
 pub const DEFINITIONS: &str = "\

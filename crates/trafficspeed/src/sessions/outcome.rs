@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::Restart;
 use super::memory::Memory;
 use super::tally::{Storm, Watched};
-use crate::coordinate::message::HostFacts;
+use crate::observe::HostFacts;
 use crate::system::Facts;
 
 /// Everything that was found.

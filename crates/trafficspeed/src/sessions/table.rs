@@ -6,8 +6,8 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::Restart;
 use super::outcome::{Beside, Outcome, Phase};
-use crate::report::stats::median;
-use crate::report::{gbit, significant};
+use crate::stats::median;
+use crate::unit::{gbit, significant};
 
 /// What stands below the table.
 const DEFINITIONS: &str = "\

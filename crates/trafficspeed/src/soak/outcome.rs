@@ -9,7 +9,7 @@ use super::SoakPlan;
 use super::sample::Sample;
 use super::trend::Trend;
 use super::verdict::{Verdict, judge};
-use crate::coordinate::message::HostFacts;
+use crate::observe::HostFacts;
 use crate::report::chart::{Point, Series, TimeChart, standalone};
 use crate::sessions::churn::Done;
 use crate::system::Facts;

@@ -7,9 +7,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use crate::coordinate::line::{LineReader, LineWriter};
 use crate::interrupt::Interrupt;
 use crate::lab::namespace::Namespace;
+use crate::line::{LineReader, LineWriter};
 use crate::load::block::process::{Answer, Order};
 use crate::load::block::target::Received;
 use crate::load::block::writer::Wrote;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::ComparePlan;
 use crate::experiment::outcome::{Run, Settings};
 use crate::experiment::traffic::Slot;
-use crate::report::stats::median;
+use crate::stats::median;
 
 /// What a measurement takes beside its own seconds while none has been made: the lab, bringing a system up, draining.
 const OVERHEAD_SECONDS: f64 = 2.0;

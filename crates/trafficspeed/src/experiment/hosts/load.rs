@@ -7,11 +7,11 @@ use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
 use crate::experiment::duet::{Moment, Played};
 use crate::experiment::environment::Environment;
+use crate::experiment::event::Event;
 use crate::experiment::generate::{LoadCampaign, LoadPlan, LoadRun, search};
 use crate::experiment::progress::Progress;
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
-use crate::report::load as events;
 
 /// Runs the plan. A host that cannot be reached or is lost takes out its pair only.
 ///
@@ -49,7 +49,7 @@ fn repetition(
     let mut runs: Vec<LoadRun> = party.names().into_iter().map(new).collect();
     for run in &runs {
         progress.note(&format!("{}, run {repeat}", run.label));
-        progress.event("run_start", || events::run_start_json(run));
+        progress.event(Event::LoadRunStarted(run));
     }
     let tell = |name: &str, number: usize, moment: &Moment| {
         plan.tell(progress, (name, repeat), number, moment);

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::PairSpec;
 use crate::coordinate::fleet::{Fleet, FleetError};
-use crate::coordinate::message::HostFacts;
 use crate::coordinate::token::Token;
 use crate::experiment::duet::{Duet, Mark, Moment, Played, Times, Watch, play};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
+use crate::observe::HostFacts;
 
 /// From the last connection to the start: a command must have crossed the network by then.
 const LEAD: Duration = Duration::from_secs(1);

@@ -18,7 +18,7 @@ use crate::lab::namespace::Namespace;
 use crate::lab::{CLIENT_LINK, Lab};
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape as Socket, Way};
-use crate::report::stats::median;
+use crate::stats::median;
 use crate::system::{Facts, Subject};
 
 /// Bytes of each send call, as `trafficspeed stream` has them.

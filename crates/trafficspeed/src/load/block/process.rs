@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::target::{FileDisk, Received, serve};
 use super::writer::{Wrote, write};
 use super::{TargetJob, WriterJob};
-use crate::coordinate::line::{LineError, LineReader, LineWriter};
+use crate::line::{LineError, LineReader, LineWriter};
 
 /// What a coordinator wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use super::axis::Axis;
 use super::canvas::{BELOW, CHARACTER, Canvas, RIGHT, WIDTH};
 use super::{Point, STYLES};
-use crate::report::significant;
+use crate::unit::significant;
 
 const ROW: f64 = 40.0;
 /// Room for the labels: as much as the longest needs, between these.

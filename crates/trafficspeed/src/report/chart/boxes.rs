@@ -4,7 +4,7 @@
 use super::axis::Axis;
 use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};
 use super::{SAMPLES_MOST, STYLES};
-use crate::report::stats::{quantile, range};
+use crate::stats::{quantile, range};
 
 /// All repeats of one system, by group.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use crate::experiment::model::predict::{Way, board_ns};
 use crate::experiment::model::stages::HandOver;
 use crate::experiment::model::{Model, SuiteModel};
-use crate::report::{gbit, significant};
+use crate::unit::{gbit, significant};
 
 /// The error above which the rest is explained.
 const GOOD: f64 = 0.2;

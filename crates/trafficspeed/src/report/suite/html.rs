@@ -6,7 +6,7 @@ use crate::experiment::suite::{Quantity, Row};
 use crate::report::chart::{BarChart, Point, Series, TimeChart};
 use crate::report::html::machine;
 use crate::report::page::{Page, Picture};
-use crate::report::stats::range;
+use crate::stats::range;
 
 /// The page of a campaign.
 pub fn html(campaign: &SuiteCampaign) -> String {

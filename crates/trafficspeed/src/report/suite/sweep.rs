@@ -6,8 +6,8 @@ use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
 use crate::load::task::Task;
 use crate::report::chart::{BarChart, Horizontal, LineChart, Point, Series};
 use crate::report::page::Picture;
-use crate::report::stats::range;
 use crate::report::suite::Section;
+use crate::stats::range;
 
 /// How the names of the sweeps' sections begin.
 const SWEEP: &str = "Sweep: ";

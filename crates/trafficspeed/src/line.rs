@@ -4,11 +4,14 @@
 
 use std::io::{self, BufRead, Write};
 
+use hmac::{Hmac, KeyInit, Mac};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sha2::Sha256;
+use zeroize::Zeroizing;
 
-use super::message::MAX_LINE_BYTES;
-use super::token::LineKey;
+/// Longest line either side accepts, in bytes.
+pub const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Why a line could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +97,41 @@ impl<R: BufRead> LineReader<R> {
     }
 }
 
+/// The key of the lines of one direction of one connection.
+pub struct LineKey {
+    key: Zeroizing<[u8; 32]>,
+    number: u64,
+}
+
+impl LineKey {
+    /// Hexadecimal characters of a code.
+    pub const CODE_CHARS: usize = 64;
+
+    /// Starts with the first line.
+    pub fn new(key: Zeroizing<[u8; 32]>) -> Self {
+        Self { key, number: 0 }
+    }
+
+    /// The code of the next line.
+    pub fn code(&mut self, line: &[u8]) -> String {
+        hex(&self.mac(line).finalize().into_bytes())
+    }
+
+    /// Whether `code` is that of the next line; constant time in the code.
+    pub fn verify(&mut self, code: &[u8], line: &[u8]) -> bool {
+        let mac = self.mac(line);
+        unhex(code).is_some_and(|code| mac.verify_slice(&code).is_ok())
+    }
+
+    fn mac(&mut self, line: &[u8]) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&*self.key).expect("HMAC takes keys of any length");
+        mac.update(&self.number.to_be_bytes());
+        mac.update(line);
+        self.number += 1;
+        mac
+    }
+}
+
 /// One line without its end, or `None` at the end of the input.
 ///
 /// # Errors
@@ -124,15 +162,34 @@ pub fn read_bounded(input: &mut impl BufRead, limit: usize) -> Result<Option<Vec
     }
 }
 
+/// Bytes as lower-case hexadecimal text.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of hexadecimal text; `None` if it is not that.
+pub fn unhex(text: &[u8]) -> Option<Vec<u8>> {
+    let nibble = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let (pairs, rest) = text.as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
+    pairs.iter().map(|[high, low]| Some(nibble(*high)? << 4 | nibble(*low)?)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinate::message::Command;
-    use crate::coordinate::token::Token;
+
+    #[derive(Debug, PartialEq, Serialize, serde::Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Command {
+        Clock,
+        Stop,
+    }
 
     fn keys() -> (LineKey, LineKey) {
-        let token = Token::for_tests(b"a token of sixteen");
-        (LineKey::derive(&token, b"to agent", &[1; 64]), LineKey::derive(&token, b"to agent", &[1; 64]))
+        (LineKey::new(Zeroizing::new([1; 32])), LineKey::new(Zeroizing::new([1; 32])))
     }
 
     #[test]

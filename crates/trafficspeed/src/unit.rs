@@ -1,6 +1,4 @@
-//! The unit of throughput in texts for people, chosen with iperf3's letters.
-
-use super::significant;
+//! Numbers in texts for people: three significant digits, and the unit of throughput, chosen with iperf3's letters.
 
 /// A unit of throughput.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +71,26 @@ impl Unit {
     }
 }
 
+/// Bits per second as Gbit/s with three significant digits.
+pub fn gbit(bits_per_second: f64) -> String {
+    significant(bits_per_second / 1e9)
+}
+
+/// A number with three significant digits, without an exponent.
+pub fn significant(value: f64) -> String {
+    let size = value.abs();
+    let digits = if size >= 99.95 {
+        0
+    } else if size >= 9.995 {
+        1
+    } else if size >= 0.9995 {
+        2
+    } else {
+        3
+    };
+    format!("{value:.digits$}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,5 +112,21 @@ mod tests {
         }
         assert!(Unit::of_letter("x").is_err_and(|why| why.contains("K, M, G or T")));
         assert_eq!(Unit::default().name(), "Gbit/s");
+    }
+
+    #[test]
+    fn numbers_have_three_significant_digits() {
+        for (value, text) in [
+            (0.0, "0.000"),
+            (0.12345, "0.123"),
+            (1.2345, "1.23"),
+            (9.996, "10.0"),
+            (12.345, "12.3"),
+            (99.96, "100"),
+            (1234.5, "1234"),
+        ] {
+            assert_eq!(significant(value), text);
+        }
+        assert_eq!(gbit(8.25e9), "8.25");
     }
 }
