@@ -11,6 +11,7 @@ pub(crate) mod lookup;
 mod network;
 mod opener;
 mod permission;
+mod plan;
 pub(crate) mod worker;
 
 use std::net::{Ipv6Addr, SocketAddr};

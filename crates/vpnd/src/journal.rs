@@ -243,6 +243,40 @@ impl Journal {
         Ok(())
     }
 
+    /// Writes the change down, then makes it where `old` is, for what the kernel keeps one of at a place. Both are in the
+    /// journal until it is made. If it fails, `old` stays in force.
+    ///
+    /// # Errors
+    /// As for [`Journal::apply`].
+    pub async fn supersede(
+        &mut self,
+        netlink: &Netlink,
+        old: ChangeId,
+        change: Change,
+    ) -> Result<ChangeId, JournalError> {
+        let id = self.note(&change)?;
+        if let Err(source) = change.replace(netlink).await {
+            self.done(id)?;
+            return Err(JournalError::Change { change: change.to_string(), source });
+        }
+        self.done(old.0)?;
+        Ok(ChangeId(id))
+    }
+
+    /// Makes a change again that should be in force, for somebody else may have taken it back.
+    ///
+    /// # Errors
+    /// [`JournalError::Change`].
+    pub async fn renew(&self, netlink: &Netlink, id: ChangeId) -> Result<(), JournalError> {
+        let Some(active) = self.active.iter().find(|active| active.id == id.0) else { return Ok(()) };
+        match active.change.apply(netlink).await {
+            Err(source) if !source.is_already_there() => {
+                Err(JournalError::Change { change: active.change.to_string(), source })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes one change back; does nothing if that has been done.
     ///
     /// # Errors

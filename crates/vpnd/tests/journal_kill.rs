@@ -199,6 +199,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         changes.push(Change::Route(RouteSpec {
             destination,
             target,
+            source: None,
             table: TABLE_BASE + index,
             metric: None,
         }));

@@ -12,12 +12,13 @@ use vpnd_proto::control::Network;
 use vpnd_proto::wire::HEADER_LEN;
 
 use super::permission::{self, Forbidden, Machine};
+use super::plan::{self, Plan, Step};
 use crate::config::MIN_MTU;
 use crate::journal::{ChangeId, Journal, JournalDirectory, JournalError};
 use crate::profile::Routes;
 pub(super) use crate::sys::change::MARK;
 use crate::sys::change::{Change, PRIORITIES, PRIORITY_BASE, RULES, TABLE_BASE};
-use crate::sys::dns::{DnsChange, DnsError, DnsSettings, DnsSystem};
+use crate::sys::dns::{self, DnsChange, DnsError, DnsSettings, DnsSystem};
 use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
@@ -65,11 +66,13 @@ pub(super) struct NetworkSetup {
     interface_index: u32,
     wishes: Wishes,
     mtu: u16,
-    active: Vec<ChangeId>,
+    active: Vec<(ChangeId, Change)>,
     /// The DNS servers of the tunnel.
     dns: Option<DnsSettings>,
     /// In force while the machine uses them.
-    dns_change: Option<ChangeId>,
+    dns_change: Option<(ChangeId, DnsChange)>,
+    /// Those that the machine asked before.
+    own_dns: Vec<IpAddr>,
     guard: Option<(ChangeId, GuardRules)>,
 }
 
@@ -96,32 +99,85 @@ impl NetworkSetup {
             active: Vec::new(),
             dns: None,
             dns_change: None,
+            own_dns: Vec::new(),
             guard: None,
         })
     }
 
-    /// Replaces what is set by what `network` says, as far as the profile permits that.
+    /// Replaces what is set by what `network` says, as far as the profile permits that. What is new comes before what is old
+    /// goes, so that no packet finds neither.
     ///
     /// # Errors
     /// If the profile forbids it, or a change was refused; the changes before it stay in force until the next call or
     /// [`NetworkSetup::undo`].
     pub(super) async fn apply(&mut self, network: &Network) -> Result<(), NetworkError> {
-        self.use_own_dns().await?;
-        let machine = Machine::read(&self.netlink, &self.interface, self.interface_index).await?;
+        let name_servers = self.own_name_servers();
+        let machine =
+            Machine::read(&self.netlink, &self.interface, self.interface_index, name_servers).await?;
         let network = &permission::permitted(network, &self.wishes, &machine)?;
-        for id in self.active.drain(..).rev() {
-            self.journal.undo(&self.netlink, id).await?;
-        }
-        self.guard(network).await?;
+        let addresses: Vec<IpAddr> = host_addresses(network).iter().map(IpNet::addr).collect();
+        let mut old_and_new =
+            self.guard.as_ref().map(|(_, rules)| rules.addresses.clone()).unwrap_or_default();
+        old_and_new
+            .extend(addresses.iter().filter(|new| !old_and_new.contains(new)).copied().collect::<Vec<_>>());
+        self.guard(old_and_new).await?;
         self.set_mtu(self.mtu).await?;
-        let mut changes = self.addresses(network);
-        changes.push(Change::LinkUp { interface: self.interface.clone() });
-        changes.extend(self.routes(network));
-        for change in changes {
-            self.active.push(self.journal.apply(&self.netlink, change).await?);
+        let mut wanted = self.addresses(network);
+        wanted.push(Change::LinkUp { interface: self.interface.clone() });
+        wanted.extend(self.routes(network));
+        let Plan { first, obsolete } = plan::plan(&self.active, wanted);
+        for step in first {
+            self.take(step).await?;
         }
-        self.dns = self.dns_settings(network);
+        // Servers are asked only once there is a way to them, and as long as there is one.
+        self.set_dns(self.dns_settings(network)).await?;
+        for id in obsolete {
+            self.journal.undo(&self.netlink, id).await?;
+            self.active.retain(|(active, _)| *active != id);
+        }
+        self.guard(addresses).await
+    }
+
+    async fn take(&mut self, step: Step<ChangeId>) -> Result<(), NetworkError> {
+        match step {
+            Step::Keep(id) => self.journal.renew(&self.netlink, id).await?,
+            Step::Make(change) => {
+                let id = self.journal.apply(&self.netlink, change.clone()).await?;
+                self.active.push((id, change));
+            }
+            Step::Replace(id, change) => {
+                let new = self.journal.supersede(&self.netlink, id, change.clone()).await?;
+                self.active.retain(|(active, _)| *active != id);
+                self.active.push((new, change));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the tunnel's new DNS servers in the place of those that are in force.
+    async fn set_dns(&mut self, settings: Option<DnsSettings>) -> Result<(), NetworkError> {
+        let is_same = self.dns == settings;
+        self.dns = settings;
+        if let (false, Some(settings), Some((id, now))) = (is_same, &self.dns, &self.dns_change)
+            && let Some(change) = now.with_settings(settings)?
+        {
+            let id = *id;
+            self.journal.replace(&self.netlink, id, Change::Dns(change.clone())).await?;
+            self.dns_change = Some((id, change));
+        } else if !is_same {
+            self.use_own_dns().await?;
+        }
         self.use_tunnel_dns().await
+    }
+
+    /// The DNS servers that the machine asks without the tunnel.
+    fn own_name_servers(&self) -> Vec<IpAddr> {
+        let mut servers = dns::servers_in_use(&DnsSystem::default());
+        if let (Some(_), Some(settings)) = (&self.dns_change, &self.dns) {
+            servers.retain(|server| !settings.servers.contains(server));
+            servers.extend(&self.own_dns);
+        }
+        servers
     }
 
     /// Has the machine use the tunnel's DNS servers, if it has any.
@@ -129,10 +185,13 @@ impl NetworkSetup {
     /// # Errors
     /// If they could not be set.
     pub(super) async fn use_tunnel_dns(&mut self) -> Result<(), NetworkError> {
-        if let (Some(settings), None) = (&self.dns, self.dns_change) {
+        if let (Some(settings), None) = (&self.dns, &self.dns_change) {
             // Planned now: what is there may have changed since the last time.
-            let change = Change::Dns(DnsChange::plan(settings, &DnsSystem::default())?);
-            self.dns_change = Some(self.journal.apply(&self.netlink, change).await?);
+            let system = DnsSystem::default();
+            let change = DnsChange::plan(settings, &system)?;
+            self.own_dns = dns::servers_in_use(&system);
+            let id = self.journal.apply(&self.netlink, Change::Dns(change.clone())).await?;
+            self.dns_change = Some((id, change));
         }
         Ok(())
     }
@@ -142,16 +201,15 @@ impl NetworkSetup {
     /// # Errors
     /// If they could not be put back.
     pub(super) async fn use_own_dns(&mut self) -> Result<(), NetworkError> {
-        if let Some(change) = self.dns_change {
-            self.journal.undo(&self.netlink, change).await?;
+        if let Some((id, _)) = self.dns_change {
+            self.journal.undo(&self.netlink, id).await?;
             self.dns_change = None;
         }
         Ok(())
     }
 
-    /// Guards the addresses that the tunnel is about to get. There is no moment without, also when they change.
-    async fn guard(&mut self, network: &Network) -> Result<(), NetworkError> {
-        let addresses = host_addresses(network).iter().map(IpNet::addr).collect();
+    /// Guards these addresses in place of those before. There is no moment without.
+    async fn guard(&mut self, addresses: Vec<IpAddr>) -> Result<(), NetworkError> {
         let rules = GuardRules { tunnel: self.interface.clone(), addresses };
         let change = Change::Guard(rules.clone());
         let id = match &self.guard {
@@ -200,16 +258,11 @@ impl NetworkSetup {
             .collect()
     }
 
+    /// Routes and rules. Each comes after those without which it would take more than it is meant for.
     fn routes(&self, network: &Network) -> Vec<Change> {
         let table = TABLE_BASE + self.interface_index;
         let destinations = destinations(&self.wishes, network);
-        let mut changes: Vec<Change> = destinations
-            .iter()
-            .map(|&destination| {
-                let target = RouteTarget::Interface(self.interface.clone());
-                Change::Route(RouteSpec { destination, target, table, metric: None })
-            })
-            .collect();
+        let (mut changes, mut last) = (Vec::new(), Vec::new());
         for family in [Family::V4, Family::V6] {
             let mut of_family = destinations.iter().filter(|net| Family::of(net.addr()) == family).peekable();
             if of_family.peek().is_none() {
@@ -226,8 +279,14 @@ impl NetworkSetup {
                 changes.push(Change::Rule(RuleSpec { family, priority, matches, table: MAIN_TABLE }));
             }
             let matches = RuleMatch::NotMarked(MARK);
-            changes.push(Change::Rule(RuleSpec { family, priority: priority + 2, matches, table }));
+            last.push(Change::Rule(RuleSpec { family, priority: priority + 2, matches, table }));
         }
+        changes.extend(destinations.into_iter().map(|destination| {
+            let target = RouteTarget::Interface(self.interface.clone());
+            let source = own_address(network, destination.addr());
+            Change::Route(RouteSpec { destination, target, source, table, metric: None })
+        }));
+        changes.extend(last);
         changes
     }
 
@@ -289,7 +348,12 @@ fn destinations(wishes: &Wishes, network: &Network) -> Vec<IpNet> {
 
 /// Whether the client has an inner address that it could talk to this one from.
 fn has_address_for(network: &Network, address: IpAddr) -> bool {
-    if address.is_ipv4() { network.ipv4.is_some() } else { network.ipv6.is_some() }
+    own_address(network, address).is_some()
+}
+
+/// The client's inner address of this one's protocol version.
+fn own_address(network: &Network, address: IpAddr) -> Option<IpAddr> {
+    if address.is_ipv4() { network.ipv4.map(IpAddr::from) } else { network.ipv6.map(IpAddr::from) }
 }
 
 /// The gateway's name servers that are reached through the tunnel. One of a protocol version that the tunnel does not carry

@@ -14,7 +14,6 @@ use vpnd_proto::control::{AsText, List, Network};
 
 use super::network::Wishes;
 use crate::profile::Routes;
-use crate::sys::dns::{self, DnsSystem};
 use crate::sys::netlink::{MAIN_TABLE, Netlink, NetlinkError};
 use crate::sys::sysctl;
 
@@ -52,11 +51,16 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Reads it from the kernel and the resolver's configuration; what belongs to the tunnel is left out.
+    /// Reads it from the kernel; what belongs to the tunnel is left out. `name_servers` are those it asks without the tunnel.
     ///
     /// # Errors
     /// If the kernel does not list its addresses or routes.
-    pub(super) async fn read(netlink: &Netlink, tunnel: &str, index: u32) -> Result<Self, NetlinkError> {
+    pub(super) async fn read(
+        netlink: &Netlink,
+        tunnel: &str,
+        index: u32,
+        name_servers: Vec<IpAddr>,
+    ) -> Result<Self, NetlinkError> {
         let own = netlink.addresses().await?.into_iter().filter(|own| own.interface != index);
         let mut machine = Self {
             addresses: own.map(|own| own.address.addr()).collect(),
@@ -69,7 +73,7 @@ impl Machine {
                 machine.networks.push(route.destination);
             }
         }
-        machine.addresses.extend(dns::servers_in_use(&DnsSystem::default()));
+        machine.addresses.extend(name_servers);
         Ok(machine)
     }
 }

@@ -286,8 +286,9 @@ impl Task {
             }
             Request::Settings { network, policy, reply } => {
                 let outcome = policy.compile(&mut self.registry.names).map(|policy| {
-                    self.gateway.set_network(network);
+                    // Before clients send what they could not send until now.
                     self.gateway.set_policy(&Arc::new(policy));
+                    self.gateway.set_network(network);
                 });
                 let _ = reply.send(outcome);
             }

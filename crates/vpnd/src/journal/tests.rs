@@ -37,6 +37,7 @@ fn route(destination: &str) -> Change {
     Change::Route(RouteSpec {
         destination: destination.parse().unwrap(),
         target: RouteTarget::Interface("vp0".to_owned()),
+        source: None,
         table: TABLE_BASE + INDEX,
         metric: None,
     })
@@ -122,6 +123,43 @@ fn all_is_undone_and_the_journal_goes() {
         assert_eq!((report.restored, report.is_complete()), (4, true), "{report:?}");
         assert_eq!(machine(), before);
         assert!(place.names().is_empty());
+    });
+}
+
+/// Whatever of the two is in force when its process dies, the machine is as before afterwards.
+#[test]
+fn a_route_that_takes_the_place_of_another_is_undone_from_every_moment() {
+    in_namespace_async(async || {
+        link();
+        let place = Place::new();
+        let before = machine();
+        run("ip", &["address", "add", "10.86.0.9/32", "dev", "vp0"]);
+        let with_address = machine();
+        let Change::Route(plain) = route("10.20.0.0/16") else { panic!("it is a route") };
+        let sourced = Change::Route(RouteSpec { source: "10.86.0.9".parse().ok(), ..plain });
+        for moment in ["written down", "made", "done"] {
+            let mut journal = place.journal();
+            let old = journal.apply(&place.netlink, route("10.20.0.0/16")).await.unwrap();
+            match moment {
+                "written down" => drop(journal.note(&sourced).unwrap()),
+                "made" => {
+                    journal.note(&sourced).unwrap();
+                    sourced.replace(&place.netlink).await.unwrap();
+                }
+                _ => drop(journal.supersede(&place.netlink, old, sourced.clone()).await.unwrap()),
+            }
+            assert_ne!(machine(), with_address, "{moment}");
+            drop(journal);
+            let (report, damaged) = place.undone().await;
+            assert_eq!(
+                (report.restored, report.is_complete(), damaged),
+                (1, true, 0),
+                "{moment}: {report:?}"
+            );
+            assert_eq!(machine(), with_address, "{moment}");
+        }
+        run("ip", &["address", "del", "10.86.0.9/32", "dev", "vp0"]);
+        assert_eq!(machine(), before);
     });
 }
 
@@ -342,7 +380,7 @@ fn a_journal_stays_short_however_much_is_changed() {
         // More than is ever read, made and undone without asking the kernel for each.
         for id in 1_000..1_400 {
             let before = FileState::Absent;
-            let change = FileChange { path: "/x".into(), before, after: "x".repeat(60_000) };
+            let change = FileChange { path: "/x".into(), before, after: "x".repeat(60_000), replaces: None };
             let change = Change::Dns(DnsChange::File(change));
             journal.write(&Record::Change { id, change }.to_line()).unwrap();
             journal.done(id).unwrap();

@@ -242,6 +242,7 @@ fn last_resort(pool: IpNet) -> Change {
     Change::Route(RouteSpec {
         destination: pool,
         target: RouteTarget::Unreachable,
+        source: None,
         table: MAIN_TABLE,
         metric: Some(LAST_RESORT_METRIC),
     })

@@ -98,10 +98,7 @@ impl Change {
     /// # Errors
     /// [`ChangeError`]; what was there already is an error, too.
     pub async fn apply(&self, netlink: &Netlink) -> Result<(), ChangeError> {
-        self.check()?;
-        if !self.is_for_a_tunnel(netlink).await? {
-            return Err(ChangeError::Forbidden("the interface is not the tunnel that it is for".to_owned()));
-        }
+        self.check_for(netlink).await?;
         match self {
             Self::LinkUp { interface } => netlink.set_up(interface, true).await?,
             Self::Address(spec) => netlink.add_address(spec).await?,
@@ -113,6 +110,16 @@ impl Change {
             Self::Guard(rules) => rules.apply().await?,
         }
         Ok(())
+    }
+
+    /// Makes the change in the place of another, where the kernel has room for one of the two; else as [`Change::apply`].
+    ///
+    /// # Errors
+    /// [`ChangeError`].
+    pub async fn replace(&self, netlink: &Netlink) -> Result<(), ChangeError> {
+        let Self::Route(spec) = self else { return self.apply(netlink).await };
+        self.check_for(netlink).await?;
+        Ok(netlink.replace_route(spec).await?)
     }
 
     /// Takes the change back, whether it was made in full, in part or not at all.
@@ -144,6 +151,15 @@ impl Change {
                 Ok(Undone::Restored)
             }
         }
+    }
+
+    /// Checks that it may be made.
+    async fn check_for(&self, netlink: &Netlink) -> Result<(), ChangeError> {
+        self.check()?;
+        if !self.is_for_a_tunnel(netlink).await? {
+            return Err(ChangeError::Forbidden("the interface is not the tunnel that it is for".to_owned()));
+        }
+        Ok(())
     }
 
     /// Checks that it is a change that vpnd makes.

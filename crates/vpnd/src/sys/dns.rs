@@ -174,7 +174,23 @@ impl DnsChange {
         if let Some(interface) = text.lines().find_map(|line| line.strip_prefix(HEADER)) {
             return Err(DnsError::HeldBy { path, interface: interface.to_owned() });
         }
-        Ok(Self::File(FileChange { path, before, after: resolv_conf(settings, &text) }))
+        Ok(Self::File(FileChange { path, before, after: resolv_conf(settings, &text), replaces: None }))
+    }
+
+    /// This change with other settings, to be made in its place: what comes back is the same. `None` if that can't be, because
+    /// somebody else has changed the file meanwhile.
+    ///
+    /// # Errors
+    /// [`DnsError`].
+    pub fn with_settings(&self, settings: &DnsSettings) -> Result<Option<Self>, DnsError> {
+        settings.check()?;
+        match self {
+            Self::Resolved(now) if now.interface == settings.interface => {
+                Ok(Some(Self::Resolved(settings.clone())))
+            }
+            Self::Resolved(_) => Ok(None),
+            Self::File(change) => Ok(change.with_text(|now| resolv_conf(settings, now))?.map(Self::File)),
+        }
     }
 
     /// Checks that it is a change of name servers, and of nothing else than what `system` is.

@@ -29,9 +29,14 @@ fn behind_nat(lab: &Lab) -> Gateway<'_> {
     gateway
 }
 
-/// A download over one TCP connection, always with something on its way; the bytes that came within `duration`. It may stand
+/// A download over one TCP connection, always with something on its way; the bytes that came while `goes_on`. It may stand
 /// still for [`LIMIT`].
-fn download(from: &Namespace, server: &Namespace, to: IpAddr, duration: Duration) -> io::Result<usize> {
+pub(crate) fn download(
+    from: &Namespace,
+    server: &Namespace,
+    to: IpAddr,
+    goes_on: impl Fn() -> bool + Send,
+) -> io::Result<usize> {
     let listener = server.within(|| TcpListener::bind((to, 0)))?;
     let address = listener.local_addr()?;
     let sender = thread::spawn(move || -> io::Result<()> {
@@ -44,8 +49,8 @@ fn download(from: &Namespace, server: &Namespace, to: IpAddr, duration: Duration
     });
     let mut stream = from.within(|| TcpStream::connect_timeout(&address, LIMIT))?;
     stream.set_read_timeout(Some(LIMIT))?;
-    let (start, mut received, mut buffer) = (Instant::now(), 0, vec![0; 65_536]);
-    while start.elapsed() < duration {
+    let (mut received, mut buffer) = (0, vec![0; 65_536]);
+    while goes_on() {
         match stream.read(&mut buffer)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             length => received += length,
@@ -70,7 +75,8 @@ fn downloads_behind_nat_outlive_a_restart_and_a_kill() {
         let talks = [IpAddr::from(CAMPUS_V4), CAMPUS_V6.into()].map(|to| {
             let from = one.namespace();
             let campus = &lab.campus;
-            scope.spawn(move || download(from, campus, to, 12 * SECOND))
+            let start = Instant::now();
+            scope.spawn(move || download(from, campus, to, || start.elapsed() < 12 * SECOND))
         });
         thread::sleep(SECOND);
         gateway.terminate();

@@ -43,6 +43,7 @@ mod process;
 mod protocol;
 mod refusal;
 mod relay;
+mod reload;
 mod sessions;
 mod shortage;
 mod steering;

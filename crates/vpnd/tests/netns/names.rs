@@ -20,12 +20,12 @@ use crate::traffic::{ping, ping_until};
 const SECOND: Duration = Duration::from_secs(1);
 const NAME: &str = "gateway.example";
 /// Where the machine asks without a tunnel.
-const PROVIDERS: &str = "198.18.0.1";
+pub(crate) const PROVIDERS: &str = "198.18.0.1";
 /// Where it asks in the tunnel.
-const PUSHED: &str = "10.200.0.2";
+pub(crate) const PUSHED: &str = "10.200.0.2";
 
 /// A real name server that knows the gateway by this address, and nothing else.
-fn name_server(lab: &Lab, place: &Namespace, listen: &str, gateway: &str) -> Process {
+pub(crate) fn name_server(lab: &Lab, place: &Namespace, listen: &str, gateway: &str) -> Process {
     let mut command: Command = process::command(lab, place, "dnsmasq");
     command.args([
         "--keep-in-foreground",
@@ -46,8 +46,17 @@ fn name_server(lab: &Lab, place: &Namespace, listen: &str, gateway: &str) -> Pro
 
 /// A gateway that pushes a name server, and a user who knows it by its name alone.
 fn gateway<'l>(lab: &'l Lab, routes: &str) -> (Gateway<'l>, Login) {
+    gateway_with(lab, routes, |gateway| gateway.configure("push.dns", strings(&[PUSHED])))
+}
+
+/// The same, configured otherwise.
+pub(crate) fn gateway_with<'l>(
+    lab: &'l Lab,
+    routes: &str,
+    configure: impl FnOnce(&Gateway<'l>),
+) -> (Gateway<'l>, Login) {
     let mut gateway = Gateway::init(lab);
-    gateway.configure("push.dns", strings(&[PUSHED]));
+    configure(&gateway);
     let ann = gateway.add_user("ann");
     edit_toml(&ann.profile, |profile| {
         profile["server"]["addresses"] = strings(&[&format!("{NAME}:{PORT}")]);

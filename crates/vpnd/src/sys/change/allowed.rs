@@ -52,16 +52,25 @@ fn of_name(interface: &str) -> Result<(), String> {
 }
 
 fn of_address(spec: &AddressSpec) -> Result<(), String> {
-    let address = spec.address.addr();
-    let nobodys = address.is_loopback() || address.is_unspecified() || address.is_multicast();
-    let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
-    if nobodys || mapped {
-        return Err(format!("no tunnel has the address {address}"));
-    }
+    of_host(spec.address.addr())?;
     of_name(&spec.interface)
 }
 
+fn of_host(address: IpAddr) -> Result<(), String> {
+    let nobodys = address.is_loopback() || address.is_unspecified() || address.is_multicast();
+    let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    if nobodys || mapped { Err(format!("no tunnel has the address {address}")) } else { Ok(()) }
+}
+
 fn of_route(spec: &RouteSpec) -> Result<(), String> {
+    let is_source = |source: IpAddr| {
+        source.is_ipv4() == spec.destination.addr().is_ipv4()
+            && matches!(spec.target, RouteTarget::Interface(_))
+            && of_host(source).is_ok()
+    };
+    if let Some(source) = spec.source.filter(|source| !is_source(*source)) {
+        return Err(format!("no route of vpnd gives the source {source}"));
+    }
     let interface = match &spec.target {
         RouteTarget::Interface(interface) => interface,
         // What holds back packets for a gateway's pool while there is no tunnel.

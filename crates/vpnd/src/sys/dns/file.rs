@@ -52,6 +52,9 @@ pub struct FileChange {
     pub before: FileState,
     /// The text that replaces it.
     pub after: String,
+    /// A text of ours that the new one takes the place of; what comes back is still `before`.
+    #[serde(default)]
+    pub replaces: Option<String>,
 }
 
 impl FileState {
@@ -95,7 +98,8 @@ impl FileChange {
         if self.path != system.resolv_conf && self.path != writable_place(&system.resolv_conf)? {
             return refused("it is not the resolver's configuration");
         }
-        if !super::is_ours(&self.after) {
+        let texts = [Some(&self.after), self.replaces.as_ref()];
+        if !texts.into_iter().flatten().all(|text| super::is_ours(text)) {
             return refused("the new text is none that vpnd writes");
         }
         match &self.before {
@@ -125,6 +129,21 @@ impl FileChange {
             FileState::Absent | FileState::Link { .. } => (0o644, None),
         };
         self.replace(self.after.as_bytes(), mode, owner)
+    }
+
+    /// The same change with another text. `None` if somebody else has changed the file meanwhile.
+    ///
+    /// # Errors
+    /// [`DnsError`].
+    pub(super) fn with_text(&self, text: impl FnOnce(&str) -> String) -> Result<Option<Self>, DnsError> {
+        let now = FileState::read(&self.path)?;
+        let is_in_force = now.bytes().is_some_and(|bytes| bytes == self.after.as_bytes());
+        Ok(is_in_force.then(|| Self {
+            path: self.path.clone(),
+            before: self.before.clone(),
+            after: text(&self.after),
+            replaces: Some(self.after.clone()),
+        }))
     }
 
     /// Puts the old state back if the present one is ours.
@@ -159,12 +178,14 @@ impl FileChange {
         Ok(DnsUndone::Restored)
     }
 
-    /// Whether the file is what we wrote. A process killed while writing in place leaves the beginning of the new
-    /// text, or of the old one on the way back.
+    /// Whether the file is what we wrote. A process killed before it wrote leaves the text of ours that was there; one killed
+    /// while writing in place the beginning of the new text, or of the old one on the way back.
     fn is_ours(&self, now: &FileState) -> bool {
         let Some(bytes) = now.bytes() else { return false };
         let old = self.before.bytes();
-        self.after.as_bytes().starts_with(&bytes) || old.is_some_and(|old| old.starts_with(&bytes))
+        self.after.as_bytes().starts_with(&bytes)
+            || self.replaces.as_ref().is_some_and(|replaced| replaced.as_bytes() == bytes)
+            || old.is_some_and(|old| old.starts_with(&bytes))
     }
 
     fn replace(&self, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<(), DnsError> {

@@ -71,6 +71,32 @@ fn a_file_is_replaced_and_comes_back_exactly() {
 }
 
 #[test]
+fn other_settings_take_the_place_of_ours_and_the_old_file_comes_back_from_every_moment() {
+    let machine = Machine::new();
+    let old = "nameserver 192.0.2.1\noptions edns0\n";
+    fs::write(machine.path(), old).unwrap();
+    let first = machine.plan().unwrap();
+    first.apply().unwrap();
+    let other = DnsSettings { servers: vec!["10.8.0.7".parse().unwrap()], ..settings() };
+    let planned = DnsChange::File(first.clone()).with_settings(&other).unwrap();
+    let Some(DnsChange::File(second)) = planned else { panic!("{planned:?}") };
+    // Killed before it wrote: the text of the first is there.
+    assert_eq!(second.undo().unwrap(), DnsUndone::Restored);
+    assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
+    first.apply().unwrap();
+    second.apply().unwrap();
+    let text = fs::read_to_string(machine.path()).unwrap();
+    assert!(text.contains("nameserver 10.8.0.7\n") && !text.contains("10.8.0.1"), "{text}");
+    assert!(text.contains("options edns0\n"), "{text}");
+    assert_eq!(second.undo().unwrap(), DnsUndone::Restored);
+    assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
+
+    first.apply().unwrap();
+    fs::write(machine.path(), "nameserver 192.0.2.7\n").unwrap();
+    assert_eq!(DnsChange::File(first).with_settings(&other).unwrap(), None, "somebody else's now");
+}
+
+#[test]
 fn mode_and_owner_are_those_of_the_file_whatever_a_journal_says() {
     let machine = Machine::new();
     fs::write(machine.path(), "nameserver 192.0.2.1\n").unwrap();

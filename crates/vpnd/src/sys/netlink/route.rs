@@ -36,6 +36,9 @@ pub struct RouteSpec {
     pub destination: IpNet,
     /// Where they lead.
     pub target: RouteTarget,
+    /// The source address that packets get, one of this machine's; `None` leaves it to the kernel.
+    #[serde(default)]
+    pub source: Option<IpAddr>,
     /// Number of the routing table; [`MAIN_TABLE`] for the system's own.
     pub table: u32,
     /// Preference among equal destinations, lower first; `None` leaves it to the kernel.
@@ -65,23 +68,35 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`]; `EEXIST` if there is one for the same destination, table and metric.
     pub async fn add_route(&self, spec: &RouteSpec) -> Result<(), NetlinkError> {
-        let message = self.message(spec).await?;
+        let message = self.message(spec, spec.source).await?;
         let added = self.handle.route().add(message).execute().await;
         added.map_err(|error| NetlinkError::new(format!("adding the route to {}", spec.destination), &error))
     }
 
-    /// Removes a route that vpnd added.
+    /// Puts a route in the place of the one for the same destination, table and metric; there is always one of the two.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]; the old one is there then.
+    pub async fn replace_route(&self, spec: &RouteSpec) -> Result<(), NetlinkError> {
+        let message = self.message(spec, spec.source).await?;
+        let replaced = self.handle.route().add(message).replace().execute().await;
+        replaced.map_err(|error| {
+            NetlinkError::new(format!("replacing the route to {}", spec.destination), &error)
+        })
+    }
+
+    /// Removes a route that vpnd added, whatever source it gives.
     ///
     /// # Errors
     /// [`NetlinkError`]; [`NetlinkError::is_not_there`] says when there was none.
     pub async fn remove_route(&self, spec: &RouteSpec) -> Result<(), NetlinkError> {
-        let message = self.message(spec).await?;
+        let message = self.message(spec, None).await?;
         let removed = self.handle.route().del(message).execute().await;
         removed
             .map_err(|error| NetlinkError::new(format!("removing the route to {}", spec.destination), &error))
     }
 
-    async fn message(&self, spec: &RouteSpec) -> Result<RouteMessage, NetlinkError> {
+    async fn message(&self, spec: &RouteSpec, source: Option<IpAddr>) -> Result<RouteMessage, NetlinkError> {
         let destination = spec.destination.trunc();
         let mut builder = RouteMessageBuilder::<IpAddr>::new()
             .destination_prefix(destination.addr(), destination.prefix_len())
@@ -90,6 +105,9 @@ impl Netlink {
             .protocol(RouteProtocol::Other(PROTOCOL));
         if let Some(metric) = spec.metric {
             builder = builder.priority(metric);
+        }
+        if let Some(source) = source {
+            builder = builder.pref_source(source).map_err(|error| inconsistent(spec, &error))?;
         }
         builder = match &spec.target {
             RouteTarget::Interface(name) => {

@@ -17,7 +17,13 @@ fn address(interface: &str, address: &str) -> AddressSpec {
 }
 
 fn route(destination: &str, target: RouteTarget) -> RouteSpec {
-    RouteSpec { destination: destination.parse().unwrap(), target, table: 7000, metric: Some(50) }
+    RouteSpec {
+        destination: destination.parse().unwrap(),
+        target,
+        source: None,
+        table: 7000,
+        metric: Some(50),
+    }
 }
 
 fn via(interface: &str) -> RouteTarget {

@@ -16,7 +16,7 @@ fn refused(change: &Change) -> bool {
 
 fn route(table: u32) -> RouteSpec {
     let target = RouteTarget::Interface("vpn0".to_owned());
-    RouteSpec { destination: "10.20.0.0/16".parse().unwrap(), target, table, metric: None }
+    RouteSpec { destination: "10.20.0.0/16".parse().unwrap(), target, source: None, table, metric: None }
 }
 
 fn setting(key: &str, value: &str, before: &str) -> SysctlChange {
@@ -30,7 +30,7 @@ const OURS: &str = "# Name servers of the vpnd tunnel vpn0\n\
 
 fn file() -> FileChange {
     let before = FileState::File { content: "bmFtZXNlcnZlcg==".to_owned(), mode: 0o644, uid: 0, gid: 0 };
-    FileChange { path: "/etc/resolv.conf".into(), before, after: OURS.to_owned() }
+    FileChange { path: "/etc/resolv.conf".into(), before, after: OURS.to_owned(), replaces: None }
 }
 
 #[test]
@@ -45,12 +45,23 @@ fn routes_and_rules_are_those_of_a_tunnel() {
         assert!(refused(&Change::Route(RouteSpec { target, ..route(TABLE_BASE + 7) })));
     }
     assert!(refused(&Change::Route(RouteSpec { metric: Some(1), ..route(TABLE_BASE + 7) })));
+    for (source, good) in [
+        ("10.8.0.2", true),
+        ("fd00::2", false),
+        ("127.0.0.1", false),
+        ("0.0.0.0", false),
+        ("224.0.0.1", false),
+    ] {
+        let from = RouteSpec { source: source.parse().ok(), ..route(TABLE_BASE + 7) };
+        assert_eq!(!refused(&Change::Route(from)), good, "{source}");
+    }
 
     let held_back =
         RouteSpec { target: RouteTarget::Unreachable, metric: Some(LAST_RESORT_METRIC), ..route(MAIN_TABLE) };
     assert!(!refused(&Change::Route(held_back.clone())));
     for wrong in [
         RouteSpec { metric: None, ..held_back.clone() },
+        RouteSpec { source: "10.8.0.2".parse().ok(), ..held_back.clone() },
         RouteSpec { metric: Some(0), ..held_back.clone() },
         RouteSpec { table: 255, ..held_back.clone() },
         RouteSpec { destination: "0.0.0.0/0".parse().unwrap(), ..held_back.clone() },
@@ -205,6 +216,7 @@ fn the_only_file_is_the_resolvers_and_its_text_is_what_vpnd_writes() {
     let lines = lines.iter().map(|line| format!("{OURS}{line}\n"));
     for after in other.iter().map(|text| (*text).to_owned()).chain(lines) {
         assert!(refused(&dns(FileChange { after: after.clone(), ..file() })), "{after}");
+        assert!(refused(&dns(FileChange { replaces: Some(after.clone()), ..file() })), "{after}");
     }
 }
 
@@ -236,7 +248,7 @@ fn what_is_not_allowed_is_neither_made_nor_undone() {
         let (program, ttl) = (dir.path().join("program"), "/proc/sys/net/ipv4/ip_default_ttl");
         let now = std::fs::read_to_string(ttl).unwrap().trim().to_owned();
         let before = FileState::File { content: "eA==".to_owned(), mode: 0o4755, uid: 0, gid: 0 };
-        let planted = FileChange { path: program.clone(), before, after: OURS.to_owned() };
+        let planted = FileChange { path: program.clone(), before, after: OURS.to_owned(), replaces: None };
         for change in [
             Change::Sysctl(setting("net/ipv4/ip_default_ttl", &now, "1")),
             Change::Dns(DnsChange::File(planted)),

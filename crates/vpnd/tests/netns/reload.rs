@@ -1,0 +1,183 @@
+//! Behaviour: a reload changes what clients are given without a moment in between: nothing for the campus leaves in clear, nothing
+//! is lost, and every socket has the source that the tunnel gives it.
+//!
+//! The installation is the ordinary one: a gateway known by its name, pushed DNS servers, NAT, IPv4 and IPv6. What leaves in
+//! clear is counted by the router next to the client, for any port.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+use crate::continuity::download;
+use crate::gateway::{Gateway, must, strings};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, eventually};
+use crate::names::{self, PROVIDERS, PUSHED};
+use crate::namespace::Namespace;
+use crate::process;
+use crate::traffic::ping_until;
+
+const SECOND: Duration = Duration::from_secs(1);
+const RELOADS: usize = 20;
+/// Between two packets of a flow.
+const PACE: Duration = Duration::from_millis(2);
+
+/// What the gateway pushes after each reload: routes, DNS servers, search domains. All of them lead to the campus.
+const PUSHES: [(&[&str], &[&str], &[&str]); 7] = [
+    (&["10.200.0.0/24", "fd20::/64"], &[PUSHED], &[]),
+    (&["10.200.0.0/24", "fd20::/64", "10.201.0.0/24", "fd21::/64"], &[PUSHED], &["example.org"]),
+    (&["10.200.0.0/16", "fd20::/48"], &["10.200.0.3", PUSHED], &["example.org"]),
+    (&["0.0.0.0/0", "::/0"], &[PUSHED], &[]),
+    (&["10.200.0.0/25", "fd20::/96", "0.0.0.0/0", "::/0"], &["fd20::2", PUSHED], &["example.net"]),
+    (&["10.200.0.2/32", "fd20::2/128"], &["10.200.0.3"], &[]),
+    (&["0.0.0.0/0", "fd20::/64"], &[], &[]),
+];
+
+/// Counts what comes in clear from the network of client 1: for the campus, or from an inner address.
+struct InClear<'l>(&'l Lab);
+
+impl<'l> InClear<'l> {
+    fn count(lab: &'l Lab) -> Self {
+        let port = Lab::port(1);
+        lab.net.nft(&format!(
+            "add table inet clear\n\
+             add counter inet clear leaks\n\
+             add chain inet clear arrivals {{ type filter hook prerouting priority raw; }}\n\
+             add rule inet clear arrivals iifname {port} ip daddr 10.200.0.0/15 counter name leaks\n\
+             add rule inet clear arrivals iifname {port} ip6 daddr {{ fd20::/48, fd21::/48 }} counter name leaks\n\
+             add rule inet clear arrivals iifname {port} ip saddr 10.86.0.0/16 counter name leaks\n\
+             add rule inet clear arrivals iifname {port} ip6 saddr fd86::/64 counter name leaks\n",
+        ));
+        Self(lab)
+    }
+
+    fn packets(&self) -> u64 {
+        let mut command = process::command(self.0, &self.0.net, "nft");
+        command.args(["list", "counter", "inet", "clear", "leaks"]);
+        let listed = process::text(&process::run(command));
+        let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
+        words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{listed}"))
+    }
+}
+
+/// What became of a flow of numbered datagrams.
+#[derive(Debug, Default)]
+struct Flow {
+    sent: usize,
+    lost: usize,
+    longest_gap: Duration,
+    wrong_sources: Vec<IpAddr>,
+}
+
+/// Sends numbered datagrams until `over`; every second one from a socket of its own, which must have the address `inner`.
+fn flow(from: &Namespace, there: &Namespace, to: IpAddr, inner: IpAddr, over: &AtomicBool) -> Flow {
+    let receiver = there.within(|| UdpSocket::bind((to, 0))).unwrap();
+    receiver.set_read_timeout(Some(SECOND)).unwrap();
+    let address = receiver.local_addr().unwrap();
+    let arrivals = thread::spawn(move || {
+        let (mut seen, mut buffer) = (Vec::new(), [0; 8]);
+        // It ends with the flow.
+        while receiver.recv(&mut buffer).is_ok() {
+            seen.push((usize::from_be_bytes(buffer), Instant::now()));
+        }
+        seen
+    });
+    let mut flow = Flow::default();
+    from.within(|| {
+        let lasting = bound_for(address);
+        assert_eq!(lasting.local_addr().unwrap().ip(), inner);
+        while !over.load(Ordering::Relaxed) {
+            let number = flow.sent.to_be_bytes();
+            let short = (flow.sent % 2 == 1).then(|| bound_for(address));
+            let socket = short.as_ref().unwrap_or(&lasting);
+            let source = socket.local_addr().unwrap().ip();
+            if source != inner {
+                flow.wrong_sources.push(source);
+            }
+            let _ = socket.send(&number);
+            flow.sent += 1;
+            thread::sleep(PACE);
+        }
+    });
+    let seen = arrivals.join().unwrap();
+    flow.longest_gap = seen.windows(2).map(|pair| pair[1].1 - pair[0].1).max().unwrap_or_default();
+    let mut numbers: Vec<_> = seen.into_iter().map(|(number, _)| number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    flow.lost = flow.sent - numbers.len();
+    flow
+}
+
+fn bound_for(to: SocketAddr) -> UdpSocket {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = UdpSocket::bind((any, 0)).unwrap();
+    socket.connect(to).expect("there is a way to the campus");
+    socket
+}
+
+fn push(gateway: &Gateway<'_>, (routes, dns, search): (&[&str], &[&str], &[&str])) {
+    gateway.configure("push.routes", strings(routes));
+    gateway.configure("push.dns", strings(dns));
+    gateway.configure("push.search", strings(search));
+}
+
+/// How often the client has set up its tunnel.
+fn set_up(client: &mut Client<'_>) -> usize {
+    client.process().output().matches("the tunnel is set up").count()
+}
+
+#[test]
+fn reloads_of_every_kind_leak_nothing_and_lose_nothing() {
+    let Some(lab) = Lab::new(1) else { return };
+    let _providers = names::name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
+    lab.campus.ip_batch("route del default via 10.200.0.1\nroute del default via fd20::1\n");
+    let (gateway, ann) = names::gateway_with(&lab, "pushed", |gateway| {
+        gateway.configure("nat.mode", "nftables");
+        push(gateway, PUSHES[0]);
+    });
+    let mut client = Client::connect(&lab, 1, &ann);
+    let campus = [IpAddr::from(CAMPUS_V4), CAMPUS_V6.into()];
+    campus.iter().for_each(|to| ping_until(client.namespace(), *to, 5 * SECOND));
+    let inner = [client.v4(), client.v6()];
+    let in_clear = InClear::count(&lab);
+    let over = AtomicBool::new(false);
+    let (from, server, ended) = (client.namespace(), &lab.campus, &over);
+    let flows = thread::scope(|scope| {
+        let flows: Vec<_> = campus
+            .into_iter()
+            .zip(inner)
+            .map(|(to, inner)| scope.spawn(move || flow(from, server, to, inner, ended)))
+            .collect();
+        let downloads = campus
+            .map(|to| scope.spawn(move || download(from, server, to, || !ended.load(Ordering::Relaxed))));
+        for reload in 1..=RELOADS {
+            push(&gateway, PUSHES[reload % PUSHES.len()]);
+            let before = set_up(&mut client);
+            must(gateway.ask(&["reload"]));
+            eventually("the client has changed its routes", 20 * SECOND, || {
+                (set_up(&mut client) > before).then_some(())
+            });
+        }
+        over.store(true, Ordering::Relaxed);
+        for download in downloads {
+            let received = download.join().unwrap().expect("the connection lives");
+            assert!(received > 100_000, "only {received} bytes came");
+        }
+        flows.into_iter().map(|flow| flow.join().unwrap()).collect::<Vec<_>>()
+    });
+    println!("{RELOADS} reloads, {} in clear: {flows:?}", in_clear.packets());
+    for flow in &flows {
+        assert!(flow.sent > 200, "{flow:?}");
+        assert_eq!((flow.lost, &flow.wrong_sources[..]), (0, &[][..]), "{flow:?}");
+    }
+    assert_eq!(in_clear.packets(), 0, "packets left in clear");
+    // Without the tunnel they do.
+    drop(client);
+    eventually("the leak is counted", 10 * SECOND, || {
+        let _ = from.within(|| bound_for((CAMPUS_V4, 9).into()).send(b"in clear"));
+        (in_clear.packets() > 0).then_some(())
+    });
+}
