@@ -161,6 +161,10 @@ pub struct Client {
     connection: Option<ConnectionId>,
     /// Attempts that failed since an epoch was confirmed.
     failures: u32,
+    /// The last answer was a refusal, which is to be followed by no attempt before then.
+    refused_until: Option<Time>,
+    /// When the last attempt to log in was over.
+    last_login: Option<Time>,
     /// Nothing came back in the last attempt, so it was the network's or the gateway's fault that it failed.
     out_of_reach: bool,
     /// Somebody else took the session over; if the token is void too, that is final.
@@ -207,6 +211,8 @@ impl Client {
             attempt: None,
             connection: None,
             failures: 0,
+            refused_until: None,
+            last_login: None,
             out_of_reach: false,
             superseded: false,
             session: None,
@@ -322,14 +328,14 @@ impl Client {
         if self.over {
             return;
         }
-        self.failures = 0;
         if self.connection.is_some() && self.epochs.is_alive() {
+            self.failures = 0;
             self.probe_roaming(now);
             self.path.may_be_another();
             self.check_path(now);
         } else {
             self.path.may_be_another();
-            self.connect();
+            self.hasten(now);
         }
     }
 

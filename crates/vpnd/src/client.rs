@@ -10,6 +10,7 @@ mod distrust;
 pub(crate) mod lookup;
 mod network;
 mod opener;
+mod outer_path;
 mod permission;
 mod plan;
 pub(crate) mod worker;
@@ -43,6 +44,7 @@ use crate::sys::udp::{ShardSocket, SocketOptions};
 use device::Device;
 use lookup::Lookups;
 use network::{MARK, NetworkSetup, Wishes};
+use outer_path::OuterPaths;
 
 /// Changes of the machine's network come in bursts; this long after the first the core is told.
 const NETWORK_SETTLES: Duration = Duration::from_millis(100);
@@ -134,6 +136,7 @@ struct Opened {
     worker: Running,
     setup: NetworkSetup,
     lookups: Lookups,
+    paths: OuterPaths,
     interface_index: u32,
     device: Device,
 }
@@ -181,7 +184,8 @@ impl Opened {
             lookups: lookup_user,
         };
         let setup = NetworkSetup::new(journals, &interface, interface_index, wishes)?;
-        let client = Self { worker, setup, lookups, interface_index, device };
+        let paths = OuterPaths::new(MARK);
+        let client = Self { worker, setup, lookups, paths, interface_index, device };
         client.hand_over(tun, profile, lanes).await
     }
 
@@ -249,8 +253,10 @@ impl Opened {
                 }
                 () = sleep_until(settles), if settles.is_some() => {
                     settles = None;
-                    tracing::info!("the machine's network changed");
-                    self.worker.tell(&ToWorker::NetworkChanged, &[]).await?;
+                    if self.paths.have_changed(self.setup.netlink()).await {
+                        tracing::info!("the machine's network changed");
+                        self.worker.tell(&ToWorker::NetworkChanged, &[]).await?;
+                    }
                 }
             }
         }
@@ -259,10 +265,13 @@ impl Opened {
     /// Does one thing for the worker, which hears whether it was done.
     async fn answer(&mut self, number: u64, ask: Ask) -> Result<(), PartError> {
         let (reply, descriptors) = match ask {
-            Ask::Socket(AsText(gateway)) => match dial::socket(gateway, Some(MARK)) {
-                Ok(socket) => (Reply::Done, vec![OwnedFd::from(socket)]),
-                Err(error) => (Reply::Failed(error.to_string()), Vec::new()),
-            },
+            Ask::Socket(AsText(gateway)) => {
+                self.paths.watch(self.setup.netlink(), gateway.ip()).await;
+                match dial::socket(gateway, Some(MARK)) {
+                    Ok(socket) => (Reply::Done, vec![OwnedFd::from(socket)]),
+                    Err(error) => (Reply::Failed(error.to_string()), Vec::new()),
+                }
+            }
             Ask::Addresses(server) => match self.start_lookup(number, server).await {
                 Ok(()) => return Ok(()),
                 Err(why) => (Reply::Failed(why), Vec::new()),

@@ -81,7 +81,7 @@ impl Client {
         secret: EpochSecret,
         gateway: Endpoint,
     ) {
-        let Some(attempt) = self.take_attempt(connection) else {
+        let Some(attempt) = self.take_attempt(now, connection) else {
             self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
             return;
         };

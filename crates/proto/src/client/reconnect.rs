@@ -12,6 +12,9 @@ use crate::wire::Index;
 /// whoever waits for long waits for nothing; and a refusal costs the gateway little.
 const DOUBLINGS_WHILE_FULL: u32 = 3;
 
+/// Whatever happens, a login is no sooner than this after the last one; only the first that fails is tried again earlier.
+const LOGIN_SPACING: Duration = Duration::from_secs(1);
+
 /// A connection on its way.
 #[derive(Debug)]
 pub(super) struct Attempt {
@@ -30,7 +33,7 @@ impl Client {
         text: &str,
         retry_after: Duration,
     ) {
-        let Some(attempt) = self.take_attempt(connection) else { return };
+        let Some(attempt) = self.take_attempt(now, connection) else { return };
         self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
         match code {
             Code::Token | Code::Lifetime if !attempt.is_login => {
@@ -48,13 +51,13 @@ impl Client {
             | Code::Idle
             | Code::NoSuite
             | Code::BadRequest => self.give_up(code, text),
-            _ => self.retry(now, retry_after),
+            _ => self.retry_refused(now, retry_after),
         }
     }
 
     /// No connection could be made, or it broke before an answer came.
     pub fn connect_failed(&mut self, now: Time, connection: ConnectionId) {
-        if self.take_attempt(connection).is_some() {
+        if self.take_attempt(now, connection).is_some() {
             self.out_of_reach = true;
             self.retry(now, Duration::ZERO);
         }
@@ -72,9 +75,9 @@ impl Client {
 
     /// The gateway answered that it has no place for a connection now, as when all its clients come back at once.
     pub fn turned_away(&mut self, now: Time, connection: ConnectionId) {
-        if self.take_attempt(connection).is_some() {
+        if self.take_attempt(now, connection).is_some() {
             self.failures = self.failures.min(DOUBLINGS_WHILE_FULL);
-            self.retry(now, Duration::ZERO);
+            self.retry_refused(now, Duration::ZERO);
         }
     }
 
@@ -87,10 +90,32 @@ impl Client {
     }
 
     /// The attempt with this connection is over, by an answer as far as this knows.
-    pub(super) fn take_attempt(&mut self, connection: ConnectionId) -> Option<Attempt> {
+    pub(super) fn take_attempt(&mut self, now: Time, connection: ConnectionId) -> Option<Attempt> {
         let attempt = self.attempt.take_if(|attempt| attempt.connection == connection)?;
         self.out_of_reach = false;
+        self.refused_until = None;
+        if attempt.is_login {
+            self.last_login = Some(now);
+        }
         Some(attempt)
+    }
+
+    /// Something happened after which an attempt may succeed where the last one did not: it need not wait for long. But a
+    /// gateway that has refused is asked no sooner for it, and logins keep their distance.
+    pub(super) fn hasten(&mut self, now: Time) {
+        if self.refused_until.is_none() {
+            self.failures = self.failures.min(u32::from(self.session.is_none()));
+        }
+        let last_login = self.last_login.filter(|_| self.session.is_none());
+        let spaced = last_login.map(|last| last + LOGIN_SPACING);
+        match spaced.max(self.refused_until).filter(|earliest| *earliest > now) {
+            None => self.connect(),
+            Some(_) if self.over || self.attempt.is_some() => {}
+            Some(earliest) => {
+                let due = self.timers.get(Reason::Reconnect);
+                self.timers.set(Reason::Reconnect, due.map_or(earliest, |due| due.min(earliest)));
+            }
+        }
     }
 
     pub(super) fn connect_unless_pending(&mut self) {
@@ -158,6 +183,12 @@ impl Client {
         }
     }
 
+    /// The same after an answer: whatever happens meanwhile, it waits as long as that.
+    fn retry_refused(&mut self, now: Time, at_least: Duration) {
+        self.retry(now, at_least);
+        self.refused_until = self.timers.get(Reason::Reconnect);
+    }
+
     /// Tries again later: after a time that doubles, with jitter, but not before `at_least`. That is stretched by up to
     /// double, too: a gateway says the same to all whom it has no time for, and they must not come back together.
     pub(super) fn retry(&mut self, now: Time, at_least: Duration) {
@@ -170,6 +201,10 @@ impl Client {
         let base = (timers.reconnect_first * (1 << doublings)).min(timers.reconnect_max);
         let jitter =
             0.5 + f64::from(u16::from_le_bytes(random_bytes(&mut self.random))) / f64::from(u16::MAX);
-        self.timers.set(Reason::Reconnect, now + base.mul_f64(jitter).max(at_least.mul_f64(0.5 + jitter)));
+        let mut wait = base.mul_f64(jitter).max(at_least.mul_f64(0.5 + jitter));
+        if self.session.is_none() && doublings > 0 {
+            wait = wait.max(LOGIN_SPACING);
+        }
+        self.timers.set(Reason::Reconnect, now + wait);
     }
 }

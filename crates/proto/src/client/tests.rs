@@ -221,6 +221,74 @@ fn a_busy_gateway_says_when() {
     assert!((77..=154).contains(&(at - START).as_secs()), "{at:?}");
 }
 
+/// Time goes on until `until`, with a change of the network each 50 ms; when there were attempts, which come to `outcome`.
+fn attempts(client: &mut Client, until: u64, outcome: impl Fn(&mut Client, Time, ConnectionId)) -> Vec<u64> {
+    let mut begun = Vec::new();
+    for at in (0..until).step_by(50) {
+        client.network_changed(millis(at));
+        client.handle_timeout(millis(at));
+        if let Some((connection, _)) = connect(client) {
+            begun.push(at);
+            outcome(client, millis(at), connection);
+        }
+    }
+    begun
+}
+
+#[test]
+fn a_network_that_changes_all_the_time_shortens_no_wait_after_a_refusal() {
+    let says_when = |client: &mut Client, now, connection| {
+        client.refused(now, connection, Code::Busy, "", Duration::from_secs(7));
+    };
+    let begun = attempts(&mut client(), 60_000, says_when);
+    assert!((3..=9).contains(&begun.len()), "{begun:?}");
+    assert!(begun.windows(2).all(|pair| pair[1] - pair[0] >= 7_000), "{begun:?}");
+    let says_nothing = |client: &mut Client, now, connection| {
+        client.refused(now, connection, Code::Busy, "", Duration::ZERO);
+    };
+    let begun = attempts(&mut client(), 60_000, says_nothing);
+    assert!((5..=10).contains(&begun.len()), "the waits double: {begun:?}");
+    let begun =
+        attempts(&mut client(), 60_000, |client, now, connection| client.turned_away(now, connection));
+    assert!((12..=35).contains(&begun.len()), "up to 4 s: {begun:?}");
+}
+
+#[test]
+fn logins_keep_their_distance_and_go_on_soon_when_the_network_is_back() {
+    let fails = |client: &mut Client, now, connection| client.connect_failed(now, connection);
+    let begun = attempts(&mut client(), 20_000, fails);
+    assert!(begun.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= 1_000), "{begun:?}");
+    assert!((15..=22).contains(&begun.len()), "about one a second: {begun:?}");
+
+    let mut client = client();
+    let mut now = START;
+    for _ in 0..8 {
+        let (connection, _) = connect(&mut client).unwrap();
+        client.connect_failed(now, connection);
+        now = client.poll_timeout().unwrap().0;
+        client.handle_timeout(now);
+    }
+    let (connection, _) = connect(&mut client).unwrap();
+    client.connect_failed(now, connection);
+    client.network_changed(now + Duration::from_millis(300));
+    let (at, _) = client.poll_timeout().unwrap();
+    assert_eq!(at, now + Duration::from_secs(1), "not after the half minute that it would have waited");
+}
+
+#[test]
+fn an_attach_waits_for_nothing_when_the_network_changes() {
+    let (mut client, connection) = up();
+    client.connection_lost(START, connection, None);
+    let (connection, _) = connect(&mut client).unwrap();
+    client.connect_failed(START, connection);
+    client.network_changed(millis(1));
+    let (connection, purpose) = connect(&mut client).unwrap();
+    assert!(matches!(purpose, Purpose::Attach { .. }));
+    client.refused(millis(2), connection, Code::Busy, "", Duration::from_secs(5));
+    client.network_changed(millis(3));
+    assert!(connect(&mut client).is_none(), "the gateway has said when");
+}
+
 #[test]
 fn a_void_token_leads_to_a_login() {
     let (mut client, connection) = up();

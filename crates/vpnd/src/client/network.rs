@@ -104,6 +104,11 @@ impl NetworkSetup {
         })
     }
 
+    /// The connection to the kernel.
+    pub(super) fn netlink(&self) -> &Netlink {
+        &self.netlink
+    }
+
     /// Replaces what is set by what `network` says, as far as the profile permits that. What is new comes before what is old
     /// goes, so that no packet finds neither.
     ///

@@ -174,6 +174,23 @@ impl Netlink {
         }
     }
 
+    /// How often an interface has lost and found its link.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]; [`NetlinkError::is_not_there`] says when there is no such interface.
+    pub async fn carrier_changes(&self, index: u32) -> Result<u32, NetlinkError> {
+        let mut links = self.handle.link().get().match_index(index).execute();
+        let link = links.try_next().await;
+        let link =
+            link.map_err(|error| NetlinkError::new(format!("looking up interface {index}"), &error))?;
+        let mut attributes = link.into_iter().flat_map(|link| link.attributes);
+        let changes = attributes.find_map(|attribute| match attribute {
+            LinkAttribute::CarrierChanges(changes) => Some(changes),
+            _ => None,
+        });
+        Ok(changes.unwrap_or_default())
+    }
+
     async fn require_interface(&self, name: &str) -> Result<u32, NetlinkError> {
         self.interface_index(name).await?.ok_or_else(|| NetlinkError::NoInterface(name.to_owned()))
     }
