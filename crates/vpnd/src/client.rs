@@ -7,6 +7,7 @@
 mod device;
 mod dial;
 mod distrust;
+mod layer;
 pub(crate) mod lookup;
 mod network;
 mod opener;
@@ -42,8 +43,9 @@ use crate::sys::sandbox::SandboxMode;
 use crate::sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunError, TunSpec};
 use crate::sys::udp::{ShardSocket, SocketOptions};
 use device::Device;
+use layer::OwnLayer;
 use lookup::Lookups;
-use network::{MARK, NetworkSetup, Wishes};
+use network::{NetworkSetup, Wishes};
 use outer_path::OuterPaths;
 
 /// Changes of the machine's network come in bursts; this long after the first the core is told.
@@ -126,9 +128,9 @@ fn password(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<zeroize::Ze
     Ok(credentials::read(&source, &prompt)?)
 }
 
-/// The sockets' settings, for who binds and who takes over.
-fn socket_options(offload: &Offload) -> SocketOptions {
-    SocketOptions { mark: Some(MARK), gro: offload.udp_gro, gso: offload.udp_gso, ..SocketOptions::default() }
+/// The sockets' settings, for who binds and who takes over. Only who binds has a say in the mark.
+fn socket_options(offload: &Offload, mark: Option<u32>) -> SocketOptions {
+    SocketOptions { mark, gro: offload.udp_gro, gso: offload.udp_gso, ..SocketOptions::default() }
 }
 
 /// A running client, as its opener holds it.
@@ -139,6 +141,8 @@ struct Opened {
     paths: OuterPaths,
     interface_index: u32,
     device: Device,
+    /// Given up last: by then nothing of this tunnel is left.
+    layer: OwnLayer,
 }
 
 impl Opened {
@@ -151,6 +155,7 @@ impl Opened {
         identity: Option<Identity>,
         journals: &JournalDirectory,
     ) -> anyhow::Result<Self> {
+        let layer = OwnLayer::take(journals)?;
         let device = Device::take(&args.state_dir, &profile.user, &profile.server_name)?;
         let lanes = args.lanes.map_or(profile.lanes, usize::from);
         let launch = ClientLaunch {
@@ -183,16 +188,16 @@ impl Opened {
             dns: profile.dns && !args.no_dns,
             lookups: lookup_user,
         };
-        let setup = NetworkSetup::new(journals, &interface, interface_index, wishes)?;
-        let paths = OuterPaths::new(MARK);
-        let client = Self { worker, setup, lookups, paths, interface_index, device };
+        let setup = NetworkSetup::new(journals, &interface, interface_index, layer.layer(), wishes)?;
+        let paths = OuterPaths::new(layer.layer().mark());
+        let client = Self { worker, setup, lookups, paths, interface_index, device, layer };
         client.hand_over(tun, profile, lanes).await
     }
 
     /// Gives the worker its devices.
     async fn hand_over(mut self, tun: Tun, profile: &Profile, lanes: usize) -> anyhow::Result<Self> {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-        let options = socket_options(&profile.offload);
+        let options = socket_options(&profile.offload, Some(self.layer.layer().mark()));
         let sockets: Result<Vec<_>, _> = (0..lanes).map(|_| ShardSocket::bind(any, &options)).collect();
         let devices = Devices {
             shards: u32::try_from(lanes).context("too many lanes")?,
@@ -239,6 +244,12 @@ impl Opened {
                     _ => return Err(PartError::Unexpected(Part::Client).into()),
                 },
                 Some((number, reply)) = self.lookups.next() => {
+                    if self.lookups.is_idle()
+                        && let Err(error) = self.setup.end_lookups().await
+                    {
+                        let error = crate::told(&error.into());
+                        tracing::error!(%error, "names are looked up outside the tunnel for longer than they should");
+                    }
                     self.worker.tell(&ToWorker::Answer { number, reply }, &[]).await?;
                 }
                 (number, code) = typed(&mut prompt), if prompt.is_some() => {
@@ -267,7 +278,7 @@ impl Opened {
         let (reply, descriptors) = match ask {
             Ask::Socket(AsText(gateway)) => {
                 self.paths.watch(self.setup.netlink(), gateway.ip()).await;
-                match dial::socket(gateway, Some(MARK)) {
+                match dial::socket(gateway, Some(self.layer.layer().mark())) {
                     Ok(socket) => (Reply::Done, vec![OwnedFd::from(socket)]),
                     Err(error) => (Reply::Failed(error.to_string()), Vec::new()),
                 }
@@ -293,8 +304,12 @@ impl Opened {
 
     /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.
     async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
-        self.setup.use_own_dns().await.map_err(|error| crate::told(&error.into()))?;
-        self.lookups.start(number, server)
+        self.setup.begin_lookups().await.map_err(|error| crate::told(&error.into()))?;
+        let started = self.lookups.start(number, server);
+        if self.lookups.is_idle() {
+            self.setup.end_lookups().await.map_err(|error| crate::told(&error.into()))?;
+        }
+        started
     }
 
     /// Our own tunnel's changes are no news.

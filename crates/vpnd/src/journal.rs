@@ -387,7 +387,7 @@ pub async fn undo_what_was_left(
 ) -> Result<(), JournalError> {
     for recovered in recover(directory, netlink).await? {
         match recovered.is_complete() {
-            true if matches!(recovered.outcome, RecoveryOutcome::Kept) => {}
+            true if matches!(recovered.outcome, RecoveryOutcome::Kept | RecoveryOutcome::StillRunning) => {}
             true => tracing::info!(%recovered, "undid what an earlier run left behind"),
             false => tracing::error!(%recovered, "an earlier run left something behind"),
         }

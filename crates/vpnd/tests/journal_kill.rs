@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use vpnd::journal::{Journal, JournalDirectory, RecoveryOutcome, recover};
-use vpnd::sys::change::{Change, MARK, PRIORITIES, PRIORITY_BASE, RULES, TABLE_BASE};
+use vpnd::sys::change::{Change, Layer, TABLE_BASE};
 use vpnd::sys::dns::{DnsChange, DnsSettings, DnsSystem};
 use vpnd::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, Netlink, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
@@ -204,12 +204,14 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
             metric: None,
         }));
     }
+    let layer = Layer::all().next().expect("there are some");
+    let (mark, mask) = layer.passed_over();
     for family in [Family::V4, Family::V6] {
-        for (priority, matches, table) in [
+        for (rule, matches, table) in [
             (1, RuleMatch::IgnoringPrefixesUpTo(0), MAIN_TABLE),
-            (2, RuleMatch::NotMarked(MARK), TABLE_BASE + index),
+            (2, RuleMatch::NotMarked { mark, mask }, TABLE_BASE + index),
         ] {
-            let priority = PRIORITY_BASE + RULES * (index % PRIORITIES) + priority;
+            let priority = layer.priority(rule);
             changes.push(Change::Rule(RuleSpec { family, priority, matches, table }));
         }
     }

@@ -73,6 +73,11 @@ impl Lookups {
         Ok(())
     }
 
+    /// Whether nothing is being looked up.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
     /// The next answer, and to which question. `None` if nothing is being looked up.
     pub(super) async fn next(&mut self) -> Option<(u64, Reply)> {
         // None of them is aborted, and a panic has been printed.

@@ -16,8 +16,7 @@ use super::plan::{self, Plan, Step};
 use crate::config::MIN_MTU;
 use crate::journal::{ChangeId, Journal, JournalDirectory, JournalError};
 use crate::profile::Routes;
-pub(super) use crate::sys::change::MARK;
-use crate::sys::change::{Change, PRIORITIES, PRIORITY_BASE, RULES, TABLE_BASE};
+use crate::sys::change::{Change, Layer, TABLE_BASE};
 use crate::sys::dns::{self, DnsChange, DnsError, DnsSettings, DnsSystem};
 use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
@@ -64,6 +63,7 @@ pub(super) struct NetworkSetup {
     journal: Journal,
     interface: String,
     interface_index: u32,
+    layer: Layer,
     wishes: Wishes,
     mtu: u16,
     active: Vec<(ChangeId, Change)>,
@@ -74,6 +74,8 @@ pub(super) struct NetworkSetup {
     /// Those that the machine asked before.
     own_dns: Vec<IpAddr>,
     guard: Option<(ChangeId, GuardRules)>,
+    /// In force while names are looked up.
+    lookup_rules: Vec<ChangeId>,
 }
 
 impl NetworkSetup {
@@ -85,6 +87,7 @@ impl NetworkSetup {
         journals: &JournalDirectory,
         interface: &str,
         interface_index: u32,
+        layer: Layer,
         wishes: Wishes,
     ) -> Result<Self, NetworkError> {
         let netlink = Netlink::open()?;
@@ -94,6 +97,7 @@ impl NetworkSetup {
             journal,
             interface: interface.to_owned(),
             interface_index,
+            layer,
             wishes,
             mtu: DEFAULT_MTU,
             active: Vec::new(),
@@ -101,6 +105,7 @@ impl NetworkSetup {
             dns_change: None,
             own_dns: Vec::new(),
             guard: None,
+            lookup_rules: Vec::new(),
         })
     }
 
@@ -159,6 +164,36 @@ impl NetworkSetup {
         Ok(())
     }
 
+    /// Has names looked up as without this tunnel, until [`NetworkSetup::end_lookups`]: it may lead nowhere.
+    ///
+    /// # Errors
+    /// If a change was refused.
+    pub(super) async fn begin_lookups(&mut self) -> Result<(), NetworkError> {
+        self.use_own_dns().await?;
+        let Some(user) = self.wishes.lookups.filter(|_| self.lookup_rules.is_empty()) else { return Ok(()) };
+        for family in [Family::V4, Family::V6] {
+            let leads_in = |change: &Change| matches!(change, Change::Rule(rule) if rule.family == family);
+            if self.active.iter().any(|(_, change)| leads_in(change)) {
+                let (priority, matches) = (self.layer.priority(0), RuleMatch::User(user));
+                let rule = Change::Rule(RuleSpec { family, priority, matches, table: MAIN_TABLE });
+                self.lookup_rules.push(self.journal.apply(&self.netlink, rule).await?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody looks up names any more.
+    ///
+    /// # Errors
+    /// If a change could not be taken back.
+    pub(super) async fn end_lookups(&mut self) -> Result<(), NetworkError> {
+        while let Some(rule) = self.lookup_rules.last() {
+            self.journal.undo(&self.netlink, *rule).await?;
+            self.lookup_rules.pop();
+        }
+        Ok(())
+    }
+
     /// Puts the tunnel's new DNS servers in the place of those that are in force.
     async fn set_dns(&mut self, settings: Option<DnsSettings>) -> Result<(), NetworkError> {
         let is_same = self.dns == settings;
@@ -193,7 +228,14 @@ impl NetworkSetup {
         if let (Some(settings), None) = (&self.dns, &self.dns_change) {
             // Planned now: what is there may have changed since the last time.
             let system = DnsSystem::default();
-            let change = DnsChange::plan(settings, &system)?;
+            let change = match DnsChange::plan(settings, &system) {
+                // Each would put back the other's at its end.
+                Err(error @ DnsError::HeldBy { .. }) => {
+                    tracing::warn!(%error, "the gateway's name servers are not used");
+                    return Ok(());
+                }
+                planned => planned?,
+            };
             self.own_dns = dns::servers_in_use(&system);
             let id = self.journal.apply(&self.netlink, Change::Dns(change.clone())).await?;
             self.dns_change = Some((id, change));
@@ -273,18 +315,14 @@ impl NetworkSetup {
             if of_family.peek().is_none() {
                 continue;
             }
-            let priority = PRIORITY_BASE + RULES * (self.interface_index % PRIORITIES);
-            if let Some(user) = self.wishes.lookups {
-                let matches = RuleMatch::User(user);
-                changes.push(Change::Rule(RuleSpec { family, priority, matches, table: MAIN_TABLE }));
-            }
             if of_family.any(|net| net.prefix_len() == 0) {
                 // Networks that the machine is directly connected to stay reachable.
-                let (matches, priority) = (RuleMatch::IgnoringPrefixesUpTo(0), priority + 1);
+                let (matches, priority) = (RuleMatch::IgnoringPrefixesUpTo(0), self.layer.priority(1));
                 changes.push(Change::Rule(RuleSpec { family, priority, matches, table: MAIN_TABLE }));
             }
-            let matches = RuleMatch::NotMarked(MARK);
-            last.push(Change::Rule(RuleSpec { family, priority: priority + 2, matches, table }));
+            let (mark, mask) = self.layer.passed_over();
+            let (priority, matches) = (self.layer.priority(2), RuleMatch::NotMarked { mark, mask });
+            last.push(Change::Rule(RuleSpec { family, priority, matches, table }));
         }
         changes.extend(destinations.into_iter().map(|destination| {
             let target = RouteTarget::Interface(self.interface.clone());

@@ -179,7 +179,7 @@ fn shard_specs(
     }
     let mut queues = descriptors;
     let sockets = queues.split_off(lanes);
-    let options = socket_options(&profile.offload);
+    let options = socket_options(&profile.offload, None);
     let mut specs = Vec::new();
     for (number, (queue, socket)) in queues.into_iter().zip(sockets).enumerate() {
         specs.push(ShardSpec {

@@ -137,12 +137,12 @@ impl JournalDirectory {
     }
 
     /// A second handle of the directory.
-    pub(super) fn try_clone(&self) -> io::Result<Self> {
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { path: self.path.clone(), handle: self.handle.try_clone()?, lineage: self.lineage.clone() })
     }
 
     /// The names of its entries that are text and don't begin with a dot, sorted; others are none of ours.
-    pub(super) fn names(&self) -> io::Result<Vec<String>> {
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.handle)? {
             let entry = entry?;
@@ -162,6 +162,35 @@ impl JournalDirectory {
             // Whoever looked between the two calls may have taken it for an abandoned one and removed it.
             if rustix::fs::fstat(&*file)?.st_nlink == 1 {
                 return Ok(file);
+            }
+        }
+        Err(io::Error::other("another process removes it again and again"))
+    }
+
+    /// Locks the file of this name, which is made if it is missing, until it is closed; `None` if somebody else holds it.
+    pub(crate) fn take(&self, name: &str) -> io::Result<Option<LockedFile>> {
+        self.lock(name, LockedFile::try_lock)
+    }
+
+    /// The same, but waits for whoever holds it.
+    pub(crate) fn wait_for(&self, name: &str) -> io::Result<LockedFile> {
+        let locked = self.lock(name, |file| LockedFile::lock(file).map(Some))?;
+        locked.ok_or_else(|| io::Error::other("it is locked and is not"))
+    }
+
+    fn lock(
+        &self,
+        name: &str,
+        lock: impl Fn(fs::File) -> io::Result<Option<LockedFile>>,
+    ) -> io::Result<Option<LockedFile>> {
+        for _ in 0..ATTEMPTS {
+            let flags =
+                OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&self.handle, name, flags, PRIVATE_FILE)?;
+            let Some(file) = lock(file.into())? else { return Ok(None) };
+            // Whoever held it may have removed it meanwhile.
+            if rustix::fs::fstat(&*file)?.st_nlink > 0 {
+                return Ok(Some(file));
             }
         }
         Err(io::Error::other("another process removes it again and again"))
@@ -199,7 +228,7 @@ impl JournalDirectory {
     }
 
     /// Removes an entry.
-    pub(super) fn remove(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.handle, name, AtFlags::empty())?)
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::sys::change::{MARK, PRIORITY_BASE, RULES, TABLE_BASE};
+use crate::sys::change::{Layer, TABLE_BASE};
 use crate::sys::dns::{DnsChange, FileChange, FileState};
 use crate::sys::netlink::{Family, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
 use crate::sys::sysctl::SysctlChange;
@@ -23,6 +23,8 @@ fn machine() -> String {
     .join("\n")
 }
 
+/// Which of a tunnel's rules leads packets into it.
+const LEADS_IN: u32 = 2;
 /// The number of the first device of a new namespace; loopback is 1.
 const INDEX: u32 = 2;
 
@@ -44,8 +46,9 @@ fn route(destination: &str) -> Change {
 }
 
 fn rule() -> Change {
-    let matches = RuleMatch::NotMarked(MARK);
-    let priority = PRIORITY_BASE + RULES * INDEX + 2;
+    let layer = Layer::all().next().unwrap();
+    let (mark, mask) = layer.passed_over();
+    let (matches, priority) = (RuleMatch::NotMarked { mark, mask }, layer.priority(LEADS_IN));
     Change::Rule(RuleSpec { family: Family::V4, priority, matches, table: TABLE_BASE + INDEX })
 }
 

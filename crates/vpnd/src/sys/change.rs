@@ -14,17 +14,16 @@ use crate::sys::nft::{GatewayRules, GuardRules, NftError};
 use crate::sys::sysctl::{SysctlChange, SysctlError};
 
 mod allowed;
+mod layer;
 
-/// Mark of the tunnel's own datagrams ("vp").
-pub const MARK: u32 = 0x7670;
+pub use layer::Layer;
+
 /// First of our routing tables; each tunnel adds its interface's index.
 pub const TABLE_BASE: u32 = 30_000;
 /// First priority of our rules, before the system's own at 32766.
 pub const PRIORITY_BASE: u32 = 5_200;
 /// Rules of a tunnel at most, for each protocol version.
 pub const RULES: u32 = 3;
-/// Tunnels that find different priorities.
-pub const PRIORITIES: u32 = 1_000;
 
 /// Metric of the routes that hold back packets for a gateway's pools: any other route comes first.
 pub const LAST_RESORT_METRIC: u32 = 1_000_000;

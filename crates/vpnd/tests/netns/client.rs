@@ -59,13 +59,7 @@ impl<'l> Client<'l> {
 
     /// Runs it until it ends by itself, as it must when it is refused; both its streams and its exit code.
     pub(crate) fn refused(lab: &Lab, number: usize, login: &Login, arguments: &[&str]) -> (i32, String) {
-        let command = command(lab, number, login, arguments);
-        let mut process = Process::start(lab, &format!("client{number}"), command);
-        let status = process.wait(CONNECTS);
-        let output = process.output();
-        let code = status.code().unwrap_or_else(|| panic!("a signal ended it: {status}\n{output}"));
-        assert_ne!(code, 0, "it says that it succeeded:\n{output}");
-        (code, output)
+        ended(lab, command(lab, number, login, arguments))
     }
 
     /// Its box.
@@ -130,6 +124,16 @@ impl<'l> Client<'l> {
         let status = self.process.wait(Duration::from_secs(10));
         assert!(status.success(), "{status}:\n{}", self.process.output());
     }
+}
+
+/// Waits for the end of a client that is refused; both its streams and its exit code.
+pub(crate) fn ended(lab: &Lab, command: Command) -> (i32, String) {
+    let mut process = Process::start(lab, "refused", command);
+    let status = process.wait(CONNECTS);
+    let output = process.output();
+    let code = status.code().unwrap_or_else(|| panic!("a signal ended it: {status}\n{output}"));
+    assert_ne!(code, 0, "it says that it succeeded:\n{output}");
+    (code, output)
 }
 
 /// `vpnd cleanup` in the box of client `number`.

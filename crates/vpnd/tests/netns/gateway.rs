@@ -14,6 +14,7 @@ use serde_json::Value as Json;
 use toml::Value;
 
 use crate::lab::{GATEWAY_V4, GATEWAY_V6, Lab, eventually};
+use crate::namespace::Namespace;
 use crate::process::{self, Process};
 
 /// The gateway's inner addresses, the first of each pool.
@@ -28,6 +29,7 @@ const STARTS: Duration = Duration::from_secs(15);
 /// A gateway, running or not.
 pub(crate) struct Gateway<'l> {
     lab: &'l Lab,
+    place: &'l Namespace,
     directory: PathBuf,
     /// What the daemon is started from.
     program: PathBuf,
@@ -49,9 +51,27 @@ impl<'l> Gateway<'l> {
 
     /// The same, in a directory of another name.
     pub(crate) fn init_in(lab: &'l Lab, directory: &str) -> Self {
-        let gateway = Self { lab, directory: lab.path(directory), program: VPND.into(), process: None };
+        Self::init_elsewhere(
+            lab,
+            directory,
+            &lab.gateway,
+            &[&GATEWAY_V4.to_string(), &GATEWAY_V6.to_string()],
+        )
+    }
+
+    /// The same, in another box, where it has these outer addresses.
+    pub(crate) fn init_elsewhere(
+        lab: &'l Lab,
+        directory: &str,
+        place: &'l Namespace,
+        names: &[&str],
+    ) -> Self {
+        let gateway =
+            Self { lab, place, directory: lab.path(directory), program: VPND.into(), process: None };
         let mut command = gateway.vpnd(&["init", "--pool-v4", "10.86.0.0/16", "--pool-v6", "fd86::/64"]);
-        command.args(["--name", &GATEWAY_V4.to_string(), "--name", &GATEWAY_V6.to_string()]);
+        for name in names {
+            command.args(["--name", name]);
+        }
         command.arg("--dir").arg(&gateway.directory);
         must(process::run(command));
         // The pools too: whether clients reach each other is then a matter of policy alone.
@@ -110,14 +130,14 @@ impl<'l> Gateway<'l> {
 
     /// `vpnd` in the gateway's box.
     pub(crate) fn vpnd(&self, arguments: &[&str]) -> Command {
-        let mut command = process::command(self.lab, &self.lab.gateway, VPND);
+        let mut command = process::command(self.lab, self.place, VPND);
         command.args(arguments);
         command
     }
 
     /// `vpnd server`, not started.
     pub(crate) fn server(&self, arguments: &[&str]) -> Command {
-        let mut command = process::command(self.lab, &self.lab.gateway, &self.program);
+        let mut command = process::command(self.lab, self.place, &self.program);
         command.args(["server", "--config"]).arg(self.config()).args(arguments);
         command
     }

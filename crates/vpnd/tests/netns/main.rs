@@ -50,5 +50,6 @@ mod steering;
 mod theft;
 mod traffic;
 mod transfer;
+mod tunnels;
 mod upgrade;
 mod without_ipv6;

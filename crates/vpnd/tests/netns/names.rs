@@ -18,7 +18,7 @@ use crate::relay::PORT;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
-const NAME: &str = "gateway.example";
+pub(crate) const NAME: &str = "gateway.example";
 /// Where the machine asks without a tunnel.
 pub(crate) const PROVIDERS: &str = "198.18.0.1";
 /// Where it asks in the tunnel.

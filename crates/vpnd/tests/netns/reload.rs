@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::client::Client;
 use crate::continuity::download;
 use crate::gateway::{Gateway, must, strings};
-use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, eventually};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, UPLINK, eventually};
 use crate::names::{self, PROVIDERS, PUSHED};
 use crate::namespace::Namespace;
 use crate::process;
@@ -36,27 +36,41 @@ const PUSHES: [(&[&str], &[&str], &[&str]); 7] = [
     (&["0.0.0.0/0", "fd20::/64"], &[], &[]),
 ];
 
-/// Counts what comes in clear from the network of client 1: for the campus, or from an inner address.
-struct InClear<'l>(&'l Lab);
+/// Counts what comes to a box.
+pub(crate) struct Arrivals<'l> {
+    lab: &'l Lab,
+    place: &'l Namespace,
+}
 
-impl<'l> InClear<'l> {
-    fn count(lab: &'l Lab) -> Self {
-        let port = Lab::port(1);
-        lab.net.nft(&format!(
-            "add table inet clear\n\
-             add counter inet clear leaks\n\
-             add chain inet clear arrivals {{ type filter hook prerouting priority raw; }}\n\
-             add rule inet clear arrivals iifname {port} ip daddr 10.200.0.0/15 counter name leaks\n\
-             add rule inet clear arrivals iifname {port} ip6 daddr {{ fd20::/48, fd21::/48 }} counter name leaks\n\
-             add rule inet clear arrivals iifname {port} ip saddr 10.86.0.0/16 counter name leaks\n\
-             add rule inet clear arrivals iifname {port} ip6 saddr fd86::/64 counter name leaks\n",
-        ));
-        Self(lab)
+impl<'l> Arrivals<'l> {
+    /// Counts what comes by `interface`, if any of these expressions of nftables is true for it.
+    pub(crate) fn count(lab: &'l Lab, place: &'l Namespace, interface: &str, matches: &[&str]) -> Self {
+        let mut script = "add table inet count\n\
+             add counter inet count seen\n\
+             add chain inet count arrivals { type filter hook prerouting priority raw; }\n"
+            .to_owned();
+        for expression in matches {
+            script +=
+                &format!("add rule inet count arrivals iifname {interface} {expression} counter name seen\n");
+        }
+        place.nft(&script);
+        Self { lab, place }
     }
 
-    fn packets(&self) -> u64 {
-        let mut command = process::command(self.0, &self.0.net, "nft");
-        command.args(["list", "counter", "inet", "clear", "leaks"]);
+    /// What comes from client 1 to `net` for the campus, or from an inner address.
+    fn in_clear(lab: &'l Lab) -> Self {
+        let matches = [
+            "ip daddr 10.200.0.0/15",
+            "ip6 daddr { fd20::/48, fd21::/48 }",
+            "ip saddr 10.86.0.0/16",
+            "ip6 saddr fd86::/64",
+        ];
+        Self::count(lab, &lab.net, &Lab::port(1), &matches)
+    }
+
+    pub(crate) fn packets(&self) -> u64 {
+        let mut command = process::command(self.lab, self.place, "nft");
+        command.args(["list", "counter", "inet", "count", "seen"]);
         let listed = process::text(&process::run(command));
         let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
         words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{listed}"))
@@ -142,7 +156,9 @@ fn reloads_of_every_kind_leak_nothing_and_lose_nothing() {
     let campus = [IpAddr::from(CAMPUS_V4), CAMPUS_V6.into()];
     campus.iter().for_each(|to| ping_until(client.namespace(), *to, 5 * SECOND));
     let inner = [client.v4(), client.v6()];
-    let in_clear = InClear::count(&lab);
+    let in_clear = Arrivals::in_clear(&lab);
+    let pools = ["ip saddr 10.86.0.0/16", "ip6 saddr fd86::/64"];
+    let untranslated = Arrivals::count(&lab, &lab.campus, UPLINK, &pools);
     let over = AtomicBool::new(false);
     let (from, server, ended) = (client.namespace(), &lab.campus, &over);
     let flows = thread::scope(|scope| {
@@ -174,10 +190,53 @@ fn reloads_of_every_kind_leak_nothing_and_lose_nothing() {
         assert_eq!((flow.lost, &flow.wrong_sources[..]), (0, &[][..]), "{flow:?}");
     }
     assert_eq!(in_clear.packets(), 0, "packets left in clear");
+    assert_eq!(untranslated.packets(), 0, "the gateway translated all the time");
     // Without the tunnel they do.
     drop(client);
     eventually("the leak is counted", 10 * SECOND, || {
         let _ = from.within(|| bound_for((CAMPUS_V4, 9).into()).send(b"in clear"));
         (in_clear.packets() > 0).then_some(())
+    });
+}
+
+/// New flows from the campus, which is not to open any, during reloads of the gateway.
+#[test]
+fn a_reload_opens_the_gateway_for_no_moment() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, mut client) = Client::alone(&lab);
+    let inner = client.v4();
+    let receiver = client.namespace().within(|| UdpSocket::bind((inner, 0))).unwrap();
+    let address = receiver.local_addr().unwrap();
+    receiver.set_read_timeout(Some(SECOND / 10)).unwrap();
+    let over = AtomicBool::new(false);
+    let sent = thread::scope(|scope| {
+        let knocks = scope.spawn(|| {
+            lab.campus.within(|| {
+                let mut sent = 0;
+                while !over.load(Ordering::Relaxed) {
+                    // The kernel may say that it is not let in.
+                    sent += usize::from(bound_for(address).send(b"knock").is_ok());
+                    thread::sleep(SECOND / 2_000);
+                }
+                sent
+            })
+        });
+        for reload in 0..RELOADS {
+            push(&gateway, PUSHES[reload % PUSHES.len()]);
+            must(gateway.ask(&["reload"]));
+        }
+        over.store(true, Ordering::Relaxed);
+        knocks.join().unwrap()
+    });
+    println!("{RELOADS} reloads, {sent} knocks");
+    assert!(sent > 500, "{sent}");
+    assert!(receiver.recv(&mut [0; 8]).is_err(), "one came through");
+    client.process().assert_running();
+    gateway.configure("policy.campus_to_client", true);
+    push(&gateway, PUSHES[0]);
+    must(gateway.ask(&["reload"]));
+    eventually("the campus may", 5 * SECOND, || {
+        let _ = lab.campus.within(|| bound_for(address).send(b"knock"));
+        receiver.recv(&mut [0; 8]).ok()
     });
 }

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use super::{Change, LAST_RESORT_METRIC, MARK, PRIORITIES, PRIORITY_BASE, RULES, TABLE_BASE};
+use super::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE};
 use crate::sys::dns::DnsSystem;
 use crate::sys::netlink::{AddressSpec, MAIN_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
 
@@ -92,16 +92,17 @@ fn of_route(spec: &RouteSpec) -> Result<(), String> {
 }
 
 fn of_rule(spec: &RuleSpec) -> Result<(), String> {
-    let place = spec.priority.checked_sub(PRIORITY_BASE).filter(|place| *place < RULES * PRIORITIES);
-    let Some(place) = place else { return Err(format!("priority {} is none of vpnd's", spec.priority)) };
+    let Some((layer, place)) = Layer::of_priority(spec.priority) else {
+        return Err(format!("priority {} is none of vpnd's", spec.priority));
+    };
     let good = match spec.matches {
         // Whoever looks up the gateway's name is never root.
-        RuleMatch::User(user) => user != 0 && spec.table == MAIN_TABLE && place % RULES == 0,
-        RuleMatch::IgnoringPrefixesUpTo(0) => spec.table == MAIN_TABLE && place % RULES == 1,
-        RuleMatch::NotMarked(MARK) => {
-            is_table_of_a_tunnel(spec.table) && place == RULES * ((spec.table - TABLE_BASE) % PRIORITIES) + 2
+        RuleMatch::User(user) => user != 0 && spec.table == MAIN_TABLE && place == 0,
+        RuleMatch::IgnoringPrefixesUpTo(0) => spec.table == MAIN_TABLE && place == 1,
+        RuleMatch::NotMarked { mark, mask } => {
+            is_table_of_a_tunnel(spec.table) && (mark, mask) == layer.passed_over() && place == 2
         }
-        RuleMatch::IgnoringPrefixesUpTo(_) | RuleMatch::NotMarked(_) => false,
+        RuleMatch::IgnoringPrefixesUpTo(_) => false,
     };
     if good { Ok(()) } else { Err("its parts are none of vpnd's, or don't belong together".to_owned()) }
 }

@@ -11,8 +11,13 @@ use super::{Family, Netlink, NetlinkError, PROTOCOL};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleMatch {
-    /// Packets that do not carry this mark: all but the tunnel's own datagrams.
-    NotMarked(u32),
+    /// Packets whose mark is another under the mask: all but those that the tunnel must not carry.
+    NotMarked {
+        /// The mark.
+        mark: u32,
+        /// The bits of it that count.
+        mask: u32,
+    },
     /// All packets, but routes with a prefix of this length or shorter do not count: with 0, the table's
     /// default route is passed over and its more specific routes are kept.
     IgnoringPrefixesUpTo(u32),
@@ -68,10 +73,10 @@ fn message(spec: &RuleSpec) -> RuleMessage {
         RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)),
     ];
     match spec.matches {
-        RuleMatch::NotMarked(mark) => {
+        RuleMatch::NotMarked { mark, mask } => {
             message.header.flags = RuleFlags::Invert;
             message.attributes.push(RuleAttribute::FwMark(mark));
-            message.attributes.push(RuleAttribute::FwMask(u32::MAX));
+            message.attributes.push(RuleAttribute::FwMask(mask));
         }
         RuleMatch::IgnoringPrefixesUpTo(length) => {
             message.attributes.push(RuleAttribute::SuppressPrefixLen(length));

@@ -118,8 +118,12 @@ fn what_others_made_is_never_removed() {
             let error = netlink.remove_route(&route(destination, via("vp0"))).await.unwrap_err();
             assert!(error.is_not_there(), "{error}");
         }
-        let rule =
-            RuleSpec { family: Family::V4, priority: 900, matches: RuleMatch::NotMarked(0x51), table: 7000 };
+        let rule = RuleSpec {
+            family: Family::V4,
+            priority: 900,
+            matches: RuleMatch::NotMarked { mark: 0x51, mask: u32::MAX },
+            table: 7000,
+        };
         assert!(netlink.remove_rule(&rule).await.unwrap_err().is_not_there());
         assert!(run("ip", &["rule"]).contains("fwmark 0x51"));
         assert!(run("ip", &["route", "show", "table", "7000"]).contains("172.20.0.0/16"));
@@ -140,7 +144,12 @@ fn rules_keep_the_tunnel_out_of_itself() {
                 matches: RuleMatch::IgnoringPrefixesUpTo(0),
                 table: MAIN_TABLE,
             });
-            specs.push(RuleSpec { family, priority: 901, matches: RuleMatch::NotMarked(0x51), table: 7000 });
+            specs.push(RuleSpec {
+                family,
+                priority: 901,
+                matches: RuleMatch::NotMarked { mark: 0x51, mask: u32::MAX },
+                table: 7000,
+            });
         }
         for spec in &specs {
             netlink.add_rule(spec).await.unwrap();

@@ -206,3 +206,17 @@ fn nobody_reads_who_has_accounts() {
         }
     });
 }
+
+/// A mark decides through which tunnels a datagram goes: only the privileged process gives one.
+#[test]
+fn nobody_chooses_a_mark() {
+    in_processes("nobody_chooses_a_mark", |kind| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let marked = |mark| socket2::SockRef::from(&socket).set_mark(mark);
+        marked(0x7670_FFFF).unwrap();
+        shut_in(kind, None);
+        for mark in [0, 0x7670_FFFE, 0x7670_8000] {
+            assert!(marked(mark).is_err(), "{mark:#x}");
+        }
+    });
+}

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::sys::change::{ChangeError, LAST_RESORT_METRIC, Undone};
+use crate::sys::change::{ChangeError, LAST_RESORT_METRIC, RULES, Undone};
 use crate::sys::dns::{DnsChange, DnsSettings, FileChange, FileState};
 use crate::sys::netlink::{Family, Netlink};
 use crate::sys::nft::{GuardRules, Outgoing};
@@ -72,25 +72,37 @@ fn routes_and_rules_are_those_of_a_tunnel() {
 
     let rule =
         |priority, matches, table| Change::Rule(RuleSpec { family: Family::V4, priority, matches, table });
-    let (all_but_ours, main) = (RuleMatch::NotMarked(MARK), RuleMatch::IgnoringPrefixesUpTo(0));
+    let layers: Vec<_> = Layer::all().collect();
+    let all_but = |layer: usize| {
+        let (mark, mask) = layers[layer].passed_over();
+        RuleMatch::NotMarked { mark, mask }
+    };
+    let (of_third, main) = (layers[2], RuleMatch::IgnoringPrefixesUpTo(0));
+    let (first, second, third) = (of_third.priority(0), of_third.priority(1), of_third.priority(2));
     let lookups = RuleMatch::User(64_123);
-    assert!(!refused(&rule(PRIORITY_BASE + 23, all_but_ours, TABLE_BASE + 7)));
-    assert!(!refused(&rule(PRIORITY_BASE + 22, main, MAIN_TABLE)));
-    assert!(!refused(&rule(PRIORITY_BASE + 21, lookups, MAIN_TABLE)));
-    assert!(!refused(&rule(PRIORITY_BASE + 2, all_but_ours, TABLE_BASE + 3 * PRIORITIES)));
+    for table in [TABLE_BASE + 7, TABLE_BASE + 3_000] {
+        assert!(!refused(&rule(third, all_but(2), table)));
+    }
+    assert!(!refused(&rule(second, main, MAIN_TABLE)));
+    assert!(!refused(&rule(first, lookups, MAIN_TABLE)));
+    let (mark, mask) = of_third.passed_over();
     for (priority, matches, table) in [
-        (0, all_but_ours, TABLE_BASE + 7),
-        (PRIORITY_BASE + 26, all_but_ours, TABLE_BASE + 7),
-        (PRIORITY_BASE + 22, all_but_ours, TABLE_BASE + 7),
-        (PRIORITY_BASE + 23, all_but_ours, MAIN_TABLE),
-        (PRIORITY_BASE + 23, RuleMatch::NotMarked(MARK + 1), TABLE_BASE + 7),
-        (PRIORITY_BASE + 23, main, MAIN_TABLE),
-        (PRIORITY_BASE + 22, main, 255),
-        (PRIORITY_BASE + 22, RuleMatch::IgnoringPrefixesUpTo(1), MAIN_TABLE),
-        (PRIORITY_BASE + RULES * PRIORITIES + 1, main, MAIN_TABLE),
-        (PRIORITY_BASE + 21, RuleMatch::User(0), MAIN_TABLE),
-        (PRIORITY_BASE + 22, lookups, MAIN_TABLE),
-        (PRIORITY_BASE + 21, lookups, TABLE_BASE + 7),
+        (0, all_but(2), TABLE_BASE + 7),
+        (layers[1].priority(2), all_but(2), TABLE_BASE + 7),
+        (third, all_but(1), TABLE_BASE + 7),
+        (second, all_but(2), TABLE_BASE + 7),
+        (third, all_but(2), MAIN_TABLE),
+        (third, RuleMatch::NotMarked { mark: mark + 1, mask }, TABLE_BASE + 7),
+        (third, RuleMatch::NotMarked { mark, mask: u32::MAX }, TABLE_BASE + 7),
+        (third, RuleMatch::NotMarked { mark, mask: 0 }, TABLE_BASE + 7),
+        (third, main, MAIN_TABLE),
+        (second, main, 255),
+        (second, RuleMatch::IgnoringPrefixesUpTo(1), MAIN_TABLE),
+        (layers[0].priority(2) + 1, lookups, MAIN_TABLE),
+        (first - RULES * 14, lookups, MAIN_TABLE),
+        (first, RuleMatch::User(0), MAIN_TABLE),
+        (second, lookups, MAIN_TABLE),
+        (first, lookups, TABLE_BASE + 7),
         (32_766, main, MAIN_TABLE),
     ] {
         assert!(refused(&rule(priority, matches, table)), "{priority} {matches:?} {table}");

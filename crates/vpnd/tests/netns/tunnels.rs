@@ -1,0 +1,138 @@
+//! Behaviour: several clients on one machine, each with a gateway of its own. They leave each other alone; what both could carry goes
+//! through the newest, and its own datagrams through the older ones where their routes say so.
+//!
+//! The second gateway is a neighbour of the first client, in the place of client 2; behind it is `SECOND_CAMPUS`.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::cleanup::look_at;
+use crate::client::{self, TUN};
+use crate::gateway::{Gateway, Login, edit_toml, strings};
+use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::names;
+use crate::process::{self, Process};
+use crate::relay::PORT;
+use crate::reload::Arrivals;
+use crate::traffic::{ping, ping_until};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Where the second gateway is on the Internet, and what is behind it.
+const SECOND_GATEWAY: &str = "198.18.2.2";
+const SECOND_CAMPUS: Ipv4Addr = Ipv4Addr::new(10, 210, 0, 1);
+const TUNNELS: [&str; 2] = [TUN, "vpn1"];
+
+/// Two gateways, each with a user of its own who takes `routes` into the tunnel.
+struct Two<'l> {
+    lab: &'l Lab,
+    _gateways: [Gateway<'l>; 2],
+    users: [Login; 2],
+}
+
+impl<'l> Two<'l> {
+    fn start(lab: &'l Lab, pushed: [&[&str]; 2], routes: &str) -> Self {
+        let second = &lab.clients[1];
+        second.ip_batch(&format!("addr add {SECOND_CAMPUS}/32 dev lo\n"));
+        lab.campus.ip_batch("route del default via 10.200.0.1\nroute del default via fd20::1\n");
+        let mut gateways =
+            [Gateway::init(lab), Gateway::init_elsewhere(lab, "second", second, &[SECOND_GATEWAY])];
+        gateways[1].configure("tunnel.pool_v4", "10.87.0.0/16");
+        gateways[1].configure("tunnel.pool_v6", "fd87::/64");
+        let (users, name_servers) = (["ann", "bob"], [CAMPUS_V4, SECOND_CAMPUS]);
+        let users = [0, 1].map(|n| {
+            gateways[n].configure("push.routes", strings(pushed[n]));
+            gateways[n].configure("push.dns", strings(&[&name_servers[n].to_string()]));
+            gateways[n].configure("nat.mode", "nftables");
+            let user = gateways[n].add_user(users[n]);
+            edit_toml(&user.profile, |profile| profile["tunnel"]["routes"] = routes.into());
+            gateways[n].start();
+            user
+        });
+        Self { lab, _gateways: gateways, users }
+    }
+
+    /// `vpnd connect` to one of the gateways, on the machine of client 1.
+    fn command(&self, login: &Login, tunnel: &str) -> Command {
+        let mut words = client::arguments(self.lab, 1, login);
+        *words.last_mut().expect("the name of the device") = tunnel.into();
+        let mut command = process::command(self.lab, &self.lab.clients[0], &words[0]);
+        command.args(&words[1..]);
+        command
+    }
+
+    fn connect(&self, number: usize) -> Process {
+        let mut process =
+            Process::start(self.lab, TUNNELS[number], self.command(&self.users[number], TUNNELS[number]));
+        eventually(&format!("{} is set up", TUNNELS[number]), 20 * SECOND, || {
+            process.assert_running();
+            process.output().contains("the tunnel is set up").then_some(())
+        });
+        process
+    }
+
+    fn reaches(&self, to: impl Into<IpAddr>) {
+        ping_until(&self.lab.clients[0], to.into(), 20 * SECOND);
+    }
+
+    /// The interface that the machine's own packets to an address leave by.
+    fn way_to(&self, to: &str) -> String {
+        let route = self.lab.clients[0].ip(&["route", "get", to]);
+        let mut words = route.split_whitespace().skip_while(|word| *word != "dev");
+        words.nth(1).unwrap_or_else(|| panic!("{route}")).to_owned()
+    }
+}
+
+/// Ends a client as Ctrl-C does.
+fn interrupt(mut client: Process) {
+    client.signal(Signal::INT);
+    let status = client.wait(10 * SECOND);
+    assert!(status.success(), "{status}:\n{}", client.output());
+}
+
+#[test]
+fn a_full_tunnel_goes_through_an_older_one_and_outlives_it() {
+    let Some(lab) = Lab::new(2) else { return };
+    let everything: &[&str] = &["0.0.0.0/0", "::/0"];
+    let two = Two::start(&lab, [everything, everything], "all");
+    let machine = &lab.clients[0];
+    let before = look_at(&lab, machine);
+    let direct = Arrivals::count(&lab, &lab.net, &Lab::port(1), &[&format!("ip daddr {SECOND_GATEWAY}")]);
+
+    // Its name is known to the name server behind the first.
+    let _campus_dns = names::name_server(&lab, &lab.campus, &CAMPUS_V4.to_string(), SECOND_GATEWAY);
+    edit_toml(&two.users[1].profile, |profile| {
+        profile["server"]["addresses"] = strings(&[&format!("{}:{PORT}", names::NAME)]);
+    });
+
+    // The inner one goes first.
+    let outer = two.connect(0);
+    two.reaches(CAMPUS_V4);
+    let inner = two.connect(1);
+    two.reaches(SECOND_CAMPUS);
+    assert_eq!(two.way_to("192.0.2.1"), TUNNELS[1]);
+    assert_eq!(direct.packets(), 0, "the second gateway is reached through the first");
+    interrupt(inner);
+    two.reaches(CAMPUS_V4);
+    assert_eq!(two.way_to("192.0.2.1"), TUNNELS[0]);
+
+    // The outer one goes first, once as asked and once by a power cut.
+    let inner = two.connect(1);
+    two.reaches(SECOND_CAMPUS);
+    assert_eq!(direct.packets(), 0);
+    interrupt(outer);
+    two.reaches(SECOND_CAMPUS);
+    assert!(direct.packets() > 0, "it found the way without the first");
+    let mut newest = two.connect(0);
+    two.reaches(CAMPUS_V4);
+    assert_eq!(two.way_to("192.0.2.1"), TUNNELS[0], "now the other way round");
+    newest.kill();
+    two.reaches(SECOND_CAMPUS);
+    assert!(!ping(machine, CAMPUS_V4.into(), 56, SECOND / 5), "the campus of the first is out of reach");
+    interrupt(inner);
+    let cleaned = client::cleanup(&lab, 1);
+    assert!(cleaned.status.success(), "{}", process::text(&cleaned));
+    assert_eq!(look_at(&lab, machine), before, "the machine is as it was");
+}
