@@ -282,8 +282,8 @@ pub struct WorkArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
     /// IP version of the measured connections.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(4..=6))]
-    pub ip: u8,
+    #[arg(long, value_enum, default_value = "4")]
+    pub ip: IpVersion,
     /// Seed of the random payload.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -372,6 +372,25 @@ impl LabArgs {
     }
 }
 
+/// An IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IpVersion {
+    #[value(name = "4")]
+    V4,
+    #[value(name = "6")]
+    V6,
+}
+
+impl IpVersion {
+    /// As reports have it.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::V4 => 4,
+            Self::V6 => 6,
+        }
+    }
+}
+
 impl WorkArgs {
     /// Generator threads of each of at most `clients` clients on a machine with `cpus` CPUs.
     pub fn threads_per_client(&self, cpus: u32, clients: u32) -> u32 {
@@ -385,7 +404,7 @@ impl WorkArgs {
             seconds: self.seconds,
             warmup_seconds: self.warmup,
             repeats: self.repeat.unwrap_or(1),
-            ip: self.ip,
+            ip: self.ip.number(),
             seed: self.seed,
             write_bytes: self.length,
             verify: self.verify,
@@ -497,6 +516,8 @@ mod tests {
             ("trafficspeed --clients 2 --mtu 100", "1280"),
             ("trafficspeed run --token-file t --pair a", "HOSTA=HOSTB"),
             ("trafficspeed run --pair a=b", "--token-file"),
+            ("trafficspeed run --token-file t --pair a=b --ip 5", "[possible values: 4, 6]"),
+            ("trafficspeed --clients 2 --ip 5", "[possible values: 4, 6]"),
             ("trafficspeed serve", "--token-file"),
         ] {
             let error = read(line).expect_err(line);

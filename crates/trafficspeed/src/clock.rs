@@ -1,4 +1,4 @@
-//! The one clock of a measurement: CLOCK_MONOTONIC in nanoseconds.
+//! The one clock of a measurement: CLOCK_MONOTONIC in nanoseconds. CPU clocks beside it.
 //!
 //! All processes of one machine share it, whatever network namespace they are in, so that an instant agreed
 //! by the coordinator means the same to each of them. Between machines `coordinate::offset` translates.
@@ -7,11 +7,25 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+fn read_ns(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
+    // INVARIANT: the clocks that are read here count up from zero, so neither field is negative.
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// Nanoseconds on CLOCK_MONOTONIC.
 pub fn now_ns() -> u64 {
-    let t = clock_gettime(ClockId::Monotonic);
-    // INVARIANT: the monotonic clock starts at boot, so neither field is negative.
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    read_ns(ClockId::Monotonic)
+}
+
+/// CPU time that this process has used, in nanoseconds.
+pub fn process_cpu_ns() -> u64 {
+    read_ns(ClockId::ProcessCPUTime)
+}
+
+/// CPU time that the calling thread has used, in nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    read_ns(ClockId::ThreadCPUTime)
 }
 
 /// How long it is until `instant_ns`; zero if it has passed.

@@ -5,6 +5,7 @@
 
 pub mod block;
 pub mod compare;
+mod cpu;
 pub mod duet;
 pub mod environment;
 pub mod event;

@@ -5,9 +5,15 @@
 //! program and its tests share it: nothing here is an interface for other programs, and nothing depends on the
 //! internals of any VPN. `doctor` says which VPNs this machine can measure.
 
+#![allow(
+    missing_docs,
+    reason = "nothing here is an interface; a line that repeats a name is worse than none"
+)]
+
 pub mod cli;
 pub mod clock;
 pub mod coordinate;
+pub mod csv_table;
 pub mod doctor;
 pub mod experiment;
 pub mod interrupt;

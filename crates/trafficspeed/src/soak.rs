@@ -17,7 +17,6 @@ pub mod verdict;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,6 +25,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use crate::csv_table;
 use crate::experiment::progress::Progress;
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
@@ -117,7 +117,7 @@ pub fn run(plan: &SoakPlan, progress: &Progress, interrupt: &Interrupt) -> Resul
     let lab = Lab::build(plan.processes, SoakPlan::links())?;
     let mut system = plan.system();
     let outcome = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|_| {
-        let csv = File::create(plan.out.join("soak.csv"))?;
+        let csv = csv_table::writer(File::create(plan.out.join("soak.csv"))?);
         let mut soak = Soak::new(plan, &lab, &system, csv, (progress, interrupt));
         soak.run()?;
         Ok(soak.outcome)
@@ -139,7 +139,7 @@ struct Soak<'a> {
     /// Sessions up and away, by the first of their process.
     there: BTreeMap<u32, (u32, u32)>,
     begun: Instant,
-    csv: File,
+    csv: csv::Writer<File>,
     broken: bool,
     outcome: Outcome,
 }
@@ -149,7 +149,7 @@ impl<'a> Soak<'a> {
         plan: &'a SoakPlan,
         lab: &'a Lab,
         system: &'a Vpnd,
-        csv: File,
+        csv: csv::Writer<File>,
         (progress, interrupt): (&'a Progress, &'a Interrupt),
     ) -> Self {
         let outcome = Outcome::new(plan, HostFacts::read(), system.facts());
@@ -171,7 +171,7 @@ impl<'a> Soak<'a> {
     }
 
     fn run(&mut self) -> Result<(), SessionsError> {
-        writeln!(self.csv, "{}", Sample::HEAD)?;
+        csv_table::append(&mut self.csv, &Sample::HEAD.map(str::to_owned))?;
         self.prepare()?;
         self.begun = Instant::now();
         for (namespace, job) in self.lab.clients().iter().zip(&self.jobs) {
@@ -359,7 +359,7 @@ impl<'a> Soak<'a> {
         let second = self.begun.elapsed().as_secs_f64();
         let sample = Sample::take(self.gateway(), second, &held, self.present());
         let sample = sample.ok_or(SessionsError::GatewayGone)?;
-        writeln!(self.csv, "{}", sample.row())?;
+        csv_table::append(&mut self.csv, &sample.row())?;
         self.outcome.samples.push(sample);
         self.outcome.counters = held.counters.clone();
         Ok(held)

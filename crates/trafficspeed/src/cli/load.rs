@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::hosts::HostsArgs;
-use super::{OutputArgs, SystemArgs, seconds, seconds_or_none};
+use super::{IpVersion, OutputArgs, SystemArgs, seconds, seconds_or_none};
 use crate::experiment::duet::Times;
 use crate::experiment::generate::{LabPlace, LoadPlan, NamedTask, Place};
 use crate::experiment::site::Far;
@@ -54,8 +54,8 @@ pub struct PathArgs {
     #[arg(long, value_enum, default_value = "gateway")]
     pub to: Far,
     /// IP version inside.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(4..=6))]
-    pub ip: u8,
+    #[arg(long, value_enum, default_value = "4")]
+    pub ip: IpVersion,
     /// Measured seconds.
     #[arg(short = 't', long, default_value_t = 10.0, value_parser = seconds)]
     pub seconds: f64,
@@ -170,7 +170,7 @@ impl PathArgs {
             command,
             place,
             tasks,
-            ip: if self.ip == 5 { return Err("IP version 4 or 6, please".into()) } else { self.ip },
+            ip: self.ip.number(),
             times: Times {
                 warmup: seconds(self.warmup),
                 duration: seconds(self.seconds),
@@ -435,7 +435,7 @@ mod tests {
             ("trafficspeed stream -f x", "k, m, g or t"),
             ("trafficspeed stream -i 0", "at least 0.01"),
             ("trafficspeed stream -R --bidir", "cannot be used with"),
-            ("trafficspeed stream --ip 5", "4 or 6"),
+            ("trafficspeed stream --ip 5", "[possible values: 4, 6]"),
             ("trafficspeed udp -l 10", "24 to 65000"),
             ("trafficspeed udp -l 1M", "24 to 65000"),
             ("trafficspeed udp --search -b 1M", "cannot be used with"),

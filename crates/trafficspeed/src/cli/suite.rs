@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::hosts::HostsArgs;
 use super::load::{rate, size};
-use super::{OutputArgs, Switch, seconds, seconds_or_none};
+use super::{IpVersion, OutputArgs, Switch, seconds, seconds_or_none};
 use crate::experiment::duet::Times;
 use crate::experiment::hosts::party::Meeting;
 use crate::experiment::site::Far;
@@ -121,8 +121,8 @@ pub struct AeadArgs {
     #[arg(long, value_enum, default_value = "both")]
     pub code: CodeChoice,
     /// IP version inside.
-    #[arg(long, default_value = "4", value_parser = ["4", "6"])]
-    pub ip: String,
+    #[arg(long, value_enum, default_value = "4")]
+    pub ip: IpVersion,
 }
 
 /// Which machine code.
@@ -242,7 +242,7 @@ impl AeadArgs {
             streams: self.streams,
             times,
             repeats,
-            ip: if self.ip == "6" { 6 } else { 4 },
+            ip: self.ip.number(),
             links: self.scale.links(),
             far: self.scale.to,
             programs: self.scale.programs(),

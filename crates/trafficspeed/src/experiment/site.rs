@@ -11,29 +11,22 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use super::cpu::CpuMeter;
 use super::duet::{Duet, DuetError, Heard, Mark, Moment, Times, Watch, drive};
 use super::figures::arrived;
 use super::outcome::CpuUse;
-use crate::clock;
+use super::tunnel::{LEAST_SHARE, ROUTE_TIMEOUT, wait_for_route};
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::interrupt::Interrupt;
 use crate::lab::device::{Counters, Device, towards};
 use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::task::Task;
-use crate::observe::{HostCpu, tree_cpu_seconds};
-use crate::sys::realtime;
 use crate::system::{ClientAddress, Facts, System, SystemError};
-
-/// The least share of the bytes that a tunnel must have carried.
-const LEAST_SHARE: f64 = 0.95;
-/// How long routes may take to follow the addresses.
-const ROUTE_PATIENCE: Duration = Duration::from_secs(3);
-const POLL: Duration = Duration::from_millis(50);
 
 /// Where the far end is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -209,14 +202,14 @@ impl Site {
             self.far.leads_to(near_address, interrupt)?;
         }
         let before = self.counters()?;
-        let mut watch = SiteWatch { cpu: CpuWatch::new(self.system.processes()), listen };
+        let mut watch = SiteWatch { cpu: CpuMeter::new(self.system.processes()), listen };
         let duet = Duet { near: self.near.agent, far: self.far.agent, address, tasks: &trial.tasks };
         let heard = drive(&mut self.fleet, duet, trial.times, &mut watch, interrupt)?;
         let after = self.counters()?;
         for (end, (before, after)) in self.ends().into_iter().zip(before.iter().zip(&after)) {
             end.carried(after.since(*before), &trial.tasks, &heard)?;
         }
-        let mut cpu = watch.cpu.used();
+        let mut cpu = watch.cpu.used().unwrap_or_default();
         cpu.generators = heard.ends.iter().map(|end| end.cpu_seconds).sum();
         Ok(Measured { heard, cpu })
     }
@@ -249,18 +242,12 @@ impl End {
 
     /// Makes sure that the kernel sends to `address` through the tunnel; routes may take a moment.
     fn leads_to(&self, address: IpAddr, interrupt: &Interrupt) -> Result<(), SiteError> {
-        let deadline = Instant::now() + ROUTE_PATIENCE;
-        let tunnel = &self.address.device;
-        loop {
-            let found = towards(&self.namespace, address);
-            if found.as_ref().is_ok_and(|found| found == tunnel) {
-                return Ok(());
+        let (deadline, tunnel) = (Instant::now() + ROUTE_TIMEOUT, &self.address.device);
+        match wait_for_route(&self.namespace, address, tunnel, deadline, interrupt)? {
+            None => Ok(()),
+            Some(found) => {
+                Err(SiteError::Past { end: self.name.to_owned(), address, found, tunnel: tunnel.clone() })
             }
-            if Instant::now() > deadline || interrupt.is_set() {
-                let (end, tunnel) = (self.name.to_owned(), tunnel.clone());
-                return Err(SiteError::Past { end, address, found: found?, tunnel });
-            }
-            std::thread::sleep(POLL);
         }
     }
 
@@ -313,55 +300,17 @@ fn is_link_local(address: IpAddr) -> bool {
 
 /// CPU time at the two instants, and the samples for whoever listens.
 struct SiteWatch<'a> {
-    cpu: CpuWatch,
+    cpu: CpuMeter,
     listen: &'a mut dyn FnMut(usize, &Moment),
 }
 
 impl Watch for SiteWatch<'_> {
     fn mark(&mut self, _mark: Mark) {
-        self.cpu.pass();
+        self.cpu.read();
     }
 
     fn moment(&mut self, _duet: usize, number: usize, moment: &Moment) {
         (self.listen)(number, moment);
-    }
-}
-
-/// Reads CPU time where the measurement begins and ends.
-struct CpuWatch {
-    gateway: Vec<u32>,
-    clients: Vec<u32>,
-    readings: Vec<CpuUse>,
-}
-
-impl CpuWatch {
-    fn new((gateway, clients): (Vec<u32>, Vec<u32>)) -> Self {
-        Self { gateway, clients, readings: Vec::new() }
-    }
-
-    fn pass(&mut self) {
-        self.readings.push(realtime::at_once(|| CpuUse {
-            gateway: tree_cpu_seconds(&self.gateway),
-            clients: tree_cpu_seconds(&self.clients),
-            generators: 0.0,
-            foreign: 0.0,
-            host: HostCpu::read(),
-            seconds: clock::now_ns() as f64 / 1e9,
-        }));
-    }
-
-    fn used(&self) -> CpuUse {
-        let (Some(first), Some(last)) = (self.readings.first(), self.readings.last()) else {
-            return CpuUse::default();
-        };
-        CpuUse {
-            gateway: last.gateway - first.gateway,
-            clients: last.clients - first.clients,
-            generators: 0.0,
-            foreign: 0.0,
-            host: last.host.since(first.host),
-            seconds: last.seconds - first.seconds,
-        }
     }
 }
 

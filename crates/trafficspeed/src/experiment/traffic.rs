@@ -8,8 +8,9 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::cpu::CpuMeter;
 use super::memory;
-use super::outcome::{Campaign, CpuUse, Interval, Program, Run, Settings};
+use super::outcome::{Campaign, Interval, Program, Run, Settings};
 use super::pairs::{PairPlan, Plan, Watch, drive};
 use super::progress::Progress;
 use super::tunnel::{Reading, RouteError, check_routes};
@@ -17,8 +18,7 @@ use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::tcp::{Job, Shape};
-use crate::observe::{HostCpu, foreign_cpu_seconds, running_program, tree_cpu_seconds};
-use crate::sys::realtime;
+use crate::observe::running_program;
 use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
 use crate::{clock, experiment::environment::Environment};
 
@@ -206,9 +206,9 @@ fn measure_in(
     let (gateway, clients) = system.processes();
     run.programs = programs(&gateway, &clients);
     let seconds = plan.duration.as_secs() as usize;
-    let mut watch = LabWatch { gateway, clients, first: None, used: None, progress, title, seconds };
+    let mut watch = LabWatch { cpu: CpuMeter::new((gateway, clients)), progress, title, seconds };
     let driven = drive(&mut fleet, &plan, &mut watch, interrupt);
-    run.cpu = watch.used;
+    run.cpu = watch.cpu.used();
     run.carried = Reading::take(lab)?.since(&before, addresses, &driven.pairs);
     run.pairs = driven.pairs;
     run.intervals = driven.intervals;
@@ -265,60 +265,21 @@ pub(super) fn plan_of(pairs: Vec<PairPlan>, settings: &Settings) -> Plan {
     }
 }
 
-/// Reads CPU time where the measurement begins and ends.
+/// Reads CPU time where the measurement begins and ends, and shows its seconds.
 struct LabWatch<'a> {
-    gateway: Vec<u32>,
-    clients: Vec<u32>,
-    first: Option<CpuReading>,
-    used: Option<CpuUse>,
+    cpu: CpuMeter,
     progress: &'a Progress,
     title: &'a str,
     seconds: usize,
 }
 
-struct CpuReading {
-    at_ns: u64,
-    gateway: f64,
-    clients: f64,
-    foreign: f64,
-    host: HostCpu,
-}
-
-impl LabWatch<'_> {
-    /// The roots of all processes that belong to the measurement.
-    fn own(&self) -> Vec<u32> {
-        let roots = [std::process::id()].into_iter().chain(self.gateway.iter().copied());
-        roots.chain(self.clients.iter().copied()).collect()
-    }
-
-    fn read(&self) -> CpuReading {
-        // With hundreds of busy processes, seconds could pass between two of these.
-        realtime::at_once(|| CpuReading {
-            at_ns: clock::now_ns(),
-            gateway: tree_cpu_seconds(&self.gateway),
-            clients: tree_cpu_seconds(&self.clients),
-            foreign: foreign_cpu_seconds(&self.own()),
-            host: HostCpu::read(),
-        })
-    }
-}
-
 impl Watch for LabWatch<'_> {
     fn begin(&mut self) {
-        self.first = Some(self.read());
+        self.cpu.read();
     }
 
     fn end(&mut self) {
-        let Some(first) = &self.first else { return };
-        let last = self.read();
-        self.used = Some(CpuUse {
-            gateway: last.gateway - first.gateway,
-            clients: last.clients - first.clients,
-            generators: 0.0,
-            foreign: (last.foreign - first.foreign).max(0.0),
-            host: last.host.since(first.host),
-            seconds: (last.at_ns - first.at_ns) as f64 / 1e9,
-        });
+        self.cpu.read();
     }
 
     fn second(&mut self, number: usize, interval: Interval) {

@@ -19,13 +19,14 @@ use super::outcome::Pair;
 use super::pairs::PairPlan;
 use crate::interrupt::Interrupt;
 use crate::lab::device::{Counters, Traffic, towards};
+use crate::lab::namespace::Namespace;
 use crate::lab::{CLIENT_LINK, Lab, LabError};
 use crate::system::ClientAddress;
 
 /// The least share of a client's bytes that its tunnel must have carried, in each direction.
-const LEAST_SHARE: f64 = 0.95;
+pub(super) const LEAST_SHARE: f64 = 0.95;
 /// How long routes may take to follow the addresses.
-const ROUTE_PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const ROUTE_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Why nothing was measured.
@@ -63,34 +64,42 @@ pub fn check_routes(
     pairs: &[PairPlan],
     interrupt: &Interrupt,
 ) -> Result<(), RouteError> {
-    let deadline = Instant::now() + ROUTE_PATIENCE;
+    let deadline = Instant::now() + ROUTE_TIMEOUT;
     for pair in pairs {
         for (from, to) in [(pair.listener, pair.connector), (pair.connector, pair.listener)] {
             let Some(address) = addresses[to].of_same_version(pair.address) else { continue };
-            while let Err(error) = check_route(lab, addresses, from, to, address) {
-                if Instant::now() > deadline || interrupt.is_set() {
-                    return Err(error);
-                }
-                std::thread::sleep(POLL);
+            let (namespace, tunnel) = (&lab.clients()[from], &addresses[from].device);
+            if let Some(found) = wait_for_route(namespace, address, tunnel, deadline, interrupt)? {
+                let tunnel = tunnel.clone();
+                return Err(RouteError::Past { from: from + 1, to: to + 1, address, found, tunnel });
             }
         }
     }
     Ok(())
 }
 
-fn check_route(
-    lab: &Lab,
-    addresses: &[ClientAddress],
-    from: usize,
-    to: usize,
+/// Waits until the kernel would send to `address` through the device `tunnel`: routes may take a moment. Returns the
+/// other device through which it still would at `deadline`.
+///
+/// # Errors
+/// The kernel does not say, or has no route, at `deadline`.
+pub(super) fn wait_for_route(
+    from: &Namespace,
     address: IpAddr,
-) -> Result<(), RouteError> {
-    let tunnel = &addresses[from].device;
-    let found = towards(&lab.clients()[from], address)?;
-    if found == *tunnel {
-        return Ok(());
+    tunnel: &str,
+    deadline: Instant,
+    interrupt: &Interrupt,
+) -> Result<Option<String>, LabError> {
+    loop {
+        let found = towards(from, address);
+        if found.as_ref().is_ok_and(|found| found == tunnel) {
+            return Ok(None);
+        }
+        if Instant::now() > deadline || interrupt.is_set() {
+            return found.map(Some);
+        }
+        std::thread::sleep(POLL);
     }
-    Err(RouteError::Past { from: from + 1, to: to + 1, address, found, tunnel: tunnel.clone() })
 }
 
 /// What one client moved, and what its devices carried for it, over the whole life of its connections.

@@ -7,8 +7,9 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::chart::{Horizontal, LineChart, Point, Series};
 use super::page::{Page, Picture};
+use crate::csv_table;
 use crate::experiment::block::original;
-use crate::experiment::block::{BlockReport, Way};
+use crate::experiment::block::{BlockReport, Case, Way};
 use crate::experiment::hosts::party::HostEnd;
 use crate::system::Facts;
 use crate::unit::significant;
@@ -73,27 +74,32 @@ pub fn html(report: &BlockReport) -> String {
 
 /// The cases as CSV.
 pub fn csv(report: &BlockReport) -> String {
-    let mut text = String::from(
-        "delay_ms,block_bytes,way,bytes_per_second,target_cpu_percent,acknowledged,verified,blocks_per_sync,problem\n",
-    );
-    for case in &report.cases {
-        let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
-        let problem = case.problem.as_deref().unwrap_or_default().replace('"', "\"\"");
-        writeln!(
-            text,
-            "{},{},{},{},{},{},{},{:.2},\"{problem}\"",
-            case.delay_ms,
-            case.block_bytes,
+    let head = [
+        "delay_ms",
+        "block_bytes",
+        "way",
+        "bytes_per_second",
+        "target_cpu_percent",
+        "acknowledged",
+        "verified",
+        "blocks_per_sync",
+        "problem",
+    ];
+    let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
+    let cells = |case: &Case| {
+        [
+            case.delay_ms.to_string(),
+            case.block_bytes.to_string(),
             case.way.name(),
             number(case.bytes_per_second),
             number(case.target_cpu_percent),
-            case.acknowledged,
-            case.verified,
-            case.blocks_per_sync,
-        )
-        .expect("writing to a string");
-    }
-    text
+            case.acknowledged.to_string(),
+            case.verified.to_string(),
+            format!("{:.2}", case.blocks_per_sync),
+            case.problem.clone().unwrap_or_default(),
+        ]
+    };
+    csv_table::text(head, report.cases.iter().map(cells))
 }
 
 fn parts(report: &BlockReport) -> Vec<Part> {

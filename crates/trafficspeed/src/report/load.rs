@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
+use crate::csv_table;
 use crate::experiment::figures::{Figures, Point};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
+use crate::load::delays::DelaySummary;
 use crate::load::task::{Protocol, Task};
 use crate::unit::Unit;
 use crate::unit::significant;
@@ -238,32 +240,58 @@ fn point_json(point: &Point) -> Value {
     })
 }
 
+const CSV_HEAD: [&str; 26] = [
+    "system",
+    "cipher",
+    "mtu",
+    "load",
+    "repeat",
+    "received_bits_per_second",
+    "sent_bits_per_second",
+    "received_per_second",
+    "sent_per_second",
+    "transactions_per_second",
+    "lost_percent",
+    "duplicates",
+    "reordered",
+    "timeouts",
+    "jitter_us",
+    "delay_p50_us",
+    "delay_p99_us",
+    "delay_max_us",
+    "round_trip_p50_us",
+    "round_trip_p99_us",
+    "round_trip_max_us",
+    "searched_packets_per_second",
+    "gateway_cpu_seconds",
+    "client_cpu_seconds",
+    "generator_cpu_seconds",
+    "whole",
+];
+
 /// One line for each task of each run.
 pub fn csv(campaign: &LoadCampaign) -> String {
-    let mut text = String::from(
-        "system,cipher,mtu,load,repeat,received_bits_per_second,sent_bits_per_second,received_per_second,\
-         sent_per_second,transactions_per_second,lost_percent,duplicates,reordered,timeouts,jitter_us,delay_p50_us,\
-         delay_p99_us,delay_max_us,round_trip_p50_us,round_trip_p99_us,round_trip_max_us,searched_packets_per_second,\
-         gateway_cpu_seconds,client_cpu_seconds,generator_cpu_seconds,whole\n",
-    );
-    for run in &campaign.runs {
-        for (named, figures) in campaign.settings.tasks.iter().zip(&run.figures) {
-            let cells = csv_cells(run, named, figures);
-            writeln!(text, "{}", cells.join(",")).expect("writing to a string");
-        }
-    }
-    text
+    let tasks = &campaign.settings.tasks;
+    let of = |run: &'_ LoadRun| -> Vec<_> {
+        tasks.iter().zip(&run.figures).map(|(named, figures)| csv_cells(run, named, figures)).collect()
+    };
+    csv_table::text(CSV_HEAD, campaign.runs.iter().flat_map(of))
 }
 
-fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> Vec<String> {
+fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 26] {
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
     let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
-    let (delay, trip) = (figures.delay.as_ref(), figures.round_trip.as_ref());
-    let mut cells = vec![
-        csv_text(&run.label),
-        csv_text(&run.facts.cipher),
+    let [delay, trip] = [&figures.delay, &figures.round_trip].map(|delays| {
+        let of = |figure: fn(&DelaySummary) -> f64| number(delays.as_ref().map(figure));
+        [of(|delay| delay.p50_us), of(|delay| delay.p99_us), of(|delay| delay.max_us)]
+    });
+    let [delay_p50, delay_p99, delay_max] = delay;
+    let [trip_p50, trip_p99, trip_max] = trip;
+    [
+        run.label.clone(),
+        run.facts.cipher.clone(),
         run.facts.mtu.map_or_else(String::new, |mtu| mtu.to_string()),
-        csv_text(&named.name),
+        named.name.clone(),
         run.repeat.to_string(),
         number(Some(figures.received_bits_per_second)),
         number(Some(figures.sent_bits_per_second)),
@@ -275,29 +303,16 @@ fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> Vec<String>
         count(figures.reordered),
         count(figures.timeouts),
         number(figures.jitter_us),
-    ];
-    for delay in [delay, trip] {
-        cells.extend([
-            number(delay.map(|delay| delay.p50_us)),
-            number(delay.map(|delay| delay.p99_us)),
-            number(delay.map(|delay| delay.max_us)),
-        ]);
-    }
-    cells.push(number(run.search.as_ref().map(|search| search.packets_per_second)));
-    cells.extend([
+        delay_p50,
+        delay_p99,
+        delay_max,
+        trip_p50,
+        trip_p99,
+        trip_max,
+        number(run.search.as_ref().map(|search| search.packets_per_second)),
         number(run.cpu.map(|cpu| cpu.gateway)),
         number(run.cpu.map(|cpu| cpu.clients)),
         number(run.cpu.map(|cpu| cpu.generators)),
-    ]);
-    cells.push(run.is_whole().to_string());
-    cells
-}
-
-/// A text as CSV has it (RFC 4180).
-pub fn csv_text(text: &str) -> String {
-    if text.contains([',', '"', '\n']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
+        run.is_whole().to_string(),
+    ]
 }

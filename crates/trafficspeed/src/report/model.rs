@@ -9,6 +9,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
 use super::published::board;
+use crate::csv_table;
+use crate::experiment::model::fit::Stage;
 use crate::experiment::model::predict::{Part, Target, Way};
 use crate::experiment::model::{Model, SuiteModel};
 use crate::unit::{gbit, significant};
@@ -228,16 +230,18 @@ pub fn json(model: &Model) -> Value {
 
 /// The stages, a line each.
 pub fn csv(model: &Model) -> String {
-    let mut text = String::from("stage,end,unit,suite,ns_each,ns_per_byte,worst\n");
-    for stage in &model.stages {
-        let suite = stage.suite.as_deref().unwrap_or_default();
+    let head = ["stage", "end", "unit", "suite", "ns_each", "ns_per_byte", "worst"];
+    let cells = |stage: &Stage| {
         let line = stage.line;
-        writeln!(
-            text,
-            "{},{},{},{suite},{},{},{}",
-            stage.name, stage.side, stage.unit, line.each, line.per_byte, line.worst
-        )
-        .expect("writing to a string");
-    }
-    text
+        [
+            stage.name.to_string(),
+            stage.side.to_string(),
+            stage.unit.to_string(),
+            stage.suite.clone().unwrap_or_default(),
+            line.each.to_string(),
+            line.per_byte.to_string(),
+            line.worst.to_string(),
+        ]
+    };
+    csv_table::text(head, model.stages.iter().map(cells))
 }

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
-use super::load::csv_text;
 use super::published::{self, Figures as Published};
+use crate::csv_table;
 use crate::experiment::suite::aead::{self, Verdict};
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
 use crate::stats::range;
@@ -264,30 +264,44 @@ fn row_json(section: &Section, row: &SectionRow) -> Value {
 
 /// One line for each value.
 pub fn csv(campaign: &SuiteCampaign) -> String {
-    let mut text =
-        String::from("suite,section,case,ip,hogs,system,without_aes,link_mtu,repeat,quantity,unit,value\n");
-    for row in &campaign.rows {
-        for &quantity in &row.case.quantities {
-            let Some(value) = row.value(quantity) else { continue };
-            let (name, unit) = quantity.name();
-            let cells = [
-                campaign.name.to_owned(),
-                csv_text(&row.case.section),
-                csv_text(&row.case.name),
-                row.case.ip.to_string(),
-                row.case.hogs.to_string(),
-                csv_text(&row.label),
-                (row.code == Code::WithoutAes).to_string(),
-                row.link_mtu.map_or_else(String::new, |mtu| mtu.to_string()),
-                row.repeat.to_string(),
-                csv_text(name),
-                unit.to_owned(),
-                value.to_string(),
-            ];
-            put_line(&mut text, &cells.join(","));
-        }
-    }
-    text
+    let head = [
+        "suite",
+        "section",
+        "case",
+        "ip",
+        "hogs",
+        "system",
+        "without_aes",
+        "link_mtu",
+        "repeat",
+        "quantity",
+        "unit",
+        "value",
+    ];
+    let of = |row: &Row| -> Vec<_> {
+        row.case.quantities.iter().filter_map(|&of| csv_cells(campaign, row, of)).collect()
+    };
+    csv_table::text(head, campaign.rows.iter().flat_map(of))
+}
+
+/// `None`: the measurement does not stand or has no such value.
+fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<[String; 12]> {
+    let value = row.value(quantity)?;
+    let (name, unit) = quantity.name();
+    Some([
+        campaign.name.clone(),
+        row.case.section.clone(),
+        row.case.name.clone(),
+        row.case.ip.to_string(),
+        row.case.hogs.to_string(),
+        row.label.clone(),
+        (row.code == Code::WithoutAes).to_string(),
+        row.link_mtu.map_or_else(String::new, |mtu| mtu.to_string()),
+        row.repeat.to_string(),
+        name.to_owned(),
+        unit.to_owned(),
+        value.to_string(),
+    ])
 }
 
 #[cfg(test)]

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
-    timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
 use super::Observed;
@@ -168,8 +167,7 @@ impl Pump {
     }
 
     fn note_cpu(&self) {
-        let used = clock_gettime(ClockId::ThreadCPUTime);
-        let cpu_ns = used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64;
+        let cpu_ns = clock::thread_cpu_ns();
         self.note(|observed| observed.cpu_ns = cpu_ns);
     }
 

@@ -13,11 +13,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::seal::{self, End, Opener, Salt, Sealer};
 use super::{BlockError, Blocks, HEADER_BYTES, MAX_AHEAD, PATIENCE, Protection};
+use crate::clock;
 
 /// Where blocks go.
 pub trait Disk: Sync {
@@ -86,7 +86,7 @@ pub fn serve(
     disk: &impl Disk,
     stopped: &mut dyn FnMut() -> bool,
 ) -> Result<Received, BlockError> {
-    let cpu_before = cpu_ns();
+    let cpu_before = clock::process_cpu_ns();
     let (stream, keys) = greet(listener, blocks, stopped)?;
     let (sealer, opener) = match keys {
         Some((sealer, opener)) => (Some(sealer), Some(opener)),
@@ -113,16 +113,10 @@ pub fn serve(
     let (committed, done) = committing;
     received.acknowledged = done.acknowledged;
     (received.sync_ns, received.syncs) = (done.sync_ns, done.syncs);
-    received.cpu_ns = cpu_ns() - cpu_before;
+    received.cpu_ns = clock::process_cpu_ns() - cpu_before;
     // A disk that failed is the reason; that the connection then ended is not.
     received.fault = committed.and(taking).err().map(|error| error.to_string());
     Ok(received)
-}
-
-/// CPU time of this process.
-pub(super) fn cpu_ns() -> u64 {
-    let used = clock_gettime(ClockId::ProcessCPUTime);
-    used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
 }
 
 type Keys = Option<(Sealer, Opener)>;

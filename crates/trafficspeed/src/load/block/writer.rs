@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::content::Content;
 use super::seal::{self, End, Opener, Salt, Sealer};
-use super::target::{cpu_ns, encode_header};
+use super::target::encode_header;
 use super::{BlockError, Blocks, HEADER_BYTES, PATIENCE, Protection, WriterJob};
 use crate::clock;
 
@@ -42,13 +42,13 @@ pub struct Wrote {
 /// # Errors
 /// [`BlockError`] when the target could not be greeted; later failures are in [`Wrote::fault`].
 pub fn write(job: &WriterJob, stopped: &mut dyn FnMut() -> bool) -> Result<Wrote, BlockError> {
-    let cpu_before = cpu_ns();
+    let cpu_before = clock::process_cpu_ns();
     let content = Content::new(job.seed);
     let mut writer = Writer::connect(job, &content)?;
     let fault = writer.run(stopped).err();
     let mut wrote = writer.wrote;
     wrote.blocks_per_second = steady_rate(&writer.answers, u64::from(job.ahead));
-    wrote.cpu_ns = cpu_ns() - cpu_before;
+    wrote.cpu_ns = clock::process_cpu_ns() - cpu_before;
     wrote.fault = fault.map(|error| error.to_string());
     Ok(wrote)
 }

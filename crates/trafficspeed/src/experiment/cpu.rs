@@ -1,0 +1,87 @@
+//! CPU time of the VPN, of everything else and of the machine, between the two instants that bound a measurement.
+
+use super::outcome::CpuUse;
+use crate::clock;
+use crate::observe::{HostCpu, foreign_cpu_seconds, tree_cpu_seconds};
+use crate::sys::realtime;
+
+/// Reads CPU time where a measurement begins and where it ends.
+pub(super) struct CpuMeter {
+    gateway: Vec<u32>,
+    clients: Vec<u32>,
+    first: Option<Reading>,
+    last: Option<Reading>,
+}
+
+#[derive(Clone, Copy)]
+struct Reading {
+    at_ns: u64,
+    gateway: f64,
+    clients: f64,
+    foreign: f64,
+    host: HostCpu,
+}
+
+impl CpuMeter {
+    /// For the VPN processes of the gateway and of the clients, each with all its children.
+    pub(super) fn new((gateway, clients): (Vec<u32>, Vec<u32>)) -> Self {
+        Self { gateway, clients, first: None, last: None }
+    }
+
+    /// Takes the reading of the beginning; the next one is that of the end.
+    pub(super) fn read(&mut self) {
+        let reading = self.reading();
+        if self.first.is_none() {
+            self.first = Some(reading);
+        } else {
+            self.last = Some(reading);
+        }
+    }
+
+    fn reading(&self) -> Reading {
+        // With hundreds of busy processes, seconds could pass between two of these.
+        realtime::at_once(|| Reading {
+            at_ns: clock::now_ns(),
+            gateway: tree_cpu_seconds(&self.gateway),
+            clients: tree_cpu_seconds(&self.clients),
+            foreign: foreign_cpu_seconds(&self.own()),
+            host: HostCpu::read(),
+        })
+    }
+
+    /// The roots of all processes that belong to the measurement.
+    fn own(&self) -> Vec<u32> {
+        let roots = [std::process::id()].into_iter().chain(self.gateway.iter().copied());
+        roots.chain(self.clients.iter().copied()).collect()
+    }
+
+    /// The time used between the two readings, without that of the generators; `None` unless both were taken.
+    pub(super) fn used(&self) -> Option<CpuUse> {
+        let (first, last) = (self.first?, self.last?);
+        Some(CpuUse {
+            gateway: last.gateway - first.gateway,
+            clients: last.clients - first.clients,
+            generators: 0.0,
+            foreign: (last.foreign - first.foreign).max(0.0),
+            host: last.host.since(first.host),
+            seconds: (last.at_ns - first.at_ns) as f64 / 1e9,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_readings_are_needed_and_the_time_between_them_counts() {
+        let mut meter = CpuMeter::new((vec![std::process::id()], Vec::new()));
+        meter.read();
+        assert_eq!(meter.used(), None);
+        let begun = clock::now_ns();
+        while clock::now_ns() < begun + 50_000_000 {}
+        meter.read();
+        let used = meter.used().unwrap();
+        assert!(used.seconds >= 0.05 && used.gateway > 0.0 && used.clients == 0.0, "{used:?}");
+    }
+}
