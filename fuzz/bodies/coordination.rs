@@ -60,7 +60,6 @@ fn check_command(command: &Command) {
         Some(command)
     );
     let _ = match command {
-        Command::Listen { job, .. } | Command::Connect { job, .. } => job.problem(),
         Command::TakeBlocks { blocks, .. } | Command::VerifyBlocks { blocks, .. } => blocks.problem(),
         Command::WriteBlocks(job) => job.problem(),
         Command::Prepare { tasks, .. } | Command::Reach { tasks, .. } => tasks.iter().find_map(Task::problem),

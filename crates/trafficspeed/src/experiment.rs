@@ -4,9 +4,9 @@
 //! progress and knows nothing of how results are shown: who follows it gets [`event::Event`]s.
 
 pub mod block;
+pub mod bulk_pairs;
 pub mod compare;
 mod cpu;
-pub mod duet;
 pub mod environment;
 pub mod event;
 pub mod figures;
@@ -17,7 +17,7 @@ pub mod link_check;
 pub mod memory;
 pub mod model;
 pub mod outcome;
-pub mod pairs;
+pub mod pair_run;
 pub mod progress;
 pub mod site;
 pub mod suite;

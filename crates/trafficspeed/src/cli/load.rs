@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::hosts::HostsArgs;
 use super::{IpVersion, OutputArgs, SystemArgs, seconds, seconds_or_none};
-use crate::experiment::duet::Times;
 use crate::experiment::generate::{LabPlace, LoadPlan, NamedTask, Place};
+use crate::experiment::pair_run::Times;
 use crate::experiment::site::Far;
 use crate::load::exchange::Exchange;
 use crate::load::message::Messages;

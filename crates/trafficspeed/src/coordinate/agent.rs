@@ -6,18 +6,15 @@
 pub mod blocks;
 mod tasks;
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
 use self::blocks::Leave;
 use self::tasks::Times;
-use super::message::{Command, MAX_DURATION_MS, Outcome, Report, StreamOutcome, VERSION};
+use super::message::{Command, Report, VERSION};
 use crate::clock;
 use crate::load::task::Ready;
-use crate::load::tcp::{Job, Listener, Stream, StreamTotal, Transfer, connect_all};
-use crate::observe;
 use crate::observe::HostFacts;
 
 /// How long the connections of a job may take to be made.
@@ -31,8 +28,6 @@ const MAX_LEAD: Duration = Duration::from_secs(60);
 pub struct Agent {
     commands: Receiver<Command>,
     reports: Sender<Report>,
-    /// The connected job that waits for its start.
-    ready: Option<(Job, Vec<Stream>)>,
     /// The connected tasks that wait for their beginning.
     tasks: Vec<Ready>,
     /// What its host's owner lets the coordinator do with blocks.
@@ -45,7 +40,7 @@ struct Gone;
 impl Agent {
     /// An agent that takes `commands` and answers in `reports`.
     pub fn new(commands: Receiver<Command>, reports: Sender<Report>) -> Self {
-        Self { commands, reports, ready: None, tasks: Vec::new(), leave: None }
+        Self { commands, reports, tasks: Vec::new(), leave: None }
     }
 
     /// It may also take and write blocks.
@@ -72,11 +67,6 @@ impl Agent {
                 "coordinator speaks version {version}, this agent {VERSION}; use the same release"
             )),
             Command::Clock => Report::Clock { now_ns: clock::now_ns() },
-            Command::Listen { job, bind } => return self.listen(job, bind),
-            Command::Connect { job, peer } => self.connect(job, peer)?,
-            Command::Start { at_ns, warmup_ms, duration_ms } => {
-                self.measure(at_ns, warmup_ms, duration_ms)?
-            }
             Command::Prepare { tasks, bind } => return self.prepare(tasks, bind),
             Command::Reach { tasks, peer, ports } => self.reach(tasks, peer, &ports),
             Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms, peer_ahead_ns } => {
@@ -89,7 +79,6 @@ impl Agent {
                 self.verify_blocks(&blocks, seed, acknowledged, sent)
             }
             Command::Stop => {
-                self.ready = None;
                 self.tasks.clear();
                 return Ok(());
             }
@@ -101,151 +90,10 @@ impl Agent {
         self.reports.send(report).map_err(|_| Gone)
     }
 
-    fn listen(&mut self, job: Job, bind: IpAddr) -> Result<(), Gone> {
-        if let Some(problem) = job.problem() {
-            return self.say(failed(problem));
-        }
-        let bound = Listener::bind(SocketAddr::new(bind, 0), &job)
-            .and_then(|listener| Ok((listener.port()?, listener)));
-        let (port, listener) = match bound {
-            Ok(bound) => bound,
-            Err(error) => return self.say(failed(error.to_string())),
-        };
-        self.say(Report::Listening { port })?;
-        let made = listener.accept_all(&job, CONNECT_PATIENCE, &mut || self.stopped());
-        let report = self.keep(job, made.map_err(|error| error.to_string()));
-        self.say(report)
-    }
-
-    fn connect(&mut self, job: Job, peer: SocketAddr) -> Result<Report, Gone> {
-        if let Some(problem) = job.problem() {
-            return Ok(failed(problem));
-        }
-        let made = connect_all(peer, &job, CONNECT_PATIENCE, &mut || self.stopped());
-        Ok(self.keep(job, made.map_err(|error| error.to_string())))
-    }
-
-    fn keep(&mut self, job: Job, made: Result<Vec<Stream>, String>) -> Report {
-        match made {
-            Ok(streams) => {
-                self.ready = Some((job, streams));
-                Report::Connected
-            }
-            Err(why) => failed(why),
-        }
-    }
-
     /// Whether the coordinator asks for an end, by word or by leaving. No other command is due meanwhile.
     fn stopped(&self) -> bool {
         !matches!(self.commands.try_recv(), Err(TryRecvError::Empty))
     }
-
-    fn measure(&mut self, at_ns: u64, warmup_ms: u64, duration_ms: u64) -> Result<Report, Gone> {
-        let Some((job, streams)) = self.ready.take() else {
-            return Ok(failed("told to start before the connections were made".into()));
-        };
-        if clock::until(at_ns) > MAX_LEAD {
-            return Ok(failed(format!("told to start more than {} s ahead", MAX_LEAD.as_secs())));
-        }
-        if duration_ms == 0 || duration_ms > MAX_DURATION_MS || warmup_ms > MAX_DURATION_MS {
-            return Ok(failed(format!("told to measure for {duration_ms} ms after {warmup_ms} ms")));
-        }
-        let begin_ns = at_ns + warmup_ms * 1_000_000;
-        let end_ns = begin_ns + duration_ms * 1_000_000;
-        let sending: Vec<bool> = streams.iter().map(|stream| stream.sends).collect();
-        match Transfer::begin(streams, &job, at_ns) {
-            Ok(transfer) => self.watch(transfer, &sending, begin_ns, end_ns),
-            Err(error) => Ok(failed(format!("cannot start the generator: {error}"))),
-        }
-    }
-
-    /// Reads the counters at the instants that matter, then ends the transfer.
-    fn watch(
-        &self,
-        transfer: Transfer,
-        sending: &[bool],
-        begin_ns: u64,
-        end_ns: u64,
-    ) -> Result<Report, Gone> {
-        let stopped_in_warmup = self.wait_until(begin_ns, &transfer);
-        let first = Reading::take(&transfer);
-        let mut previous = first.clone();
-        let mut stopped_early = stopped_in_warmup;
-        let mut number = 0;
-        while !stopped_early && previous.at_ns < end_ns {
-            let next = (begin_ns + (u64::from(number) + 1) * 1_000_000_000).min(end_ns);
-            stopped_early = self.wait_until(next, &transfer);
-            let reading = Reading::take(&transfer);
-            let (received, sent) = reading.since(&previous, sending);
-            self.say(Report::Interval { number, received, sent })?;
-            previous = reading;
-            number += 1;
-        }
-        let totals = transfer.finish(DRAIN_PATIENCE);
-        let elapsed = previous.at_ns - first.at_ns;
-        Ok(Report::Done(Outcome {
-            seconds: elapsed as f64 / 1e9,
-            late_ms: first.at_ns.saturating_sub(begin_ns) as f64 / 1e6,
-            stopped_early,
-            cpu_seconds: previous.cpu_seconds - first.cpu_seconds,
-            streams: outcomes(&first, &previous, totals),
-        }))
-    }
-
-    /// Waits for an instant; true if the coordinator or a broken transfer ends the wait early.
-    fn wait_until(&self, instant_ns: u64, transfer: &Transfer) -> bool {
-        loop {
-            let left = clock::until(instant_ns);
-            if left.is_zero() {
-                return false;
-            }
-            match self.commands.recv_timeout(left.min(Duration::from_millis(100))) {
-                Err(RecvTimeoutError::Timeout) if transfer.broke_down() => return true,
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(_) | Err(RecvTimeoutError::Disconnected) => return true,
-            }
-        }
-    }
-}
-
-/// The counters at one instant.
-#[derive(Clone)]
-struct Reading {
-    at_ns: u64,
-    bytes: Vec<u64>,
-    cpu_seconds: f64,
-}
-
-impl Reading {
-    fn take(transfer: &Transfer) -> Self {
-        let bytes = transfer.snapshot();
-        Self { at_ns: clock::now_ns(), bytes, cpu_seconds: observe::own_cpu_seconds() }
-    }
-
-    /// Bytes (received, sent) since an earlier reading.
-    fn since(&self, earlier: &Self, sending: &[bool]) -> (u64, u64) {
-        let mut moved = (0, 0);
-        for ((now, then), sends) in self.bytes.iter().zip(&earlier.bytes).zip(sending) {
-            *(if *sends { &mut moved.1 } else { &mut moved.0 }) += now - then;
-        }
-        moved
-    }
-}
-
-fn outcomes(first: &Reading, last: &Reading, totals: Vec<StreamTotal>) -> Vec<StreamOutcome> {
-    let counted = last.bytes.iter().zip(&first.bytes).map(|(last, first)| last - first);
-    totals
-        .into_iter()
-        .zip(counted)
-        .map(|(total, bytes)| StreamOutcome {
-            index: total.index,
-            sends: total.sends,
-            bytes,
-            total_bytes: total.bytes,
-            complete: total.complete,
-            fault: total.fault,
-        })
-        .collect()
 }
 
 fn failed(why: String) -> Report {
@@ -258,7 +106,9 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::load::tcp::Shape;
+    use crate::coordinate::message::Measurement;
+    use crate::load::task::Task;
+    use crate::load::tcp::{Job, Shape};
 
     /// An agent in a thread of its own, and both ends of what it hears and says.
     pub(super) struct Host {
@@ -282,14 +132,18 @@ mod tests {
             self.reports.recv_timeout(Duration::from_secs(20)).unwrap()
         }
 
-        fn outcome(&self) -> Outcome {
+        fn measured(&self) -> Measurement {
             loop {
                 match self.hear() {
-                    Report::Interval { .. } => {}
-                    Report::Done(outcome) => return outcome,
+                    Report::Sample { .. } => {}
+                    Report::Measured(measurement) => return measurement,
                     other => panic!("{other:?}"),
                 }
             }
+        }
+
+        fn begin(&self, at_ns: u64, warmup_ms: u64, duration_ms: u64) {
+            self.tell(Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms: 1_000, peer_ahead_ns: 0 });
         }
     }
 
@@ -312,9 +166,10 @@ mod tests {
 
     fn pair() -> (Host, Host) {
         let (a, b) = (host(), host());
-        a.tell(Command::Listen { job: job(), bind: Ipv4Addr::LOCALHOST.into() });
-        let Report::Listening { port } = a.hear() else { panic!("not listening") };
-        b.tell(Command::Connect { job: job(), peer: (Ipv4Addr::LOCALHOST, port).into() });
+        let (tasks, address) = (vec![Task::Bulk(job())], Ipv4Addr::LOCALHOST.into());
+        a.tell(Command::Prepare { tasks: tasks.clone(), bind: address });
+        let Report::Prepared { ports } = a.hear() else { panic!("not prepared") };
+        b.tell(Command::Reach { tasks, peer: address, ports });
         assert_eq!(a.hear(), Report::Connected);
         assert_eq!(b.hear(), Report::Connected);
         (a, b)
@@ -325,19 +180,24 @@ mod tests {
         let (a, b) = pair();
         let at_ns = clock::now_ns() + 20_000_000;
         for host in [&a, &b] {
-            host.tell(Command::Start { at_ns, warmup_ms: 400, duration_ms: 300 });
+            host.begin(at_ns, 400, 300);
         }
-        let (a, b) = (a.outcome(), b.outcome());
-        for (a, b) in a.streams.iter().zip(&b.streams) {
-            assert_eq!(a.total_bytes, b.total_bytes);
+        let (a, b) = (a.measured(), b.measured());
+        for (a, b) in a.tasks[0].found.streams.iter().zip(&b.tasks[0].found.streams) {
+            assert_eq!((a.index, a.sends, a.bytes), (b.index, !b.sends, b.bytes));
             assert!(a.complete && b.complete && a.fault.is_none() && b.fault.is_none());
         }
-        let total: u64 =
-            a.streams.iter().filter(|stream| stream.sends).map(|stream| stream.total_bytes).sum();
-        assert!(a.sent() < total, "the warm-up is not counted: {a:?}");
+        let end = &a.tasks[0];
+        assert_eq!((end.found.streams.len(), end.stream_bytes.len()), (4, 4));
+        let counted = |sends: bool| -> u64 {
+            let streams = end.found.streams.iter().zip(&end.stream_bytes);
+            streams.filter(|(stream, _)| stream.sends == sends).map(|(_, bytes)| bytes).sum()
+        };
+        assert_eq!((counted(true), counted(false)), (end.window.sent_bytes, end.window.received_bytes));
+        assert!(counted(true) < end.found.bytes_sent, "the warm-up is not counted: {a:?}");
         // A busy machine may read the counters late; the window says how late and how long it really was.
         assert!(a.seconds + a.late_ms / 1e3 >= 0.3, "{a:?}");
-        assert!(a.received() > 0 && a.sent() > 0 && !a.stopped_early);
+        assert!(counted(true) > 0 && counted(false) > 0 && !a.stopped_early);
     }
 
     #[test]
@@ -345,22 +205,24 @@ mod tests {
         let (a, b) = pair();
         let at_ns = clock::now_ns();
         for host in [&a, &b] {
-            host.tell(Command::Start { at_ns, warmup_ms: 0, duration_ms: 60_000 });
+            host.begin(at_ns, 0, 60_000);
         }
-        assert!(matches!(a.hear(), Report::Interval { .. }), "it is going on");
+        assert!(matches!(a.hear(), Report::Sample { .. }), "it is going on");
         a.tell(Command::Stop);
         b.tell(Command::Stop);
-        let outcome = a.outcome();
-        assert!(outcome.stopped_early && outcome.seconds < 50.0 && outcome.received() > 0, "{outcome:?}");
+        let end = a.measured();
+        assert!(end.stopped_early && end.seconds < 50.0, "{end:?}");
+        assert!(end.tasks[0].window.received_bytes > 0, "{end:?}");
     }
 
     #[test]
     fn what_cannot_be_done_is_said() {
         let agent = host();
-        agent.tell(Command::Start { at_ns: 0, warmup_ms: 0, duration_ms: 1 });
+        agent.begin(0, 0, 1);
         agent.tell(Command::Hello { version: 999 });
-        agent.tell(Command::Listen { job: Job { streams: 0, ..job() }, bind: Ipv4Addr::LOCALHOST.into() });
-        for expected in ["before the connections", "use the same release", "streams asked for"] {
+        let tasks = vec![Task::Bulk(Job { streams: 0, ..job() })];
+        agent.tell(Command::Prepare { tasks, bind: Ipv4Addr::LOCALHOST.into() });
+        for expected in ["before the tasks were connected", "use the same release", "streams asked for"] {
             let Report::Failed { why } = agent.hear() else { panic!("not refused") };
             assert!(why.contains(expected), "{why}");
         }

@@ -2,7 +2,7 @@
 //!
 //! Instants are nanoseconds on the *agent's* CLOCK_MONOTONIC; the coordinator translates.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +12,10 @@ use crate::load::block::writer::Wrote;
 use crate::load::block::{Blocks, WriterJob};
 use crate::load::crew::Reading;
 use crate::load::task::{Findings, Task};
-use crate::load::tcp::Job;
 use crate::observe::HostFacts;
 
 /// The version of these messages. Both sides must have the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Longest measurement an agent accepts, in milliseconds: a day.
 pub const MAX_DURATION_MS: u64 = 86_400_000;
 /// Most samples of one measurement.
@@ -33,29 +32,6 @@ pub enum Command {
     },
     /// What is your clock?
     Clock,
-    /// Listen for the peer's connections.
-    Listen {
-        /// The work.
-        job: Job,
-        /// The address to listen on; the port is the system's choice.
-        bind: IpAddr,
-    },
-    /// Open the connections to a listening peer.
-    Connect {
-        /// The work.
-        job: Job,
-        /// The peer.
-        peer: SocketAddr,
-    },
-    /// Move data at an instant.
-    Start {
-        /// When, on the agent's clock.
-        at_ns: u64,
-        /// Time before counting begins.
-        warmup_ms: u64,
-        /// Time that is counted.
-        duration_ms: u64,
-    },
     /// Open a door for each task.
     Prepare {
         /// The tasks.
@@ -129,24 +105,13 @@ pub enum Report {
         /// Now, on the agent's clock.
         now_ns: u64,
     },
-    /// The agent listens.
+    /// The target of blocks listens.
     Listening {
         /// On this port.
         port: u16,
     },
-    /// All connections of the job are made.
+    /// All connections of the tasks are made.
     Connected,
-    /// A second of the measurement is over.
-    Interval {
-        /// Number of the second, from 0 at the end of the warm-up.
-        number: u32,
-        /// Bytes received in it.
-        received: u64,
-        /// Bytes sent in it.
-        sent: u64,
-    },
-    /// The measurement is over.
-    Done(Outcome),
     /// The agent's doors are open.
     Prepared {
         /// Their ports, task by task.
@@ -181,50 +146,6 @@ pub enum Report {
         /// Why, for people.
         why: String,
     },
-}
-
-/// What one agent measured.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// Seconds between the two readings that bound the measurement.
-    pub seconds: f64,
-    /// How late the first reading was after the agreed instant, in milliseconds.
-    pub late_ms: f64,
-    /// Stopped before its time.
-    pub stopped_early: bool,
-    /// CPU seconds of the agent itself within the measurement.
-    pub cpu_seconds: f64,
-    /// One entry per connection.
-    pub streams: Vec<StreamOutcome>,
-}
-
-/// What one connection carried, as one host saw it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StreamOutcome {
-    /// Number within the pair.
-    pub index: u32,
-    /// This host sent (else it received).
-    pub sends: bool,
-    /// Bytes within the measurement.
-    pub bytes: u64,
-    /// Bytes over the connection's whole life, after draining.
-    pub total_bytes: u64,
-    /// The connection ended in order.
-    pub complete: bool,
-    /// What went wrong on it.
-    pub fault: Option<String>,
-}
-
-impl Outcome {
-    /// Bytes received within the measurement.
-    pub fn received(&self) -> u64 {
-        self.streams.iter().filter(|s| !s.sends).map(|s| s.bytes).sum()
-    }
-
-    /// Bytes sent within the measurement.
-    pub fn sent(&self) -> u64 {
-        self.streams.iter().filter(|s| s.sends).map(|s| s.bytes).sum()
-    }
 }
 
 /// What one end of a task did in an interval, or in the whole measurement.
@@ -295,6 +216,8 @@ impl Measurement {
 pub struct TaskEnd {
     /// Within the measurement.
     pub window: Sample,
+    /// Bytes of each connection within the measurement, bulk data only; in the order of [`Findings::streams`].
+    pub stream_bytes: Vec<u64>,
     /// Over its life.
     pub found: Findings,
 }

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::duet::{Heard, Moment};
+use super::pair_run::{Heard, Moment};
 use crate::coordinate::message::TaskEnd;
 use crate::load::delays::DelaySummary;
 use crate::load::task::Task;
@@ -173,7 +173,7 @@ pub fn arrived(tasks: &[Task], heard: &Heard) -> [u64; 2] {
 mod tests {
     use super::*;
     use crate::coordinate::message::{Measurement, Sample};
-    use crate::experiment::duet::Moment;
+    use crate::experiment::pair_run::Moment;
     use crate::load::exchange::Exchange;
     use crate::load::message::Messages;
     use crate::load::task::{Findings, Protocol, Sockets};
@@ -193,7 +193,11 @@ mod tests {
 
     fn sender() -> TaskEnd {
         let window = Sample { sent_messages: 1_000, sent_bytes: 100_000, ..Sample::default() };
-        TaskEnd { window, found: Findings { messages_sent: 990, ..Findings::default() } }
+        TaskEnd {
+            window,
+            found: Findings { messages_sent: 990, ..Findings::default() },
+            ..TaskEnd::default()
+        }
     }
 
     fn receiver() -> TaskEnd {
@@ -206,7 +210,7 @@ mod tests {
             jitter_us: Some(7.0),
             ..Findings::default()
         };
-        TaskEnd { window, found }
+        TaskEnd { window, found, ..TaskEnd::default() }
     }
 
     /// The receiver's window is twice as long as the sender's.

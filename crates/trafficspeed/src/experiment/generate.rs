@@ -8,12 +8,12 @@ pub mod search;
 
 use serde::{Deserialize, Serialize};
 
-use super::duet::{Heard, Moment, Times};
 use super::environment::Environment;
 use super::event::Event;
 use super::figures::{Figures, Point, figures, point};
 use super::hosts::party::{HostEnd, Meeting};
 use super::outcome::CpuUse;
+use super::pair_run::{Heard, Moment, Times};
 use super::progress::Progress;
 use super::site::{Far, Site, SiteError, Trial};
 use crate::clock;

@@ -9,16 +9,19 @@ pub mod suite;
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::time::Duration;
 
+use super::bulk_pairs::{self, PairPlan, SecondsObserver};
 use super::environment::Environment;
-use super::outcome::{Campaign, Interval, Run, Settings};
-use super::pairs::{PairPlan, Watch, drive};
+use super::outcome::{Campaign, Run, Settings};
 use super::progress::Progress;
-use super::traffic::plan_of;
 use crate::clock;
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::coordinate::token::Token;
 use crate::interrupt::Interrupt;
+
+/// From the last connection to the start: a command must have crossed the network by then.
+const LEAD: Duration = Duration::from_secs(1);
 
 /// The port of `trafficspeed serve` unless another is named.
 pub const DEFAULT_PORT: u16 = 5206;
@@ -172,12 +175,15 @@ fn run_one(
         ..Run::default()
     };
     progress.starting(&title, &run);
-    let mut work = plan_of(pairs.to_vec(), &plan.settings);
-    work.lead = std::time::Duration::from_secs(1);
-    let seconds = work.duration.as_secs() as usize;
-    let mut watch = HostsWatch { progress, title: &title, seconds };
-    let driven = drive(fleet, &work, &mut watch, interrupt);
-    (run.pairs, run.intervals) = (driven.pairs, driven.intervals);
+    for host in pairs.iter().flat_map(|pair| [pair.listener, pair.connector]) {
+        if !fleet.is_lost(host) {
+            // This also passes over what is left of an earlier measurement. A host that does not answer shows as lost.
+            let _ = fleet.compare_clocks(host);
+        }
+    }
+    let mut observer = SecondsObserver::new(progress, &title, &plan.settings, None);
+    (run.pairs, run.intervals) =
+        bulk_pairs::run(fleet, pairs, &plan.settings, LEAD, &mut observer, interrupt);
     progress.finished(&title, &run);
     run
 }
@@ -185,22 +191,6 @@ fn run_one(
 fn left_out(problems: &[FleetError]) -> String {
     let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
     format!("pairs left out: {}", texts.join("; "))
-}
-
-struct HostsWatch<'a> {
-    progress: &'a Progress,
-    title: &'a str,
-    seconds: usize,
-}
-
-impl Watch for HostsWatch<'_> {
-    fn begin(&mut self) {}
-
-    fn end(&mut self) {}
-
-    fn second(&mut self, number: usize, interval: Interval) {
-        self.progress.second(self.title, number, self.seconds, interval);
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
 use super::tunnel::{self, Carried};
-use crate::coordinate::message::Outcome;
+use crate::coordinate::message::Measurement;
+use crate::load::tcp::StreamTotal;
 use crate::observe::{HostCpu, HostFacts};
 use crate::stats::jain;
 use crate::system::{Facts, Subject};
@@ -124,6 +125,66 @@ pub struct End {
     pub clock_uncertainty_ms: f64,
     /// What it measured.
     pub outcome: Option<Outcome>,
+}
+
+/// What one host of a pair measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Seconds between the two readings that bound the measurement.
+    pub seconds: f64,
+    /// How late the first reading was after the agreed instant, in milliseconds.
+    pub late_ms: f64,
+    /// Stopped before its time.
+    pub stopped_early: bool,
+    /// CPU seconds of the generator within the measurement.
+    pub cpu_seconds: f64,
+    /// One entry per connection.
+    pub streams: Vec<StreamOutcome>,
+}
+
+/// What one connection carried, as one host saw it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamOutcome {
+    /// Number within the pair.
+    pub index: u32,
+    /// This host sent (else it received).
+    pub sends: bool,
+    /// Bytes within the measurement.
+    pub bytes: u64,
+    /// Bytes over the connection's whole life, after draining.
+    pub total_bytes: u64,
+    /// The connection ended in order.
+    pub complete: bool,
+    /// What went wrong on it.
+    pub fault: Option<String>,
+}
+
+impl Outcome {
+    /// From an agent's measurement of one bulk task.
+    pub fn of(measurement: Measurement) -> Self {
+        let Measurement { seconds, late_ms, stopped_early, cpu_seconds, .. } = measurement;
+        let ends = measurement.tasks.into_iter().take(1);
+        let streams = ends.flat_map(|end| end.found.streams.into_iter().zip(end.stream_bytes));
+        let stream = |(total, bytes): (StreamTotal, u64)| StreamOutcome {
+            index: total.index,
+            sends: total.sends,
+            bytes,
+            total_bytes: total.bytes,
+            complete: total.complete,
+            fault: total.fault,
+        };
+        Self { seconds, late_ms, stopped_early, cpu_seconds, streams: streams.map(stream).collect() }
+    }
+
+    /// Bytes received within the measurement.
+    pub fn received(&self) -> u64 {
+        self.streams.iter().filter(|s| !s.sends).map(|s| s.bytes).sum()
+    }
+
+    /// Bytes sent within the measurement.
+    pub fn sent(&self) -> u64 {
+        self.streams.iter().filter(|s| s.sends).map(|s| s.bytes).sum()
+    }
 }
 
 /// What all hosts together moved in one second.
@@ -353,7 +414,6 @@ pub(crate) mod samples {
     //! Made-up results for the tests of reports.
 
     use super::*;
-    use crate::coordinate::message::StreamOutcome;
     use crate::lab::device::{Counters, Traffic};
     use crate::system::{Cipher, Kind};
 

@@ -16,9 +16,9 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::cpu::CpuMeter;
-use super::duet::{Duet, DuetError, Heard, Mark, Moment, Times, Watch, drive};
 use super::figures::arrived;
 use super::outcome::CpuUse;
+use super::pair_run::{Heard, Mark, Moment, Observer, PairError, PairRun, Times, run_pair};
 use super::tunnel::{LEAST_SHARE, ROUTE_TIMEOUT, wait_for_route};
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::interrupt::Interrupt;
@@ -53,7 +53,7 @@ pub enum SiteError {
     Fleet(#[from] FleetError),
     /// The two ends could not do the work.
     #[error("{0}")]
-    Duet(#[from] DuetError),
+    Pair(#[from] PairError),
     /// An end cannot be reached through the system.
     #[error("{end} has no IPv{ip} address inside this system")]
     NoAddress {
@@ -187,7 +187,7 @@ impl Site {
     /// Makes one measurement; `listen` hears every interval's number and samples.
     ///
     /// # Errors
-    /// [`SiteError::NoAddress`], [`SiteError::Past`], [`SiteError::Bypassed`], [`SiteError::Duet`].
+    /// [`SiteError::NoAddress`], [`SiteError::Past`], [`SiteError::Bypassed`], [`SiteError::Pair`].
     pub fn measure(
         &mut self,
         trial: &Trial,
@@ -202,14 +202,14 @@ impl Site {
             self.far.leads_to(near_address, interrupt)?;
         }
         let before = self.counters()?;
-        let mut watch = SiteWatch { cpu: CpuMeter::new(self.system.processes()), listen };
-        let duet = Duet { near: self.near.agent, far: self.far.agent, address, tasks: &trial.tasks };
-        let heard = drive(&mut self.fleet, duet, trial.times, &mut watch, interrupt)?;
+        let mut observer = SiteObserver { cpu: CpuMeter::new(self.system.processes()), listen };
+        let pair = PairRun { near: self.near.agent, far: self.far.agent, address, tasks: &trial.tasks };
+        let heard = run_pair(&mut self.fleet, pair, trial.times, &mut observer, interrupt)?;
         let after = self.counters()?;
         for (end, (before, after)) in self.ends().into_iter().zip(before.iter().zip(&after)) {
             end.carried(after.since(*before), &trial.tasks, &heard)?;
         }
-        let mut cpu = watch.cpu.used().unwrap_or_default();
+        let mut cpu = observer.cpu.used().unwrap_or_default();
         cpu.generators = heard.ends.iter().map(|end| end.cpu_seconds).sum();
         Ok(Measured { heard, cpu })
     }
@@ -299,17 +299,17 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// CPU time at the two instants, and the samples for whoever listens.
-struct SiteWatch<'a> {
+struct SiteObserver<'a> {
     cpu: CpuMeter,
     listen: &'a mut dyn FnMut(usize, &Moment),
 }
 
-impl Watch for SiteWatch<'_> {
+impl Observer for SiteObserver<'_> {
     fn mark(&mut self, _mark: Mark) {
         self.cpu.read();
     }
 
-    fn moment(&mut self, _duet: usize, number: usize, moment: &Moment) {
+    fn interval(&mut self, _pair: usize, number: usize, moment: &Moment) {
         (self.listen)(number, moment);
     }
 }

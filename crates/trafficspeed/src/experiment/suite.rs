@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::duet::{Heard, Moment, Times};
 use super::environment::Environment;
 use super::event::Event;
 use super::figures::{Figures, figures, point};
 use super::generate::{Second, fresh};
 use super::hog::Hogs;
 use super::outcome::CpuUse;
+use super::pair_run::{Heard, Moment, Times};
 use super::progress::Progress;
 use super::site::{Far, Site, SiteError, Trial};
 use crate::interrupt::Interrupt;
@@ -356,7 +356,7 @@ fn run_stage(
         let label = stage.label();
         let mut listen = |number, moment: &Moment| tell(progress, (&label, repeat), case, number, moment);
         let measured = measure(&mut site, case, &mut listen, interrupt);
-        let is_lost = matches!(measured, Err(SiteError::Duet(_)));
+        let is_lost = matches!(measured, Err(SiteError::Pair(_)));
         campaign.add(row(stage, case, repeat, measured), progress);
         if is_lost {
             // What the ends still have to say must not be taken for the next case's words.

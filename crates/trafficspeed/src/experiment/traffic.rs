@@ -8,16 +8,15 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::bulk_pairs::{self, PairPlan, SecondsObserver};
 use super::cpu::CpuMeter;
 use super::memory;
-use super::outcome::{Campaign, Interval, Program, Run, Settings};
-use super::pairs::{PairPlan, Plan, Watch, drive};
+use super::outcome::{Campaign, Program, Run, Settings};
 use super::progress::Progress;
 use super::tunnel::{Reading, RouteError, check_routes};
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabError, LinkSettings};
-use crate::load::tcp::{Job, Shape};
 use crate::observe::running_program;
 use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
 use crate::{clock, experiment::environment::Environment};
@@ -202,16 +201,14 @@ fn measure_in(
     let pairs = pair_up(addresses, plan.settings.ip)?;
     check_routes(lab, addresses, &pairs, interrupt)?;
     let before = Reading::take(lab)?;
-    let plan = plan_of(pairs, &plan.settings);
     let (gateway, clients) = system.processes();
     run.programs = programs(&gateway, &clients);
-    let seconds = plan.duration.as_secs() as usize;
-    let mut watch = LabWatch { cpu: CpuMeter::new((gateway, clients)), progress, title, seconds };
-    let driven = drive(&mut fleet, &plan, &mut watch, interrupt);
-    run.cpu = watch.cpu.used();
-    run.carried = Reading::take(lab)?.since(&before, addresses, &driven.pairs);
-    run.pairs = driven.pairs;
-    run.intervals = driven.intervals;
+    let meter = CpuMeter::new((gateway, clients));
+    let mut observer = SecondsObserver::new(progress, title, &plan.settings, Some(meter));
+    (run.pairs, run.intervals) =
+        bulk_pairs::run(&mut fleet, &pairs, &plan.settings, LEAD, &mut observer, interrupt);
+    run.cpu = observer.cpu.as_ref().and_then(CpuMeter::used);
+    run.carried = Reading::take(lab)?.since(&before, addresses, &run.pairs);
     if let Some(emulator) = lab.emulator() {
         run.facts.notes.extend(emulator.notes());
     }
@@ -243,48 +240,6 @@ fn programs(gateway: &[u32], clients: &[u32]) -> Vec<Program> {
     };
     let gateway = gateway.iter().filter_map(|pid| of("gateway", *pid));
     gateway.chain(clients.first().and_then(|pid| of("client", *pid))).collect()
-}
-
-/// The work of a campaign as the fleet gets it.
-pub(super) fn plan_of(pairs: Vec<PairPlan>, settings: &Settings) -> Plan {
-    Plan {
-        pairs,
-        job: Job {
-            run_id: rand::random(),
-            seed: settings.seed,
-            streams: settings.streams,
-            threads: settings.threads,
-            write_bytes: settings.write_bytes,
-            verify: settings.verify,
-            congestion: Some(settings.congestion.clone()),
-            shape: Shape::default(),
-        },
-        warmup: Duration::from_secs_f64(settings.warmup_seconds),
-        duration: Duration::from_secs_f64(settings.seconds),
-        lead: LEAD,
-    }
-}
-
-/// Reads CPU time where the measurement begins and ends, and shows its seconds.
-struct LabWatch<'a> {
-    cpu: CpuMeter,
-    progress: &'a Progress,
-    title: &'a str,
-    seconds: usize,
-}
-
-impl Watch for LabWatch<'_> {
-    fn begin(&mut self) {
-        self.cpu.read();
-    }
-
-    fn end(&mut self) {
-        self.cpu.read();
-    }
-
-    fn second(&mut self, number: usize, interval: Interval) {
-        self.progress.second(self.title, number, self.seconds, interval);
-    }
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::bulk_pairs::PairPlan;
 use super::outcome::Pair;
-use super::pairs::PairPlan;
 use crate::interrupt::Interrupt;
 use crate::lab::device::{Counters, Traffic, towards};
 use crate::lab::namespace::Namespace;

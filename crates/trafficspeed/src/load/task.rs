@@ -279,14 +279,19 @@ enum Kind {
 impl Running {
     /// The sums so far.
     pub fn read(&self) -> Reading {
+        self.read_streams().0
+    }
+
+    /// The sums so far, and those of each connection of bulk data in the order of [`Findings::streams`].
+    pub fn read_streams(&self) -> (Reading, Vec<u64>) {
         match &self.kind {
-            Kind::Crew(crew) => crew.read(),
+            Kind::Crew(crew) => (crew.read(), Vec::new()),
             Kind::Bulk { transfer, sends } => {
-                let mut reading = Reading::default();
-                for (bytes, sends) in transfer.snapshot().into_iter().zip(sends) {
+                let (mut reading, streams) = (Reading::default(), transfer.snapshot());
+                for (bytes, sends) in streams.iter().zip(sends) {
                     *(if *sends { &mut reading.sent_bytes } else { &mut reading.received_bytes }) += bytes;
                 }
-                reading
+                (reading, streams)
             }
         }
     }
@@ -314,10 +319,12 @@ impl Running {
                 let totals = transfer.finish(patience);
                 let of = |sends: bool| totals.iter().filter(move |t| t.sends == sends).map(|t| t.bytes).sum();
                 let name = |t: &tcp::StreamTotal| Some(format!("stream {}: {}", t.index, t.fault.as_ref()?));
+                let (bytes_sent, bytes_received) = (of(true), of(false));
                 Findings {
-                    bytes_sent: of(true),
-                    bytes_received: of(false),
+                    bytes_sent,
+                    bytes_received,
                     faults: totals.iter().filter_map(name).collect(),
+                    streams: totals,
                     ..Findings::default()
                 }
             }
@@ -354,6 +361,8 @@ pub struct Findings {
     pub mss: Option<u32>,
     /// What went wrong on single streams.
     pub faults: Vec<String>,
+    /// Each connection of bulk data, by its number.
+    pub streams: Vec<tcp::StreamTotal>,
 }
 
 impl Findings {

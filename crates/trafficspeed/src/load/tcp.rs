@@ -118,7 +118,7 @@ pub struct Stream {
 }
 
 /// What one connection carried over its whole life.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamTotal {
     /// Number within the pair.
     pub index: u32,

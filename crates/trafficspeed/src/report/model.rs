@@ -234,9 +234,9 @@ pub fn csv(model: &Model) -> String {
     let cells = |stage: &Stage| {
         let line = stage.line;
         [
-            stage.name.to_string(),
-            stage.side.to_string(),
-            stage.unit.to_string(),
+            stage.name.clone(),
+            stage.side.clone(),
+            stage.unit.clone(),
             stage.suite.clone().unwrap_or_default(),
             line.each.to_string(),
             line.per_byte.to_string(),

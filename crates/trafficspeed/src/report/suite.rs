@@ -309,9 +309,9 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::experiment::duet::Times;
     use crate::experiment::environment::Environment;
     use crate::experiment::figures::{Figures, Point};
+    use crate::experiment::pair_run::Times;
     use crate::experiment::site::Far;
     use crate::experiment::suite::{Case, StageFacts};
     use crate::load::task::Task;

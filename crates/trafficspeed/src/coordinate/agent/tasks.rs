@@ -134,6 +134,7 @@ impl Agent {
             number += 1;
         }
         running.iter().for_each(Running::stop);
+        let stream_bytes = previous.streams_since(&first);
         let window = previous.readings.iter().zip(&first.readings);
         let sums: Vec<Sample> = window.map(|(last, first)| Sample::between(first, last)).collect();
         // All of them drain at the same time, so together they need no more patience than one.
@@ -141,7 +142,9 @@ impl Agent {
         let found = running.into_iter().map(|task| {
             task.finish(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(50)))
         });
-        let tasks = sums.into_iter().zip(found).map(|(window, found)| TaskEnd { window, found }).collect();
+        let ends = sums.into_iter().zip(stream_bytes).zip(found);
+        let end = |((window, stream_bytes), found)| TaskEnd { window, stream_bytes, found };
+        let tasks = ends.map(end).collect();
         Ok(Report::Measured(Measurement {
             seconds: (previous.at_ns - first.at_ns) as f64 / 1e9,
             late_ms: first.at_ns.saturating_sub(schedule.begin_ns) as f64 / 1e6,
@@ -183,12 +186,22 @@ fn open(tasks: &[Task], bind: IpAddr) -> Result<(Vec<Door>, Vec<Vec<u16>>), Stri
 struct Instants {
     at_ns: u64,
     readings: Vec<Reading>,
+    /// Bytes of each connection, task by task; bulk data only.
+    streams: Vec<Vec<u64>>,
     cpu_seconds: f64,
 }
 
 impl Instants {
     fn take(running: &[Running]) -> Self {
-        let readings = running.iter().map(Running::read).collect();
-        Self { at_ns: clock::now_ns(), readings, cpu_seconds: observe::own_cpu_seconds() }
+        let (readings, streams) = running.iter().map(Running::read_streams).unzip();
+        Self { at_ns: clock::now_ns(), readings, streams, cpu_seconds: observe::own_cpu_seconds() }
+    }
+
+    /// Bytes of each connection since an earlier instant, task by task.
+    fn streams_since(&self, earlier: &Self) -> Vec<Vec<u64>> {
+        let since = |(now, then): (&Vec<u64>, &Vec<u64>)| -> Vec<u64> {
+            now.iter().zip(then).map(|(now, then)| now - then).collect()
+        };
+        self.streams.iter().zip(&earlier.streams).map(since).collect()
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{LoadPlan, LoadRun, fresh};
-use crate::experiment::duet::Times;
 use crate::experiment::figures::Figures;
+use crate::experiment::pair_run::Times;
 use crate::interrupt::Interrupt;
 use crate::load::search::RateSearch;
 use crate::load::task::Task;

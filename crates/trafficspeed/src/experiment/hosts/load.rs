@@ -5,10 +5,10 @@ use super::party::{Meeting, Party};
 use crate::clock;
 use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
-use crate::experiment::duet::{Moment, Played};
 use crate::experiment::environment::Environment;
 use crate::experiment::event::Event;
 use crate::experiment::generate::{LoadCampaign, LoadPlan, LoadRun, search};
+use crate::experiment::pair_run::{Moment, PairResult};
 use crate::experiment::progress::Progress;
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
@@ -58,8 +58,8 @@ fn repetition(
         // The command line allows one pair: a rate is searched on a path that nothing else uses.
         let run = &mut runs[0];
         let mut attempt = |tasks: Vec<Task>, times, run: &mut LoadRun| {
-            let mut played = party.measure(&tasks, times, tell, interrupt);
-            take(run, &tasks, played.swap_remove(0));
+            let mut results = party.measure(&tasks, times, tell, interrupt);
+            take(run, &tasks, results.swap_remove(0));
             run.error.clone().map_or(Ok(()), Err)
         };
         // What went wrong is in the run already.
@@ -67,9 +67,9 @@ fn repetition(
     } else {
         let tasks: Vec<Task> =
             plan.tasks.iter().map(|named| crate::experiment::generate::fresh(&named.task)).collect();
-        let played = party.measure(&tasks, plan.times, tell, interrupt);
-        for (run, played) in runs.iter_mut().zip(played) {
-            take(run, &tasks, played);
+        let results = party.measure(&tasks, plan.times, tell, interrupt);
+        for (run, result) in runs.iter_mut().zip(results) {
+            take(run, &tasks, result);
         }
     }
     for (run, at) in runs.iter_mut().zip(0..) {
@@ -78,9 +78,9 @@ fn repetition(
     runs
 }
 
-fn take(run: &mut LoadRun, tasks: &[Task], played: Result<Played, String>) {
-    match played {
-        Ok(Played { heard, error }) => {
+fn take(run: &mut LoadRun, tasks: &[Task], result: Result<PairResult, String>) {
+    match result {
+        Ok(PairResult { heard, error }) => {
             run.take(tasks, &heard);
             run.error = error.map(|error| error.to_string());
         }

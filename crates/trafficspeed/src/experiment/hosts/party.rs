@@ -5,20 +5,16 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::PairSpec;
+use super::{LEAD, PairSpec};
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::coordinate::token::Token;
-use crate::experiment::duet::{Duet, Mark, Moment, Played, Times, Watch, play};
+use crate::experiment::pair_run::{Mark, Moment, Observer, PairResult, PairRun, Times, run_pairs};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 use crate::observe::HostFacts;
-
-/// From the last connection to the start: a command must have crossed the network by then.
-const LEAD: Duration = Duration::from_secs(1);
 
 /// Who meets, and what the report calls what is between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,19 +132,19 @@ impl Party {
         times: Times,
         tell: impl FnMut(&str, usize, &Moment),
         interrupt: &Interrupt,
-    ) -> Vec<Result<Played, String>> {
-        let (mut duets, mut names) = (Vec::new(), Vec::new());
+    ) -> Vec<Result<PairResult, String>> {
+        let (mut runs, mut names) = (Vec::new(), Vec::new());
         for (name, guests) in &self.pairs {
             let &Ok(Guests { near, far, address }) = guests else { continue };
             for host in [near, far] {
                 // A host that does not answer shows as lost when the measurement begins.
                 let _ = self.fleet.compare_clocks(host);
             }
-            duets.push(Duet { near, far, address, tasks });
+            runs.push(PairRun { near, far, address, tasks });
             names.push(name.as_str());
         }
         let mut listener = Listener { names, tell };
-        let mut came = play(&mut self.fleet, &duets, times, LEAD, &mut listener, interrupt).into_iter();
+        let mut came = run_pairs(&mut self.fleet, &runs, times, LEAD, &mut listener, interrupt).into_iter();
         let each = self.pairs.iter().map(|(_, guests)| match guests {
             Ok(_) => came.next().ok_or_else(|| "the pair was not measured".to_owned()),
             Err(error) => Err(error.to_string()),
@@ -159,16 +155,16 @@ impl Party {
 
 /// Tells the intervals of every pair by its name.
 struct Listener<'a, F> {
-    /// Of the pairs that came, as the duets are numbered.
+    /// Of the pairs that came, as the runs are numbered.
     names: Vec<&'a str>,
     tell: F,
 }
 
-impl<F: FnMut(&str, usize, &Moment)> Watch for Listener<'_, F> {
+impl<F: FnMut(&str, usize, &Moment)> Observer for Listener<'_, F> {
     fn mark(&mut self, _mark: Mark) {}
 
-    fn moment(&mut self, duet: usize, number: usize, moment: &Moment) {
-        (self.tell)(self.names[duet], number, moment);
+    fn interval(&mut self, pair: usize, number: usize, moment: &Moment) {
+        (self.tell)(self.names[pair], number, moment);
     }
 }
 

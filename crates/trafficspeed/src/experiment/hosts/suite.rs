@@ -5,10 +5,10 @@
 use super::party::{Meeting, Party};
 use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
-use crate::experiment::duet::{Moment, Played};
 use crate::experiment::environment::Environment;
 use crate::experiment::figures::figures;
 use crate::experiment::generate::fresh;
+use crate::experiment::pair_run::{Moment, PairResult};
 use crate::experiment::progress::Progress;
 use crate::experiment::suite::ipsec::{self, Sweep, Wishes};
 use crate::experiment::suite::{Case, Row, StageFacts, SuiteCampaign, faults, tell};
@@ -68,11 +68,11 @@ fn measure(
     let told = |name: &str, number: usize, moment: &Moment| {
         tell(progress, (name, repeat), case, number, moment);
     };
-    let played = party.measure(&tasks, case.times, told, interrupt);
-    let row = |(label, played): (String, Result<Played, String>)| {
-        let (figures, error) = match played {
+    let result = party.measure(&tasks, case.times, told, interrupt);
+    let row = |(label, result): (String, Result<PairResult, String>)| {
+        let (figures, error) = match result {
             Err(why) => (None, Some(why)),
-            Ok(Played { heard, error }) => {
+            Ok(PairResult { heard, error }) => {
                 let all: Vec<String> = error.iter().map(ToString::to_string).chain(faults(&heard)).collect();
                 (Some(figures(&tasks[0], 0, &heard)), (!all.is_empty()).then(|| all.join("; ")))
             }
@@ -89,5 +89,5 @@ fn measure(
             error,
         }
     };
-    party.names().into_iter().zip(played).map(row).collect()
+    party.names().into_iter().zip(result).map(row).collect()
 }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::ModelPlan;
 use super::predict::Shape;
-use crate::experiment::duet::Times;
 use crate::experiment::figures::figures;
 use crate::experiment::generate::fresh;
+use crate::experiment::pair_run::Times;
 use crate::experiment::site::{Far, Measured, Site, Trial};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Counters;

@@ -9,7 +9,7 @@
 use serde::Serialize;
 
 use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuitePlan};
-use crate::experiment::duet::Times;
+use crate::experiment::pair_run::Times;
 use crate::experiment::site::Far;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;

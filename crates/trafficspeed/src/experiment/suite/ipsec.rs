@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::{Case, Quantity, Stage, SuitePlan};
-use crate::experiment::duet::Times;
+use crate::experiment::pair_run::Times;
 use crate::experiment::site::Far;
 use crate::lab::LinkSettings;
 use crate::load::exchange::Exchange;

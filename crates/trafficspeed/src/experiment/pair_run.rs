@@ -1,8 +1,8 @@
 //! Drives pairs of agents through the tasks of one measurement.
 //!
-//! Stages: the far ends open their doors, the near ends come to them, all begin at one instant, all report samples
-//! and then what they found. Every stage has a deadline. An end that fails or is lost takes its pair out; what its
-//! partner measured until then is kept, and the other pairs go on.
+//! Stages: the far ends listen, the near ends connect one pair after the other, all begin at one instant, all report
+//! samples and then what they found. Every stage has a deadline. An end that fails or is lost takes its pair out; what
+//! its partner measured until then is kept, and the other pairs go on.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -25,9 +25,9 @@ pub const LEAD: Duration = Duration::from_millis(150);
 /// How often the coordinator looks up while it waits.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Who plays what.
+/// Two agents and their work.
 #[derive(Clone, Copy, Debug)]
-pub struct Duet<'a> {
+pub struct PairRun<'a> {
     /// The agent that connects.
     pub near: usize,
     /// The agent that listens.
@@ -49,7 +49,7 @@ pub struct Times {
     pub interval: Duration,
 }
 
-/// An instant that a watcher is told.
+/// An instant that bounds a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// Counting begins.
@@ -58,12 +58,14 @@ pub enum Mark {
     End,
 }
 
-/// Who is told while a measurement runs.
-pub trait Watch {
+/// Follows a measurement while it runs.
+pub trait Observer {
     /// An instant has come.
     fn mark(&mut self, mark: Mark);
-    /// Both ends of duet number `duet` have reported interval `number`.
-    fn moment(&mut self, duet: usize, number: usize, moment: &Moment);
+    /// Both ends of pair number `pair` have reported interval `number`.
+    fn interval(&mut self, pair: usize, number: usize, moment: &Moment);
+    /// So many pairs measure; again whenever one fails.
+    fn pairs_left(&mut self, _count: usize) {}
 }
 
 /// What both ends reported: the near one, then the far one.
@@ -86,7 +88,7 @@ pub struct Moment {
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
-pub enum DuetError {
+pub enum PairError {
     /// An end could not do it.
     #[error("{end}: {why}")]
     End {
@@ -105,73 +107,87 @@ pub enum DuetError {
 
 /// What one pair gave.
 #[derive(Debug, Default)]
-pub struct Played {
+pub struct PairResult {
     /// What its ends reported; without an error, both of them all of it.
     pub heard: Heard,
     /// Why it is not whole.
-    pub error: Option<DuetError>,
+    pub error: Option<PairError>,
 }
 
 /// Makes one measurement with one pair.
 ///
 /// # Errors
-/// Any of [`DuetError`]; both ends are then told to stop.
-pub fn drive(
+/// Any of [`PairError`]; both ends are then told to stop.
+pub fn run_pair(
     fleet: &mut Fleet,
-    duet: Duet<'_>,
+    pair: PairRun<'_>,
     times: Times,
-    watch: &mut dyn Watch,
+    observer: &mut dyn Observer,
     interrupt: &Interrupt,
-) -> Result<Heard, DuetError> {
-    let played = play(fleet, &[duet], times, LEAD, watch, interrupt).pop().unwrap_or_default();
-    played.error.map_or(Ok(played.heard), Err)
+) -> Result<Heard, PairError> {
+    let result = run_pairs(fleet, &[pair], times, LEAD, observer, interrupt).pop().unwrap_or_default();
+    result.error.map_or(Ok(result.heard), Err)
 }
 
 /// Makes one measurement with all pairs at once, `lead` after the last of them is connected.
-pub fn play(
+pub fn run_pairs(
     fleet: &mut Fleet,
-    duets: &[Duet<'_>],
+    pairs: &[PairRun<'_>],
     times: Times,
     lead: Duration,
-    watch: &mut dyn Watch,
+    observer: &mut dyn Observer,
     interrupt: &Interrupt,
-) -> Vec<Played> {
-    let parts = duets.iter().map(|duet| Part::new(*duet, fleet)).collect();
+) -> Vec<PairResult> {
+    let parts = pairs.iter().map(|pair| Part::new(*pair, fleet)).collect();
     let mut drive = Drive { fleet, parts };
     drive.connect(interrupt);
     if drive.parts.iter().any(Part::is_sound) {
-        drive.measure(times, lead, watch, interrupt);
+        drive.measure(times, lead, observer, interrupt);
     }
-    drive.parts.into_iter().map(|part| Played { heard: part.heard, error: part.error }).collect()
+    drive.parts.into_iter().map(|part| PairResult { heard: part.heard, error: part.error }).collect()
 }
 
 /// One pair, and how far it is.
 struct Part<'a> {
-    duet: Duet<'a>,
+    pair: PairRun<'a>,
+    /// Where the far end listens, until the near end has been sent there.
+    ports: Option<Vec<Vec<u16>>>,
     connected: [bool; 2],
     /// Ends that have reported all, or never will.
     done: [bool; 2],
     told: usize,
     heard: Heard,
-    error: Option<DuetError>,
+    error: Option<PairError>,
 }
 
 impl<'a> Part<'a> {
-    fn new(duet: Duet<'a>, fleet: &Fleet) -> Self {
-        let lost = [duet.near, duet.far].into_iter().find(|&agent| fleet.is_lost(agent));
-        let error = lost.map(|agent| DuetError::End {
+    fn new(pair: PairRun<'a>, fleet: &Fleet) -> Self {
+        let lost = [pair.near, pair.far].into_iter().find(|&agent| fleet.is_lost(agent));
+        let error = lost.map(|agent| PairError::End {
             end: fleet.name(agent).to_owned(),
             why: "it was lost earlier".to_owned(),
         });
-        Self { duet, connected: [false; 2], done: [false; 2], told: 0, heard: Heard::default(), error }
+        Self {
+            pair,
+            ports: None,
+            connected: [false; 2],
+            done: [false; 2],
+            told: 0,
+            heard: Heard::default(),
+            error,
+        }
     }
 
     fn agents(&self) -> [usize; 2] {
-        [self.duet.near, self.duet.far]
+        [self.pair.near, self.pair.far]
     }
 
     fn is_sound(&self) -> bool {
         self.error.is_none()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.connected == [true; 2]
     }
 }
 
@@ -185,7 +201,7 @@ impl Drive<'_, '_> {
     fn hear(&mut self, patience: Duration) -> Option<(usize, usize, Result<Report, String>)> {
         let (agent, event) = self.fleet.next(patience)?;
         let at = self.parts.iter().position(|part| part.agents().contains(&agent))?;
-        let side = usize::from(agent == self.parts[at].duet.far);
+        let side = usize::from(agent == self.parts[at].pair.far);
         Some((
             at,
             side,
@@ -197,7 +213,7 @@ impl Drive<'_, '_> {
     }
 
     /// Takes a pair out; its ends are told to end what they do.
-    fn fail(&mut self, at: usize, error: DuetError) {
+    fn fail(&mut self, at: usize, error: PairError) {
         self.parts[at].error.get_or_insert(error);
         for agent in self.parts[at].agents() {
             self.fleet.tell(agent, &Command::Stop);
@@ -206,11 +222,11 @@ impl Drive<'_, '_> {
 
     fn fail_end(&mut self, at: usize, side: usize, why: String) {
         let end = self.fleet.name(self.parts[at].agents()[side]).to_owned();
-        self.fail(at, DuetError::End { end, why });
+        self.fail(at, PairError::End { end, why });
     }
 
     /// Takes out every pair that `still` holds for.
-    fn fail_all(&mut self, still: impl Fn(&Part<'_>) -> bool, error: impl Fn() -> DuetError) {
+    fn fail_all(&mut self, still: impl Fn(&Part<'_>) -> bool, error: impl Fn() -> PairError) {
         for at in 0..self.parts.len() {
             if self.parts[at].is_sound() && still(&self.parts[at]) {
                 self.fail(at, error());
@@ -220,29 +236,40 @@ impl Drive<'_, '_> {
 
     fn connect(&mut self, interrupt: &Interrupt) {
         for part in self.parts.iter().filter(|part| part.is_sound()) {
-            let Duet { far, address, tasks, .. } = part.duet;
+            let PairRun { far, address, tasks, .. } = part.pair;
             self.fleet.tell(far, &Command::Prepare { tasks: tasks.to_vec(), bind: address });
         }
         let deadline = Instant::now() + CONNECT_PATIENCE;
-        while self.parts.iter().any(|part| part.is_sound() && part.connected != [true; 2]) {
+        while self.parts.iter().any(|part| part.is_sound() && !part.is_connected()) {
             if interrupt.is_set() {
-                return self.fail_all(|_| true, || DuetError::Stopped);
+                return self.fail_all(|_| true, || PairError::Stopped);
             }
             if Instant::now() > deadline {
-                let late = || DuetError::Late("the connections were not made");
-                return self.fail_all(|part| part.connected != [true; 2], late);
+                let late = || PairError::Late("the connections were not made");
+                return self.fail_all(|part| !part.is_connected(), late);
             }
+            self.connect_next();
             let Some((at, side, said)) = self.hear(TICK) else { continue };
             match said {
-                Ok(Report::Prepared { ports }) if side == 1 => {
-                    let Duet { near, address, tasks, .. } = self.parts[at].duet;
-                    self.fleet.tell(near, &Command::Reach { tasks: tasks.to_vec(), peer: address, ports });
-                }
+                Ok(Report::Prepared { ports }) if side == 1 => self.parts[at].ports = Some(ports),
                 Ok(Report::Connected) => self.parts[at].connected[side] = true,
                 // Late words of an earlier measurement that was ended.
                 Ok(_) => {}
                 Err(why) => self.fail_end(at, side, why),
             }
+        }
+    }
+
+    /// Has the next pair connect once those before it are settled. Linux sizes a connection's bursts by the shortest
+    /// round trip it ever saw (`tcp_tso_rtt_log`); if a thousand connections were made at once, each would remember
+    /// the rush for the whole measurement.
+    fn connect_next(&mut self) {
+        let Some(part) = self.parts.iter_mut().find(|part| part.is_sound() && !part.is_connected()) else {
+            return;
+        };
+        if let Some(ports) = part.ports.take() {
+            let PairRun { near, address, tasks, .. } = part.pair;
+            self.fleet.tell(near, &Command::Reach { tasks: tasks.to_vec(), peer: address, ports });
         }
     }
 
@@ -262,9 +289,11 @@ impl Drive<'_, '_> {
         }
     }
 
-    fn measure(&mut self, times: Times, lead: Duration, watch: &mut dyn Watch, interrupt: &Interrupt) {
+    fn measure(&mut self, times: Times, lead: Duration, observer: &mut dyn Observer, interrupt: &Interrupt) {
         // A pair that is out already will say no more.
         self.parts.iter_mut().filter(|part| !part.is_sound()).for_each(|part| part.done = [true; 2]);
+        let mut sound = self.sound();
+        observer.pairs_left(sound);
         let at_ns = clock::now_ns() + lead.as_nanos() as u64;
         self.begin(times, at_ns);
         let nanos = |duration: Duration| duration.as_nanos() as u64;
@@ -273,20 +302,29 @@ impl Drive<'_, '_> {
         let mut stopping = false;
         while self.parts.iter().any(|part| part.done != [true; 2]) {
             if Instant::now() > deadline {
-                self.fail_all(|part| part.done != [true; 2], || DuetError::Late("no report came"));
+                self.fail_all(|part| part.done != [true; 2], || PairError::Late("no report came"));
                 break;
             }
-            marks.pass(watch);
+            marks.pass(observer);
             if !stopping && self.fleet.stop_if(interrupt, &mut stopping) {
-                marks.finish(watch);
+                marks.finish(observer);
                 deadline = deadline.min(Instant::now() + DRAIN_PATIENCE + REPORT_PATIENCE);
             }
             if let Some((at, side, said)) = self.hear(marks.wait()) {
                 self.take(at, side, said, times);
-                self.tell_moments(at, watch);
+                self.tell_moments(at, observer);
+                if self.sound() < sound {
+                    sound = self.sound();
+                    observer.pairs_left(sound);
+                }
             }
         }
-        marks.finish(watch);
+        marks.finish(observer);
+    }
+
+    /// How many pairs have not failed.
+    fn sound(&self) -> usize {
+        self.parts.iter().filter(|part| part.is_sound()).count()
     }
 
     fn take(&mut self, at: usize, side: usize, said: Result<Report, String>, times: Times) {
@@ -308,13 +346,13 @@ impl Drive<'_, '_> {
     }
 
     /// Tells every interval that both ends have reported by now.
-    fn tell_moments(&mut self, at: usize, watch: &mut dyn Watch) {
+    fn tell_moments(&mut self, at: usize, observer: &mut dyn Observer) {
         let part = &mut self.parts[at];
         while let Some(moment) = part.heard.samples.get(part.told) {
             if moment.tasks.iter().any(Vec::is_empty) {
                 return;
             }
-            watch.moment(at, part.told, moment);
+            observer.interval(at, part.told, moment);
             part.told += 1;
         }
     }
@@ -360,21 +398,21 @@ impl Marks {
         Self { begin_ns, end_ns: begin_ns + duration_ns, told: 0 }
     }
 
-    fn pass(&mut self, watch: &mut dyn Watch) {
+    fn pass(&mut self, observer: &mut dyn Observer) {
         let now = clock::now_ns();
         if self.told == 0 && now >= self.begin_ns {
             self.told = 1;
-            watch.mark(Mark::Begin);
+            observer.mark(Mark::Begin);
         }
         if self.told == 1 && now >= self.end_ns {
-            self.finish(watch);
+            self.finish(observer);
         }
     }
 
-    fn finish(&mut self, watch: &mut dyn Watch) {
+    fn finish(&mut self, observer: &mut dyn Observer) {
         if self.told == 1 {
             self.told = 2;
-            watch.mark(Mark::End);
+            observer.mark(Mark::End);
         }
     }
 

@@ -1,0 +1,198 @@
+//! Experiment 1's load: bulk TCP data between all pairs of a fleet at once, in the lab and between real hosts alike.
+//!
+//! It is one bulk task for each pair ([`pair_run`](super::pair_run)); here it becomes the results of a run.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::cpu::CpuMeter;
+use super::outcome::{End, Interval, Outcome, Pair, Settings};
+use super::pair_run::{Mark, Moment, Observer, PairResult, PairRun, Times, run_pairs};
+use super::progress::Progress;
+use crate::coordinate::fleet::Fleet;
+use crate::interrupt::Interrupt;
+use crate::load::task::Task;
+use crate::load::tcp::{Job, Shape};
+
+/// Two agents that are to exchange data.
+#[derive(Clone, Debug)]
+pub struct PairPlan {
+    /// The agent that listens.
+    pub listener: usize,
+    /// Where it listens: the address inside the VPN.
+    pub address: IpAddr,
+    /// The agent that connects.
+    pub connector: usize,
+}
+
+/// Moves data between all pairs, `lead` after the last of them is connected: each pair's result in the order of the
+/// plan, and the totals of every second.
+pub(super) fn run(
+    fleet: &mut Fleet,
+    plan: &[PairPlan],
+    settings: &Settings,
+    lead: Duration,
+    observer: &mut SecondsObserver<'_>,
+    interrupt: &Interrupt,
+) -> (Vec<Pair>, Vec<Interval>) {
+    let run_id: u64 = rand::random();
+    let tasks: Vec<[Task; 1]> = (0..plan.len() as u64).map(|pair| [task(settings, run_id, pair)]).collect();
+    let runs: Vec<PairRun<'_>> = plan
+        .iter()
+        .zip(&tasks)
+        .map(|(pair, tasks)| PairRun {
+            near: pair.connector,
+            far: pair.listener,
+            address: pair.address,
+            tasks,
+        })
+        .collect();
+    let times = Times {
+        warmup: Duration::from_secs_f64(settings.warmup_seconds),
+        duration: Duration::from_secs_f64(settings.seconds),
+        interval: Duration::from_secs(1),
+    };
+    let results = run_pairs(fleet, &runs, times, lead, observer, interrupt);
+    let intervals = totals(&results);
+    let pairs = plan.iter().zip(results).map(|(pair, result)| pair_of(fleet, pair, result)).collect();
+    (pairs, intervals)
+}
+
+/// Every pair gets its own run id and payload seed.
+fn task(settings: &Settings, run_id: u64, pair: u64) -> Task {
+    Task::Bulk(Job {
+        run_id: run_id.wrapping_add(pair),
+        seed: settings.seed.wrapping_add(pair),
+        streams: settings.streams,
+        threads: settings.threads,
+        write_bytes: settings.write_bytes,
+        verify: settings.verify,
+        congestion: Some(settings.congestion.clone()),
+        shape: Shape::default(),
+    })
+}
+
+fn pair_of(fleet: &Fleet, plan: &PairPlan, result: PairResult) -> Pair {
+    let [connector, listener] = result.heard.ends;
+    let ends = [(plan.listener, listener), (plan.connector, connector)].map(|(agent, measurement)| {
+        let offset = fleet.offset(agent);
+        End {
+            name: fleet.name(agent).to_owned(),
+            host: fleet.host(agent).clone(),
+            clock_offset_ms: offset.ns as f64 / 1e6,
+            clock_uncertainty_ms: offset.uncertainty_ns as f64 / 1e6,
+            // An end that did not report has measured no task.
+            outcome: (!measurement.tasks.is_empty()).then(|| Outcome::of(measurement)),
+        }
+    });
+    Pair { ends, error: result.error.map(|error| error.to_string()) }
+}
+
+/// What all hosts that reported it moved in each second, those of pairs that failed later included.
+fn totals(results: &[PairResult]) -> Vec<Interval> {
+    let mut totals = Vec::new();
+    for result in results {
+        for (number, moment) in result.heard.samples.iter().enumerate() {
+            add(&mut totals, number, moment);
+        }
+    }
+    totals
+}
+
+fn add(totals: &mut Vec<Interval>, number: usize, moment: &Moment) {
+    if totals.len() <= number {
+        totals.resize(number + 1, Interval::default());
+    }
+    let total = &mut totals[number];
+    for tasks in moment.tasks.iter().filter(|tasks| !tasks.is_empty()) {
+        total.received += tasks.iter().map(|sample| sample.received_bytes).sum::<u64>();
+        total.sent += tasks.iter().map(|sample| sample.sent_bytes).sum::<u64>();
+        total.hosts += 1;
+    }
+}
+
+/// Shows every second that all pairs have reported, and reads CPU time where the VPN's processes are at hand.
+pub(super) struct SecondsObserver<'a> {
+    progress: &'a Progress,
+    title: &'a str,
+    seconds: usize,
+    /// Of the VPN's processes; absent between real hosts.
+    pub(super) cpu: Option<CpuMeter>,
+    totals: Vec<Interval>,
+    pairs: usize,
+    shown: usize,
+}
+
+impl<'a> SecondsObserver<'a> {
+    pub(super) fn new(
+        progress: &'a Progress,
+        title: &'a str,
+        settings: &Settings,
+        cpu: Option<CpuMeter>,
+    ) -> Self {
+        let seconds = Duration::from_secs_f64(settings.seconds).as_secs() as usize;
+        Self { progress, title, seconds, cpu, totals: Vec::new(), pairs: 0, shown: 0 }
+    }
+
+    fn show(&mut self) {
+        let hosts = 2 * self.pairs as u32;
+        while let Some(total) = self.totals.get(self.shown).filter(|total| total.hosts >= hosts) {
+            self.progress.second(self.title, self.shown, self.seconds, *total);
+            self.shown += 1;
+        }
+    }
+}
+
+impl Observer for SecondsObserver<'_> {
+    fn mark(&mut self, _mark: Mark) {
+        self.cpu.iter_mut().for_each(CpuMeter::read);
+    }
+
+    fn interval(&mut self, _pair: usize, number: usize, moment: &Moment) {
+        add(&mut self.totals, number, moment);
+        self.show();
+    }
+
+    fn pairs_left(&mut self, count: usize) {
+        self.pairs = count;
+        self.show();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinate::message::Sample;
+    use crate::experiment::pair_run::Heard;
+
+    fn moment(received: [Option<u64>; 2]) -> Moment {
+        let sample = |bytes| vec![Sample { received_bytes: bytes, sent_bytes: 1, ..Sample::default() }];
+        Moment { seconds: [1.0; 2], tasks: received.map(|bytes| bytes.map_or_else(Vec::new, sample)) }
+    }
+
+    #[test]
+    fn the_totals_count_every_host_that_reported_a_second() {
+        let result = |samples| PairResult { heard: Heard { samples, ..Heard::default() }, error: None };
+        let both = result(vec![moment([Some(1), Some(2)]), moment([Some(3), Some(4)])]);
+        let half = result(vec![moment([None, Some(10)])]);
+        let expected =
+            [Interval { received: 13, sent: 3, hosts: 3 }, Interval { received: 7, sent: 2, hosts: 2 }];
+        assert_eq!(totals(&[both, half]), expected);
+    }
+
+    #[test]
+    fn a_second_is_shown_once_all_pairs_that_are_left_have_reported_it() {
+        let settings = crate::experiment::outcome::samples::campaign().settings;
+        let progress = Progress::new(true);
+        let mut observer = SecondsObserver::new(&progress, "t", &settings, None);
+        observer.pairs_left(2);
+        observer.interval(0, 0, &moment([Some(1), Some(1)]));
+        assert_eq!(observer.shown, 0);
+        observer.interval(1, 0, &moment([Some(1), Some(1)]));
+        assert_eq!(observer.shown, 1);
+        observer.interval(0, 1, &moment([Some(1), Some(1)]));
+        assert_eq!(observer.shown, 1);
+        observer.pairs_left(1);
+        assert_eq!(observer.shown, 2, "the pair that failed is waited for no longer");
+    }
+}
