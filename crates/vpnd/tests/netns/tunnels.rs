@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -12,7 +13,7 @@ use rustix::process::Signal;
 use crate::cleanup::look_at;
 use crate::client::{self, TUN};
 use crate::gateway::{Gateway, Login, edit_toml, strings};
-use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, eventually};
 use crate::names;
 use crate::process::{self, Process};
 use crate::relay::PORT;
@@ -90,6 +91,50 @@ fn interrupt(mut client: Process) {
     client.signal(Signal::INT);
     let status = client.wait(10 * SECOND);
     assert!(status.success(), "{status}:\n{}", client.output());
+}
+
+/// How often a client has looked for its gateway again.
+fn changes(client: &Process) -> usize {
+    client.output().matches("the machine's network changed").count()
+}
+
+#[test]
+fn disjoint_and_overlapping_tunnels_leave_each_other_alone() {
+    let Some(lab) = Lab::new(2) else { return };
+    let pushed: [&[&str]; 2] =
+        [&["10.200.0.0/24", "fd20::/64", "10.210.0.0/16"], &["10.210.0.0/24", "10.220.0.0/16"]];
+    let two = Two::start(&lab, pushed, "pushed");
+    let machine = &lab.clients[0];
+    let before = look_at(&lab, machine);
+    for order in [[0, 1], [1, 0]] {
+        let [one, other] = order.map(|number| two.connect(number));
+        two.reaches(CAMPUS_V4);
+        two.reaches(CAMPUS_V6);
+        if order == [0, 1] {
+            two.reaches(SECOND_CAMPUS);
+        }
+        assert_eq!(two.way_to("10.210.0.1"), TUNNELS[order[1]], "both lead there: the newest does");
+        assert_eq!([two.way_to("10.200.0.9"), two.way_to("10.220.0.9")], TUNNELS);
+
+        // Somebody who is refused comes and goes, and other devices do.
+        let wrong = Login { credentials: two.users[1].credentials.clone(), ..two.users[0].clone() };
+        let (code, output) = client::ended(&lab, two.command(&wrong, "vpn2"));
+        assert!(code != 0 && output.contains("refuse"), "{output}");
+        for _ in 0..10 {
+            machine.ip_batch(
+                "link add noise0 type veth peer name noise1\nlink set noise0 up\naddr add 172.31.9.1/24 dev noise0\n",
+            );
+            thread::sleep(SECOND / 10);
+            machine.ip_batch("link del noise0\n");
+        }
+        thread::sleep(SECOND);
+        assert_eq!([changes(&one), changes(&other)], [0, 0], "{}\n{}", one.output(), other.output());
+
+        interrupt(one);
+        two.reaches(if order[1] == 0 { CAMPUS_V4 } else { SECOND_CAMPUS });
+        interrupt(other);
+    }
+    assert_eq!(look_at(&lab, machine), before, "the machine is as it was");
 }
 
 #[test]
