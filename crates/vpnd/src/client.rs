@@ -186,6 +186,7 @@ impl Opened {
             routes: profile.routes.clone(),
             set_routes: !args.no_routes,
             dns: profile.dns && !args.no_dns,
+            local_network: profile.local_network,
             lookups: lookup_user,
         };
         let setup = NetworkSetup::new(journals, &interface, interface_index, layer.layer(), wishes)?;
@@ -264,6 +265,10 @@ impl Opened {
                 }
                 () = sleep_until(settles), if settles.is_some() => {
                     settles = None;
+                    if let Err(error) = self.setup.follow().await {
+                        let error = crate::told(&error.into());
+                        tracing::error!(%error, "the tunnel's exceptions for local networks are not up to date");
+                    }
                     if self.paths.have_changed(self.setup.netlink()).await {
                         tracing::info!("the machine's network changed");
                         self.worker.tell(&ToWorker::NetworkChanged, &[]).await?;

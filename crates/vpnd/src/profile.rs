@@ -49,6 +49,8 @@ pub struct Profile {
     pub routes: Routes,
     /// Whether to use the DNS servers that the gateway names.
     pub dns: bool,
+    /// Whether networks that the machine is directly connected to stay outside a tunnel that contains them.
+    pub local_network: bool,
     /// Threads of the data path, each with a UDP port of its own.
     pub lanes: usize,
     /// Switches for kernel offloads; steering means nothing to a client.
@@ -158,6 +160,12 @@ impl Profile {
             }
         }
         writeln!(out, "dns = {}", self.dns)?;
+        if !self.local_network {
+            writeln!(
+                out,
+                "# Hosts of the local network are not reachable beside the tunnel.\nlocal_network = false"
+            )?;
+        }
         match self.suites.as_slice() {
             [] => writeln!(out, "suites = \"auto\"")?,
             suites => writeln!(out, "suites = {}", list(suites.iter().map(ToString::to_string)))?,
@@ -222,13 +230,26 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
     });
     let (servers, server_name, trust) = document.section("server", read_server);
     let (user, totp, identity) = document.section("user", read_user);
-    let (routes, dns, suites, lanes) = document.section("tunnel", read_tunnel);
+    let (routes, dns, local_network, suites, lanes) = document.section("tunnel", read_tunnel);
     let offload = document.section("offload", crate::config::device_offload);
     let (problems, _) = document.finish();
     if !problems.is_empty() || format != FORMAT {
         return Err(problems);
     }
-    Ok(Profile { servers, server_name, trust, user, totp, identity, suites, routes, dns, lanes, offload })
+    Ok(Profile {
+        servers,
+        server_name,
+        trust,
+        user,
+        totp,
+        identity,
+        suites,
+        routes,
+        dns,
+        local_network,
+        lanes,
+        offload,
+    })
 }
 
 fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, String, Trust) {
@@ -300,7 +321,7 @@ fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (String, bool, Option<Cli
     (name, totp, identity)
 }
 
-fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> (Routes, bool, Vec<Suite>, usize) {
+fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> (Routes, bool, bool, Vec<Suite>, usize) {
     let expects = "\"pushed\", \"all\" or a list of networks such as \"10.20.0.0/16\"";
     let words: Vec<RouteWord> = s.list(p, "routes", expects).unwrap_or_else(|| vec![RouteWord::Pushed]);
     let routes = match words.as_slice() {
@@ -312,8 +333,9 @@ fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> (Routes, bool, Vec<Suit
         s.problem(p, "routes", format!("'routes' in [tunnel] must be {expects}, not a mixture"));
     }
     let dns = s.flag(p, "dns", true);
+    let local_network = s.flag(p, "local_network", true);
     let lanes = s.number(p, "lanes", 1..=MAX_CLIENT_LANES as u64, DEFAULT_LANES as u64);
-    (routes, dns, crate::config::suites(s, p, "suites"), lanes as usize)
+    (routes, dns, local_network, crate::config::suites(s, p, "suites"), lanes as usize)
 }
 
 fn check_certificates(s: &Section<'_>, p: &mut Problems, key: &str, text: &str) {

@@ -338,6 +338,7 @@ fn profile(
         suites: Vec::new(),
         routes: Routes::Pushed,
         dns: true,
+        local_network: true,
         lanes: crate::profile::DEFAULT_LANES,
         offload: crate::config::Offload::default(),
     })

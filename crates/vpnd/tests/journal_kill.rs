@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use vpnd::journal::{Journal, JournalDirectory, RecoveryOutcome, recover};
-use vpnd::sys::change::{Change, Layer, TABLE_BASE};
+use vpnd::sys::change::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE};
 use vpnd::sys::dns::{DnsChange, DnsSettings, DnsSystem};
 use vpnd::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, Netlink, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
@@ -193,23 +193,31 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         let spec = AddressSpec { interface: TUNNEL.to_owned(), address: address.parse().unwrap() };
         changes.push(Change::Address(spec));
     }
-    for destination in ["0.0.0.0/0", "::/0", "172.20.0.0/16", "fd00:9::/48"] {
-        let target = RouteTarget::Interface(TUNNEL.to_owned());
+    let tunnel = || RouteTarget::Interface(TUNNEL.to_owned());
+    for (destination, target) in [
+        ("0.0.0.0/0", tunnel()),
+        ("172.20.0.0/16", tunnel()),
+        ("fd00:9::/48", tunnel()),
+        ("::/0", RouteTarget::Unreachable),
+        ("192.168.7.0/24", RouteTarget::Throw),
+        ("fd00:7::/64", RouteTarget::Throw),
+    ] {
+        let metric = (target != tunnel()).then_some(LAST_RESORT_METRIC);
         let destination = destination.parse().unwrap();
         changes.push(Change::Route(RouteSpec {
             destination,
             target,
             source: None,
             table: TABLE_BASE + index,
-            metric: None,
+            metric,
         }));
     }
     let layer = Layer::all().next().expect("there are some");
     let (mark, mask) = layer.passed_over();
     for family in [Family::V4, Family::V6] {
         for (rule, matches, table) in [
-            (1, RuleMatch::IgnoringPrefixesUpTo(0), MAIN_TABLE),
-            (2, RuleMatch::NotMarked { mark, mask }, TABLE_BASE + index),
+            (0, RuleMatch::User(64_123), MAIN_TABLE),
+            (1, RuleMatch::NotMarked { mark, mask }, TABLE_BASE + index),
         ] {
             let priority = layer.priority(rule);
             changes.push(Change::Rule(RuleSpec { family, priority, matches, table }));

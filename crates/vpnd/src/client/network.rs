@@ -1,8 +1,9 @@
 //! What a client changes on its machine: addresses, routes and DNS of the tunnel, all through the undo journal.
 //!
-//! Routes of the tunnel stand in a table of their own, which all packets are looked up in but the tunnel's own
-//! datagrams (they carry a mark) and what the process asks that looks up the gateway's name (it has a user of its own). So
-//! the way to the gateway can't lead into the tunnel, whatever routes are pushed.
+//! Routes of the tunnel stand in a table of their own ([`routing`]), which all packets are looked up in before the system's
+//! but the tunnel's own datagrams (they carry a mark) and what the process asks that looks up the gateway's name (it has a
+//! user of its own). So the way to the gateway can't lead into the tunnel, whatever routes are pushed, and no route of the
+//! local network leads around it.
 
 use std::net::IpAddr;
 
@@ -16,13 +17,16 @@ use super::plan::{self, Plan, Step};
 use crate::config::MIN_MTU;
 use crate::journal::{ChangeId, Journal, JournalDirectory, JournalError};
 use crate::profile::Routes;
-use crate::sys::change::{Change, Layer, TABLE_BASE};
+use crate::sys::change::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE};
 use crate::sys::dns::{self, DnsChange, DnsError, DnsSettings, DnsSystem};
 use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
 use crate::sys::nft::GuardRules;
 use crate::sys::udp::MAX_GSO_BYTES;
+use routing::{Overlap, Routing, everything, has_address_for, own_address};
+
+mod routing;
 
 /// What a standard suite adds to a packet, in bytes.
 const TAG_LEN: usize = 16;
@@ -53,6 +57,8 @@ pub(super) struct Wishes {
     pub(super) set_routes: bool,
     /// Whether to use the gateway's DNS servers.
     pub(super) dns: bool,
+    /// Whether networks that the machine is directly connected to stay outside the tunnel.
+    pub(super) local_network: bool,
     /// The user as whom the gateway's name is looked up: outside the tunnel, for it may be asked while the tunnel is dead.
     pub(super) lookups: Option<u32>,
 }
@@ -67,6 +73,10 @@ pub(super) struct NetworkSetup {
     wishes: Wishes,
     mtu: u16,
     active: Vec<(ChangeId, Change)>,
+    /// What the profile permits of what the gateway has named last, and what came of it.
+    in_force: Option<(Network, Routing)>,
+    /// What the log says of local networks.
+    overlaps: Vec<Overlap>,
     /// The DNS servers of the tunnel.
     dns: Option<DnsSettings>,
     /// In force while the machine uses them.
@@ -101,6 +111,8 @@ impl NetworkSetup {
             wishes,
             mtu: DEFAULT_MTU,
             active: Vec::new(),
+            in_force: None,
+            overlaps: Vec::new(),
             dns: None,
             dns_change: None,
             own_dns: Vec::new(),
@@ -132,20 +144,55 @@ impl NetworkSetup {
             .extend(addresses.iter().filter(|new| !old_and_new.contains(new)).copied().collect::<Vec<_>>());
         self.guard(old_and_new).await?;
         self.set_mtu(self.mtu).await?;
+        let routing = Routing::new(&self.wishes, network, machine.local());
+        let obsolete = self.make(network, &routing).await?;
+        log_refused(&routing);
+        // Servers are asked only once there is a way to them, and as long as there is one.
+        self.set_dns(dns_settings(&self.interface, &self.wishes, network, &routing)).await?;
+        self.take_back(obsolete).await?;
+        self.in_force = Some((network.clone(), routing));
+        self.guard(addresses).await
+    }
+
+    /// Follows the machine to another local network: what it is directly connected to decides about exceptions from the tunnel.
+    ///
+    /// # Errors
+    /// If the machine can't be read or a change was refused.
+    pub(super) async fn follow(&mut self) -> Result<(), NetworkError> {
+        let Some((network, before)) = self.in_force.clone() else { return Ok(()) };
+        let machine = Machine::read(&self.netlink, &self.interface, self.interface_index, Vec::new()).await?;
+        let routing = Routing::new(&self.wishes, &network, machine.local());
+        if routing == before {
+            return Ok(());
+        }
+        let obsolete = self.make(&network, &routing).await?;
+        self.take_back(obsolete).await?;
+        self.in_force = Some((network, routing));
+        Ok(())
+    }
+
+    /// Makes what is wanted and not in force yet; with what is not wanted any more. Says in the log what is new of local networks.
+    async fn make(&mut self, network: &Network, routing: &Routing) -> Result<Vec<ChangeId>, NetworkError> {
+        for overlap in routing.overlaps.iter().filter(|overlap| !self.overlaps.contains(overlap)) {
+            overlap.log();
+        }
+        self.overlaps.clone_from(&routing.overlaps);
         let mut wanted = self.addresses(network);
         wanted.push(Change::LinkUp { interface: self.interface.clone() });
-        wanted.extend(self.routes(network));
+        wanted.extend(self.routes(network, routing));
         let Plan { first, obsolete } = plan::plan(&self.active, wanted);
         for step in first {
             self.take(step).await?;
         }
-        // Servers are asked only once there is a way to them, and as long as there is one.
-        self.set_dns(self.dns_settings(network)).await?;
+        Ok(obsolete)
+    }
+
+    async fn take_back(&mut self, obsolete: Vec<ChangeId>) -> Result<(), NetworkError> {
         for id in obsolete {
             self.journal.undo(&self.netlink, id).await?;
             self.active.retain(|(active, _)| *active != id);
         }
-        self.guard(addresses).await
+        Ok(())
     }
 
     async fn take(&mut self, step: Step<ChangeId>) -> Result<(), NetworkError> {
@@ -306,42 +353,56 @@ impl NetworkSetup {
     }
 
     /// Routes and rules. Each comes after those without which it would take more than it is meant for.
-    fn routes(&self, network: &Network) -> Vec<Change> {
+    fn routes(&self, network: &Network, routing: &Routing) -> Vec<Change> {
         let table = TABLE_BASE + self.interface_index;
-        let destinations = destinations(&self.wishes, network);
         let (mut changes, mut last) = (Vec::new(), Vec::new());
-        for family in [Family::V4, Family::V6] {
-            let mut of_family = destinations.iter().filter(|net| Family::of(net.addr()) == family).peekable();
-            if of_family.peek().is_none() {
-                continue;
-            }
-            if of_family.any(|net| net.prefix_len() == 0) {
-                // Networks that the machine is directly connected to stay reachable.
-                let (matches, priority) = (RuleMatch::IgnoringPrefixesUpTo(0), self.layer.priority(1));
-                changes.push(Change::Rule(RuleSpec { family, priority, matches, table: MAIN_TABLE }));
-            }
-            let (mark, mask) = self.layer.passed_over();
-            let (priority, matches) = (self.layer.priority(2), RuleMatch::NotMarked { mark, mask });
+        let (mark, mask) = self.layer.passed_over();
+        for family in routing.families() {
+            let (priority, matches) = (self.layer.priority(1), RuleMatch::NotMarked { mark, mask });
             last.push(Change::Rule(RuleSpec { family, priority, matches, table }));
         }
-        changes.extend(destinations.into_iter().map(|destination| {
+        let aside = |destination, target| {
+            let metric = Some(LAST_RESORT_METRIC);
+            Change::Route(RouteSpec { destination, target, source: None, table, metric })
+        };
+        changes.extend(routing.outside().map(|local| aside(local, RouteTarget::Throw)));
+        changes.extend(routing.destinations.iter().map(|&destination| {
             let target = RouteTarget::Interface(self.interface.clone());
             let source = own_address(network, destination.addr());
             Change::Route(RouteSpec { destination, target, source, table, metric: None })
         }));
+        // Refused at once, where a silent loss would have every program wait.
+        let refused = routing.refused.iter().map(|family| everything(*family));
+        changes.extend(refused.map(|rest| aside(rest, RouteTarget::Unreachable)));
         changes.extend(last);
         changes
     }
+}
 
-    fn dns_settings(&self, network: &Network) -> Option<DnsSettings> {
-        let servers = name_servers(&self.wishes, network);
-        (self.wishes.dns && !servers.is_empty()).then(|| DnsSettings {
-            interface: self.interface.clone(),
-            servers,
-            search: network.search.iter().map(|domain| domain.to_string()).collect(),
-            all_names: network.search.is_empty(),
-        })
+/// How the machine's names are looked up while the tunnel is there; `None` leaves that as it is.
+fn dns_settings(
+    interface: &str,
+    wishes: &Wishes,
+    network: &Network,
+    routing: &Routing,
+) -> Option<DnsSettings> {
+    let servers = name_servers(wishes, network);
+    if !wishes.dns || servers.is_empty() {
+        if routing.is_full {
+            tracing::warn!(
+                "the tunnel is for everything but names: the machine goes on asking its own name servers, in clear if they are in \
+                 a local network that stays outside the tunnel"
+            );
+        }
+        return None;
     }
+    Some(DnsSettings {
+        interface: interface.to_owned(),
+        servers,
+        search: network.search.iter().map(|domain| domain.to_string()).collect(),
+        // With a full tunnel no name is for the local network's servers, whatever domains the gateway names.
+        all_names: network.search.is_empty() || routing.is_full,
+    })
 }
 
 /// The largest super-packet whose slices fit one send, in bytes. TCP fills super-packets with whole segments, after it has
@@ -361,42 +422,15 @@ pub(super) fn host_addresses(network: &Network) -> Vec<IpNet> {
     ipv4.into_iter().chain(ipv6).collect()
 }
 
-/// Where the tunnel leads: what the user or the gateway names, and the gateway itself. Only of the protocol versions
-/// that the client has an inner address of.
-fn destinations(wishes: &Wishes, network: &Network) -> Vec<IpNet> {
-    if !wishes.set_routes {
-        return Vec::new();
+/// Says in the log what a full tunnel keeps from leaving.
+fn log_refused(routing: &Routing) {
+    for family in &routing.refused {
+        let version = if *family == Family::V4 { "IPv4" } else { "IPv6" };
+        tracing::warn!(
+            "the tunnel is for everything, and the gateway does not carry all of {version}: the rest of {version} is refused on \
+             this machine, so that nothing leaves in clear"
+        );
     }
-    let mut wanted: Vec<IpNet> = match &wishes.routes {
-        Routes::Pushed => network.routes.iter().map(|cidr| cidr.0).collect(),
-        Routes::All => vec![default_route(false), default_route(true)],
-        Routes::Only(networks) => networks.clone(),
-    };
-    wanted.extend(network.gateway_ipv4.map(|address| IpNet::from(IpAddr::from(address))));
-    wanted.extend(network.gateway_ipv6.map(|address| IpNet::from(IpAddr::from(address))));
-    if wishes.dns {
-        // Queries go to them through the tunnel, whatever else does.
-        let servers = network.dns.iter().map(|server| server.0);
-        let outside = servers.filter(|server| !wanted.iter().any(|net| net.contains(server)));
-        wanted.extend(outside.map(IpNet::from).collect::<Vec<_>>());
-    }
-    let mut destinations: Vec<IpNet> = Vec::new();
-    for net in wanted.into_iter().map(|net| net.trunc()) {
-        if has_address_for(network, net.addr()) && !destinations.contains(&net) {
-            destinations.push(net);
-        }
-    }
-    destinations
-}
-
-/// Whether the client has an inner address that it could talk to this one from.
-fn has_address_for(network: &Network, address: IpAddr) -> bool {
-    own_address(network, address).is_some()
-}
-
-/// The client's inner address of this one's protocol version.
-fn own_address(network: &Network, address: IpAddr) -> Option<IpAddr> {
-    if address.is_ipv4() { network.ipv4.map(IpAddr::from) } else { network.ipv6.map(IpAddr::from) }
 }
 
 /// The gateway's name servers that are reached through the tunnel. One of a protocol version that the tunnel does not carry
@@ -415,62 +449,46 @@ fn name_servers(wishes: &Wishes, network: &Network) -> Vec<IpAddr> {
     servers
 }
 
-fn default_route(ipv6: bool) -> IpNet {
-    if ipv6 { IpNet::V6(ipnet::Ipv6Net::default()) } else { IpNet::V4(ipnet::Ipv4Net::default()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::network::routing::tests::{network, texts, wishes};
     use vpnd_proto::control::{AsText, List};
-
-    fn network() -> Network {
-        Network {
-            ipv4: Some([10, 86, 0, 9].into()),
-            gateway_ipv4: Some([10, 86, 0, 1].into()),
-            routes: List::new(vec![
-                AsText("192.0.2.0/24".parse().unwrap()),
-                AsText("2001:db8::/32".parse().unwrap()),
-            ])
-            .unwrap(),
-            ..Network::default()
-        }
-    }
-
-    fn texts(nets: &[IpNet]) -> Vec<String> {
-        nets.iter().map(ToString::to_string).collect()
-    }
-
-    fn wishes(routes: Routes) -> Wishes {
-        Wishes { routes, set_routes: true, dns: true, lookups: None }
-    }
-
-    #[test]
-    fn only_routes_of_versions_that_the_client_speaks_are_set() {
-        let pushed = destinations(&wishes(Routes::Pushed), &network());
-        assert_eq!(texts(&pushed), ["192.0.2.0/24", "10.86.0.1/32"]);
-        assert_eq!(texts(&destinations(&wishes(Routes::All), &network())), ["0.0.0.0/0", "10.86.0.1/32"]);
-        assert_eq!(texts(&host_addresses(&network())), ["10.86.0.9/32"]);
-    }
 
     #[test]
     fn name_servers_are_asked_through_the_tunnel_or_not_at_all() {
         let dns = ["192.0.2.53", "9.9.9.9", "2620:fe::9"].map(|server| AsText(server.parse().unwrap()));
         let network = Network { dns: List::new(dns.to_vec()).unwrap(), ..network() };
-        let pushed = destinations(&wishes(Routes::Pushed), &network);
-        assert_eq!(texts(&pushed), ["192.0.2.0/24", "10.86.0.1/32", "9.9.9.9/32"]);
-        let asked = name_servers(&wishes(Routes::Pushed), &network);
+        let destinations = |wishes: &Wishes| texts(&Routing::new(wishes, &network, &[]).destinations);
+        let pushed = wishes(Routes::Pushed);
+        assert_eq!(destinations(&pushed), ["192.0.2.0/24", "10.86.0.1/32", "9.9.9.9/32"]);
+        let asked = name_servers(&pushed, &network);
         assert_eq!(asked, ["192.0.2.53", "9.9.9.9"].map(|server| server.parse::<IpAddr>().unwrap()));
 
-        let without = Wishes { dns: false, ..wishes(Routes::Pushed) };
-        assert_eq!(texts(&destinations(&without, &network)), ["192.0.2.0/24", "10.86.0.1/32"]);
+        let without = Wishes { dns: false, ..pushed };
+        assert_eq!(destinations(&without), ["192.0.2.0/24", "10.86.0.1/32"]);
     }
 
     #[test]
-    fn the_users_own_choice_comes_first() {
-        let only = wishes(Routes::Only(vec!["198.51.100.7/24".parse().unwrap()]));
-        assert_eq!(texts(&destinations(&only, &network())), ["198.51.100.0/24", "10.86.0.1/32"]);
-        let by_hand = Wishes { set_routes: false, ..only };
-        assert!(destinations(&by_hand, &network()).is_empty());
+    fn a_full_tunnel_asks_its_name_servers_for_all_names() {
+        let network = Network {
+            dns: List::new(vec![AsText("192.0.2.53".parse().unwrap())]).unwrap(),
+            search: List::new(vec![vpnd_proto::control::Text::new("campus.example").unwrap()]).unwrap(),
+            ..network()
+        };
+        let settings = |wishes: &Wishes, network: &Network| {
+            dns_settings("vpn0", wishes, network, &Routing::new(wishes, network, &[]))
+        };
+        let all_names = |routes| settings(&wishes(routes), &network).map(|settings| settings.all_names);
+        assert_eq!(all_names(Routes::Pushed), Some(false), "the domains are divided");
+        assert_eq!(all_names(Routes::All), Some(true));
+        let without_search = Network { search: List::default(), ..network.clone() };
+        assert!(settings(&wishes(Routes::Pushed), &without_search).unwrap().all_names);
+        assert_eq!(settings(&Wishes { dns: false, ..wishes(Routes::All) }, &network), None);
+    }
+
+    #[test]
+    fn the_client_has_addresses_of_one_host_each() {
+        assert_eq!(texts(&host_addresses(&network())), ["10.86.0.9/32"]);
     }
 }

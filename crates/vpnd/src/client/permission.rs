@@ -46,6 +46,9 @@ pub(super) struct Machine {
     addresses: Vec<IpAddr>,
     /// The networks that it has routes for, but for default routes.
     networks: Vec<IpNet>,
+    /// The networks that its own addresses belong to. A route without a router is no evidence: DHCP and router
+    /// advertisements can name such.
+    local: Vec<IpNet>,
     /// Whether IPv6 is switched off for the tunnel's device.
     without_ipv6: bool,
 }
@@ -62,9 +65,11 @@ impl Machine {
         name_servers: Vec<IpAddr>,
     ) -> Result<Self, NetlinkError> {
         let own = netlink.addresses().await?.into_iter().filter(|own| own.interface != index);
+        let own: Vec<IpNet> = own.map(|own| own.address).collect();
         let mut machine = Self {
-            addresses: own.map(|own| own.address.addr()).collect(),
+            addresses: own.iter().map(IpNet::addr).collect(),
             networks: Vec::new(),
+            local: local_networks(&own),
             without_ipv6: !sysctl::has_ipv6(tunnel),
         };
         for route in netlink.routes().await?.into_iter().filter(|route| route.interface != Some(index)) {
@@ -76,6 +81,25 @@ impl Machine {
         machine.addresses.extend(name_servers);
         Ok(machine)
     }
+
+    /// The networks that it is directly connected to.
+    pub(super) fn local(&self) -> &[IpNet] {
+        &self.local
+    }
+}
+
+/// The networks behind these addresses of the machine, each once. What never leaves it or its link needs no route: the
+/// kernel's own rule for local addresses comes first, and link-local IPv6 addresses name their interface.
+fn local_networks(own: &[IpNet]) -> Vec<IpNet> {
+    let mut networks: Vec<IpNet> = own
+        .iter()
+        .filter(|net| net.prefix_len() < net.max_prefix_len() && !net.addr().is_loopback())
+        .filter(|net| !matches!(net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local()))
+        .map(IpNet::trunc)
+        .collect();
+    networks.sort();
+    networks.dedup();
+    networks
 }
 
 /// `network` without what the profile forbids or the machine can't have.
@@ -178,7 +202,7 @@ mod tests {
     const PRIVATE_V6: &str = "fd86::9";
 
     fn wishes(routes: Routes) -> Wishes {
-        Wishes { routes, set_routes: true, dns: true, lookups: None }
+        Wishes { routes, set_routes: true, dns: true, local_network: true, lookups: None }
     }
 
     fn only(networks: &[&str]) -> Wishes {
@@ -191,6 +215,7 @@ mod tests {
                 .map(|address| address.parse().unwrap())
                 .into(),
             networks: vec!["192.168.1.0/24".parse().unwrap(), "fd01::/64".parse().unwrap()],
+            local: Vec::new(),
             without_ipv6: false,
         }
     }

@@ -24,7 +24,7 @@ fn machine() -> String {
 }
 
 /// Which of a tunnel's rules leads packets into it.
-const LEADS_IN: u32 = 2;
+const LEADS_IN: u32 = 1;
 /// The number of the first device of a new namespace; loopback is 1.
 const INDEX: u32 = 2;
 

@@ -19,6 +19,7 @@ fn full() -> Profile {
         suites: vec![Suite::ChaCha20Poly1305, Suite::Aes256Gcm],
         routes: Routes::Only(vec!["10.20.0.0/16".parse().unwrap()]),
         dns: false,
+        local_network: false,
         lanes: 4,
         offload: Offload { tso: false, udp_gro: false, ..Offload::default() },
     }

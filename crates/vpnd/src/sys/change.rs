@@ -16,6 +16,7 @@ use crate::sys::sysctl::{SysctlChange, SysctlError};
 mod allowed;
 mod layer;
 
+pub(crate) use allowed::is_plausible_local;
 pub use layer::Layer;
 
 /// First of our routing tables; each tunnel adds its interface's index.
@@ -23,9 +24,9 @@ pub const TABLE_BASE: u32 = 30_000;
 /// First priority of our rules, before the system's own at 32766.
 pub const PRIORITY_BASE: u32 = 5_200;
 /// Rules of a tunnel at most, for each protocol version.
-pub const RULES: u32 = 3;
+pub const RULES: u32 = 2;
 
-/// Metric of the routes that hold back packets for a gateway's pools: any other route comes first.
+/// Metric of the routes that lead into no tunnel: any other route to the same destination comes first.
 pub const LAST_RESORT_METRIC: u32 = 1_000_000;
 
 /// One change to the machine.

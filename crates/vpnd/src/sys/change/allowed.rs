@@ -6,6 +6,8 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE};
 use crate::sys::dns::DnsSystem;
 use crate::sys::netlink::{AddressSpec, MAIN_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
@@ -73,16 +75,27 @@ fn of_route(spec: &RouteSpec) -> Result<(), String> {
     }
     let interface = match &spec.target {
         RouteTarget::Interface(interface) => interface,
-        // What holds back packets for a gateway's pool while there is no tunnel.
-        RouteTarget::Unreachable
-            if spec.table == MAIN_TABLE
-                && spec.metric == Some(LAST_RESORT_METRIC)
-                && spec.destination.prefix_len() >= SHORTEST_POOL =>
-        {
-            return Ok(());
+        // What holds back packets for a gateway's pool while there is no tunnel; what a full tunnel does not carry.
+        RouteTarget::Unreachable if spec.metric == Some(LAST_RESORT_METRIC) => {
+            let length = spec.destination.prefix_len();
+            let for_pool = spec.table == MAIN_TABLE && length >= SHORTEST_POOL;
+            let for_rest = is_table_of_a_tunnel(spec.table) && length == 0;
+            return if for_pool || for_rest {
+                Ok(())
+            } else {
+                Err("too much would be unreachable".to_owned())
+            };
         }
-        RouteTarget::Unreachable | RouteTarget::Gateway { .. } => {
-            return Err("routes of vpnd lead into a tunnel, or for a pool nowhere".to_owned());
+        // A local network that stays outside a tunnel.
+        RouteTarget::Throw if spec.metric == Some(LAST_RESORT_METRIC) && is_table_of_a_tunnel(spec.table) => {
+            let plausible = is_plausible_local(spec.destination);
+            return if plausible { Ok(()) } else { Err(format!("{} is no local network", spec.destination)) };
+        }
+        RouteTarget::Unreachable | RouteTarget::Throw | RouteTarget::Gateway { .. } => {
+            return Err(
+                "routes of vpnd lead into a tunnel, or nowhere, or around a tunnel into a local network"
+                    .to_owned(),
+            );
         }
     };
     if !is_table_of_a_tunnel(spec.table) || spec.metric.is_some() {
@@ -98,13 +111,20 @@ fn of_rule(spec: &RuleSpec) -> Result<(), String> {
     let good = match spec.matches {
         // Whoever looks up the gateway's name is never root.
         RuleMatch::User(user) => user != 0 && spec.table == MAIN_TABLE && place == 0,
-        RuleMatch::IgnoringPrefixesUpTo(0) => spec.table == MAIN_TABLE && place == 1,
         RuleMatch::NotMarked { mark, mask } => {
-            is_table_of_a_tunnel(spec.table) && (mark, mask) == layer.passed_over() && place == 2
+            is_table_of_a_tunnel(spec.table) && (mark, mask) == layer.passed_over() && place == 1
         }
-        RuleMatch::IgnoringPrefixesUpTo(_) => false,
     };
     if good { Ok(()) } else { Err("its parts are none of vpnd's, or don't belong together".to_owned()) }
+}
+
+/// Whether a network that the machine is directly connected to is one that a local network can be: of private (RFC 1918),
+/// unique local (RFC 4193) or link-local addresses, and no wider than one site has them.
+pub(crate) fn is_plausible_local(net: IpNet) -> bool {
+    match net {
+        IpNet::V4(v4) => v4.prefix_len() >= 16 && (v4.addr().is_private() || v4.addr().is_link_local()),
+        IpNet::V6(v6) => v6.prefix_len() >= 48 && v6.addr().is_unique_local(),
+    }
 }
 
 /// Interfaces have numbers from 1 to the largest signed one.

@@ -27,6 +27,8 @@ pub enum RouteTarget {
     },
     /// Nowhere: senders are told that the destination is unreachable.
     Unreachable,
+    /// Back to the rules: the next one decides.
+    Throw,
 }
 
 /// A route of ours.
@@ -121,6 +123,7 @@ impl Netlink {
                 .gateway(*address)
                 .map_err(|error| inconsistent(spec, &error))?,
             RouteTarget::Unreachable => builder.kind(RouteType::Unreachable),
+            RouteTarget::Throw => builder.kind(RouteType::Throw),
         };
         Ok(builder.build())
     }

@@ -18,9 +18,6 @@ pub enum RuleMatch {
         /// The bits of it that count.
         mask: u32,
     },
-    /// All packets, but routes with a prefix of this length or shorter do not count: with 0, the table's
-    /// default route is passed over and its more specific routes are kept.
-    IgnoringPrefixesUpTo(u32),
     /// Packets of the sockets that a process of this user has made.
     User(u32),
 }
@@ -77,9 +74,6 @@ fn message(spec: &RuleSpec) -> RuleMessage {
             message.header.flags = RuleFlags::Invert;
             message.attributes.push(RuleAttribute::FwMark(mark));
             message.attributes.push(RuleAttribute::FwMask(mask));
-        }
-        RuleMatch::IgnoringPrefixesUpTo(length) => {
-            message.attributes.push(RuleAttribute::SuppressPrefixLen(length));
         }
         RuleMatch::User(user) => {
             message.attributes.push(RuleAttribute::UidRange(RuleUidRange { start: user, end: user }));

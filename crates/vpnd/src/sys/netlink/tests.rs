@@ -141,7 +141,7 @@ fn rules_keep_the_tunnel_out_of_itself() {
             specs.push(RuleSpec {
                 family,
                 priority: 900,
-                matches: RuleMatch::IgnoringPrefixesUpTo(0),
+                matches: RuleMatch::User(64_123),
                 table: MAIN_TABLE,
             });
             specs.push(RuleSpec {
@@ -155,10 +155,7 @@ fn rules_keep_the_tunnel_out_of_itself() {
             netlink.add_rule(spec).await.unwrap();
         }
         for shown in [run("ip", &["rule"]), run("ip", &["-6", "rule"])] {
-            assert!(
-                shown.contains("900:\tfrom all lookup main suppress_prefixlength 0 proto 118"),
-                "{shown}"
-            );
+            assert!(shown.contains("900:\tfrom all uidrange 64123-64123 lookup main proto 118"), "{shown}");
             assert!(shown.contains("901:\tnot from all fwmark 0x51 lookup 7000 proto 118"), "{shown}");
         }
         for spec in &specs {

@@ -1,4 +1,5 @@
-//! Changes of links, addresses and routes as they happen: how a client notices that it has moved.
+//! Changes of links, addresses and routes as they happen: how a client notices that it has moved. Routes of vpnd itself are
+//! left out.
 
 use std::pin::Pin;
 
@@ -6,10 +7,10 @@ use futures_util::{Stream, StreamExt};
 use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol};
 use tokio::task::JoinHandle;
 
-use super::NetlinkError;
+use super::{NetlinkError, PROTOCOL};
 
 /// Something about the machine's network changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +56,7 @@ impl NetworkWatch {
         ];
         let (connection, _, messages) =
             rtnetlink::new_multicast_connection(&groups).map_err(NetlinkError::Connect)?;
-        let changes = Box::pin(messages.map(|(message, _)| classify(&message.payload)));
+        let changes = Box::pin(messages.filter_map(async |(message, _)| classify(&message.payload)));
         Ok(Self { changes, driver: tokio::spawn(connection) })
     }
 
@@ -71,9 +72,10 @@ impl Drop for NetworkWatch {
     }
 }
 
-fn classify(payload: &NetlinkPayload<RouteNetlinkMessage>) -> NetworkChange {
-    let NetlinkPayload::InnerMessage(message) = payload else { return NetworkChange::Unknown };
-    match message {
+/// `None` for a route of vpnd.
+fn classify(payload: &NetlinkPayload<RouteNetlinkMessage>) -> Option<NetworkChange> {
+    let NetlinkPayload::InnerMessage(message) = payload else { return Some(NetworkChange::Unknown) };
+    Some(match message {
         RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) => {
             NetworkChange::Link { interface: link.header.index }
         }
@@ -81,10 +83,13 @@ fn classify(payload: &NetlinkPayload<RouteNetlinkMessage>) -> NetworkChange {
             NetworkChange::Address { interface: address.header.index }
         }
         RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
+            if route.header.protocol == RouteProtocol::Other(PROTOCOL) {
+                return None;
+            }
             NetworkChange::Route { interface: output_interface(route) }
         }
         _ => NetworkChange::Unknown,
-    }
+    })
 }
 
 fn output_interface(route: &RouteMessage) -> Option<u32> {

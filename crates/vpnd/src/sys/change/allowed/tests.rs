@@ -69,7 +69,56 @@ fn routes_and_rules_are_those_of_a_tunnel() {
     ] {
         assert!(refused(&Change::Route(wrong)));
     }
+}
 
+#[test]
+fn routes_and_rules_beside_a_tunnel_are_for_little() {
+    let special = |destination: &str, target: RouteTarget| RouteSpec {
+        destination: destination.parse().unwrap(),
+        target,
+        metric: Some(LAST_RESORT_METRIC),
+        ..route(TABLE_BASE + 7)
+    };
+    for everything in ["0.0.0.0/0", "::/0"] {
+        let refused_all = special(everything, RouteTarget::Unreachable);
+        assert!(!refused(&Change::Route(refused_all.clone())));
+        for wrong in [
+            RouteSpec { table: MAIN_TABLE, ..refused_all.clone() },
+            RouteSpec { metric: Some(1), ..refused_all.clone() },
+            RouteSpec { metric: None, ..refused_all.clone() },
+            RouteSpec { destination: "10.0.0.0/8".parse().unwrap(), ..refused_all.clone() },
+            RouteSpec { target: RouteTarget::Throw, ..refused_all },
+        ] {
+            assert!(refused(&Change::Route(wrong)));
+        }
+    }
+    for local in
+        ["192.168.1.0/24", "10.20.0.0/16", "172.31.0.0/16", "169.254.0.0/16", "fd77::/64", "fd77::/48"]
+    {
+        let outside = special(local, RouteTarget::Throw);
+        assert!(!refused(&Change::Route(outside.clone())), "{local}");
+        for table in [MAIN_TABLE, TABLE_BASE] {
+            assert!(refused(&Change::Route(RouteSpec { table, ..outside.clone() })), "{local}");
+        }
+        for metric in [None, Some(1)] {
+            assert!(refused(&Change::Route(RouteSpec { metric, ..outside.clone() })), "{local}");
+        }
+    }
+    for wide in [
+        "10.0.0.0/8",
+        "192.168.0.0/15",
+        "8.8.8.0/24",
+        "100.64.0.0/16",
+        "0.0.0.0/1",
+        "fd77::/47",
+        "2001:db8::/64",
+    ] {
+        assert!(refused(&Change::Route(special(wide, RouteTarget::Throw))), "{wide}");
+    }
+}
+
+#[test]
+fn routes_and_rules_of_a_tunnel_fit_its_layer() {
     let rule =
         |priority, matches, table| Change::Rule(RuleSpec { family: Family::V4, priority, matches, table });
     let layers: Vec<_> = Layer::all().collect();
@@ -77,33 +126,28 @@ fn routes_and_rules_are_those_of_a_tunnel() {
         let (mark, mask) = layers[layer].passed_over();
         RuleMatch::NotMarked { mark, mask }
     };
-    let (of_third, main) = (layers[2], RuleMatch::IgnoringPrefixesUpTo(0));
-    let (first, second, third) = (of_third.priority(0), of_third.priority(1), of_third.priority(2));
+    let (first, second) = (layers[2].priority(0), layers[2].priority(1));
     let lookups = RuleMatch::User(64_123);
     for table in [TABLE_BASE + 7, TABLE_BASE + 3_000] {
-        assert!(!refused(&rule(third, all_but(2), table)));
+        assert!(!refused(&rule(second, all_but(2), table)));
     }
-    assert!(!refused(&rule(second, main, MAIN_TABLE)));
     assert!(!refused(&rule(first, lookups, MAIN_TABLE)));
-    let (mark, mask) = of_third.passed_over();
+    let (mark, mask) = layers[2].passed_over();
     for (priority, matches, table) in [
         (0, all_but(2), TABLE_BASE + 7),
-        (layers[1].priority(2), all_but(2), TABLE_BASE + 7),
-        (third, all_but(1), TABLE_BASE + 7),
-        (second, all_but(2), TABLE_BASE + 7),
-        (third, all_but(2), MAIN_TABLE),
-        (third, RuleMatch::NotMarked { mark: mark + 1, mask }, TABLE_BASE + 7),
-        (third, RuleMatch::NotMarked { mark, mask: u32::MAX }, TABLE_BASE + 7),
-        (third, RuleMatch::NotMarked { mark, mask: 0 }, TABLE_BASE + 7),
-        (third, main, MAIN_TABLE),
-        (second, main, 255),
-        (second, RuleMatch::IgnoringPrefixesUpTo(1), MAIN_TABLE),
-        (layers[0].priority(2) + 1, lookups, MAIN_TABLE),
+        (layers[1].priority(1), all_but(2), TABLE_BASE + 7),
+        (second, all_but(1), TABLE_BASE + 7),
+        (first, all_but(2), TABLE_BASE + 7),
+        (second, all_but(2), MAIN_TABLE),
+        (second, RuleMatch::NotMarked { mark: mark + 1, mask }, TABLE_BASE + 7),
+        (second, RuleMatch::NotMarked { mark, mask: u32::MAX }, TABLE_BASE + 7),
+        (second, RuleMatch::NotMarked { mark, mask: 0 }, TABLE_BASE + 7),
+        (layers[0].priority(1) + 1, lookups, MAIN_TABLE),
         (first - RULES * 14, lookups, MAIN_TABLE),
         (first, RuleMatch::User(0), MAIN_TABLE),
         (second, lookups, MAIN_TABLE),
         (first, lookups, TABLE_BASE + 7),
-        (32_766, main, MAIN_TABLE),
+        (32_766, lookups, MAIN_TABLE),
     ] {
         assert!(refused(&rule(priority, matches, table)), "{priority} {matches:?} {table}");
     }

@@ -1,0 +1,344 @@
+//! Behaviour: a full tunnel is full. No route that a local network hands out leads around it, and what it does not carry is
+//! refused on the machine, so nothing of either leaves in clear.
+//!
+//! The local network is hostile: a DHCP server gives routes that are more specific than the tunnel's (option 121, "TunnelVision"),
+//! a router advertises such (RFC 4191). The client's kernel takes them, as each test checks; `net` counts what arrives. Each attack
+//! is made again without the tunnel, and must then succeed.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::cleanup::look_at;
+use crate::client::{Client, TUN, cleanup};
+use crate::gateway::{Gateway, edit_toml, must, strings};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, GATEWAY_V6, Lab, UPLINK, eventually};
+use crate::names::{self, PROVIDERS, PUSHED};
+use crate::namespace::Namespace;
+use crate::process::{self, Process};
+use crate::relay::PORT;
+use crate::traffic::{ping, ping_until};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Hosts that nobody has; their packets show where they go.
+const ELSEWHERE: [&str; 3] = ["203.0.113.9", "9.9.9.9", "2001:db8::9"];
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// Counts in `net` what client 1 sends in clear: neither to the gateway's port, nor what a link needs for itself, nor questions
+/// for the gateway's name, which leave beside the tunnel on purpose.
+fn watch(lab: &Lab) {
+    let port = Lab::port(1);
+    lab.net.nft(&format!(
+        "table inet watch {{\n\
+           chain in {{\n\
+             type filter hook prerouting priority raw; policy accept;\n\
+             iifname != {port} accept\n\
+             ip daddr {GATEWAY_V4} udp dport {PORT} accept\n\
+             ip6 daddr {GATEWAY_V6} udp dport {PORT} accept\n\
+             ip daddr {PROVIDERS} udp dport 53 accept\n\
+             udp dport 67 accept\n\
+             meta l4proto igmp accept\n\
+             icmpv6 type {{ nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert }} accept\n\
+             icmpv6 type {{ mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report }} accept\n\
+             counter\n\
+           }}\n\
+         }}\n"
+    ));
+}
+
+/// What was counted until now.
+fn in_clear(lab: &Lab) -> u64 {
+    let mut command = process::command(lab, &lab.net, "nft");
+    command.args(["list", "table", "inet", "watch"]);
+    let listed = process::text(&must(process::run(command)));
+    let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
+    words.nth(1).and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no counter in {listed}"))
+}
+
+/// Sends something to each of these, and to the campus.
+fn speak(from: &Namespace) {
+    let campus = [CAMPUS_V4.into(), CAMPUS_V6.into()];
+    for to in ELSEWHERE.into_iter().map(address).chain(campus) {
+        ping(from, to, 56, SECOND / 20);
+        from.within(|| {
+            let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = UdpSocket::bind(any).expect("a socket");
+            for _ in 0..5 {
+                // A refusal is as good as silence here.
+                let _ = socket.send_to(b"hello", SocketAddr::new(to, 7));
+            }
+        });
+    }
+}
+
+/// The ordinary installation behind NAT, with a name and pushed DNS, and a real name server of the provider.
+fn ordinary(lab: &Lab) -> (Process, Gateway<'_>, crate::gateway::Login) {
+    let providers = names::name_server(lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
+    lab.campus.ip_batch("route del default via 10.200.0.1\nroute del default via fd20::1\n");
+    let (gateway, ann) = names::gateway_with(lab, "all", |gateway| {
+        gateway.configure("push.dns", strings(&[PUSHED]));
+        gateway.configure("nat.mode", "nftables");
+    });
+    (providers, gateway, ann)
+}
+
+/// A DHCP server on client 1's network that leads everything, and the campus by name, to itself.
+fn rogue_dhcp(lab: &Lab) -> Process {
+    let mut command = process::command(lab, &lab.net, "dnsmasq");
+    command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--pid-file="]);
+    command.args(["--user=root", "--bind-interfaces", "--log-facility=-", "--leasefile-ro"]);
+    command.arg(format!("--interface={}", Lab::port(1)));
+    command.arg("--dhcp-range=198.18.1.100,198.18.1.120,255.255.255.0,1h");
+    let routes = ["0.0.0.0/1", "128.0.0.0/1", "9.9.9.9/32", "10.200.0.0/25", "10.200.0.2/32"];
+    let routes = routes.map(|net| format!("{net},198.18.1.1"));
+    command.arg(format!("--dhcp-option=121,{}", routes.join(",")));
+    let mut server = Process::start(lab, "dhcp", command);
+    eventually("the DHCP server listens", 5 * SECOND, || {
+        server.assert_running();
+        server.output().contains("started").then_some(())
+    });
+    server
+}
+
+/// A real DHCP client takes an address and routes, and stays out of the resolver's file.
+fn take_lease(lab: &Lab, client: &Namespace) {
+    let script = lab.path("lease.sh");
+    let text = "#!/bin/sh\n[ \"$1\" = bound ] || exit 0\n\
+                ip address add \"$ip/$mask\" dev \"$interface\"\n\
+                set -- $staticroutes\n\
+                while [ $# -ge 2 ]; do ip route add \"$1\" via \"$2\" dev \"$interface\" metric 50; shift 2; done\n";
+    fs::write(&script, text).expect("the laboratory's directory is writable");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let mut command = process::command(lab, client, "udhcpc");
+    command.args(["-f", "-q", "-n", "-t", "10", "-T", "1", "-i", UPLINK, "-O", "staticroutes", "-s"]);
+    command.arg(&script);
+    must(process::run(command));
+    let routes = client.ip(&["route", "show"]);
+    assert!(routes.contains("0.0.0.0/1 via") && routes.contains("10.200.0.2 via"), "it has them: {routes}");
+}
+
+#[test]
+fn routes_from_dhcp_lead_nothing_around_it() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_providers, _gateway, ann) = ordinary(&lab);
+    let _rogue = rogue_dhcp(&lab);
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+    watch(&lab);
+    speak(client.namespace());
+    assert_eq!(in_clear(&lab), 0, "before the lease");
+    take_lease(&lab, client.namespace());
+    ping_until(client.namespace(), CAMPUS_V4.into(), 20 * SECOND);
+    ping_until(client.namespace(), CAMPUS_V6.into(), 10 * SECOND);
+    speak(client.namespace());
+    assert_eq!(in_clear(&lab), 0, "with the routes of the lease");
+    for to in ELSEWHERE.into_iter().chain(["10.200.0.2"]) {
+        let way = client.namespace().ip(&["route", "get", to]);
+        assert!(way.contains(TUN), "{to}: {way}");
+    }
+    client.interrupt();
+    speak(&lab.clients[0]);
+    assert!(in_clear(&lab) > 0, "without the tunnel it is a leak");
+}
+
+/// The same for the networks that a gateway names, without a full tunnel; and a client that comes after the lease.
+#[test]
+fn routes_from_dhcp_lead_no_pushed_network_around_a_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let _rogue = rogue_dhcp(&lab);
+    take_lease(&lab, &lab.clients[0]);
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+    watch(&lab);
+    for _ in 0..5 {
+        assert!(ping(client.namespace(), CAMPUS_V4.into(), 56, 5 * SECOND));
+    }
+    assert_eq!(in_clear(&lab), 0);
+    client.interrupt();
+    ping(&lab.clients[0], CAMPUS_V4.into(), 56, SECOND / 10);
+    assert!(in_clear(&lab) > 0, "without the tunnel it is a leak");
+}
+
+/// With search domains, too, a full tunnel's names are all for its own name server.
+#[test]
+fn names_of_other_domains_are_not_for_the_local_name_server() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (providers, gateway, ann) = ordinary(&lab);
+    let pushed = names::name_server(&lab, &lab.campus, PUSHED, "192.0.2.1");
+    gateway.configure("push.search", strings(&["campus.example"]));
+    must(gateway.ask(&["reload"]));
+    let mut client = Client::connect(&lab, 1, &ann);
+    let ask = |name: &str| {
+        let mut command = process::command(&lab, &lab.clients[0], "getent");
+        command.args(["ahosts", name]);
+        process::run(command);
+    };
+    eventually("the campus is asked", 20 * SECOND, || {
+        ask("first.elsewhere.example");
+        pushed.output().contains("first.elsewhere.example").then_some(())
+    });
+    ask("www.elsewhere.example");
+    ask("host.campus.example");
+    for name in ["www.elsewhere.example", "host.campus.example"] {
+        assert!(pushed.output().contains(name), "{}", pushed.output());
+        assert!(!providers.output().contains(name), "{}", providers.output());
+    }
+    client.interrupt();
+    ask("www.elsewhere.example");
+    assert!(providers.output().contains("www.elsewhere.example"), "without the tunnel it is asked");
+}
+
+/// A router advertisement of high preference, with routes for these networks.
+fn advertise(lab: &Lab, routes: &[(Ipv6Addr, u8)]) {
+    let index = interface_index(&lab.net, &Lab::port(1));
+    // Type, code, checksum (by the kernel), hop limit, preference "high", lifetime 1,800 s, two timers.
+    let mut packet = vec![134, 0, 0, 0, 64, 0x08, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    for (network, length) in routes {
+        // Route information: three times eight bytes, the prefix's length, preference "high", lifetime.
+        packet.extend([24, 3, *length, 0x08, 0, 0, 7, 8]);
+        packet.extend(network.octets());
+    }
+    lab.net.within(|| {
+        let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6)).expect("root may");
+        socket.set_multicast_hops_v6(255).expect("a socket");
+        socket.set_multicast_if_v6(index).expect("the interface is there");
+        let all_nodes = SocketAddrV6::new(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1), 0, 0, index);
+        socket.send_to(&packet, &all_nodes.into()).expect("the link is up");
+    });
+}
+
+fn interface_index(namespace: &Namespace, name: &str) -> u32 {
+    let link: serde_json::Value =
+        serde_json::from_str(&namespace.ip(&["-j", "link", "show", name])).expect("JSON");
+    link[0]["ifindex"].as_u64().and_then(|index| index.try_into().ok()).expect("a number")
+}
+
+#[test]
+fn advertised_routers_and_routes_lead_nothing_around_it() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_providers, _gateway, ann) = ordinary(&lab);
+    // As network managers have it.
+    lab.clients[0].sysctl(&format!("net/ipv6/conf/{UPLINK}/accept_ra_rt_info_max_plen"), "128");
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V6.into(), 10 * SECOND);
+    watch(&lab);
+    let taken = [("2001:db8::", 32), ("fd20::", 64), ("fd20::2", 128)];
+    let taken = taken.map(|(network, length)| (network.parse().expect("an address"), length));
+    eventually("the client's kernel takes the routes", 10 * SECOND, || {
+        advertise(&lab, &taken);
+        let routes = client.namespace().ip(&["-6", "route", "show"]);
+        (routes.contains("fd20::2 via fe80") && routes.contains("2001:db8::/32 via fe80")).then_some(())
+    });
+    ping_until(client.namespace(), CAMPUS_V6.into(), 20 * SECOND);
+    speak(client.namespace());
+    assert_eq!(in_clear(&lab), 0);
+    client.interrupt();
+    speak(&lab.clients[0]);
+    assert!(in_clear(&lab) > 0, "without the tunnel it is a leak");
+}
+
+/// What a datagram socket comes to that is connected there; the kernel decides that alone.
+fn refusal(from: &Namespace, to: &str) -> Option<ErrorKind> {
+    let to = SocketAddr::new(address(to), 7);
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    from.within(|| UdpSocket::bind(any).expect("a socket").connect(to).err().map(|error| error.kind()))
+}
+
+/// Whether a datagram to a link-local address of `net` arrives.
+fn reaches_link_local(lab: &Lab, client: &Namespace) -> bool {
+    let shown = lab.net.ip(&["-6", "-o", "address", "show", "dev", &Lab::port(1), "scope", "link"]);
+    let text =
+        shown.split_whitespace().find(|word| word.starts_with("fe80")).expect("every interface has one");
+    let host: Ipv6Addr = text.split('/').next().and_then(|text| text.parse().ok()).expect("an address");
+    let place = |namespace: &Namespace, name: &str| {
+        SocketAddrV6::new(host, 7_001, 0, interface_index(namespace, name))
+    };
+    let receiver =
+        lab.net.within(|| UdpSocket::bind(place(&lab.net, &Lab::port(1)))).expect("its own address");
+    receiver.set_read_timeout(Some(2 * SECOND)).expect("a socket");
+    client.within(|| {
+        let socket = UdpSocket::bind("[::]:0").expect("a socket");
+        socket.send_to(b"neighbour", place(client, UPLINK)).expect("link-local is not refused");
+    });
+    receiver.recv(&mut [0; 16]).is_ok()
+}
+
+/// A gateway with one pool, reached over the other version; a full tunnel through it.
+fn carries_one_version<'l>(lab: &'l Lab, pool: &str, outer: &str) -> (Gateway<'l>, Client<'l>) {
+    let mut gateway = Gateway::init(lab);
+    edit_toml(&gateway.config(), |config| {
+        let tunnel = config["tunnel"].as_table_mut().expect("a section");
+        tunnel.retain(|key, _| !key.starts_with("pool_") || key == pool);
+    });
+    gateway.configure("nat.mode", "nftables");
+    gateway
+        .configure("push.routes", strings(&[if pool == "pool_v4" { "10.200.0.0/24" } else { "fd20::/64" }]));
+    let ann = gateway.add_user("ann");
+    edit_toml(&ann.profile, |profile| {
+        profile["server"]["addresses"] = strings(&[&format!("{outer}:{PORT}")]);
+        profile["tunnel"]["routes"] = "all".into();
+    });
+    gateway.start();
+    let client = Client::connect(lab, 1, &ann);
+    (gateway, client)
+}
+
+#[test]
+fn ipv6_that_it_does_not_carry_is_refused_at_once() {
+    let Some(lab) = Lab::new(1) else { return };
+    let before = look_at(&lab, &lab.clients[0]);
+    let (_gateway, mut client) = carries_one_version(&lab, "pool_v4", &format!("[{GATEWAY_V6}]"));
+    let machine = client.namespace();
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+    watch(&lab);
+    assert!(client.process().output().contains("IPv6 is refused"), "{}", client.process().output());
+    let asked = Instant::now();
+    for to in ["2001:db8::9", "fd20::2"] {
+        assert_eq!(refusal(machine, to), Some(ErrorKind::HostUnreachable), "{to}");
+    }
+    assert!(asked.elapsed() < SECOND, "nobody waits");
+    speak(machine);
+    assert_eq!(in_clear(&lab), 0);
+
+    // What the link needs goes on: neighbours are found anew, for the tunnel's own datagrams above all.
+    assert!(reaches_link_local(&lab, machine));
+    machine.ip(&["-6", "neigh", "flush", "dev", UPLINK]);
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+
+    client.kill();
+    assert_eq!(refusal(machine, "2001:db8::9"), Some(ErrorKind::HostUnreachable), "until somebody cleans up");
+    must(cleanup(&lab, 1));
+    assert_eq!(look_at(&lab, machine), before);
+    speak(machine);
+    assert!(in_clear(&lab) > 0, "without the tunnel it is a leak");
+}
+
+#[test]
+fn ipv4_that_it_does_not_carry_is_refused_at_once() {
+    let Some(lab) = Lab::new(1) else { return };
+    let before = look_at(&lab, &lab.clients[0]);
+    let (_gateway, mut client) = carries_one_version(&lab, "pool_v6", &GATEWAY_V4.to_string());
+    let machine = client.namespace();
+    ping_until(machine, CAMPUS_V6.into(), 10 * SECOND);
+    watch(&lab);
+    assert!(client.process().output().contains("IPv4 is refused"), "{}", client.process().output());
+    for to in ["9.9.9.9", "10.200.0.2"] {
+        assert_eq!(refusal(machine, to), Some(ErrorKind::HostUnreachable), "{to}");
+    }
+    speak(machine);
+    assert_eq!(in_clear(&lab), 0);
+    machine.ip(&["neigh", "flush", "dev", UPLINK]);
+    ping_until(machine, CAMPUS_V6.into(), 10 * SECOND);
+    client.interrupt();
+    assert_eq!(look_at(&lab, machine), before);
+}

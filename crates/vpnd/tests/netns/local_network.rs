@@ -1,0 +1,135 @@
+//! Behaviour: the network that a machine is directly connected to stays reachable inside what a tunnel takes, as long as
+//! the profile permits it and the network is a plausible one. A network that could be there to capture something
+//! (TunnelCrack) goes into the tunnel.
+//!
+//! The laboratory's own addresses are public ones; a private network stands beside them on the client's link.
+
+use std::time::Duration;
+
+use crate::cleanup::look_at;
+use crate::client::{Client, TUN, cleanup};
+use crate::gateway::{Gateway, Login, edit_toml, must, strings};
+use crate::lab::{CAMPUS_V4, Lab, UPLINK, eventually};
+use crate::namespace::Namespace;
+use crate::traffic::{ping, ping_until};
+
+const SECOND: Duration = Duration::from_secs(1);
+const ROUTER: &str = "192.168.1.1";
+const ROUTER_V6: &str = "fd77::1";
+
+/// A laboratory whose client is at home in private networks, with a gateway that pushes these, too.
+fn at_home<'l>(lab: &'l Lab, pushed: &[&str]) -> (Gateway<'l>, Login) {
+    let port = Lab::port(1);
+    lab.net.ip_batch(&format!("addr add {ROUTER}/24 dev {port}\naddr add {ROUTER_V6}/64 dev {port}\n"));
+    lab.clients[0]
+        .ip_batch(&format!("addr add 192.168.1.2/24 dev {UPLINK}\naddr add fd77::2/64 dev {UPLINK}\n"));
+    let mut gateway = Gateway::init(lab);
+    let routes = [&["10.200.0.0/24", "fd20::/64"], pushed].concat();
+    gateway.configure("push.routes", strings(&routes));
+    gateway.configure("nat.mode", "nftables");
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    (gateway, ann)
+}
+
+fn want(login: &Login, key: &str, value: impl Into<toml::Value>) {
+    edit_toml(&login.profile, |profile| {
+        profile["tunnel"].as_table_mut().expect("a section").insert(key.to_owned(), value.into());
+    });
+}
+
+/// Where packets to this address go.
+fn way(from: &Namespace, to: &str) -> &'static str {
+    let shown = from.ip(&["route", "get", to]);
+    [TUN, UPLINK].into_iter().find(|name| shown.contains(&format!("dev {name} "))).expect("one of the two")
+}
+
+#[test]
+fn it_stays_reachable_and_the_client_says_so() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_gateway, ann) = at_home(&lab, &["192.168.0.0/16", "fd77::/48"]);
+    for routes in ["pushed", "all"] {
+        want(&ann, "routes", routes);
+        let before = look_at(&lab, &lab.clients[0]);
+        let mut client = Client::connect(&lab, 1, &ann);
+        let machine = client.namespace();
+        ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+        for (to, expected) in
+            [(ROUTER, UPLINK), (ROUTER_V6, UPLINK), ("192.168.7.7", TUN), ("fd77:0:0:1::1", TUN)]
+        {
+            assert_eq!(way(machine, to), expected, "{routes}: {to}");
+        }
+        assert!(ping(machine, ROUTER.parse().expect("an address"), 56, 5 * SECOND));
+        assert!(ping(machine, ROUTER_V6.parse().expect("an address"), 56, 5 * SECOND));
+        let said = client.process().output();
+        assert!(said.contains("192.168.1.0/24") && said.contains("stays outside"), "{said}");
+        client.kill();
+        assert_ne!(look_at(&lab, machine), before, "there is something to clean up");
+        must(cleanup(&lab, 1));
+        assert_eq!(look_at(&lab, machine), before);
+    }
+}
+
+#[test]
+fn it_goes_into_the_tunnel_where_the_profile_or_a_pushed_network_says_so() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, ann) = at_home(&lab, &["192.168.0.0/16"]);
+    want(&ann, "local_network", false);
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+    assert_eq!(way(client.namespace(), ROUTER), TUN);
+    assert!(client.process().output().contains("'local_network' of the profile is false"));
+    client.interrupt();
+
+    want(&ann, "local_network", true);
+    for (key, value) in [("push.routes", "192.168.1.128/25"), ("push.dns", "192.168.1.53")] {
+        gateway.configure("push.routes", strings(&["10.200.0.0/24", "192.168.0.0/16"]));
+        let pushed =
+            if key == "push.dns" { vec![value] } else { vec!["10.200.0.0/24", "192.168.0.0/16", value] };
+        gateway.configure(key, strings(&pushed));
+        must(gateway.ask(&["reload"]));
+        let mut client = Client::connect(&lab, 1, &ann);
+        ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+        assert_eq!(way(client.namespace(), ROUTER), TUN, "{value}");
+        let said = client.process().output();
+        assert!(said.contains("goes into it") && said.contains(value), "{said}");
+        client.interrupt();
+    }
+}
+
+#[test]
+fn an_implausible_one_goes_into_the_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_gateway, ann) = at_home(&lab, &[]);
+    // A hotspot that gives out an address in a network as wide as half of the Internet.
+    lab.clients[0].ip_batch(&format!("addr add 64.0.0.2/1 dev {UPLINK}\n"));
+    want(&ann, "routes", "all");
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+    for to in ["198.18.1.1", "9.9.9.9", "64.0.0.1"] {
+        assert_eq!(way(client.namespace(), to), TUN, "{to}");
+    }
+    assert_eq!(way(client.namespace(), ROUTER), UPLINK);
+    let said = client.process().output();
+    assert!(said.contains("0.0.0.0/1") && said.contains("could be there to capture traffic"), "{said}");
+}
+
+#[test]
+fn the_exception_follows_the_machine_to_another_network() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_gateway, ann) = at_home(&lab, &[]);
+    want(&ann, "routes", "all");
+    let before = look_at(&lab, &lab.clients[0]);
+    let mut client = Client::connect(&lab, 1, &ann);
+    let machine = client.namespace();
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+    assert_eq!(way(machine, ROUTER), UPLINK);
+    machine.ip_batch(&format!("addr del 192.168.1.2/24 dev {UPLINK}\naddr add 10.44.0.2/24 dev {UPLINK}\n"));
+    eventually("the new network is reachable, the old one is not", 10 * SECOND, || {
+        (way(machine, "10.44.0.1") == UPLINK && way(machine, ROUTER) == TUN).then_some(())
+    });
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+    machine.ip_batch(&format!("addr del 10.44.0.2/24 dev {UPLINK}\naddr add 192.168.1.2/24 dev {UPLINK}\n"));
+    client.interrupt();
+    assert_eq!(look_at(&lab, machine), before);
+}
