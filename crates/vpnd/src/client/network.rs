@@ -17,7 +17,7 @@ use super::plan::{self, Plan, Step};
 use crate::config::MIN_MTU;
 use crate::journal::{ChangeId, Journal, JournalDirectory, JournalError};
 use crate::profile::Routes;
-use crate::sys::change::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE};
+use crate::sys::change::{Change, LAST_RESORT_METRIC, Layer};
 use crate::sys::dns::{self, DnsChange, DnsError, DnsSettings, DnsSystem};
 use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
@@ -27,6 +27,7 @@ use crate::sys::udp::MAX_GSO_BYTES;
 use routing::{Overlap, Routing, everything, has_address_for, own_address};
 
 mod routing;
+mod table;
 
 /// What a standard suite adds to a packet, in bytes.
 const TAG_LEN: usize = 16;
@@ -46,6 +47,12 @@ pub(super) enum NetworkError {
     /// What the gateway wants is not permitted.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
+    /// All that the tunnel may use is somebody else's.
+    #[error(
+        "each routing table that the tunnel could have holds routes of somebody else, or rules name it: remove some of them \
+         (`ip route show table all`, `ip rule`), then connect again"
+    )]
+    NoTable,
 }
 
 /// What the user wants of the tunnel.
@@ -75,6 +82,8 @@ pub(super) struct NetworkSetup {
     active: Vec<(ChangeId, Change)>,
     /// What the profile permits of what the gateway has named last, and what came of it.
     in_force: Option<(Network, Routing)>,
+    /// The routing table of the tunnel.
+    table: Option<u32>,
     /// What the log says of local networks.
     overlaps: Vec<Overlap>,
     /// The DNS servers of the tunnel.
@@ -112,6 +121,7 @@ impl NetworkSetup {
             mtu: DEFAULT_MTU,
             active: Vec::new(),
             in_force: None,
+            table: None,
             overlaps: Vec::new(),
             dns: None,
             dns_change: None,
@@ -177,9 +187,11 @@ impl NetworkSetup {
             overlap.log();
         }
         self.overlaps.clone_from(&routing.overlaps);
+        let table = table::choose(&self.netlink, self.interface_index, self.table).await?;
+        self.table = Some(table);
         let mut wanted = self.addresses(network);
         wanted.push(Change::LinkUp { interface: self.interface.clone() });
-        wanted.extend(self.routes(network, routing));
+        wanted.extend(self.routes(network, routing, table));
         let Plan { first, obsolete } = plan::plan(&self.active, wanted);
         for step in first {
             self.take(step).await?;
@@ -353,8 +365,7 @@ impl NetworkSetup {
     }
 
     /// Routes and rules. Each comes after those without which it would take more than it is meant for.
-    fn routes(&self, network: &Network, routing: &Routing) -> Vec<Change> {
-        let table = TABLE_BASE + self.interface_index;
+    fn routes(&self, network: &Network, routing: &Routing, table: u32) -> Vec<Change> {
         let (mut changes, mut last) = (Vec::new(), Vec::new());
         let (mark, mask) = self.layer.passed_over();
         for family in routing.families() {

@@ -15,12 +15,12 @@ use crate::sys::sysctl::{SysctlChange, SysctlError};
 
 mod allowed;
 mod layer;
+mod table;
 
 pub(crate) use allowed::is_plausible_local;
 pub use layer::Layer;
+pub use table::{TABLE_BASE, interface_of, tables_of};
 
-/// First of our routing tables; each tunnel adds its interface's index.
-pub const TABLE_BASE: u32 = 30_000;
 /// First priority of our rules, before the system's own at 32766.
 pub const PRIORITY_BASE: u32 = 5_200;
 /// Rules of a tunnel at most, for each protocol version.

@@ -21,8 +21,8 @@ mod route;
 mod rule;
 mod watch;
 
-pub use route::{LocalRoute, RouteSpec, RouteTarget};
-pub use rule::{RuleMatch, RuleSpec};
+pub use route::{LocalRoute, RouteSpec, RouteTarget, TableRoute};
+pub use rule::{RuleMatch, RuleSpec, TableRule};
 pub use watch::{NetworkChange, NetworkWatch};
 
 /// The origin that marks routes and rules as made by vpnd; `ip route` and `ip rule` show `proto 118`.
@@ -189,6 +189,15 @@ impl Netlink {
             _ => None,
         });
         Ok(changes.unwrap_or_default())
+    }
+
+    /// The numbers of all interfaces.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub async fn interface_indexes(&self) -> Result<Vec<u32>, NetlinkError> {
+        let links = self.handle.link().get().execute().map_ok(|link| link.header.index);
+        links.try_collect().await.map_err(|error| NetlinkError::new("listing interfaces", &error))
     }
 
     async fn require_interface(&self, name: &str) -> Result<u32, NetlinkError> {

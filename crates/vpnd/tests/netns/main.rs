@@ -21,6 +21,7 @@ mod congestion;
 mod continuity;
 mod crash;
 mod flood;
+mod foreign;
 mod forged_journal;
 mod forger;
 mod forgery;

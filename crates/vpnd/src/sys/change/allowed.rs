@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE};
+use super::{Change, LAST_RESORT_METRIC, Layer, interface_of};
 use crate::sys::dns::DnsSystem;
 use crate::sys::netlink::{AddressSpec, MAIN_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
 
@@ -37,7 +37,7 @@ pub(super) fn tunnel(change: &Change) -> Option<(&str, Option<u32>)> {
         Change::LinkUp { interface } => Some((interface, None)),
         Change::Address(spec) => Some((&spec.interface, None)),
         Change::Route(RouteSpec { target: RouteTarget::Interface(name), table, .. }) => {
-            Some((name, Some(table.saturating_sub(TABLE_BASE))))
+            Some((name, Some(interface_of(*table).unwrap_or_default())))
         }
         Change::Dns(change) => change.interface().map(|interface| (interface, None)),
         // The firewall's tables only mention it, and have names of our own.
@@ -127,9 +127,8 @@ pub(crate) fn is_plausible_local(net: IpNet) -> bool {
     }
 }
 
-/// Interfaces have numbers from 1 to the largest signed one.
 fn is_table_of_a_tunnel(table: u32) -> bool {
-    table.checked_sub(TABLE_BASE).is_some_and(|index| (1..=i32::MAX.unsigned_abs()).contains(&index))
+    interface_of(table).is_some()
 }
 
 #[cfg(test)]

@@ -64,6 +64,17 @@ pub struct LocalRoute {
     pub metric: u32,
 }
 
+/// A route of any kind, in whatever table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableRoute {
+    /// Number of the routing table.
+    pub table: u32,
+    /// Whether its origin is [`PROTOCOL`].
+    pub made_by_vpnd: bool,
+    /// How vpnd adds and removes it, if it is vpnd's and leads into no interface.
+    pub ours: Option<RouteSpec>,
+}
+
 impl Netlink {
     /// Adds a route.
     ///
@@ -133,21 +144,27 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`].
     pub async fn routes(&self) -> Result<Vec<LocalRoute>, NetlinkError> {
-        let mut routes = Vec::new();
+        Ok(self.route_messages().await?.iter().filter_map(parse).collect())
+    }
+
+    /// All routes of all kinds and tables.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub async fn table_routes(&self) -> Result<Vec<TableRoute>, NetlinkError> {
+        Ok(self.route_messages().await?.iter().filter_map(parse_any).collect())
+    }
+
+    async fn route_messages(&self) -> Result<Vec<RouteMessage>, NetlinkError> {
+        let mut all = Vec::new();
         for request in
             [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
         {
-            let messages: Vec<_> = self
-                .handle
-                .route()
-                .get(request)
-                .execute()
-                .try_collect()
-                .await
-                .map_err(|error| NetlinkError::new("listing routes", &error))?;
-            routes.extend(messages.iter().filter_map(parse));
+            let messages = self.handle.route().get(request).execute();
+            let messages: Result<Vec<_>, _> = messages.try_collect().await;
+            all.extend(messages.map_err(|error| NetlinkError::new("listing routes", &error))?);
         }
-        Ok(routes)
+        Ok(all)
     }
 
     /// The preferred default route of the system's table that does not lead into the interface `except`.
@@ -218,11 +235,7 @@ fn parse(message: &RouteMessage) -> Option<LocalRoute> {
     if message.header.kind != RouteType::Unicast {
         return None;
     }
-    let any: IpAddr = match message.header.address_family {
-        rtnetlink::packet_route::AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
-        rtnetlink::packet_route::AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
-        _ => return None,
-    };
+    let any = unspecified(message)?;
     let mut destination = any;
     let mut route = LocalRoute {
         destination: IpNet::new(any, 0).ok()?,
@@ -246,6 +259,39 @@ fn parse(message: &RouteMessage) -> Option<LocalRoute> {
     }
     route.destination = IpNet::new(destination, message.header.destination_prefix_length).ok()?;
     Some(route)
+}
+
+/// Reads a route of any kind; `None` if it is of neither protocol version.
+fn parse_any(message: &RouteMessage) -> Option<TableRoute> {
+    let (mut destination, mut table, mut metric) =
+        (unspecified(message)?, u32::from(message.header.table), None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(address) => destination = ip(address)?,
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Priority(number) => metric = Some(*number),
+            _ => {}
+        }
+    }
+    let made_by_vpnd = message.header.protocol == RouteProtocol::Other(PROTOCOL);
+    let target = match message.header.kind {
+        RouteType::Unreachable => Some(RouteTarget::Unreachable),
+        RouteType::Throw => Some(RouteTarget::Throw),
+        _ => None,
+    };
+    let destination = IpNet::new(destination, message.header.destination_prefix_length).ok()?;
+    let ours = target.filter(|_| made_by_vpnd);
+    let ours = ours.map(|target| RouteSpec { destination, target, source: None, table, metric });
+    Some(TableRoute { table, made_by_vpnd, ours })
+}
+
+/// The address of no host, of the route's protocol version.
+fn unspecified(message: &RouteMessage) -> Option<IpAddr> {
+    match message.header.address_family {
+        rtnetlink::packet_route::AddressFamily::Inet => Some(Ipv4Addr::UNSPECIFIED.into()),
+        rtnetlink::packet_route::AddressFamily::Inet6 => Some(Ipv6Addr::UNSPECIFIED.into()),
+        _ => None,
+    }
 }
 
 fn ip(address: &RouteAddress) -> Option<IpAddr> {

@@ -1,8 +1,11 @@
 //! Policy rules: which routing table a packet is looked up in.
 
+use futures_util::TryStreamExt;
+use rtnetlink::IpVersion;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage, RuleUidRange};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{Family, Netlink, NetlinkError, PROTOCOL};
@@ -35,7 +38,40 @@ pub struct RuleSpec {
     pub table: u32,
 }
 
+/// A rule that the machine has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableRule {
+    /// Number of the routing table that it names; 0 if it names none.
+    pub table: u32,
+    /// Whether its origin is [`PROTOCOL`].
+    pub made_by_vpnd: bool,
+    /// How vpnd adds and removes it, if it is vpnd's and leads packets into a tunnel's table.
+    pub ours: Option<RuleSpec>,
+}
+
 impl Netlink {
+    /// All rules.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub async fn rules(&self) -> Result<Vec<TableRule>, NetlinkError> {
+        let mut all = Vec::new();
+        for (version, family) in [(IpVersion::V4, Family::V4), (IpVersion::V6, Family::V6)] {
+            let messages: Result<Vec<_>, _> = self.handle.rule().get(version).execute().try_collect().await;
+            match messages {
+                Ok(messages) => all.extend(messages.iter().map(|message| parse(message, family))),
+                Err(error) => {
+                    let error = NetlinkError::new("listing rules", &error);
+                    // A kernel without IPv6 has none of its rules.
+                    if family == Family::V4 || error.errno() != Some(Errno::OPNOTSUPP) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
     /// Adds a rule.
     ///
     /// # Errors
@@ -55,6 +91,25 @@ impl Netlink {
         let removed = self.handle.rule().del(message(spec)).execute().await;
         removed.map_err(|error| NetlinkError::new(format!("removing the rule {}", spec.priority), &error))
     }
+}
+
+fn parse(message: &RuleMessage, family: Family) -> TableRule {
+    let (mut priority, mut table, mut mark, mut mask) = (0, u32::from(message.header.table), None, u32::MAX);
+    let mut made_by_vpnd = false;
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Priority(number) => priority = *number,
+            RuleAttribute::Table(number) => table = *number,
+            RuleAttribute::FwMark(number) => mark = Some(*number),
+            RuleAttribute::FwMask(number) => mask = *number,
+            RuleAttribute::Protocol(protocol) => made_by_vpnd = *protocol == RouteProtocol::Other(PROTOCOL),
+            _ => {}
+        }
+    }
+    let mark = mark.filter(|_| made_by_vpnd && message.header.flags.contains(RuleFlags::Invert));
+    let matches = |mark| RuleMatch::NotMarked { mark, mask };
+    let ours = mark.map(|mark| RuleSpec { family, priority, matches: matches(mark), table });
+    TableRule { table, made_by_vpnd, ours }
 }
 
 fn message(spec: &RuleSpec) -> RuleMessage {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::sys::change::{ChangeError, LAST_RESORT_METRIC, RULES, Undone};
+use crate::sys::change::{ChangeError, LAST_RESORT_METRIC, RULES, TABLE_BASE, Undone};
 use crate::sys::dns::{DnsChange, DnsSettings, FileChange, FileState};
 use crate::sys::netlink::{Family, Netlink};
 use crate::sys::nft::{GuardRules, Outgoing};
@@ -128,7 +128,7 @@ fn routes_and_rules_of_a_tunnel_fit_its_layer() {
     };
     let (first, second) = (layers[2].priority(0), layers[2].priority(1));
     let lookups = RuleMatch::User(64_123);
-    for table in [TABLE_BASE + 7, TABLE_BASE + 3_000] {
+    for table in [TABLE_BASE + 7, TABLE_BASE + 3_000, TABLE_BASE + 1_000_000_007] {
         assert!(!refused(&rule(second, all_but(2), table)));
     }
     assert!(!refused(&rule(first, lookups, MAIN_TABLE)));
@@ -139,6 +139,7 @@ fn routes_and_rules_of_a_tunnel_fit_its_layer() {
         (second, all_but(1), TABLE_BASE + 7),
         (first, all_but(2), TABLE_BASE + 7),
         (second, all_but(2), MAIN_TABLE),
+        (second, all_but(2), TABLE_BASE + 1_000_000_000),
         (second, RuleMatch::NotMarked { mark: mark + 1, mask }, TABLE_BASE + 7),
         (second, RuleMatch::NotMarked { mark, mask: u32::MAX }, TABLE_BASE + 7),
         (second, RuleMatch::NotMarked { mark, mask: 0 }, TABLE_BASE + 7),

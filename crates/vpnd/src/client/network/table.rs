@@ -1,0 +1,130 @@
+//! Chooses the routing table of a tunnel: one that nobody else uses.
+//!
+//! A route of somebody else in our table would lead around the tunnel, or make the kernel refuse ours ("File exists"). What
+//! vpnd itself has left behind, after a kill and without its journal, is taken away: it carries our origin, and the number of
+//! its interface is this tunnel's or nobody's.
+//!
+//! Pure but for [`choose`].
+
+use super::NetworkError;
+use crate::sys::change::{Change, interface_of, tables_of};
+use crate::sys::netlink::{Netlink, TableRoute, TableRule};
+
+/// The table of the tunnel with this interface; `now` is the one in use, kept while it can be.
+///
+/// # Errors
+/// If the kernel does not list its routes or rules, or there is no table.
+pub(super) async fn choose(
+    netlink: &Netlink,
+    interface_index: u32,
+    now: Option<u32>,
+) -> Result<u32, NetworkError> {
+    if now.is_none() {
+        let others = netlink.interface_indexes().await?;
+        let is_abandoned = |index| index == interface_index || !others.contains(&index);
+        for change in leftovers(is_abandoned, &netlink.table_routes().await?, &netlink.rules().await?) {
+            let left = change.to_string();
+            match change.undo(netlink).await {
+                Ok(_) => {
+                    tracing::info!(%left, "removed what a tunnel of vpnd had left behind without a journal")
+                }
+                Err(error) => tracing::warn!(%left, %error, "a tunnel of vpnd has left this behind"),
+            }
+        }
+    }
+    let (routes, rules) = (netlink.table_routes().await?, netlink.rules().await?);
+    let found = pick(interface_index, now, &routes, &rules).ok_or(NetworkError::NoTable)?;
+    let usual = tables_of(interface_index).next();
+    if now.or(usual) != Some(found) {
+        tracing::warn!(
+            table = found,
+            "somebody else uses the usual routing table of this tunnel, so it takes another"
+        );
+    }
+    Ok(found)
+}
+
+/// Routes and rules of tunnels that are no more: those whose interface's number is abandoned.
+fn leftovers(is_abandoned: impl Fn(u32) -> bool, routes: &[TableRoute], rules: &[TableRule]) -> Vec<Change> {
+    let is_ours = |table: u32| interface_of(table).is_some_and(&is_abandoned);
+    let rules = rules.iter().filter_map(|rule| rule.ours.clone());
+    let rules = rules.filter(|rule| is_ours(rule.table)).map(Change::Rule);
+    let routes = routes.iter().filter_map(|route| route.ours.clone());
+    let routes = routes.filter(|route| is_ours(route.table)).map(Change::Route);
+    // Rules first, or packets would meet half a table.
+    rules.chain(routes).collect()
+}
+
+/// The first table that nobody else uses.
+fn pick(interface_index: u32, now: Option<u32>, routes: &[TableRoute], rules: &[TableRule]) -> Option<u32> {
+    let is_free = |table: &u32| {
+        !routes.iter().any(|route| route.table == *table && !route.made_by_vpnd)
+            && !rules.iter().any(|rule| rule.table == *table && !rule.made_by_vpnd)
+    };
+    now.into_iter().chain(tables_of(interface_index)).find(is_free)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::slice::from_ref;
+
+    use super::*;
+    use crate::sys::change::{LAST_RESORT_METRIC, Layer};
+    use crate::sys::netlink::{Family, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
+
+    const INDEX: u32 = 7;
+
+    fn usual() -> u32 {
+        tables_of(INDEX).next().unwrap()
+    }
+
+    #[test]
+    fn a_table_that_somebody_uses_is_left_to_them() {
+        assert_eq!(pick(INDEX, None, &[], &[]), Some(usual()));
+        let route = TableRoute { table: usual(), made_by_vpnd: false, ours: None };
+        let rule = TableRule { table: usual(), made_by_vpnd: false, ours: None };
+        for now in [None, Some(usual())] {
+            assert_ne!(pick(INDEX, now, from_ref(&route), &[]), Some(usual()));
+            assert_ne!(pick(INDEX, now, &[], from_ref(&rule)), Some(usual()));
+        }
+        let own = TableRoute { made_by_vpnd: true, ..route };
+        assert_eq!(pick(INDEX, Some(usual()), &[own], &[]), Some(usual()));
+    }
+
+    #[test]
+    fn another_table_is_kept_once_it_is_taken() {
+        let other = tables_of(INDEX).nth(1).unwrap();
+        assert_eq!(pick(INDEX, Some(other), &[], &[]), Some(other));
+    }
+
+    #[test]
+    fn without_a_free_table_there_is_none() {
+        let taken = tables_of(INDEX).map(|table| TableRoute { table, made_by_vpnd: false, ours: None });
+        assert_eq!(pick(INDEX, None, &taken.collect::<Vec<_>>(), &[]), None);
+    }
+
+    #[test]
+    fn only_what_vpnd_made_for_this_number_is_left_over() {
+        let spec = |table| RouteSpec {
+            destination: "::/0".parse().unwrap(),
+            target: RouteTarget::Unreachable,
+            source: None,
+            table,
+            metric: Some(LAST_RESORT_METRIC),
+        };
+        let layer = Layer::all().next().unwrap();
+        let (mark, mask) = layer.passed_over();
+        let matches = RuleMatch::NotMarked { mark, mask };
+        let rule_spec = |table| RuleSpec { family: Family::V6, priority: layer.priority(1), matches, table };
+        let route = |table| TableRoute { table, made_by_vpnd: true, ours: Some(spec(table)) };
+        let rule = |table| TableRule { table, made_by_vpnd: true, ours: Some(rule_spec(table)) };
+        let (own, other) = (usual(), usual() + 1);
+        let foreign = TableRoute { table: own, made_by_vpnd: false, ours: None };
+        let left = leftovers(
+            |index| index == INDEX,
+            &[route(own), route(other), foreign],
+            &[rule(own), rule(other)],
+        );
+        assert_eq!(left, [Change::Rule(rule_spec(own)), Change::Route(spec(own))]);
+    }
+}
