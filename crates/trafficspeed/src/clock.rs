@@ -13,7 +13,6 @@ fn read_ns(clock: ClockId) -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Nanoseconds on CLOCK_MONOTONIC.
 pub fn now_ns() -> u64 {
     read_ns(ClockId::Monotonic)
 }

@@ -19,7 +19,7 @@ pub mod model;
 pub mod outcome;
 pub mod pair_run;
 pub mod progress;
-pub mod site;
 pub mod suite;
+pub mod testbed;
 pub mod traffic;
 pub mod tunnel;

@@ -48,20 +48,10 @@ pub enum LabError {
     Missing(String),
     /// A tool said no.
     #[error("`{command}` failed: {why}")]
-    Tool {
-        /// The command line.
-        command: String,
-        /// Its own words.
-        why: String,
-    },
+    Tool { command: String, why: String },
     /// The system said no.
     #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// Why it failed.
-        source: std::io::Error,
-    },
+    System { what: String, source: std::io::Error },
 }
 
 /// How the links of a lab are.
@@ -69,7 +59,6 @@ pub enum LabError {
 pub struct LinkSettings {
     /// Segmentation offload: super-packets cross whole; off is closer to a wire.
     pub offload: bool,
-    /// MTU in bytes.
     pub mtu: u32,
     /// What the links do to packets; nothing but carry them if absent.
     pub emulation: Option<Emulation>,
@@ -132,7 +121,6 @@ impl Lab {
         Ok(lab)
     }
 
-    /// The gateway's namespace.
     pub fn gateway(&self) -> &Namespace {
         &self.gateway
     }

@@ -21,7 +21,7 @@ pub mod lab;
 pub mod line;
 pub mod load;
 pub mod observe;
-pub mod outlet;
+pub mod output;
 pub mod report;
 pub mod sessions;
 pub mod soak;

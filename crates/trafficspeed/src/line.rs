@@ -16,7 +16,6 @@ pub const MAX_LINE_BYTES: usize = 1 << 20;
 /// Why a line could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// The transport failed.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The other side sent more than a line may hold.
@@ -30,7 +29,6 @@ pub enum LineError {
     Malformed(#[from] serde_json::Error),
 }
 
-/// Writes messages.
 pub struct LineWriter<W> {
     inner: W,
     key: Option<LineKey>,
@@ -62,7 +60,6 @@ impl<W: Write> LineWriter<W> {
     }
 }
 
-/// Reads messages.
 pub struct LineReader<R> {
     inner: R,
     key: Option<LineKey>,

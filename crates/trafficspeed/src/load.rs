@@ -6,15 +6,15 @@
 //! A [`task`] is one kind of load between two hosts: bulk TCP ([`tcp`]), numbered messages one way ([`message`]), or
 //! requests and responses ([`exchange`]).
 
-pub mod account;
 pub mod block;
-pub mod crew;
 pub mod delays;
 pub mod exchange;
 pub mod message;
 pub mod pace;
 pub mod payload;
+pub mod receiver_stats;
 pub mod search;
 pub mod task;
 pub mod tcp;
 pub mod udp;
+pub mod worker_pool;

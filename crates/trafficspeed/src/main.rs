@@ -46,7 +46,7 @@ use trafficspeed::line::{LineReader, LineWriter};
 use trafficspeed::load::block::place::Place as BlockPlace;
 use trafficspeed::load::block::process;
 use trafficspeed::observe::HostFacts;
-use trafficspeed::outlet;
+use trafficspeed::output;
 use trafficspeed::report::findings::Findings;
 use trafficspeed::report::page::Picture;
 use trafficspeed::report::{self, files, stream};
@@ -111,10 +111,10 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
         programs: args.systems.programs().map_err(anyhow::Error::msg)?,
     };
     traffic::check(&plan)?;
-    outlet::prepare(&args.output)?;
+    output::prepare(&args.output)?;
     let interrupt = Interrupt::install()?;
     begin(&plan.settings, &Environment::read(Some(plan.links)), &args.output);
-    let campaign = traffic::run(&plan, &outlet::progress(&args.output), &interrupt);
+    let campaign = traffic::run(&plan, &output::progress(&args.output), &interrupt);
     save(&campaign, &args.output)?;
     show(&campaign, &args.output)
 }
@@ -143,7 +143,7 @@ fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.out {
         fs::write(file, json).with_context(|| format!("writing {}", file.display()))?;
     }
-    Ok(outlet::verdict(outcome.interrupted, outcome.is_whole()))
+    Ok(output::verdict(outcome.interrupted, outcome.is_whole()))
 }
 
 fn soak_test(args: &SoakArgs) -> anyhow::Result<ExitCode> {
@@ -152,7 +152,7 @@ fn soak_test(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     fs::create_dir_all(&plan.out).with_context(|| format!("making {}", plan.out.display()))?;
     let interrupt = Interrupt::install()?;
     let outcome = soak::run(&plan, &Progress::new(args.quiet), &interrupt)?;
-    outlet::print(&outcome.text());
+    output::print(&outcome.text());
     let write = |name: &str, text: &str| {
         let path = plan.out.join(name);
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
@@ -161,24 +161,24 @@ fn soak_test(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     if let Some(picture) = outcome.picture() {
         write("soak.svg", &picture)?;
     }
-    Ok(outlet::verdict(outcome.interrupted, outcome.is_whole()))
+    Ok(output::verdict(outcome.interrupted, outcome.is_whole()))
 }
 
 fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
     let output = args.output();
-    let progress = outlet::progress(&output);
-    let found = if let Some(meeting) = args.meeting().map_err(anyhow::Error::msg)? {
-        let token = Token::read(&meeting.token_file)?;
-        outlet::prepare(&output)?;
-        hosts::block::run(&plan.writes, &meeting, &token, &progress, &Interrupt::install()?)?
+    let progress = output::progress(&output);
+    let found = if let Some(hosts_plan) = args.host_pairs().map_err(anyhow::Error::msg)? {
+        let token = Token::read(&hosts_plan.token_file)?;
+        output::prepare(&output)?;
+        hosts::block::run(&plan.writes, &hosts_plan, &token, &progress, &Interrupt::install()?)?
     } else {
         block::check(&plan)?;
-        outlet::prepare(&output)?;
+        output::prepare(&output)?;
         progress.note(&format!("This takes about {} minutes.", plan.estimate().as_secs().div_ceil(60)));
         block::run(&plan, &progress, &Interrupt::install()?)?
     };
-    outlet::show(&Findings::Block(Box::new(found)), &output, None)
+    output::show(&Findings::Block(Box::new(found)), &output, None)
 }
 
 fn block_end(args: &BlockEndArgs) -> anyhow::Result<ExitCode> {
@@ -203,7 +203,7 @@ fn check_link(args: &LinkCheckArgs) -> anyhow::Result<ExitCode> {
 
 fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let token = Token::read(&args.token_file)?;
-    outlet::prepare(&args.output)?;
+    output::prepare(&args.output)?;
     let plan = HostsPlan {
         pairs: args.pairs.clone(),
         label: args.label.clone(),
@@ -211,7 +211,7 @@ fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
     };
     let interrupt = Interrupt::install()?;
     begin(&plan.settings, &Environment::read(None), &args.output);
-    let campaign = hosts::run(&plan, &token, &outlet::progress(&args.output), &interrupt)?;
+    let campaign = hosts::run(&plan, &token, &output::progress(&args.output), &interrupt)?;
     save(&campaign, &args.output)?;
     show(&campaign, &args.output)
 }
@@ -219,39 +219,39 @@ fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
 fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<ExitCode> {
     let plan = plan.map_err(anyhow::Error::msg)?;
     let output = &path.output;
-    let progress = outlet::progress(output);
+    let progress = output::progress(output);
     let campaign = match &plan.place {
         Place::Lab(lab) => {
             generate::check(&lab.subjects, &lab.programs, lab.links)?;
-            outlet::prepare(output)?;
+            output::prepare(output)?;
             generate::run(&plan, lab, &progress, &Interrupt::install()?)
         }
-        Place::Hosts(meeting) => {
-            let token = Token::read(&meeting.token_file)?;
-            outlet::prepare(output)?;
-            hosts::load::run(&plan, meeting, &token, &progress, &Interrupt::install()?)?
+        Place::Hosts(hosts_plan) => {
+            let token = Token::read(&hosts_plan.token_file)?;
+            output::prepare(output)?;
+            hosts::load::run(&plan, hosts_plan, &token, &progress, &Interrupt::install()?)?
         }
     };
-    outlet::show(&Findings::Load(Box::new(campaign)), output, path.unit())
+    output::show(&Findings::Load(Box::new(campaign)), output, path.unit())
 }
 
 fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan().map_err(anyhow::Error::msg)?;
     let output = args.output();
-    let progress = outlet::progress(output);
-    let campaign = if let Some((wishes, meeting)) = args.between_hosts() {
-        let token = Token::read(&meeting.token_file)?;
-        outlet::prepare(output)?;
-        hosts::suite::run(&wishes, &meeting, &token, &progress, &Interrupt::install()?)?
+    let progress = output::progress(output);
+    let campaign = if let Some((options, hosts_plan)) = args.between_hosts() {
+        let token = Token::read(&hosts_plan.token_file)?;
+        output::prepare(output)?;
+        hosts::suite::run(&options, &hosts_plan, &token, &progress, &Interrupt::install()?)?
     } else {
         let subjects: Vec<_> = plan.stages.iter().map(|stage| stage.subject).collect();
         generate::check(&subjects, &plan.programs, plan.stages[0].links)?;
-        outlet::prepare(output)?;
+        output::prepare(output)?;
         let seconds = plan.estimate().as_secs_f64();
         progress.note(&format!("{} measurements, about {seconds:.0} s", plan.count()));
         suite::run(&plan, &progress, &Interrupt::install()?)
     };
-    outlet::show(&Findings::Suite(Box::new(campaign)), output, None)
+    output::show(&Findings::Suite(Box::new(campaign)), output, None)
 }
 
 fn hog(parent: u32, seconds: f64) -> anyhow::Result<ExitCode> {
@@ -263,10 +263,10 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan().map_err(anyhow::Error::msg)?;
     let output = &args.output;
     model::check(&plan)?;
-    outlet::prepare(output)?;
+    output::prepare(output)?;
     let interrupt = Interrupt::install()?;
-    let progress = outlet::progress(output);
-    outlet::event(output, "start", || serde_json::json!({ "experiment": "model" }));
+    let progress = output::progress(output);
+    output::event(output, "start", || serde_json::json!({ "experiment": "model" }));
     let found = match model::run(&plan, &progress, &interrupt) {
         Err(error) if interrupt.is_set() => {
             eprintln!("trafficspeed: {error:#}; no stage was measured yet");
@@ -275,14 +275,14 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
         found => found?,
     };
     let found = Findings::Model(Box::new(found));
-    outlet::event(output, "end", || found.json());
-    outlet::show(&found, output, None)
+    output::event(output, "end", || found.json());
+    output::show(&found, output, None)
 }
 
 /// The first event, if events are wanted.
 fn begin(settings: &Settings, environment: &Environment, output: &OutputArgs) {
     if output.json_stream {
-        outlet::print(&(stream::start(settings, environment) + "\n"));
+        output::print(&(stream::start(settings, environment) + "\n"));
     }
 }
 
@@ -291,7 +291,7 @@ fn save(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<()> {
 }
 
 fn show(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<ExitCode> {
-    outlet::print(&if output.json {
+    output::print(&if output.json {
         serde_json::to_string_pretty(&report::json::json(campaign))? + "\n"
     } else if output.json_stream {
         stream::end(campaign) + "\n"
@@ -331,7 +331,7 @@ fn compare(args: CompareArgs, says_work: bool) -> anyhow::Result<ExitCode> {
         contents.header.identity.check(&identity)?;
         (journal, contents.header.environment, contents.runs)
     } else {
-        outlet::prepare(&args.output)?;
+        output::prepare(&args.output)?;
         let (words, settings) = (environment::words(), plan.traffic.settings.clone());
         let header = Header::new(words, identity, settings, environment.clone(), plan.baseline.clone());
         (Journal::create(&directory, &header)?, environment, Vec::new())
@@ -342,7 +342,7 @@ fn compare(args: CompareArgs, says_work: bool) -> anyhow::Result<ExitCode> {
     }
     begin(&plan.traffic.settings, &environment, &args.output);
     let done =
-        compare::run(&plan, &mut journal, environment, earlier, &outlet::progress(&args.output), &interrupt);
+        compare::run(&plan, &mut journal, environment, earlier, &output::progress(&args.output), &interrupt);
     let code = show(&done.campaign, &args.output)?;
     if done.campaign.interrupted || done.error.is_some() {
         eprintln!("To go on: trafficspeed compare --resume {}", directory.display());
@@ -369,13 +369,13 @@ fn saved_args(directory: &Path, now: &CompareArgs) -> anyhow::Result<CompareArgs
 fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let mut output = args.output.clone();
     let directory = output.out.get_or_insert_with(|| args.directory.clone()).clone();
-    outlet::prepare(&output)?;
+    output::prepare(&output)?;
     if let Some(found) = files::read_findings(&args.directory)? {
         if args.baseline.is_some() {
             bail!("--baseline: only the systems of experiment 1 are compared with one of them");
         }
-        outlet::event(&output, "end", || found.json());
-        let code = outlet::show(&found, &output, output.chosen_unit())?;
+        output::event(&output, "end", || found.json());
+        let code = output::show(&found, &output, output.chosen_unit())?;
         export(&found.pictures(), &directory, args)?;
         return Ok(code);
     }
@@ -441,7 +441,7 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         }
         None => doctor::examine(&programs),
     };
-    outlet::print(&if args.json {
+    output::print(&if args.json {
         serde_json::to_string_pretty(&doctor::json(&findings))? + "\n"
     } else {
         doctor::table(&findings)

@@ -23,7 +23,6 @@ pub struct HostCpu {
     pub interrupt: f64,
     /// Taken by the hypervisor for others.
     pub steal: f64,
-    /// Not used.
     pub idle: f64,
 }
 
@@ -60,7 +59,6 @@ impl HostCpu {
         self.user + self.system + self.interrupt
     }
 
-    /// All CPU seconds.
     pub fn total(self) -> f64 {
         self.busy() + self.steal + self.idle
     }
@@ -137,10 +135,8 @@ pub fn own_cpu_seconds() -> f64 {
     ProcessStat::read(std::process::id()).map_or(0.0, |stat| stat.cpu_seconds)
 }
 
-/// What /proc/PID/stat says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProcessStat {
-    /// The parent's id.
     pub parent: u32,
     /// User and system time of all threads, living and dead.
     pub cpu_seconds: f64,
@@ -178,7 +174,6 @@ fn ticks_per_second() -> f64 {
 /// The facts of a machine that a report shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFacts {
-    /// Host name.
     pub name: String,
     /// Kernel name, release and machine.
     pub system: String,
@@ -186,12 +181,10 @@ pub struct HostFacts {
     pub cpu: String,
     /// CPUs that are online.
     pub cpus: u32,
-    /// This program's version.
     pub program: String,
 }
 
 impl HostFacts {
-    /// This machine's facts.
     pub fn read() -> Self {
         let uname = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();

@@ -46,7 +46,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// How often the gateway's memory is looked at while sessions come up.
 const SAMPLE: Duration = Duration::from_millis(500);
 /// How long packets may take through all sessions.
-const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(30);
 /// From one phase to the next: answers that are under way arrive.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -54,9 +54,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restart {
-    /// By force.
     Kill,
-    /// In order.
     Clean,
     /// Replaced by a new process of its program, without an end.
     Upgrade,
@@ -71,10 +69,8 @@ pub struct Traffic {
     pub repeats: u32,
 }
 
-/// What to do.
 #[derive(Clone, Debug)]
 pub struct SessionsPlan {
-    /// Sessions to open.
     pub count: u32,
     /// Processes that hold them.
     pub processes: u32,
@@ -101,10 +97,8 @@ pub struct SessionsPlan {
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionsError {
-    /// The lab.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// The gateway.
     #[error(transparent)]
     System(#[from] SystemError),
     /// A process that holds sessions.
@@ -339,7 +333,7 @@ impl Measurement<'_> {
             return;
         }
         self.processes.order(|_| Order::Verify);
-        let deadline = Instant::now() + VERIFY_PATIENCE;
+        let deadline = Instant::now() + VERIFY_TIMEOUT;
         while tally.answered() < self.plan.count && !self.over(tally, deadline) {
             self.take(tally, POLL);
         }

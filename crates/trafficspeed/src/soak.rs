@@ -51,10 +51,8 @@ const SOURCES: u8 = 4;
 /// Things that went wrong that are told one by one; the rest is counted.
 const MAX_EVENTS: usize = 1_000;
 
-/// What to do.
 #[derive(Clone, Debug)]
 pub struct SoakPlan {
-    /// Sessions.
     pub clients: u32,
     /// Processes that hold them.
     pub processes: u32,
@@ -369,7 +367,6 @@ impl<'a> Soak<'a> {
         self.system.processes().0.first().copied().unwrap_or_default()
     }
 
-    /// The gateway's processes.
     fn family(&self) -> Vec<u32> {
         let mut family: Vec<u32> = process_tree(&[self.gateway()]).iter().map(|(pid, _)| *pid).collect();
         family.sort_unstable();

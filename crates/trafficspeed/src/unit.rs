@@ -3,22 +3,14 @@
 /// A unit of throughput.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
-    /// 10³ bits.
     Kbit,
-    /// 10⁶ bits.
     Mbit,
-    /// 10⁹ bits.
     #[default]
     Gbit,
-    /// 10¹² bits.
     Tbit,
-    /// 2¹⁰ bytes.
     KiB,
-    /// 2²⁰ bytes.
     MiB,
-    /// 2³⁰ bytes.
     GiB,
-    /// 2⁴⁰ bytes.
     TiB,
 }
 

@@ -16,7 +16,7 @@ const LAYERS: [&[&str]; 11] = [
     &["doctor", "sessions"],
     &["soak"],
     &["cli"],
-    &["outlet"],
+    &["output"],
     &["main"],
 ];
 

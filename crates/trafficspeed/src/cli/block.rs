@@ -9,7 +9,7 @@ use super::OutputArgs;
 use super::hosts::HostsArgs;
 use crate::experiment::block::{BlockPlan, Writes};
 use crate::experiment::hosts::block;
-use crate::experiment::hosts::party::Meeting;
+use crate::experiment::hosts::host_pairs::HostPairsPlan;
 use crate::lab::emulator::impairment::Span;
 use crate::load::block::place::Wish;
 use crate::load::block::{BLOCK_BYTES, MAX_AHEAD};
@@ -102,9 +102,9 @@ impl BlockArgs {
     ///
     /// # Errors
     /// In words, what is wrong with the pairs.
-    pub fn meeting(&self) -> Result<Option<Meeting>, String> {
-        let meeting = self.hosts.meeting();
-        meeting.map(|meeting| block::check(&meeting.pairs).map(|()| meeting)).transpose()
+    pub fn host_pairs(&self) -> Result<Option<HostPairsPlan>, String> {
+        let hosts_plan = self.hosts.host_pairs();
+        hosts_plan.map(|hosts_plan| block::check(&hosts_plan.pairs).map(|()| hosts_plan)).transpose()
     }
 
     /// What to run in the lab; between hosts, only what is written counts.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::experiment::hosts::PairSpec;
-use crate::experiment::hosts::party::Meeting;
+use crate::experiment::hosts::host_pairs::HostPairsPlan;
 
 /// Real hosts instead of the lab.
 #[derive(Clone, Debug, Args)]
@@ -25,9 +25,9 @@ pub struct HostsArgs {
 
 impl HostsArgs {
     /// Who meets; `None`: the lab is meant.
-    pub fn meeting(&self) -> Option<Meeting> {
+    pub fn host_pairs(&self) -> Option<HostPairsPlan> {
         let token_file = self.token_file.clone()?;
         let (pairs, label) = (self.pairs.clone(), self.label.clone());
-        (!pairs.is_empty()).then_some(Meeting { pairs, label, token_file })
+        (!pairs.is_empty()).then_some(HostPairsPlan { pairs, label, token_file })
     }
 }

@@ -8,7 +8,7 @@ use super::hosts::HostsArgs;
 use super::{IpVersion, OutputArgs, SystemArgs, seconds, seconds_or_none};
 use crate::experiment::generate::{LabPlace, LoadPlan, NamedTask, Place};
 use crate::experiment::pair_run::Times;
-use crate::experiment::site::Far;
+use crate::experiment::testbed::RemoteEnd;
 use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
 use crate::load::task::{MAX_THREADED_STREAMS, Protocol, Sockets, Task};
@@ -52,7 +52,7 @@ pub struct PathArgs {
     pub hosts: HostsArgs,
     /// The other end: the gateway itself, or a second client behind it.
     #[arg(long, value_enum, default_value = "gateway")]
-    pub to: Far,
+    pub to: RemoteEnd,
     /// IP version inside.
     #[arg(long, value_enum, default_value = "4")]
     pub ip: IpVersion,
@@ -162,9 +162,9 @@ impl PathArgs {
             return Err(problem);
         }
         let seconds = Duration::from_secs_f64;
-        let place = self.hosts.meeting().map_or_else(
+        let place = self.hosts.host_pairs().map_or_else(
             || self.lab().map(|lab| Place::Lab(Box::new(lab))),
-            |meeting| Ok(Place::Hosts(meeting)),
+            |hosts_plan| Ok(Place::Hosts(hosts_plan)),
         )?;
         Ok(LoadPlan {
             command,
@@ -420,8 +420,8 @@ mod tests {
     fn real_hosts_take_the_place_of_the_lab() {
         let plan =
             plan("trafficspeed rr --pair a=b/10.0.0.1 --pair c=d --token-file t --label wire -t 2").unwrap();
-        let Place::Hosts(meeting) = &plan.place else { panic!("{plan:?}") };
-        assert_eq!((meeting.pairs.len(), meeting.label.as_str()), (2, "wire"));
+        let Place::Hosts(hosts_plan) = &plan.place else { panic!("{plan:?}") };
+        assert_eq!((hosts_plan.pairs.len(), hosts_plan.label.as_str()), (2, "wire"));
     }
 
     #[test]

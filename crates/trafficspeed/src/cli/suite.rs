@@ -8,11 +8,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::hosts::HostsArgs;
 use super::load::{rate, size};
 use super::{IpVersion, OutputArgs, Switch, seconds, seconds_or_none};
-use crate::experiment::hosts::party::Meeting;
+use crate::experiment::hosts::host_pairs::HostPairsPlan;
 use crate::experiment::pair_run::Times;
-use crate::experiment::site::Far;
 use crate::experiment::suite::ipsec::{Part, Sweep};
 use crate::experiment::suite::{SuitePlan, aead, ipsec};
+use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
 use crate::observe::HostFacts;
 use crate::system::vpnd::Code;
@@ -58,7 +58,7 @@ pub struct ScaleArgs {
     pub vpnd: Option<PathBuf>,
     /// The other end: the gateway itself, or a second client behind it.
     #[arg(long, value_enum, default_value = "gateway")]
-    pub to: Far,
+    pub to: RemoteEnd,
     /// Segmentation offload of the lab's links; off is closer to a wire.
     #[arg(long, value_enum, default_value = "on")]
     pub offload: Switch,
@@ -179,9 +179,9 @@ impl SuiteArgs {
     }
 
     /// Who meets for what, if not in the lab.
-    pub fn between_hosts(&self) -> Option<(ipsec::Wishes, Meeting)> {
+    pub fn between_hosts(&self) -> Option<(ipsec::Options, HostPairsPlan)> {
         let Suite::Ipsec(args) = &self.which else { return None };
-        Some((args.wishes(), args.hosts.meeting()?))
+        Some((args.options(), args.hosts.host_pairs()?))
     }
 
     /// What to run.
@@ -200,14 +200,14 @@ impl SuiteArgs {
 
 impl IpsecArgs {
     fn plan(&self) -> SuitePlan {
-        ipsec::plan(&self.wishes())
+        ipsec::plan(&self.options())
     }
 
-    fn wishes(&self) -> ipsec::Wishes {
+    fn options(&self) -> ipsec::Options {
         let quick = Scale { seconds: 0.4, warmup: 0.1, repeats: 1 };
         let full = Scale { seconds: 10.0, warmup: 1.0, repeats: 3 };
         let (times, repeats) = self.scale.times(&quick, &full);
-        ipsec::Wishes {
+        ipsec::Options {
             quick: self.scale.quick,
             ciphers: self.scale.ciphers(&ipsec::CIPHERS),
             parts: self.part.clone(),
@@ -235,7 +235,7 @@ impl AeadArgs {
             CodeChoice::WithoutAes => vec![Code::WithoutAes],
             CodeChoice::Both => vec![Code::Native, Code::WithoutAes],
         };
-        aead::plan(&aead::Wishes {
+        aead::plan(&aead::Options {
             ciphers: self.scale.ciphers(&aead::CIPHERS),
             codes,
             mss: self.mss,

@@ -18,9 +18,9 @@ use crate::load::task::Ready;
 use crate::observe::HostFacts;
 
 /// How long the connections of a job may take to be made.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long data under way may take to arrive after the end.
-pub const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// How far ahead a start may lie.
 const MAX_LEAD: Duration = Duration::from_secs(60);
 
@@ -52,13 +52,13 @@ impl Agent {
     /// Serves until the coordinator closes.
     pub fn run(mut self) {
         while let Ok(command) = self.commands.recv() {
-            if self.obey(command).is_err() {
+            if self.handle(command).is_err() {
                 return;
             }
         }
     }
 
-    fn obey(&mut self, command: Command) -> Result<(), Gone> {
+    fn handle(&mut self, command: Command) -> Result<(), Gone> {
         let report = match command {
             Command::Hello { version: VERSION } => {
                 Report::Hello { version: VERSION, host: HostFacts::read() }
@@ -83,10 +83,10 @@ impl Agent {
                 return Ok(());
             }
         };
-        self.say(report)
+        self.send(report)
     }
 
-    fn say(&self, report: Report) -> Result<(), Gone> {
+    fn send(&self, report: Report) -> Result<(), Gone> {
         self.reports.send(report).map_err(|_| Gone)
     }
 
@@ -124,17 +124,17 @@ mod tests {
             Self { commands, reports }
         }
 
-        pub(super) fn tell(&self, command: Command) {
+        pub(super) fn send(&self, command: Command) {
             self.commands.send(command).unwrap();
         }
 
-        pub(super) fn hear(&self) -> Report {
+        pub(super) fn receive(&self) -> Report {
             self.reports.recv_timeout(Duration::from_secs(20)).unwrap()
         }
 
         fn measured(&self) -> Measurement {
             loop {
-                match self.hear() {
+                match self.receive() {
                     Report::Sample { .. } => {}
                     Report::Measured(measurement) => return measurement,
                     other => panic!("{other:?}"),
@@ -143,7 +143,7 @@ mod tests {
         }
 
         fn begin(&self, at_ns: u64, warmup_ms: u64, duration_ms: u64) {
-            self.tell(Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms: 1_000, peer_ahead_ns: 0 });
+            self.send(Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms: 1_000, peer_ahead_ns: 0 });
         }
     }
 
@@ -167,11 +167,11 @@ mod tests {
     fn pair() -> (Host, Host) {
         let (a, b) = (host(), host());
         let (tasks, address) = (vec![Task::Bulk(job())], Ipv4Addr::LOCALHOST.into());
-        a.tell(Command::Prepare { tasks: tasks.clone(), bind: address });
-        let Report::Prepared { ports } = a.hear() else { panic!("not prepared") };
-        b.tell(Command::Reach { tasks, peer: address, ports });
-        assert_eq!(a.hear(), Report::Connected);
-        assert_eq!(b.hear(), Report::Connected);
+        a.send(Command::Prepare { tasks: tasks.clone(), bind: address });
+        let Report::Prepared { ports } = a.receive() else { panic!("not prepared") };
+        b.send(Command::Reach { tasks, peer: address, ports });
+        assert_eq!(a.receive(), Report::Connected);
+        assert_eq!(b.receive(), Report::Connected);
         (a, b)
     }
 
@@ -207,9 +207,9 @@ mod tests {
         for host in [&a, &b] {
             host.begin(at_ns, 0, 60_000);
         }
-        assert!(matches!(a.hear(), Report::Sample { .. }), "it is going on");
-        a.tell(Command::Stop);
-        b.tell(Command::Stop);
+        assert!(matches!(a.receive(), Report::Sample { .. }), "it is going on");
+        a.send(Command::Stop);
+        b.send(Command::Stop);
         let end = a.measured();
         assert!(end.stopped_early && end.seconds < 50.0, "{end:?}");
         assert!(end.tasks[0].window.received_bytes > 0, "{end:?}");
@@ -219,11 +219,11 @@ mod tests {
     fn what_cannot_be_done_is_said() {
         let agent = host();
         agent.begin(0, 0, 1);
-        agent.tell(Command::Hello { version: 999 });
+        agent.send(Command::Hello { version: 999 });
         let tasks = vec![Task::Bulk(Job { streams: 0, ..job() })];
-        agent.tell(Command::Prepare { tasks, bind: Ipv4Addr::LOCALHOST.into() });
+        agent.send(Command::Prepare { tasks, bind: Ipv4Addr::LOCALHOST.into() });
         for expected in ["before the tasks were connected", "use the same release", "streams asked for"] {
-            let Report::Failed { why } = agent.hear() else { panic!("not refused") };
+            let Report::Failed { why } = agent.receive() else { panic!("not refused") };
             assert!(why.contains(expected), "{why}");
         }
     }

@@ -19,7 +19,7 @@ use crate::line::{LineReader, LineWriter};
 use crate::observe::HostFacts;
 
 /// How long an agent may take for an answer that needs no work.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Round trips that the estimate of a clock's offset is chosen from.
 const CLOCK_ROUNDS: u32 = 15;
 
@@ -28,43 +28,22 @@ const CLOCK_ROUNDS: u32 = 15;
 pub enum FleetError {
     /// The child process could not be started.
     #[error("cannot start the generator for {name}: {source}")]
-    Spawn {
-        /// Which agent.
-        name: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    Spawn { name: String, source: std::io::Error },
     /// The host could not be reached.
     #[error("cannot reach {name}: {source}; is `trafficspeed serve` running there?")]
-    Reach {
-        /// Which host.
-        name: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    Reach { name: String, source: std::io::Error },
     /// The host and the coordinator do not hold the same token.
     #[error("{name}: {source}")]
-    Token {
-        /// Which host.
-        name: String,
-        /// Why.
-        source: TokenError,
-    },
+    Token { name: String, source: TokenError },
     /// The agent is of no use.
     #[error("{name}: {why}")]
-    Agent {
-        /// Which agent.
-        name: String,
-        /// Why.
-        why: String,
-    },
+    Agent { name: String, why: String },
 }
 
 /// Something an agent said, or that it is gone.
 #[derive(Debug)]
 pub enum Event {
-    /// A report.
-    Said(Report),
+    Report(Report),
     /// The agent is lost.
     Lost(String),
 }
@@ -91,13 +70,13 @@ struct Member {
 pub struct Fleet {
     members: Vec<Member>,
     events: Receiver<(usize, Event)>,
-    speaker: Sender<(usize, Event)>,
+    sender: Sender<(usize, Event)>,
 }
 
 impl Default for Fleet {
     fn default() -> Self {
-        let (speaker, events) = channel();
-        Self { members: Vec::new(), events, speaker }
+        let (sender, events) = channel();
+        Self { members: Vec::new(), events, sender }
     }
 }
 
@@ -125,8 +104,8 @@ impl Fleet {
         let socket = connect(address).map_err(reach)?;
         socket.set_nodelay(true).map_err(reach)?;
         keep_alive(&socket).map_err(reach)?;
-        socket.set_read_timeout(Some(ANSWER_PATIENCE)).map_err(reach)?;
-        socket.set_write_timeout(Some(ANSWER_PATIENCE)).map_err(reach)?;
+        socket.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(reach)?;
+        socket.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(reach)?;
         let mut input = BufReader::new(socket.try_clone().map_err(reach)?);
         let mut output = socket.try_clone().map_err(reach)?;
         let keys = prove(token, &mut input, &mut output)
@@ -146,8 +125,8 @@ impl Fleet {
         child: Option<Child>,
     ) -> Result<usize, FleetError> {
         let number = self.members.len();
-        let speaker = self.speaker.clone();
-        std::thread::spawn(move || relay(number, reader, &speaker));
+        let sender = self.sender.clone();
+        std::thread::spawn(move || relay(number, reader, &sender));
         self.members.push(Member {
             name: name.to_owned(),
             writer,
@@ -170,11 +149,11 @@ impl Fleet {
 
     /// Asks one agent and waits for its answer; only while no other agent has anything to say.
     fn ask(&mut self, number: usize, command: &Command) -> Result<Report, FleetError> {
-        self.tell(number, command);
-        let deadline = Instant::now() + ANSWER_PATIENCE;
+        self.send(number, command);
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
             match self.next(deadline.saturating_duration_since(Instant::now())) {
-                Some((from, Event::Said(report))) if from == number => return Ok(report),
+                Some((from, Event::Report(report))) if from == number => return Ok(report),
                 Some((from, Event::Lost(why))) if from == number => return Err(self.useless(number, why)),
                 Some(_) => {}
                 None => return Err(self.useless(number, "no answer".into())),
@@ -203,11 +182,11 @@ impl Fleet {
     }
 
     fn ask_clock(&mut self, number: usize) -> Result<u64, FleetError> {
-        self.tell(number, &Command::Clock);
-        let deadline = Instant::now() + ANSWER_PATIENCE;
+        self.send(number, &Command::Clock);
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
             match self.next(deadline.saturating_duration_since(Instant::now())) {
-                Some((from, Event::Said(Report::Clock { now_ns }))) if from == number => return Ok(now_ns),
+                Some((from, Event::Report(Report::Clock { now_ns }))) if from == number => return Ok(now_ns),
                 Some((from, Event::Lost(why))) if from == number => return Err(self.useless(number, why)),
                 Some(_) => {}
                 None => return Err(self.useless(number, "does not tell its clock".into())),
@@ -216,13 +195,13 @@ impl Fleet {
     }
 
     /// Sends a command. A broken connection shows as the agent's loss.
-    pub fn tell(&mut self, number: usize, command: &Command) {
+    pub fn send(&mut self, number: usize, command: &Command) {
         let member = &mut self.members[number];
         if member.lost.is_none()
             && let Err(error) = member.writer.write(command)
         {
             // The receiver lives in `self`, so the message cannot fail to be taken.
-            self.speaker.send((number, Event::Lost(error.to_string()))).expect("own receiver");
+            self.sender.send((number, Event::Lost(error.to_string()))).expect("own receiver");
         }
     }
 
@@ -244,12 +223,10 @@ impl Fleet {
         }
     }
 
-    /// The agent's name.
     pub fn name(&self, number: usize) -> &str {
         &self.members[number].name
     }
 
-    /// The agent's machine.
     pub fn host(&self, number: usize) -> &HostFacts {
         &self.members[number].host
     }
@@ -276,7 +253,7 @@ impl Fleet {
     /// Tells every agent to end what it does.
     pub fn stop_all(&mut self) {
         for number in 0..self.members.len() {
-            self.tell(number, &Command::Stop);
+            self.send(number, &Command::Stop);
         }
     }
 }
@@ -318,7 +295,7 @@ fn connect(address: &str) -> std::io::Result<TcpStream> {
     use std::net::ToSocketAddrs;
     let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
     for candidate in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&candidate, ANSWER_PATIENCE) {
+        match TcpStream::connect_timeout(&candidate, ANSWER_TIMEOUT) {
             Ok(socket) => return Ok(socket),
             Err(error) => last = error,
         }
@@ -326,14 +303,14 @@ fn connect(address: &str) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-fn relay<R: std::io::BufRead>(number: usize, mut reader: LineReader<R>, speaker: &Sender<(usize, Event)>) {
+fn relay<R: std::io::BufRead>(number: usize, mut reader: LineReader<R>, sender: &Sender<(usize, Event)>) {
     loop {
         let (event, over) = match reader.read() {
-            Ok(Some(report)) => (Event::Said(report), false),
+            Ok(Some(report)) => (Event::Report(report), false),
             Ok(None) => (Event::Lost("ended unexpectedly".into()), true),
             Err(error) => (Event::Lost(error.to_string()), true),
         };
-        if speaker.send((number, event)).is_err() || over {
+        if sender.send((number, event)).is_err() || over {
             return;
         }
     }

@@ -10,8 +10,8 @@ use crate::load::block::content::Verified;
 use crate::load::block::target::Received;
 use crate::load::block::writer::Wrote;
 use crate::load::block::{Blocks, WriterJob};
-use crate::load::crew::Reading;
 use crate::load::task::{Findings, Task};
+use crate::load::worker_pool::Reading;
 use crate::observe::HostFacts;
 
 /// The version of these messages. Both sides must have the same.
@@ -34,16 +34,13 @@ pub enum Command {
     Clock,
     /// Open a door for each task.
     Prepare {
-        /// The tasks.
         tasks: Vec<Task>,
         /// The address to listen on; the ports are the system's choice.
         bind: IpAddr,
     },
     /// Come to the doors of the other host.
     Reach {
-        /// The same tasks.
         tasks: Vec<Task>,
-        /// The other host.
         peer: IpAddr,
         /// Its ports, task by task.
         ports: Vec<Vec<u16>>,
@@ -56,7 +53,6 @@ pub enum Command {
         warmup_ms: u64,
         /// Time that is counted.
         duration_ms: u64,
-        /// Time between samples.
         interval_ms: u64,
         /// The other host's clock less this agent's, so that one-way delays are of one clock.
         peer_ahead_ns: i64,
@@ -65,7 +61,6 @@ pub enum Command {
     BlockPlace,
     /// Be the target of one connection, in that place.
     TakeBlocks {
-        /// The blocks.
         blocks: Blocks,
         /// Sync before each answer.
         sync: bool,
@@ -76,7 +71,6 @@ pub enum Command {
     WriteBlocks(WriterJob),
     /// Compare what the place holds with what was acknowledged.
     VerifyBlocks {
-        /// The blocks.
         blocks: Blocks,
         /// Seed of their content.
         seed: u64,
@@ -97,7 +91,6 @@ pub enum Report {
     Hello {
         /// See [`VERSION`].
         version: u32,
-        /// The agent's machine.
         host: HostFacts,
     },
     /// The answer to `Clock`.
@@ -106,10 +99,7 @@ pub enum Report {
         now_ns: u64,
     },
     /// The target of blocks listens.
-    Listening {
-        /// On this port.
-        port: u16,
-    },
+    Listening { port: u16 },
     /// All connections of the tasks are made.
     Connected,
     /// The agent's doors are open.
@@ -142,10 +132,7 @@ pub enum Report {
     /// What the place was found to hold.
     VerifiedBlocks(Verified),
     /// The agent could not do what it was told.
-    Failed {
-        /// Why, for people.
-        why: String,
-    },
+    Failed { why: String },
 }
 
 /// What one end of a task did in an interval, or in the whole measurement.
@@ -153,11 +140,9 @@ pub enum Report {
 pub struct Sample {
     /// Messages or requests sent; none for bulk data.
     pub sent_messages: u64,
-    /// Bytes sent.
     pub sent_bytes: u64,
     /// Messages received; at the end that asks, answers.
     pub received_messages: u64,
-    /// Bytes received.
     pub received_bytes: u64,
     /// Messages that turned out to be missing, less those that came late.
     pub missing: i64,
@@ -200,7 +185,6 @@ pub struct Measurement {
     pub cpu_seconds: f64,
     /// Datagrams that this host's kernel threw away because the generator did not take them in time.
     pub socket_drops: u64,
-    /// Task by task.
     pub tasks: Vec<TaskEnd>,
 }
 
@@ -214,10 +198,8 @@ impl Measurement {
 /// What one end of a task did and found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskEnd {
-    /// Within the measurement.
     pub window: Sample,
     /// Bytes of each connection within the measurement, bulk data only; in the order of [`Findings::streams`].
     pub stream_bytes: Vec<u64>,
-    /// Over its life.
     pub found: Findings,
 }

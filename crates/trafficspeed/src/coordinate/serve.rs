@@ -1,7 +1,7 @@
 //! `trafficspeed serve`: lets the holder of a token run the generator on this host.
 //!
 //! One coordinator at a time. Before the token is proved a connection may send a few short lines within
-//! [`HANDSHAKE_PATIENCE`], and only [`MAX_UNPROVED`] such connections are kept: a stranger can neither make this
+//! [`HANDSHAKE_TIMEOUT`], and only [`MAX_UNPROVED`] such connections are kept: a stranger can neither make this
 //! host send anything nor grow its memory. After it, the coordinator may have this host listen on and connect to
 //! addresses, which is the tool's purpose; whoever holds the token is trusted with that. Blocks are written only into the
 //! place that this host's owner named.
@@ -23,9 +23,9 @@ use crate::interrupt::Interrupt;
 use crate::line::{LineReader, LineWriter};
 use crate::load::block::place::Place;
 
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_UNPROVED: usize = 16;
-const WRITE_PATIENCE: Duration = Duration::from_secs(20);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serves on `address` until interrupted, with leave to write blocks into `place` if there is one; tells through `tell` what happens.
 ///
@@ -87,14 +87,14 @@ fn prove_within(token: &Token, socket: &TcpStream) -> Result<(BufReader<TcpStrea
     socket.set_nonblocking(false)?;
     socket.set_nodelay(true)?;
     keep_alive(socket)?;
-    socket.set_read_timeout(Some(HANDSHAKE_PATIENCE))?;
-    socket.set_write_timeout(Some(WRITE_PATIENCE))?;
+    socket.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
     // Each read may take the whole patience; the watcher bounds the handshake as a whole.
     let watched = socket.try_clone()?;
     let finished = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&finished);
     let watcher = std::thread::spawn(move || {
-        std::thread::park_timeout(HANDSHAKE_PATIENCE);
+        std::thread::park_timeout(HANDSHAKE_TIMEOUT);
         if !seen.load(Ordering::SeqCst) {
             // An error here means that the connection is gone, which is what was wanted.
             let _ = watched.shutdown(Shutdown::Both);
@@ -109,7 +109,6 @@ fn prove_within(token: &Token, socket: &TcpStream) -> Result<(BufReader<TcpStrea
     Ok((input, keys))
 }
 
-/// One coordinator's stay.
 fn host(house: &House, socket: TcpStream, input: BufReader<TcpStream>, keys: LineKeys, peer: SocketAddr) {
     let mut writer = LineWriter::new(&socket, Some(keys.write));
     if house.busy.swap(true, Ordering::SeqCst) {

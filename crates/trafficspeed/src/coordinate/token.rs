@@ -30,13 +30,7 @@ const MAX_HANDSHAKE_LINE: usize = 128;
 pub enum TokenError {
     /// The token file cannot be used.
     #[error("token file {}: {why}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
-    /// The connection failed.
+    File { path: PathBuf, why: String },
     #[error("{0}")]
     Line(#[from] LineError),
     /// The other side speaks something else.

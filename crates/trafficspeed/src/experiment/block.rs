@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::progress::Progress;
-use super::site::{SiteError, gateway_address};
+use super::testbed::{TestbedError, gateway_address};
 use crate::interrupt::Interrupt;
 use crate::lab::device::{Counters, towards};
 use crate::lab::emulator::Emulation;
@@ -45,7 +45,6 @@ pub const CALIBRATION_AHEAD: u32 = 10;
 const LAB: Duration = Duration::from_secs(4);
 const CASE_SECONDS: f64 = 0.2;
 
-/// What is written.
 #[derive(Clone, Debug)]
 pub struct Writes {
     /// Bytes of a block.
@@ -65,22 +64,17 @@ pub struct Writes {
 /// What to run in the lab.
 #[derive(Debug)]
 pub struct BlockPlan {
-    /// One-way delays.
     pub delays: Vec<Span>,
-    /// The blocks.
     pub writes: Writes,
-    /// Where blocks go.
     pub place: Wish,
     /// The system with the tunnel.
     pub subject: Subject,
-    /// Where programs are.
     pub programs: Programs,
 }
 
 /// Why a lab gave no results.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockRunError {
-    /// The lab failed.
     #[error(transparent)]
     Lab(#[from] LabError),
     /// The system did not come up.
@@ -88,8 +82,7 @@ pub enum BlockRunError {
     System(#[from] SystemError),
     /// The gateway's inner address was not found.
     #[error(transparent)]
-    Site(#[from] SiteError),
-    /// An end failed.
+    Testbed(#[from] TestbedError),
     #[error(transparent)]
     Ends(#[from] EndsError),
     /// The target's file or device failed.
@@ -107,7 +100,6 @@ impl Writes {
         [Way::Tunnel, Way::Plain].into_iter().chain(ahead).collect()
     }
 
-    /// The largest block.
     pub fn largest(&self) -> u32 {
         self.sizes.iter().copied().max().unwrap_or(1)
     }

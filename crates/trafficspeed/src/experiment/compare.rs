@@ -20,10 +20,8 @@ use journal::{Journal, JournalError};
 use quiet::Limits;
 use same::Changed;
 
-/// What to compare.
 #[derive(Debug)]
 pub struct ComparePlan {
-    /// The measurements.
     pub traffic: TrafficPlan,
     /// When a measurement is repeated.
     pub limits: Limits,

@@ -12,11 +12,9 @@ use crate::observe::HostFacts;
 /// Where and how a campaign ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
-    /// The coordinator's machine.
     pub host: HostFacts,
     /// CPU flags that matter to ciphers.
     pub cpu_flags: Vec<String>,
-    /// Memory in MiB.
     pub memory_mib: u64,
     /// The command line as given.
     pub command_line: String,
@@ -29,7 +27,6 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads this machine.
     pub fn read(links: Option<LinkSettings>) -> Self {
         Self {
             host: HostFacts::read(),

@@ -13,9 +13,7 @@ pub enum Event<'a> {
     RunStarted(&'a Run),
     /// Experiment 1: all hosts have reported second `number`, counted from 0.
     Interval {
-        /// Which second.
         number: usize,
-        /// Its totals.
         totals: Interval,
     },
     /// Experiment 1: a measurement is over.
@@ -28,7 +26,6 @@ pub enum Event<'a> {
     LoadRunEnded(&'a LoadCampaign, &'a LoadRun),
     /// The command is over.
     LoadEnded(&'a LoadCampaign),
-    /// A suite begins.
     SuiteStarted(&'a SuiteCampaign),
     /// One of its measurements is over.
     SuiteRowEnded(&'a Row),

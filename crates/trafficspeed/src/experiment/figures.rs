@@ -38,13 +38,10 @@ pub struct Figures {
     pub timeouts: Option<u64>,
     /// Jitter (RFC 3550), in microseconds.
     pub jitter_us: Option<f64>,
-    /// One-way delays.
     pub delay: Option<DelaySummary>,
-    /// Round trips.
     pub round_trip: Option<DelaySummary>,
     /// Largest TCP segment without options, as the sender's kernel had it.
     pub mss: Option<u32>,
-    /// Interval by interval.
     pub series: Vec<Point>,
 }
 
@@ -65,7 +62,6 @@ pub struct Point {
     pub delay_mean_us: Option<f64>,
     /// The longest, in microseconds.
     pub delay_max_us: Option<f64>,
-    /// Jitter, in microseconds.
     pub jitter_us: f64,
 }
 

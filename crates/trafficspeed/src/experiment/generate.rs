@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::environment::Environment;
 use super::event::Event;
 use super::figures::{Figures, Point, figures, point};
-use super::hosts::party::{HostEnd, Meeting};
+use super::hosts::host_pairs::{HostEnd, HostPairsPlan};
 use super::outcome::CpuUse;
 use super::pair_run::{Heard, Moment, Times};
 use super::progress::Progress;
-use super::site::{Far, Site, SiteError, Trial};
+use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
 use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
@@ -28,16 +28,13 @@ pub use search::SearchOutcome;
 pub struct NamedTask {
     /// For example `TCP stream, near to far`.
     pub name: String,
-    /// The work.
     pub task: Task,
 }
 
-/// What to run.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
     /// `stream`, `rr` or `udp`.
     pub command: &'static str,
-    /// Where.
     pub place: Place,
     /// The tasks, all at once.
     pub tasks: Vec<NamedTask>,
@@ -51,25 +48,19 @@ pub struct LoadPlan {
     pub search: Option<f64>,
 }
 
-/// Where loads run.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// In the lab.
     Lab(Box<LabPlace>),
-    /// Between real hosts.
-    Hosts(Meeting),
+    Hosts(HostPairsPlan),
 }
 
 /// A lab and what is measured in it.
 #[derive(Clone, Debug)]
 pub struct LabPlace {
-    /// The systems.
     pub subjects: Vec<Subject>,
     /// Where the far end is.
-    pub far: Far,
-    /// The links.
+    pub far: RemoteEnd,
     pub links: LinkSettings,
-    /// Where programs are.
     pub programs: Programs,
 }
 
@@ -78,9 +69,7 @@ pub struct LabPlace {
 pub struct LoadCampaign {
     /// `stream`, `rr` or `udp`.
     pub command: String,
-    /// The work.
     pub settings: LoadSettings,
-    /// Where it ran.
     pub environment: Environment,
     /// In the order they were made.
     pub runs: Vec<LoadRun>,
@@ -92,22 +81,17 @@ pub struct LoadCampaign {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadSettings {
     /// Where the far end is; absent between real hosts.
-    pub far: Option<Far>,
+    pub far: Option<RemoteEnd>,
     /// IP version of the measured connections.
     pub ip: u8,
-    /// Measured seconds.
     pub seconds: f64,
-    /// Seconds before that.
     pub warmup_seconds: f64,
-    /// Seconds between samples.
     pub interval_seconds: f64,
-    /// The tasks.
     pub tasks: Vec<NamedTask>,
     /// The loss that a search allows, in percent.
     pub search_loss_percent: Option<f64>,
 }
 
-/// One measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadRun {
     /// What was measured; absent between real hosts.
@@ -122,9 +106,7 @@ pub struct LoadRun {
     pub facts: Facts,
     /// The near and the far host, if they are real ones.
     pub hosts: Vec<HostEnd>,
-    /// Task by task.
     pub figures: Vec<Figures>,
-    /// CPU time.
     pub cpu: Option<CpuUse>,
     /// Datagrams that the ends' kernels dropped because the generator did not take them in time.
     pub socket_drops: u64,
@@ -166,7 +148,6 @@ impl LoadRun {
 pub struct Second<'a> {
     /// What the report calls the run.
     pub label: &'a str,
-    /// Which repetition.
     pub repeat: u32,
     /// Number of the interval, from 0.
     pub number: usize,
@@ -270,22 +251,22 @@ fn measure(
     run: &mut LoadRun,
     progress: &Progress,
     interrupt: &Interrupt,
-) -> Result<(), SiteError> {
+) -> Result<(), TestbedError> {
     let system = subject.system(&lab.programs)?;
-    let mut site = Site::build(system, lab.far, lab.links, interrupt)?;
-    run.facts = site.facts().clone();
+    let mut testbed = Testbed::build(system, lab.far, lab.links, interrupt)?;
+    run.facts = testbed.facts().clone();
     let ip = plan.ip;
     let mut attempt = |tasks: Vec<Task>, times: Times, run: &mut LoadRun| {
         let trial = Trial { tasks, ip, times };
         let name = (run.label.clone(), run.repeat);
         let mut listen = |number, moment: &Moment| plan.tell(progress, (&name.0, name.1), number, moment);
-        let measured = site.measure(&trial, &mut listen, interrupt)?;
+        let measured = testbed.measure(&trial, &mut listen, interrupt)?;
         run.take(&trial.tasks, &measured.heard);
         run.cpu = Some(measured.cpu);
-        Ok::<_, SiteError>(())
+        Ok::<_, TestbedError>(())
     };
     search::or_once(plan, run, &mut attempt, interrupt)?;
-    if let Some(emulator) = site.lab().emulator() {
+    if let Some(emulator) = testbed.lab().emulator() {
         run.facts.notes.extend(emulator.notes());
     }
     Ok(())

@@ -12,7 +12,6 @@ use crate::lab::enter::end_with_parent;
 /// Terms between two looks at the clock: well under a millisecond.
 const TERMS: u32 = 50_000;
 
-/// Running hogs.
 #[derive(Debug, Default)]
 pub struct Hogs(Vec<Child>);
 

@@ -3,8 +3,8 @@
 //! The tool sets nothing up here: the VPN is whatever the data addresses lead through, and the label says so.
 
 pub mod block;
+pub mod host_pairs;
 pub mod load;
-pub mod party;
 pub mod suite;
 
 use std::net::{IpAddr, ToSocketAddrs};
@@ -102,14 +102,11 @@ impl HostSpec {
     }
 }
 
-/// What to run.
 #[derive(Debug)]
 pub struct HostsPlan {
-    /// The pairs.
     pub pairs: Vec<PairSpec>,
     /// What the report calls the network between them.
     pub label: String,
-    /// The work.
     pub settings: Settings,
 }
 

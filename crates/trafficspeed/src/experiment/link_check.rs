@@ -33,13 +33,11 @@ const LOAD_FRAME: u64 = LOAD_PAYLOAD as u64 + 14 + 20 + 8;
 /// The load exceeds the rate asked for by this factor.
 const EXCESS: f64 = 1.2;
 /// Longest wait of a reader before it looks at the clock.
-const PATIENCE: Duration = Duration::from_millis(100);
+const READ_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_PROBES: u64 = 100_000_000;
 
-/// What to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkCheckPlan {
-    /// The link.
     pub links: LinkSettings,
     /// The same emulation, which is always there.
     pub emulation: Emulation,
@@ -62,7 +60,6 @@ pub struct LinkChecked {
     pub down: Way,
 }
 
-/// One direction.
 #[derive(Clone, Debug, Serialize)]
 pub struct Way {
     /// What was asked for.
@@ -78,24 +75,18 @@ pub struct Way {
 /// What was asked for, as numbers.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Asked {
-    /// One-way delay, µs.
     pub delay_us: f64,
     /// Give or take, µs.
     pub jitter_us: f64,
-    /// Lost, percent.
     pub loss_percent: f64,
-    /// Late, percent.
     pub reorder_percent: f64,
-    /// Twice, percent.
     pub duplicate_percent: f64,
-    /// Rate, bit/s.
     pub bits_per_second: Option<u64>,
 }
 
 /// What the probes met.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Probes {
-    /// Sent.
     pub sent: u64,
     /// Numbers that arrived at least once.
     pub arrived: u64,
@@ -105,12 +96,10 @@ pub struct Probes {
     pub overtaken: u64,
     /// Mean length of a run of lost numbers.
     pub mean_burst: f64,
-    /// One-way delays.
     pub delay: DelaySummary,
 }
 
 impl Probes {
-    /// Lost, percent.
     pub fn lost_percent(&self) -> f64 {
         percent(self.sent - self.arrived.min(self.sent), self.sent)
     }
@@ -209,7 +198,7 @@ fn socket_in(namespace: &Namespace, address: IpAddr) -> Result<UdpSocket, LabErr
             let socket = UdpSocket::bind(SocketAddr::new(address, 0))?;
             set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES)?;
             set_socket_send_buffer_size_force(&socket, BUFFER_BYTES)?;
-            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_read_timeout(Some(READ_TIMEOUT))?;
             Ok(socket)
         };
         make().map_err(failed("making a socket for probes"))

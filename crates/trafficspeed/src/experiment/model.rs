@@ -22,16 +22,13 @@ use predict::{Prediction, Shape, Target, Way};
 use real::{Real, RealPlan};
 use stages::{HandOver, Raw};
 
-/// What to do.
 #[derive(Clone, Debug)]
 pub struct ModelPlan {
     /// The ciphers; each is a suite of vpnd.
     pub ciphers: Vec<Cipher>,
     /// Milliseconds for each stage and size.
     pub millis: u64,
-    /// Where programs are.
     pub programs: Programs,
-    /// The lab's links.
     pub links: LinkSettings,
     /// How the real VPN is measured; not at all if absent.
     pub real: Option<RealPlan>,
@@ -42,22 +39,18 @@ pub struct ModelPlan {
 /// Everything that was found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Model {
-    /// Where.
     pub environment: Environment,
     /// As the program measured them.
     pub raw: Raw,
     /// The stages with their fits.
     pub stages: Vec<Stage>,
-    /// Cipher by cipher.
     pub suites: Vec<SuiteModel>,
     /// The user ended it early.
     pub interrupted: bool,
 }
 
-/// One cipher.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SuiteModel {
-    /// Its name.
     pub suite: String,
     /// The library behind it.
     pub backend: String,
@@ -65,7 +58,6 @@ pub struct SuiteModel {
     pub ahead: Prediction,
     /// With super-packets and acknowledgements as they were in the measurement.
     pub as_it_was: Option<Prediction>,
-    /// The measurement.
     pub real: Option<Real>,
     /// Why there is none.
     pub error: Option<String>,

@@ -17,11 +17,8 @@ use crate::system::{Facts, Subject};
 /// The work that every run of a campaign does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Connections per pair.
     pub streams: u32,
-    /// Measured seconds.
     pub seconds: f64,
-    /// Seconds before that.
     pub warmup_seconds: f64,
     /// How often each combination is run.
     pub repeats: u32,
@@ -42,9 +39,7 @@ pub struct Settings {
 /// All runs of one command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Campaign {
-    /// The work.
     pub settings: Settings,
-    /// Where it ran.
     pub environment: Environment,
     /// Every run, in the order they were made.
     pub runs: Vec<Run>,
@@ -54,7 +49,6 @@ pub struct Campaign {
     pub baseline: Option<String>,
 }
 
-/// One measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     /// What was measured; absent between real hosts, where the tool does not know.
@@ -69,7 +63,6 @@ pub struct Run {
     pub started: String,
     /// What the system said of itself.
     pub facts: Facts,
-    /// Each pair's result.
     pub pairs: Vec<Pair>,
     /// Totals of every second, in order.
     pub intervals: Vec<Interval>,
@@ -97,7 +90,6 @@ pub struct Run {
 pub struct Program {
     /// Whose it is: the gateway's or a client's.
     pub role: String,
-    /// Its command line.
     pub command: String,
     /// SHA-256 of the executable in hexadecimal; empty if it could not be read.
     pub sha256: String,
@@ -115,15 +107,12 @@ pub struct Pair {
 /// One host of a pair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// Its name.
     pub name: String,
-    /// Its machine.
     pub host: HostFacts,
     /// Its clock less the coordinator's, in milliseconds.
     pub clock_offset_ms: f64,
     /// Half the shortest round trip of the comparison, in milliseconds.
     pub clock_uncertainty_ms: f64,
-    /// What it measured.
     pub outcome: Option<Outcome>,
 }
 
@@ -190,9 +179,7 @@ impl Outcome {
 /// What all hosts together moved in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Bytes received.
     pub received: u64,
-    /// Bytes sent.
     pub sent: u64,
     /// How many hosts reported this second.
     pub hosts: u32,
@@ -205,7 +192,6 @@ pub struct CpuUse {
     pub gateway: f64,
     /// Of all clients' VPN processes.
     pub clients: f64,
-    /// Of the generators.
     pub generators: f64,
     /// Of processes that have nothing to do with the measurement.
     pub foreign: f64,
@@ -226,12 +212,10 @@ pub struct StreamResult {
     pub sent: u64,
     /// Bytes the receiver counted within the measurement.
     pub received: u64,
-    /// The receiver's rate.
     pub bits_per_second: f64,
 }
 
 impl Pair {
-    /// Measured ends.
     pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
         self.ends.iter().filter_map(|end| end.outcome.as_ref())
     }

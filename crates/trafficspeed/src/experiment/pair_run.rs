@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::clock;
-use crate::coordinate::agent::DRAIN_PATIENCE;
+use crate::coordinate::agent::DRAIN_TIMEOUT;
 use crate::coordinate::fleet::{Event, Fleet};
 use crate::coordinate::message::{Command, Measurement, Report, Sample};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 
 /// How long connecting may take.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(45);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(45);
 /// Grace for the reports after the last drain.
-const REPORT_PATIENCE: Duration = Duration::from_secs(10);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the last connection to the start, where commands arrive at once.
 pub const LEAD: Duration = Duration::from_millis(150);
 /// How often the coordinator looks up while it waits.
@@ -32,7 +32,6 @@ pub struct PairRun<'a> {
     pub near: usize,
     /// The agent that listens.
     pub far: usize,
-    /// Where it listens.
     pub address: IpAddr,
     /// The work of both.
     pub tasks: &'a [Task],
@@ -41,20 +40,15 @@ pub struct PairRun<'a> {
 /// The times of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
-    /// Before counting.
     pub warmup: Duration,
-    /// Counting.
     pub duration: Duration,
-    /// Between samples.
     pub interval: Duration,
 }
 
 /// An instant that bounds a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Counting begins.
     Begin,
-    /// Counting ends.
     End,
 }
 
@@ -77,7 +71,6 @@ pub struct Heard {
     pub samples: Vec<Moment>,
 }
 
-/// One interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Moment {
     /// How long it was at each end, in seconds.
@@ -91,12 +84,7 @@ pub struct Moment {
 pub enum PairError {
     /// An end could not do it.
     #[error("{end}: {why}")]
-    End {
-        /// Which.
-        end: String,
-        /// Why.
-        why: String,
-    },
+    End { end: String, why: String },
     /// Something took too long.
     #[error("{0} in time")]
     Late(&'static str),
@@ -198,7 +186,7 @@ struct Drive<'a, 'b> {
 
 impl Drive<'_, '_> {
     /// What an end says next: the number of its pair, its side, and its words or why there are none.
-    fn hear(&mut self, patience: Duration) -> Option<(usize, usize, Result<Report, String>)> {
+    fn receive(&mut self, patience: Duration) -> Option<(usize, usize, Result<Report, String>)> {
         let (agent, event) = self.fleet.next(patience)?;
         let at = self.parts.iter().position(|part| part.agents().contains(&agent))?;
         let side = usize::from(agent == self.parts[at].pair.far);
@@ -206,8 +194,8 @@ impl Drive<'_, '_> {
             at,
             side,
             match event {
-                Event::Said(Report::Failed { why }) | Event::Lost(why) => Err(why),
-                Event::Said(report) => Ok(report),
+                Event::Report(Report::Failed { why }) | Event::Lost(why) => Err(why),
+                Event::Report(report) => Ok(report),
             },
         ))
     }
@@ -216,7 +204,7 @@ impl Drive<'_, '_> {
     fn fail(&mut self, at: usize, error: PairError) {
         self.parts[at].error.get_or_insert(error);
         for agent in self.parts[at].agents() {
-            self.fleet.tell(agent, &Command::Stop);
+            self.fleet.send(agent, &Command::Stop);
         }
     }
 
@@ -237,9 +225,9 @@ impl Drive<'_, '_> {
     fn connect(&mut self, interrupt: &Interrupt) {
         for part in self.parts.iter().filter(|part| part.is_sound()) {
             let PairRun { far, address, tasks, .. } = part.pair;
-            self.fleet.tell(far, &Command::Prepare { tasks: tasks.to_vec(), bind: address });
+            self.fleet.send(far, &Command::Prepare { tasks: tasks.to_vec(), bind: address });
         }
-        let deadline = Instant::now() + CONNECT_PATIENCE;
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
         while self.parts.iter().any(|part| part.is_sound() && !part.is_connected()) {
             if interrupt.is_set() {
                 return self.fail_all(|_| true, || PairError::Stopped);
@@ -249,7 +237,7 @@ impl Drive<'_, '_> {
                 return self.fail_all(|part| !part.is_connected(), late);
             }
             self.connect_next();
-            let Some((at, side, said)) = self.hear(TICK) else { continue };
+            let Some((at, side, said)) = self.receive(TICK) else { continue };
             match said {
                 Ok(Report::Prepared { ports }) if side == 1 => self.parts[at].ports = Some(ports),
                 Ok(Report::Connected) => self.parts[at].connected[side] = true,
@@ -269,7 +257,7 @@ impl Drive<'_, '_> {
         };
         if let Some(ports) = part.ports.take() {
             let PairRun { near, address, tasks, .. } = part.pair;
-            self.fleet.tell(near, &Command::Reach { tasks: tasks.to_vec(), peer: address, ports });
+            self.fleet.send(near, &Command::Reach { tasks: tasks.to_vec(), peer: address, ports });
         }
     }
 
@@ -284,7 +272,7 @@ impl Drive<'_, '_> {
                 let peer_ahead_ns = self.fleet.offset(peer).ns - own.ns;
                 let at_ns = own.translate(at_ns);
                 let command = Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms, peer_ahead_ns };
-                self.fleet.tell(agent, &command);
+                self.fleet.send(agent, &command);
             }
         }
     }
@@ -298,7 +286,7 @@ impl Drive<'_, '_> {
         self.begin(times, at_ns);
         let nanos = |duration: Duration| duration.as_nanos() as u64;
         let mut marks = Marks::new(at_ns + nanos(times.warmup), nanos(times.duration));
-        let mut deadline = Instant::now() + clock::until(marks.end_ns) + DRAIN_PATIENCE + REPORT_PATIENCE;
+        let mut deadline = Instant::now() + clock::until(marks.end_ns) + DRAIN_TIMEOUT + REPORT_TIMEOUT;
         let mut stopping = false;
         while self.parts.iter().any(|part| part.done != [true; 2]) {
             if Instant::now() > deadline {
@@ -308,9 +296,9 @@ impl Drive<'_, '_> {
             marks.pass(observer);
             if !stopping && self.fleet.stop_if(interrupt, &mut stopping) {
                 marks.finish(observer);
-                deadline = deadline.min(Instant::now() + DRAIN_PATIENCE + REPORT_PATIENCE);
+                deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT + REPORT_TIMEOUT);
             }
-            if let Some((at, side, said)) = self.hear(marks.wait()) {
+            if let Some((at, side, said)) = self.receive(marks.wait()) {
                 self.take(at, side, said, times);
                 self.tell_moments(at, observer);
                 if self.sound() < sound {

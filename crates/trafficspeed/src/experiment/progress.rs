@@ -9,7 +9,6 @@ use super::event::{Event, EventFormat};
 use super::outcome::{Interval, Run, rate};
 use crate::unit::Unit;
 
-/// Where progress goes.
 #[derive(Clone, Debug)]
 pub struct Progress {
     live: bool,
@@ -53,7 +52,6 @@ impl Progress {
         }
     }
 
-    /// A run begins.
     pub fn starting(&self, what: &str, run: &Run) {
         self.event(Event::RunStarted(run));
         self.live(what);

@@ -18,7 +18,7 @@ use super::hog::Hogs;
 use super::outcome::CpuUse;
 use super::pair_run::{Heard, Moment, Times};
 use super::progress::Progress;
-use super::site::{Far, Site, SiteError, Trial};
+use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
@@ -36,7 +36,6 @@ const HOG_GRACE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
-    /// Payload that arrived.
     Throughput,
     /// Messages that arrived per second.
     Packets,
@@ -46,11 +45,9 @@ pub enum Quantity {
     Transactions,
     /// Median of the round trips.
     RoundTrip,
-    /// Mean one-way delay.
     Delay,
     /// 99 % of the one-way delays were at most this long.
     Delay99,
-    /// Jitter (RFC 3550).
     Jitter,
 }
 
@@ -91,15 +88,12 @@ pub struct Case {
     pub section: String,
     /// What it is called there.
     pub name: String,
-    /// The load.
     pub task: Task,
-    /// IP version inside.
     pub ip: u8,
     /// What is shown of it.
     pub quantities: Vec<Quantity>,
     /// CPU hogs beside it.
     pub hogs: u32,
-    /// Its times.
     #[serde(skip)]
     pub times: Times,
 }
@@ -111,13 +105,11 @@ pub struct Stage {
     pub subject: Subject,
     /// The machine code of its ciphers.
     pub code: Code,
-    /// The links.
     pub links: LinkSettings,
     /// Measured in it; none: only what the system says of itself is of interest.
     pub cases: Vec<Case>,
 }
 
-/// What to run.
 #[derive(Clone, Debug)]
 pub struct SuitePlan {
     /// `ipsec` or `aead`.
@@ -125,12 +117,10 @@ pub struct SuitePlan {
     /// One sentence for the report's head.
     pub about: String,
     /// Where the far end is.
-    pub far: Far,
-    /// The stages.
+    pub far: RemoteEnd,
     pub stages: Vec<Stage>,
     /// How often each case is measured.
     pub repeats: u32,
-    /// Where programs are.
     pub programs: Programs,
 }
 
@@ -142,10 +132,9 @@ pub struct SuiteCampaign {
     /// One sentence for the report's head.
     pub about: String,
     /// Where the far end is; absent between real hosts.
-    pub far: Option<Far>,
+    pub far: Option<RemoteEnd>,
     /// How often each case was to be measured.
     pub repeats: u32,
-    /// Where it ran.
     pub environment: Environment,
     /// What the systems said of themselves, one entry per stage and repetition.
     pub stages: Vec<StageFacts>,
@@ -162,7 +151,6 @@ pub struct StageFacts {
     pub label: String,
     /// The system and its cipher.
     pub subject: Option<Subject>,
-    /// The machine code.
     pub code: Code,
     /// MTU of the lab's links.
     pub link_mtu: Option<u32>,
@@ -172,24 +160,19 @@ pub struct StageFacts {
     pub error: Option<String>,
 }
 
-/// One measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What reports call the stage.
     pub label: String,
     /// The system and its cipher; absent between real hosts.
     pub subject: Option<Subject>,
-    /// The machine code.
     pub code: Code,
     /// MTU of the lab's links.
     pub link_mtu: Option<u32>,
-    /// What was measured.
     pub case: Case,
     /// Which repetition, from 1.
     pub repeat: u32,
-    /// What came out.
     pub figures: Option<Figures>,
-    /// CPU time.
     pub cpu: Option<CpuUse>,
     /// Why nothing came out, or what was wrong with it.
     pub error: Option<String>,
@@ -260,7 +243,7 @@ impl SuiteCampaign {
     /// The campaign before its first measurement, told as the first event.
     pub(super) fn begin(
         plan: &SuitePlan,
-        far: Option<Far>,
+        far: Option<RemoteEnd>,
         environment: Environment,
         progress: &Progress,
     ) -> Self {
@@ -331,7 +314,7 @@ fn run_stage(
     progress: &Progress,
     interrupt: &Interrupt,
 ) {
-    let build = || Site::build(stage.system(&plan.programs)?, plan.far, stage.links, interrupt);
+    let build = || Testbed::build(stage.system(&plan.programs)?, plan.far, stage.links, interrupt);
     let mut facts = StageFacts {
         label: stage.label(),
         subject: Some(stage.subject),
@@ -339,15 +322,15 @@ fn run_stage(
         link_mtu: Some(stage.links.mtu),
         ..StageFacts::default()
     };
-    let mut site = match build() {
-        Ok(site) => site,
+    let mut testbed = match build() {
+        Ok(testbed) => testbed,
         Err(error) => {
             facts.error = Some(error.to_string());
             campaign.stages.push(facts);
             return;
         }
     };
-    facts.facts = site.facts().clone();
+    facts.facts = testbed.facts().clone();
     campaign.stages.push(facts);
     for case in &stage.cases {
         if interrupt.is_set() {
@@ -355,14 +338,14 @@ fn run_stage(
         }
         let label = stage.label();
         let mut listen = |number, moment: &Moment| tell(progress, (&label, repeat), case, number, moment);
-        let measured = measure(&mut site, case, &mut listen, interrupt);
-        let is_lost = matches!(measured, Err(SiteError::Pair(_)));
+        let measured = measure(&mut testbed, case, &mut listen, interrupt);
+        let is_lost = matches!(measured, Err(TestbedError::Pair(_)));
         campaign.add(row(stage, case, repeat, measured), progress);
         if is_lost {
             // What the ends still have to say must not be taken for the next case's words.
-            drop(site);
+            drop(testbed);
             match build() {
-                Ok(again) => site = again,
+                Ok(again) => testbed = again,
                 Err(_) => return,
             }
         }
@@ -372,14 +355,14 @@ fn run_stage(
 type Found = (Figures, CpuUse, Option<String>);
 
 fn measure(
-    site: &mut Site,
+    testbed: &mut Testbed,
     case: &Case,
     listen: &mut dyn FnMut(usize, &Moment),
     interrupt: &Interrupt,
-) -> Result<Found, SiteError> {
+) -> Result<Found, TestbedError> {
     let mut hogs = Hogs::start(case.hogs, case.times.warmup + case.times.duration + HOG_GRACE)?;
     let trial = Trial { tasks: vec![fresh(&case.task)], ip: case.ip, times: case.times };
-    let measured = site.measure(&trial, listen, interrupt)?;
+    let measured = testbed.measure(&trial, listen, interrupt)?;
     let mut faults = faults(&measured.heard);
     if hogs.running() < case.hogs as usize {
         faults.push("a CPU hog ended too early".into());
@@ -394,7 +377,7 @@ pub(super) fn faults(heard: &Heard) -> Vec<String> {
     heard.faults().into_iter().chain(early).collect()
 }
 
-fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, SiteError>) -> Row {
+fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, TestbedError>) -> Row {
     let (figures, cpu, error) = match measured {
         Ok((figures, cpu, fault)) => (Some(figures), Some(cpu), fault),
         Err(error) => (None, None, Some(error.to_string())),

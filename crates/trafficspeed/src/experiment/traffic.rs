@@ -24,18 +24,13 @@ use crate::{clock, experiment::environment::Environment};
 /// From the last connection to the start: enough for the word to reach every process of a busy machine.
 const LEAD: Duration = Duration::from_millis(400);
 
-/// What to run.
 #[derive(Debug)]
 pub struct TrafficPlan {
-    /// The systems.
     pub subjects: Vec<Subject>,
     /// Client counts, each even.
     pub clients: Vec<u32>,
-    /// The work.
     pub settings: Settings,
-    /// The links.
     pub links: LinkSettings,
-    /// Where programs are.
     pub programs: Programs,
 }
 
@@ -74,9 +69,7 @@ pub fn check(plan: &TrafficPlan) -> anyhow::Result<()> {
 /// One measurement of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// The system.
     pub subject: Subject,
-    /// How many clients.
     pub clients: u32,
     /// Which round, from 1.
     pub repeat: u32,

@@ -40,13 +40,11 @@ pub enum RouteError {
     Past {
         /// The client that asks, from 1.
         from: usize,
-        /// Its partner.
         to: usize,
         /// Where its partner is reached.
         address: IpAddr,
         /// Where the kernel would send.
         found: String,
-        /// Where it should.
         tunnel: String,
     },
     /// The kernel did not say, or has no route.
@@ -105,7 +103,6 @@ pub(super) fn wait_for_route(
 /// What one client moved, and what its devices carried for it, over the whole life of its connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
-    /// The client.
     pub client: String,
     /// The device that leads into the tunnel.
     pub device: String,

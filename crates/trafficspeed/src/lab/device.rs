@@ -81,11 +81,9 @@ impl Counters {
 /// A device as it is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name.
     pub name: String,
     /// Its MTU in bytes.
     pub mtu: u32,
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }
 

@@ -43,7 +43,6 @@ impl Namespace {
         self.ip(&["link", "set", "lo", "up"])
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }

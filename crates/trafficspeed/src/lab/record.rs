@@ -16,12 +16,10 @@ use super::LabError;
 use super::namespace::Namespace;
 use crate::observe::ProcessStat;
 
-/// Where records are.
 pub const RECORDS: &str = "/run/trafficspeed";
 /// Larger files are no records.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
 
-/// One run's record.
 #[derive(Debug)]
 pub struct Record {
     content: Content,

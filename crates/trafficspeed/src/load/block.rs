@@ -38,7 +38,7 @@ pub const MAX_AHEAD: u32 = 256;
 /// Largest part of the target that is written, in bytes.
 pub const MAX_SPAN_BYTES: u64 = 1 << 40;
 /// How long either end waits for the other.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest warm-up and longest counted time, in milliseconds: a day.
 const MOST_MS: u64 = 86_400_000;
 /// Salt of each end and proof of the writer, in bytes.
@@ -50,9 +50,7 @@ const HEADER_BYTES: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protection {
-    /// As they are.
     Plain,
-    /// AES-256-GCM above TCP.
     Sealed,
 }
 
@@ -61,7 +59,6 @@ pub enum Protection {
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// A fresh one.
     pub fn random() -> Self {
         Self(rand::random())
     }
@@ -85,7 +82,6 @@ impl fmt::Debug for Secret {
 pub struct Blocks {
     /// Shared by the two ends.
     pub secret: Secret,
-    /// Encryption above TCP.
     pub protection: Protection,
     /// Bytes of each block.
     pub block_bytes: u32,
@@ -97,13 +93,11 @@ pub struct Blocks {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetJob {
-    /// The blocks.
     pub blocks: Blocks,
     /// The existing file or device to write to.
     pub file: PathBuf,
     /// Sync before each answer.
     pub sync: bool,
-    /// Where to listen.
     pub bind: IpAddr,
 }
 
@@ -111,19 +105,16 @@ pub struct TargetJob {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WriterJob {
-    /// The blocks.
     pub blocks: Blocks,
     /// Seed of their content.
     pub seed: u64,
     /// Blocks in progress at most.
     pub ahead: u32,
-    /// Before counting begins.
     pub warmup_ms: u64,
     /// Counted, but at least until enough answers for a rate have come.
     pub duration_ms: u64,
     /// End after this many blocks, whatever the time.
     pub most_blocks: Option<u64>,
-    /// The target.
     pub peer: SocketAddr,
 }
 
@@ -177,12 +168,11 @@ impl Blocks {
 /// Why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
-    /// The connection broke, or nothing came for [`PATIENCE`].
+    /// The connection broke, or nothing came for [`IDLE_TIMEOUT`].
     #[error("{what}: {source}")]
     Connection {
         /// What was being done.
         what: &'static str,
-        /// Why it failed.
         source: std::io::Error,
     },
     /// The file or device failed; what was not answered may be lost.
@@ -190,7 +180,6 @@ pub enum BlockError {
     Disk {
         /// What was being done.
         what: &'static str,
-        /// Why it failed.
         source: std::io::Error,
     },
     /// The other end does not hold the secret, or data were changed on the way.

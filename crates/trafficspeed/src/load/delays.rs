@@ -25,7 +25,6 @@ impl Default for Delays {
 }
 
 impl Delays {
-    /// Records one delay.
     pub fn record(&mut self, delay_ns: u64) {
         self.0.saturating_record(delay_ns.max(1));
     }
@@ -62,11 +61,8 @@ impl Delays {
 pub struct DelaySummary {
     /// How many there were.
     pub count: u64,
-    /// The mean.
     pub mean_us: f64,
-    /// The standard deviation.
     pub deviation_us: f64,
-    /// The shortest.
     pub min_us: f64,
     /// Half were at most this long.
     pub p50_us: f64,
@@ -76,7 +72,6 @@ pub struct DelaySummary {
     pub p99_us: f64,
     /// 99.9 % were at most this long.
     pub p999_us: f64,
-    /// The longest.
     pub max_us: f64,
     /// The distribution: pairs of a share and the delay that this share did not exceed.
     pub curve: Vec<(f64, f64)>,

@@ -1,7 +1,7 @@
 //! Requests and responses: one at a time on each stream, the round trip of every one recorded.
 //!
 //! The host that connects asks, the other answers, with sizes of the user's choice (netperf's RR). A UDP question
-//! that is not answered within [`ANSWER_PATIENCE`] counts as a timeout. The first bytes of a datagram, as many as
+//! that is not answered within [`ANSWER_TIMEOUT`] counts as a timeout. The first bytes of a datagram, as many as
 //! both sizes allow up to 8, are the question's number: a late answer is not taken for the next one's.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,23 +10,21 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::crew::{Share, Stage, Work};
 use super::delays::Delays;
 use super::payload::Payload;
 use super::task::{Protocol, Sockets};
+use super::worker_pool::{SharedState, Work, WorkerResult};
 use crate::clock;
 
 /// How long a datagram's answer may take.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Largest request or response.
 pub const MAX_BYTES: u32 = 60_000;
 const NUMBER_BYTES: usize = 8;
 
-/// Requests and responses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exchange {
-    /// Random per run.
     pub run_id: u64,
     /// Seed of the payload.
     pub seed: u64,
@@ -110,7 +108,7 @@ pub(super) fn ask_udp(work: Exchange, socket: UdpSocket) -> Work {
                 if !stage.runs() {
                     return Err(Silence::Over);
                 }
-                if asked.elapsed() > ANSWER_PATIENCE {
+                if asked.elapsed() > ANSWER_TIMEOUT {
                     return Err(Silence::Lost);
                 }
             }
@@ -119,8 +117,12 @@ pub(super) fn ask_udp(work: Exchange, socket: UdpSocket) -> Work {
 }
 
 /// Asks until the schedule ends; `once` asks question `number` and waits for its answer.
-fn ask(stage: &Stage, work: &Exchange, mut once: impl FnMut(u64) -> Result<(), Silence>) -> Share {
-    let mut share = Share::default();
+fn ask(
+    stage: &SharedState,
+    work: &Exchange,
+    mut once: impl FnMut(u64) -> Result<(), Silence>,
+) -> WorkerResult {
+    let mut share = WorkerResult::default();
     let mut round_trips = Delays::default();
     clock::sleep_until(stage.schedule.start_ns);
     let mut number = 0;
@@ -163,7 +165,7 @@ pub(super) fn answer_tcp(work: Exchange, mut socket: TcpStream) -> Work {
     Box::new(move |stage| {
         let response = Payload::new(work.seed).chunk(1, 0, work.response as usize).to_vec();
         let mut request = vec![0; work.request as usize];
-        let mut share = Share::default();
+        let mut share = WorkerResult::default();
         loop {
             let done = read_exact(&mut socket, &mut request, stage)
                 .and_then(|()| write_all(&mut socket, &response, stage));
@@ -186,7 +188,7 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
         let mut response = Payload::new(work.seed).chunk(1, 0, work.response as usize).to_vec();
         let mut buffer = vec![0; 65_536];
         let number_bytes = work.number_bytes();
-        let mut share = Share::default();
+        let mut share = WorkerResult::default();
         let mut heard = Instant::now();
         while !stage.is_quiet(heard) {
             match socket.recv(&mut buffer) {
@@ -211,7 +213,7 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
     })
 }
 
-fn is_over(stage: &Stage) -> bool {
+fn is_over(stage: &SharedState) -> bool {
     clock::now_ns() + 1_000_000 >= stage.schedule.end_ns
 }
 
@@ -232,7 +234,7 @@ fn send(socket: &UdpSocket, datagram: &[u8]) -> Result<(), Silence> {
     }
 }
 
-fn write_all(socket: &mut TcpStream, bytes: &[u8], stage: &Stage) -> Result<(), Silence> {
+fn write_all(socket: &mut TcpStream, bytes: &[u8], stage: &SharedState) -> Result<(), Silence> {
     let mut rest = bytes;
     while !rest.is_empty() {
         match socket.write(rest) {
@@ -248,7 +250,7 @@ fn write_all(socket: &mut TcpStream, bytes: &[u8], stage: &Stage) -> Result<(), 
     Ok(())
 }
 
-fn read_exact(socket: &mut TcpStream, bytes: &mut [u8], stage: &Stage) -> Result<(), Silence> {
+fn read_exact(socket: &mut TcpStream, bytes: &mut [u8], stage: &SharedState) -> Result<(), Silence> {
     let mut filled = 0;
     while filled < bytes.len() {
         match socket.read(&mut bytes[filled..]) {

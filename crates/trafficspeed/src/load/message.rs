@@ -11,17 +11,16 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::account::Account;
-use super::crew::{Share, Stage};
 use super::pace::{Due, Pace, QUANTUM_NS};
 use super::payload::Payload;
+use super::receiver_stats::ReceiverStats;
 use super::task::{Protocol, Sockets};
 use super::udp::{BATCH, Receiver, send_batch};
+use super::worker_pool::{SharedState, WorkerResult};
 use crate::clock;
 
 /// Length of a message's header, and so of the shortest message.
 pub const HEADER_BYTES: u32 = 24;
-/// Longest message.
 pub const MAX_MESSAGE_BYTES: u32 = 1 << 20;
 /// About how many bytes a TCP sender hands to the kernel at once, if its messages are short.
 const WRITE_BYTES: usize = 16 << 10;
@@ -32,7 +31,6 @@ const KIND_SHIFT: u32 = 56;
 /// Refusals in a row (the peer's port is closed) that a UDP sender bears.
 const MAX_REFUSALS: u32 = 1_000;
 
-/// Messages one way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Messages {
@@ -42,7 +40,6 @@ pub struct Messages {
     pub seed: u64,
     /// Over TCP or UDP.
     pub protocol: Protocol,
-    /// How many streams.
     pub streams: u32,
     /// From the host that listens to the one that connects.
     pub backward: bool,
@@ -70,7 +67,7 @@ impl Messages {
         (self.bits_per_second == Some(0)).then(|| "a rate of zero asked for".to_owned())
     }
 
-    fn pace(&self, stage: &Stage) -> Pace {
+    fn pace(&self, stage: &SharedState) -> Pace {
         Pace::new(self.bits_per_second, self.length, stage.schedule.start_ns)
     }
 }
@@ -144,13 +141,13 @@ impl Header {
 
 /// Sends until the schedule ends; `put` hands messages to the kernel and returns how many it took.
 fn send(
-    stage: &Stage,
+    stage: &SharedState,
     work: &Messages,
     mut batch: Batch,
     mut put: impl FnMut(&[u8]) -> Result<u64, String>,
-) -> Share {
+) -> WorkerResult {
     let mut pace = work.pace(stage);
-    let mut share = Share::default();
+    let mut share = WorkerResult::default();
     clock::sleep_until(stage.schedule.start_ns);
     loop {
         let now = clock::now_ns();
@@ -181,8 +178,12 @@ fn send(
     share
 }
 
-/// Sends over UDP.
-pub(super) fn send_udp(stage: &Stage, work: &Messages, stream: u32, socket: &UdpSocket) -> Share {
+pub(super) fn send_udp(
+    stage: &SharedState,
+    work: &Messages,
+    stream: u32,
+    socket: &UdpSocket,
+) -> WorkerResult {
     let batch = Batch::new(work, stream, BATCH);
     let length = work.length as usize;
     let mut refusals = 0;
@@ -205,7 +206,12 @@ pub(super) fn send_udp(stage: &Stage, work: &Messages, stream: u32, socket: &Udp
 }
 
 /// Sends over TCP and then closes this direction.
-pub(super) fn send_tcp(stage: &Stage, work: &Messages, stream: u32, mut socket: &TcpStream) -> Share {
+pub(super) fn send_tcp(
+    stage: &SharedState,
+    work: &Messages,
+    stream: u32,
+    mut socket: &TcpStream,
+) -> WorkerResult {
     let batch = Batch::new(work, stream, (WRITE_BYTES / work.length as usize).max(1));
     let length = work.length as u64;
     let mut share = send(stage, work, batch, |messages| {
@@ -238,9 +244,9 @@ fn is_momentary(error: &std::io::Error) -> bool {
 
 /// A receiver's books, and what of them the meter has not heard.
 struct Books<'a> {
-    stage: &'a Stage,
+    stage: &'a SharedState,
     run_id: u64,
-    account: Account,
+    account: ReceiverStats,
     missing_told: i64,
     messages: u64,
     bytes: u64,
@@ -248,8 +254,8 @@ struct Books<'a> {
 }
 
 impl<'a> Books<'a> {
-    fn new(stage: &'a Stage, run_id: u64) -> Self {
-        let account = Account::default();
+    fn new(stage: &'a SharedState, run_id: u64) -> Self {
+        let account = ReceiverStats::default();
         Self { stage, run_id, account, missing_told: 0, messages: 0, bytes: 0, delays: (0, 0, 0) }
     }
 
@@ -279,13 +285,13 @@ impl<'a> Books<'a> {
         self.missing_told = missing;
     }
 
-    fn close(self, fault: Option<String>) -> Share {
-        Share { account: Some(self.account), fault, ..Share::default() }
+    fn close(self, fault: Option<String>) -> WorkerResult {
+        WorkerResult { account: Some(self.account), fault, ..WorkerResult::default() }
     }
 }
 
 /// Receives over UDP until the sender has ended and nothing comes any more.
-pub(super) fn receive_udp(stage: &Stage, work: &Messages, socket: &UdpSocket) -> Share {
+pub(super) fn receive_udp(stage: &SharedState, work: &Messages, socket: &UdpSocket) -> WorkerResult {
     let mut receiver = Receiver::new(work.length as usize);
     let mut books = Books::new(stage, work.run_id);
     let mut heard = Instant::now();
@@ -308,7 +314,7 @@ pub(super) fn receive_udp(stage: &Stage, work: &Messages, socket: &UdpSocket) ->
 }
 
 /// Receives over TCP until the sender closes.
-pub(super) fn receive_tcp(stage: &Stage, work: &Messages, mut socket: &TcpStream) -> Share {
+pub(super) fn receive_tcp(stage: &SharedState, work: &Messages, mut socket: &TcpStream) -> WorkerResult {
     let length = work.length as usize;
     let mut buffer = vec![0; READ_BYTES.max(2 * length)];
     let mut filled = 0;
@@ -343,7 +349,7 @@ pub(super) fn run_udp(
     stream: u32,
     sends: bool,
     socket: UdpSocket,
-) -> super::crew::Work {
+) -> super::worker_pool::Work {
     let work = Arc::clone(work);
     Box::new(
         move |stage| {
@@ -358,7 +364,7 @@ pub(super) fn run_tcp(
     stream: u32,
     sends: bool,
     socket: TcpStream,
-) -> super::crew::Work {
+) -> super::worker_pool::Work {
     let work = Arc::clone(work);
     Box::new(move |stage| {
         if !sends {
@@ -377,7 +383,7 @@ pub(super) const DRAIN: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::crew::{Crew, Schedule, Work};
+    use crate::load::worker_pool::{Schedule, Work, WorkerPool};
 
     #[test]
     fn only_what_counts_is_accounted_and_what_comes_twice_is_no_goodput() {
@@ -393,8 +399,8 @@ mod tests {
             books.close(None)
         });
         let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX, peer_ahead_ns: 0 };
-        let crew = Crew::begin(schedule, vec![work]).unwrap();
-        let share = crew.finish(Instant::now() + Duration::from_secs(5)).remove(0);
+        let pool = WorkerPool::begin(schedule, vec![work]).unwrap();
+        let share = pool.finish(Instant::now() + Duration::from_secs(5)).remove(0);
         let account = share.account.unwrap();
         assert_eq!((account.received, account.duplicates, account.bytes), (1, 1, 64));
     }
@@ -410,8 +416,8 @@ mod tests {
                 books.close(None)
             });
             let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX, peer_ahead_ns };
-            let crew = Crew::begin(schedule, vec![work]).unwrap();
-            let share = crew.finish(Instant::now() + Duration::from_secs(5)).remove(0);
+            let pool = WorkerPool::begin(schedule, vec![work]).unwrap();
+            let share = pool.finish(Instant::now() + Duration::from_secs(5)).remove(0);
             let delay = share.account.unwrap().delays.summary().unwrap();
             assert!((39.0..41.0).contains(&delay.max_us), "{peer_ahead_ns}: {} µs", delay.max_us);
         }

@@ -22,7 +22,6 @@ pub struct Pace {
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Send this many.
     Send(u64),
     /// Nothing until this instant.
     Wait(u64),

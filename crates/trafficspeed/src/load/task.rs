@@ -1,6 +1,6 @@
 //! A task: one kind of load between two hosts, the same value for both of them.
 //!
-//! Its stages: the listening host opens a [`Door`] and tells its ports, the other [`Task::reach`]es them; both then
+//! Its stages: the listening host opens a [`ListeningTask`] and tells its ports, the other [`Task::reach`]es them; both then
 //! have a [`Ready`] task, [`Ready::begin`] it at an agreed instant, read its sums while it is [`Running`], and
 //! finish it. Several tasks may run at once, for example round trips beside bulk data.
 
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 
-use super::account::Account;
-use super::crew::{Crew, PATIENCE, Reading, Schedule, Share, Work};
 use super::delays::{DelaySummary, Delays};
 use super::exchange::{self, Exchange};
 use super::message::{self, Messages};
+use super::receiver_stats::ReceiverStats;
 use super::tcp::{self, ConnectError, Listener, Shape, Stream, Transfer, Way, connect_all};
-use super::udp::{UdpDoor, reach};
+use super::udp::{UdpListener, reach};
+use super::worker_pool::{Reading, Schedule, WAIT_TIMEOUT, Work, WorkerPool, WorkerResult};
 
 /// Most tasks of one measurement.
 pub const MAX_TASKS: usize = 8;
@@ -27,13 +27,10 @@ pub const MAX_THREADED_STREAMS: u32 = 128;
 /// Largest socket buffer that may be asked for.
 pub const MAX_WINDOW: u32 = 64 << 20;
 
-/// TCP or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
 }
 
@@ -57,7 +54,6 @@ pub enum Task {
     Bulk(tcp::Job),
     /// Numbered messages one way.
     Messages(Messages),
-    /// Requests and responses.
     Exchange(Exchange),
 }
 
@@ -109,12 +105,12 @@ impl Task {
     ///
     /// # Errors
     /// [`ConnectError::Listen`], [`ConnectError::Congestion`].
-    pub fn listen(&self, address: IpAddr) -> Result<Door, ConnectError> {
-        Ok(Door(match self.connections() {
+    pub fn listen(&self, address: IpAddr) -> Result<ListeningTask, ConnectError> {
+        Ok(ListeningTask(match self.connections() {
             Some(job) => Inner::Tcp(Listener::bind(SocketAddr::new(address, 0), &job)?),
             None => {
                 let (_, streams, window) = self.udp();
-                Inner::Udp(UdpDoor::bind(address, streams, window)?)
+                Inner::Udp(UdpListener::bind(address, streams, window)?)
             }
         }))
     }
@@ -146,15 +142,15 @@ impl Task {
 
 /// The listening end of a task.
 #[derive(Debug)]
-pub struct Door(Inner);
+pub struct ListeningTask(Inner);
 
 #[derive(Debug)]
 enum Inner {
     Tcp(Listener),
-    Udp(UdpDoor),
+    Udp(UdpListener),
 }
 
-impl Door {
+impl ListeningTask {
     /// Where the other end is to come.
     ///
     /// # Errors
@@ -218,7 +214,9 @@ impl Ready {
                 let sends = streams.iter().map(|stream| stream.sends).collect();
                 Kind::Bulk { transfer: Transfer::begin(streams, &job, schedule.start_ns)?, sends }
             }
-            (task, sockets) => Kind::Crew(Crew::begin(schedule, works(&task, sockets, self.connector)?)?),
+            (task, sockets) => {
+                Kind::WorkerPool(WorkerPool::begin(schedule, works(&task, sockets, self.connector)?)?)
+            }
         };
         Ok(Running { kind, mss })
     }
@@ -258,8 +256,8 @@ fn plain(streams: Vec<Stream>) -> io::Result<Vec<TcpStream>> {
         let socket = stream.socket;
         socket.set_nonblocking(false)?;
         socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
+        socket.set_write_timeout(Some(WAIT_TIMEOUT))?;
         Ok(socket)
     };
     streams.into_iter().map(set).collect()
@@ -273,7 +271,7 @@ pub struct Running {
 
 enum Kind {
     Bulk { transfer: Transfer, sends: Vec<bool> },
-    Crew(Crew),
+    WorkerPool(WorkerPool),
 }
 
 impl Running {
@@ -285,7 +283,7 @@ impl Running {
     /// The sums so far, and those of each connection of bulk data in the order of [`Findings::streams`].
     pub fn read_streams(&self) -> (Reading, Vec<u64>) {
         match &self.kind {
-            Kind::Crew(crew) => (crew.read(), Vec::new()),
+            Kind::WorkerPool(pool) => (pool.read(), Vec::new()),
             Kind::Bulk { transfer, sends } => {
                 let (mut reading, streams) = (Reading::default(), transfer.snapshot());
                 for (bytes, sends) in streams.iter().zip(sends) {
@@ -300,21 +298,23 @@ impl Running {
     pub fn broke_down(&self) -> bool {
         match &self.kind {
             Kind::Bulk { transfer, .. } => transfer.broke_down(),
-            Kind::Crew(crew) => crew.broke_down(),
+            Kind::WorkerPool(pool) => pool.broke_down(),
         }
     }
 
     /// Asks for the end without waiting for it.
     pub fn stop(&self) {
-        if let Kind::Crew(crew) = &self.kind {
-            crew.stop();
+        if let Kind::WorkerPool(pool) = &self.kind {
+            pool.stop();
         }
     }
 
     /// Stops sending, waits up to `patience` for what is under way, and closes.
     pub fn finish(self, patience: Duration) -> Findings {
         let mut findings = match self.kind {
-            Kind::Crew(crew) => Findings::of(crew.finish(Instant::now() + patience.min(message::DRAIN))),
+            Kind::WorkerPool(pool) => {
+                Findings::of(pool.finish(Instant::now() + patience.min(message::DRAIN)))
+            }
             Kind::Bulk { transfer, .. } => {
                 let totals = transfer.finish(patience);
                 let of = |sends: bool| totals.iter().filter(move |t| t.sends == sends).map(|t| t.bytes).sum();
@@ -366,7 +366,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    fn of(shares: Vec<Share>) -> Self {
+    fn of(shares: Vec<WorkerResult>) -> Self {
         let mut found = Self::default();
         let (mut delays, mut trips) = (Delays::default(), Delays::default());
         let mut jitters = Vec::new();
@@ -389,7 +389,7 @@ impl Findings {
         found
     }
 
-    fn add(&mut self, account: &Account) {
+    fn add(&mut self, account: &ReceiverStats) {
         self.messages_received += account.received;
         self.bytes_received += account.bytes;
         self.duplicates += account.duplicates;

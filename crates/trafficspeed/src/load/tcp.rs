@@ -41,7 +41,6 @@ pub struct Job {
     pub seed: u64,
     /// Connections of the pair; by default the first half (rounded up) carries data from the connecting host.
     pub streams: u32,
-    /// Worker threads.
     pub threads: u32,
     /// Bytes handed to the kernel by one send call.
     pub write_bytes: u32,
@@ -58,7 +57,6 @@ pub struct Job {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
-    /// The directions.
     pub way: Way,
     /// Bytes of each socket's send and receive buffer; the kernel tunes them if absent.
     pub window: Option<u32>,
@@ -147,7 +145,6 @@ struct Shared {
     job: Job,
 }
 
-/// Running connections.
 pub struct Transfer {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<Vec<StreamTotal>>>,

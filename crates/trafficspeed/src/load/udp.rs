@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg, sockopt};
 
-use super::crew::PATIENCE;
 use super::tcp::ConnectError;
+use super::worker_pool::WAIT_TIMEOUT;
 
 /// Most datagrams of one system call.
 pub(super) const BATCH: usize = 64;
@@ -25,11 +25,11 @@ const GREETING_BYTES: usize = 20;
 
 /// The listening end's sockets, waiting to be greeted.
 #[derive(Debug)]
-pub(super) struct UdpDoor {
+pub(super) struct UdpListener {
     sockets: Vec<UdpSocket>,
 }
 
-impl UdpDoor {
+impl UdpListener {
     pub(super) fn bind(address: IpAddr, streams: u32, window: Option<u32>) -> Result<Self, ConnectError> {
         let bind = SocketAddr::new(address, 0);
         let open = || (0..streams).map(|_| socket_at(bind, window)).collect::<io::Result<_>>();
@@ -133,8 +133,8 @@ fn greeting(kind: &[u8; 8], run_id: u64, index: u32) -> [u8; GREETING_BYTES] {
 
 fn socket_at(address: SocketAddr, window: Option<u32>) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
+    socket.set_write_timeout(Some(WAIT_TIMEOUT))?;
     let bytes = window.map_or(RECEIVE_BUFFER, |bytes| bytes as usize);
     // The administrator may go past the host's limit; others get what the limit allows.
     if sockopt::set_socket_recv_buffer_size_force(&socket, bytes).is_err() {
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn sockets_of_one_run_find_each_other_and_batches_arrive_whole() {
-        let door = UdpDoor::bind(Ipv4Addr::LOCALHOST.into(), 2, None).unwrap();
+        let door = UdpListener::bind(Ipv4Addr::LOCALHOST.into(), 2, None).unwrap();
         let ports = door.ports().unwrap();
         let meeting =
             std::thread::spawn(move || door.meet(9, Duration::from_secs(5), &mut || false).unwrap());
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn another_run_is_not_let_in() {
-        let door = UdpDoor::bind(Ipv4Addr::LOCALHOST.into(), 1, None).unwrap();
+        let door = UdpListener::bind(Ipv4Addr::LOCALHOST.into(), 1, None).unwrap();
         let ports = door.ports().unwrap();
         let patience = Duration::from_millis(300);
         let meeting = std::thread::spawn(move || door.meet(9, patience, &mut || false));

@@ -10,19 +10,16 @@ use super::page::{Page, Picture};
 use crate::csv_table;
 use crate::experiment::block::original;
 use crate::experiment::block::{BlockReport, Case, Way};
-use crate::experiment::hosts::party::HostEnd;
+use crate::experiment::hosts::host_pairs::HostEnd;
 use crate::system::Facts;
 use crate::unit::significant;
 
 /// A heading, what it means, the head of a table and its rows.
 pub struct Part {
-    /// Heading.
     pub title: String,
     /// What the figures are.
     pub caption: String,
-    /// Columns.
     pub head: Vec<String>,
-    /// Rows.
     pub rows: Vec<Vec<String>>,
 }
 

@@ -51,7 +51,6 @@ pub struct Series {
 pub struct Point {
     /// Where on the horizontal axis.
     pub x: f64,
-    /// The value.
     pub y: f64,
     /// Lowest and highest of the repeats.
     pub range: Option<(f64, f64)>,

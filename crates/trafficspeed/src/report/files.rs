@@ -24,26 +24,13 @@ const MOST_BYTES: u64 = 1 << 30;
 pub enum FilesError {
     /// The system said no.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The measurements are not what was written.
     #[error("{}: {why}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
+    Damaged { path: PathBuf, why: String },
     /// There are no measurements.
     #[error("{} holds no measurements: none of {}, {CAMPAIGN} and {FINDINGS} is there", directory.display(), journal::FILE)]
-    Absent {
-        /// The directory.
-        directory: PathBuf,
-    },
+    Absent { directory: PathBuf },
     /// The journal cannot be read.
     #[error("{0}")]
     Journal(#[from] JournalError),

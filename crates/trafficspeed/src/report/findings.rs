@@ -28,7 +28,6 @@ pub enum Findings {
 }
 
 impl Findings {
-    /// For programs.
     pub fn json(&self) -> Value {
         match self {
             Self::Load(found) => load::json(found),
@@ -38,7 +37,6 @@ impl Findings {
         }
     }
 
-    /// For spreadsheets.
     pub fn csv(&self) -> String {
         match self {
             Self::Load(found) => load::csv(found),
@@ -48,7 +46,6 @@ impl Findings {
         }
     }
 
-    /// As a page.
     pub fn html(&self) -> String {
         match self {
             Self::Load(found) => load_page::html(found),

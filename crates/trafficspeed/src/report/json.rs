@@ -59,7 +59,6 @@ pub(super) fn start_json(settings: &Settings, environment: &Environment) -> Valu
     })
 }
 
-/// Repeats drawn together.
 pub(super) fn summary_json(campaign: &Campaign) -> Value {
     json!(summarise(campaign))
 }

@@ -37,7 +37,6 @@ pub fn grids(model: &Model) -> Vec<Grid> {
     grids
 }
 
-/// For people.
 pub fn table(model: &Model) -> String {
     let mut text = String::new();
     for grid in grids(model) {
@@ -203,7 +202,6 @@ fn target(suite: &str, target: &Target) -> Grid {
     }
 }
 
-/// For programs.
 pub fn json(model: &Model) -> Value {
     let cpus = model.environment.host.cpus;
     let suites = model.suites.iter().map(|suite| {

@@ -19,7 +19,6 @@ const SHORT: usize = 12;
 pub struct Picture {
     /// Its file name without the ending.
     pub name: String,
-    /// Its heading.
     pub title: String,
     /// What exactly it shows.
     pub caption: String,
@@ -47,13 +46,11 @@ impl Page {
         page
     }
 
-    /// The finished page.
     pub fn finish(mut self) -> String {
         self.text.push_str("</main>\n</body>\n</html>\n");
         self.text
     }
 
-    /// A heading.
     pub fn section(&mut self, title: &str) {
         self.put(format_args!("<h2>{}</h2>", escape(title)));
     }

@@ -17,10 +17,8 @@ const DWARFS: f64 = 2.0;
 /// Why a picture was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
-    /// The file.
     #[error("{0}")]
     Files(#[from] FilesError),
-    /// The picture.
     #[error("{0}")]
     Png(#[from] standalone::PngError),
 }

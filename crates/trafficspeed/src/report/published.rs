@@ -18,11 +18,9 @@ pub struct Figures {
     pub caption: &'static str,
     /// The head of each column.
     pub head: &'static [&'static str],
-    /// The rows.
     pub rows: &'static [&'static [&'static str]],
 }
 
-/// The publication.
 pub const SOURCE: &str = "Sato, Nakai, Yamaguchi, Itano (University of Tsukuba), 2006: Performance measurement \
 experiments for a development of a high-performance and flexible network resource allocable VPN system";
 

@@ -12,7 +12,6 @@ use crate::experiment::environment::Environment;
 use crate::experiment::event::Event;
 use crate::experiment::outcome::{Campaign, Interval, Run, Settings};
 
-/// The campaign begins.
 pub fn start(settings: &Settings, environment: &Environment) -> String {
     event("start", start_json(settings, environment))
 }

@@ -28,19 +28,14 @@ Between real hosts clocks are compared before each measurement, and a system is 
 
 /// One part of the report: rows of cases and quantities, columns of systems.
 pub struct Section {
-    /// Its name.
     pub name: String,
-    /// The systems.
     pub columns: Vec<String>,
-    /// The rows.
     pub rows: Vec<SectionRow>,
 }
 
 /// One case and quantity.
 pub struct SectionRow {
-    /// The case.
     pub case: String,
-    /// The quantity.
     pub quantity: Quantity,
     /// The repeats' values for each column.
     pub values: Vec<Vec<f64>>,
@@ -59,7 +54,6 @@ impl SectionRow {
     }
 }
 
-/// Mean and spread.
 fn cell(values: &[f64]) -> String {
     let Some((low, high)) = range(values) else { return "–".into() };
     let mean = values.iter().sum::<f64>() / values.len() as f64;
@@ -312,8 +306,8 @@ pub(crate) mod tests {
     use crate::experiment::environment::Environment;
     use crate::experiment::figures::{Figures, Point};
     use crate::experiment::pair_run::Times;
-    use crate::experiment::site::Far;
     use crate::experiment::suite::{Case, StageFacts};
+    use crate::experiment::testbed::RemoteEnd;
     use crate::load::task::Task;
     use crate::load::tcp::{Job, Shape};
     use crate::system::{Cipher, Kind, Subject};
@@ -363,7 +357,7 @@ pub(crate) mod tests {
         SuiteCampaign {
             name: "ipsec".into(),
             about: "What protection costs.".into(),
-            far: Some(Far::Gateway),
+            far: Some(RemoteEnd::Gateway),
             repeats: 2,
             environment: Environment::default(),
             stages: vec![StageFacts { label: "aes-256-gcm".into(), ..StageFacts::default() }],

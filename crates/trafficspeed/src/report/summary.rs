@@ -9,11 +9,8 @@ use crate::system::Kind;
 /// The whole runs of one system at one number of clients.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// The system.
     pub label: String,
-    /// Hosts that measure.
     pub clients: u32,
-    /// Runs that count.
     pub repeats: u32,
     /// Communication throughput in bit/s: median, lowest, highest.
     pub communication: Spread,
@@ -48,11 +45,8 @@ pub struct Summary {
 /// A median with its range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle.
     pub median: f64,
-    /// The lowest.
     pub low: f64,
-    /// The highest.
     pub high: f64,
 }
 

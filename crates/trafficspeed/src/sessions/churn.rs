@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 /// How lively the sessions of a process are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Decides everything.
     pub seed: u64,
     /// Seconds between two deeds of one session, on average.
     pub every_s: f64,

@@ -38,19 +38,15 @@ const READ: usize = 2_048;
 /// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// No handshake.
     #[error("no handshake within {HANDSHAKE_TIMEOUT:?}")]
     NoHandshake,
-    /// No answer.
     #[error("no answer within {ANSWER_TIMEOUT:?}")]
     NoAnswer,
     /// The connection could not be begun.
     #[error("the connection can't be begun: {0}")]
     Connect(#[from] quinn::ConnectError),
-    /// The connection broke.
     #[error("the connection broke: {0}")]
     Connection(#[from] ConnectionError),
-    /// The stream broke.
     #[error("the control channel broke: {0}")]
     Stream(String),
     /// The answer makes no sense.
@@ -69,7 +65,6 @@ impl DialError {
 /// Why endpoints could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SetUpError {
-    /// No socket.
     #[error("a socket can't be made: {0}")]
     Socket(#[from] io::Error),
     /// The CA can't be used.
@@ -79,11 +74,8 @@ pub enum SetUpError {
 
 /// What the gateway answered.
 pub enum Answer {
-    /// A new epoch.
     Established(Box<Channel>),
-    /// No.
     Refused {
-        /// Why.
         code: Code,
         /// Why, for a person.
         text: String,
@@ -94,15 +86,12 @@ pub enum Answer {
 
 /// An established control connection.
 pub struct Channel {
-    /// The connection.
     pub connection: Connection,
     /// What the gateway granted.
     pub established: Established,
     /// What its keys come from.
     pub secret: EpochSecret,
-    /// To the gateway.
     pub send: SendStream,
-    /// From the gateway.
     pub inbox: Inbox,
 }
 

@@ -28,27 +28,20 @@ pub enum Task {
     Dial {
         /// The connection's number in the session.
         connection: ConnectionId,
-        /// Login or attach.
         purpose: Purpose,
-        /// What to offer.
         offer: Offer,
     },
-    /// Send a datagram.
     Datagram {
-        /// Its bytes.
         bytes: Vec<u8>,
-        /// Where to.
         to: Endpoint,
     },
     /// Datagrams with this index are for this session.
     Listen(Index),
-    /// And no more.
     Ignore(Index),
     /// Send a message and close the connection.
     Say(ConnectionId, Message),
     /// Close or abandon a connection.
     Hang(ConnectionId, Code),
-    /// New keys work.
     Up {
         /// How they were had.
         by: By,
@@ -57,7 +50,6 @@ pub enum Task {
     },
     /// A ping with this mark was answered.
     Answered(u16),
-    /// The client stops.
     GaveUp(String),
 }
 
@@ -70,7 +62,6 @@ struct Attempt {
     epoch: Option<u32>,
 }
 
-/// A session.
 pub struct Member {
     core: Client,
     plane: Plane,
@@ -180,7 +171,6 @@ impl Member {
         self.carry_out(now, tasks);
     }
 
-    /// A message came.
     pub fn message(&mut self, now: Time, id: ConnectionId, message: Message, tasks: &mut Vec<Task>) {
         self.core.handle_message(now, id, message);
         self.carry_out(now, tasks);

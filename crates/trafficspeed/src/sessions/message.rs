@@ -34,7 +34,6 @@ pub struct Job {
     pub ca_pem: String,
     /// Number of the first session.
     pub first: u32,
-    /// How many sessions.
     pub count: u32,
     /// Logins under way at once.
     pub at_once: u32,
@@ -49,9 +48,7 @@ pub struct Job {
 /// A user of the gateway.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Credentials {
-    /// The name.
     pub user: String,
-    /// The password.
     pub password: String,
 }
 
@@ -64,7 +61,6 @@ impl std::fmt::Debug for Credentials {
 /// How a session got its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum By {
-    /// With the password.
     Login,
     /// With the token of the connection before.
     Attach,
@@ -75,50 +71,28 @@ pub enum By {
 pub enum Report {
     /// The gateway answered in a session's new keys.
     Up {
-        /// Which session.
         session: u32,
-        /// When.
         at_ns: u64,
-        /// How.
         by: By,
         /// Nanoseconds since the first datagram of the connection.
         took_ns: u64,
     },
     /// An attempt came to nothing; the client tries again by itself.
-    Failed {
-        /// Which session.
-        session: u32,
-        /// When.
-        at_ns: u64,
-        /// Why.
-        why: String,
-    },
+    Failed { session: u32, at_ns: u64, why: String },
     /// A client stopped for good.
     GaveUp {
-        /// Which session.
         session: u32,
-        /// When.
         at_ns: u64,
         /// What the user would be told.
         why: String,
     },
     /// A packet went through the session and came back.
-    Answered {
-        /// Which session.
-        session: u32,
-    },
+    Answered { session: u32 },
     /// Packets of the talkers since the last such report.
-    Talked {
-        /// Sent.
-        sent: u64,
-        /// Answered.
-        answered: u64,
-    },
+    Talked { sent: u64, answered: u64 },
     /// Packets of watched sessions.
     Watched {
-        /// Sent.
         sent: u64,
-        /// Answered.
         answered: u64,
         /// The longest time between two answers of one session, in nanoseconds.
         gap_ns: u64,
@@ -131,16 +105,12 @@ pub enum Report {
         up: u32,
         /// Sessions that left for a while.
         away: u32,
-        /// What was done.
         done: Done,
     },
     /// Something happened to a session in a soak test that it did not do itself.
     Unexplained {
-        /// Which session.
         session: u32,
-        /// When.
         at_ns: u64,
-        /// What.
         what: String,
         /// The process had stood still for so many seconds shortly before, as when a machine is suspended: no wonder.
         after_stall_s: Option<f64>,

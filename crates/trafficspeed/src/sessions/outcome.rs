@@ -19,9 +19,7 @@ pub struct Outcome {
     pub users: u32,
     /// Logins under way at once.
     pub at_once: u32,
-    /// The machine.
     pub host: HostFacts,
-    /// The system.
     pub facts: Facts,
     /// All sessions logging in with their passwords.
     pub login: Option<Phase>,
@@ -39,7 +37,6 @@ pub struct Outcome {
     pub traffic: Option<TrafficFound>,
     /// The user ended it.
     pub interrupted: bool,
-    /// What went wrong.
     pub problems: Vec<String>,
 }
 
@@ -61,7 +58,6 @@ pub struct Phase {
 /// Sessions that do nothing.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Idle {
-    /// Seconds watched.
     pub seconds: f64,
     /// CPU seconds of the gateway meanwhile.
     pub gateway_cpu_seconds: f64,
@@ -73,7 +69,6 @@ pub struct Idle {
 /// A session that goes on in an upgrade comes up again there when it has a control connection to the new process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Restarted {
-    /// How.
     pub how: Restart,
     /// Until the new one answered its administrator, in seconds.
     pub gateway_back_seconds: f64,
@@ -97,7 +92,6 @@ pub struct Beside {
 pub struct TrafficFound {
     /// Without sessions beside it.
     pub alone: Vec<f64>,
-    /// With them.
     pub beside: Vec<f64>,
     /// The ratio of the medians.
     pub ratio: Option<f64>,

@@ -13,7 +13,6 @@ use std::time::Duration;
 use super::message::{Order, Report};
 use crate::lab::namespace::Namespace;
 
-/// All processes.
 #[derive(Debug)]
 pub struct Processes {
     children: Vec<Holder>,
@@ -21,7 +20,6 @@ pub struct Processes {
     speaker: Sender<Report>,
 }
 
-/// A process.
 #[derive(Debug)]
 struct Holder {
     child: Child,

@@ -37,9 +37,7 @@ pub struct Storm {
 pub struct Watched {
     /// Processes that have told of theirs.
     pub processes: u32,
-    /// Packets sent.
     pub sent: u64,
-    /// Packets answered.
     pub answered: u64,
     /// The longest time between two answers of one session, in milliseconds.
     pub gap_ms: f64,
@@ -54,7 +52,6 @@ pub struct Percentiles {
     pub p90: f64,
     /// Ninety-nine of a hundred are not longer.
     pub p99: f64,
-    /// None is longer.
     pub max: f64,
 }
 
@@ -161,7 +158,6 @@ impl Tally {
         self.answered.len() as u32
     }
 
-    /// The figures.
     pub fn storm(&self) -> Storm {
         let last = self.first_ups.iter().max().copied().unwrap_or(self.began_ns);
         let seconds = (last - self.began_ns) as f64 / 1e9;

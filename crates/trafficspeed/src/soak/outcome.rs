@@ -27,9 +27,7 @@ pub struct Outcome {
     pub processes: u32,
     /// What decided who does what.
     pub seed: u64,
-    /// The machine.
     pub host: HostFacts,
-    /// The system.
     pub facts: Facts,
     /// What the sessions did.
     pub done: Done,
@@ -45,9 +43,7 @@ pub struct Outcome {
     pub failures: BTreeMap<String, u32>,
     /// What the gateway counted.
     pub counters: Counters,
-    /// Every look.
     pub samples: Vec<Sample>,
-    /// What they say.
     pub verdict: Verdict,
     /// The user ended it.
     pub interrupted: bool,
@@ -60,9 +56,7 @@ pub struct Outcome {
 pub struct Event {
     /// Seconds since the first login.
     pub second: f64,
-    /// Which session.
     pub session: u32,
-    /// What happened.
     pub what: String,
     /// Its process had stood still for so many seconds.
     pub after_stall_s: Option<f64>,

@@ -9,16 +9,13 @@ use crate::observe::process_tree;
 use crate::sessions::memory::Memory;
 use crate::system::vpnd::Held;
 
-/// One look.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
     /// Seconds since the first login.
     pub second: f64,
     /// Memory of the gateway's processes.
     pub memory: Memory,
-    /// Their open descriptors.
     pub descriptors: u32,
-    /// Their threads.
     pub threads: u32,
     /// CPU seconds that they have used.
     pub cpu_seconds: f64,
@@ -26,7 +23,6 @@ pub struct Sample {
     pub sessions: u32,
     /// Those with a control connection.
     pub connected: u32,
-    /// Inner addresses leased.
     pub leases: u32,
     /// Bytes in its state directory.
     pub store_bytes: u64,

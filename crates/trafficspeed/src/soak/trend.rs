@@ -15,7 +15,6 @@ const Z: f64 = 1.959_964;
 /// A slope with its interval of 95 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Trend {
-    /// The slope.
     pub slope: f64,
     /// It is hardly lower.
     pub low: f64,

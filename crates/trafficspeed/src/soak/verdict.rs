@@ -27,7 +27,6 @@ pub struct Verdict {
     pub threads_an_hour: Option<Trend>,
     /// The lowest memory of the last third less that of the first, KiB.
     pub kib_grown: Option<f64>,
-    /// Why it failed.
     pub problems: Vec<String>,
     /// What could not be said for sure.
     pub doubts: Vec<String>,

@@ -22,9 +22,9 @@ use crate::observe::ProcessStat;
 use answer::Answer;
 
 /// How long the script may take to bring the system up.
-const UP_PATIENCE: Duration = Duration::from_secs(120);
+const UP_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the other may take to take it down.
-const DOWN_PATIENCE: Duration = Duration::from_secs(20);
+const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer answers are none.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
@@ -183,7 +183,7 @@ impl System for Scripted {
         self.environment = environment(lab, self.cipher, &files, &path);
         self.up_in = Some((lab.gateway().clone(), directory));
         let mut script = self.start("command-up", &scripts.up)?;
-        script.wait_for_success(UP_PATIENCE, interrupt)?;
+        script.wait_for_success(UP_TIMEOUT, interrupt)?;
         let text = self.read_answer(&path)?;
         let wrong = |why: String| script.failed(&format!("answered wrongly: {why}"));
         self.answer = Answer::parse(&text, lab.clients().len()).map_err(|error| wrong(error.to_string()))?;
@@ -222,7 +222,7 @@ impl System for Scripted {
         }
         let ended = self.start("command-down", &script).and_then(|mut daemon| {
             // What was interrupted is still taken down.
-            daemon.wait_for_success(DOWN_PATIENCE, &Interrupt::default())
+            daemon.wait_for_success(DOWN_TIMEOUT, &Interrupt::default())
         });
         if let Err(error) = ended {
             eprintln!("trafficspeed: {error}; what it left in the lab's namespaces is ended with them");

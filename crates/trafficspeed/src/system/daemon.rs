@@ -18,9 +18,8 @@ use crate::lab::namespace::{Namespace, PrivateDirectory};
 const TAIL_BYTES: u64 = 4096;
 const TAIL_LINES: usize = 12;
 /// How long a process may take to end in order.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running process.
 #[derive(Debug)]
 pub struct Daemon {
     name: String,
@@ -160,7 +159,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.ask_to_end();
-        let deadline = Instant::now() + STOP_PATIENCE;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
                 // Failure means that it has just ended.

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use super::SystemError;
 use crate::lab::Lab;
 
-/// A system's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder(PathBuf);
 
@@ -37,7 +36,6 @@ impl Folder {
         Ok(Self(path))
     }
 
-    /// Where it is.
     pub fn directory(&self) -> &Path {
         &self.0
     }

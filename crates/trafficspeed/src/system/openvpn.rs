@@ -20,9 +20,9 @@ use crate::lab::namespace::Namespace;
 use config::{Identity, Tunnel};
 
 /// How long the server may take until it is ready.
-const SERVER_PATIENCE: Duration = Duration::from_secs(20);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long one client may take once all are started; a lost datagram costs seconds.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 static OPENVPN: Program = Program {
     name: "openvpn",
@@ -84,7 +84,7 @@ impl OpenVpn {
     ) -> Result<(), SystemError> {
         let text = config::server(self.tunnel, identities.0, identities.1);
         let mut gateway = start("server", program, folder, lab.gateway(), &text)?;
-        gateway.wait_until("did not become ready", SERVER_PATIENCE, interrupt, |daemon| {
+        gateway.wait_until("did not become ready", SERVER_TIMEOUT, interrupt, |daemon| {
             Ok(log::is_complete(&daemon.said()).then_some(()))
         })?;
         self.gateway = Some(gateway);
@@ -100,7 +100,7 @@ impl OpenVpn {
     ) -> Result<ClientAddress, SystemError> {
         let client = &mut self.clients[number];
         let what = "did not connect";
-        let (channel, device) = client.wait_until(what, CLIENT_PATIENCE, interrupt, |daemon| {
+        let (channel, device) = client.wait_until(what, CLIENT_TIMEOUT, interrupt, |daemon| {
             let said = daemon.said();
             let Some(channel) = log::channel(&said).filter(|_| log::is_complete(&said)) else {
                 return Ok(None);

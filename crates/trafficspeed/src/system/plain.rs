@@ -14,7 +14,6 @@ pub const PROFILE: Profile = Profile {
     adapter: |_, _| Box::new(Plain::default()),
 };
 
-/// Plain routing.
 #[derive(Debug, Default)]
 pub struct Plain {
     version: String,

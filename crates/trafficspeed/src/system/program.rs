@@ -18,7 +18,7 @@ use crate::lab::find_program;
 /// Where programs that were built by `trafficspeed doctor --install` are; only root can write there.
 pub const CACHE: &str = "/var/cache/trafficspeed";
 /// How long a program may take to say its version.
-const VERSION_PATIENCE: Duration = Duration::from_secs(5);
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// More than this of what a program says is not read.
 const VERSION_BYTES: u64 = 64 * 1024;
 
@@ -40,24 +40,19 @@ pub struct Program {
 pub enum Source {
     /// A package of this workspace, built beside trafficspeed.
     Workspace {
-        /// The package's name.
         package: &'static str,
     },
-    /// Packages of Debian.
     Debian {
-        /// Their names.
         packages: &'static [&'static str],
     },
     /// A crate with a program.
     Cargo {
-        /// The crate's name.
         package: &'static str,
         /// The version that was tried.
         version: &'static str,
     },
     /// A Go module with a program at its root.
     Go {
-        /// The module's path.
         module: &'static str,
         /// The version that was tried.
         version: &'static str,
@@ -149,7 +144,7 @@ fn first_words(path: &Path, arguments: &[&str]) -> Option<String> {
         .stderr(file.try_clone().ok()?)
         .spawn()
         .ok()?;
-    let deadline = Instant::now() + VERSION_PATIENCE;
+    let deadline = Instant::now() + VERSION_TIMEOUT;
     while matches!(child.try_wait(), Ok(None)) {
         if Instant::now() > deadline {
             // Failure means that it has just ended.

@@ -24,11 +24,11 @@ use script::{DEVICE, Transport};
 use status::Status;
 
 /// How long a program may take until it answers to commands.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long one set of commands may take.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may take until its transport is complete; UDP acceleration needs up to 20 s.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a client is asked; the answer costs the CPU a tenth of a second.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
@@ -113,7 +113,7 @@ impl SoftEther {
     /// Waits until a client's transport is complete and gives its device its addresses; checks what it negotiated.
     fn finish_client(&mut self, at: usize, interrupt: &Interrupt) -> Result<ClientAddress, SystemError> {
         let client = &mut self.clients[at];
-        let deadline = Instant::now() + CLIENT_PATIENCE;
+        let deadline = Instant::now() + CLIENT_TIMEOUT;
         let status = loop {
             let text = client.tell("status", script::STATUS, interrupt)?;
             let status = Status::read(&text);
@@ -155,7 +155,7 @@ impl Host {
     /// Runs commands and returns what vpncmd said; every command must succeed.
     fn tell(&self, name: &str, commands: &str, interrupt: &Interrupt) -> Result<String, SystemError> {
         let mut vpncmd = self.start_command(name, commands)?;
-        vpncmd.wait_for_success(COMMAND_PATIENCE, interrupt)?;
+        vpncmd.wait_for_success(COMMAND_TIMEOUT, interrupt)?;
         let said = vpncmd.said();
         if script::is_refused(&said) { Err(vpncmd.failed("was refused")) } else { Ok(said) }
     }
@@ -176,7 +176,7 @@ impl Host {
 
     /// Waits until the process answers; returns its version in its own words.
     fn wait_for_answer(&mut self, interrupt: &Interrupt) -> Result<String, SystemError> {
-        let deadline = Instant::now() + START_PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         loop {
             match self.tell("about", script::ABOUT, interrupt) {
                 Ok(said) => return Ok(script::version(&said).unwrap_or("version unknown").to_owned()),

@@ -25,9 +25,9 @@ use crate::lab::{Lab, find_program, run_tool};
 use config::DEVICE;
 
 /// How long a charon may take until it listens to commands.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long one client may take to be connected once it was told to.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many seconds one command of swanctl may take.
 const COMMAND_SECONDS: &str = "20";
 
@@ -113,7 +113,7 @@ impl StrongSwan {
     ) -> Result<ClientAddress, SystemError> {
         let Host { charon, folder, swanctl } = &mut self.clients[number];
         let what = "has no association with the gateway";
-        let (esp, device) = charon.wait_until(what, CLIENT_PATIENCE, interrupt, |_| {
+        let (esp, device) = charon.wait_until(what, CLIENT_TIMEOUT, interrupt, |_| {
             let Some(esp) = status::installed(&ask(swanctl, folder, &["--list-sas"])?) else {
                 return Ok(None);
             };
@@ -137,7 +137,7 @@ impl Host {
     /// Waits until charon listens, then gives it its configuration.
     fn configure(&mut self, text: &str, interrupt: &Interrupt) -> Result<(), SystemError> {
         let socket = self.folder.path("vici");
-        self.charon.wait_until("does not listen to commands", START_PATIENCE, interrupt, |_| {
+        self.charon.wait_until("does not listen to commands", START_TIMEOUT, interrupt, |_| {
             Ok(UnixStream::connect(&socket).is_ok().then_some(()))
         })?;
         let file = self.folder.write("swanctl.conf", text)?;

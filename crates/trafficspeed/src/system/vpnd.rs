@@ -27,9 +27,9 @@ pub use status::{Counters, Held};
 use status::{Session, Status};
 
 /// How long the gateway may take until it answers.
-const SERVER_PATIENCE: Duration = Duration::from_secs(20);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long all clients together may take to be connected.
-const CLIENTS_PATIENCE: Duration = Duration::from_secs(60);
+const CLIENTS_TIMEOUT: Duration = Duration::from_secs(60);
 /// The port of the gateway; any will do inside the lab.
 pub const PORT: u16 = 4433;
 
@@ -74,7 +74,6 @@ pub struct Vpnd {
 pub struct Room {
     /// Namespaces of the lab that get a real client; the others are left to whoever opens the sessions.
     pub clients: usize,
-    /// Sessions in all.
     pub sessions: u32,
     /// Sessions of one user.
     pub per_user: u32,
@@ -213,7 +212,7 @@ impl Vpnd {
         let (starter, first) = self.starter(program)?;
         let arguments = first.iter().map(OsString::as_os_str).chain(arguments).chain(insecure);
         let mut gateway = Daemon::start("vpnd server", lab.gateway(), &starter, arguments, &log)?;
-        let deadline = Instant::now() + SERVER_PATIENCE;
+        let deadline = Instant::now() + SERVER_TIMEOUT;
         while files.status(program).is_none() {
             gateway.must_run()?;
             if Instant::now() > deadline {
@@ -275,7 +274,7 @@ impl Vpnd {
         namespaces: &[Namespace],
         interrupt: &Interrupt,
     ) -> Result<Vec<ClientAddress>, SystemError> {
-        let deadline = Instant::now() + CLIENTS_PATIENCE;
+        let deadline = Instant::now() + CLIENTS_TIMEOUT;
         let mut addresses: Vec<Option<ClientAddress>> = vec![None; namespaces.len()];
         loop {
             let status = self.files().status(program).unwrap_or_default();

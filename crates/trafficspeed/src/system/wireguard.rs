@@ -34,9 +34,9 @@ const OVERHEAD: u32 = 80;
 /// How often a client says that it is there; it also makes it begin the handshake.
 const KEEPALIVE_SECONDS: u16 = 25;
 /// How long a process may take until its socket is there.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long all handshakes together may take; one that is lost is repeated after 5 s.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(30);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One implementation of WireGuard in a lab.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl System for WireGuard {
 
 impl Host {
     fn wait_for_socket(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
-        let deadline = Instant::now() + START_PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while uapi::ask(&self.socket, "get=1\n\n").is_err() {
             self.daemon.must_run()?;
             if Instant::now() > deadline {
@@ -173,7 +173,7 @@ impl Host {
     }
 
     fn wait_for_handshake(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
-        let deadline = Instant::now() + HANDSHAKE_PATIENCE;
+        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         let done = |answer: &String| uapi::all_shook_hands(answer, 1);
         while !uapi::ask(&self.socket, "get=1\n\n").as_ref().is_ok_and(done) {
             self.daemon.must_run()?;

@@ -61,11 +61,11 @@ impl Agent {
         });
         let (blocks, (disk, listener, port)) = match opened {
             Ok(opened) => opened,
-            Err(why) => return self.say(failed(why)),
+            Err(why) => return self.send(failed(why)),
         };
-        self.say(Report::Listening { port })?;
+        self.send(Report::Listening { port })?;
         let took = serve(&listener, &blocks, &disk, &mut || self.stopped());
-        self.say(took.map_or_else(|error| failed(error.to_string()), Report::TookBlocks))
+        self.send(took.map_or_else(|error| failed(error.to_string()), Report::TookBlocks))
     }
 
     /// Writes blocks to a target and says how that went.
@@ -129,7 +129,7 @@ mod tests {
 
     impl Host {
         fn refusal(&self) -> String {
-            let Report::Failed { why } = self.hear() else { panic!("not refused") };
+            let Report::Failed { why } = self.receive() else { panic!("not refused") };
             why
         }
     }
@@ -157,8 +157,8 @@ mod tests {
     }
 
     fn listening(target: &Host, blocks: &Blocks) -> u16 {
-        target.tell(Command::TakeBlocks { blocks: blocks.clone(), sync: true, bind: LOCALHOST });
-        let Report::Listening { port } = target.hear() else { panic!("it does not listen") };
+        target.send(Command::TakeBlocks { blocks: blocks.clone(), sync: true, bind: LOCALHOST });
+        let Report::Listening { port } = target.receive() else { panic!("it does not listen") };
         port
     }
 
@@ -167,13 +167,13 @@ mod tests {
         let (target, writer) = (host(b"one", place()), host(b"one", None));
         let blocks = blocks(PLACE_BYTES);
         let port = listening(&target, &blocks);
-        writer.tell(Command::WriteBlocks(job(&blocks, port)));
-        let Report::WroteBlocks(wrote) = writer.hear() else { panic!("nothing written") };
+        writer.send(Command::WriteBlocks(job(&blocks, port)));
+        let Report::WroteBlocks(wrote) = writer.receive() else { panic!("nothing written") };
         assert_eq!((wrote.sent, wrote.acknowledged, wrote.fault), (40, 40, None));
-        assert!(matches!(target.hear(), Report::TookBlocks(took) if took.acknowledged == 40));
+        assert!(matches!(target.receive(), Report::TookBlocks(took) if took.acknowledged == 40));
         let verify = |seed| {
-            target.tell(Command::VerifyBlocks { blocks: blocks.clone(), seed, acknowledged: 40, sent: 40 });
-            let Report::VerifiedBlocks(found) = target.hear() else { panic!("not verified") };
+            target.send(Command::VerifyBlocks { blocks: blocks.clone(), seed, acknowledged: 40, sent: 40 });
+            let Report::VerifiedBlocks(found) = target.receive() else { panic!("not verified") };
             (found.right, found.wrong)
         };
         assert_eq!((verify(7), verify(8)), ((16, 0), (0, 16)));
@@ -189,12 +189,12 @@ mod tests {
             (&open, take(PLACE_BYTES + 4096), "--block-space"),
             (&open, take(4097), "no whole number"),
         ] {
-            host.tell(command);
+            host.send(command);
             let why = host.refusal();
             assert!(why.contains(expected), "{why}");
         }
-        open.tell(Command::BlockPlace);
-        assert!(matches!(open.hear(), Report::BlockPlace { bytes: PLACE_BYTES, .. }));
+        open.send(Command::BlockPlace);
+        assert!(matches!(open.receive(), Report::BlockPlace { bytes: PLACE_BYTES, .. }));
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         assert!(write(&job(&blocks, port), &mut || false).is_err(), "the secret as it was told");
         assert!(target.refusal().contains("not authentic"));
         let (port, stranger) = (listening(&target, &blocks), host(b"another", None));
-        stranger.tell(Command::WriteBlocks(job(&blocks, port)));
+        stranger.send(Command::WriteBlocks(job(&blocks, port)));
         stranger.refusal();
         assert!(target.refusal().contains("not authentic"), "the secret bound to another token");
     }
@@ -215,14 +215,14 @@ mod tests {
         let (target, writer) = (host(b"one", place()), host(b"one", None));
         let blocks = blocks(PLACE_BYTES);
         listening(&target, &blocks);
-        target.tell(Command::Stop);
+        target.send(Command::Stop);
         assert!(target.refusal().contains("ended by the coordinator"));
         let port = listening(&target, &blocks);
-        writer.tell(Command::WriteBlocks(WriterJob { most_blocks: None, ..job(&blocks, port) }));
+        writer.send(Command::WriteBlocks(WriterJob { most_blocks: None, ..job(&blocks, port) }));
         std::thread::sleep(Duration::from_millis(100));
-        writer.tell(Command::Stop);
-        let Report::WroteBlocks(wrote) = writer.hear() else { panic!("it says nothing of what it wrote") };
+        writer.send(Command::Stop);
+        let Report::WroteBlocks(wrote) = writer.receive() else { panic!("it says nothing of what it wrote") };
         assert!(wrote.fault.is_some_and(|why| why.contains("ended by the coordinator")));
-        assert!(matches!(target.hear(), Report::TookBlocks(_)));
+        assert!(matches!(target.receive(), Report::TookBlocks(_)));
     }
 }

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use super::{Agent, CONNECT_PATIENCE, DRAIN_PATIENCE, Gone, MAX_LEAD, failed};
+use super::{Agent, CONNECT_TIMEOUT, DRAIN_TIMEOUT, Gone, MAX_LEAD, failed};
 use crate::clock;
 use crate::coordinate::message::{MAX_DURATION_MS, MAX_SAMPLES, Measurement, Report, Sample, TaskEnd};
-use crate::load::crew::{Reading, Schedule};
-use crate::load::task::{Door, MAX_TASKS, Ready, Running, Task};
+use crate::load::task::{ListeningTask, MAX_TASKS, Ready, Running, Task};
 use crate::load::udp::socket_drops;
+use crate::load::worker_pool::{Reading, Schedule};
 use crate::observe;
 
 /// The times of a measurement as the coordinator tells them.
@@ -59,14 +59,14 @@ impl Agent {
         };
         let (doors, ports) = match opened {
             Ok(opened) => opened,
-            Err(why) => return self.say(failed(why)),
+            Err(why) => return self.send(failed(why)),
         };
-        self.say(Report::Prepared { ports })?;
+        self.send(Report::Prepared { ports })?;
         let mut stopped = || self.stopped();
-        let meet = |(door, task): (Door, Task)| door.meet(task, CONNECT_PATIENCE, &mut stopped);
+        let meet = |(door, task): (ListeningTask, Task)| door.meet(task, CONNECT_TIMEOUT, &mut stopped);
         let made: Result<Vec<Ready>, _> = doors.into_iter().zip(tasks).map(meet).collect();
         let report = self.keep_tasks(made.map_err(|error| error.to_string()));
-        self.say(report)
+        self.send(report)
     }
 
     /// Reaches the doors of the other host.
@@ -78,8 +78,7 @@ impl Agent {
             return failed(format!("told the ports of {} tasks for {}", ports.len(), tasks.len()));
         }
         let mut stopped = || self.stopped();
-        let reach =
-            |(task, ports): (Task, &Vec<u16>)| task.reach(peer, ports, CONNECT_PATIENCE, &mut stopped);
+        let reach = |(task, ports): (Task, &Vec<u16>)| task.reach(peer, ports, CONNECT_TIMEOUT, &mut stopped);
         let made: Result<Vec<Ready>, _> = tasks.into_iter().zip(ports).map(reach).collect();
         self.keep_tasks(made.map_err(|error| error.to_string()))
     }
@@ -129,7 +128,7 @@ impl Agent {
             let samples =
                 now.readings.iter().zip(&previous.readings).map(|(now, then)| Sample::between(then, now));
             let seconds = (now.at_ns - previous.at_ns) as f64 / 1e9;
-            self.say(Report::Sample { number, seconds, tasks: samples.collect() })?;
+            self.send(Report::Sample { number, seconds, tasks: samples.collect() })?;
             previous = now;
             number += 1;
         }
@@ -138,7 +137,7 @@ impl Agent {
         let window = previous.readings.iter().zip(&first.readings);
         let sums: Vec<Sample> = window.map(|(last, first)| Sample::between(first, last)).collect();
         // All of them drain at the same time, so together they need no more patience than one.
-        let deadline = Instant::now() + DRAIN_PATIENCE;
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
         let found = running.into_iter().map(|task| {
             task.finish(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(50)))
         });
@@ -171,7 +170,7 @@ impl Agent {
     }
 }
 
-fn open(tasks: &[Task], bind: IpAddr) -> Result<(Vec<Door>, Vec<Vec<u16>>), String> {
+fn open(tasks: &[Task], bind: IpAddr) -> Result<(Vec<ListeningTask>, Vec<Vec<u16>>), String> {
     let open = |task: &Task| {
         let door = task.listen(bind).map_err(|error| error.to_string())?;
         let ports = door.ports().map_err(|error| error.to_string())?;

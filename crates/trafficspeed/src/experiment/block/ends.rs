@@ -16,9 +16,9 @@ use crate::load::block::writer::Wrote;
 use crate::load::block::{Blocks, TargetJob, WriterJob};
 
 /// How long an end may take for what needs no work.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a connection may last beyond the time that it was given.
-const END_PATIENCE: Duration = Duration::from_secs(180);
+const END_TIMEOUT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(100);
 
 /// Why a connection gave no result.
@@ -26,16 +26,10 @@ const POLL: Duration = Duration::from_millis(100);
 pub enum EndsError {
     /// A process could not be started.
     #[error("starting the {end} of blocks: {source}")]
-    Spawn {
-        /// Which end.
-        end: &'static str,
-        /// Why.
-        source: std::io::Error,
-    },
+    Spawn { end: &'static str, source: std::io::Error },
     /// An end did not answer as it should.
     #[error("the {end} of blocks: {why}")]
     Failed {
-        /// Which end.
         end: &'static str,
         /// What it said, or that it said nothing.
         why: String,
@@ -112,18 +106,14 @@ impl Drop for End {
     }
 }
 
-/// Both ends.
 pub struct Ends {
     writer: End,
     target: End,
 }
 
-/// One connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection<'a> {
-    /// The blocks.
     pub blocks: &'a Blocks,
-    /// Where they go.
     pub file: &'a Path,
     /// Sync before each answer.
     pub sync: bool,
@@ -131,11 +121,8 @@ pub struct Connection<'a> {
     pub address: IpAddr,
     /// Seed of the content.
     pub seed: u64,
-    /// Blocks in progress.
     pub ahead: u32,
-    /// Before counting begins.
     pub warmup: Duration,
-    /// Counted.
     pub duration: Duration,
 }
 
@@ -164,7 +151,7 @@ impl Ends {
             sync,
             bind: address,
         }))?;
-        let Answer::Listening(port) = self.target.answer(ANSWER_PATIENCE, interrupt)? else {
+        let Answer::Listening(port) = self.target.answer(ANSWER_TIMEOUT, interrupt)? else {
             return Err(self.target.failed("it answered out of turn"));
         };
         self.writer.order(&Order::Write(WriterJob {
@@ -176,11 +163,11 @@ impl Ends {
             most_blocks: None,
             peer: SocketAddr::new(address, port),
         }))?;
-        let patience = connection.warmup + connection.duration + END_PATIENCE;
+        let patience = connection.warmup + connection.duration + END_TIMEOUT;
         let Answer::Wrote(wrote) = self.writer.answer(patience, interrupt)? else {
             return Err(self.writer.failed("it answered out of turn"));
         };
-        let Answer::Received(received) = self.target.answer(END_PATIENCE, interrupt)? else {
+        let Answer::Received(received) = self.target.answer(END_TIMEOUT, interrupt)? else {
             return Err(self.target.failed("it answered out of turn"));
         };
         Ok((wrote, received))

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Writes;
 use super::model::Parameters;
 use crate::experiment::environment::Environment;
-use crate::experiment::hosts::party::HostEnd;
+use crate::experiment::hosts::host_pairs::HostEnd;
 use crate::load::block::Protection;
 use crate::system::Facts;
 
@@ -27,7 +27,6 @@ impl Way {
         if matches!(self, Self::Ahead(_)) { Protection::Sealed } else { Protection::Plain }
     }
 
-    /// Blocks in progress.
     pub fn ahead(self) -> u32 {
         if let Self::Ahead(ahead) = self { ahead } else { 1 }
     }
@@ -49,7 +48,6 @@ pub struct Case {
     pub delay_ms: f64,
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// How.
     pub way: Way,
     /// Bytes of acknowledged blocks per second.
     pub bytes_per_second: Option<f64>,
@@ -68,7 +66,6 @@ pub struct Case {
 /// Everything that came out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BlockReport {
-    /// Where it ran.
     pub environment: Environment,
     /// The machines of the writer and of the target, if they are real hosts.
     #[serde(default)]
@@ -77,7 +74,6 @@ pub struct BlockReport {
     pub system: String,
     /// What it says of itself.
     pub facts: Facts,
-    /// Where blocks went.
     pub target: String,
     /// What an answer meant.
     pub synced: bool,
@@ -87,7 +83,6 @@ pub struct BlockReport {
     pub window_bytes: u32,
     /// Delays in ms, block sizes and blocks in progress, as asked for.
     pub asked: (Vec<f64>, Vec<u32>, Vec<u32>),
-    /// All cases.
     pub cases: Vec<Case>,
     /// The model's parameters, measured here.
     pub parameters: Parameters,

@@ -74,7 +74,6 @@ impl Work {
         self.lower > 0.0
     }
 
-    /// Adds one connection.
     pub fn add(&mut self, blocks: &Blocks, wrote: &Wrote, received: &Received) {
         let bytes = |count: u64| count as f64 * f64::from(blocks.block_bytes);
         if blocks.protection == Protection::Sealed {
@@ -89,7 +88,6 @@ impl Work {
         self.sync_seconds += received.sync_ns as f64 / 1e9;
     }
 
-    /// The model's parameters.
     pub fn parameters(&self) -> Parameters {
         let each = |part: f64, count: f64| if count > 0.0 { part / count } else { 0.0 };
         Parameters {

@@ -27,24 +27,13 @@ const MOST_BYTES: u64 = 1 << 30;
 pub enum JournalError {
     /// Reading or writing failed.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// There is one already.
     #[error(
         "{} holds measurements already; `trafficspeed compare --resume {}` goes on with them, \
          or choose another directory with --out", path.display(), directory.display()
     )]
-    Exists {
-        /// The file.
-        path: PathBuf,
-        /// Where it is.
-        directory: PathBuf,
-    },
-    /// There is none.
+    Exists { path: PathBuf, directory: PathBuf },
     #[error("{} is not there: this directory holds no comparison", path.display())]
     Absent {
         /// Where it should be.
@@ -53,19 +42,14 @@ pub enum JournalError {
     /// It is not what was written.
     #[error("{}, line {line}: {why}; move the file away to start anew", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
         why: String,
     },
     /// Another process is writing it.
     #[error("{} is in use by another trafficspeed", path.display())]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
 }
 
 /// The first line: what is measured, with what, where.
@@ -77,9 +61,7 @@ pub struct Header {
     pub words: Vec<String>,
     /// What must be the same for results to belong together.
     pub identity: Identity,
-    /// The work.
     pub settings: Settings,
-    /// Where it ran.
     pub environment: Environment,
     /// The label of the chosen baseline.
     pub baseline: Option<String>,
@@ -115,7 +97,6 @@ pub struct Journal {
 /// What a journal holds.
 #[derive(Debug)]
 pub struct Contents {
-    /// The first line.
     pub header: Header,
     /// All attempts in the order they were made; none is marked yet as superseded.
     pub runs: Vec<Run>,

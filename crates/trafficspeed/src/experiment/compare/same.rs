@@ -19,11 +19,8 @@ pub struct Identity {
     "{what} is not what it was when the comparison began: {before} then, {now} now; start another comparison"
 )]
 pub struct Changed {
-    /// What changed.
     pub what: String,
-    /// Its value then.
     pub before: String,
-    /// Its value now.
     pub now: String,
 }
 

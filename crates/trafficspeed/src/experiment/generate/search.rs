@@ -25,11 +25,9 @@ const SEARCH_WARMUP: Duration = Duration::from_millis(200);
 pub struct SearchOutcome {
     /// Messages per second of the best trial that was carried; zero if none was.
     pub packets_per_second: f64,
-    /// Its payload.
     pub bits_per_second: f64,
     /// The sender could not do more, so the path may.
     pub limited_by_sender: bool,
-    /// Every trial.
     pub trials: Vec<SearchTrial>,
 }
 
@@ -42,7 +40,6 @@ pub struct SearchTrial {
     pub sent_per_second: f64,
     /// Messages that arrived, per second.
     pub received_per_second: f64,
-    /// Lost, in percent.
     pub lost_percent: f64,
     /// Whether it counts as carried.
     pub carried: bool,

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use super::PairSpec;
-use super::party::{HostEnd, Meeting};
+use super::host_pairs::{HostEnd, HostPairsPlan};
 use crate::coordinate::fleet::{Event, Fleet, FleetError};
 use crate::coordinate::message::{Command, Report};
 use crate::coordinate::token::Token;
@@ -24,32 +24,32 @@ use crate::lab::emulator::impairment::Span;
 use crate::load::block::content::Verified;
 use crate::load::block::target::Received;
 use crate::load::block::writer::Wrote;
-use crate::load::block::{Blocks, PATIENCE, Protection, WriterJob};
+use crate::load::block::{Blocks, IDLE_TIMEOUT, Protection, WriterJob};
 
 /// How long a host may take for what needs no work.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a connection may last beyond the time that it was given, and comparing afterwards.
-const END_PATIENCE: Duration = Duration::from_secs(180);
+const END_TIMEOUT: Duration = Duration::from_secs(180);
 /// How long one end may take to notice that the other is gone.
-const ALONE_PATIENCE: Duration = PATIENCE.saturating_add(Duration::from_secs(10));
+const ALONE_TIMEOUT: Duration = IDLE_TIMEOUT.saturating_add(Duration::from_secs(10));
 const POLL: Duration = Duration::from_millis(100);
 /// Warm-up while the delay is not known yet.
 const FIRST_WARMUP: Duration = Duration::from_secs(1);
 /// Counted time of measuring without waiting.
 const MOST_CALIBRATION: Duration = Duration::from_secs(2);
 
-/// Runs all of it with the only pair of `meeting`, whose far host has an address inside the VPN (see [`check`]).
+/// Runs all of it with the only pair of the plan, whose far host has an address inside the VPN (see [`check`]).
 ///
 /// # Errors
 /// When nothing at all can be measured; what fails later is in the report.
 pub fn run(
     writes: &Writes,
-    meeting: &Meeting,
+    hosts_plan: &HostPairsPlan,
     token: &Token,
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<BlockReport, FleetError> {
-    let pair = &meeting.pairs[0];
+    let pair = &hosts_plan.pairs[0];
     let outer = pair.a.control_address()?;
     let inner = pair.a.data.unwrap_or(outer);
     let mut fleet = Fleet::default();
@@ -57,7 +57,7 @@ pub fn run(
     let near = fleet.add_host(&pair.b.text, &pair.b.control, token)?;
     let mut table = Table { fleet, near, far, writes, interrupt };
     let place = table.place()?;
-    let mut report = BlockReport::begin(writes, meeting.label.clone(), place, Vec::new());
+    let mut report = BlockReport::begin(writes, hosts_plan.label.clone(), place, Vec::new());
     report.hosts = [near, far].map(|host| HostEnd::of(&table.fleet, host)).into();
     report.links = vec![format!("The tunnel was reached at {inner}, everything else went to {outer}.")];
     let mut work = Work::default();
@@ -96,9 +96,7 @@ fn milliseconds(delay: Span) -> f64 {
 /// The two hosts at work.
 struct Table<'a> {
     fleet: Fleet,
-    /// The writer.
     near: usize,
-    /// The target.
     far: usize,
     writes: &'a Writes,
     interrupt: &'a Interrupt,
@@ -119,8 +117,8 @@ struct Heard {
 impl Table<'_> {
     /// What the target's owner allows.
     fn place(&mut self) -> Result<String, FleetError> {
-        self.fleet.tell(self.far, &Command::BlockPlace);
-        let why = match self.answer(self.far, ANSWER_PATIENCE) {
+        self.fleet.send(self.far, &Command::BlockPlace);
+        let why = match self.answer(self.far, ANSWER_TIMEOUT) {
             Ok(Ok(Report::BlockPlace { description, .. })) => return Ok(description),
             Ok(Ok(other)) => format!("unexpected answer {other:?}"),
             Ok(Err(why)) => why,
@@ -218,7 +216,6 @@ impl Table<'_> {
         Ok(case)
     }
 
-    /// Makes one connection.
     fn connection(
         &mut self,
         blocks: &Blocks,
@@ -226,14 +223,14 @@ impl Table<'_> {
         (warmup, duration): (Duration, Duration),
     ) -> Result<Heard, Interrupted> {
         let Writes { sync, seed, .. } = *self.writes;
-        self.fleet.tell(self.far, &Command::TakeBlocks { blocks: blocks.clone(), sync, bind: address });
+        self.fleet.send(self.far, &Command::TakeBlocks { blocks: blocks.clone(), sync, bind: address });
         let refused = |why| Ok(Heard { faults: vec![why], ..Heard::default() });
-        let port = match self.answer(self.far, ANSWER_PATIENCE)? {
+        let port = match self.answer(self.far, ANSWER_TIMEOUT)? {
             Ok(Report::Listening { port }) => port,
             Ok(other) => return refused(format!("unexpected answer {other:?}")),
             Err(why) => return refused(why),
         };
-        self.fleet.tell(
+        self.fleet.send(
             self.near,
             &Command::WriteBlocks(WriterJob {
                 blocks: blocks.clone(),
@@ -245,7 +242,7 @@ impl Table<'_> {
                 peer: SocketAddr::new(address, port),
             }),
         );
-        self.outcomes(warmup + duration + END_PATIENCE)
+        self.outcomes(warmup + duration + END_TIMEOUT)
     }
 
     /// Waits for what both ends say of their connection.
@@ -261,19 +258,19 @@ impl Table<'_> {
                 break;
             };
             match event {
-                Event::Said(Report::WroteBlocks(wrote)) => heard.wrote = Some(wrote),
-                Event::Said(Report::TookBlocks(received)) => heard.received = Some(received),
-                Event::Said(Report::Failed { why }) | Event::Lost(why) => {
+                Event::Report(Report::WroteBlocks(wrote)) => heard.wrote = Some(wrote),
+                Event::Report(Report::TookBlocks(received)) => heard.received = Some(received),
+                Event::Report(Report::Failed { why }) | Event::Lost(why) => {
                     heard.faults.push(format!("{}: {why}", self.fleet.name(host)));
                     // The other end may wait for a connection that nobody makes.
                     waiting.iter().filter(|&&other| other != host).for_each(|&other| {
-                        self.fleet.tell(other, &Command::Stop);
+                        self.fleet.send(other, &Command::Stop);
                     });
                 }
-                Event::Said(_) => continue,
+                Event::Report(_) => continue,
             }
             waiting.retain(|&other| other != host);
-            deadline = deadline.min(Instant::now() + ALONE_PATIENCE);
+            deadline = deadline.min(Instant::now() + ALONE_TIMEOUT);
         }
         Ok(heard)
     }
@@ -288,8 +285,8 @@ impl Table<'_> {
             return Ok(Err("the target cannot be compared with what was acknowledged".into()));
         }
         let (blocks, seed) = (blocks.clone(), self.writes.seed);
-        self.fleet.tell(self.far, &Command::VerifyBlocks { blocks, seed, acknowledged, sent });
-        Ok(match self.answer(self.far, END_PATIENCE)? {
+        self.fleet.send(self.far, &Command::VerifyBlocks { blocks, seed, acknowledged, sent });
+        Ok(match self.answer(self.far, END_TIMEOUT)? {
             Ok(Report::VerifiedBlocks(verified)) => Ok(verified),
             Ok(other) => Err(format!("unexpected answer {other:?}")),
             Err(why) => Err(why),
@@ -301,10 +298,10 @@ impl Table<'_> {
         let deadline = Instant::now() + patience;
         loop {
             match self.event(deadline)? {
-                Some((from, Event::Said(Report::Failed { why }) | Event::Lost(why))) if from == host => {
+                Some((from, Event::Report(Report::Failed { why }) | Event::Lost(why))) if from == host => {
                     return Ok(Err(why));
                 }
-                Some((from, Event::Said(report))) if from == host => return Ok(Ok(report)),
+                Some((from, Event::Report(report))) if from == host => return Ok(Ok(report)),
                 Some(_) => {}
                 None => return Ok(Err("no answer in time".into())),
             }

@@ -1,7 +1,7 @@
 //! Streams, requests and datagrams between real hosts: the same plan as in the lab, over whatever the data addresses
 //! lead through. All pairs are measured at once, and each is a run of the campaign.
 
-use super::party::{Meeting, Party};
+use super::host_pairs::{HostPairs, HostPairsPlan};
 use crate::clock;
 use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
@@ -19,18 +19,18 @@ use crate::load::task::Task;
 /// When no pair at all can be measured.
 pub fn run(
     plan: &LoadPlan,
-    meeting: &Meeting,
+    hosts_plan: &HostPairsPlan,
     token: &Token,
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<LoadCampaign, FleetError> {
-    let mut party = Party::gather(meeting, token)?;
-    let mut campaign = plan.campaign(Environment::read(None), party.ip(), progress);
+    let mut host_pairs = HostPairs::connect(hosts_plan, token)?;
+    let mut campaign = plan.campaign(Environment::read(None), host_pairs.ip(), progress);
     for repeat in 1..=plan.repeats {
-        if interrupt.is_set() || party.is_over() {
+        if interrupt.is_set() || host_pairs.is_over() {
             break;
         }
-        for run in repetition(plan, &mut party, repeat, progress, interrupt) {
+        for run in repetition(plan, &mut host_pairs, repeat, progress, interrupt) {
             campaign.add(run, progress);
         }
     }
@@ -39,14 +39,14 @@ pub fn run(
 
 fn repetition(
     plan: &LoadPlan,
-    party: &mut Party,
+    host_pairs: &mut HostPairs,
     repeat: u32,
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Vec<LoadRun> {
     let started = clock::wall_text();
     let new = |label| LoadRun { label, repeat, started: started.clone(), ..LoadRun::default() };
-    let mut runs: Vec<LoadRun> = party.names().into_iter().map(new).collect();
+    let mut runs: Vec<LoadRun> = host_pairs.names().into_iter().map(new).collect();
     for run in &runs {
         progress.note(&format!("{}, run {repeat}", run.label));
         progress.event(Event::LoadRunStarted(run));
@@ -58,7 +58,7 @@ fn repetition(
         // The command line allows one pair: a rate is searched on a path that nothing else uses.
         let run = &mut runs[0];
         let mut attempt = |tasks: Vec<Task>, times, run: &mut LoadRun| {
-            let mut results = party.measure(&tasks, times, tell, interrupt);
+            let mut results = host_pairs.measure(&tasks, times, tell, interrupt);
             take(run, &tasks, results.swap_remove(0));
             run.error.clone().map_or(Ok(()), Err)
         };
@@ -67,13 +67,13 @@ fn repetition(
     } else {
         let tasks: Vec<Task> =
             plan.tasks.iter().map(|named| crate::experiment::generate::fresh(&named.task)).collect();
-        let results = party.measure(&tasks, plan.times, tell, interrupt);
+        let results = host_pairs.measure(&tasks, plan.times, tell, interrupt);
         for (run, result) in runs.iter_mut().zip(results) {
             take(run, &tasks, result);
         }
     }
     for (run, at) in runs.iter_mut().zip(0..) {
-        run.hosts = party.hosts(at);
+        run.hosts = host_pairs.hosts(at);
     }
     runs
 }

@@ -2,7 +2,7 @@
 //!
 //! What the lab alone can do is left out: ciphers side by side, links of another MTU, and CPU hogs beside the load.
 
-use super::party::{Meeting, Party};
+use super::host_pairs::{HostPairs, HostPairsPlan};
 use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
 use crate::experiment::environment::Environment;
@@ -10,7 +10,7 @@ use crate::experiment::figures::figures;
 use crate::experiment::generate::fresh;
 use crate::experiment::pair_run::{Moment, PairResult};
 use crate::experiment::progress::Progress;
-use crate::experiment::suite::ipsec::{self, Sweep, Wishes};
+use crate::experiment::suite::ipsec::{self, Options, Sweep};
 use crate::experiment::suite::{Case, Row, StageFacts, SuiteCampaign, faults, tell};
 use crate::interrupt::Interrupt;
 use crate::system::Facts;
@@ -21,28 +21,29 @@ use crate::system::vpnd::Code;
 /// # Errors
 /// When no pair at all can be measured.
 pub fn run(
-    wishes: &Wishes,
-    meeting: &Meeting,
+    options: &Options,
+    hosts_plan: &HostPairsPlan,
     token: &Token,
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<SuiteCampaign, FleetError> {
-    let mut party = Party::gather(meeting, token)?;
-    let mut wishes = Wishes { ciphers: Vec::new(), ip: Some(party.ip()), ..wishes.clone() };
-    wishes.sweeps.retain(|sweep| *sweep != Sweep::Mtu);
-    let plan = ipsec::plan(&wishes);
+    let mut host_pairs = HostPairs::connect(hosts_plan, token)?;
+    let mut options = Options { ciphers: Vec::new(), ip: Some(host_pairs.ip()), ..options.clone() };
+    options.sweeps.retain(|sweep| *sweep != Sweep::Mtu);
+    let plan = ipsec::plan(&options);
     let cases: Vec<&Case> =
         plan.stages.iter().flat_map(|stage| &stage.cases).filter(|case| case.hogs == 0).collect();
     let mut campaign = SuiteCampaign::begin(&plan, None, Environment::read(None), progress);
-    campaign.stages = party.names().into_iter().zip(0..).map(|(name, at)| facts(&party, name, at)).collect();
+    campaign.stages =
+        host_pairs.names().into_iter().zip(0..).map(|(name, at)| facts(&host_pairs, name, at)).collect();
     for repeat in 1..=plan.repeats {
         progress.note(&format!("run {repeat} of {}, {} measurements", plan.repeats, cases.len()));
         for case in &cases {
-            if interrupt.is_set() || party.is_over() {
+            if interrupt.is_set() || host_pairs.is_over() {
                 break;
             }
             progress.live(&case.name);
-            for row in measure(&mut party, case, repeat, progress, interrupt) {
+            for row in measure(&mut host_pairs, case, repeat, progress, interrupt) {
                 campaign.add(row, progress);
             }
         }
@@ -51,14 +52,14 @@ pub fn run(
 }
 
 /// The hosts of a pair stand where the lab has what the system says of itself.
-fn facts(party: &Party, label: String, at: usize) -> StageFacts {
-    let notes: Vec<String> = party.hosts(at).iter().map(super::party::HostEnd::words).collect();
+fn facts(host_pairs: &HostPairs, label: String, at: usize) -> StageFacts {
+    let notes: Vec<String> = host_pairs.hosts(at).iter().map(super::host_pairs::HostEnd::words).collect();
     let error = notes.is_empty().then(|| "the pair did not come; its measurements say why".to_owned());
     StageFacts { label, facts: Facts { notes, ..Facts::default() }, error, ..StageFacts::default() }
 }
 
 fn measure(
-    party: &mut Party,
+    host_pairs: &mut HostPairs,
     case: &Case,
     repeat: u32,
     progress: &Progress,
@@ -68,7 +69,7 @@ fn measure(
     let told = |name: &str, number: usize, moment: &Moment| {
         tell(progress, (name, repeat), case, number, moment);
     };
-    let result = party.measure(&tasks, case.times, told, interrupt);
+    let result = host_pairs.measure(&tasks, case.times, told, interrupt);
     let row = |(label, result): (String, Result<PairResult, String>)| {
         let (figures, error) = match result {
             Err(why) => (None, Some(why)),
@@ -89,5 +90,5 @@ fn measure(
             error,
         }
     };
-    party.names().into_iter().zip(result).map(row).collect()
+    host_pairs.names().into_iter().zip(result).map(row).collect()
 }

@@ -19,7 +19,6 @@ pub struct Line {
 /// A stage and its line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
-    /// Its name.
     pub name: String,
     /// `sender` or `receiver`.
     pub side: String,
@@ -27,7 +26,6 @@ pub struct Stage {
     pub unit: String,
     /// The suite, where it matters.
     pub suite: Option<String>,
-    /// The fit.
     pub line: Line,
 }
 

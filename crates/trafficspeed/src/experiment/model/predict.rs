@@ -70,10 +70,8 @@ impl Shape {
     }
 }
 
-/// One stage's part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Its name.
     pub stage: String,
     /// Whose work it is.
     pub way: Way,
@@ -81,7 +79,6 @@ pub struct Part {
     pub ns_per_byte: f64,
 }
 
-/// One suite's prediction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// The pieces that were assumed.
@@ -187,22 +184,17 @@ fn ack_ns(stage: &Stage, shape: &Shape) -> f64 {
 /// The answer for one rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
-    /// The rate.
     pub bits_per_second: f64,
     /// Nanoseconds that each end has for a byte of payload, on a core of its own.
     pub budget: f64,
-    /// Stage by stage.
     pub needs: Vec<Need>,
 }
 
 /// What one stage must cost, in nanoseconds for each byte of payload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Need {
-    /// The stage.
     pub stage: String,
-    /// Whose.
     pub way: Way,
-    /// What it costs.
     pub now: f64,
     /// What it must cost if all stages of that end get cheaper by the same factor.
     pub all_alike: f64,

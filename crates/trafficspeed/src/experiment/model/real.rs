@@ -11,7 +11,7 @@ use super::predict::Shape;
 use crate::experiment::figures::figures;
 use crate::experiment::generate::fresh;
 use crate::experiment::pair_run::Times;
-use crate::experiment::site::{Far, Measured, Site, Trial};
+use crate::experiment::testbed::{Measured, RemoteEnd, Testbed, Trial};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Counters;
 use crate::lab::namespace::Namespace;
@@ -25,31 +25,23 @@ use crate::system::{Facts, Subject};
 const WRITE_BYTES: u32 = 256 * 1024;
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct RealPlan {
-    /// Measured time.
     pub duration: Duration,
-    /// Time before that.
     pub warmup: Duration,
-    /// How often.
     pub repeats: u32,
 }
 
 /// What came out: medians over the repetitions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Real {
-    /// Payload that arrived.
     pub bits_per_second: f64,
     /// CPU seconds of the client's VPN process for a Gbit of payload.
     pub client_seconds_per_gbit: f64,
-    /// Of the gateway's.
     pub gateway_seconds_per_gbit: f64,
-    /// Of the generators.
     pub generator_seconds_per_gbit: f64,
     /// The pieces in which the payload travelled, all repetitions together.
     pub shape: Shape,
-    /// Each repetition's throughput.
     pub each: Vec<f64>,
     /// The share of the machine's CPU time that was used, in percent; the largest of all repetitions.
     pub busy_percent: f64,
@@ -64,7 +56,6 @@ impl Real {
     }
 }
 
-/// One repetition.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     bits_per_second: f64,
@@ -86,17 +77,17 @@ pub fn measure(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Real> {
     let system = subject.system(&plan.programs)?;
-    let mut site = Site::build(system, Far::Gateway, plan.links, interrupt)?;
+    let mut testbed = Testbed::build(system, RemoteEnd::Gateway, plan.links, interrupt)?;
     let times = Times { warmup: real.warmup, duration: real.duration, interval: INTERVAL };
-    let before = Reading::take(site.lab())?;
+    let before = Reading::take(testbed.lab())?;
     let mut rounds = Vec::new();
     for _ in 0..real.repeats {
         let trial = Trial { tasks: vec![fresh(&stream())], ip: 4, times };
-        let measured = site.measure(&trial, &mut |_, _| (), interrupt)?;
+        let measured = testbed.measure(&trial, &mut |_, _| (), interrupt)?;
         ensure!(!measured.heard.stopped_early(), "interrupted");
         rounds.push(Round::of(&trial, &measured).context("the stream carried nothing")?);
     }
-    let carried = Reading::take(site.lab())?.since(&before);
+    let carried = Reading::take(testbed.lab())?.since(&before);
     let mss = middle(&rounds, |round| round.mss);
     let shape = carried.shape(mss).context("the TUN devices carried nothing")?;
     Ok(Real {
@@ -107,7 +98,7 @@ pub fn measure(
         shape,
         each: rounds.iter().map(|round| round.bits_per_second).collect(),
         busy_percent: rounds.iter().map(|round| round.busy_percent).fold(0.0, f64::max),
-        facts: site.facts().clone(),
+        facts: testbed.facts().clone(),
     })
 }
 

@@ -12,7 +12,6 @@ use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 use crate::system::program::{Program, Source};
 
-/// The program.
 pub static STAGES: Program = Program {
     name: "vpnd-stages",
     version: &["--version"],
@@ -25,7 +24,7 @@ const FORM: u32 = 1;
 /// Longer output is an error of the program.
 const MOST_BYTES: u64 = 16 << 20;
 /// How long the program may take beside its samples.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Stages and sizes that it measures at most, each for the time that it is told.
 const MOST_SAMPLES: u32 = 400;
 const POLL: Duration = Duration::from_millis(20);
@@ -52,16 +51,13 @@ pub struct Raw {
 /// A suite and the library behind it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Suite {
-    /// Its name.
     pub name: String,
-    /// The library.
     pub backend: String,
 }
 
 /// One stage at one size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Its name.
     pub stage: String,
     /// `sender`, `receiver` or `hub`.
     pub side: String,
@@ -73,28 +69,20 @@ pub struct Sample {
     pub whole: bool,
     /// Inner packets in each call.
     pub packets: usize,
-    /// Their bytes.
     pub bytes: usize,
     /// Median nanoseconds for each call.
     pub ns: f64,
-    /// Quartiles.
     pub quartiles: [f64; 2],
-    /// Samples taken.
     pub samples: usize,
 }
 
-/// Sealing by whom.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HandOver {
-    /// The suite.
     pub suite: String,
-    /// Flows at once.
     pub flows: usize,
     /// Crypto workers of each; 0: inline.
     pub workers: usize,
-    /// Threads in all.
     pub threads: usize,
-    /// All flows together.
     pub bits_per_second: f64,
     /// CPU time of all threads.
     pub cpu_ns_per_byte: f64,
@@ -113,7 +101,7 @@ pub fn measure(plan: &ModelPlan, interrupt: &Interrupt) -> anyhow::Result<Raw> {
     command.args(["--millis", &plan.millis.to_string(), "--suite", &suites.join(",")]);
     command.args(["--near", near.name(), "--near-address", &Lab::client_v4(1).to_string()]);
     command.args(["--far", far.name(), "--far-address", &Lab::gateway_v4(1).to_string()]);
-    let patience = PATIENCE + Duration::from_millis(plan.millis) * MOST_SAMPLES;
+    let patience = REPLY_TIMEOUT + Duration::from_millis(plan.millis) * MOST_SAMPLES;
     let text = output(&mut command, patience, interrupt).context("vpnd-stages")?;
     parse(&text, plan.ciphers.len()).context("vpnd-stages")
 }

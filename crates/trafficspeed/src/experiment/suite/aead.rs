@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuitePlan};
 use crate::experiment::pair_run::Times;
-use crate::experiment::site::Far;
+use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape, Way};
@@ -32,83 +32,76 @@ const SECTION_WITHOUT: &str = "Without AES instructions";
 
 /// What the user chose.
 #[derive(Clone, Debug)]
-pub struct Wishes {
-    /// The ciphers.
+pub struct Options {
     pub ciphers: Vec<Cipher>,
     /// With and without AES instructions.
     pub codes: Vec<Code>,
     /// Largest TCP segment, options included.
     pub mss: u32,
-    /// Streams at once.
     pub streams: u32,
     /// Times of each measurement.
     pub times: Times,
-    /// Repetitions.
     pub repeats: u32,
-    /// IP version inside.
     pub ip: u8,
-    /// The links.
     pub links: LinkSettings,
     /// Where the far end is.
-    pub far: Far,
-    /// Where programs are.
+    pub far: RemoteEnd,
     pub programs: Programs,
 }
 
-/// The suite.
-pub fn plan(wishes: &Wishes) -> SuitePlan {
+pub fn plan(options: &Options) -> SuitePlan {
     let stage = |kind, cipher, code, cases| Stage {
         subject: Subject::new(kind, cipher),
         code,
-        links: wishes.links,
+        links: options.links,
         cases,
     };
-    let mut stages = vec![stage(Kind::None, Cipher::None, Code::Native, cases(wishes, Code::Native))];
-    for &code in &wishes.codes {
+    let mut stages = vec![stage(Kind::None, Cipher::None, Code::Native, cases(options, Code::Native))];
+    for &code in &options.codes {
         let measured =
-            wishes.ciphers.iter().map(|cipher| stage(Kind::Vpnd, *cipher, code, cases(wishes, code)));
+            options.ciphers.iter().map(|cipher| stage(Kind::Vpnd, *cipher, code, cases(options, code)));
         stages.extend(measured);
         stages.push(stage(Kind::Vpnd, Cipher::Auto, code, Vec::new()));
     }
     let about = format!(
         "Which cipher is the fastest. {} TCP stream{} with segments of at most {} bytes (options included), each \
          direction, {} times {} s.",
-        wishes.streams,
-        if wishes.streams == 1 { "" } else { "s" },
-        wishes.mss,
-        wishes.repeats,
-        wishes.times.duration.as_secs_f64()
+        options.streams,
+        if options.streams == 1 { "" } else { "s" },
+        options.mss,
+        options.repeats,
+        options.times.duration.as_secs_f64()
     );
     SuitePlan {
         name: "aead",
         about,
-        far: wishes.far,
+        far: options.far,
         stages,
-        repeats: wishes.repeats,
-        programs: wishes.programs.clone(),
+        repeats: options.repeats,
+        programs: options.programs.clone(),
     }
 }
 
-fn cases(wishes: &Wishes, code: Code) -> Vec<Case> {
+fn cases(options: &Options, code: Code) -> Vec<Case> {
     let one = |(way, name): (Way, &str)| {
         let task = Task::Bulk(Job {
             run_id: 0,
             seed: 1,
-            streams: wishes.streams,
+            streams: options.streams,
             threads: 1,
             write_bytes: 256 * 1024,
             verify: false,
             congestion: None,
-            shape: Shape { way, window: None, mss: Some(wishes.mss) },
+            shape: Shape { way, window: None, mss: Some(options.mss) },
         });
         Case {
             section: section(code).to_owned(),
             name: name.to_owned(),
             task,
-            ip: wishes.ip,
+            ip: options.ip,
             quantities: vec![Quantity::Throughput],
             hogs: 0,
-            times: wishes.times,
+            times: options.times,
         }
     };
     [(Way::Forward, "client sends"), (Way::Backward, "client receives")].map(one).to_vec()
@@ -121,7 +114,6 @@ fn section(code: Code) -> &'static str {
 /// Whether vpnd's own choice was the fastest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Under which conditions.
     pub code: Code,
     /// What it chose, in its own words.
     pub chosen: String,
@@ -129,7 +121,6 @@ pub struct Verdict {
     pub chosen_mbit: Option<f64>,
     /// The fastest of the ciphers that protect.
     pub fastest: Option<String>,
-    /// Its mean throughput.
     pub fastest_mbit: Option<f64>,
     /// The choice is the fastest, or the ranges of both overlap.
     pub right: Option<bool>,
@@ -201,9 +192,9 @@ mod tests {
     use crate::experiment::suite::StageFacts;
     use crate::system::Facts;
 
-    fn wishes() -> Wishes {
+    fn options() -> Options {
         let second = Duration::from_secs(1);
-        Wishes {
+        Options {
             ciphers: CIPHERS.to_vec(),
             codes: vec![Code::Native, Code::WithoutAes],
             mss: MSS,
@@ -212,7 +203,7 @@ mod tests {
             repeats: 2,
             ip: 4,
             links: LinkSettings { offload: true, mtu: 1500, emulation: None },
-            far: Far::Gateway,
+            far: RemoteEnd::Gateway,
             programs: Programs::default(),
         }
     }
@@ -225,7 +216,7 @@ mod tests {
         let mut rows = Vec::new();
         for (cipher, values) in figures {
             for (mbit, repeat) in values.iter().zip(1..) {
-                for case in cases(&wishes(), Code::Native) {
+                for case in cases(&options(), Code::Native) {
                     rows.push(Row {
                         label: cipher.name().into(),
                         subject: Some(subject(*cipher)),
@@ -243,7 +234,7 @@ mod tests {
         SuiteCampaign {
             name: "aead".into(),
             about: String::new(),
-            far: Some(Far::Gateway),
+            far: Some(RemoteEnd::Gateway),
             repeats: 2,
             environment: Environment::default(),
             stages: vec![choice],
@@ -254,7 +245,7 @@ mod tests {
 
     #[test]
     fn every_cipher_has_one_segment_size_both_directions_and_both_codes() {
-        let plan = plan(&wishes());
+        let plan = plan(&options());
         assert_eq!(plan.stages.len(), 1 + 2 * (CIPHERS.len() + 1));
         for case in plan.stages.iter().flat_map(|stage| &stage.cases) {
             let Task::Bulk(job) = &case.task else { panic!("bulk data") };

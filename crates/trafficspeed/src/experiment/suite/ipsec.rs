@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Case, Quantity, Stage, SuitePlan};
 use crate::experiment::pair_run::Times;
-use crate::experiment::site::Far;
+use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
 use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
@@ -59,7 +59,7 @@ pub enum Part {
 
 /// What the user chose.
 #[derive(Clone, Debug)]
-pub struct Wishes {
+pub struct Options {
     /// Few short measurements instead of many long ones.
     pub quick: bool,
     /// The ciphers.
@@ -83,71 +83,71 @@ pub struct Wishes {
     /// The links but for the sweep of their MTU.
     pub links: LinkSettings,
     /// Where the far end is.
-    pub far: Far,
+    pub far: RemoteEnd,
     /// Where programs are.
     pub programs: Programs,
 }
 
 /// The suite.
-pub fn plan(wishes: &Wishes) -> SuitePlan {
+pub fn plan(options: &Options) -> SuitePlan {
     let plain = Subject::new(Kind::None, Cipher::None);
     let vpnd = |cipher: &Cipher| Subject::new(Kind::Vpnd, *cipher);
-    let subjects = std::iter::once(plain).chain(wishes.ciphers.iter().map(vpnd));
+    let subjects = std::iter::once(plain).chain(options.ciphers.iter().map(vpnd));
     let mut stages: Vec<Stage> = subjects
         .map(|subject| Stage {
             subject,
             code: Code::Native,
-            links: wishes.links,
-            cases: cases(wishes, subject),
+            links: options.links,
+            cases: cases(options, subject),
         })
         .collect();
-    if wishes.sweeps.contains(&Sweep::Mtu) {
-        stages.extend(mtu_stages(wishes, plain));
+    if options.sweeps.contains(&Sweep::Mtu) {
+        stages.extend(mtu_stages(options, plain));
     }
     let about = format!(
         "What authentication and encryption cost streams, transactions, a loaded CPU and live video; each \
          measurement {} s after {} s of warm-up.",
-        wishes.times.duration.as_secs_f64(),
-        wishes.times.warmup.as_secs_f64()
+        options.times.duration.as_secs_f64(),
+        options.times.warmup.as_secs_f64()
     );
     SuitePlan {
         name: "ipsec",
         about,
-        far: wishes.far,
+        far: options.far,
         stages,
-        repeats: wishes.repeats,
-        programs: wishes.programs.clone(),
+        repeats: options.repeats,
+        programs: options.programs.clone(),
     }
 }
 
-fn cases(wishes: &Wishes, subject: Subject) -> Vec<Case> {
-    let versions = wishes.ip.map_or(vec![4, 6], |ip| vec![ip]);
+fn cases(options: &Options, subject: Subject) -> Vec<Case> {
+    let versions = options.ip.map_or(vec![4, 6], |ip| vec![ip]);
     let both =
-        |part: fn(&Wishes, u8) -> Vec<Case>| versions.iter().flat_map(|&ip| part(wishes, ip)).collect();
+        |part: fn(&Options, u8) -> Vec<Case>| versions.iter().flat_map(|&ip| part(options, ip)).collect();
     let part = |part: &Part| match part {
         Part::Stream => both(streams),
         Part::Datagram => both(datagrams),
         Part::Transaction => both(transactions),
-        Part::Time => over_time(wishes),
-        Part::Video => video(wishes),
+        Part::Time => over_time(options),
+        Part::Video => video(options),
     };
-    let mut cases: Vec<Case> = wishes.parts.iter().flat_map(part).collect();
+    let mut cases: Vec<Case> = options.parts.iter().flat_map(part).collect();
     // Of the sweeps, those ciphers that show what protection costs at all.
     if subject.kind == Kind::None
         || matches!(subject.cipher, Cipher::None | Cipher::AuthOnly | Cipher::Aes256Gcm)
     {
-        if wishes.sweeps.contains(&Sweep::Payload) {
-            cases.extend(payloads(wishes));
+        if options.sweeps.contains(&Sweep::Payload) {
+            cases.extend(payloads(options));
         }
-        if wishes.sweeps.contains(&Sweep::Rate) {
-            cases.extend(rates(wishes));
+        if options.sweeps.contains(&Sweep::Rate) {
+            cases.extend(rates(options));
         }
     }
     cases
 }
 
 fn case(
-    wishes: &Wishes,
+    options: &Options,
     section: &'static str,
     name: String,
     task: Task,
@@ -161,7 +161,7 @@ fn case(
         ip,
         quantities: quantities.to_vec(),
         hogs: 0,
-        times: wishes.times,
+        times: options.times,
     }
 }
 
@@ -193,7 +193,7 @@ fn messages(protocol: Protocol, length: u32, bits_per_second: Option<u64>, windo
     })
 }
 
-fn streams(wishes: &Wishes, ip: u8) -> Vec<Case> {
+fn streams(options: &Options, ip: u8) -> Vec<Case> {
     let name = |buffers: &str| format!("IPv{ip}, {buffers}");
     let section = "TCP stream";
     let shown = [Quantity::Throughput];
@@ -201,19 +201,19 @@ fn streams(wishes: &Wishes, ip: u8) -> Vec<Case> {
         .iter()
         .map(|window| {
             let name = name(&format!("socket buffers of {window} bytes"));
-            case(wishes, section, name, bulk(4_096, Some(*window)), ip, &shown)
+            case(options, section, name, bulk(4_096, Some(*window)), ip, &shown)
         })
         .collect();
-    cases.push(case(wishes, section, name("the kernel's buffers"), bulk(256 * 1024, None), ip, &shown));
+    cases.push(case(options, section, name("the kernel's buffers"), bulk(256 * 1024, None), ip, &shown));
     cases
 }
 
-fn datagrams(wishes: &Wishes, ip: u8) -> Vec<Case> {
+fn datagrams(options: &Options, ip: u8) -> Vec<Case> {
     let one = |length: u32| {
         let name = format!("IPv{ip}, datagrams of {length} bytes");
         let task = messages(Protocol::Udp, length, None, None);
         case(
-            wishes,
+            options,
             "UDP stream, as fast as possible",
             name,
             task,
@@ -224,7 +224,7 @@ fn datagrams(wishes: &Wishes, ip: u8) -> Vec<Case> {
     [4_096, 1_024].map(one).to_vec()
 }
 
-fn transactions(wishes: &Wishes, ip: u8) -> Vec<Case> {
+fn transactions(options: &Options, ip: u8) -> Vec<Case> {
     let one = |(protocol, word, request, response)| {
         let sockets = Sockets::default();
         let task = Task::Exchange(Exchange {
@@ -239,7 +239,7 @@ fn transactions(wishes: &Wishes, ip: u8) -> Vec<Case> {
         });
         let name = format!("IPv{ip}, {word} {request}/{response} bytes");
         let shown = [Quantity::Transactions, Quantity::RoundTrip];
-        case(wishes, "Request and response", name, task, ip, &shown)
+        case(options, "Request and response", name, task, ip, &shown)
     };
     [(Protocol::Tcp, "TCP", 1, 1), (Protocol::Udp, "UDP", 1, 1), (Protocol::Udp, "UDP", 516, 4)]
         .map(one)
@@ -247,68 +247,68 @@ fn transactions(wishes: &Wishes, ip: u8) -> Vec<Case> {
 }
 
 /// The same measurement on an idle machine and beside CPU hogs.
-fn idle_and_loaded(wishes: &Wishes, idle: Case) -> Vec<Case> {
-    let per_second = wishes.times.duration.as_secs_f64() / 40.0;
+fn idle_and_loaded(options: &Options, idle: Case) -> Vec<Case> {
+    let per_second = options.times.duration.as_secs_f64() / 40.0;
     let interval = Duration::from_secs_f64(per_second.clamp(0.02, 1.0));
-    let times = Times { interval, ..wishes.times };
+    let times = Times { interval, ..options.times };
     let named = |words: &str| format!("{}, {words}", idle.name);
-    let loaded = Case { name: named("beside CPU hogs"), hogs: wishes.hogs, times, ..idle.clone() };
+    let loaded = Case { name: named("beside CPU hogs"), hogs: options.hogs, times, ..idle.clone() };
     vec![Case { name: named("idle machine"), times, ..idle }, loaded]
 }
 
-fn over_time(wishes: &Wishes) -> Vec<Case> {
-    let ip = wishes.ip.unwrap_or(4);
+fn over_time(options: &Options) -> Vec<Case> {
+    let ip = options.ip.unwrap_or(4);
     let task = messages(Protocol::Tcp, 8_192, None, Some(32_768));
     let shown = [Quantity::Throughput, Quantity::Delay, Quantity::Delay99, Quantity::Jitter];
     let name = format!("IPv{ip}, messages of 8192 bytes, socket buffers of 32768");
-    idle_and_loaded(wishes, case(wishes, "One TCP transfer over time", name, task, ip, &shown))
+    idle_and_loaded(options, case(options, "One TCP transfer over time", name, task, ip, &shown))
 }
 
-fn video(wishes: &Wishes) -> Vec<Case> {
-    let ip = wishes.ip.unwrap_or(6);
-    let task = messages(Protocol::Udp, wishes.video_payload, Some(wishes.video_rate), None);
+fn video(options: &Options) -> Vec<Case> {
+    let ip = options.ip.unwrap_or(6);
+    let task = messages(Protocol::Udp, options.video_payload, Some(options.video_rate), None);
     let shown =
         [Quantity::Throughput, Quantity::Packets, Quantity::Loss, Quantity::Jitter, Quantity::Delay99];
-    let rate = wishes.video_rate as f64 / 1e6;
-    let name = format!("IPv{ip}, {rate} Mbit/s in datagrams of {} bytes", wishes.video_payload);
-    idle_and_loaded(wishes, case(wishes, "Live video over UDP", name, task, ip, &shown))
+    let rate = options.video_rate as f64 / 1e6;
+    let name = format!("IPv{ip}, {rate} Mbit/s in datagrams of {} bytes", options.video_payload);
+    idle_and_loaded(options, case(options, "Live video over UDP", name, task, ip, &shown))
 }
 
-fn payloads(wishes: &Wishes) -> Vec<Case> {
-    let ip = wishes.ip.unwrap_or(4);
+fn payloads(options: &Options) -> Vec<Case> {
+    let ip = options.ip.unwrap_or(4);
     let few: &[u32] = &[64, 512, 1_400];
     let many: &[u32] =
         &[32, 64, 128, 256, 384, 512, 640, 768, 896, 1_024, 1_152, 1_280, 1_400, 2_800, 8_000, 32_000];
     let one = |length: &u32| {
         let task = messages(Protocol::Udp, *length, None, None);
         let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
-        case(wishes, "Sweep: payload of datagrams", format!("IPv{ip}, {length} bytes"), task, ip, &shown)
+        case(options, "Sweep: payload of datagrams", format!("IPv{ip}, {length} bytes"), task, ip, &shown)
     };
-    if wishes.quick { few } else { many }.iter().map(one).collect()
+    if options.quick { few } else { many }.iter().map(one).collect()
 }
 
-fn rates(wishes: &Wishes) -> Vec<Case> {
-    let ip = wishes.ip.unwrap_or(4);
+fn rates(options: &Options) -> Vec<Case> {
+    let ip = options.ip.unwrap_or(4);
     let few: &[u64] = &[50, 500];
     let many: &[u64] = &[1, 10, 50, 100, 200, 300, 400, 500, 700, 1_000, 1_500, 2_000];
     let one = |mbit: &u64| {
         let task = messages(Protocol::Udp, RATE_PAYLOAD, Some(mbit * 1_000_000), None);
         let shown = [Quantity::Throughput, Quantity::Loss, Quantity::Delay99];
         let name = format!("IPv{ip}, {mbit} Mbit/s in datagrams of {RATE_PAYLOAD} bytes");
-        case(wishes, "Sweep: rate", name, task, ip, &shown)
+        case(options, "Sweep: rate", name, task, ip, &shown)
     };
-    if wishes.quick { few } else { many }.iter().map(one).collect()
+    if options.quick { few } else { many }.iter().map(one).collect()
 }
 
-fn mtu_stages(wishes: &Wishes, plain: Subject) -> Vec<Stage> {
+fn mtu_stages(options: &Options, plain: Subject) -> Vec<Stage> {
     let few: &[u32] = &[1_280, 9_000];
     let many: &[u32] = &[1_280, 1_400, 1_500, 2_000, 3_000, 4_000, 6_000, 9_000];
     let mut stages = Vec::new();
-    for &mtu in if wishes.quick { few } else { many } {
+    for &mtu in if options.quick { few } else { many } {
         let name = format!("IPv4, links with an MTU of {mtu}");
-        let case = case(wishes, "Sweep: MTU", name, bulk(256 * 1024, None), 4, &[Quantity::Throughput]);
-        let links = LinkSettings { mtu, ..wishes.links };
-        let protected = wishes.ciphers.iter().filter(|cipher| **cipher == Cipher::Aes256Gcm);
+        let case = case(options, "Sweep: MTU", name, bulk(256 * 1024, None), 4, &[Quantity::Throughput]);
+        let links = LinkSettings { mtu, ..options.links };
+        let protected = options.ciphers.iter().filter(|cipher| **cipher == Cipher::Aes256Gcm);
         let subjects = protected.map(|cipher| Subject::new(Kind::Vpnd, *cipher));
         for subject in std::iter::once(plain).chain(subjects) {
             stages.push(Stage { subject, code: Code::Native, links, cases: vec![case.clone()] });
@@ -323,8 +323,8 @@ mod tests {
 
     use super::*;
 
-    fn wishes(quick: bool) -> Wishes {
-        Wishes {
+    fn options(quick: bool) -> Options {
+        Options {
             quick,
             ciphers: CIPHERS.to_vec(),
             parts: Part::value_variants().to_vec(),
@@ -340,14 +340,14 @@ mod tests {
             hogs: 2,
             ip: None,
             links: LinkSettings { offload: true, mtu: 1500, emulation: None },
-            far: Far::Gateway,
+            far: RemoteEnd::Gateway,
             programs: Programs::default(),
         }
     }
 
     #[test]
     fn the_quick_scale_takes_about_three_minutes_and_every_task_can_be_done() {
-        let plan = plan(&wishes(true));
+        let plan = plan(&options(true));
         assert!(plan.estimate() < Duration::from_secs(240), "{:?} for {}", plan.estimate(), plan.count());
         for case in plan.stages.iter().flat_map(|stage| &stage.cases) {
             assert_eq!(case.task.problem(), None, "{}", case.name);
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn every_part_of_the_original_is_there_for_every_cipher_and_both_ip_versions() {
-        let plan = plan(&Wishes { sweeps: Vec::new(), ..wishes(false) });
+        let plan = plan(&Options { sweeps: Vec::new(), ..options(false) });
         assert_eq!(plan.stages.len(), 1 + CIPHERS.len());
         for stage in &plan.stages {
             let has = |section: &str, ip: u8| {
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn sweeps_change_one_thing_each() {
-        let plan = plan(&wishes(false));
+        let plan = plan(&options(false));
         let mtus: Vec<u32> = plan.stages.iter().map(|stage| stage.links.mtu).collect();
         assert!(mtus.contains(&1_280) && mtus.contains(&9_000));
         let sections = |name: &str| {

@@ -20,7 +20,6 @@ pub enum Fate {
     QueueFull,
     /// Lost on the way.
     Lost,
-    /// It arrives.
     Arrives {
         /// When it leaves the link, on the clock of the caller, ns.
         at_ns: u64,

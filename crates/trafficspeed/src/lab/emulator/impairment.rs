@@ -9,7 +9,6 @@ use std::str::FromStr;
 /// A span of time, written with its unit: `16ms`, `250us`, `1.5s`, `0`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// Nanoseconds.
     pub ns: u64,
 }
 
@@ -30,9 +29,7 @@ pub struct Rate {
 /// The most that may wait for a link of limited rate: `256kb` or `1000p` (packets).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueLimit {
-    /// Bytes of frames.
     Bytes(u64),
-    /// Frames.
     Packets(u64),
 }
 
@@ -74,7 +71,6 @@ pub enum ImpairmentError {
     /// A packet would arrive before it was sent.
     #[error("the jitter is larger than the delay, so packets would arrive before they were sent")]
     JitterBeyondDelay,
-    /// Nothing can wait.
     #[error("a queue limit needs a rate: without one no packet waits")]
     QueueWithoutRate,
     /// A burst of nothing.
@@ -85,7 +81,6 @@ pub enum ImpairmentError {
         "{loss} of losses in bursts of {burst} leave no packet between two bursts; ask for longer bursts"
     )]
     BurstTooShort {
-        /// Share asked for.
         loss: Share,
         /// Mean burst asked for.
         burst: u32,

@@ -30,14 +30,7 @@ pub enum PlaceError {
     Precious(PathBuf),
     /// The system said no.
     #[error("{what} {path}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// With what.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl PlaceError {
@@ -102,7 +95,6 @@ impl Place {
         self.own.take()
     }
 
-    /// Its name.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -69,7 +69,6 @@ pub fn bound(told: &Secret, key: &[u8; 32]) -> Secret {
 pub enum End {
     /// Sends blocks, gets answers.
     Writer,
-    /// The other.
     Target,
 }
 

@@ -16,10 +16,9 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::seal::{self, End, Opener, Salt, Sealer};
-use super::{BlockError, Blocks, HEADER_BYTES, MAX_AHEAD, PATIENCE, Protection};
+use super::{BlockError, Blocks, HEADER_BYTES, IDLE_TIMEOUT, MAX_AHEAD, Protection};
 use crate::clock;
 
-/// Where blocks go.
 pub trait Disk: Sync {
     /// Writes all of `data` at `offset`.
     ///
@@ -37,7 +36,6 @@ pub trait Disk: Sync {
 /// A file or block device.
 #[derive(Debug)]
 pub struct FileDisk {
-    /// Opened for writing.
     pub file: File,
     /// Whether [`Disk::sync`] does anything: without it an answer only means that the kernel has the block.
     pub sync: bool,
@@ -57,17 +55,11 @@ impl Disk for FileDisk {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Received {
-    /// Blocks written.
     pub written: u64,
-    /// Blocks answered for.
     pub acknowledged: u64,
-    /// Opening records, ns.
     pub open_ns: u64,
-    /// Writing, ns.
     pub write_ns: u64,
-    /// Syncing, ns.
     pub sync_ns: u64,
-    /// Syncs.
     pub syncs: u64,
     /// CPU time of the process, ns.
     pub cpu_ns: u64,
@@ -130,8 +122,8 @@ fn greet(
     let stream = accept(listener, stopped)?;
     let greeting = || {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
+        stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
         let (mut salt, mut shown) = (Salt::default(), Salt::default());
         (&stream).read_exact(&mut salt)?;
         (&stream).read_exact(&mut shown)?;
@@ -152,7 +144,7 @@ fn accept(listener: &TcpListener, stopped: &mut dyn FnMut() -> bool) -> Result<T
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let failed = BlockError::connection("waiting for the writer");
     let while_waiting = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + IDLE_TIMEOUT;
     loop {
         let mut ready = [PollFd::new(listener, PollFlags::IN)];
         match rustix::io::retry_on_intr(|| poll(&mut ready, Some(&while_waiting))) {
@@ -237,7 +229,6 @@ pub(super) fn encode_header(blocks: &Blocks, number: u64) -> [u8; HEADER_BYTES] 
     header
 }
 
-/// Syncs and answers.
 struct Committer<'a, D> {
     stream: &'a TcpStream,
     disk: &'a D,

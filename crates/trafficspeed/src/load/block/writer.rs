@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::content::Content;
 use super::seal::{self, End, Opener, Salt, Sealer};
 use super::target::encode_header;
-use super::{BlockError, Blocks, HEADER_BYTES, PATIENCE, Protection, WriterJob};
+use super::{BlockError, Blocks, HEADER_BYTES, IDLE_TIMEOUT, Protection, WriterJob};
 use crate::clock;
 
 /// Longest measurement, however few answers have come.
@@ -21,15 +21,12 @@ const MOST_ANSWERS: usize = 10_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wrote {
-    /// Blocks sent.
     pub sent: u64,
-    /// Blocks answered.
     pub acknowledged: u64,
     /// Blocks per second once it was going; absent if too few were answered.
     pub blocks_per_second: Option<f64>,
     /// Making the connection, one round trip, ns.
     pub connect_ns: u64,
-    /// Sealing, ns.
     pub seal_ns: u64,
     /// CPU time of the process, ns.
     pub cpu_ns: u64,
@@ -71,11 +68,11 @@ impl<'a> Writer<'a> {
         let failed = BlockError::connection("connecting to the target");
         let greet = || {
             let begin = Instant::now();
-            let stream = TcpStream::connect_timeout(&job.peer, PATIENCE)?;
+            let stream = TcpStream::connect_timeout(&job.peer, IDLE_TIMEOUT)?;
             let connect_ns = begin.elapsed().as_nanos() as u64;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
+            stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
             let own: Salt = rand::random();
             let greeting = [own, seal::proof(secret, &own)].concat();
             (&stream).write_all(&greeting)?;

@@ -2,7 +2,7 @@
 //!
 //! The connecting host opens each connection with a 12-byte preamble: the run's id and the stream's number. The
 //! listener takes only connections that show its run's id, each number once, until all are there. Every step has
-//! a deadline, and a connection that says nothing costs the others no more than [`PREAMBLE_PATIENCE`].
+//! a deadline, and a connection that says nothing costs the others no more than [`PREAMBLE_TIMEOUT`].
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,9 +13,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::{Job, Stream};
 
 const PREAMBLE_BYTES: usize = 12;
-const PREAMBLE_PATIENCE: Duration = Duration::from_secs(2);
+const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection attempt beyond this is repeated: the peer may still be coming up.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Foreign or silent connections that a listener bears before it gives up.
 const MAX_STRANGERS: usize = 64;
 
@@ -24,12 +24,7 @@ const MAX_STRANGERS: usize = 64;
 pub enum ConnectError {
     /// The listening socket could not be made.
     #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
+    Listen { address: SocketAddr, source: io::Error },
     /// The host has no such congestion control.
     #[error(
         "this host cannot use congestion control `{name}` ({source}); see net.ipv4.tcp_available_congestion_control"
@@ -37,25 +32,17 @@ pub enum ConnectError {
     Congestion {
         /// What was asked for.
         name: String,
-        /// Why not.
         source: io::Error,
     },
     /// The peer could not be reached.
     #[error("cannot connect to {address}: {source}")]
-    Connect {
-        /// The peer.
-        address: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
+    Connect { address: SocketAddr, source: io::Error },
     /// Not all connections arrived in time.
     #[error("only {arrived} of {wanted} connections arrived within {seconds} s")]
     Missing {
-        /// Connections that arrived.
         arrived: usize,
         /// Connections of the job.
         wanted: u32,
-        /// The deadline.
         seconds: u64,
     },
     /// Too many connections that are not of this run.
@@ -164,7 +151,7 @@ pub fn connect_all(
                 return Err(ConnectError::Stopped);
             }
             let socket = socket_for(peer, job)?;
-            match socket.connect_timeout(&peer.into(), CONNECT_PATIENCE) {
+            match socket.connect_timeout(&peer.into(), CONNECT_TIMEOUT) {
                 Ok(()) => break TcpStream::from(socket),
                 Err(source) if Instant::now() > deadline => {
                     return Err(ConnectError::Connect { address: peer, source });
@@ -214,7 +201,7 @@ fn preamble(job: &Job, index: u32) -> [u8; PREAMBLE_BYTES] {
 fn read_preamble(mut socket: &TcpStream, job: &Job) -> Option<u32> {
     let mut bytes = [0; PREAMBLE_BYTES];
     socket.set_nonblocking(false).ok()?;
-    socket.set_read_timeout(Some(PREAMBLE_PATIENCE)).ok()?;
+    socket.set_read_timeout(Some(PREAMBLE_TIMEOUT)).ok()?;
     socket.read_exact(&mut bytes).ok()?;
     let (run_id, index) = bytes.split_at(8);
     let index = u32::from_be_bytes(index.try_into().expect("twelve bytes less eight"));

@@ -12,7 +12,6 @@ const LABELS: (f64, f64) = (210.0, 380.0);
 /// One bar per row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BarChart {
-    /// What it shows.
     pub title: String,
     /// The axis, with its unit.
     pub x_label: String,

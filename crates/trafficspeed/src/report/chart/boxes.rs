@@ -11,7 +11,6 @@ use crate::stats::{quantile, range};
 pub struct BoxSeries {
     /// Its name in the legend.
     pub label: String,
-    /// Which style.
     pub style: usize,
     /// The values in each group of the chart; a group without values has no box.
     pub groups: Vec<Vec<f64>>,
@@ -20,15 +19,12 @@ pub struct BoxSeries {
 /// Boxes side by side in groups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoxChart {
-    /// What it shows.
     pub title: String,
-    /// The horizontal axis.
     pub x_label: String,
     /// The vertical axis, with its unit.
     pub y_label: String,
     /// The names of the groups from left to right.
     pub groups: Vec<String>,
-    /// The systems.
     pub series: Vec<BoxSeries>,
 }
 

@@ -44,13 +44,11 @@ impl Canvas {
         Self { text }
     }
 
-    /// The finished picture.
     pub(super) fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text
     }
 
-    /// Adds an element.
     pub(super) fn put(&mut self, element: std::fmt::Arguments<'_>) {
         writeln!(self.text, "{element}").expect("writing to a string");
     }

@@ -8,7 +8,6 @@ use super::{Point, Series};
 /// Distributions over a common axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CdfChart {
-    /// What it shows.
     pub title: String,
     /// What is distributed, with its unit.
     pub x_label: String,

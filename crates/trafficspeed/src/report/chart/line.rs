@@ -28,7 +28,6 @@ pub struct LineChart {
     pub y_label: String,
     /// The horizontal axis' layout.
     pub horizontal: Horizontal,
-    /// The lines.
     pub series: Vec<Series>,
 }
 

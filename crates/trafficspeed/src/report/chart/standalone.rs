@@ -57,7 +57,6 @@ fn light(style: &str) -> String {
 pub struct Fonts(fontdb::Database);
 
 impl Fonts {
-    /// Finds them.
     pub fn of_system() -> Self {
         let mut fonts = fontdb::Database::new();
         fonts.load_system_fonts();

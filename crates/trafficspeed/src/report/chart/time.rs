@@ -11,7 +11,6 @@ const SECOND: f64 = 44.0;
 /// Lines over time. A point's `x` is in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimeChart {
-    /// What it shows.
     pub title: String,
     /// What time is counted from, with its unit.
     pub x_label: String,

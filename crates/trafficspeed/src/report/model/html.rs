@@ -6,7 +6,6 @@ use crate::report::chart::{BarChart, Point};
 use crate::report::page::{Page, Picture};
 use crate::report::published::board;
 
-/// The page.
 pub fn html(model: &Model) -> String {
     let lead =
         "Each stage of the data path was measured alone; their sum predicts what the VPN costs and carries.";

@@ -2,12 +2,10 @@
 
 use super::Figures;
 
-/// The publication's set-up.
 pub const SOURCE: &str = "A practitioner's measurement of strongSwan, 2020: iperf3 through IPsec on a LAN, server \
 with a Celeron N3150, mean of 10 runs, TCP MSS clamped to 1334 bytes for every cipher, 16-byte tags for all. Its \
 advice: AES-GCM where the CPU has AES instructions, ChaCha20-Poly1305 where it has not, so offer both";
 
-/// The figures.
 pub const FIGURES: [Figures; 1] = [Figures {
     caption: "TCP throughput, Mbit/s",
     head: &["client", "none", "AES-256-CBC, SHA-256-128", "AES-256-GCM", "ChaCha20-Poly1305"],

@@ -2,11 +2,9 @@
 
 use super::Figures;
 
-/// The publication.
 pub const SOURCE: &str =
     "Kasai, Watanabe, Nakano (Hitachi), 2001: a crypto board that takes whole IP packets";
 
-/// Its figures.
 pub const FIGURES: Figures = Figures {
     caption: "Software IPsec on PCs of 500 MHz, packets of 1280 bytes, 100BASE-TX, Mbit/s",
     head: &["3DES and SHA-1", "3DES", "DES", "null and null", "no IPsec"],

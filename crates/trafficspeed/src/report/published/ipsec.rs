@@ -2,11 +2,9 @@
 
 use super::Figures;
 
-/// The publication's set-up.
 pub const SOURCE: &str = "KAME IPsec on FreeBSD, 1999: Pentium II 450 MHz, 100 Mbit/s Ethernet, transport mode, \
 manual keys. AH is HMAC-SHA1 (authentication only), ESP is 3DES-CBC (encryption only)";
 
-/// The figures.
 pub const FIGURES: [Figures; 5] = [
     Figures {
         caption: "TCP stream (netperf, messages of 4096 bytes, socket buffers of 57344 / 32768 bytes, 60 s), Mbit/s",

@@ -175,7 +175,6 @@ impl Swarm {
         Ok(())
     }
 
-    /// Keys work.
     pub(super) fn came_up(&mut self, number: usize, by: By) {
         match by {
             By::Login => self.churning.done.logins += 1,

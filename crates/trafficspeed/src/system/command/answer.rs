@@ -13,7 +13,6 @@ pub struct Answer {
     pub gateway: Vec<u32>,
     /// Processes of the clients.
     pub clients: Vec<u32>,
-    /// The system's version.
     pub version: Option<String>,
     /// The cipher in use.
     pub cipher: Option<String>,
@@ -29,7 +28,6 @@ pub enum AnswerError {
     Line {
         /// Its number, from 1.
         line: usize,
-        /// Its text.
         text: String,
         /// What is wrong with it.
         why: String,

@@ -20,7 +20,6 @@ const PORT: u16 = 1194;
 /// What distinguishes one measured tunnel from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// The cipher.
     pub cipher: Cipher,
     /// MTU of the TUN devices, where it is not OpenVPN's own choice.
     pub mtu: Option<u32>,
@@ -51,7 +50,6 @@ pub fn words(cipher: Cipher) -> Option<Words> {
 
 /// A host's certificate, signed by itself, with its key.
 pub struct Identity {
-    /// Its common name.
     pub name: String,
     certificate: String,
     key: String,
@@ -142,11 +140,8 @@ fn common(tunnel: Tunnel, own: &Identity) -> String {
 /// A client's device with the addresses that the server gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inner {
-    /// Over IPv4.
     pub v4: Ipv4Addr,
-    /// Over IPv6.
     pub v6: Ipv6Addr,
-    /// The device's MTU.
     pub mtu: u32,
 }
 

@@ -18,7 +18,6 @@ pub const STATUS: &str = "AccountStatusGet lab\n";
 pub const CONNECTIONS: u32 = 8;
 const PORT: u16 = 443;
 
-/// How frames travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Over parallel TCP connections with TLS.

@@ -2,7 +2,6 @@
 
 use super::script::{CONNECTIONS, Transport};
 
-/// A client's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     state: String,

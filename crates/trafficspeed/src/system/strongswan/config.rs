@@ -13,7 +13,6 @@ pub const DEVICE: &str = "ipsec0";
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 1);
 /// The same over IPv6.
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd90, 0, 0, 0, 0, 0, 0, 1);
-/// All inner addresses.
 const NETWORKS: &str = "10.90.0.0/16, fd90::/64";
 
 /// The order decides whose code runs: OpenSSL's is the fastest for every algorithm here, and kernel-libipsec must
@@ -39,7 +38,6 @@ pub fn client_addresses(number: u32) -> [IpAddr; 2] {
 /// How strongSwan writes a choice of algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proposal {
-    /// In its configuration.
     pub asked: &'static str,
     /// In its list of associations.
     pub shown: &'static str,

@@ -45,7 +45,6 @@ pub struct Held {
     pub counters: Counters,
 }
 
-/// One client's session.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Session {
     pub(super) user: String,

@@ -5,10 +5,8 @@ use super::WireGuard;
 use crate::system::program::{Program, Source};
 use crate::system::{Cipher, Profile};
 
-/// One implementation.
 #[derive(Debug)]
 pub struct Implementation {
-    /// Its program.
     pub program: Program,
     /// Arguments before the device's name that keep it in the foreground and its privileges its own.
     pub arguments: &'static [&'static str],

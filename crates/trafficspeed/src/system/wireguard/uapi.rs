@@ -13,7 +13,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// How long an implementation may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A longer answer is none: a peer takes less than 1 KiB, and a lab has at most 254 of them.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
@@ -25,7 +25,6 @@ pub struct KeyPair {
 }
 
 impl KeyPair {
-    /// A fresh pair.
     pub fn random() -> Self {
         let private = Zeroizing::new(rand::random());
         Self { public: x25519_dalek::x25519(*private, x25519_dalek::X25519_BASEPOINT_BYTES), private }
@@ -34,9 +33,7 @@ impl KeyPair {
 
 /// Another host as one host knows it.
 pub struct Peer {
-    /// Its public key.
     pub public: [u8; 32],
-    /// Where it is.
     pub endpoint: SocketAddr,
     /// The inner addresses that are its own.
     pub allowed: Vec<String>,
@@ -74,8 +71,8 @@ pub fn set(own: &KeyPair, port: u16, peers: &[Peer]) -> Zeroizing<String> {
 /// Those of the socket; [`io::ErrorKind::InvalidInput`] if the implementation answers with an error number.
 pub fn ask(socket: &Path, command: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
     stream.write_all(command.as_bytes())?;
     let mut answer = String::new();
     for line in BufReader::new(stream.take(MAX_ANSWER_BYTES)).lines() {

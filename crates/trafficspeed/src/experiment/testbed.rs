@@ -31,7 +31,7 @@ use crate::system::{ClientAddress, Facts, System, SystemError};
 /// Where the far end is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Far {
+pub enum RemoteEnd {
     /// On the gateway, at its inner address: every byte crosses the tunnel once.
     #[default]
     Gateway,
@@ -41,7 +41,7 @@ pub enum Far {
 
 /// Why a system could not be measured.
 #[derive(Debug, thiserror::Error)]
-pub enum SiteError {
+pub enum TestbedError {
     /// The lab failed.
     #[error("{0}")]
     Lab(#[from] LabError),
@@ -97,18 +97,18 @@ struct End {
 }
 
 /// A system that is up, with its lab and agents.
-pub struct Site {
+pub struct Testbed {
     // Agents end before the system, the system before the lab.
     fleet: Fleet,
     near: End,
     far: End,
-    far_is: Far,
+    far_is: RemoteEnd,
     system: Box<dyn System>,
     facts: Facts,
     lab: Lab,
 }
 
-/// What to measure on a site.
+/// What to measure on a testbed.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// The load.
@@ -128,19 +128,19 @@ pub struct Measured {
     pub cpu: CpuUse,
 }
 
-impl Site {
+impl Testbed {
     /// Builds a lab and brings `system` up in it.
     ///
     /// # Errors
-    /// Any of [`SiteError`]; whatever was made is removed again.
+    /// Any of [`TestbedError`]; whatever was made is removed again.
     pub fn build(
         mut system: Box<dyn System>,
-        far_is: Far,
+        far_is: RemoteEnd,
         links: LinkSettings,
         interrupt: &Interrupt,
-    ) -> Result<Self, SiteError> {
+    ) -> Result<Self, TestbedError> {
         system.check()?;
-        let lab = Lab::build(if far_is == Far::Client { 2 } else { 1 }, links)?;
+        let lab = Lab::build(if far_is == RemoteEnd::Client { 2 } else { 1 }, links)?;
         let made = Self::join(system.as_mut(), &lab, far_is, interrupt);
         let (fleet, near, far) = match made {
             Ok(made) => made,
@@ -156,20 +156,20 @@ impl Site {
     fn join(
         system: &mut dyn System,
         lab: &Lab,
-        far_is: Far,
+        far_is: RemoteEnd,
         interrupt: &Interrupt,
-    ) -> Result<(Fleet, End, End), SiteError> {
+    ) -> Result<(Fleet, End, End), TestbedError> {
         let mut addresses = system.up(lab, interrupt)?.into_iter();
         let mut fleet = Fleet::default();
         let mut end = |name, namespace: &Namespace, address| {
             let agent = fleet.add_child(name, namespace.agent())?;
             Ok::<_, FleetError>(End { name, namespace: namespace.clone(), address, agent })
         };
-        let none = || SiteError::NoAddress { end: "client", ip: 4 };
+        let none = || TestbedError::NoAddress { end: "client", ip: 4 };
         let near = end("client 1", &lab.clients()[0], addresses.next().ok_or_else(none)?)?;
         let far = match far_is {
-            Far::Client => end("client 2", &lab.clients()[1], addresses.next().ok_or_else(none)?)?,
-            Far::Gateway => end("gateway", lab.gateway(), gateway_address(lab, &near.address)?)?,
+            RemoteEnd::Client => end("client 2", &lab.clients()[1], addresses.next().ok_or_else(none)?)?,
+            RemoteEnd::Gateway => end("gateway", lab.gateway(), gateway_address(lab, &near.address)?)?,
         };
         Ok((fleet, near, far))
     }
@@ -187,22 +187,22 @@ impl Site {
     /// Makes one measurement; `listen` hears every interval's number and samples.
     ///
     /// # Errors
-    /// [`SiteError::NoAddress`], [`SiteError::Past`], [`SiteError::Bypassed`], [`SiteError::Pair`].
+    /// [`TestbedError::NoAddress`], [`TestbedError::Past`], [`TestbedError::Bypassed`], [`TestbedError::Pair`].
     pub fn measure(
         &mut self,
         trial: &Trial,
         listen: &mut dyn FnMut(usize, &Moment),
         interrupt: &Interrupt,
-    ) -> Result<Measured, SiteError> {
+    ) -> Result<Measured, TestbedError> {
         let ip = trial.ip;
-        let address = self.far.at(ip).ok_or(SiteError::NoAddress { end: self.far.name, ip })?;
-        let near_address = self.near.at(ip).ok_or(SiteError::NoAddress { end: self.near.name, ip })?;
+        let address = self.far.at(ip).ok_or(TestbedError::NoAddress { end: self.far.name, ip })?;
+        let near_address = self.near.at(ip).ok_or(TestbedError::NoAddress { end: self.near.name, ip })?;
         self.near.leads_to(address, interrupt)?;
-        if self.far_is == Far::Client {
+        if self.far_is == RemoteEnd::Client {
             self.far.leads_to(near_address, interrupt)?;
         }
         let before = self.counters()?;
-        let mut observer = SiteObserver { cpu: CpuMeter::new(self.system.processes()), listen };
+        let mut observer = TestbedObserver { cpu: CpuMeter::new(self.system.processes()), listen };
         let pair = PairRun { near: self.near.agent, far: self.far.agent, address, tasks: &trial.tasks };
         let heard = run_pair(&mut self.fleet, pair, trial.times, &mut observer, interrupt)?;
         let after = self.counters()?;
@@ -216,7 +216,7 @@ impl Site {
 
     /// The ends whose tunnel devices are looked at: the gateway's device may serve others.
     fn ends(&self) -> Vec<&End> {
-        if self.far_is == Far::Client { vec![&self.near, &self.far] } else { vec![&self.near] }
+        if self.far_is == RemoteEnd::Client { vec![&self.near, &self.far] } else { vec![&self.near] }
     }
 
     fn counters(&self) -> Result<Vec<Counters>, LabError> {
@@ -228,7 +228,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for Testbed {
     fn drop(&mut self) {
         self.fleet = Fleet::default();
         self.system.down();
@@ -241,18 +241,18 @@ impl End {
     }
 
     /// Makes sure that the kernel sends to `address` through the tunnel; routes may take a moment.
-    fn leads_to(&self, address: IpAddr, interrupt: &Interrupt) -> Result<(), SiteError> {
+    fn leads_to(&self, address: IpAddr, interrupt: &Interrupt) -> Result<(), TestbedError> {
         let (deadline, tunnel) = (Instant::now() + ROUTE_TIMEOUT, &self.address.device);
         match wait_for_route(&self.namespace, address, tunnel, deadline, interrupt)? {
             None => Ok(()),
             Some(found) => {
-                Err(SiteError::Past { end: self.name.to_owned(), address, found, tunnel: tunnel.clone() })
+                Err(TestbedError::Past { end: self.name.to_owned(), address, found, tunnel: tunnel.clone() })
             }
         }
     }
 
     /// Makes sure that the tunnel device carried what arrived at this end, and what arrived from it.
-    fn carried(&self, counters: Counters, tasks: &[Task], heard: &Heard) -> Result<(), SiteError> {
+    fn carried(&self, counters: Counters, tasks: &[Task], heard: &Heard) -> Result<(), TestbedError> {
         let [at_near, at_far] = arrived(tasks, heard);
         let (here, there) = if self.name == "client 1" { (at_near, at_far) } else { (at_far, at_near) };
         for (what, payload, carried) in
@@ -261,7 +261,7 @@ impl End {
             let share = if payload == 0 { 1.0 } else { carried as f64 / payload as f64 };
             if share < LEAST_SHARE {
                 let (percent, tunnel) = ((share * 100.0) as u32, self.address.device.clone());
-                return Err(SiteError::Bypassed { percent, what, tunnel });
+                return Err(TestbedError::Bypassed { percent, what, tunnel });
             }
         }
         Ok(())
@@ -269,7 +269,7 @@ impl End {
 }
 
 /// The gateway's own address inside the system: that of the device by which it reaches a client.
-pub(super) fn gateway_address(lab: &Lab, client: &ClientAddress) -> Result<ClientAddress, SiteError> {
+pub(super) fn gateway_address(lab: &Lab, client: &ClientAddress) -> Result<ClientAddress, TestbedError> {
     let gateway = lab.gateway();
     let mut found = ClientAddress { v4: None, v6: None, device: String::new() };
     for address in [client.v4.map(IpAddr::V4), client.v6.map(IpAddr::V6)].into_iter().flatten() {
@@ -299,12 +299,12 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// CPU time at the two instants, and the samples for whoever listens.
-struct SiteObserver<'a> {
+struct TestbedObserver<'a> {
     cpu: CpuMeter,
     listen: &'a mut dyn FnMut(usize, &Moment),
 }
 
-impl Observer for SiteObserver<'_> {
+impl Observer for TestbedObserver<'_> {
     fn mark(&mut self, _mark: Mark) {
         self.cpu.read();
     }

@@ -16,9 +16,9 @@ use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 use crate::observe::HostFacts;
 
-/// Who meets, and what the report calls what is between them.
+/// The hosts that measure, and the name of the network between them in reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meeting {
+pub struct HostPairsPlan {
     /// The pairs; the second host of each is the near end, the client.
     pub pairs: Vec<PairSpec>,
     /// The network between them.
@@ -32,7 +32,6 @@ pub struct Meeting {
 pub struct HostEnd {
     /// Its name, as the user wrote it.
     pub name: String,
-    /// Its machine.
     pub host: HostFacts,
     /// Its clock less the coordinator's, in milliseconds.
     pub clock_offset_ms: f64,
@@ -62,38 +61,38 @@ impl HostEnd {
     }
 }
 
-/// A pair that came.
+/// A pair of hosts that were reached.
 #[derive(Debug)]
-struct Guests {
+struct HostPair {
     near: usize,
     far: usize,
     /// Where the far end listens.
     address: IpAddr,
 }
 
-/// All pairs of a meeting, also those that did not come.
-pub struct Party {
+/// All pairs of hosts, also those that could not be reached.
+pub struct HostPairs {
     fleet: Fleet,
-    pairs: Vec<(String, Result<Guests, FleetError>)>,
+    pairs: Vec<(String, Result<HostPair, FleetError>)>,
 }
 
-impl Party {
+impl HostPairs {
     /// Reaches all hosts.
     ///
     /// # Errors
     /// When no pair at all can be had.
-    pub fn gather(meeting: &Meeting, token: &Token) -> Result<Self, FleetError> {
+    pub fn connect(hosts_plan: &HostPairsPlan, token: &Token) -> Result<Self, FleetError> {
         let mut fleet = Fleet::default();
         let mut pairs = Vec::new();
-        for spec in &meeting.pairs {
-            let name = if meeting.pairs.len() == 1 {
-                meeting.label.clone()
+        for spec in &hosts_plan.pairs {
+            let name = if hosts_plan.pairs.len() == 1 {
+                hosts_plan.label.clone()
             } else {
-                format!("{}: {} = {}", meeting.label, spec.a.text, spec.b.text)
+                format!("{}: {} = {}", hosts_plan.label, spec.a.text, spec.b.text)
             };
-            pairs.push((name, invite(&mut fleet, spec, token)));
+            pairs.push((name, connect(&mut fleet, spec, token)));
         }
-        if pairs.iter().all(|(_, guests)| guests.is_err())
+        if pairs.iter().all(|(_, pair)| pair.is_err())
             && let Some((_, Err(error))) = pairs.pop()
         {
             return Err(error);
@@ -108,20 +107,20 @@ impl Party {
 
     /// The IP version of the measured connections.
     pub fn ip(&self) -> u8 {
-        let first = self.pairs.iter().find_map(|(_, guests)| guests.as_ref().ok());
-        if first.is_some_and(|guests| guests.address.is_ipv6()) { 6 } else { 4 }
+        let first = self.pairs.iter().find_map(|(_, pair)| pair.as_ref().ok());
+        if first.is_some_and(|pair| pair.address.is_ipv6()) { 6 } else { 4 }
     }
 
     /// Whether every pair has lost a host.
     pub fn is_over(&self) -> bool {
-        let here = |guests: &Guests| ![guests.near, guests.far].iter().any(|&host| self.fleet.is_lost(host));
-        !self.pairs.iter().any(|(_, guests)| guests.as_ref().is_ok_and(here))
+        let here = |pair: &HostPair| ![pair.near, pair.far].iter().any(|&host| self.fleet.is_lost(host));
+        !self.pairs.iter().any(|(_, pair)| pair.as_ref().is_ok_and(here))
     }
 
     /// The hosts of pair number `at`, the near one first; none if it never came.
     pub fn hosts(&self, at: usize) -> Vec<HostEnd> {
         let of = |agent| HostEnd::of(&self.fleet, agent);
-        self.pairs[at].1.iter().flat_map(|guests| [of(guests.near), of(guests.far)]).collect()
+        self.pairs[at].1.iter().flat_map(|pair| [of(pair.near), of(pair.far)]).collect()
     }
 
     /// Makes one measurement with all pairs at once: what each gave, or why it did not take part. `tell` hears every
@@ -134,8 +133,8 @@ impl Party {
         interrupt: &Interrupt,
     ) -> Vec<Result<PairResult, String>> {
         let (mut runs, mut names) = (Vec::new(), Vec::new());
-        for (name, guests) in &self.pairs {
-            let &Ok(Guests { near, far, address }) = guests else { continue };
+        for (name, pair) in &self.pairs {
+            let &Ok(HostPair { near, far, address }) = pair else { continue };
             for host in [near, far] {
                 // A host that does not answer shows as lost when the measurement begins.
                 let _ = self.fleet.compare_clocks(host);
@@ -145,7 +144,7 @@ impl Party {
         }
         let mut listener = Listener { names, tell };
         let mut came = run_pairs(&mut self.fleet, &runs, times, LEAD, &mut listener, interrupt).into_iter();
-        let each = self.pairs.iter().map(|(_, guests)| match guests {
+        let each = self.pairs.iter().map(|(_, pair)| match pair {
             Ok(_) => came.next().ok_or_else(|| "the pair was not measured".to_owned()),
             Err(error) => Err(error.to_string()),
         });
@@ -168,9 +167,9 @@ impl<F: FnMut(&str, usize, &Moment)> Observer for Listener<'_, F> {
     }
 }
 
-fn invite(fleet: &mut Fleet, spec: &PairSpec, token: &Token) -> Result<Guests, FleetError> {
+fn connect(fleet: &mut Fleet, spec: &PairSpec, token: &Token) -> Result<HostPair, FleetError> {
     let address = spec.a.data_address()?;
     let far = fleet.add_host(&spec.a.text, &spec.a.control, token)?;
     let near = fleet.add_host(&spec.b.text, &spec.b.control, token)?;
-    Ok(Guests { near, far, address })
+    Ok(HostPair { near, far, address })
 }

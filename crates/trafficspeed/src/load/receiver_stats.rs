@@ -14,13 +14,12 @@ const WORDS: usize = (REMEMBERED / 64) as usize;
 
 /// The books on one stream of messages.
 #[derive(Clone, Debug)]
-pub struct Account {
+pub struct ReceiverStats {
     /// One more than the highest number that has come.
     next: u64,
     seen: Box<[u64]>,
     /// Different messages that have come.
     pub received: u64,
-    /// Their bytes.
     pub bytes: u64,
     /// Messages that had come before.
     pub duplicates: u64,
@@ -29,11 +28,10 @@ pub struct Account {
     /// Smoothed difference of neighbours' transit times, in nanoseconds.
     pub jitter_ns: f64,
     last_transit_ns: Option<i64>,
-    /// One-way delays.
     pub delays: Delays,
 }
 
-impl Default for Account {
+impl Default for ReceiverStats {
     fn default() -> Self {
         Self {
             next: 0,
@@ -49,7 +47,7 @@ impl Default for Account {
     }
 }
 
-impl Account {
+impl ReceiverStats {
     /// Takes message `number` of `bytes` bytes, sent and received at these instants (of any two clocks that run
     /// alike: a constant difference changes only the delays). Returns its one-way delay in nanoseconds, `None` for
     /// a duplicate.
@@ -120,8 +118,8 @@ mod tests {
 
     use super::*;
 
-    fn account(numbers: &[u64]) -> Account {
-        let mut account = Account::default();
+    fn account(numbers: &[u64]) -> ReceiverStats {
+        let mut account = ReceiverStats::default();
         for (number, at) in numbers.iter().zip(0..) {
             account.take(*number, 100, at * 1_000, at * 1_000 + 50);
         }
@@ -143,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_round_later_the_same_place_is_free_again() {
-        let mut account = Account::default();
+        let mut account = ReceiverStats::default();
         for number in 0..3 * REMEMBERED {
             assert!(account.take(number, 1, 0, 0).is_some(), "{number}");
         }
@@ -159,7 +157,8 @@ mod tests {
     #[test]
     fn it_agrees_with_a_set_of_all_numbers() {
         let mut random = ChaCha8Rng::seed_from_u64(7);
-        let (mut account, mut all, mut duplicates, mut highest) = (Account::default(), HashSet::new(), 0, 0);
+        let (mut account, mut all, mut duplicates, mut highest) =
+            (ReceiverStats::default(), HashSet::new(), 0, 0);
         for base in 0..200_000_u64 {
             let number = base.saturating_sub(random.random_range(0..300)) + random.random_range(0..20);
             highest = highest.max(number);
@@ -175,7 +174,7 @@ mod tests {
     #[test]
     fn jitter_is_that_of_rfc_3550_and_a_clock_offset_does_not_matter() {
         for offset in [0_u64, 1_000_000_000] {
-            let mut account = Account::default();
+            let mut account = ReceiverStats::default();
             // Transit times 100, 300, 100, 300 ns: every difference is 200.
             let mut expected = 0.0;
             for n in 0..50 {

@@ -1,6 +1,6 @@
 //! The threads of one task: they start together, watch the same clock and phase, and count into one meter.
 //!
-//! INVARIANT: no thread blocks for longer than [`PATIENCE`] without looking at the phase, so a crew always ends.
+//! INVARIANT: no thread blocks for longer than [`WAIT_TIMEOUT`] without looking at the phase, so a pool always ends.
 
 use std::io;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::account::Account;
 use super::delays::Delays;
+use super::receiver_stats::ReceiverStats;
 
 /// How long a system call may wait.
-pub(super) const PATIENCE: Duration = Duration::from_millis(50);
+pub(super) const WAIT_TIMEOUT: Duration = Duration::from_millis(50);
 /// A datagram that has not come this long after the last one will not come.
 pub(super) const QUIET: Duration = Duration::from_millis(200);
 
@@ -25,7 +25,6 @@ const ABORT: u8 = 2;
 pub struct Schedule {
     /// Data begin to move.
     pub start_ns: u64,
-    /// Counting begins.
     pub begin_ns: u64,
     /// Counting ends, and sending too.
     pub end_ns: u64,
@@ -46,7 +45,7 @@ impl Schedule {
 }
 
 /// What the threads share.
-pub(super) struct Stage {
+pub(super) struct SharedState {
     phase: AtomicU8,
     pub(super) schedule: Schedule,
     pub(super) meter: Meter,
@@ -70,19 +69,14 @@ pub(super) struct Meter {
 /// The sums at one instant. `delay_max_ns` is of the time since the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Messages sent.
     pub sent_messages: u64,
-    /// Bytes sent.
     pub sent_bytes: u64,
     /// Messages received; transactions at the end that asks.
     pub received_messages: u64,
-    /// Bytes received.
     pub received_bytes: u64,
     /// Messages that should have come and have not.
     pub missing: i64,
-    /// Delays recorded.
     pub delays: u64,
-    /// Their sum.
     pub delay_sum_ns: u64,
     /// The longest since the last reading.
     pub delay_max_ns: u64,
@@ -128,7 +122,7 @@ impl Meter {
     }
 }
 
-impl Stage {
+impl SharedState {
     /// Whether senders go on.
     pub(super) fn runs(&self) -> bool {
         self.phase.load(Ordering::Relaxed) == RUN
@@ -147,11 +141,10 @@ impl Stage {
 
 /// What one thread brings home.
 #[derive(Default)]
-pub(super) struct Share {
+pub(super) struct WorkerResult {
     /// Messages that counted when they were sent.
     pub(super) sent: u64,
-    /// A receiver's books.
-    pub(super) account: Option<Account>,
+    pub(super) account: Option<ReceiverStats>,
     /// Round trips of the end that asks.
     pub(super) round_trips: Option<Delays>,
     /// Questions that were not answered in time.
@@ -161,20 +154,19 @@ pub(super) struct Share {
 }
 
 /// The work of one thread.
-pub(super) type Work = Box<dyn FnOnce(&Stage) -> Share + Send>;
+pub(super) type Work = Box<dyn FnOnce(&SharedState) -> WorkerResult + Send>;
 
-/// Running threads.
-pub(super) struct Crew {
-    stage: Arc<Stage>,
-    hands: Vec<JoinHandle<Share>>,
+pub(super) struct WorkerPool {
+    stage: Arc<SharedState>,
+    hands: Vec<JoinHandle<WorkerResult>>,
 }
 
-impl Crew {
+impl WorkerPool {
     pub(super) fn begin(schedule: Schedule, works: Vec<Work>) -> io::Result<Self> {
-        let stage = Arc::new(Stage { phase: AtomicU8::new(RUN), schedule, meter: Meter::default() });
-        let mut crew = Self { stage, hands: Vec::new() };
+        let stage = Arc::new(SharedState { phase: AtomicU8::new(RUN), schedule, meter: Meter::default() });
+        let mut pool = Self { stage, hands: Vec::new() };
         for work in works {
-            let stage = Arc::clone(&crew.stage);
+            let stage = Arc::clone(&pool.stage);
             let hand = std::thread::Builder::new().name("load".into()).spawn(move || {
                 let share = work(&stage);
                 if share.fault.is_some() {
@@ -182,9 +174,9 @@ impl Crew {
                 }
                 share
             })?;
-            crew.hands.push(hand);
+            pool.hands.push(hand);
         }
-        Ok(crew)
+        Ok(pool)
     }
 
     pub(super) fn read(&self) -> Reading {
@@ -201,7 +193,7 @@ impl Crew {
     }
 
     /// Waits until `deadline` for what is under way.
-    pub(super) fn finish(mut self, deadline: Instant) -> Vec<Share> {
+    pub(super) fn finish(mut self, deadline: Instant) -> Vec<WorkerResult> {
         self.stop();
         while Instant::now() < deadline && self.hands.iter().any(|hand| !hand.is_finished()) {
             std::thread::sleep(Duration::from_millis(5));
@@ -212,7 +204,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         self.stage.phase.store(ABORT, Ordering::Relaxed);
     }
