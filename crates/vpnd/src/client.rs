@@ -8,6 +8,7 @@ mod device;
 mod dial;
 mod distrust;
 mod layer;
+mod limits;
 pub(crate) mod lookup;
 mod network;
 mod opener;
@@ -36,6 +37,7 @@ use crate::privsep::launch::{Ask, ClientLaunch, Common, Devices, Reply, SecretBy
 use crate::privsep::part::Part;
 use crate::privsep::spawn::{PartError, Running};
 use crate::profile::Profile;
+use crate::shard::now;
 use crate::sys::account::Identity;
 use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
 use crate::sys::process::{self, Capability};
@@ -44,6 +46,7 @@ use crate::sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunError, TunSpec};
 use crate::sys::udp::{ShardSocket, SocketOptions};
 use device::Device;
 use layer::OwnLayer;
+use limits::Limits;
 use lookup::Lookups;
 use network::{NetworkSetup, Wishes};
 use outer_path::OuterPaths;
@@ -141,6 +144,7 @@ struct Opened {
     paths: OuterPaths,
     interface_index: u32,
     device: Device,
+    limits: Limits,
     /// Given up last: by then nothing of this tunnel is left.
     layer: OwnLayer,
 }
@@ -191,7 +195,8 @@ impl Opened {
         };
         let setup = NetworkSetup::new(journals, &interface, interface_index, layer.layer(), wishes)?;
         let paths = OuterPaths::new(layer.layer().mark());
-        let client = Self { worker, setup, lookups, paths, interface_index, device, layer };
+        let limits = Limits::new();
+        let client = Self { worker, setup, lookups, paths, interface_index, device, limits, layer };
         client.hand_over(tun, profile, lanes).await
     }
 
@@ -237,7 +242,8 @@ impl Opened {
                 _ = terminate.recv() => return Ok("SIGTERM"),
                 _ = interrupt.recv() => return Ok("SIGINT"),
                 said = self.worker.hear() => match said? {
-                    ToOpener::Ask { number, ask: Ask::Code } => {
+                    // One person is asked one thing at a time.
+                    ToOpener::Ask { number, ask: ask @ Ask::Code } if prompt.is_none() && self.limits.take(&ask, now()).is_ok() => {
                         let asked = tokio::task::spawn_blocking(|| credentials::ask("One-time code (Enter if you have none): "));
                         prompt = Some(Prompt { number, asked });
                     }
@@ -280,6 +286,9 @@ impl Opened {
 
     /// Does one thing for the worker, which hears whether it was done.
     async fn answer(&mut self, number: u64, ask: Ask) -> Result<(), PartError> {
+        if let Err(why) = self.limits.take(&ask, now()) {
+            return self.worker.tell(&ToWorker::Answer { number, reply: Reply::Failed(why) }, &[]).await;
+        }
         let (reply, descriptors) = match ask {
             Ask::Socket(AsText(gateway)) => {
                 self.paths.watch(self.setup.netlink(), gateway.ip()).await;

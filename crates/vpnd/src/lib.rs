@@ -19,6 +19,7 @@ pub mod journal;
 pub mod lease;
 pub mod logging;
 pub mod metrics;
+mod own_file;
 pub mod privsep;
 pub mod profile;
 pub mod secret_file;

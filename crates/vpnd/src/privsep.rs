@@ -12,6 +12,7 @@
 //! that an outsider could have written; all parts end together: one that loses its opener ends at once, and an opener
 //! that loses a part undoes its changes and ends; what a part reads from a channel is bounded and checked.
 
+pub(crate) mod allowance;
 pub(crate) mod auth;
 pub(crate) mod channel;
 pub(crate) mod launch;

@@ -30,6 +30,7 @@ use crate::config::{ConfigError, ServerConfig, check, review};
 use crate::control::quic::keys;
 use crate::logging;
 use crate::metrics::Metrics;
+use crate::privsep::allowance::Allowance;
 use crate::privsep::launch::{
     AuthLaunch, Common, Configuration, Devices, GatewayCertificate, Reread, SecretBytes, ToOpener, ToWorker,
     WorkerLaunch,
@@ -37,6 +38,7 @@ use crate::privsep::launch::{
 use crate::privsep::part::Part;
 use crate::privsep::spawn::{self, PartError, Running};
 use crate::privsep::{channel, signing};
+use crate::shard::now;
 use crate::sys::account::Identity;
 use crate::sys::process::{self, Capability};
 use crate::sys::sandbox::{Protections, SandboxMode};
@@ -125,6 +127,10 @@ struct Gateway {
     machine: Machine,
     /// The control socket, and that of the metrics.
     listeners: Vec<OwnedFd>,
+    /// How often the worker may have the configuration read.
+    rereads: Allowance,
+    /// How often it may have the gateway upgraded.
+    upgrades: Allowance,
     /// Removed at the end.
     _admin: Option<Place>,
 }
@@ -166,6 +172,8 @@ impl Gateway {
                     presented,
                     machine,
                     listeners,
+                    rereads: Allowance::new(32, Duration::from_secs(1)),
+                    upgrades: Allowance::new(16, Duration::from_secs(10)),
                     _admin,
                 })
             }
@@ -197,12 +205,12 @@ impl Gateway {
                 }
                 said = self.worker.hear() => match said {
                     Ok(ToOpener::ReadConfiguration) => {
-                        if let Err(error) = self.reconfigure().await {
+                        if let Err(error) = self.reconfigure_for_worker().await {
                             break Err(error);
                         }
                     }
                     Ok(ToOpener::Upgrade) => {
-                        if let Err(error) = self.upgrade().await {
+                        if let Err(error) = self.upgrade_for_worker().await {
                             break Err(error);
                         }
                     }
@@ -221,6 +229,24 @@ impl Gateway {
         self.stop(outcome.as_ref().ok().copied()).await;
         outcome?;
         Ok(())
+    }
+
+    /// The same for a worker that asks, which does so for an administrator or because it was taken over.
+    async fn reconfigure_for_worker(&mut self) -> Result<(), PartError> {
+        if self.rereads.take(now()) {
+            return self.reconfigure().await;
+        }
+        let why = "the configuration was read too often of late; try again in a second".to_owned();
+        self.worker.tell(&ToWorker::Configuration(Reread::Bad(why)), &[]).await
+    }
+
+    /// An upgrade starts processes, so a worker gets few of them.
+    async fn upgrade_for_worker(&mut self) -> Result<(), PartError> {
+        if self.upgrades.take(now()) {
+            return self.upgrade().await;
+        }
+        let why = "there were too many upgrades of late; try again in 10 s".to_owned();
+        self.worker.tell(&ToWorker::NotUpgraded(why), &[]).await
     }
 
     /// Reads the configuration for the worker, takes over the certificate, and puts into force what it says of the firewall.

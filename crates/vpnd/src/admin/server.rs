@@ -4,10 +4,10 @@
 //! for by the kernel's word (`SO_PEERCRED`) as well; two daemons never share a path, and a dead daemon's socket never
 //! blocks a new one; a slow or silent peer holds one of a few places for a bounded time.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::{Handler, MAX_REQUEST, Request, Response};
+use crate::own_file;
 use crate::sys::lock::LockedFile;
 
 /// Conversations at the same time; more wait in the kernel's queue.
@@ -180,8 +181,8 @@ fn lock(path: &Path) -> Result<LockedFile, BindError> {
     name.push(".lock");
     let lock = PathBuf::from(name);
     let failed = |source| BindError::Io { action: "lock", path: lock.clone(), source };
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock);
-    let file = file.map_err(failed)?;
+    // Less privileged processes may write in the directory.
+    let file = own_file::open_or_create(&lock).map_err(failed)?;
     LockedFile::try_lock(file).map_err(failed)?.ok_or_else(|| BindError::InUse(path.to_owned()))
 }
 

@@ -14,7 +14,7 @@ use vpnd_proto::wire::HEADER_LEN;
 
 use super::permission::{self, Forbidden, Machine};
 use super::plan::{self, Plan, Step};
-use crate::config::MIN_MTU;
+use crate::config::{MAX_MTU, MIN_MTU};
 use crate::journal::{ChangeId, Journal, JournalDirectory, JournalError};
 use crate::profile::Routes;
 use crate::sys::change::{Change, LAST_RESORT_METRIC, Layer};
@@ -331,13 +331,13 @@ impl NetworkSetup {
         Ok(())
     }
 
-    /// Sets what the tunnel's device carries; never less than IPv6 needs, for the kernel would take IPv6 from it. This
-    /// needs no undoing: the device goes with the client.
+    /// Sets what the tunnel's device carries; never less than IPv6 needs, for the kernel would take IPv6 from it, nor more
+    /// than a gateway may be configured with. This needs no undoing: the device goes with the client.
     ///
     /// # Errors
     /// If the kernel refused.
     pub(super) async fn set_mtu(&mut self, mtu: u16) -> Result<(), NetworkError> {
-        self.mtu = mtu.max(MIN_MTU);
+        self.mtu = mtu.clamp(MIN_MTU, MAX_MTU);
         self.netlink.set_mtu(&self.interface, self.mtu.into()).await?;
         let super_packet = super_packet_len(self.mtu);
         if let Err(error) = self.netlink.set_gso_max_size(&self.interface, super_packet).await {

@@ -10,10 +10,11 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, Stat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
 use super::{JournalError, os_error};
+use crate::own_file;
 use crate::sys::lock::LockedFile;
 
 /// Where journals are kept unless somebody chooses another place: on a disk, for a change of a file outlives a restart of
@@ -27,8 +28,6 @@ const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Bits of a mode that let others put something in place of what is in a directory.
 const WRITABLE_BY_OTHERS: RawMode = 0o022;
-/// Bits of a mode that no journal has: set-user-id and the like, and whatever others may do.
-const UNEXPECTED: RawMode = 0o7077;
 /// Only its owner may rename or remove an entry of a directory with this bit.
 const STICKY: RawMode = 0o1000;
 /// Attempts to create a file that another process takes for abandoned and removes.
@@ -206,7 +205,7 @@ impl JournalDirectory {
             Err(Errno::LOOP) => return Ok(Opened::Untrusted("it is a symbolic link".to_owned())),
             Err(errno) => return Err(errno.into()),
         };
-        if let Some(why) = fault_of_file(&rustix::fs::fstat(&file)?) {
+        if let Some(why) = own_file::fault_of(&rustix::fs::fstat(&file)?) {
             return Ok(Opened::Untrusted(why));
         }
         let Some(file) = LockedFile::try_lock(file.into())? else { return Ok(Opened::InUse) };
@@ -287,20 +286,6 @@ fn check_last(path: &Path, found: &Stat) -> Result<(), JournalError> {
         return Err(untrusted(path, "others than its owner can write in it".to_owned()));
     }
     Ok(())
-}
-
-/// What keeps a file from being a journal that this user's privileged process has written.
-fn fault_of_file(found: &Stat) -> Option<String> {
-    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-        return Some("it is no regular file".to_owned());
-    }
-    if found.st_uid != us() {
-        return Some(format!("it belongs to user {}, and vpnd runs as user {}", found.st_uid, us()));
-    }
-    if found.st_mode & UNEXPECTED != 0 {
-        return Some(format!("its mode is {:o}, not 600", found.st_mode & 0o7777));
-    }
-    (found.st_nlink > 1).then(|| "it has a second name".to_owned())
 }
 
 fn is_own_or_roots(found: &Stat) -> bool {

@@ -119,7 +119,7 @@ impl Gateway {
                     let said = failed.ok().and_then(Result::err).map(|error| error.to_string());
                     return Ok(Err(anyhow!(said.unwrap_or(why))));
                 }
-                ToOpener::ReadConfiguration => self.reconfigure().await?,
+                ToOpener::ReadConfiguration => self.reconfigure_for_worker().await?,
                 _ => return Err(PartError::Unexpected(Part::Worker)),
             }
         }

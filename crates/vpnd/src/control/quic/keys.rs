@@ -18,11 +18,14 @@ use quinn_proto::InvalidCid;
 use rand::Rng as _;
 use zeroize::Zeroizing;
 
+use crate::own_file;
 use crate::secret_file::{self, Existing, SECRET_MODE, WriteError};
 
 /// The secret's file in the state directory.
 const FILE: &str = "quic.secret";
 const SECRET_LEN: usize = 32;
+/// More than that is not read of what lies in the secret's place.
+const MAX_FILE_LEN: u64 = 4096;
 /// Random bytes of a connection id.
 const ID_RANDOM: usize = 12;
 /// Bytes of a connection id by which the gateway knows it for one of its own. They only spare answers to garbage.
@@ -107,7 +110,8 @@ impl Keys {
 /// If the file can't be read or written, or is not what was written.
 pub(crate) fn load_or_create_secret(state_dir: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
     let path = state_dir.join(FILE);
-    match std::fs::read(&path).map(Zeroizing::new) {
+    // Less privileged processes write in that directory.
+    match own_file::read(&path, MAX_FILE_LEN).map(Zeroizing::new) {
         Ok(secret) if secret.len() == SECRET_LEN => Ok(secret),
         Ok(_) => Err(KeysError::Damaged(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -173,7 +173,7 @@ fn a_directory_a_pipe_and_a_file_without_end_are_no_journals() {
     fs::create_dir(&path).unwrap();
     assert!(fault(&directory).unwrap().contains("regular"));
     fs::remove_dir(&path).unwrap();
-    let pipe = rustix::fs::mknodat(CWD, &path, FileType::Fifo, PRIVATE_FILE, 0);
+    let pipe = rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, PRIVATE_FILE, 0);
     pipe.unwrap();
     assert!(fault(&directory).unwrap().contains("regular"), "and nobody waits for its other end");
     fs::remove_file(&path).unwrap();

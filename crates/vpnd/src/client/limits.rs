@@ -1,0 +1,95 @@
+//! How much of everything a client's worker may ask of its privileged parent. Numbers of routes, name servers and domains are
+//! bounded where the message is decoded, the number of lookups at a time in [`super::lookup`].
+
+use std::time::Duration;
+
+use vpnd_proto::time::Time;
+
+use crate::privsep::allowance::Allowance;
+use crate::privsep::launch::Ask;
+
+/// The allowances of one worker. An honest one asks for a socket for each address of each attempt to connect, and for the
+/// others once for each attempt or change.
+pub(super) struct Limits {
+    sockets: Allowance,
+    changes: Allowance,
+    sizes: Allowance,
+    dns: Allowance,
+    lookups: Allowance,
+    proofs: Allowance,
+    codes: Allowance,
+    /// A refusal has been logged.
+    logged: bool,
+}
+
+impl Limits {
+    pub(super) const fn new() -> Self {
+        Self {
+            sockets: Allowance::new(512, Duration::from_millis(50)),
+            changes: Allowance::new(64, Duration::from_millis(500)),
+            sizes: Allowance::new(256, Duration::from_millis(100)),
+            dns: Allowance::new(64, Duration::from_millis(500)),
+            lookups: Allowance::new(64, Duration::from_millis(500)),
+            proofs: Allowance::new(256, Duration::from_millis(100)),
+            codes: Allowance::new(16, Duration::from_secs(5)),
+            logged: false,
+        }
+    }
+
+    /// Takes one from the allowance that `ask` needs.
+    ///
+    /// # Errors
+    /// If it is used up, for the worker.
+    pub(super) fn take(&mut self, ask: &Ask, now: Time) -> Result<(), String> {
+        let (allowance, what) = match ask {
+            Ask::Socket(_) => (&mut self.sockets, "sockets"),
+            Ask::Configure(_) => (&mut self.changes, "changes of the tunnel"),
+            Ask::Mtu(_) => (&mut self.sizes, "sizes of packets"),
+            Ask::UseTunnelDns(_) => (&mut self.dns, "changes of DNS servers"),
+            Ask::Addresses(_) => (&mut self.lookups, "lookups"),
+            Ask::Prove(_) => (&mut self.proofs, "signatures"),
+            Ask::Code => (&mut self.codes, "one-time codes"),
+        };
+        if allowance.take(now) {
+            return Ok(());
+        }
+        let why = format!("the network worker asks for more {what} than any client needs");
+        // Once: otherwise the log would be the next thing that is asked for without end.
+        if !std::mem::replace(&mut self.logged, true) {
+            tracing::warn!("refused: {why}");
+        }
+        Err(why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vpnd_proto::control::{AsText, Network};
+
+    use super::*;
+
+    #[test]
+    fn a_worker_that_asks_without_end_gets_little() {
+        let asks: [(Ask, usize); 7] = [
+            (Ask::Socket(AsText("192.0.2.1:4433".parse().unwrap())), 512 + 1_200),
+            (Ask::Configure(Network::default()), 64 + 120),
+            (Ask::Mtu(1_400), 256 + 600),
+            (Ask::UseTunnelDns(true), 64 + 120),
+            (Ask::Addresses(0), 64 + 120),
+            (Ask::Prove([7; 32].into()), 256 + 600),
+            (Ask::Code, 16 + 12),
+        ];
+        for (ask, most) in asks {
+            let mut limits = Limits::new();
+            let minute = (0..60_000).map(|millis| Time::ZERO + Duration::from_millis(millis));
+            let granted = minute.filter(|at| limits.take(&ask, *at).is_ok()).count();
+            assert!((most - 1..=most).contains(&granted), "{ask:?}: {granted} in a minute, at most {most}");
+            let end = Time::ZERO + Duration::from_millis(59_999);
+            let why = limits.take(&ask, end).unwrap_err();
+            assert!(why.contains("than any client needs"), "{why}");
+            // One kind does not use up another's.
+            let other = if matches!(ask, Ask::Code) { Ask::Mtu(1_400) } else { Ask::Code };
+            assert!(limits.take(&other, end).is_ok());
+        }
+    }
+}
