@@ -117,6 +117,34 @@ fn units_call_commands_that_exist() {
     assert_eq!(commands, 5);
 }
 
+/// How much of the machine a unit leaves open, as systemd counts it (in tenths), where systemd is.
+#[test]
+fn units_leave_little_exposed() {
+    const MOST: &str = "--threshold=30";
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["vpnd-server.service", "vpnd-connect@.service"] {
+        let is_closed = |text: &str| {
+            let unit = dir.path().join(name);
+            fs::write(&unit, text).unwrap();
+            let mut analyze = Command::new("systemd-analyze");
+            analyze.args(["security", "--offline=yes", "--no-pager", MOST]).arg(unit).output()
+        };
+        let text = read(name);
+        match is_closed(&text) {
+            Err(error) => {
+                assert!(std::env::var_os("CI").is_none(), "systemd-analyze: {error}");
+                eprintln!("SKIPPED: there is no systemd-analyze here");
+                return;
+            }
+            Ok(output) => {
+                assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stdout));
+            }
+        }
+        let open = is_closed(&text.replace("CapabilityBoundingSet=", "# ")).unwrap();
+        assert!(!open.status.success(), "{name}: it counts for nothing that all capabilities are there");
+    }
+}
+
 /// The values of a directive in a unit.
 fn directive<'u>(unit: &'u str, name: &str) -> Vec<&'u str> {
     let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));

@@ -25,6 +25,7 @@ use super::{
     AuditEntry, CertificateHash, Family, Lease, LeaseOwner, NewUser, PasswordHash, Revocation, SessionChange,
     SessionRecord, Store, StoreError, User, UserId,
 };
+use crate::own_file;
 
 /// How long a change waits for another process, before it fails as [`StoreError::Busy`].
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,8 +74,7 @@ impl Sqlite {
             let directory = crate::secret_file::parent(path);
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
             // SQLite gives its other files the permissions of this one.
-            let created = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
-            created.map_err(failed)?;
+            drop(own_file::open_or_create(path).map_err(failed)?);
         }
         Self::connect(path)
     }

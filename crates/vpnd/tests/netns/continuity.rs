@@ -29,6 +29,16 @@ fn behind_nat(lab: &Lab) -> Gateway<'_> {
     gateway
 }
 
+/// A gateway behind which everybody has its address, and client 1, which has reached the campus.
+fn connected_behind_nat(lab: &Lab) -> (Gateway<'_>, Client<'_>) {
+    let mut gateway = behind_nat(lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    (gateway, one)
+}
+
 /// A download over one TCP connection, always with something on its way; the bytes that came while `goes_on`. It may stand
 /// still for [`LIMIT`].
 pub(crate) fn download(
@@ -65,11 +75,7 @@ pub(crate) fn download(
 #[test]
 fn downloads_behind_nat_outlive_a_restart_and_a_kill() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = behind_nat(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
-    let one = Client::connect(&lab, 1, &ann);
-    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let (mut gateway, one) = connected_behind_nat(&lab);
     ping_until(one.namespace(), CAMPUS_V6.into(), 5 * SECOND);
     thread::scope(|scope| {
         let talks = [IpAddr::from(CAMPUS_V4), CAMPUS_V6.into()].map(|to| {
@@ -166,11 +172,7 @@ fn ctrl_c_gives_the_machine_back_and_a_running_gateway_is_left_alone() {
 #[test]
 fn a_reload_puts_the_firewall_as_configured() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = behind_nat(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
-    let one = Client::connect(&lab, 1, &ann);
-    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let (gateway, one) = connected_behind_nat(&lab);
     lab.gateway.nft("flush ruleset\n");
     assert!(!ping(one.namespace(), CAMPUS_V4.into(), 56, SECOND / 2), "nothing translates any more");
     must(gateway.ask(&["reload"]));

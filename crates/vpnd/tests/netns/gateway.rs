@@ -83,6 +83,14 @@ impl<'l> Gateway<'l> {
         gateway
     }
 
+    /// One that runs as `init` makes it, with a user `ann`.
+    pub(crate) fn for_ann(lab: &'l Lab) -> (Self, Login) {
+        let mut gateway = Self::init(lab);
+        let ann = gateway.add_user("ann");
+        gateway.start();
+        (gateway, ann)
+    }
+
     /// Sets `section.key` of the configuration; counts from the next start or reload.
     pub(crate) fn configure(&self, path: &str, value: impl Into<Value>) {
         let (section, key) = path.split_once('.').expect("a section and a key");

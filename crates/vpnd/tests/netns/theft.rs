@@ -219,9 +219,7 @@ pub(crate) fn in_her_box<T: Send>(lab: &Lab, work: impl AsyncFnOnce() -> T + Sen
 #[test]
 fn a_stolen_token_attaches_from_no_other_device() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
+    let (gateway, ann) = Gateway::for_ann(&lab);
     in_her_box(&lab, async || {
         let (victim, thief) = (Speaker::new(&ann.profile, 1), Speaker::new(&ann.profile, 2));
         let (_line, first) = victim.log_in("ann").await;
@@ -242,9 +240,7 @@ fn a_stolen_token_attaches_from_no_other_device() {
 #[test]
 fn a_captured_attach_is_worth_nothing_on_another_connection() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
+    let (gateway, ann) = Gateway::for_ann(&lab);
     in_her_box(&lab, async || {
         let (victim, thief) = (Speaker::new(&ann.profile, 1), Speaker::new(&ann.profile, 2));
         let (_line, first) = victim.log_in("ann").await;
@@ -267,9 +263,7 @@ fn a_captured_attach_is_worth_nothing_on_another_connection() {
 #[test]
 fn a_token_outlives_the_gateway_and_stays_its_devices() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
+    let (mut gateway, ann) = Gateway::for_ann(&lab);
     let first = in_her_box(&lab, async || Speaker::new(&ann.profile, 1).log_in("ann").await.1);
     gateway.kill();
     gateway.start();
@@ -284,9 +278,7 @@ fn a_token_outlives_the_gateway_and_stays_its_devices() {
 #[test]
 fn the_same_user_on_another_device_leaves_the_first_alone() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
+    let (gateway, ann) = Gateway::for_ann(&lab);
     in_her_box(&lab, async || {
         let (_one, first) = Speaker::new(&ann.profile, 1).log_in("ann").await;
         let (_two, second) = Speaker::new(&ann.profile, 2).log_in("ann").await;
@@ -354,9 +346,7 @@ fn a_session_is_its_certificates() {
 #[test]
 fn the_worker_of_a_client_never_has_the_devices_key() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
+    let (_gateway, ann) = Gateway::for_ann(&lab);
     let mut client = Client::connect(&lab, 1, &ann);
     let mut files = fs::read_dir(lab.path("state1")).unwrap().map(|file| file.unwrap().path());
     let file = files.find(|file| file.file_name().unwrap().to_str().unwrap().starts_with("device-")).unwrap();
@@ -373,9 +363,7 @@ fn the_worker_of_a_client_never_has_the_devices_key() {
 #[test]
 fn a_client_that_reads_nothing_is_given_up() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    gateway.start();
+    let (gateway, ann) = Gateway::for_ann(&lab);
     in_her_box(&lab, async || {
         // It takes a few bytes in all, so the first message to it is stuck already.
         let mut transport = TransportConfig::default();

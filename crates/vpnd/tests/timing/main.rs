@@ -1,5 +1,6 @@
-//! Whether the time of a refused login tells that a user exists: an unknown name against a wrong password, through all that
-//! the auth process does for a login (store, throttle, password, audit), by statistics (`leak`).
+//! Whether the time of a refused login tells that a user exists, or that a password is right: an unknown name against a wrong
+//! password, and a wrong password against the right one of a user who needs a one-time code too. Through all that the auth
+//! process does for a login (store, throttle, password, code, audit), by statistics (`leak`).
 //!
 //! The short form looks only whether the harness can see a difference, and that none is there that a few thousand logins
 //! show; `./x timing` takes as many as it is told. The cost of a password is lowered for many logins: what it adds is the
@@ -19,7 +20,7 @@ use rand::rngs::StdRng;
 use vpnd::auth::password::{Hasher, Password};
 use vpnd::auth::{Authenticator, LONGEST_WAIT, Login, Outcome, Settings};
 use vpnd::store::sqlite::Sqlite;
-use vpnd::store::{NewUser, Store};
+use vpnd::store::{NewUser, Store, TotpSecret};
 use vpnd_proto::session::DeviceId;
 
 /// The bar.
@@ -51,9 +52,22 @@ fn the_harness_sees_a_difference_of_a_fiftieth_and_none_where_there_is_none() {
     assert!(leak::look(20_000, 3, rarely, spin).t.abs() > 10.0);
 }
 
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pair {
+    /// A user who does not exist, and one who does.
+    Names,
+    /// A wrong password, and the right one without its code.
+    Passwords,
+}
+
+/// As long as those that are tried.
+const RIGHT: &str = "0123456789abcdef";
+
 /// A gateway's users and how it checks logins, in memory as far as the system allows.
 struct Gateway {
     auth: Authenticator,
+    pair: Pair,
     /// Names of each kind: that nobody has, and that users have. All have been tried before, for what is remembered of
     /// wrong guesses has to do with names alone.
     names: [Vec<String>; 2],
@@ -66,33 +80,38 @@ fn name(random: &mut StdRng) -> String {
 }
 
 impl Gateway {
-    fn new(memory_kib: u32, passes: u32, random: &mut StdRng) -> Self {
+    fn new(pair: Pair, memory_kib: u32, passes: u32, random: &mut StdRng) -> Self {
         let memory = Path::new("/dev/shm");
         let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
         let store = Arc::new(Sqlite::open_or_create(&dir.path().join("vpnd.db")).unwrap());
         // A hash says what it cost, so users are made at the cost that is measured.
         let hasher = Hasher::with_cost(memory_kib, passes);
-        let password = hasher.hash(&Password::generate()).unwrap();
+        let password = hasher.hash(&Password::new(RIGHT.to_owned())).unwrap();
         let names: BTreeSet<String> = std::iter::repeat_with(|| name(random)).take(2 * USERS).collect();
         let (unknown, known): (Vec<_>, Vec<_>) = names.into_iter().partition(|_| random.random());
         for name in &known {
             let (name, password) = (name.clone(), password.clone());
-            let user = NewUser { name, password, totp: None, groups: vec![], certificate: None };
+            let totp = (pair == Pair::Passwords).then(|| TotpSecret::new(vec![7; 20]));
+            let user = NewUser { name, password, totp, groups: vec![], certificate: None };
             store.add_user(&user, 1).unwrap();
         }
         let settings =
             Settings { workers: 1, queue: 1, longest_wait: LONGEST_WAIT, require_certificate: false };
         let auth = Authenticator::new(store as Arc<dyn Store>, hasher, settings).unwrap();
-        Self { auth, names: [unknown, known], now_s: 1_000_000_000, _dir: dir }
+        Self { auth, pair, names: [unknown, known], now_s: 1_000_000_000, _dir: dir }
     }
 
-    /// A login that is wrong: of kind 0 by a user who does not exist, of kind 1 by one who does.
+    /// A login that is refused, of one of the two kinds that are compared.
     fn wrong(&mut self, kind: usize, random: &mut StdRng) -> (Login, u64) {
         self.now_s += APART_S;
-        let names = &self.names[kind];
+        let wrong = format!("{:016x}", random.random::<u64>());
+        let (names, password) = match self.pair {
+            Pair::Names => (&self.names[kind], wrong),
+            Pair::Passwords => (&self.names[1], if kind == 1 { RIGHT.to_owned() } else { wrong }),
+        };
         let login = Login {
             user: names[random.random_range(0..names.len())].clone(),
-            password: Password::new(format!("{:016x}", random.random::<u64>())),
+            password: Password::new(password),
             code: None,
             certificate: None,
             source: std::net::Ipv4Addr::from_bits(random.random::<u32>()).into(),
@@ -104,11 +123,20 @@ impl Gateway {
 
 #[test]
 fn an_unknown_user_takes_as_long_as_a_wrong_password() {
+    compare(Pair::Names, "a known user");
+}
+
+#[test]
+fn a_right_password_without_its_code_takes_as_long_as_a_wrong_one() {
+    compare(Pair::Passwords, "a right password");
+}
+
+fn compare(pair: Pair, second: &str) {
     let samples = number("VPND_TIMING_SAMPLES", 3_000) as usize;
     let (memory_kib, passes) = (number("VPND_TIMING_KIB", 64), number("VPND_TIMING_PASSES", 1));
     let seed = u64::from(number("VPND_TIMING_SEED", 1));
     let mut random = rand::SeedableRng::seed_from_u64(seed);
-    let gateway = std::cell::RefCell::new(Gateway::new(memory_kib, passes, &mut random));
+    let gateway = std::cell::RefCell::new(Gateway::new(pair, memory_kib, passes, &mut random));
     let found = leak::look(
         samples,
         seed,
@@ -126,7 +154,7 @@ fn an_unknown_user_takes_as_long_as_a_wrong_password() {
     );
     println!(
         "{} logins, password of {memory_kib} KiB and {passes} passes, seed {seed}: |t| = {:.2}; {:.1} us each, \
-         a known user takes {:+.0} ns",
+         {second} takes {:+.0} ns",
         found.samples,
         found.t.abs(),
         found.mean_ns / 1e3,

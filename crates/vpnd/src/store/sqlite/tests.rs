@@ -441,3 +441,12 @@ fn a_revoked_certificate_ends_what_was_granted_and_is_found_again() {
     store.connection.lock().unwrap().execute("DELETE FROM revoked_certificates", ()).unwrap();
     assert!(matches!(store.user("ann"), Err(StoreError::Corrupted { .. })));
 }
+
+#[test]
+fn a_new_store_is_made_in_its_own_place_and_not_where_a_link_leads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, elsewhere) = (dir.path().join("vpnd.db"), dir.path().join("elsewhere"));
+    std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+    let error = Sqlite::open_or_create(&path).err().unwrap().to_string();
+    assert!(error.contains("symbolic link") && !elsewhere.exists(), "{error}");
+}
