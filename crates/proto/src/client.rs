@@ -266,6 +266,8 @@ impl Client {
         let (Event::Heard { slot, .. }
         | Event::ProbeReply { slot, .. }
         | Event::EpochWanted { slot }
+        | Event::PathInUse { slot }
+        | Event::PathStated { slot, .. }
         | Event::RekeyDue { slot, .. }
         | Event::EpochSpent { slot, .. }) = event;
         if self.session.as_ref().is_none_or(|session| session.slot != slot) {
@@ -276,6 +278,9 @@ impl Client {
             Event::ProbeReply { id, .. } if id & PATH_PROBE != 0 => self.path_answered(now, id),
             Event::ProbeReply { id, .. } => self.answered(now, id),
             Event::EpochWanted { .. } => self.connect_unless_pending(),
+            Event::PathInUse { .. } => self.doubt_path(now),
+            // Only clients state a size.
+            Event::PathStated { .. } => {}
             Event::RekeyDue { epoch, .. } => {
                 if self.epochs.is_newest(epoch) {
                     self.connect_unless_pending();

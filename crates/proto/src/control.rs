@@ -24,6 +24,10 @@ use crate::wire::MAX_CLIENT_LANES;
 
 /// Feature bit 0 (PROTOCOL §3.4): this end understands packets with an unfilled transport checksum.
 pub const FEATURE_PARTIAL_CHECKSUM: u32 = 1;
+/// Feature bit 1: this end takes part in the search for what the path carries in both directions (PROTOCOL §13).
+pub const FEATURE_PATH_SIZE: u32 = 2;
+/// All features of this implementation.
+pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM | FEATURE_PATH_SIZE;
 
 /// Suites that an offer may name.
 pub const MAX_SUITES: usize = 32;

@@ -220,8 +220,9 @@ impl Gateway {
                 self.erase(slot, epoch);
                 self.wake(now, slot);
             }
+            Event::PathStated { slot, size } => self.command_all(|_| Command::PathSize { slot, size }),
             // A gateway sends no probes of its own, and its planes drop what claims to answer one.
-            Event::ProbeReply { .. } => {}
+            Event::ProbeReply { .. } | Event::PathInUse { .. } => {}
         }
     }
 

@@ -15,6 +15,7 @@ mod count;
 mod events;
 mod hash;
 mod outgoing;
+mod path;
 mod session;
 
 use core::net::{IpAddr, SocketAddr};
@@ -78,6 +79,8 @@ pub enum Opened {
         id: u16,
         /// Length of the probe's plaintext in bytes.
         size: u16,
+        /// Whether the answer is to be as long.
+        padded: bool,
     },
     /// Nothing more to do.
     Consumed,
@@ -126,6 +129,10 @@ impl Plane {
                 }
             }
             Command::Probe { slot, id, size } => return Some(Outgoing::Probe { slot, id, size }),
+            Command::PathProbe { slot, id, size, known } => {
+                return Some(Outgoing::PathProbe { slot, id, size, known });
+            }
+            Command::PathSize { slot, size } => self.set_path_size(slot, size),
             Command::Keepalive(slot) => return Some(Outgoing::Keepalive(slot)),
             Command::Retire { slot, epoch } => self.retire(slot, epoch),
             Command::Close(slot) => self.close_session(slot),
@@ -179,8 +186,9 @@ impl Plane {
     /// Seals a packet of one client for another, in the buffer in which it was opened.
     ///
     /// # Errors
-    /// Why it was dropped; the drop is counted already, but for [`DropReason::TooLong`]: then the target's suite needs more
-    /// room than the datagram has, the packet is untouched, and the caller can seal it elsewhere.
+    /// Why it was dropped; the drop is counted already, but for two reasons that leave the packet untouched.
+    /// [`DropReason::TooLong`]: the target's suite needs more room than the datagram has, and the caller can seal it elsewhere.
+    /// [`DropReason::TooBig`]: the path to the target does not carry it, and the caller answers or cuts it.
     #[inline]
     pub fn forward(
         &mut self,
@@ -190,6 +198,7 @@ impl Plane {
         len: usize,
     ) -> Result<Sealed, DropReason> {
         let sealed = match self.sender(now, to) {
+            Ok(sender) if sender.exceeds_path(len) => return Err(DropReason::TooBig),
             Ok(sender) if sender.datagram_len(len) > datagram.len() => return Err(DropReason::TooLong),
             Ok(mut sender) => {
                 let packet = &mut datagram[HEADER_LEN..HEADER_LEN + len];
@@ -311,22 +320,8 @@ impl Plane {
         let plaintext = &datagram[HEADER_LEN..HEADER_LEN + len];
         match plaintext.first() {
             None => Ok(Opened::Consumed),
-            Some(0x10..=0x1F) => self.inband(slot, header.lane, Inband::parse(plaintext)),
+            Some(0x10..=0x1F) => self.inband(now, slot, header.lane, Inband::parse(plaintext)),
             Some(_) => self.inner(now, slot, plaintext),
-        }
-    }
-
-    fn inband(&mut self, slot: Slot, lane: u8, message: Option<Inband>) -> Result<Opened, DropReason> {
-        match message {
-            Some(Inband::Probe { id, size }) => Ok(Opened::Probe { slot, id, size }),
-            // A gateway asks nobody, so nobody has an answer for it: else a client could make it an event of each datagram.
-            Some(Inband::Reply { .. }) if self.role == Role::Gateway => Err(DropReason::UnaskedReply),
-            Some(Inband::Reply { id, size }) => {
-                // A reply that finds no room is as good as lost on the way: the client probes again.
-                let _ = self.events.push(Event::ProbeReply { slot, lane, id, size });
-                Ok(Opened::Consumed)
-            }
-            None => Err(DropReason::UnknownInband),
         }
     }
 

@@ -12,6 +12,7 @@ mod batch;
 pub mod devices;
 mod inbound;
 mod outbound;
+mod oversize;
 pub mod stepped;
 mod writes;
 

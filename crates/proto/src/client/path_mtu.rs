@@ -1,21 +1,23 @@
 //! How large packets may be on the way to the gateway: the search of RFC 8899 on the data path (PROTOCOL §13).
 //!
-//! Probes are padded in-band probes of the first lane, each followed by a small companion: a large probe is lost for
+//! Probes are padded in-band probes of the first lane, each round followed by a small companion: a large probe is lost for
 //! its size only where its companion arrives. Their numbers have the top bit set, which those of probes for life never
-//! have; the next bit tells companions.
+//! have; the next bit tells companions. If both ends have the feature, replies are padded too, so that one search finds
+//! what both directions carry, and each probe states to the gateway what was found.
 //!
 //! Invariants: nothing is asked while no confirmed epoch seals, so the end of one decides nothing; a session that is
 //! idle is left in peace once its path is known; the MTU is told before the tunnel is set up and whenever it changes,
-//! and is never above what the gateway wants.
+//! and is never above what the gateway wants; only what was found on this path limits the shards.
 
 use core::time::Duration;
 
 use vpnd_crypto::Suite;
 
 use super::{Action, Client, Reason};
-use crate::inband::PROBE_MIN;
-use crate::plane::{Command, Endpoint};
-use crate::pmtu::{MAX_PROBE_ID, PathMtu, SearchConfig};
+use crate::control::FEATURE_PATH_SIZE;
+use crate::inband::{PATH_PROBE_MIN, PROBE_MIN};
+use crate::plane::{Command, Endpoint, Slot};
+use crate::pmtu::{MAX_PROBE_ID, PathMtu, Probe, SearchConfig};
 use crate::time::Time;
 use crate::wire::HEADER_LEN;
 
@@ -43,12 +45,16 @@ pub(super) struct PathSearch {
     gateway: Option<Endpoint>,
     /// Another path may be in use since the search began.
     moved: bool,
-    /// The small probe whose answer is awaited, and whether it has come.
-    companion: (u16, bool),
+    /// The small probe whose answer is awaited.
+    companion: Option<u16>,
     /// How many packets the session had carried when a probe was sent last.
     packets: u64,
     /// What the owner was told.
     told: Option<u16>,
+    /// What the shards were told.
+    limit: Option<u16>,
+    /// Features of the newest epoch.
+    features: u32,
 }
 
 impl PathSearch {
@@ -62,14 +68,26 @@ impl PathSearch {
         size.saturating_sub(self.overhead).min(self.wanted)
     }
 
+    /// The order to send a probe.
+    fn probe(&self, slot: Slot, probe: Probe) -> Command {
+        let Probe { id, size, known } = probe;
+        let (id, size) = (PATH_PROBE | id, size.saturating_sub(self.overhead));
+        if self.features & FEATURE_PATH_SIZE != 0 {
+            Command::PathProbe { slot, id, size: size.max(PATH_PROBE_MIN as u16), known }
+        } else {
+            Command::Probe { slot, id, size: size.max(PROBE_MIN as u16) }
+        }
+    }
+
     fn max_size(&self) -> u16 {
         self.wanted.saturating_add(self.overhead)
     }
 }
 
 impl Client {
-    /// A new epoch goes to `gateway`, under `suite`.
-    pub(super) fn follow_path(&mut self, suite: Suite, gateway: Endpoint) {
+    /// A new epoch goes to `gateway`, under `suite`, with these features.
+    pub(super) fn follow_path(&mut self, suite: Suite, gateway: Endpoint, features: u32) {
+        self.path.features = features;
         let overhead = (HEADER_LEN + suite.overhead()) as u16;
         self.path.moved |= self.path.gateway.replace(gateway) != Some(gateway);
         self.path.moved |= core::mem::replace(&mut self.path.overhead, overhead) != overhead;
@@ -83,6 +101,10 @@ impl Client {
         if self.path.search.is_none() {
             self.path.search = Some(PathMtu::new(SearchConfig::new(self.path.max_size()), now));
             self.path.moved = false;
+        }
+        let states = self.path.features & FEATURE_PATH_SIZE != 0;
+        if let Some(search) = &mut self.path.search {
+            search.set_states(states);
         }
         self.path.moved |= changed && self.path.told.is_some();
         if self.path.moved {
@@ -102,9 +124,17 @@ impl Client {
             // Before the new epoch is confirmed, it is not certain which path that will be.
             self.path.moved = !confirmed || self.epochs.pending.is_some();
         } else {
-            search.on_loss_suspected();
+            search.on_loss_suspected(now);
         }
         self.search_path(now);
+    }
+
+    /// Large datagrams are on their way and may not arrive.
+    pub(super) fn doubt_path(&mut self, now: Time) {
+        if let Some(search) = self.path.search.as_mut().filter(|search| search.is_resting()) {
+            search.on_loss_suspected(now);
+            self.search_path(now);
+        }
     }
 
     /// Sends what is due and says what came of it.
@@ -117,20 +147,21 @@ impl Client {
         } else if search.is_resting() && packets == self.path.packets {
             self.timers.set(Reason::PathMtu, now + IDLE_WAIT);
         } else {
-            search.handle_timeout(now, self.path.companion.1);
-            if let Some(probe) = search.poll_probe(now) {
-                let companion = PATH_PROBE | COMPANION | probe.id;
-                self.path.companion = (companion, false);
+            search.handle_timeout(now);
+            let mut probes = Vec::new();
+            search.poll_round(now, &mut probes);
+            if let Some(last) = probes.last() {
+                self.path.companion = Some(PATH_PROBE | COMPANION | last.id);
                 self.path.packets = packets;
-                let size = probe.size.saturating_sub(self.path.overhead);
-                for (id, size) in [(PATH_PROBE | probe.id, size), (companion, PROBE_MIN as u16)] {
-                    let command = Command::Probe { slot, id, size };
-                    self.actions.push_back(Action::Command { shard: 0, command });
-                }
             }
+            let companion = probes.last().map(|last| Probe { id: COMPANION | last.id, size: 0, ..*last });
             match search.poll_timeout() {
                 Some(at) => self.timers.set(Reason::PathMtu, at),
                 None => self.timers.cancel(Reason::PathMtu),
+            }
+            for probe in probes.into_iter().chain(companion) {
+                let command = self.path.probe(slot, probe);
+                self.actions.push_back(Action::Command { shard: 0, command });
             }
         }
         self.tell_path_mtu();
@@ -138,17 +169,25 @@ impl Client {
 
     /// A probe of the search was answered.
     pub(super) fn path_answered(&mut self, now: Time, id: u16) {
-        if id & COMPANION != 0 {
-            self.path.companion.1 |= self.path.companion.0 == id;
-            return;
-        }
         let Some(search) = &mut self.path.search else { return };
-        if search.on_reply(id & MAX_PROBE_ID, now) {
+        if id & COMPANION != 0 {
+            if self.path.companion.take_if(|companion| *companion == id).is_some() {
+                search.on_small_reply(now);
+                self.search_path(now);
+            }
+        } else if search.on_reply(id & MAX_PROBE_ID, now) {
             self.search_path(now);
         }
     }
 
     fn tell_path_mtu(&mut self) {
+        let Some(search) = &self.path.search else { return };
+        if let (Some(size), Some(session)) = (search.known(), &self.session)
+            && self.path.limit.replace(size) != Some(size)
+        {
+            let slot = session.slot;
+            self.command_all(|_| Command::PathSize { slot, size });
+        }
         let Some(search) = &self.path.search else { return };
         let mtu = self.path.inner(search.size());
         if self.path.told.replace(mtu) != Some(mtu) {

@@ -137,6 +137,24 @@ pub enum Command {
         /// Length of the plaintext in bytes.
         size: u16,
     },
+    /// Send a probe of both directions of the path, of `size` bytes of plaintext (at least 6).
+    PathProbe {
+        /// The session.
+        slot: Slot,
+        /// Number that the reply repeats.
+        id: u16,
+        /// Length of the plaintext in bytes.
+        size: u16,
+        /// The datagram size that is known to work.
+        known: Option<u16>,
+    },
+    /// The path to the peer carries datagrams of so many bytes at most.
+    PathSize {
+        /// The session.
+        slot: Slot,
+        /// The largest datagram in bytes.
+        size: u16,
+    },
     /// Send an empty datagram.
     Keepalive(Slot),
     /// Erase one epoch's keys.
@@ -176,6 +194,18 @@ pub enum Event {
         /// The probe's number.
         id: u16,
         /// Length of the probe's plaintext as the peer received it, in bytes.
+        size: u16,
+    },
+    /// At a client: large datagrams are on their way in one direction or the other, and nothing shows that they arrive.
+    PathInUse {
+        /// The session.
+        slot: Slot,
+    },
+    /// At a gateway: the client has found another size of the largest datagram that its path carries.
+    PathStated {
+        /// The session.
+        slot: Slot,
+        /// That size in bytes.
         size: u16,
     },
     /// A packet is to be sent and no epoch can seal it.

@@ -53,6 +53,8 @@ drop_reasons! {
     KeySpent = "key_spent",
     /// Longer than a datagram or the path can carry.
     TooLong = "too_long",
+    /// Too large for the path to the peer; its sender was told the size that fits, as often as its session may.
+    TooBig = "too_big",
     /// Keys that could not be made from what the control plane sent.
     BadEpoch = "bad_epoch",
     /// Offload fields of the TUN device that don't fit the packet.

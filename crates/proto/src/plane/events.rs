@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::command::Event;
+use super::command::{Event, Slot};
 
 /// Events that wait at most. The owner takes them after each batch of datagrams, which has fewer; only while it can't pass
 /// them on do they pile up.
@@ -17,6 +17,8 @@ pub(super) const MAX_EVENTS: usize = 1_024;
 pub(super) struct Events {
     queue: VecDeque<Event>,
     refused: u64,
+    /// Sessions whose clients are to probe the path; no event, for the shard sends the message itself.
+    path_checks: Vec<Slot>,
 }
 
 impl Events {
@@ -30,6 +32,18 @@ impl Events {
             self.refused += 1;
         }
         room
+    }
+
+    /// The session's client is to probe the path; forgotten if there is no room, for it is said again.
+    pub(super) fn push_path_check(&mut self, slot: Slot) {
+        if self.path_checks.len() < MAX_EVENTS {
+            self.path_checks.push(slot);
+        }
+    }
+
+    #[inline]
+    pub(super) fn pop_path_check(&mut self) -> Option<Slot> {
+        self.path_checks.pop()
     }
 
     pub(super) fn pop(&mut self) -> Option<Event> {

@@ -23,7 +23,22 @@ pub enum Outgoing {
         id: u16,
         /// Length of the probe's plaintext in bytes.
         size: u16,
+        /// Whether the answer is as long.
+        padded: bool,
     },
+    /// A probe of both directions of the path.
+    PathProbe {
+        /// For whom.
+        slot: Slot,
+        /// Number that the reply repeats.
+        id: u16,
+        /// Length of the plaintext in bytes.
+        size: u16,
+        /// The size that is known to work.
+        known: Option<u16>,
+    },
+    /// The wish that the peer probe the path.
+    PathCheck(Slot),
     /// An empty datagram.
     Keepalive(Slot),
 }
@@ -33,7 +48,8 @@ impl Outgoing {
     #[must_use]
     pub fn slot(self) -> Slot {
         match self {
-            Self::Probe { slot, .. } | Self::Reply { slot, .. } | Self::Keepalive(slot) => slot,
+            Self::Probe { slot, .. } | Self::Reply { slot, .. } | Self::PathProbe { slot, .. } => slot,
+            Self::Keepalive(slot) | Self::PathCheck(slot) => slot,
         }
     }
 
@@ -41,7 +57,10 @@ impl Outgoing {
     pub(super) fn write(self, out: &mut [u8]) -> Option<usize> {
         match self {
             Self::Probe { id, size, .. } => Inband::Probe { id, size }.write(out),
-            Self::Reply { id, size, .. } => Inband::Reply { id, size }.write(out),
+            Self::Reply { id, size, padded: false, .. } => Inband::Reply { id, size }.write(out),
+            Self::Reply { id, size, padded: true, .. } => Inband::PathReply { id, size }.write(out),
+            Self::PathProbe { id, size, known, .. } => Inband::PathProbe { id, size, known }.write(out),
+            Self::PathCheck(_) => Inband::PathCheck.write(out),
             Self::Keepalive(_) => Some(0),
         }
     }

@@ -13,9 +13,10 @@ use super::command::{Activity, EpochSpec, Event, Heard, Progress, SessionSpec, S
 use super::count::DropReason;
 use super::events::Events;
 use super::hash::IndexHasher;
+use super::path::Path;
 use super::{Endpoint, Role};
 use crate::checksum;
-use crate::control::FEATURE_PARTIAL_CHECKSUM;
+use crate::control::{FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_SIZE};
 use crate::inband;
 use crate::lane::{OpenRefused, ReceiveLane, SealRefused, SendLane};
 use crate::packet::{PARTIAL_CHECKSUM, SourceFilter};
@@ -41,6 +42,7 @@ pub(super) struct Session {
     pub(super) activity: Activity,
     /// Whether there is some to tell.
     pub(super) in_use: bool,
+    pub(super) path: Path,
     /// At most three: retiring, current, pending.
     epochs: Vec<Epoch>,
     /// Number of the epoch that seals.
@@ -94,6 +96,7 @@ impl Session {
             principal: spec.principal,
             activity: Activity::default(),
             in_use: false,
+            path: Path::default(),
             epochs: Vec::new(),
             sealing: None,
             epoch_wanted: false,
@@ -224,7 +227,7 @@ impl Session {
             .iter_mut()
             .find(|epoch| Some(epoch.number) == number)
             .expect("the caller asked whether an epoch can seal");
-        Sender { slot: self.slot, now, epoch, activity: &mut self.activity, events }
+        Sender { slot: self.slot, now, epoch, activity: &mut self.activity, path: &mut self.path, events }
     }
 
     /// Asks the control plane for an epoch, once until one comes.
@@ -313,6 +316,7 @@ impl Receiver {
         };
         session.activity.rx_datagrams += 1;
         session.activity.last_rx = now;
+        session.path.received(now, datagram.len());
         if receiving.receive.rekey_due() && !receiving.rekey_reported {
             receiving.rekey_reported = events.push(Event::RekeyDue { slot, epoch });
         }
@@ -351,6 +355,7 @@ pub struct Sender<'a> {
     now: Time,
     epoch: &'a mut Epoch,
     activity: &'a mut Activity,
+    path: &'a mut Path,
     events: &'a mut Events,
 }
 
@@ -376,6 +381,25 @@ impl Sender<'_> {
         self.epoch.send.datagram_len(len)
     }
 
+    /// Whether the path to the peer does not carry the datagram of a packet of `len` bytes, as far as is known.
+    #[inline]
+    #[must_use]
+    pub fn exceeds_path(&self, len: usize) -> bool {
+        self.datagram_len(len) > self.path.limit()
+    }
+
+    /// The largest packet that the path to the peer carries, in bytes.
+    #[must_use]
+    pub fn path_mtu(&self) -> u16 {
+        let limit = self.path.limit();
+        let mut len = limit.saturating_sub(self.datagram_len(0));
+        // Some suites pad.
+        while len > 0 && self.datagram_len(len) > limit {
+            len -= 1;
+        }
+        len as u16
+    }
+
     /// Makes a plaintext packet understandable for the peer: fills in a checksum that it could not fill in itself.
     ///
     /// # Errors
@@ -398,7 +422,23 @@ impl Sender<'_> {
         self.activity.tx_packets += 1;
         self.activity.tx_bytes += len as u64;
         self.activity.last_tx_packet = self.now;
+        if self.path.sent(self.now, sealed.len, self.activity.last_rx)
+            && self.epoch.features & FEATURE_PATH_SIZE != 0
+        {
+            self.ask_about_path();
+        }
         Ok(sealed)
+    }
+
+    /// Only clients probe: one does so at once, a gateway asks for it.
+    #[cold]
+    fn ask_about_path(&mut self) {
+        if self.epoch.follows_peer {
+            self.events.push_path_check(self.slot);
+        } else {
+            // Asked again while large packets go.
+            let _ = self.events.push(Event::PathInUse { slot: self.slot });
+        }
     }
 
     /// Like [`Sender::seal`] for what is no inner packet, and so no use of the tunnel.

@@ -439,8 +439,8 @@ fn probes_are_answered_and_answers_reported() {
     let mut datagram = vec![0; 1_000];
     let sealed = net.clients[0].originate(net.now, probe, &mut datagram).unwrap();
     let opened = net.gateway_gets(&datagram[..sealed.len], "198.51.100.1:1000");
-    assert_eq!(opened, Ok(Opened::Probe { slot: slot(ALICE), id: 9, size: 600 }));
-    let reply = Outgoing::Reply { slot: slot(ALICE), id: 9, size: 600 };
+    assert_eq!(opened, Ok(Opened::Probe { slot: slot(ALICE), id: 9, size: 600, padded: false }));
+    let reply = Outgoing::Reply { slot: slot(ALICE), id: 9, size: 600, padded: false };
     let sealed = net.gateway.originate(net.now, reply, &mut datagram).unwrap();
     assert_eq!(
         net.clients[0].open(net.now, &mut datagram[..sealed.len], endpoint(GATEWAY)),
@@ -457,7 +457,7 @@ fn a_gateway_drops_replies_that_it_has_not_asked_for() {
     let mut net = Net::new(false);
     let mut datagram = vec![0; 1_000];
     for id in 0..5_000 {
-        let reply = Outgoing::Reply { slot: slot(0), id, size: 4 };
+        let reply = Outgoing::Reply { slot: slot(0), id, size: 4, padded: false };
         let sealed = net.clients[0].originate(net.now, reply, &mut datagram).unwrap();
         let opened = net.gateway_gets(&datagram[..sealed.len], "198.51.100.1:1000");
         assert_eq!(opened, Err(DropReason::UnaskedReply));

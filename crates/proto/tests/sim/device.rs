@@ -105,7 +105,7 @@ impl World {
         let config = Config {
             lanes: self.devices[device].lanes,
             suites: vec![SUITE],
-            features: 0,
+            features: vpnd_proto::control::FEATURE_PATH_SIZE,
             lab: None,
             timers: Timers::default(),
         };
@@ -339,8 +339,8 @@ impl World {
         let from = Endpoint { remote: HUB.parse().expect("an address"), local: None };
         match self.devices[device].planes[shard].open(self.now, &mut datagram, from) {
             Ok(Opened::Tun(range)) => self.oracle.deliver(inner::id(&datagram[range]), Place::Device(device)),
-            Ok(Opened::Probe { slot, id, size }) => {
-                self.device_originates(device, shard, Outgoing::Reply { slot, id, size });
+            Ok(Opened::Probe { slot, id, size, padded }) => {
+                self.device_originates(device, shard, Outgoing::Reply { slot, id, size, padded });
             }
             Ok(Opened::Forward { .. }) => panic!("a client forwards nothing"),
             Ok(Opened::Consumed) | Err(_) => {}

@@ -51,7 +51,7 @@ pub(crate) fn config(shards: usize) -> Config {
     Config {
         shards,
         suites: vec![SUITE],
-        features: 0,
+        features: vpnd_proto::control::FEATURE_PATH_SIZE,
         lab: None,
         timers: Timers::default(),
         idle_timeout: None,
@@ -154,6 +154,9 @@ impl World {
                 while let Some(event) = self.hub.planes[shard].poll_event() {
                     self.hub.core.handle_event(self.now, event);
                     quiet = false;
+                }
+                while let Some(slot) = self.hub.planes[shard].poll_path_check() {
+                    self.hub_originates(shard, Outgoing::PathCheck(slot));
                 }
             }
             if quiet {
@@ -261,8 +264,8 @@ impl World {
                     self.hub_transmits(shard, sealed.endpoint, datagram);
                 }
             }
-            Ok(Opened::Probe { slot, id, size }) => {
-                self.hub_originates(shard, Outgoing::Reply { slot, id, size });
+            Ok(Opened::Probe { slot, id, size, padded }) => {
+                self.hub_originates(shard, Outgoing::Reply { slot, id, size, padded });
             }
             Ok(Opened::Consumed) | Err(_) => {}
         }

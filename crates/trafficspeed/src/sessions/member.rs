@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use vpnd_crypto::{DeviceKey, EpochSecret};
 use vpnd_proto::client::{Action, Client, Config, ConfigError, Purpose};
-use vpnd_proto::control::{Code, Established, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
+use vpnd_proto::control::{Code, Established, FEATURES, Message, Offer};
 use vpnd_proto::plane::{Activity, Command, Endpoint, Event, Opened, Outgoing, Plane, Role, Sealed, Slot};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, LocalSuite, Timers};
@@ -80,13 +80,7 @@ impl Member {
     /// # Errors
     /// If `suites` can't be offered.
     pub fn new(suites: Vec<LocalSuite>, device: DeviceKey) -> Result<Self, ConfigError> {
-        let config = Config {
-            lanes: 1,
-            suites,
-            features: FEATURE_PARTIAL_CHECKSUM,
-            lab: None,
-            timers: Timers::default(),
-        };
+        let config = Config { lanes: 1, suites, features: FEATURES, lab: None, timers: Timers::default() };
         Ok(Self {
             core: Client::new(config, Box::new(|bytes| rand::Rng::fill_bytes(&mut rand::rng(), bytes)))?,
             plane: Plane::new(Role::Client, Policy::default().into(), rand::random()),
@@ -187,8 +181,8 @@ impl Member {
         let Ok(opened) = self.plane.open(now, datagram, from) else { return false };
         match opened {
             Opened::Tun(range) => tasks.extend(replied(&datagram[range]).map(Task::Answered)),
-            Opened::Probe { slot, id, size } => {
-                self.originate(now, Outgoing::Reply { slot, id, size }, tasks);
+            Opened::Probe { slot, id, size, padded } => {
+                self.originate(now, Outgoing::Reply { slot, id, size, padded }, tasks);
             }
             Opened::Forward { .. } | Opened::Consumed => {}
         }

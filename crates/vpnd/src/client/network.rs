@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use vpnd_proto::client::DEFAULT_MTU;
 use vpnd_proto::control::Network;
+use vpnd_proto::pmtu::oversize::IPV6_MIN_MTU;
 use vpnd_proto::wire::HEADER_LEN;
 
 use super::permission::{self, Forbidden, Machine};
@@ -31,6 +32,18 @@ mod table;
 
 /// What a standard suite adds to a packet, in bytes.
 const TAG_LEN: usize = 16;
+
+/// Says what was found of the path, in words where that costs something.
+pub(super) fn say_path(size: u16) {
+    tracing::debug!(datagram = size, "the way to the gateway was measured");
+    if usize::from(size) < HEADER_LEN + usize::from(IPV6_MIN_MTU) + TAG_LEN {
+        tracing::warn!(
+            datagram = size,
+            "the way to the gateway carries no full IPv6 packet in one datagram: those of up to {IPV6_MIN_MTU} bytes are sent \
+             in fragments, which is slower and does not pass every firewall, nor a path of IPv6 that filters ICMP"
+        );
+    }
+}
 
 /// Why the machine's network could not be set up.
 #[derive(Debug, thiserror::Error)]

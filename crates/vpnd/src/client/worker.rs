@@ -18,13 +18,14 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use vpnd_crypto::{LabPermit, Preference, Suite};
 use vpnd_proto::client::{Action, Client, Config, Purpose};
-use vpnd_proto::control::{Code, FEATURE_PARTIAL_CHECKSUM, Message, Offer};
-use vpnd_proto::plane::{Activity, Endpoint, Event, Role};
+use vpnd_proto::control::{Code, FEATURES, Message, Offer};
+use vpnd_proto::plane::{Activity, Command, Endpoint, Event, Role};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, Timers};
 use vpnd_proto::time::Time;
 
 use super::dial::{self, Answer, Channel, Credentials, DialError, Dialer};
+use super::network::say_path;
 use super::opener::{Opener, OpenerError, Word};
 use super::{INITIAL_MTU, Refusal, socket_options};
 use crate::control::stream::{StreamError, Writer};
@@ -100,7 +101,7 @@ impl Prepared {
         };
         let suites = suites::measure(&wanted, preference(launch.backend.as_deref())?, lab.is_some())?;
         let (lanes, timers) = (launch.lanes as usize, Timers::default());
-        let config = Config { lanes, suites, features: FEATURE_PARTIAL_CHECKSUM, lab, timers };
+        let config = Config { lanes, suites, features: FEATURES, lab, timers };
         let core = Client::new(config, crate::control::random())?;
         let identity = profile.identity.as_ref().map(|identity| {
             tls::Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes())
@@ -423,9 +424,16 @@ impl Connected {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Connect { connection, purpose, offer } => self.dial(connection, purpose, offer),
-                Action::Command { shard, command } => self.shards.command(shard, command).await,
+                Action::Command { shard, command } => {
+                    if let Command::PathSize { size, .. } = command
+                        && shard == 0
+                    {
+                        say_path(size);
+                    }
+                    self.shards.command(shard, command).await;
+                }
                 Action::PathMtu(mtu) => {
-                    tracing::debug!(mtu, "the way to the gateway was measured");
+                    tracing::debug!(mtu, "the tunnel's MTU");
                     // New TCP connections are held to it in both directions, also where it is too small for the device.
                     self.shards.set_mtu(mtu).await;
                     self.opener.set_mtu(mtu).await?;

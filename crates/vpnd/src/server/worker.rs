@@ -465,7 +465,7 @@ fn core_config(
     Config {
         shards,
         suites,
-        features: vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM,
+        features: vpnd_proto::control::FEATURES,
         lab,
         timers: settings::timers(&config.timeouts),
         idle_timeout: config.timeouts.idle_timeout,

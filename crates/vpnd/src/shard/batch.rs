@@ -157,6 +157,22 @@ impl Batch {
         self.len += len;
     }
 
+    /// Sends each datagram by itself and lets the outer IP layer cut it. Returns how many were lost.
+    #[cold]
+    pub(super) fn send_fragmented(&mut self, socket: &impl DatagramSocket) -> usize {
+        let mut lost = 0;
+        for run in &self.runs {
+            let whole = run.transmit(&self.buffer);
+            for contents in whole.contents.chunks(run.segment) {
+                let single = Transmit { contents, segment_size: None, ..whole.clone() };
+                lost += usize::from(socket.try_send_fragmented(&single) != SendOutcome::Sent);
+            }
+        }
+        self.runs.clear();
+        self.len = 0;
+        lost
+    }
+
     /// Sends everything in it. Returns how many datagrams were lost.
     pub(super) fn send(&mut self, socket: &impl DatagramSocket) -> usize {
         let lost = send_runs(socket, self.runs.iter().map(|run| (&*self.buffer, run)));

@@ -38,6 +38,11 @@ pub trait DatagramSocket {
     /// Sends a datagram or a batch; see [`ShardSocket::try_send`].
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome;
 
+    /// Sends one datagram that the outer IP layer may cut; see [`ShardSocket::try_send_fragmented`].
+    fn try_send_fragmented(&self, transmit: &Transmit<'_>) -> SendOutcome {
+        self.try_send(transmit)
+    }
+
     /// Sends as many of these as go with one system call; see [`ShardSocket::try_send_many`].
     fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize;
 
@@ -69,6 +74,10 @@ impl DatagramSocket for ShardSocket {
     #[inline]
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
         self.try_send(transmit)
+    }
+
+    fn try_send_fragmented(&self, transmit: &Transmit<'_>) -> SendOutcome {
+        self.try_send_fragmented(transmit)
     }
 
     #[inline]

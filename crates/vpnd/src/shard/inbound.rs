@@ -146,14 +146,15 @@ impl Shard {
                 Ok(Opened::Forward { to, len }) => {
                     self.forward(now, number, message, start..end, to, len, socket);
                 }
-                Ok(Opened::Probe { slot, id, size }) => {
-                    self.originate(Outgoing::Reply { slot, id, size }, socket);
+                Ok(Opened::Probe { slot, id, size, padded }) => {
+                    self.originate(Outgoing::Reply { slot, id, size, padded }, socket);
                 }
                 Ok(Opened::Consumed) | Err(_) => {}
             }
             start = end;
         }
         self.outbound.flush(&mut self.plane, socket);
+        self.outbound.send_path_checks(now, &mut self.plane, socket);
         self.flush_to_tun(message, tun);
     }
 
@@ -209,6 +210,10 @@ impl Shard {
             Err(DropReason::TooLong) => {
                 let packet = &message[start + HEADER_LEN..start + HEADER_LEN + len];
                 return self.outbound.packet(now, to, packet, &mut self.plane, socket);
+            }
+            Err(DropReason::TooBig) => {
+                let packet = &message[start + HEADER_LEN..start + HEADER_LEN + len];
+                return self.outbound.fit_forwarded(now, to, packet, &mut self.plane, socket);
             }
             Err(_) => return,
         };

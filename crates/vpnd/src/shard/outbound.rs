@@ -14,6 +14,7 @@ use vpnd_proto::wire::HEADER_LEN;
 use super::Progress;
 use super::batch::{Batch, MAX_OVERHEAD};
 use super::devices::{DatagramSocket, PacketDevice};
+use super::oversize::Spare;
 use crate::sys::tun::MAX_READ_LEN;
 
 /// Packets read before the other direction has its turn.
@@ -21,16 +22,17 @@ const READ_BUDGET: usize = 64;
 
 /// Buffers of this direction.
 pub(super) struct Outbound {
-    read: Box<[u8]>,
+    pub(super) read: Box<[u8]>,
     batch: Batch,
     /// The tunnel's MTU, to which the MSS of new TCP connections is held in both directions: whoever answers a SYN that
     /// entered the tunnel sends through it.
     mtu: u16,
+    pub(super) spare: Spare,
 }
 
 impl Outbound {
     pub(super) fn new(mtu: u16) -> Self {
-        Self { read: vec![0; MAX_READ_LEN].into_boxed_slice(), batch: Batch::new(), mtu }
+        Self { read: vec![0; MAX_READ_LEN].into_boxed_slice(), batch: Batch::new(), mtu, spare: Spare::new() }
     }
 
     /// Reads packets until there are none or the budget is used, and sends them all.
@@ -48,7 +50,7 @@ impl Outbound {
         for _ in 0..READ_BUDGET {
             match tun.try_read(&mut self.read) {
                 Ok(len) => {
-                    if let Err(reason) = self.super_packet(now, len, plane, socket) {
+                    if let Err(reason) = self.super_packet(now, len, plane, (tun, socket)) {
                         plane.count_drop(reason);
                     }
                 }
@@ -66,6 +68,7 @@ impl Outbound {
         }
         // Never wait for more packets to fill a batch.
         self.flush(plane, socket);
+        self.send_path_checks(now, plane, socket);
         Ok(progress)
     }
 
@@ -75,7 +78,7 @@ impl Outbound {
         now: Time,
         len: usize,
         plane: &mut Plane,
-        socket: &impl DatagramSocket,
+        (tun, socket): (&impl PacketDevice, &impl DatagramSocket),
     ) -> Result<(), DropReason> {
         let (header, packet) = VirtioHeader::split(&self.read[..len]).map_err(|_| DropReason::BadOffload)?;
         let packet = Packet::parse(packet).map_err(|_| DropReason::BadPacket)?;
@@ -86,7 +89,11 @@ impl Outbound {
                 let peer =
                     PeerFeatures { partial_checksum: sender.features() & FEATURE_PARTIAL_CHECKSUM != 0 };
                 let slicer = Slicer::new(&header, &packet, peer).map_err(|_| DropReason::BadOffload)?;
-                let clamp = is_syn(&packet).then_some(self.mtu);
+                if sender.exceeds_path(slicer.slice_len(0)) {
+                    self.fit_read(now, (slot, len), peer, plane, (tun, socket));
+                    return Ok(());
+                }
+                let clamp = is_syn(&packet).then(|| self.mtu.min(sender.path_mtu()));
                 seal_slices(&slicer, &mut sender, clamp, &mut self.batch, socket)
             }
             Err(DropReason::NoEpoch) => {
@@ -151,6 +158,21 @@ impl Outbound {
             self.batch.push(sealed.endpoint, sealed.len);
             self.flush(plane, socket);
         }
+    }
+
+    /// Sends one plaintext packet that is longer than the path and must arrive all the same.
+    #[cold]
+    pub(super) fn packet_in_fragments(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        packet: &[u8],
+        plane: &mut Plane,
+        socket: &impl DatagramSocket,
+    ) {
+        self.flush(plane, socket);
+        self.packet(now, slot, packet, plane, socket);
+        Lost { unsent: self.batch.send_fragmented(socket), refused: None }.count(plane);
     }
 
     /// Sends what is in the batch.

@@ -6,6 +6,7 @@
 //!
 //! The sockets of a gateway share one port; [`bind_reuseport_group`] makes them.
 
+mod fragmented;
 mod group;
 mod many;
 

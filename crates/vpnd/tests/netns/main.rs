@@ -49,6 +49,7 @@ mod relay;
 mod reload;
 mod sessions;
 mod shortage;
+mod shrink;
 mod state_directory;
 mod steering;
 mod theft;

@@ -79,7 +79,7 @@ fn echo_request(source: Option<IpAddr>, to: IpAddr, size: usize, limit: Duration
 }
 
 /// RFC 1071.
-fn internet_checksum(bytes: &[u8]) -> u16 {
+pub(crate) fn internet_checksum(bytes: &[u8]) -> u16 {
     let words =
         bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u32::from));
     let sum: u32 = words.sum();

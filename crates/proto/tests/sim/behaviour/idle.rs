@@ -40,6 +40,8 @@ fn a_packet_for_the_client_wakes_it() {
 fn keepalives_go_out_while_there_are_keys_and_stop_with_them() {
     with_seeds(2, |seed| {
         let mut world = world(seed, 1, Path::CLEAN, false);
+        // The path is found, and stated to the gateway.
+        world.run(ms(500));
         world.captured = Some(Vec::new());
         world.run(secs(180));
         let alive = world.captured.take().expect("it was recorded").len();

@@ -77,3 +77,60 @@ fn an_outage_is_not_taken_for_a_narrow_path() {
         }
     });
 }
+
+/// The largest packet that the gateway sends to the first client without a word to its sender.
+fn limit_at_the_gateway(world: &mut World) -> Option<u16> {
+    let now = world.now;
+    let address = world.inner_address(Place::Device(0), false);
+    let mut planes = world.hub.planes.iter_mut();
+    let limits = planes.by_ref().filter_map(|plane| {
+        let slot = plane.session_of(address)?;
+        plane.sender(now, slot).ok().map(|sender| sender.path_mtu())
+    });
+    limits.min()
+}
+
+#[test]
+fn the_gateway_learns_of_a_path_that_shrinks_under_traffic() {
+    with_seeds(12, |seed| {
+        // One direction alone, or both; while packets go one way, or both ways.
+        let mut world = world(seed, 1, narrow(1452), false);
+        let device = Place::Device(0);
+        if seed % 3 != 0 {
+            world.flow(Place::Campus, device, ms(5), secs(30));
+        }
+        if seed % 3 != 1 {
+            world.flow(device, Place::Campus, ms(5), secs(30));
+        }
+        world.run(secs(3));
+        // The flows' longest datagrams have 1,380 bytes.
+        for path in [1360, 1300, 1232] {
+            if seed % 2 == 0 || seed % 3 != 1 {
+                world.devices[0].up = narrow(path);
+            }
+            if seed % 2 == 0 || seed % 3 == 1 {
+                world.devices[0].down = narrow(path);
+            }
+            world.run(secs(2));
+            let limit = limit_at_the_gateway(&mut world).expect("there is an epoch");
+            assert!((path - OVERHEAD - 17..=path - OVERHEAD).contains(&limit), "{limit} on {path}");
+            assert!((limit - 9..=limit + 9).contains(&mtu(&world)), "{} at the client", mtu(&world));
+        }
+    });
+}
+
+#[test]
+fn without_the_feature_a_gateway_limits_nothing() {
+    with_seeds(2, |seed| {
+        let mut config = hub::config(1);
+        config.features = 0;
+        let mut world = World::new(seed, |random| Hub::new(config, false, random));
+        world.add_device(1, narrow(1452));
+        world.wait_until_up(0);
+        talk(&mut world, ms(5), secs(40));
+        (world.devices[0].up, world.devices[0].down) = (narrow(1380), narrow(1380));
+        world.run(secs(40));
+        assert!(fills(mtu(&world), 1380), "the client finds out: {}", mtu(&world));
+        assert!(limit_at_the_gateway(&mut world).is_none_or(|limit| limit > 1500));
+    });
+}

@@ -49,6 +49,27 @@ fn numbered(segments: usize, size: usize) -> Vec<u8> {
 }
 
 #[test]
+fn fragments_are_allowed_for_one_datagram_only() {
+    for address in ["127.0.0.1:0", "[::]:0"] {
+        let sender = ShardSocket::bind(address.parse().unwrap(), &options()).unwrap();
+        let receiver = ShardSocket::bind("[::1]:0".parse().unwrap(), &options()).unwrap();
+        let (_, v4, to_v4) = pair();
+        let is_v6 = sender.local_addr().unwrap().is_ipv6();
+        let (receiver, to) = if is_v6 { (&receiver, receiver.local_addr().unwrap()) } else { (&v4, to_v4) };
+        // Longer than IPv6 carries in one piece.
+        let contents = vec![7; 1_400];
+        assert_eq!(sender.try_send_fragmented(&transmit(to, &contents)), SendOutcome::Sent);
+        assert_eq!(receive(receiver, 1).0, [contents]);
+        let mode = sockopt::ip_mtu_discover(&sender.socket).unwrap();
+        assert_eq!(mode, sockopt::Ipv4PathMtuDiscovery::PROBE);
+        if is_v6 {
+            let mode = sockopt::ipv6_mtu_discover(&sender.socket).unwrap();
+            assert_eq!(mode, sockopt::Ipv6PathMtuDiscovery::PROBE);
+        }
+    }
+}
+
+#[test]
 fn a_batch_arrives_as_its_datagrams() {
     let (sender, receiver, address) = pair();
     assert!(sender.max_gso_segments() > 1, "this kernel has UDP GSO");

@@ -1,0 +1,227 @@
+//! The path to a session's peer as one shard sees it: how large a datagram may be, whether large ones seem to arrive, and
+//! how often packets that do not fit may be answered (PROTOCOL §13).
+//!
+//! INVARIANT: nothing but what the peer sealed changes the limit, and never below [`BASE_SIZE`].
+
+use core::time::Duration;
+
+use super::events::Events;
+use super::{DropReason, Event, Opened, Plane, Role, Slot, find};
+use crate::inband::Inband;
+use crate::pmtu::BASE_SIZE;
+use crate::time::Time;
+
+/// While large datagrams are sent, the path is asked about so often, whatever comes back.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+/// If nothing has come from the peer for so long, the large datagrams may have vanished: then the path is asked about at
+/// once, and so often.
+const SILENCE: Duration = Duration::from_millis(100);
+/// A datagram of almost the size in use that came so shortly before the wish to probe the path shows that the path carries it.
+const JUST_NOW: Duration = Duration::from_millis(50);
+/// How much "almost" is, in bytes.
+const ALMOST: usize = 32;
+/// Shortest time between two sizes that a client states. One that changes its mind on purpose must not flood the control plane.
+const STATE_INTERVAL: Duration = Duration::from_millis(20);
+/// Answers to packets that are too large: so many at once, and one more for each [`ANSWER_EVERY`].
+const ANSWERS: u32 = 32;
+const ANSWER_EVERY: Duration = Duration::from_millis(10);
+
+/// The path of one session in one shard.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    /// The largest datagram; all of them until somebody knows better.
+    limit: u16,
+    stated_at: Time,
+    /// When a datagram of almost the size in use came last.
+    large_received: Time,
+    asked: Time,
+    answers: u32,
+    answered: Time,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self {
+            limit: u16::MAX,
+            stated_at: Time::ZERO,
+            large_received: Time::ZERO,
+            asked: Time::ZERO,
+            answers: ANSWERS,
+            answered: Time::ZERO,
+        }
+    }
+}
+
+impl Path {
+    #[inline]
+    pub(super) fn limit(&self) -> usize {
+        self.limit.into()
+    }
+
+    pub(super) fn set_limit(&mut self, size: u16) {
+        self.limit = size.max(BASE_SIZE);
+    }
+
+    /// A datagram of `len` bytes came.
+    #[inline]
+    pub(super) fn received(&mut self, now: Time, len: usize) {
+        if len + ALMOST > self.limit() {
+            self.large_received = now;
+        }
+    }
+
+    /// A datagram of `len` bytes goes; the peer was heard at `last_rx`. Returns whether the path is to be asked about.
+    #[inline]
+    pub(super) fn sent(&mut self, now: Time, len: usize, last_rx: Time) -> bool {
+        if len <= BASE_SIZE.into() {
+            return false;
+        }
+        let waited = now.since(self.asked);
+        let due = waited >= ASK_EVERY || (waited >= SILENCE && now.since(last_rx) >= SILENCE);
+        if due {
+            self.asked = now;
+        }
+        due
+    }
+
+    /// Whether a packet that is too large may be answered.
+    fn may_answer(&mut self, now: Time) -> bool {
+        let more = now.since(self.answered).as_nanos() / ANSWER_EVERY.as_nanos();
+        if more > 0 {
+            self.answers = self.answers.saturating_add(u32::try_from(more).unwrap_or(ANSWERS)).min(ANSWERS);
+            self.answered = now;
+        }
+        let may = self.answers > 0;
+        self.answers = self.answers.saturating_sub(1);
+        may
+    }
+
+    /// The client says what its path carries. Returns whether that is new.
+    fn state(&mut self, now: Time, slot: Slot, size: u16, events: &mut Events) {
+        let size = size.max(BASE_SIZE);
+        if size == self.limit || now.since(self.stated_at) < STATE_INTERVAL {
+            return;
+        }
+        if events.push(Event::PathStated { slot, size }) {
+            self.stated_at = now;
+            self.limit = size;
+        }
+    }
+}
+
+impl Plane {
+    /// A session to whose peer [`super::Outgoing::PathCheck`] is to be sent.
+    #[inline]
+    pub fn poll_path_check(&mut self) -> Option<Slot> {
+        self.events.pop_path_check()
+    }
+
+    /// Whether a packet that is too large for the path of this session may be answered now; counted against its rate.
+    pub fn may_answer_too_big(&mut self, now: Time, slot: Slot) -> bool {
+        find(&mut self.sessions, slot).is_some_and(|session| session.path.may_answer(now))
+    }
+
+    /// At a gateway: the session that `address` belongs to.
+    #[must_use]
+    pub fn session_of(&self, address: core::net::IpAddr) -> Option<Slot> {
+        self.routes.lookup(address)
+    }
+
+    pub(super) fn set_path_size(&mut self, slot: Slot, size: u16) {
+        if let Some(session) = find(&mut self.sessions, slot) {
+            session.path.set_limit(size);
+        }
+    }
+
+    /// Decides about an authentic in-band message.
+    pub(super) fn inband(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        lane: u8,
+        message: Option<Inband>,
+    ) -> Result<Opened, DropReason> {
+        let gateway = self.role == Role::Gateway;
+        match message {
+            Some(Inband::Probe { id, size }) => Ok(Opened::Probe { slot, id, size, padded: false }),
+            Some(Inband::PathProbe { id, size, known }) if gateway => {
+                if let (Some(known), Some(session)) = (known, find(&mut self.sessions, slot)) {
+                    session.path.state(now, slot, known, &mut self.events);
+                }
+                Ok(Opened::Probe { slot, id, size, padded: true })
+            }
+            // A gateway asks nobody, so nobody has an answer for it: else a client could make it an event of each datagram.
+            Some(Inband::Reply { .. } | Inband::PathReply { .. }) if gateway => Err(DropReason::UnaskedReply),
+            Some(Inband::Reply { id, size } | Inband::PathReply { id, size }) => {
+                // A reply that finds no room is as good as lost on the way: the client probes again.
+                let _ = self.events.push(Event::ProbeReply { slot, lane, id, size });
+                Ok(Opened::Consumed)
+            }
+            Some(Inband::PathCheck) if !gateway => {
+                let path = find(&mut self.sessions, slot).map(|session| session.path);
+                if path.is_some_and(|path| now.since(path.large_received) > JUST_NOW) {
+                    // The gateway repeats its wish while large packets go.
+                    let _ = self.events.push(Event::PathInUse { slot });
+                }
+                Ok(Opened::Consumed)
+            }
+            Some(Inband::PathProbe { .. } | Inband::PathCheck) | None => Err(DropReason::UnknownInband),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: usize = 1_400;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_secs(100) + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn large_datagrams_have_the_path_asked_about_more_often_in_silence() {
+        let asked = |heard_every: u64| {
+            let mut path = Path::default();
+            (0..10_000)
+                .filter(|millis| path.sent(at(*millis), LARGE, at(millis / heard_every * heard_every)))
+                .count()
+        };
+        assert_eq!(asked(50), 20, "something comes back");
+        assert_eq!(asked(100_000), 100, "nothing does");
+    }
+
+    #[test]
+    fn small_datagrams_ask_nothing() {
+        let mut path = Path::default();
+        assert!(!path.sent(at(0), BASE_SIZE.into(), Time::ZERO));
+    }
+
+    #[test]
+    fn a_client_states_no_less_than_the_base_and_not_too_often() {
+        let slot = Slot { place: 1, generation: 0 };
+        let (mut path, mut events) = (Path::default(), Events::default());
+        for (millis, stated, limit) in
+            [(0, 1_400, 1_400), (5, 1_300, 1_400), (25, 1_300, 1_300), (50, 0, 1_200)]
+        {
+            path.state(at(millis), slot, stated, &mut events);
+            assert_eq!(path.limit(), limit, "after {millis} ms");
+        }
+        path.state(at(90), slot, 1_200, &mut events);
+        let told: Vec<_> = core::iter::from_fn(|| events.pop()).collect();
+        let stated = |size| Event::PathStated { slot, size };
+        assert_eq!(told, [stated(1_400), stated(1_300), stated(1_200)]);
+    }
+
+    #[test]
+    fn answers_are_limited() {
+        let mut path = Path::default();
+        let in_time = |path: &mut Path, from: u64, to: u64| {
+            (from * 10..to * 10).filter(|tenths| path.may_answer(at(tenths / 10))).count()
+        };
+        assert_eq!(in_time(&mut path, 0, 5), ANSWERS as usize, "at once");
+        assert_eq!(in_time(&mut path, 5, 1_005), 100, "then a hundred a second");
+        assert_eq!(in_time(&mut path, 2_000, 2_005), ANSWERS as usize, "after a pause");
+    }
+}
