@@ -137,7 +137,7 @@ pub struct Timers {
     pub probe_interval: Duration,
     /// So many rounds of probes without any answer make a client attach anew.
     pub probe_limit: u32,
-    /// A client whose network changed attaches anew if probes are not answered within this time.
+    /// A client whose network changed attaches anew beside its probes; these end if they are not answered within this time.
     pub roam_within: Duration,
     /// The first wait before reconnecting; it doubles each time.
     pub reconnect_first: Duration,

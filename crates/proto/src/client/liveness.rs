@@ -19,6 +19,11 @@ const FIRST_WAITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_m
 /// After so long without an answer to the first probe after silence, an attach is tried beside the probing: if the
 /// gateway restarted it has lost the keys, and will never answer a probe.
 const DOUBT: Duration = Duration::from_millis(500);
+/// The same after a change of network, where the way to the gateway's address is more likely to be gone: an attach finds
+/// another of its addresses.
+const DOUBT_AFTER_MOVE: Duration = Duration::from_millis(250);
+/// Rounds of probes after a change of network.
+const ROUNDS_AFTER_MOVE: u32 = 2;
 /// After so many rounds, lanes that do not answer while others do are asked less often.
 const PATIENT_ROUNDS: u32 = 10;
 
@@ -60,6 +65,8 @@ pub(super) struct Liveness {
     /// Since when packets go out and nothing comes back.
     silent_since: Option<Time>,
     last_rx: Time,
+    /// Whether probes were not answered, and nothing else came since.
+    in_doubt: bool,
 }
 
 impl Liveness {
@@ -70,6 +77,7 @@ impl Liveness {
             next_serial: 0,
             silent_since: None,
             last_rx: Time::ZERO,
+            in_doubt: false,
         }
     }
 
@@ -95,6 +103,7 @@ impl Liveness {
         if total.last_rx > self.last_rx {
             self.last_rx = total.last_rx;
             self.silent_since = None;
+            self.in_doubt = false;
         }
         if total.last_tx_packet > total.last_rx {
             self.silent_since.get_or_insert(total.last_tx_packet);
@@ -111,9 +120,16 @@ impl Liveness {
 }
 
 impl Client {
+    /// Whether the gateway has left probes unanswered: it may be down, or at another address by now.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.liveness.in_doubt
+    }
+
     /// A new epoch is to be confirmed.
     pub(super) fn probe_epoch(&mut self, now: Time) {
         self.liveness.silent_since = None;
+        self.liveness.in_doubt = false;
         self.liveness.begin(Cause::Epoch);
         self.probe_again(now);
     }
@@ -141,6 +157,7 @@ impl Client {
         }
         let after_silence = probing.cause == Cause::Silence && !probing.answered;
         probing.answered = true;
+        self.liveness.in_doubt = false;
         probing.waiting &= !(1 << (id & 0xF));
         if probing.waiting == 0 {
             self.liveness.probing = None;
@@ -159,7 +176,7 @@ impl Client {
             self.liveness.probing = None;
             return;
         };
-        let limit = if probing.cause == Cause::Roaming { 1 } else { timers.probe_limit };
+        let limit = if probing.cause == Cause::Roaming { ROUNDS_AFTER_MOVE } else { timers.probe_limit };
         if probing.rounds >= limit && !probing.answered {
             self.liveness.probing = None;
             self.unanswered(now);
@@ -167,13 +184,15 @@ impl Client {
         }
         let wait = match (probing.cause, probing.rounds) {
             (Cause::Epoch, round) if (round as usize) < FIRST_WAITS.len() => FIRST_WAITS[round as usize],
-            (Cause::Roaming, 0) => timers.roam_within,
+            (Cause::Roaming, 0) => DOUBT_AFTER_MOVE.min(timers.roam_within),
+            (Cause::Roaming, 1) => timers.roam_within,
             (Cause::Silence, 0) => DOUBT.min(timers.probe_interval),
             (_, round) if round < PATIENT_ROUNDS => timers.probe_interval,
             _ => timers.probe_interval * PATIENT_ROUNDS,
         };
         probing.rounds += 1;
-        let in_doubt = probing.cause == Cause::Silence && probing.rounds == 2 && !probing.answered;
+        let in_doubt = probing.cause != Cause::Epoch && probing.rounds == 2 && !probing.answered;
+        let has_moved = probing.cause == Cause::Roaming;
         let (serial, waiting) = (probing.serial, probing.waiting);
         self.timers.set(Reason::Probe, now + wait);
         let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
@@ -182,7 +201,13 @@ impl Client {
             self.actions.push_back(super::Action::Command { shard: lane, command });
         }
         if in_doubt {
-            self.connect_unless_pending();
+            self.liveness.in_doubt = true;
+            if has_moved && self.epochs.pending.is_none() {
+                // A wait that began in the network before means nothing in this one.
+                self.hasten(now);
+            } else {
+                self.connect_unless_pending();
+            }
         }
     }
 
@@ -190,6 +215,7 @@ impl Client {
     /// epoch came to nothing too.
     fn unanswered(&mut self, now: Time) {
         self.liveness.silent_since = None;
+        self.liveness.in_doubt = true;
         self.path.may_be_another();
         if self.epochs.pending.is_some() {
             self.erase_pending();

@@ -433,6 +433,48 @@ fn silence_is_noticed_and_soon_ends_in_an_attach_beside_the_probes() {
 }
 
 #[test]
+fn a_changed_network_is_doubted_soon_whatever_was_waited_for_before() {
+    let mut client = silent();
+    client.handle_timeout(millis(1_600));
+    let (mut connection, _) = connect(&mut client).expect("the attach in doubt");
+    let mut now = millis(1_600);
+    for _ in 0..8 {
+        client.connect_failed(now, connection);
+        now = client.timers.get(Reason::Reconnect).expect("it tries again");
+        client.handle_timeout(now);
+        (connection, _) = connect(&mut client).expect("it tries again");
+    }
+    client.connect_failed(now, connection);
+    client.network_changed(now);
+    assert_eq!(probes(&mut client).len(), 2);
+    client.handle_timeout(now + Duration::from_millis(249));
+    assert_eq!(actions(&mut client).len(), 0);
+    client.handle_timeout(now + Duration::from_millis(250));
+    let Some((_, Purpose::Attach { .. })) = connect(&mut client) else { panic!("no attach") };
+}
+
+#[test]
+fn a_gateway_is_in_doubt_from_the_second_round_of_probes_until_it_is_heard() {
+    let mut client = silent();
+    assert!(!client.is_in_doubt(), "one probe may be lost");
+    client.handle_timeout(millis(1_600));
+    assert!(client.is_in_doubt());
+    let heard = Activity { last_rx: millis(1_700), ..Activity::default() };
+    client.handle_activity(millis(1_750), 0, heard);
+    assert!(!client.is_in_doubt());
+
+    client.network_changed(millis(2_000));
+    let asked = probes(&mut client);
+    assert!(!client.is_in_doubt());
+    client.handle_timeout(millis(2_250));
+    assert!(client.is_in_doubt());
+    let &(_, id) = asked.first().expect("two probes");
+    let slot = client.session.as_ref().expect("it is up").slot;
+    client.handle_event(millis(2_300), Event::ProbeReply { slot, lane: 0, id, size: 4 });
+    assert!(!client.is_in_doubt());
+}
+
+#[test]
 fn an_answer_to_the_first_probe_after_silence_makes_an_attach_needless() {
     let mut client = silent();
     let asked = probes(&mut client);

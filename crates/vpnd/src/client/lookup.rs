@@ -19,6 +19,8 @@ use crate::profile::ServerAddress;
 
 /// Three name servers that are silent, each asked once, are waited for.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(17);
+/// How long one may take to end after its answer.
+const ENDS_WITHIN: Duration = Duration::from_millis(500);
 /// Lookups at a time.
 const MAX_RUNNING: usize = 4;
 
@@ -98,6 +100,6 @@ async fn wait(mut lookup: Running, launch: &LookupLaunch) -> Reply {
             Reply::Failed(format!("the name {} can't be resolved: no name server answers", launch.host))
         }
     };
-    lookup.dismiss(Duration::ZERO).await;
+    lookup.dismiss(ENDS_WITHIN).await;
     reply
 }

@@ -465,7 +465,7 @@ impl Connected {
 
     fn dial(&mut self, connection: ConnectionId, purpose: Purpose, offer: Offer) {
         let (dialer, news) = (Arc::clone(&self.dialer), self.news.clone());
-        let may_look_up = !self.core.is_within_reach();
+        let may_look_up = !self.core.is_within_reach() || self.core.is_in_doubt();
         let rtt = self.live.values().map(|live| live.connection.rtt()).min();
         let attempt = tokio::spawn(async move {
             let outcome = dialer.dial(&purpose, offer, rtt, may_look_up).await;

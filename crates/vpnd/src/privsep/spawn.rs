@@ -31,6 +31,9 @@ const KEPT_VARIABLES: [&str; 8] = [
     "SSL_CERT_FILE",
     "TZ",
 ];
+/// For the part that looks up names (`resolv.conf(5)`): a name server that is silent is not waited for as long as usual, because the
+/// others may be asked over a protocol version that works.
+const RESOLVER_OPTIONS: &str = "timeout:2 attempts:3";
 /// The program of this process, whatever has become of its file.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 /// Messages of a part that wait to be read.
@@ -84,6 +87,7 @@ impl Running {
             .args(["part", part.name()])
             .env_clear()
             .envs(kept)
+            .env("RES_OPTIONS", RESOLVER_OPTIONS)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(log)

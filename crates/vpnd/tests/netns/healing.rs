@@ -27,20 +27,20 @@ const MOVE_LIMIT: Duration = SECOND;
 const OUTAGE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How often something is done, and whether the figures count.
-struct Form {
-    times: usize,
-    long: bool,
+pub(crate) struct Form {
+    pub(crate) times: usize,
+    pub(crate) long: bool,
 }
 
 impl Form {
-    fn of_environment(name: &str, default: usize) -> Self {
+    pub(crate) fn of_environment(name: &str, default: usize) -> Self {
         match std::env::var(name) {
             Ok(text) => Self { times: text.parse().expect("a number"), long: true },
             Err(_) => Self { times: default, long: false },
         }
     }
 
-    fn limit(&self, promised: Duration) -> Duration {
+    pub(crate) fn limit(&self, promised: Duration) -> Duration {
         if self.long { promised } else { LENIENT }
     }
 }
@@ -154,7 +154,7 @@ fn work(client: &Client<'_>, duration: Duration) -> usize {
 }
 
 /// How long after `since` the first ping is answered.
-fn until_answered(client: &Client<'_>, since: Instant) -> Duration {
+pub(crate) fn until_answered(client: &Client<'_>, since: Instant) -> Duration {
     while !ping(client.namespace(), CAMPUS_V4.into(), 56, Duration::from_millis(50)) {
         assert!(since.elapsed() < 4 * LENIENT, "no answer within {:?}", 4 * LENIENT);
     }
@@ -162,11 +162,11 @@ fn until_answered(client: &Client<'_>, since: Instant) -> Duration {
 }
 
 /// The smallest of these sorted times that so many of a hundred don't exceed.
-fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
 
-fn report(what: &str, times: &mut [Duration]) {
+pub(crate) fn report(what: &str, times: &mut [Duration]) {
     times.sort_unstable();
     let [median, p99] = [50, 99].map(|percent| percentile(times, percent));
     println!(

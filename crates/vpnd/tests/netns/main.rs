@@ -20,6 +20,7 @@ mod client;
 mod congestion;
 mod continuity;
 mod crash;
+mod families;
 mod flood;
 mod foreign;
 mod forged_journal;

@@ -26,6 +26,11 @@ pub(crate) const PUSHED: &str = "10.200.0.2";
 
 /// A real name server that knows the gateway by this address, and nothing else.
 pub(crate) fn name_server(lab: &Lab, place: &Namespace, listen: &str, gateway: &str) -> Process {
+    name_server_at(lab, place, &[listen], &[gateway])
+}
+
+/// The same, at several addresses, for a gateway with several.
+pub(crate) fn name_server_at(lab: &Lab, place: &Namespace, listen: &[&str], gateway: &[&str]) -> Process {
     let mut command: Command = process::command(lab, place, "dnsmasq");
     command.args([
         "--keep-in-foreground",
@@ -34,8 +39,15 @@ pub(crate) fn name_server(lab: &Lab, place: &Namespace, listen: &str, gateway: &
         "--no-hosts",
         "--pid-file=",
     ]);
-    command.args(["--user=root", "--bind-interfaces", "--log-queries", "--log-facility=-"]);
-    command.arg(format!("--listen-address={listen}")).arg(format!("--address=/{NAME}/{gateway}"));
+    command.args([
+        "--user=root",
+        "--bind-interfaces",
+        "--log-queries",
+        "--log-facility=-",
+        "--local=/example/",
+    ]);
+    command.args(listen.iter().map(|address| format!("--listen-address={address}")));
+    command.args(gateway.iter().map(|address| format!("--address=/{NAME}/{address}")));
     let mut server = Process::start(lab, "dnsmasq", command);
     eventually("the name server listens", 5 * SECOND, || {
         server.assert_running();
@@ -45,7 +57,7 @@ pub(crate) fn name_server(lab: &Lab, place: &Namespace, listen: &str, gateway: &
 }
 
 /// A gateway that pushes a name server, and a user who knows it by its name alone.
-fn gateway<'l>(lab: &'l Lab, routes: &str) -> (Gateway<'l>, Login) {
+pub(crate) fn gateway<'l>(lab: &'l Lab, routes: &str) -> (Gateway<'l>, Login) {
     gateway_with(lab, routes, |gateway| gateway.configure("push.dns", strings(&[PUSHED])))
 }
 

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 /// The head start of an address: a handshake with a gateway on another continent takes no longer.
 const HEAD_START: Duration = Duration::from_millis(300);
 /// How long addresses that are known have to answer before they are looked up again: the gateway may have moved.
-const LOOK_UP_AFTER: Duration = Duration::from_secs(2);
+const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
 
 /// Tries the `known` addresses, then those that `look_up` finds, and returns what the first success gives.
 ///
