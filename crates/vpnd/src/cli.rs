@@ -306,6 +306,9 @@ pub struct ConnectArgs {
     /// Implementation of the ciphers: auto takes the fastest library; or ring, aws-lc, rustcrypto, or vaes, which is our own
     #[arg(long, default_value = "auto", value_name = "B")]
     pub backend: Preference,
+    /// End with status 4 once there was no session for so many seconds in a row [default: try for ever]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub give_up: Option<u32>,
     /// Name of the TUN device
     #[arg(long, default_value = "vpn0", value_parser = interface_name, value_name = "NAME")]
     pub tun: String,

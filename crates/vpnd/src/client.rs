@@ -15,6 +15,7 @@ mod opener;
 mod outer_path;
 mod permission;
 mod plan;
+mod reach;
 pub(crate) mod worker;
 
 use std::net::{Ipv6Addr, SocketAddr};
@@ -85,6 +86,17 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refusal(pub(crate) String);
+
+/// The gateway was out of reach for as long as the user wanted to wait.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unreached(pub(crate) String);
+
+/// Whether `error`, of [`run`], is that the gateway was out of reach for as long as the user wanted to wait.
+#[must_use]
+pub fn gave_up(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<PartError>(), Some(PartError::Unreached(_)))
+}
 
 /// Whether `error`, of [`run`], is one that a person must do something about before trying again makes sense.
 #[must_use]
@@ -175,6 +187,7 @@ impl Opened {
                 named => Some(named.to_string()),
             },
             insecure_lab: args.insecure_lab,
+            give_up_s: args.give_up,
         };
         let lookups = Lookups::new(launch.common.clone(), profile.servers.clone());
         let lookup_user = launch.common.identity.as_ref().map(Identity::uid);

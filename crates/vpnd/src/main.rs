@@ -1,7 +1,7 @@
 //! The `vpnd` program: parses the command line, runs one command, turns its outcome into an exit code.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration (nothing was started), 3 refused for good: a person must do
-//! something before trying again makes sense.
+//! something before trying again makes sense, 4 `vpnd connect --give-up`: no session for that long.
 
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -28,6 +28,7 @@ fn status(error: &anyhow::Error) -> u8 {
     match error {
         _ if is_usage(error) => 2,
         _ if vpnd::client::needs_a_person(error) => 3,
+        _ if vpnd::client::gave_up(error) => 4,
         _ => 1,
     }
 }

@@ -3,6 +3,7 @@
 //! Each attempt has a socket of its own, so that it leaves from whatever address the machine has now.
 
 mod race;
+mod trials;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -26,7 +27,9 @@ use super::opener::{Opener, OpenerError};
 use crate::control::quic;
 use crate::control::stream::{Reader, StreamError, Writer};
 use crate::profile::{Profile, ServerAddress};
+use crate::sys::udp::icmp::IcmpErrors;
 use crate::tls::{self, TlsError};
+use trials::Trials;
 
 /// How long one address of the gateway has to complete the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -133,6 +136,7 @@ pub(super) struct Dialer {
     known: Mutex<Vec<SocketAddr>>,
     /// Says when the machine's network has changed.
     network: watch::Sender<()>,
+    trials: Mutex<Trials>,
 }
 
 impl Dialer {
@@ -154,6 +158,7 @@ impl Dialer {
             credentials,
             opener,
             network: watch::Sender::new(()),
+            trials: Mutex::new(Trials::default()),
         }
     }
 
@@ -220,17 +225,45 @@ impl Dialer {
         may_look_up: bool,
     ) -> Result<(quinn::Endpoint, Connection), DialError> {
         let mut changes = self.network.subscribe();
+        let silent = tokio::time::sleep(HANDSHAKE_TIMEOUT);
+        tokio::pin!(silent);
         loop {
             let known = self.known().clone();
             let look_up = (may_look_up || known.is_empty()).then(|| self.look_up());
             let attempt = |address| self.shake_hands_with(address, rtt);
-            tokio::select! {
-                outcome = race::race(known, look_up, attempt, DialError::is_final) => {
-                    return outcome.map_err(|error| error.unwrap_or(DialError::NoAddress));
+            let race = race::race(known, look_up, attempt, DialError::is_final);
+            tokio::pin!(race);
+            let outcome = loop {
+                tokio::select! {
+                    outcome = &mut race => break Some(outcome),
+                    Ok(()) = changes.changed() => break None,
+                    // A silent name server, or one address after the other, may take longer than a person should wait for a word.
+                    () = &mut silent, if !silent.is_elapsed() => drop(self.log_trials()),
                 }
-                Ok(()) = changes.changed() => tracing::debug!("the network changed: trying again"),
+            };
+            match outcome {
+                Some(outcome) => return outcome.map_err(|error| error.unwrap_or(DialError::NoAddress)),
+                None => tracing::debug!("the network changed: trying again"),
             }
         }
+    }
+
+    /// Says in the log which addresses were tried and what became of it, once in each outage. Returns whether it did.
+    pub(super) fn log_trials(&self) -> bool {
+        let report = self.trials().report();
+        if let Some(report) = &report {
+            tracing::warn!("{report}; trying on");
+        }
+        report.is_some()
+    }
+
+    /// The same for who gives up. `None` if no address was tried in vain since the gateway answered last.
+    pub(super) fn report(&self) -> Option<String> {
+        self.trials().describe()
+    }
+
+    fn trials(&self) -> MutexGuard<'_, Trials> {
+        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn shake_hands_with(
@@ -238,14 +271,23 @@ impl Dialer {
         address: SocketAddr,
         rtt: Option<Duration>,
     ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        self.trials().begin(address);
         let connected = self.try_address(address, rtt).await;
         match &connected {
             Ok(_) => {
+                self.trials().clear();
                 let mut known = self.known();
                 known.retain(|other| *other != address);
                 known.insert(0, address);
             }
-            Err(error) => tracing::debug!(%address, %error, "no connection"),
+            Err(error) => {
+                tracing::debug!(%address, %error, "no connection");
+                match error {
+                    DialError::NoHandshake(_) => {}
+                    DialError::Handshake { source, .. } => self.trials().failed(address, source.to_string()),
+                    error => self.trials().no_way(address, error.to_string()),
+                }
+            }
         }
         connected
     }
@@ -256,12 +298,31 @@ impl Dialer {
         rtt: Option<Duration>,
     ) -> Result<(quinn::Endpoint, Connection), DialError> {
         let socket = self.opener.socket(address).await?;
+        let errors = IcmpErrors::start(&socket)
+            .inspect_err(|error| tracing::debug!(%error, "ICMP errors are not seen"));
         let endpoint = quic::dial_from(socket, self.tls.quic()?, rtt)?;
         let connecting = endpoint.connect(address, &self.server_name)?;
-        match tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting).await {
+        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting);
+        tokio::pin!(handshake);
+        let outcome = tokio::select! {
+            outcome = &mut handshake => outcome,
+            // Ends with the queue of errors only, and the handshake goes on.
+            () = self.note_icmp(address, errors.ok()) => handshake.await,
+        };
+        match outcome {
             Ok(Ok(connection)) => Ok((endpoint, connection)),
             Ok(Err(source)) => Err(DialError::Handshake { address, source }.with_cause()),
             Err(_) => Err(DialError::NoHandshake(address)),
+        }
+    }
+
+    /// Notes ICMP errors about datagrams to `address` as they come.
+    async fn note_icmp(&self, address: SocketAddr, errors: Option<IcmpErrors>) {
+        let Some(errors) = errors else { return };
+        while let Ok(error) = errors.next().await {
+            if let Some(line) = self.trials().icmp(address, error) {
+                tracing::warn!("{line}");
+            }
         }
     }
 
@@ -282,8 +343,10 @@ impl Dialer {
             }
         }
         if let (true, Some(error)) = (found.is_empty(), last) {
+            self.trials().lookup_failed(error.to_string());
             return Err(error.into());
         }
+        self.trials().looked_up();
         let mut known = self.known();
         known.truncate(1);
         found.iter().for_each(|address| {

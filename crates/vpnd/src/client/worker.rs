@@ -27,6 +27,7 @@ use vpnd_proto::time::Time;
 use super::dial::{self, Answer, Channel, Credentials, DialError, Dialer};
 use super::network::say_path;
 use super::opener::{Opener, OpenerError, Word};
+use super::reach::Reach;
 use super::{INITIAL_MTU, Refusal, socket_options};
 use crate::control::stream::{StreamError, Writer};
 use crate::privsep::channel;
@@ -44,8 +45,6 @@ use crate::tls;
 const TICK: Duration = Duration::from_millis(250);
 /// Whoever did not look at the clock for so long has slept, or was stopped: a busy machine alone does not do that.
 const SLEPT: Duration = Duration::from_secs(5);
-/// How long the gateway may be out of reach before the machine uses its own DNS servers: a restart takes less.
-const DNS_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a last message may take on its way out.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -162,7 +161,7 @@ struct Connected {
     looked: Time,
     was_up: bool,
     was_ever_up: bool,
-    out_of_reach_since: Option<Time>,
+    reach: Reach,
     /// Which DNS servers the opener was told to use: the tunnel's, or the machine's own. `None` if that may have changed since.
     tunnel_dns: Option<bool>,
     /// Whether the data sockets are for both protocol versions.
@@ -238,7 +237,7 @@ impl Connected {
             looked: now(),
             was_up: false,
             was_ever_up: false,
-            out_of_reach_since: None,
+            reach: Reach::new(launch.give_up_s),
             tunnel_dns: None,
             dual_stack,
         })
@@ -269,6 +268,7 @@ impl Connected {
             self.carry_out().await?;
             self.tell_state();
             self.choose_dns().await?;
+            self.reach.check(now(), || self.dialer.report())?;
             let due = self.core.poll_timeout().map(|(at, _)| at.since(now()));
             tokio::select! {
                 word = words.recv() => match word {
@@ -307,6 +307,7 @@ impl Connected {
         let slept = looked.since(mem::replace(&mut self.looked, looked));
         if slept >= SLEPT {
             tracing::info!("nothing ran here for {} s: looking for the gateway", slept.as_secs());
+            self.reach.slept(looked);
             self.core.resumed(looked);
         }
         for (shard, report) in self.shards.report().await.into_iter().enumerate() {
@@ -335,12 +336,8 @@ impl Connected {
 
     /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence changes nothing.
     async fn choose_dns(&mut self) -> anyhow::Result<()> {
-        if self.core.is_within_reach() {
-            self.out_of_reach_since = None;
-        } else if now().since(*self.out_of_reach_since.get_or_insert(now())) < DNS_PATIENCE {
-            return Ok(());
-        }
-        let tunnel = self.out_of_reach_since.is_none();
+        self.reach.note(now(), self.core.is_within_reach());
+        let Some(tunnel) = self.reach.tunnel_dns(now()) else { return Ok(()) };
         if self.was_ever_up && self.tunnel_dns.replace(tunnel) != Some(tunnel) {
             match self.opener.use_tunnel_dns(tunnel).await {
                 // The session is worth more than its DNS servers.
@@ -378,7 +375,9 @@ impl Connected {
                         self.core.turned_away(now(), connection);
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "no connection to the gateway; trying again");
+                        if !self.dialer.log_trials() {
+                            tracing::warn!(%error, "no connection to the gateway; trying again");
+                        }
                         self.core.connect_failed(now(), connection);
                     }
                 }

@@ -1,5 +1,6 @@
 //! The QUIC settings of the control channel (PROTOCOL §3): one stream, small windows, no greased bit.
 
+mod dialed;
 mod front;
 pub(crate) mod gate;
 pub(crate) mod handed;
@@ -19,6 +20,7 @@ use quinn::{
 };
 
 use crate::sys::udp::QuicMember;
+use dialed::Dialed;
 use front::Front;
 use gate::Admissions;
 use handed::HandOver;
@@ -105,8 +107,10 @@ pub(crate) fn dial_from(
         .ack_frequency_config(Some(acknowledged_at_once()));
     let mut config = quinn::ClientConfig::new(tls);
     config.transport_config(Arc::new(transport));
+    let socket = Arc::new(Dialed::new(TokioRuntime.wrap_udp_socket(socket)?));
+    let endpoint_config = on_shared_port(EndpointConfig::default());
     let mut endpoint =
-        Endpoint::new(on_shared_port(EndpointConfig::default()), None, socket, Arc::new(TokioRuntime))?;
+        Endpoint::new_with_abstract_socket(endpoint_config, None, socket, Arc::new(TokioRuntime))?;
     endpoint.set_default_client_config(config);
     Ok(endpoint)
 }

@@ -207,6 +207,9 @@ pub(crate) struct ClientLaunch {
     pub(crate) backend: Option<String>,
     #[n(8)]
     pub(crate) insecure_lab: bool,
+    /// How long it may be without a session before it ends.
+    #[n(9)]
+    pub(crate) give_up_s: Option<u32>,
 }
 
 impl ClientLaunch {
@@ -404,6 +407,9 @@ pub(crate) enum ToOpener {
     /// A client's worker was refused for good, and why: a person must do something.
     #[n(10)]
     Refused(#[n(0)] String),
+    /// A client's worker had no session for as long as its user wanted to wait, and what was tried.
+    #[n(11)]
+    Unreached(#[n(0)] String),
 }
 
 /// Borrows descriptors for sending.

@@ -12,7 +12,7 @@ use rustix::net::sockopt;
 
 use super::channel::{Channel, Received};
 use super::launch::{Common, MAX_FRAME, ToOpener};
-use crate::client::Refusal;
+use crate::client::{Refusal, Unreached};
 use crate::sys::process;
 use crate::sys::sandbox::{self, Confinement, Protections};
 use crate::sys::seccomp::SystemCalls;
@@ -172,7 +172,14 @@ pub(crate) fn work(
 /// Tells the opener why this part gives up. It is the opener that tells people.
 pub(crate) fn fail(stream: UnixStream, error: &anyhow::Error) -> anyhow::Result<()> {
     let text = crate::told(error);
-    finish(stream, &if error.is::<Refusal>() { ToOpener::Refused(text) } else { ToOpener::Failed(text) })
+    let last = if error.is::<Refusal>() {
+        ToOpener::Refused(text)
+    } else if error.is::<Unreached>() {
+        ToOpener::Unreached(text)
+    } else {
+        ToOpener::Failed(text)
+    };
+    finish(stream, &last)
 }
 
 /// Tells the opener the last of what this part has to tell.

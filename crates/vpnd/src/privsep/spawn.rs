@@ -50,6 +50,8 @@ pub(crate) enum PartError {
     Failed(String),
     #[error("{0}")]
     Refused(String),
+    #[error("{0}")]
+    Unreached(String),
     #[error("the {part} process has ended by itself ({how}); see the log above")]
     Ended { part: Part, how: String },
     #[error("the {0} process was not ready in time")]
@@ -151,6 +153,7 @@ impl Running {
         match self.inbox.recv().await {
             Some(Ok(ToOpener::Failed(text))) => Err(PartError::Failed(text)),
             Some(Ok(ToOpener::Refused(text))) => Err(PartError::Refused(text)),
+            Some(Ok(ToOpener::Unreached(text))) => Err(PartError::Unreached(text)),
             Some(Ok(message)) => Ok(message),
             Some(Err(source)) => Err(PartError::Channel { part, source }),
             None => {

@@ -8,6 +8,7 @@
 
 mod fragmented;
 mod group;
+pub mod icmp;
 mod many;
 
 use std::io::{self, IoSliceMut};
