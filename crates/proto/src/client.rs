@@ -298,6 +298,7 @@ impl Client {
     pub fn handle_activity(&mut self, now: Time, shard: usize, activity: Activity) {
         self.liveness.record(shard, activity);
         self.check_silence(now);
+        self.check_quiet_lanes(now);
         self.check_overdue(now);
     }
 

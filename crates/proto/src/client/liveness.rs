@@ -22,6 +22,9 @@ const DOUBT: Duration = Duration::from_millis(500);
 /// The same after a change of network, where the way to the gateway's address is more likely to be gone: an attach finds
 /// another of its addresses.
 const DOUBT_AFTER_MOVE: Duration = Duration::from_millis(250);
+/// The longest time between two probes of a lane on which nothing comes while others receive. Address translators keep a
+/// binding for longer.
+const QUIET_LANE_MAX: Duration = Duration::from_secs(8);
 /// Rounds of probes after a change of network.
 const ROUNDS_AFTER_MOVE: u32 = 2;
 /// After so many rounds, lanes that do not answer while others do are asked less often.
@@ -56,10 +59,19 @@ struct Probing {
     rounds: u32,
 }
 
+/// When a lane was probed because nothing came on it while others received.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    at: Time,
+    /// How long it may be quiet from then on.
+    wait: Duration,
+}
+
 /// What is known of the session's traffic.
 #[derive(Clone, Debug)]
 pub(super) struct Liveness {
     lanes: Vec<Activity>,
+    asked: Vec<Asked>,
     probing: Option<Probing>,
     next_serial: u16,
     /// Since when packets go out and nothing comes back.
@@ -73,6 +85,7 @@ impl Liveness {
     pub(super) fn new(lanes: usize) -> Self {
         Self {
             lanes: vec![Activity::default(); lanes],
+            asked: vec![Asked { at: Time::ZERO, wait: Duration::ZERO }; lanes],
             probing: None,
             next_serial: 0,
             silent_since: None,
@@ -111,9 +124,33 @@ impl Liveness {
         self.silent_since.map_or(Duration::ZERO, |since| now - since)
     }
 
-    fn begin(&mut self, cause: Cause) {
+    /// The next lane on which nothing has come for `at_first` while others received packets, for longer if it was probed
+    /// since. It counts as probed from now on.
+    fn quiet_lane(&mut self, now: Time, at_first: Duration) -> Option<usize> {
+        if now - self.total().last_rx_packet >= at_first {
+            return None;
+        }
+        let lanes = self.lanes.iter().zip(&mut self.asked).enumerate();
+        for (lane, (seen, asked)) in lanes {
+            if seen.last_rx_packet > asked.at || asked.wait.is_zero() {
+                asked.wait = at_first;
+            }
+            if now - seen.last_rx.max(asked.at) >= asked.wait {
+                *asked = Asked { at: now, wait: (asked.wait * 2).min(QUIET_LANE_MAX) };
+                return Some(lane);
+            }
+        }
+        None
+    }
+
+    fn serial(&mut self) -> u16 {
         let serial = self.next_serial;
         self.next_serial = (serial + 1) % SERIALS;
+        serial
+    }
+
+    fn begin(&mut self, cause: Cause) {
+        let serial = self.serial();
         let waiting = ((1u32 << self.lanes.len()) - 1) as u16;
         self.probing = Some(Probing { cause, serial, waiting, answered: false, rounds: 0 });
     }
@@ -145,6 +182,20 @@ impl Client {
         if silence >= self.in_force.silence && self.liveness.probing.is_none() && self.epochs.is_alive() {
             self.liveness.begin(Cause::Silence);
             self.probe_again(now);
+        }
+    }
+
+    /// Probes lanes on which nothing comes while others receive: an address translator may have forgotten them.
+    pub(super) fn check_quiet_lanes(&mut self, now: Time) {
+        if self.liveness.probing.is_some() || !self.epochs.is_alive() {
+            return;
+        }
+        let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
+        while let Some(lane) = self.liveness.quiet_lane(now, self.in_force.silence) {
+            // Nobody waits for the answer: it counts as something that came.
+            let id = self.liveness.serial() << 4 | lane as u16;
+            let command = Command::Probe { slot, id, size: PROBE_LEN };
+            self.actions.push_back(super::Action::Command { shard: lane, command });
         }
     }
 

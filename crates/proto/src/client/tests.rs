@@ -468,7 +468,7 @@ fn a_gateway_is_in_doubt_from_the_second_round_of_probes_until_it_is_heard() {
     assert!(!client.is_in_doubt());
     client.handle_timeout(millis(2_250));
     assert!(client.is_in_doubt());
-    let &(_, id) = asked.first().expect("two probes");
+    let &(_, id) = asked.last().expect("two probes");
     let slot = client.session.as_ref().expect("it is up").slot;
     client.handle_event(millis(2_300), Event::ProbeReply { slot, lane: 0, id, size: 4 });
     assert!(!client.is_in_doubt());
@@ -556,6 +556,38 @@ fn keepalives_follow_the_lane_that_was_silent() {
     assert_eq!(kept(&mut client), [0]);
     client.handle_timeout(millis(45_000));
     assert_eq!(kept(&mut client), [1]);
+}
+
+#[test]
+fn a_lane_on_which_nothing_comes_while_others_receive_is_probed_less_and_less() {
+    let (mut client, _) = up();
+    // Nothing has come on lane 1, ever.
+    let asked: Vec<_> = (250..=24_000)
+        .step_by(250)
+        .flat_map(|at| receive(&mut client, at, 0).into_iter().map(move |lane| (at, lane)))
+        .collect();
+    assert_eq!(asked, [(250, 1), (2_250, 1), (6_250, 1), (14_250, 1), (22_250, 1)]);
+    // After a packet it is asked as soon as at first.
+    assert_eq!(receive(&mut client, 24_250, 1), []);
+    assert_eq!(receive(&mut client, 25_000, 0), []);
+    assert_eq!(receive(&mut client, 25_250, 0), [1]);
+}
+
+/// A packet comes on a lane; the lanes that are probed then.
+fn receive(client: &mut Client, at: u64, lane: usize) -> Vec<usize> {
+    let seen =
+        Activity { rx_packets: 1, last_rx: millis(at), last_rx_packet: millis(at), ..Activity::default() };
+    client.handle_activity(millis(at), lane, seen);
+    probes(client).into_iter().map(|(shard, _)| shard).collect()
+}
+
+#[test]
+fn an_idle_session_probes_no_lane() {
+    let (mut client, _) = up();
+    for at in (250..20_000).step_by(250) {
+        client.handle_activity(millis(at), 0, Activity { last_rx: millis(at), ..Activity::default() });
+        assert_eq!(probes(&mut client), [], "answers to probes are no packets");
+    }
 }
 
 #[test]

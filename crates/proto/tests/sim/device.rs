@@ -1,5 +1,6 @@
 //! A client: the real control core and planes behind an address translator that may change its mind.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +53,10 @@ pub(crate) struct Device {
     pub(crate) network: u32,
     /// Counts new addresses.
     rebindings: u32,
+    /// Counts those of each lane alone.
+    lane_rebindings: Vec<u16>,
+    /// Lanes that an address translator has forgotten, until they send something.
+    forgotten: BTreeSet<usize>,
     /// The secret behind the installs that come next.
     pub(crate) latest_secret: [u8; 32],
 }
@@ -93,6 +98,8 @@ impl World {
             down: path,
             network: 0,
             rebindings: 0,
+            lane_rebindings: vec![0; lanes],
+            forgotten: BTreeSet::new(),
             latest_secret: [0; 32],
         });
         self.rebind(device);
@@ -130,10 +137,26 @@ impl World {
         self.addresses.retain(|_, (owner, _)| *owner != device);
         let node = &mut self.devices[device];
         node.rebindings += 1;
+        node.lane_rebindings.fill(0);
+        node.forgotten.clear();
         for lane in 0..node.lanes {
             let address = outer(device, node.rebindings, lane);
             self.addresses.insert(address, (device, lane));
         }
+    }
+
+    /// The address translator forgets a lane: nothing reaches it until it sends, and then it has another address.
+    pub(crate) fn forget_lane(&mut self, device: usize, lane: usize) {
+        let address = self.outer_now(device, lane);
+        self.addresses.remove(&address);
+        self.devices[device].forgotten.insert(lane);
+    }
+
+    fn outer_now(&self, device: usize, lane: usize) -> SocketAddr {
+        let node = &self.devices[device];
+        let mut address = outer(device, node.rebindings, lane);
+        address.set_port(address.port() + 8_000 * node.lane_rebindings[lane]);
+        address
     }
 
     /// The machine gets another network: new addresses, and connections are dead. If it `notices`, it is told.
@@ -295,7 +318,13 @@ impl World {
 
     fn device_transmits(&mut self, device: usize, shard: usize, datagram: Vec<u8>) {
         self.oracle.seal(Place::Device(device), shard, &datagram);
-        let from = outer(device, self.devices[device].rebindings, shard);
+        let node = &mut self.devices[device];
+        if node.forgotten.remove(&shard) {
+            node.lane_rebindings[shard] += 1;
+            let address = self.outer_now(device, shard);
+            self.addresses.insert(address, (device, shard));
+        }
+        let from = self.outer_now(device, shard);
         self.transmit_to_hub(device, from, datagram);
     }
 

@@ -24,6 +24,33 @@ fn a_rebinding_translator_moves_the_session_without_a_handshake() {
     });
 }
 
+/// Nothing is sent on a lane that only receives, so nothing renews its binding before the next keepalive.
+#[test]
+fn a_lane_that_a_translator_forgets_receives_again_soon_while_others_do() {
+    with_seeds(4, |seed| {
+        const LANES: usize = 4;
+        let hub = |random| Hub::new(hub::config(LANES), false, random);
+        let mut world = World::new(seed, hub);
+        let device = world.add_device(LANES, Path::CLEAN);
+        world.wait_until_up(device);
+        world.flow(Place::Campus, Place::Device(device), ms(20), secs(60));
+        world.run(secs(5));
+        for lane in 0..LANES {
+            let forgotten = world.oracle.mark();
+            world.forget_lane(device, lane);
+            // The devices' figures come once a second here.
+            world.run(ms(2_500));
+            let (sent, arrived) = world.oracle.tally(forgotten);
+            assert!(sent > arrived, "lane {lane} was in use");
+            let settled = world.oracle.mark();
+            world.run(secs(5));
+            let (sent, arrived) = world.oracle.tally(settled);
+            // The last one may be on its way.
+            assert!(sent - arrived <= 1, "lane {lane}: {arrived} of {sent} arrived");
+        }
+    });
+}
+
 #[test]
 fn a_new_network_is_used_at_once_whether_noticed_or_not() {
     for notices in [true, false] {
