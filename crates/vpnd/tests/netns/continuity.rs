@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A laboratory whose campus does not know the way to inner addresses, with the gateway that `vpnd init` makes.
-fn behind_nat(lab: &Lab) -> Gateway<'_> {
+pub(crate) fn behind_nat(lab: &Lab) -> Gateway<'_> {
     lab.campus.ip_batch("route del default via 10.200.0.1\nroute del default via fd20::1\n");
     let gateway = Gateway::init(lab);
     gateway.configure("nat.mode", "nftables");

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::lab::{Lab, eventually};
 use crate::namespace::Namespace;
+use crate::resolved;
 
 /// What `/etc/resolv.conf` says in each box before anything runs there.
 pub(crate) const RESOLV_CONF: &str = "nameserver 192.0.2.53\nsearch example.org\n";
@@ -33,17 +34,44 @@ pub(crate) fn etc(lab: &Lab, namespace: &Namespace) -> PathBuf {
     etc
 }
 
-/// `program` in a namespace, with that namespace's `/etc` and an empty `/run`, so that neither resolv.conf nor a
-/// service of the machine (systemd-resolved listens below `/run`) can be reached.
+/// `program` in a namespace, with that namespace's `/etc` and an empty `/run`, or the one that its programs share, so that neither
+/// resolv.conf nor a service of the machine (systemd-resolved listens below `/run`) can be reached.
 pub(crate) fn command(lab: &Lab, namespace: &Namespace, program: impl AsRef<OsStr>) -> Command {
     // `ip netns exec` gives its child a mount namespace of its own.
-    let prepare = "mount -t tmpfs tmpfs /run && mount --bind \"$0\" /etc && exec \"$@\"";
+    let prepare = "if [ -d \"$1/run\" ]; then mount --bind \"$1/run\" /run && mount --bind \"$1/bin\" /usr/local/sbin; \
+                   else mount -t tmpfs tmpfs /run; fi && mount --bind \"$0\" /etc && shift && exec \"$@\"";
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace.name(), "sh", "-c", prepare]);
-    command.arg(etc(lab, namespace)).arg(program).stdin(Stdio::null());
+    command.arg(etc(lab, namespace)).arg(shared(lab, namespace)).arg(program).stdin(Stdio::null());
+    if let Ok(libraries) = fs::read_to_string(shared(lab, namespace).join("libraries")) {
+        command.env("LD_LIBRARY_PATH", libraries);
+    }
     // Colours and the tester's settings have no place in what is compared.
     command.env_remove("RUST_LOG").env("NO_COLOR", "1");
     command
+}
+
+/// What programs of a namespace share, if they do.
+fn shared(lab: &Lab, namespace: &Namespace) -> PathBuf {
+    lab.path(format!("shared-{}", namespace.name()))
+}
+
+/// Where the `/run` is that programs of a namespace share.
+pub(crate) fn run_of(lab: &Lab, namespace: &Namespace) -> PathBuf {
+    shared(lab, namespace).join("run")
+}
+
+/// Gives the programs that start in a namespace from now on one `/run`, and the programs of another tree of the system.
+pub(crate) fn share_run(lab: &Lab, namespace: &Namespace, root: &Path) -> PathBuf {
+    let shared = shared(lab, namespace);
+    fs::create_dir(&shared).expect("nobody shares anything there yet");
+    std::os::unix::fs::symlink(root.join("usr/bin"), shared.join("bin")).expect("the directory is ours");
+    if let Some(libraries) = resolved::library_path(root) {
+        fs::write(shared.join("libraries"), libraries.as_encoded_bytes()).expect("the directory is ours");
+    }
+    let run = run_of(lab, namespace);
+    fs::create_dir(&run).expect("the directory is ours");
+    run
 }
 
 /// Runs a program that ends by itself.

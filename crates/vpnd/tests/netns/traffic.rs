@@ -107,6 +107,18 @@ pub(crate) fn transfer(from: &Namespace, server: &Namespace, to: IpAddr, bytes: 
 /// A conversation over one TCP connection for `duration`: each message is answered and compared before the next. It
 /// may stall in between, but no longer than `limit`.
 pub(crate) fn trickle(from: &Namespace, server: &Namespace, to: IpAddr, duration: Duration, limit: Duration) {
+    let start = Instant::now();
+    trickle_while(from, server, to, limit, || start.elapsed() < duration);
+}
+
+/// The same for as long as `goes_on` says so.
+pub(crate) fn trickle_while(
+    from: &Namespace,
+    server: &Namespace,
+    to: IpAddr,
+    limit: Duration,
+    goes_on: impl Fn() -> bool + Send,
+) {
     let listener =
         server.within(|| TcpListener::bind(SocketAddr::new(to, 0))).expect("the address is the server's");
     let address = listener.local_addr().expect("it is bound");
@@ -116,19 +128,19 @@ pub(crate) fn trickle(from: &Namespace, server: &Namespace, to: IpAddr, duration
                 accept(&listener, limit).unwrap_or_else(|error| panic!("no connection came: {error}"));
             echo(stream, limit).unwrap_or_else(|error| panic!("server: {error}"));
         });
-        let talk = from.within(|| converse(address, duration, limit));
+        let talk = from.within(|| converse(address, limit, goes_on));
         let messages = talk.unwrap_or_else(|error| panic!("conversation with {to}: {error}"));
         assert!(messages > 10, "only {messages} messages got through");
     });
 }
 
-fn converse(to: SocketAddr, duration: Duration, limit: Duration) -> io::Result<usize> {
+fn converse(to: SocketAddr, limit: Duration, goes_on: impl Fn() -> bool) -> io::Result<usize> {
     let mut stream = TcpStream::connect_timeout(&to, limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     let (mut message, mut answer) = (vec![0; 10_000], vec![0; 10_000]);
-    let (start, mut count) = (Instant::now(), 0);
-    while start.elapsed() < duration {
+    let mut count = 0;
+    while goes_on() {
         rand::rng().fill_bytes(&mut message);
         stream.write_all(&message)?;
         stream.read_exact(&mut answer)?;

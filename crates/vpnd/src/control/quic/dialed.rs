@@ -68,3 +68,54 @@ impl AsyncUdpSocket for Dialed {
         self.0.max_receive_segments()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+    use std::task::Waker;
+
+    use rustix::io::Errno;
+
+    use super::*;
+
+    /// Fails in this order, then has a datagram.
+    #[derive(Debug)]
+    struct Failing(Mutex<VecDeque<Errno>>);
+
+    impl AsyncUdpSocket for Failing {
+        fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+            unreachable!("nothing is sent")
+        }
+
+        fn try_send(&self, _: &Transmit<'_>) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn poll_recv(
+            &self,
+            _: &mut Context<'_>,
+            _: &mut [IoSliceMut<'_>],
+            _: &mut [RecvMeta],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(self.0.lock().unwrap().pop_front().map_or(Ok(1), |errno| Err(errno.into())))
+        }
+
+        fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
+            Ok(([127, 0, 0, 1], 1).into())
+        }
+    }
+
+    fn receive(errors: impl IntoIterator<Item = Errno>) -> Poll<Result<usize, io::ErrorKind>> {
+        let socket = Dialed::new(Arc::new(Failing(Mutex::new(errors.into_iter().collect()))));
+        let polled = socket.poll_recv(&mut Context::from_waker(Waker::noop()), &mut [], &mut []);
+        polled.map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn what_icmp_says_is_no_end_and_a_broken_socket_is() {
+        assert_eq!(receive([Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::ACCESS]), Poll::Ready(Ok(1)));
+        assert_eq!(receive([Errno::CONNREFUSED; 1_000]), Poll::Pending, "others have their turn");
+        assert!(matches!(receive([Errno::NOTCONN]), Poll::Ready(Err(_))));
+    }
+}

@@ -1,0 +1,221 @@
+//! Behaviour: the ordinary installation (a gateway with a name, behind NAT mode, that pushes DNS servers) through every outage that
+//! RELIABILITY.md makes a promise about, with `resolv.conf` and with systemd-resolved: how long nothing is answered, what leaves in
+//! clear, and whether a TCP connection that runs all the while lives.
+//!
+//! `./x heal` runs the long forms: `VPND_HEAL_ORDINARY=1` loses UDP for 100 s and stops the client for 130 s.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::client::{Client, TUN};
+use crate::continuity::behind_nat;
+use crate::gateway::{Gateway, Login, edit_toml, strings};
+use crate::healing::until_answered;
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::names::{NAME, PROVIDERS, PUSHED, name_server_at};
+use crate::process;
+use crate::relay::{Faults, PORT, Relay};
+use crate::resolved::Resolved;
+use crate::traffic::{ping, ping_until, trickle_while};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Traffic has to be back so soon after an outage, on a machine that is slow and busy.
+const HEALS: Duration = Duration::from_secs(30);
+/// How long the running TCP connection may stand still: longer than any outage.
+const STILL: Duration = Duration::from_secs(240);
+
+/// Who answers the client's machine about names.
+#[derive(Clone, Copy, Debug)]
+enum Resolver {
+    ResolvConf,
+    SystemdResolved,
+}
+
+/// The gateway, and a user who knows it by its name alone.
+fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
+    let mut gateway = behind_nat(lab);
+    gateway.configure("push.dns", strings(&[PUSHED]));
+    let ann = gateway.add_user("ann");
+    edit_toml(&ann.profile, |profile| profile["server"]["addresses"] = strings(&[&format!("{NAME}:{PORT}")]));
+    gateway.start();
+    (gateway, ann)
+}
+
+/// Counts what leaves the client's machine in clear and belongs into the tunnel: packets for the campus or from inner addresses.
+fn watch_for_leaks(lab: &Lab) {
+    lab.net.nft(&format!(
+        "add table inet leaks\n\
+         add counter inet leaks clear\n\
+         add chain inet leaks pre {{ type filter hook prerouting priority -300; }}\n\
+         add rule inet leaks pre iifname {port} ip daddr 10.200.0.0/24 counter name clear\n\
+         add rule inet leaks pre iifname {port} ip saddr 10.86.0.0/16 counter name clear\n\
+         add rule inet leaks pre iifname {port} ip6 daddr fd20::/64 counter name clear\n\
+         add rule inet leaks pre iifname {port} ip6 saddr fd86::/64 counter name clear\n",
+        port = Lab::port(1)
+    ));
+}
+
+fn leaks(lab: &Lab) -> u64 {
+    let mut command = process::command(lab, &lab.net, "nft");
+    command.args(["-j", "list", "counter", "inet", "leaks", "clear"]);
+    let output = process::run(command);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("nft prints JSON");
+    let objects = json["nftables"].as_array().expect("a list");
+    objects.iter().find_map(|object| object["counter"]["packets"].as_u64()).expect("the counter")
+}
+
+/// Ends the running conversation also where the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Loses what client 1 sends to the gateway's port.
+fn lose_udp(lab: &Lab) {
+    lab.net.nft(&format!(
+        "add table inet hole\n\
+             add chain inet hole prerouting {{ type filter hook prerouting priority -400; }}\n\
+             add rule inet hole prerouting iifname {} udp dport {PORT} drop\n",
+        Lab::port(1)
+    ));
+}
+
+/// One laboratory through all outages.
+struct Run<'l> {
+    lab: &'l Lab,
+    client: Client<'l>,
+    resolved: Option<Resolved<'l>>,
+    resolver: Resolver,
+}
+
+impl Run<'_> {
+    /// Whether the machine asks the pushed name server.
+    fn asks_in_tunnel(&self) -> bool {
+        match &self.resolved {
+            Some(resolved) => resolved.servers(TUN).contains(PUSHED),
+            None => {
+                let path = process::etc(self.lab, &self.lab.clients[0]).join("resolv.conf");
+                fs::read_to_string(path).expect("it is there").contains(PUSHED)
+            }
+        }
+    }
+
+    /// Somebody works, who goes on trying.
+    fn work(&self, duration: Duration) {
+        let end = Instant::now() + duration;
+        while Instant::now() < end {
+            ping(self.client.namespace(), CAMPUS_V4.into(), 56, SECOND / 5);
+        }
+    }
+
+    /// Waits for the first answer after an outage that ends now, and says what it has cost.
+    fn heals(&self, what: &str, begun: Instant) {
+        let over = Instant::now();
+        let after = until_answered(&self.client, over);
+        let clear = leaks(self.lab);
+        let gap = begun.elapsed();
+        println!(
+            "{:?}, {what}: gap {gap:.2?}, {after:.2?} of it after its end, {clear} packets in clear",
+            self.resolver
+        );
+        assert!(after <= HEALS, "{what}: {after:?}");
+        assert_eq!(clear, 0, "{what}");
+        eventually(&format!("{what}: the machine asks in the tunnel"), HEALS, || {
+            ping(self.client.namespace(), CAMPUS_V4.into(), 56, SECOND / 5);
+            self.asks_in_tunnel().then_some(())
+        });
+    }
+}
+
+fn outages(resolver: Resolver) {
+    let long = std::env::var_os("VPND_HEAL_ORDINARY").is_some();
+    let (lost, stopped) = if long { (100, 130) } else { (6, 6) };
+    let Some(lab) = Lab::new(1) else { return };
+    let providers = name_server_at(&lab, &lab.net, &[PROVIDERS], &[&GATEWAY_V4.to_string()]);
+    let _pushed = name_server_at(&lab, &lab.campus, &[PUSHED], &["192.0.2.1"]);
+    let resolved = match resolver {
+        Resolver::ResolvConf => {
+            let path = process::etc(&lab, &lab.clients[0]).join("resolv.conf");
+            fs::write(path, format!("nameserver {PROVIDERS}\n")).expect("it is writable");
+            None
+        }
+        Resolver::SystemdResolved => {
+            let Some(resolved) = Resolved::start(&lab, &lab.clients[0], PROVIDERS) else { return };
+            Some(resolved)
+        }
+    };
+    let relay = Relay::start(&lab, Faults::default());
+    let (mut gateway, ann) = installation(&lab);
+    let client = Client::connect(&lab, 1, &ann);
+    let namespace = client.namespace();
+    ping_until(namespace, CAMPUS_V4.into(), 5 * SECOND);
+    watch_for_leaks(&lab);
+    let mut run = Run { lab: &lab, client, resolved, resolver };
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // One TCP connection that runs through all of it.
+        let talk = scope.spawn(|| {
+            trickle_while(namespace, &lab.campus, CAMPUS_V4.into(), STILL, || !over.load(Ordering::Relaxed))
+        });
+        let over = Over(&over);
+        thread::sleep(SECOND);
+
+        let begun = Instant::now();
+        gateway.terminate();
+        gateway.start();
+        run.heals("restart in order", begun);
+
+        let begun = Instant::now();
+        gateway.kill();
+        gateway.start();
+        run.heals("kill -9", begun);
+
+        let begun = Instant::now();
+        lose_udp(&lab);
+        let asked = providers.output().matches(NAME).count();
+        run.work(lost * SECOND);
+        eventually("the machine asks as without a tunnel", HEALS, || {
+            run.work(SECOND / 5);
+            (!run.asks_in_tunnel()).then_some(())
+        });
+        eventually("the gateway's name is looked up there", HEALS, || {
+            (providers.output().matches(NAME).count() > asked).then_some(())
+        });
+        lab.net.nft("delete table inet hole\n");
+        run.heals(&format!("{lost} s of lost UDP"), begun);
+
+        let begun = Instant::now();
+        run.client.process().signal_all(Signal::STOP);
+        thread::sleep(stopped * SECOND);
+        run.client.process().signal_all(Signal::CONT);
+        run.heals(&format!("{stopped} s of suspend"), begun);
+
+        let begun = Instant::now();
+        run.client.change_address(2, 77);
+        run.heals("new address", begun);
+
+        let begun = Instant::now();
+        relay.rebind();
+        run.heals("rebinding of the NAT", begun);
+        drop(over);
+        talk.join().expect("the TCP connection lives");
+    });
+    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 0, "nobody had to log in again");
+}
+
+#[test]
+fn outages_with_resolv_conf() {
+    outages(Resolver::ResolvConf);
+}
+
+#[test]
+fn outages_with_systemd_resolved() {
+    outages(Resolver::SystemdResolved);
+}

@@ -1,0 +1,132 @@
+//! systemd-resolved in the box of a client, with a bus of its own: the machine's is neither seen nor needed.
+//!
+//! The programs are the system's, or those that `./x setup` has unpacked: to install the package would give the machine another
+//! `/etc/resolv.conf`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::lab::{Lab, UPLINK, eventually};
+use crate::namespace::Namespace;
+use crate::process::{self, Process};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Where `./x setup` unpacks the packages.
+const UNPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/resolved");
+const DAEMON: &str = "lib/systemd/systemd-resolved";
+/// The address of its own that it answers at.
+const STUB: &str = "127.0.0.53";
+/// Whom the daemon becomes.
+const USER: &str = "systemd-resolve";
+const USER_ID: u32 = 64_990;
+
+const BUS: &str = r#"<busconfig>
+<type>system</type>
+<listen>unix:path=/run/dbus/system_bus_socket</listen>
+<auth>EXTERNAL</auth>
+<policy context="default">
+<allow user="*"/><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/>
+</policy>
+</busconfig>
+"#;
+
+const SETTINGS: &str = "[Resolve]\nLLMNR=no\nMulticastDNS=no\nDNSSEC=no\nCache=no\n";
+
+/// The root of the tree that has the programs.
+fn programs() -> Option<PathBuf> {
+    [UNPACKED, "/", "/usr"].iter().map(PathBuf::from).find(|root| root.join(DAEMON).exists())
+}
+
+/// A running systemd-resolved; ends with its value.
+pub(crate) struct Resolved<'l> {
+    lab: &'l Lab,
+    namespace: &'l Namespace,
+    _daemon: Process,
+    _bus: Process,
+}
+
+impl<'l> Resolved<'l> {
+    /// Starts it as the resolver of a box, whose uplink has this name server. Everything that runs there afterwards shares its `/run`.
+    /// `None`, and a loud word, if it is not there; a failure instead where `CI` is set.
+    pub(crate) fn start(lab: &'l Lab, namespace: &'l Namespace, name_server: &str) -> Option<Self> {
+        let Some(root) = programs() else {
+            let word = "SKIPPED: systemd-resolved is missing; run ./x setup\n";
+            assert!(std::env::var_os("CI").is_none(), "{word}");
+            std::io::stderr().write_all(word.as_bytes()).expect("standard error is open");
+            return None;
+        };
+        prepare(lab, namespace, &root);
+        let mut bus = process::command(lab, namespace, "dbus-daemon");
+        bus.args(["--config-file=/etc/bus.conf", "--nofork", "--nopidfile"]);
+        let bus = Process::start(lab, "bus", bus);
+        let run = process::run_of(lab, namespace);
+        eventually("the bus is there", 10 * SECOND, || {
+            run.join("dbus/system_bus_socket").exists().then_some(())
+        });
+        let mut daemon = Process::start(lab, "resolved", process::command(lab, namespace, root.join(DAEMON)));
+        eventually("systemd-resolved answers", 10 * SECOND, || {
+            daemon.assert_running();
+            process::run(resolvectl(lab, namespace, &["status"])).status.success().then_some(())
+        });
+        let resolved = Self { lab, namespace, _daemon: daemon, _bus: bus };
+        resolved.set(&["dns", UPLINK, name_server]);
+        resolved.set(&["default-route", UPLINK, "yes"]);
+        Some(resolved)
+    }
+
+    fn set(&self, arguments: &[&str]) {
+        let output = process::run(resolvectl(self.lab, self.namespace, arguments));
+        assert!(output.status.success(), "resolvectl {arguments:?}: {}", process::text(&output));
+    }
+
+    /// The name servers of an interface.
+    pub(crate) fn servers(&self, interface: &str) -> String {
+        process::text(&process::run(resolvectl(self.lab, self.namespace, &["dns", interface])))
+    }
+}
+
+fn resolvectl(lab: &Lab, namespace: &Namespace, arguments: &[&str]) -> Command {
+    let mut command = process::command(lab, namespace, "resolvectl");
+    command.args(arguments);
+    command
+}
+
+/// Its settings, its user, its directories.
+fn prepare(lab: &Lab, namespace: &Namespace, root: &Path) {
+    let etc = process::etc(lab, namespace);
+    let append = |file: &str, line: String| {
+        let path = etc.join(file);
+        let text = fs::read_to_string(&path).expect("it was copied");
+        if !text.lines().any(|line| line.starts_with(&format!("{USER}:"))) {
+            fs::write(&path, format!("{text}{line}\n")).expect("it is ours");
+        }
+    };
+    append("passwd", format!("{USER}:x:{USER_ID}:{USER_ID}::/:/usr/sbin/nologin"));
+    append("group", format!("{USER}:x:{USER_ID}:"));
+    fs::create_dir_all(etc.join("systemd")).expect("it is writable");
+    fs::write(etc.join("systemd/resolved.conf"), SETTINGS).expect("it is writable");
+    fs::write(etc.join("bus.conf"), BUS).expect("it is writable");
+    fs::write(etc.join("resolv.conf"), format!("nameserver {STUB}\n")).expect("it is writable");
+    let run = process::share_run(lab, namespace, root);
+    for directory in ["dbus", "systemd/resolve"] {
+        fs::create_dir_all(run.join(directory)).expect("it is writable");
+    }
+    // The daemon writes there as its user, whose number the machine may have given already.
+    let passwd = fs::read_to_string(etc.join("passwd")).expect("it is readable");
+    let line = passwd.lines().find(|line| line.starts_with(&format!("{USER}:"))).expect("it is there now");
+    let mut ids = line.split(':').skip(2).map(|id| id.parse().ok());
+    let (user, group) = (ids.next().flatten(), ids.next().flatten());
+    std::os::unix::fs::chown(run.join("systemd/resolve"), user, group).expect("root may");
+}
+
+/// The variables that programs below `root` need.
+pub(crate) fn library_path(root: &Path) -> Option<OsString> {
+    let libraries = root.join("usr/lib/x86_64-linux-gnu/systemd");
+    let libraries =
+        if libraries.exists() { libraries } else { root.join("usr/lib/aarch64-linux-gnu/systemd") };
+    libraries.exists().then(|| libraries.into())
+}
