@@ -25,8 +25,8 @@ use crate::traffic::{ping, ping_until, trickle_while};
 const SECOND: Duration = Duration::from_secs(1);
 /// Traffic has to be back so soon after an outage, on a machine that is slow and busy.
 const HEALS: Duration = Duration::from_secs(30);
-/// How long the running TCP connection may stand still: longer than any outage.
-const STILL: Duration = Duration::from_secs(240);
+/// How long the running TCP connection may stand still: TCP itself waits for as long again as an outage took.
+const STILL: Duration = Duration::from_secs(900);
 
 /// Who answers the client's machine about names.
 #[derive(Clone, Copy, Debug)]
