@@ -147,6 +147,7 @@ impl<M: Machine, const R: usize> Gcm<M, R> {
         tag: &[u8; TAG_LEN],
     ) -> Result<(), OpenError> {
         if text.len() > MAX_PLAINTEXT_LEN {
+            text.zeroize();
             return Err(OpenError);
         }
         // The right tag of a forged packet would be the forger's.
