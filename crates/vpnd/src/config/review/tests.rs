@@ -114,7 +114,8 @@ fn a_pushed_network_behind_another_interface_than_the_outgoing_one_is_a_warning(
     let networks = [by("10.20.7.0/24", "eth1"), by("192.0.2.0/24", "eth1"), by("0.0.0.0/0", "eth1")];
     let machine = Machine { interfaces: &interfaces, networks: &networks, ipv6: true, now_s: now_s() };
     let nat = |name: &str, routes: &str| {
-        let extra = format!("[push]\nroutes = {routes}\n[nat]\noutgoing_interface = '{name}'\nmode = 'nftables'\n");
+        let extra =
+            format!("[push]\nroutes = {routes}\n[nat]\noutgoing_interface = '{name}'\nmode = 'nftables'\n");
         bench.config(&extra).review(&machine, false).warnings
     };
     only(&nat("eth0", "['10.20.0.0/16']"), 10, "reaches 10.20.7.0/24 by eth1");
