@@ -247,6 +247,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
     changes.push(Change::Guard(GuardRules {
         tunnel: TUNNEL.to_owned(),
         addresses: vec!["10.8.0.1".parse().unwrap()],
+        returning: None,
     }));
     changes
 }

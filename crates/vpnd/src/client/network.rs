@@ -23,11 +23,12 @@ use crate::sys::dns::{self, DnsChange, DnsError, DnsSettings, DnsSystem};
 use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
-use crate::sys::nft::GuardRules;
+use crate::sys::nft::{GuardRules, Returning};
 use crate::sys::udp::MAX_GSO_BYTES;
 use routing::{Overlap, Routing, everything, has_address_for, own_address};
 
 mod routing;
+mod sources;
 mod table;
 
 /// What a standard suite adds to a packet, in bytes.
@@ -106,6 +107,10 @@ pub(super) struct NetworkSetup {
     /// Those that the machine asked before.
     own_dns: Vec<IpAddr>,
     guard: Option<(ChangeId, GuardRules)>,
+    /// What the guard marks on arrival.
+    returning: Option<Returning>,
+    /// In force while the kernel looks for the way back with a packet's mark because of this tunnel.
+    valid_marks: Option<ChangeId>,
     /// In force while names are looked up.
     lookup_rules: Vec<ChangeId>,
 }
@@ -140,6 +145,8 @@ impl NetworkSetup {
             dns_change: None,
             own_dns: Vec::new(),
             guard: None,
+            returning: None,
+            valid_marks: None,
             lookup_rules: Vec::new(),
         })
     }
@@ -165,9 +172,10 @@ impl NetworkSetup {
             self.guard.as_ref().map(|(_, rules)| rules.addresses.clone()).unwrap_or_default();
         old_and_new
             .extend(addresses.iter().filter(|new| !old_and_new.contains(new)).copied().collect::<Vec<_>>());
+        let routing = Routing::new(&self.wishes, network, machine.local());
+        self.pass_source_checks(&routing).await;
         self.guard(old_and_new).await?;
         self.set_mtu(self.mtu).await?;
-        let routing = Routing::new(&self.wishes, network, machine.local());
         let obsolete = self.make(network, &routing).await?;
         log_refused(&routing);
         // Servers are asked only once there is a way to them, and as long as there is one.
@@ -185,6 +193,10 @@ impl NetworkSetup {
         let Some((network, before)) = self.in_force.clone() else { return Ok(()) };
         let machine = Machine::read(&self.netlink, &self.interface, self.interface_index, Vec::new()).await?;
         let routing = Routing::new(&self.wishes, &network, machine.local());
+        // An interface may have come that checks sources; another client of this machine may have put the setting back.
+        self.pass_source_checks(&routing).await;
+        let addresses = self.guard.as_ref().map(|(_, rules)| rules.addresses.clone());
+        self.guard(addresses.unwrap_or_default()).await?;
         if routing == before {
             return Ok(());
         }
@@ -329,7 +341,7 @@ impl NetworkSetup {
 
     /// Guards these addresses in place of those before. There is no moment without.
     async fn guard(&mut self, addresses: Vec<IpAddr>) -> Result<(), NetworkError> {
-        let rules = GuardRules { tunnel: self.interface.clone(), addresses };
+        let rules = GuardRules { tunnel: self.interface.clone(), addresses, returning: self.returning };
         let change = Change::Guard(rules.clone());
         let id = match &self.guard {
             Some((_, in_force)) if *in_force == rules => return Ok(()),

@@ -461,6 +461,7 @@ fn a_change_in_place_of_another_is_undone_once() {
             Change::Guard(crate::sys::nft::GuardRules {
                 tunnel: "vp0".to_owned(),
                 addresses: vec![address.parse().unwrap()],
+                returning: None,
             })
         };
         let id = journal.apply(&place.netlink, rules("10.8.0.2")).await.unwrap();
@@ -469,7 +470,8 @@ fn a_change_in_place_of_another_is_undone_once() {
         let ruleset = || run("nft", &["list", "ruleset"]);
         assert!(ruleset().contains("10.8.0.3") && !ruleset().contains("10.8.0.2"), "{}", ruleset());
 
-        let bad = crate::sys::nft::GuardRules { tunnel: "vp*".to_owned(), addresses: Vec::new() };
+        let bad =
+            crate::sys::nft::GuardRules { tunnel: "vp*".to_owned(), addresses: Vec::new(), returning: None };
         journal.replace(&place.netlink, id, Change::Guard(bad)).await.unwrap_err();
         let kept: Vec<Change> = journal.in_force().into_iter().map(|(_, change)| change).collect();
         assert_eq!(kept[0], rules("10.8.0.3"), "and it keeps its place");

@@ -13,7 +13,7 @@ use crate::sys::tool::{Tool, ToolError};
 
 mod guard;
 
-pub use guard::GuardRules;
+pub use guard::{GuardRules, Returning};
 
 const NFT: Tool = Tool { program: "nft", package: "nftables" };
 

@@ -69,10 +69,11 @@ impl SysctlChange {
     /// [`SysctlError::NotOurs`].
     pub fn check(&self) -> Result<(), SysctlError> {
         let (key, value) = (self.set.key.as_str(), self.set.value.as_str());
-        // Undoing so only ever forwards less, but for what the kernel switches along with it.
+        // Undoing so only ever forwards less, but for what the kernel switches along with it; and marks count for less.
         let dependent = match (key, value, self.before.as_str()) {
             (FORWARDING_V4, "1", "0") => Some("net/ipv4/conf"),
             (FORWARDING_V6, "1", "0" | "2") => Some("net/ipv6/conf"),
+            (VALID_MARKS, "1", "0") => None,
             _ if of_interface(key, "net/ipv6/conf", "accept_ra") && value == "2" && self.before == "1" => {
                 None
             }
@@ -140,6 +141,35 @@ const FORWARDING_V4: &str = "net/ipv4/ip_forward";
 const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
 /// Changed by the kernel when forwarding is.
 const REDIRECTS_V4: &str = "net/ipv4/conf/all/accept_redirects";
+/// Whether the way back to a packet's source is looked up with the packet's mark.
+const VALID_MARKS: &str = "net/ipv4/conf/all/src_valid_mark";
+
+/// Whether the kernel looks for the way back to the source of packets that arrive by any interface but this one.
+///
+/// # Errors
+/// [`SysctlError`].
+pub fn checks_sources_beside(tunnel: &str) -> Result<bool, SysctlError> {
+    let mut places = interfaces("net/ipv4/conf")?;
+    places.retain(|name| name != tunnel);
+    places.push("all".to_owned());
+    for place in places {
+        match read(&format!("net/ipv4/conf/{place}/rp_filter")) {
+            Ok(mode) if mode != "0" => return Ok(true),
+            // Interfaces go.
+            Err(SysctlError::Os { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            read => drop(read?),
+        }
+    }
+    Ok(false)
+}
+
+/// Plans to look for the way back with a packet's mark; `None` if the kernel does so.
+///
+/// # Errors
+/// [`SysctlError`].
+pub fn valid_marks() -> Result<Option<SysctlChange>, SysctlError> {
+    SysctlChange::plan(VALID_MARKS, "1")
+}
 
 /// How forwarding is switched on, and what forwarded before.
 #[derive(Debug)]

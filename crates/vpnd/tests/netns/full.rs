@@ -342,3 +342,58 @@ fn ipv4_that_it_does_not_carry_is_refused_at_once() {
     client.interrupt();
     assert_eq!(look_at(&lab, machine), before);
 }
+
+/// The kernel's strict check of sources, as some distributions and administrators have it.
+fn check_sources(machine: &Namespace, mode: &str) {
+    for place in ["all", "default", UPLINK] {
+        machine.sysctl(&format!("net/ipv4/conf/{place}/rp_filter"), mode);
+    }
+}
+
+fn looks_back_with_marks(machine: &Namespace) -> String {
+    let read = || fs::read_to_string("/proc/sys/net/ipv4/conf/all/src_valid_mark");
+    machine.within(read).expect("the kernel has it").trim_end().to_owned()
+}
+
+/// The kernel looks for the way back to a datagram's source: it must not find the tunnel for the tunnel's own.
+#[test]
+fn a_strict_check_of_sources_drops_none_of_the_tunnels_datagrams() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (providers, gateway, ann) = ordinary(&lab);
+    let machine = &lab.clients[0];
+    check_sources(machine, "1");
+    let before = look_at(&lab, machine);
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+    ping_until(machine, CAMPUS_V6.into(), 10 * SECOND);
+    assert_eq!(looks_back_with_marks(machine), "1");
+
+    // The gateway moves, where only the name server knows: its answers are no part of the tunnel, and arrive all the same.
+    let moved = "198.18.0.77";
+    lab.gateway.ip_batch(&format!("addr add {moved}/24 dev {UPLINK}\n"));
+    drop(providers);
+    let _providers = names::name_server(&lab, &lab.net, PROVIDERS, moved);
+    lab.net.nft(&format!(
+        "table ip old {{ chain forward {{ type filter hook forward priority 0; ip daddr {GATEWAY_V4} drop; ip saddr {GATEWAY_V4} drop; }}; }}\n"
+    ));
+    ping_until(machine, CAMPUS_V4.into(), 60 * SECOND);
+    assert_eq!(gateway.sessions().len(), 1);
+
+    client.interrupt();
+    assert_eq!((look_at(&lab, machine), looks_back_with_marks(machine).as_str()), (before, "0"));
+}
+
+/// The loose check wants any way back, and there is none where a full tunnel refuses the version of its own datagrams.
+#[test]
+fn a_loose_check_of_sources_finds_a_way_back_where_the_rest_is_refused() {
+    let Some(lab) = Lab::new(1) else { return };
+    check_sources(&lab.clients[0], "2");
+    let (_gateway, mut client) = carries_one_version(&lab, "pool_v6", &GATEWAY_V4.to_string());
+    let machine = client.namespace();
+    ping_until(machine, CAMPUS_V6.into(), 10 * SECOND);
+    assert_eq!(refusal(machine, "9.9.9.9"), Some(ErrorKind::HostUnreachable));
+    client.kill();
+    assert_eq!(looks_back_with_marks(machine), "1");
+    must(cleanup(&lab, 1));
+    assert_eq!(looks_back_with_marks(machine), "0");
+}

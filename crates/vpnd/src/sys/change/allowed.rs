@@ -2,7 +2,7 @@
 //!
 //! INVARIANT: the lists here name what vpnd does by itself and nothing else. So a journal that somebody could write all
 //! the same, or a mistake in what asks for changes, reaches only tunnels, the tables and rules with our numbers, the
-//! switches of forwarding, the resolver's file and our own firewall tables.
+//! switches of forwarding and of marks, the resolver's file and our own firewall tables.
 
 use std::net::IpAddr;
 
@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use super::{Change, LAST_RESORT_METRIC, Layer, interface_of};
 use crate::sys::dns::DnsSystem;
 use crate::sys::netlink::{AddressSpec, MAIN_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
+use crate::sys::nft::{GuardRules, Returning};
 
 /// No pool of a gateway is larger than this prefix.
 const SHORTEST_POOL: u8 = 8;
@@ -25,7 +26,7 @@ pub(super) fn fault(change: &Change, system: &DnsSystem) -> Option<String> {
         Change::Dns(change) => change.check(system).map_err(|error| error.to_string()),
         Change::Sysctl(change) => change.check().map_err(|error| error.to_string()),
         Change::Firewall(rules) => rules.check().map_err(|error| error.to_string()),
-        Change::Guard(rules) => rules.check().map_err(|error| error.to_string()),
+        Change::Guard(rules) => of_guard(rules),
     };
     fault.err()
 }
@@ -116,6 +117,16 @@ fn of_rule(spec: &RuleSpec) -> Result<(), String> {
         }
     };
     if good { Ok(()) } else { Err("its parts are none of vpnd's, or don't belong together".to_owned()) }
+}
+
+fn of_guard(rules: &GuardRules) -> Result<(), String> {
+    let is_ours = |returning: &Returning| {
+        Layer::all().any(|layer| layer.mark() == returning.mark) && returning.lookups != Some(0)
+    };
+    if !rules.returning.as_ref().is_none_or(is_ours) {
+        return Err("it would mark more than what arrives for a tunnel itself".to_owned());
+    }
+    rules.check().map_err(|error| error.to_string())
 }
 
 /// Whether a network that the machine is directly connected to is one that a local network can be: of private (RFC 1918),

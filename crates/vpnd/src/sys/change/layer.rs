@@ -19,6 +19,9 @@ impl Layer {
     /// How many there are.
     pub const COUNT: u8 = 16;
 
+    /// The lowest: datagrams with its mark go through no tunnel.
+    pub const OLDEST: Self = Self(0);
+
     /// All of them, the lowest first.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> {
         (0..Self::COUNT).map(Self)

@@ -2,12 +2,19 @@
 //!
 //! Linux takes packets for any of its addresses from any interface. A neighbour on the same Wi-Fi could so find out the inner
 //! address, see that a connection exists, and slip packets into it (CVE-2019-14899).
+//!
+//! Where the kernel checks sources (`rp_filter`), it looks for the way back to them, and a full tunnel is the way to everything:
+//! it would drop the tunnel's own datagrams, whose way back is found by their mark alone. So datagrams to the tunnel's own sockets
+//! get the mark on arrival that these give to what they send, and so do answers to the user that looks up names. Which ports and
+//! addresses the sockets have does not matter.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::{NftError, Script, Version, host_set, plain, remove_script, run};
+use crate::sys::change::Layer;
+use crate::sys::tool::ToolError;
 
 /// The addresses that packets from outside the tunnel don't reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +23,18 @@ pub struct GuardRules {
     pub tunnel: String,
     /// The client's inner addresses.
     pub addresses: Vec<IpAddr>,
+    /// Where the kernel checks sources: the datagrams that have their way back beside the tunnel.
+    #[serde(default)]
+    pub returning: Option<Returning>,
+}
+
+/// What arrives for the tunnel itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Returning {
+    /// The mark of the tunnel's own sockets.
+    pub mark: u32,
+    /// The user that looks up names.
+    pub lookups: Option<u32>,
 }
 
 impl GuardRules {
@@ -24,7 +43,19 @@ impl GuardRules {
     /// # Errors
     /// [`NftError`]; nothing has changed then.
     pub async fn apply(&self) -> Result<(), NftError> {
-        run(&self.script()?).await
+        match run(&self.script()?).await {
+            // A kernel may be built without what finds a datagram's socket; the guard itself needs none of that.
+            Err(NftError::Tool(ToolError::Refused { message, .. })) if self.returning.is_some() => {
+                run(&Self { returning: None, ..self.clone() }.script()?).await?;
+                tracing::warn!(
+                    %message,
+                    "this kernel can't mark the tunnel's own datagrams on arrival, and may drop them while it checks sources: if the \
+                     tunnel carries nothing, set net.ipv4.conf.*.rp_filter to 0"
+                );
+                Ok(())
+            }
+            applied => applied,
+        }
     }
 
     /// Removes the guard; does nothing if there is none.
@@ -45,6 +76,9 @@ impl GuardRules {
 
     fn script(&self) -> Result<String, NftError> {
         let mut script = Script::replacing(&self.table()?);
+        if let Some(Returning { lookups: Some(user), .. }) = self.returning {
+            self.asked(&mut script, user);
+        }
         script.line("chain arrivals {");
         script.line("type filter hook prerouting priority raw; policy accept;");
         for version in Version::BOTH {
@@ -56,6 +90,16 @@ impl GuardRules {
                 ));
             }
         }
+        if let Some(Returning { mark, lookups }) = self.returning {
+            let own = "meta l4proto { udp, icmp, ipv6-icmp }";
+            script.line(&format!("{own} socket mark {mark:#x} meta mark set {mark:#x}"));
+            if lookups.is_some() {
+                // Questions go beside all tunnels.
+                let mark = Layer::OLDEST.mark();
+                script.line(&format!("ip saddr . udp sport . udp dport @asked_udp meta mark set {mark:#x}"));
+                script.line(&format!("ip saddr . tcp sport . tcp dport @asked_tcp meta mark set {mark:#x}"));
+            }
+        }
         script.line("}");
         script.line("}");
         Ok(script.0)
@@ -64,5 +108,26 @@ impl GuardRules {
     /// Not the name of any gateway's table.
     fn table(&self) -> Result<String, NftError> {
         Ok(format!("vpndguard_{}", plain(&self.tunnel)?))
+    }
+
+    /// Remembers for a while whom this user asks, and from which port. The kernel checks sources of IPv4 alone.
+    fn asked(&self, script: &mut Script, user: u32) {
+        for protocol in ["udp", "tcp"] {
+            script.line(&format!("set asked_{protocol} {{"));
+            script.line("type ipv4_addr . inet_service . inet_service");
+            script.line("size 4096");
+            script.line("flags dynamic,timeout");
+            script.line("timeout 30s");
+            script.line("}");
+        }
+        script.line("chain questions {");
+        script.line("type filter hook output priority raw; policy accept;");
+        // Another client of this machine may ask through this tunnel.
+        let outside = format!("oifname != \"{}\"", self.tunnel);
+        for protocol in ["udp", "tcp"] {
+            let question = format!("ip daddr . {protocol} dport . {protocol} sport");
+            script.line(&format!("{outside} meta skuid {user} update @asked_{protocol} {{ {question} }}"));
+        }
+        script.line("}");
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::sys::change::{ChangeError, LAST_RESORT_METRIC, RULES, TABLE_BASE, Undone};
 use crate::sys::dns::{DnsChange, DnsSettings, FileChange, FileState};
 use crate::sys::netlink::{Family, Netlink};
-use crate::sys::nft::{GuardRules, Outgoing};
+use crate::sys::nft::{GuardRules, Outgoing, Returning};
 use crate::sys::sysctl::{Setting, SysctlChange};
 use crate::sys::testing::{in_namespace_async, run};
 
@@ -172,7 +172,20 @@ fn addresses_and_names_are_such_as_a_tunnel_can_have() {
     }
     for name in ["", "a b", "x\" drop; }", "vpn*"] {
         let tunnel = name.to_owned();
-        assert!(refused(&Change::Guard(GuardRules { tunnel, addresses: Vec::new() })), "{name:?}");
+        assert!(
+            refused(&Change::Guard(GuardRules { tunnel, addresses: Vec::new(), returning: None })),
+            "{name:?}"
+        );
+    }
+    let marking = |mark, lookups| {
+        let returning = Some(Returning { mark, lookups });
+        Change::Guard(GuardRules { tunnel: "vpn0".to_owned(), addresses: Vec::new(), returning })
+    };
+    for layer in Layer::all() {
+        assert!(!refused(&marking(layer.mark(), None)) && !refused(&marking(layer.mark(), Some(64_123))));
+    }
+    for (mark, lookups) in [(0, None), (1, None), (0x7670_0000, Some(64_123)), (0x7670_FFFF, Some(0))] {
+        assert!(refused(&marking(mark, lookups)), "{mark:#x} {lookups:?}");
     }
     let rules = |outgoing| {
         let mut rules: crate::sys::nft::GatewayRules = serde_json::from_str(
@@ -187,10 +200,11 @@ fn addresses_and_names_are_such_as_a_tunnel_can_have() {
 }
 
 #[test]
-fn kernel_settings_are_those_of_forwarding_and_go_back_to_less_of_it() {
+fn kernel_settings_are_those_of_forwarding_and_marks_and_go_back_to_less_of_it() {
     for (key, value, before) in [
         ("net/ipv4/ip_forward", "1", "0"),
         ("net/ipv6/conf/all/forwarding", "1", "0"),
+        ("net/ipv4/conf/all/src_valid_mark", "1", "0"),
         ("net/ipv6/conf/eth0.7/accept_ra", "2", "1"),
     ] {
         assert!(!refused(&Change::Sysctl(setting(key, value, before))), "{key}");
@@ -203,6 +217,7 @@ fn kernel_settings_are_those_of_forwarding_and_go_back_to_less_of_it() {
         "kernel/modprobe",
         "net/ipv4/ip_default_ttl",
         "net/ipv4/conf/all/rp_filter",
+        "net/ipv4/conf/eth0/src_valid_mark",
         "net/ipv6/conf/all/accept_ra",
         "net/ipv6/conf/../accept_ra",
         "net/ipv6/conf/a/b/accept_ra",

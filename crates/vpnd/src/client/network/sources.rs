@@ -1,0 +1,48 @@
+//! The kernel's check of sources (`rp_filter`) and the tunnel's own datagrams: what arrives for the tunnel is marked as what it
+//! sends ([`Returning`]), and the way back is looked up with that mark.
+
+use super::{NetworkSetup, Routing};
+use crate::sys::change::Change;
+use crate::sys::netlink::Family;
+use crate::sys::nft::Returning;
+use crate::sys::sysctl::{self, SysctlError};
+
+impl NetworkSetup {
+    /// Has the tunnel's own datagrams pass where the kernel checks sources; says in the log if that can't be. For the guard that
+    /// is set next.
+    pub(super) async fn pass_source_checks(&mut self, routing: &Routing) {
+        let leads_in = routing.families().any(|family| family == Family::V4);
+        let is_checked = match sysctl::checks_sources_beside(&self.interface) {
+            Ok(is_checked) => is_checked,
+            Err(error) => return log_drops(&crate::told(&error.into())),
+        };
+        self.returning = (leads_in && is_checked)
+            .then(|| Returning { mark: self.layer.mark(), lookups: self.wishes.lookups });
+        if self.returning.is_some()
+            && let Err(why) = self.make_marks_valid().await
+        {
+            log_drops(&why);
+        }
+    }
+
+    async fn make_marks_valid(&mut self) -> Result<(), String> {
+        let told = |error: SysctlError| crate::told(&error.into());
+        let Some(change) = sysctl::valid_marks().map_err(told)? else { return Ok(()) };
+        let made = match self.valid_marks {
+            Some(id) => self.journal.renew(&self.netlink, id).await,
+            None => {
+                let made = self.journal.apply(&self.netlink, Change::Sysctl(change)).await;
+                made.map(|id| self.valid_marks = Some(id))
+            }
+        };
+        made.map_err(|error| crate::told(&error.into()))
+    }
+}
+
+fn log_drops(why: &str) {
+    tracing::warn!(
+        error = why,
+        "the kernel checks sources (net.ipv4.conf.*.rp_filter), and may drop the tunnel's own datagrams: if the tunnel carries \
+         nothing, set net.ipv4.conf.all.src_valid_mark = 1 in a file in /etc/sysctl.d"
+    );
+}
