@@ -21,7 +21,8 @@ use crate::profile::Routes;
 use crate::sys::change::{Change, LAST_RESORT_METRIC, Layer};
 use crate::sys::dns::{self, DnsChange, DnsError, DnsSettings, DnsSystem};
 use crate::sys::netlink::{
-    AddressSpec, Family, MAIN_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
+    AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch,
+    RuleSpec,
 };
 use crate::sys::nft::{GuardRules, Returning};
 use crate::sys::udp::MAX_GSO_BYTES;
@@ -258,9 +259,14 @@ impl NetworkSetup {
         for family in [Family::V4, Family::V6] {
             let leads_in = |change: &Change| matches!(change, Change::Rule(rule) if rule.family == family);
             if self.active.iter().any(|(_, change)| leads_in(change)) {
-                let (priority, matches) = (self.layer.priority(0), RuleMatch::User(user));
-                let rule = Change::Rule(RuleSpec { family, priority, matches, table: MAIN_TABLE });
-                self.lookup_rules.push(self.journal.apply(&self.netlink, rule).await?);
+                // What a full tunnel would carry else: who asks it while it is dead waits for nothing.
+                let is_full = self.in_force.as_ref().is_some_and(|(_, routing)| routing.is_full);
+                let tables: &[u32] = if is_full { &[MAIN_TABLE, NO_TABLE] } else { &[MAIN_TABLE] };
+                for (place, table) in (0..).zip(tables.iter().copied()) {
+                    let (priority, matches) = (self.layer.priority(place), RuleMatch::User(user));
+                    let rule = Change::Rule(RuleSpec { family, priority, matches, table });
+                    self.lookup_rules.push(self.journal.apply(&self.netlink, rule).await?);
+                }
             }
         }
         Ok(())
@@ -394,7 +400,7 @@ impl NetworkSetup {
         let (mut changes, mut last) = (Vec::new(), Vec::new());
         let (mark, mask) = self.layer.passed_over();
         for family in routing.families() {
-            let (priority, matches) = (self.layer.priority(1), RuleMatch::NotMarked { mark, mask });
+            let (priority, matches) = (self.layer.priority(2), RuleMatch::NotMarked { mark, mask });
             last.push(Change::Rule(RuleSpec { family, priority, matches, table }));
         }
         let aside = |destination, target| {

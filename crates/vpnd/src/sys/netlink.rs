@@ -22,7 +22,7 @@ mod rule;
 mod watch;
 
 pub use route::{LocalRoute, RouteSpec, RouteTarget, TableRoute};
-pub use rule::{RuleMatch, RuleSpec, TableRule};
+pub use rule::{NO_TABLE, RuleMatch, RuleSpec, TableRule};
 pub use watch::{NetworkChange, NetworkWatch};
 
 /// The origin that marks routes and rules as made by vpnd; `ip route` and `ip rule` show `proto 118`.

@@ -20,7 +20,7 @@ const PROVIDERS_V6: &str = "fd18::1";
 /// The bar of the long form.
 const CHANGE_LIMIT: Duration = SECOND;
 /// The same where a name has to be looked up, and the first name server can't be reached any more.
-const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
+const LOOKUP_LIMIT: Duration = Duration::from_secs(2);
 
 /// The name server before the tunnel, which knows the gateway by these addresses.
 fn provider(lab: &Lab, gateway: &[&str]) -> Process {

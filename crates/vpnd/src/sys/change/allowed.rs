@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::{Change, LAST_RESORT_METRIC, Layer, interface_of};
 use crate::sys::dns::DnsSystem;
-use crate::sys::netlink::{AddressSpec, MAIN_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
+use crate::sys::netlink::{AddressSpec, MAIN_TABLE, NO_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
 use crate::sys::nft::{GuardRules, Returning};
 
 /// No pool of a gateway is larger than this prefix.
@@ -111,9 +111,9 @@ fn of_rule(spec: &RuleSpec) -> Result<(), String> {
     };
     let good = match spec.matches {
         // Whoever looks up the gateway's name is never root.
-        RuleMatch::User(user) => user != 0 && spec.table == MAIN_TABLE && place == 0,
+        RuleMatch::User(user) => user != 0 && matches!((spec.table, place), (MAIN_TABLE, 0) | (NO_TABLE, 1)),
         RuleMatch::NotMarked { mark, mask } => {
-            is_table_of_a_tunnel(spec.table) && (mark, mask) == layer.passed_over() && place == 1
+            is_table_of_a_tunnel(spec.table) && (mark, mask) == layer.passed_over() && place == 2
         }
     };
     if good { Ok(()) } else { Err("its parts are none of vpnd's, or don't belong together".to_owned()) }

@@ -34,9 +34,12 @@ pub struct RuleSpec {
     pub priority: u32,
     /// Which packets.
     pub matches: RuleMatch,
-    /// Number of the routing table that they are looked up in.
+    /// Number of the routing table that they are looked up in, or [`NO_TABLE`].
     pub table: u32,
 }
+
+/// In the place of a table's number: the packets are refused as unreachable.
+pub const NO_TABLE: u32 = 0;
 
 /// A rule that the machine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,12 +121,14 @@ fn message(spec: &RuleSpec) -> RuleMessage {
         Family::V4 => AddressFamily::Inet,
         Family::V6 => AddressFamily::Inet6,
     };
-    message.header.action = RuleAction::ToTable;
-    message.attributes = vec![
-        RuleAttribute::Priority(spec.priority),
-        RuleAttribute::Table(spec.table),
-        RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)),
-    ];
+    message.attributes =
+        vec![RuleAttribute::Priority(spec.priority), RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL))];
+    if spec.table == NO_TABLE {
+        message.header.action = RuleAction::Unreachable;
+    } else {
+        message.header.action = RuleAction::ToTable;
+        message.attributes.push(RuleAttribute::Table(spec.table));
+    }
     match spec.matches {
         RuleMatch::NotMarked { mark, mask } => {
             message.header.flags = RuleFlags::Invert;

@@ -126,16 +126,16 @@ fn routes_and_rules_of_a_tunnel_fit_its_layer() {
         let (mark, mask) = layers[layer].passed_over();
         RuleMatch::NotMarked { mark, mask }
     };
-    let (first, second) = (layers[2].priority(0), layers[2].priority(1));
+    let [first, refusing, second] = [0, 1, 2].map(|place| layers[2].priority(place));
     let lookups = RuleMatch::User(64_123);
     for table in [TABLE_BASE + 7, TABLE_BASE + 3_000, TABLE_BASE + 1_000_000_007] {
         assert!(!refused(&rule(second, all_but(2), table)));
     }
-    assert!(!refused(&rule(first, lookups, MAIN_TABLE)));
+    assert!(!refused(&rule(first, lookups, MAIN_TABLE)) && !refused(&rule(refusing, lookups, NO_TABLE)));
     let (mark, mask) = layers[2].passed_over();
     for (priority, matches, table) in [
         (0, all_but(2), TABLE_BASE + 7),
-        (layers[1].priority(1), all_but(2), TABLE_BASE + 7),
+        (layers[1].priority(2), all_but(2), TABLE_BASE + 7),
         (second, all_but(1), TABLE_BASE + 7),
         (first, all_but(2), TABLE_BASE + 7),
         (second, all_but(2), MAIN_TABLE),
@@ -143,9 +143,14 @@ fn routes_and_rules_of_a_tunnel_fit_its_layer() {
         (second, RuleMatch::NotMarked { mark: mark + 1, mask }, TABLE_BASE + 7),
         (second, RuleMatch::NotMarked { mark, mask: u32::MAX }, TABLE_BASE + 7),
         (second, RuleMatch::NotMarked { mark, mask: 0 }, TABLE_BASE + 7),
-        (layers[0].priority(1) + 1, lookups, MAIN_TABLE),
+        (layers[0].priority(2) + 1, lookups, MAIN_TABLE),
         (first - RULES * 14, lookups, MAIN_TABLE),
         (first, RuleMatch::User(0), MAIN_TABLE),
+        (refusing, RuleMatch::User(0), NO_TABLE),
+        (first, lookups, NO_TABLE),
+        (refusing, lookups, MAIN_TABLE),
+        (refusing, all_but(2), NO_TABLE),
+        (second, all_but(2), NO_TABLE),
         (second, lookups, MAIN_TABLE),
         (first, lookups, TABLE_BASE + 7),
         (32_766, lookups, MAIN_TABLE),
