@@ -18,7 +18,7 @@ use vpnd::journal::{Journal, JournalDirectory, RecoveryOutcome, recover};
 use vpnd::sys::change::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE};
 use vpnd::sys::dns::{DnsChange, DnsSettings, DnsSystem};
 use vpnd::sys::netlink::{
-    AddressSpec, Family, MAIN_TABLE, Netlink, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
+    AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
 use vpnd::sys::nft::{GatewayRules, GuardRules, Outgoing, Services, Transit};
 use vpnd::sys::sysctl;
@@ -216,8 +216,9 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
     let (mark, mask) = layer.passed_over();
     for family in [Family::V4, Family::V6] {
         for (rule, matches, table) in [
-            (0, RuleMatch::User(64_123), MAIN_TABLE),
-            (1, RuleMatch::NotMarked { mark, mask }, TABLE_BASE + index),
+            (Layer::LOOKUP_RULE, RuleMatch::User(64_123), MAIN_TABLE),
+            (Layer::REFUSAL_RULE, RuleMatch::User(64_123), NO_TABLE),
+            (Layer::TUNNEL_RULE, RuleMatch::NotMarked { mark, mask }, TABLE_BASE + index),
         ] {
             let priority = layer.priority(rule);
             changes.push(Change::Rule(RuleSpec { family, priority, matches, table }));

@@ -261,9 +261,9 @@ impl NetworkSetup {
             if self.active.iter().any(|(_, change)| leads_in(change)) {
                 // What a full tunnel would carry else: who asks it while it is dead waits for nothing.
                 let is_full = self.in_force.as_ref().is_some_and(|(_, routing)| routing.is_full);
-                let tables: &[u32] = if is_full { &[MAIN_TABLE, NO_TABLE] } else { &[MAIN_TABLE] };
-                for (place, table) in (0..).zip(tables.iter().copied()) {
-                    let (priority, matches) = (self.layer.priority(place), RuleMatch::User(user));
+                let refusal = is_full.then_some((Layer::REFUSAL_RULE, NO_TABLE));
+                for (rule, table) in [(Layer::LOOKUP_RULE, MAIN_TABLE)].into_iter().chain(refusal) {
+                    let (priority, matches) = (self.layer.priority(rule), RuleMatch::User(user));
                     let rule = Change::Rule(RuleSpec { family, priority, matches, table });
                     self.lookup_rules.push(self.journal.apply(&self.netlink, rule).await?);
                 }
@@ -400,7 +400,8 @@ impl NetworkSetup {
         let (mut changes, mut last) = (Vec::new(), Vec::new());
         let (mark, mask) = self.layer.passed_over();
         for family in routing.families() {
-            let (priority, matches) = (self.layer.priority(2), RuleMatch::NotMarked { mark, mask });
+            let (priority, matches) =
+                (self.layer.priority(Layer::TUNNEL_RULE), RuleMatch::NotMarked { mark, mask });
             last.push(Change::Rule(RuleSpec { family, priority, matches, table }));
         }
         let aside = |destination, target| {

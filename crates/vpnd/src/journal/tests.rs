@@ -23,8 +23,6 @@ fn machine() -> String {
     .join("\n")
 }
 
-/// Which of a tunnel's rules leads packets into it.
-const LEADS_IN: u32 = 1;
 /// The number of the first device of a new namespace; loopback is 1.
 const INDEX: u32 = 2;
 
@@ -48,7 +46,7 @@ fn route(destination: &str) -> Change {
 fn rule() -> Change {
     let layer = Layer::all().next().unwrap();
     let (mark, mask) = layer.passed_over();
-    let (matches, priority) = (RuleMatch::NotMarked { mark, mask }, layer.priority(LEADS_IN));
+    let (matches, priority) = (RuleMatch::NotMarked { mark, mask }, layer.priority(Layer::TUNNEL_RULE));
     Change::Rule(RuleSpec { family: Family::V4, priority, matches, table: TABLE_BASE + INDEX })
 }
 

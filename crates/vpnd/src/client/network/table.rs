@@ -114,8 +114,8 @@ mod tests {
         };
         let layer = Layer::all().next().unwrap();
         let (mark, mask) = layer.passed_over();
-        let matches = RuleMatch::NotMarked { mark, mask };
-        let rule_spec = |table| RuleSpec { family: Family::V6, priority: layer.priority(1), matches, table };
+        let (matches, priority) = (RuleMatch::NotMarked { mark, mask }, layer.priority(Layer::TUNNEL_RULE));
+        let rule_spec = |table| RuleSpec { family: Family::V6, priority, matches, table };
         let route = |table| TableRoute { table, made_by_vpnd: true, ours: Some(spec(table)) };
         let rule = |table| TableRule { table, made_by_vpnd: true, ours: Some(rule_spec(table)) };
         let (own, other) = (usual(), usual() + 1);

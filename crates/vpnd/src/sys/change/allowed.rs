@@ -111,9 +111,15 @@ fn of_rule(spec: &RuleSpec) -> Result<(), String> {
     };
     let good = match spec.matches {
         // Whoever looks up the gateway's name is never root.
-        RuleMatch::User(user) => user != 0 && matches!((spec.table, place), (MAIN_TABLE, 0) | (NO_TABLE, 1)),
+        RuleMatch::User(user) => {
+            let is_lookups = (spec.table, place) == (MAIN_TABLE, Layer::LOOKUP_RULE);
+            let is_refusal = (spec.table, place) == (NO_TABLE, Layer::REFUSAL_RULE);
+            user != 0 && (is_lookups || is_refusal)
+        }
         RuleMatch::NotMarked { mark, mask } => {
-            is_table_of_a_tunnel(spec.table) && (mark, mask) == layer.passed_over() && place == 2
+            is_table_of_a_tunnel(spec.table)
+                && (mark, mask) == layer.passed_over()
+                && place == Layer::TUNNEL_RULE
         }
     };
     if good { Ok(()) } else { Err("its parts are none of vpnd's, or don't belong together".to_owned()) }

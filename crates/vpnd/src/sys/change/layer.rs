@@ -22,6 +22,13 @@ impl Layer {
     /// The lowest: datagrams with its mark go through no tunnel.
     pub const OLDEST: Self = Self(0);
 
+    /// The rule by which look-ups of the gateway's name stay outside the tunnel, first of a layer's.
+    pub const LOOKUP_RULE: u32 = 0;
+    /// The rule that refuses look-ups which find no way outside.
+    pub const REFUSAL_RULE: u32 = 1;
+    /// The rule that leads packets into the tunnel.
+    pub const TUNNEL_RULE: u32 = 2;
+
     /// All of them, the lowest first.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> {
         (0..Self::COUNT).map(Self)
