@@ -231,8 +231,11 @@ fn a_database_that_is_cut_off() {
     let image = Image::take(&store, &path);
     let mut random = StdRng::seed_from_u64(seed());
     let pages = (1..image.database.len() / 4096).map(|page| page * 4096);
-    let lengths: Vec<usize> =
-        pages.chain((0..60).map(|_| random.random_range(1..image.database.len()))).collect();
+    let lengths: Vec<usize> = [1, 2, 99, 100]
+        .into_iter()
+        .chain(pages)
+        .chain((0..60).map(|_| random.random_range(1..image.database.len())))
+        .collect();
     for length in lengths {
         let (_copy, path) = image.put(&image.database[..length], None);
         // A page that held nothing yet is no loss.

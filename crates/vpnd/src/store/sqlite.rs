@@ -27,6 +27,8 @@ use super::{
 };
 use crate::own_file;
 
+/// Every database begins with a header of so many bytes (<https://www.sqlite.org/fileformat.html>, section 1.3).
+const SQLITE_HEADER_LEN: u64 = 100;
 /// How long a change waits for another process, before it fails as [`StoreError::Busy`].
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -82,7 +84,7 @@ impl Sqlite {
     fn connect(path: &Path) -> Result<Self, StoreError> {
         let explain = |error| explain(path, error);
         if is_emptied(path) {
-            return Err(corrupted(path, "it is empty, and was not when its backup was made".to_owned()));
+            return Err(corrupted(path, "nothing is left of it".to_owned()));
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags).map_err(explain)?;
@@ -165,9 +167,14 @@ fn backup_path(path: &Path) -> PathBuf {
     path.with_extension("db.backup")
 }
 
-/// Whether nothing is left of a store. One that a killed first start has made has no backup yet.
+/// Whether nothing is left of a store. One that a killed first start has made is empty and has no backup yet. SQLite takes a
+/// single byte for an empty database, too.
 fn is_emptied(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|file| file.len() == 0) && backup_path(path).exists()
+    match fs::metadata(path).map(|file| file.len()) {
+        Ok(0) => backup_path(path).exists(),
+        Ok(len) => len < SQLITE_HEADER_LEN,
+        Err(_) => false,
+    }
 }
 
 fn corrupted(path: &Path, detail: String) -> StoreError {
