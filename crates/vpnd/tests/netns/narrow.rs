@@ -12,9 +12,8 @@ use crate::traffic::{TEN_MB, ping_until, transfer};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Makes the link between `net` and the gateway carry no more than `mtu` bytes. ICMP does not tell the ends, as on the
-/// paths where this hurts.
-fn narrow(lab: &Lab, mtu: u16) {
+/// The ends learn nothing by ICMP, as on the paths where this hurts.
+pub(crate) fn silence(lab: &Lab) {
     lab.net.nft(
         "table inet silent {\n\
              chain out {\n\
@@ -24,6 +23,11 @@ fn narrow(lab: &Lab, mtu: u16) {
              }\n\
          }\n",
     );
+}
+
+/// Makes the link between `net` and the gateway carry no more than `mtu` bytes, without a message to the ends.
+fn narrow(lab: &Lab, mtu: u16) {
+    silence(lab);
     for port in [0, 1] {
         lab.net.ip_batch(&format!("link set {} mtu {mtu}", Lab::port(port)));
     }

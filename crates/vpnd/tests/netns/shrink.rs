@@ -21,6 +21,7 @@ use crate::client::Client;
 use crate::gateway::{Gateway, Login, edit_toml, strings};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, GATEWAY_V6, Lab};
 use crate::names::{NAME, PROVIDERS, PUSHED, name_server};
+use crate::narrow::silence;
 use crate::process;
 use crate::relay::PORT;
 use crate::traffic::{internet_checksum, ping, ping_until};
@@ -57,19 +58,6 @@ fn set_path(lab: &Lab, mtu: u16) {
              route replace fd18:{port}::/64 dev {device} metric 256 mtu {mtu}\n"
         ));
     }
-}
-
-/// The ends learn nothing by ICMP.
-fn silence(lab: &Lab) {
-    lab.net.nft(
-        "table inet silent {\n\
-             chain out {\n\
-                 type filter hook output priority 0\n\
-                 icmp type destination-unreachable drop\n\
-                 icmpv6 type packet-too-big drop\n\
-             }\n\
-         }\n",
-    );
 }
 
 /// One connection in one direction, from its first byte on; the longest time after `shrinks` in which nothing came.
