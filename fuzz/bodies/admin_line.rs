@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::admin::table::{Rates, render};
 use crate::admin::{Request, Response};
+use crate::commands::admin::table::{Rates, render};
 
 /// Checks one input.
 pub fn run(data: &[u8]) {

@@ -10,8 +10,9 @@ use std::sync::LazyLock;
 use aws_lc_rs::hkdf;
 use quinn_proto::{FixedLengthConnectionIdParser, PacketDecodeError, ProtectedHeader};
 
-use crate::control::quic::retry::{
-    Initial, Kind, MIN_INITIAL, TOKEN_LIFETIME, VERSION, classify, is_proof, retry,
+use crate::control::quic::VERSION;
+use crate::gateway::worker::quic::retry::{
+    Initial, Kind, MIN_INITIAL, TOKEN_LIFETIME, classify, is_proof, retry,
 };
 
 /// Length of the gateway's own connection ids; nothing here depends on it.

@@ -7,9 +7,9 @@ use std::fmt::Debug;
 
 use minicbor::{Decode, Encode};
 
-use crate::privsep::auth::message::{Answer, Numbered, Request};
+use crate::gateway::messages::auth::{Answer, Numbered, Request};
+use crate::gateway::worker::handover::{FromNew, FromOld};
 use crate::privsep::launch::{AuthLaunch, ClientLaunch, LookupLaunch, ToOpener, ToWorker, WorkerLaunch};
-use crate::server::handover::{FromNew, FromOld};
 
 /// Checks one input.
 pub fn run(data: &[u8]) {

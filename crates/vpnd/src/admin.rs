@@ -5,15 +5,9 @@
 //! keys are added, never renamed.
 //! These modules must not know how the gateway works: whoever implements [`Handler`] does.
 
-pub mod client;
-pub mod command;
-pub mod server;
 pub mod status;
-pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
-#[cfg(test)]
-mod tests;
 
 use std::future::Future;
 

@@ -4,8 +4,6 @@
 //! certificate is for the names of the old one, and it takes the old one's place only after it proved good for a client that
 //! trusts the authority: a renewal can fail, but it can't make a working gateway unreachable.
 
-pub mod renew;
-
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,8 +13,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::extensions::GeneralName;
 use zeroize::Zeroizing;
 
+use crate::authority::{Authority, CertificateError};
 use crate::config::Tls;
-use crate::init::authority::{Authority, CertificateError};
 use crate::secret_file::{self, Existing, PUBLIC_MODE, WriteError};
 
 /// A certificate of a gateway, as far as its renewal goes.

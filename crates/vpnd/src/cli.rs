@@ -11,10 +11,10 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use vpnd_crypto::{Preference, Suite};
 use vpnd_proto::wire::MAX_CLIENT_LANES;
 
+use crate::commands::users::revoke::Fingerprint;
 use crate::config::LogFormat;
 use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
-use crate::users::revoke::Fingerprint;
 
 /// Where the gateway's configuration is unless `--config` says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/vpnd/server.toml";

@@ -1,9 +1,6 @@
-//! The control plane: who is connected, and what the shards are told.
+//! The control channel over QUIC, as both ends use it.
 
-pub(crate) mod connection;
-pub(crate) mod core;
 pub(crate) mod quic;
-pub(crate) mod registry;
 pub(crate) mod stream;
 
 use rand::TryRng as _;

@@ -5,31 +5,29 @@
 #![deny(unsafe_code)]
 
 pub mod admin;
-pub mod auth;
+pub mod authority;
 pub mod certificate;
 pub mod cli;
 pub mod client;
+pub mod commands;
 pub mod config;
 pub mod control;
-pub mod credentials;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-pub mod init;
+pub mod gateway;
 pub mod journal;
-pub mod lease;
 pub mod logging;
-pub mod metrics;
 mod own_file;
+pub mod password;
 pub mod privsep;
 pub mod profile;
 pub mod secret_file;
-pub mod server;
 pub mod shard;
 pub mod store;
 pub mod suites;
 pub mod sys;
 pub mod tls;
-pub mod users;
+pub mod totp;
 
 /// The error and its causes, without those that the sentence before quotes already, for a person's terminal.
 #[must_use]

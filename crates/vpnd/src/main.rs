@@ -7,12 +7,14 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
-use vpnd::admin::command::{self as admin, CommandError};
-use vpnd::certificate::renew::{self, RenewError};
 use vpnd::cli::{Cli, Command};
+use vpnd::client::parent as client;
+use vpnd::commands::admin::{self, CommandError};
+use vpnd::commands::init::{self, InitError};
+use vpnd::commands::renew::{self, RenewError};
+use vpnd::commands::users::{self, UserError, revoke};
 use vpnd::config::{ConfigError, check, review};
-use vpnd::init::{self, InitError};
-use vpnd::users::{self, UserError, revoke};
+use vpnd::gateway::parent as gateway;
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
@@ -27,8 +29,8 @@ fn main() -> ExitCode {
 fn status(error: &anyhow::Error) -> u8 {
     match error {
         _ if is_usage(error) => 2,
-        _ if vpnd::client::needs_a_person(error) => 3,
-        _ if vpnd::client::gave_up(error) => 4,
+        _ if client::needs_a_person(error) => 3,
+        _ if client::gave_up(error) => 4,
         _ => 1,
     }
 }
@@ -69,14 +71,14 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Kick(args) => admin::kick(&args)?,
         Command::Reload(args) => admin::reload(&args)?,
         Command::Server(args) if args.upgrade => admin::upgrade(&args)?,
-        Command::Server(args) if args.teardown => block_on(vpnd::server::tear_down(args))?,
-        Command::Server(args) => block_on(vpnd::server::run(args))?,
+        Command::Server(args) if args.teardown => block_on(gateway::tear_down(args))?,
+        Command::Server(args) => block_on(gateway::run(args))?,
         Command::Part { part } => vpnd::privsep::part::run(part)?,
         Command::Connect(args) => {
             vpnd::logging::init("info", args.log_format)?;
-            block_on(vpnd::client::run(args))?;
+            block_on(client::run(args))?;
         }
-        Command::Cleanup(args) => block_on(vpnd::client::cleanup(&args))?,
+        Command::Cleanup(args) => block_on(client::cleanup(&args))?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "vpnd", &mut std::io::stdout());
         }

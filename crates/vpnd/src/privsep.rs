@@ -13,10 +13,8 @@
 //! that loses a part undoes its changes and ends; what a part reads from a channel is bounded and checked.
 
 pub(crate) mod allowance;
-pub(crate) mod auth;
 pub(crate) mod channel;
 pub(crate) mod launch;
 pub mod part;
-pub(crate) mod signing;
 pub(crate) mod spawn;
 mod stderr;

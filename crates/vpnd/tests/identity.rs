@@ -75,8 +75,8 @@ fn without_a_terminal_a_password_is_made_and_shown_once() {
     assert_eq!(code, Some(0), "{text}");
     let password = text.lines().find_map(|line| line.strip_prefix("password, shown only now: ")).unwrap();
     let user = Sqlite::open(&dir.path().join("v/state/vpnd.db")).unwrap().user("ann").unwrap().unwrap();
-    let typed = vpnd::auth::password::Password::new(password.to_owned());
-    assert!(vpnd::auth::password::Hasher::default().verify(&typed, &user.password).unwrap());
+    let typed = vpnd::password::Password::new(password.to_owned());
+    assert!(vpnd::password::Hasher::default().verify(&typed, &user.password).unwrap());
 }
 
 /// Adds users and kills each `vpnd user add` after another delay, from before it does anything to after it is done.

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::init::authority::new_key;
+use crate::authority::new_key;
 
 const DAY: Duration = Duration::from_secs(86_400);
 const NAMES: [&str; 3] = ["vpn.example.org", "192.0.2.1", "2001:db8::1"];

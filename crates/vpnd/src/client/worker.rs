@@ -3,9 +3,14 @@
 //! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and asks the opener to change
 //! the machine's network as the core wants it.
 
+mod dial;
+mod distrust;
+mod parent_client;
+mod path;
+mod reach;
+
 use std::collections::HashMap;
 use std::mem;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -24,10 +29,6 @@ use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, Timers};
 use vpnd_proto::time::Time;
 
-use super::dial::{self, Answer, Channel, Credentials, DialError, Dialer};
-use super::network::say_path;
-use super::opener::{Opener, OpenerError, Word};
-use super::reach::Reach;
 use super::{INITIAL_MTU, Refusal, socket_options};
 use crate::control::stream::{StreamError, Writer};
 use crate::privsep::channel;
@@ -39,6 +40,10 @@ use crate::suites;
 use crate::sys::tun::TunQueue;
 use crate::sys::udp::ShardSocket;
 use crate::tls;
+use dial::{Answer, Channel, Credentials, DialError, Dialer};
+use parent_client::{Opener, OpenerError, Word};
+use path::{mapped, say_path};
+use reach::Reach;
 
 /// How often the core hears of traffic, which bounds how soon it notices silence, and looks at the clock whatever
 /// happened: after a suspend its timers are late.
@@ -485,12 +490,5 @@ impl Connected {
             crate::control::stream::close(&live.connection, code, "");
             let _ = tokio::time::timeout(FAREWELL, live.endpoint.wait_idle()).await;
         }));
-    }
-}
-
-fn mapped(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V4(v4) => (Ipv4Addr::to_ipv6_mapped(v4.ip()), v4.port()).into(),
-        v6 @ SocketAddr::V6(_) => v6,
     }
 }

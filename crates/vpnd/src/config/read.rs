@@ -14,7 +14,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use vpnd_crypto::suite::UnknownSuite;
 use vpnd_crypto::{Preference, Suite};
 
-use crate::init::authority::SERVER_DAYS;
+use crate::authority::SERVER_DAYS;
 use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
 

@@ -1,31 +1,23 @@
 //! The QUIC settings of the control channel (PROTOCOL §3): one stream, small windows, no greased bit.
 
 mod dialed;
-mod front;
-pub(crate) mod gate;
 pub(crate) mod handed;
-pub(crate) mod keys;
-pub(crate) mod retry;
 
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
-    AckFrequencyConfig, AsyncUdpSocket, Endpoint, EndpointConfig, IdleTimeout, Runtime as _, ServerConfig,
-    TokioRuntime, TransportConfig, VarInt,
+    AckFrequencyConfig, Endpoint, EndpointConfig, IdleTimeout, Runtime as _, TokioRuntime, TransportConfig,
+    VarInt,
 };
 
-use crate::sys::udp::QuicMember;
 use dialed::Dialed;
-use front::Front;
-use gate::Admissions;
-use handed::HandOver;
-use keys::Keys;
 
+/// The only version (PROTOCOL §2).
+pub(crate) const VERSION: u32 = 1;
 /// Bytes in flight that either end allows; a message has at most 16 KiB.
 const WINDOW: u32 = 64 * 1024;
 /// How often a client shows that it lives (PROTOCOL §11). Address translators that forget a binding sooner than after 30 s
@@ -37,55 +29,6 @@ const IDLE_TIMEOUT: Duration = KEEP_ALIVE.saturating_mul(3);
 /// nothing is known.
 const MIN_INITIAL_RTT: Duration = Duration::from_millis(50);
 const MAX_INITIAL_RTT: Duration = Duration::from_millis(333);
-/// Connections that wait to be let in, all from addresses that have proved themselves.
-const MAX_INCOMING: usize = 1 << 12;
-/// Bytes kept for all connections that are not accepted yet.
-const MAX_INCOMING_BYTES: u64 = 8 << 20;
-
-/// What the gateway's endpoint receives from and sends to; and, if the kernel does not steer, where shards pass on what is
-/// for it.
-///
-/// # Errors
-/// If the socket can't be used by the runtime.
-pub(crate) fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>, Option<HandOver>)> {
-    match member {
-        QuicMember::Own(socket) => Ok((TokioRuntime.wrap_udp_socket(socket)?, None)),
-        QuicMember::SendOnly(sender) => {
-            let (socket, hand_over) = handed::socket(sender)?;
-            Ok((Arc::new(socket), Some(hand_over)))
-        }
-    }
-}
-
-/// The gateway's endpoint on `socket`, which sees only those beginnings of connections that `admissions` lets pass, and nothing
-/// more once it is `deaf`, because another process reads the socket.
-///
-/// # Errors
-/// If the socket can't be used by the runtime.
-pub(crate) fn listen(
-    socket: Arc<dyn AsyncUdpSocket>,
-    tls: QuicServerConfig,
-    keys: &Keys,
-    admissions: Admissions,
-    deaf: Arc<AtomicBool>,
-) -> io::Result<Endpoint> {
-    let socket = Arc::new(Front::new(socket, admissions, Arc::clone(&keys.tokens) as _, deaf));
-    let mut transport = transport();
-    transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
-    let mut config = ServerConfig::new(Arc::new(tls), Arc::clone(&keys.tokens) as _);
-    config
-        .transport_config(Arc::new(transport))
-        .max_incoming(MAX_INCOMING)
-        .incoming_buffer_size_total(MAX_INCOMING_BYTES)
-        .retry_token_lifetime(retry::TOKEN_LIFETIME)
-        .migration(true);
-    Endpoint::new_with_abstract_socket(
-        on_shared_port(keys.endpoint_config()),
-        Some(config),
-        socket,
-        Arc::new(TokioRuntime),
-    )
-}
 
 /// A client's endpoint on `socket`. `rtt` is the round trip that a connection to the same gateway has just had: what is
 /// lost while a gateway restarts is then sent again sooner (RFC 9002 section 6.2.2).
@@ -115,13 +58,13 @@ pub(crate) fn dial_from(
     Ok(endpoint)
 }
 
-fn on_shared_port(mut config: EndpointConfig) -> EndpointConfig {
+pub(crate) fn on_shared_port(mut config: EndpointConfig) -> EndpointConfig {
     // The first byte tells control from data on the shared port, so its QUIC bit must stay what RFC 9000 says.
-    config.grease_quic_bit(false).supported_versions(vec![retry::VERSION]);
+    config.grease_quic_bit(false).supported_versions(vec![VERSION]);
     config
 }
 
-fn transport() -> TransportConfig {
+pub(crate) fn transport() -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_uni_streams(VarInt::from_u32(0))
@@ -150,6 +93,3 @@ fn idle_timeout() -> IdleTimeout {
         u32::try_from(IDLE_TIMEOUT.as_millis()).expect("a minute in milliseconds fits"),
     ))
 }
-
-#[cfg(test)]
-mod tests;

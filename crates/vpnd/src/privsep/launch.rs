@@ -11,8 +11,8 @@ use vpnd_proto::control::{AsText, Network, OneTimePassword, SecretText};
 use zeroize::Zeroizing;
 
 use crate::config::{Invalid, LogFormat, ServerConfig};
+use crate::gateway::signing::KeyDescription;
 use crate::logging::{self, LogError};
-use crate::privsep::signing::KeyDescription;
 use crate::profile::Profile;
 use crate::sys::account::Identity;
 use crate::sys::sandbox::{Protections, SandboxMode};

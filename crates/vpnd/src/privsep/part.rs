@@ -78,8 +78,8 @@ pub fn run(part: Part) -> anyhow::Result<()> {
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
     process::keep_memory_small();
     match part {
-        Part::Auth => crate::server::auth::run(stream),
-        Part::Worker => crate::server::worker::run(stream),
+        Part::Auth => crate::gateway::auth::run(stream),
+        Part::Worker => crate::gateway::worker::run(stream),
         Part::Client => crate::client::worker::run(stream),
         Part::Lookup => crate::client::lookup::run(stream),
     }

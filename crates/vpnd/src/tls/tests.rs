@@ -9,7 +9,7 @@ use vpnd_proto::time::Time;
 
 use super::resumption::RESUME_WITHIN;
 use super::*;
-use crate::init::authority::Authority;
+use crate::authority::Authority;
 
 thread_local! {
     static NOW: Cell<Time> = const { Cell::new(Time::ZERO) };

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
-use vpnd::auth::password::{Hasher, Password};
-use vpnd::auth::{Authenticator, LONGEST_WAIT, Login, Outcome, Settings};
+use vpnd::gateway::auth::authenticator::{Authenticator, LONGEST_WAIT, Login, Outcome, Settings};
+use vpnd::password::{Hasher, Password};
 use vpnd::store::sqlite::Sqlite;
 use vpnd::store::{NewUser, Store, TotpSecret};
 use vpnd_proto::session::DeviceId;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::init::authority::Authority;
+use crate::authority::Authority;
 
 struct Bench {
     dir: tempfile::TempDir,

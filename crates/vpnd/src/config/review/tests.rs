@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::super::check::now_s;
 use super::*;
-use crate::init::authority::Authority;
+use crate::authority::Authority;
 use crate::store::{NewUser, PasswordHash, Store as _, sqlite::Sqlite};
 
 struct Bench {

@@ -52,14 +52,14 @@ impl HandOver {
 ///
 /// # Panics
 /// Outside a tokio runtime.
-pub(super) fn socket(sender: ShardSocket) -> io::Result<(HandedSocket, HandOver)> {
+pub(crate) fn socket(sender: ShardSocket) -> io::Result<(HandedSocket, HandOver)> {
     let (passed, inbox) = mpsc::channel(QUEUE);
     let sender = Arc::new(sender.into_async_sender()?);
     Ok((HandedSocket { inbox: Mutex::new(inbox), sender }, HandOver(passed)))
 }
 
 /// QUIC's end.
-pub(super) struct HandedSocket {
+pub(crate) struct HandedSocket {
     inbox: Mutex<mpsc::Receiver<Handed>>,
     sender: Arc<AsyncFd<ShardSocket>>,
 }

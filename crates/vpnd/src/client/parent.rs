@@ -1,0 +1,380 @@
+//! The client: `vpnd connect`, and what only its privileged process does.
+//!
+//! It asks for the password, opens devices and sockets, and changes the machine's network as the worker asks, which
+//! alone talks to the gateway ([`crate::privsep`]). INVARIANT: every change to the machine goes through the undo journal, so that a killed
+//! client can be cleaned up after.
+
+mod control_socket;
+mod credentials;
+mod device;
+mod layer;
+mod limits;
+mod network;
+mod outer_path;
+mod permission;
+mod plan;
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use minicbor::bytes::ByteArray;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
+use vpnd_crypto::{Binding, Preference};
+use vpnd_proto::control::{AsText, OneTimePassword, SecretText};
+
+use super::lookup::Lookups;
+use super::{INITIAL_MTU, socket_options};
+use crate::cli::{CleanupArgs, ConnectArgs};
+use crate::journal::{self, JournalDirectory};
+use crate::privsep::launch::{Ask, ClientLaunch, Common, Devices, Reply, SecretBytes, ToOpener, ToWorker};
+use crate::privsep::part::Part;
+use crate::privsep::spawn::{PartError, Running};
+use crate::profile::Profile;
+use crate::shard::now;
+use crate::sys::account::Identity;
+use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
+use crate::sys::process::{self, Capability};
+use crate::sys::sandbox::SandboxMode;
+use crate::sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunError, TunSpec};
+use crate::sys::udp::ShardSocket;
+use credentials::Source;
+use device::Device;
+use layer::OwnLayer;
+use limits::Limits;
+use network::{NetworkSetup, Wishes};
+use outer_path::OuterPaths;
+
+/// Changes of the machine's network come in bursts; this long after the first the core is told.
+const NETWORK_SETTLES: Duration = Duration::from_millis(100);
+/// How long the worker has to tell the gateway that it leaves.
+const WORKER_ENDS_WITHIN: Duration = Duration::from_secs(6);
+/// How long the worker of a client that was killed may keep its device.
+const DEVICE_GOES_WITHIN: Duration = Duration::from_secs(2);
+
+/// Runs `vpnd connect` until the user ends it or the gateway refuses for good.
+///
+/// # Errors
+/// What failed and what to do, for the terminal.
+pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
+    let (text, profile) = Profile::load_text(&args.profile)?;
+    process::require(Capability::NetAdmin)?;
+    process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
+    if args.sandbox == SandboxMode::Off {
+        tracing::warn!(
+            "THE SANDBOX IS OFF: neither system calls nor files are filtered for the network worker"
+        );
+    }
+    let journals = clean_up_after_others(&args).await?;
+    let password = password(&args, &profile)?;
+    let identity = Identity::choose(args.user.as_deref())?;
+    let client = Opened::start(&args, &profile, text, password, identity, &journals).await?;
+    client.serve().await
+}
+
+/// Whether `error`, of [`run`], is that the gateway was out of reach for as long as the user wanted to wait.
+#[must_use]
+pub fn gave_up(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<PartError>(), Some(PartError::Unreached(_)))
+}
+
+/// Whether `error`, of [`run`], is one that a person must do something about before trying again makes sense.
+#[must_use]
+pub fn needs_a_person(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<PartError>(), Some(PartError::Refused(_)))
+        || error.is::<credentials::CredentialsError>()
+}
+
+/// `vpnd cleanup`: undoes what killed clients left behind.
+///
+/// # Errors
+/// If a journal can't be read or not all could be undone.
+pub async fn cleanup(args: &CleanupArgs) -> anyhow::Result<()> {
+    let netlink = Netlink::open()?;
+    let mut complete = true;
+    if let Some(directory) = JournalDirectory::open(&args.journal_dir)? {
+        for recovered in journal::recover(&directory, &netlink).await? {
+            println!("{recovered}");
+            complete &= recovered.is_complete();
+        }
+    }
+    if let Some(old) = journal::old_journals(&args.state_dir) {
+        println!("{old}");
+        complete = false;
+    }
+    if complete { Ok(()) } else { bail!("not everything could be undone; see above, then try again") }
+}
+
+/// A client that was killed may have left routes that would now lead nowhere. With it, where this client's journal goes.
+async fn clean_up_after_others(args: &ConnectArgs) -> anyhow::Result<JournalDirectory> {
+    let netlink = Netlink::open()?;
+    let directory = JournalDirectory::create(&args.journal_dir)?;
+    journal::undo_what_was_left(&directory, &args.state_dir, &netlink).await?;
+    Ok(directory)
+}
+
+fn password(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<zeroize::Zeroizing<String>> {
+    let source = match (&args.credentials, args.password_fd) {
+        (Some(file), _) => Source::File(file.clone()),
+        (None, Some(fd)) => Source::Descriptor(fd),
+        (None, None) => Source::Prompt,
+    };
+    let prompt = format!("Password of {} at {}: ", profile.user, profile.server_name);
+    Ok(credentials::read(&source, &prompt)?)
+}
+
+/// A running client, as its opener holds it.
+struct Opened {
+    worker: Running,
+    setup: NetworkSetup,
+    lookups: Lookups,
+    paths: OuterPaths,
+    interface_index: u32,
+    device: Device,
+    limits: Limits,
+    /// Given up last: by then nothing of this tunnel is left.
+    layer: OwnLayer,
+}
+
+impl Opened {
+    /// Opens everything that the client needs; nothing of the machine's network is changed yet.
+    async fn start(
+        args: &ConnectArgs,
+        profile: &Profile,
+        text: zeroize::Zeroizing<String>,
+        password: zeroize::Zeroizing<String>,
+        identity: Option<Identity>,
+        journals: &JournalDirectory,
+    ) -> anyhow::Result<Self> {
+        let layer = OwnLayer::take(journals)?;
+        let device = Device::take(&args.state_dir, &profile.user, &profile.server_name)?;
+        let lanes = args.lanes.map_or(profile.lanes, usize::from);
+        let launch = ClientLaunch {
+            common: Common::new("info", args.log_format, args.sandbox, identity),
+            profile: SecretBytes(zeroize::Zeroizing::new(text.as_bytes().to_vec())),
+            file: args.profile.display().to_string(),
+            password: SecretText::new(password.as_str())?,
+            device: device.key().public().into(),
+            lanes: u32::try_from(lanes).context("too many lanes")?,
+            suite: args.suite.map(|suite| suite.to_string()),
+            backend: match args.backend {
+                Preference::Auto => None,
+                named => Some(named.to_string()),
+            },
+            insecure_lab: args.insecure_lab,
+            give_up_s: args.give_up,
+        };
+        let lookups = Lookups::new(launch.common.clone(), profile.servers.clone());
+        let lookup_user = launch.common.identity.as_ref().map(Identity::uid);
+        let mut worker = Running::start(Part::Client)?;
+        let told = worker.tell(&launch, &[]).await;
+        drop(launch);
+        let protections = worker.prepared().await?;
+        told?;
+        tracing::debug!(?protections, "the network worker has given up its privileges");
+        let tun = open_tun(args, profile, lanes).await?;
+        let (interface, interface_index) = (tun.name().to_owned(), tun.index());
+        let wishes = Wishes {
+            routes: profile.routes.clone(),
+            set_routes: !args.no_routes,
+            dns: profile.dns && !args.no_dns,
+            local_network: profile.local_network,
+            lookups: lookup_user,
+        };
+        let setup = NetworkSetup::new(journals, &interface, interface_index, layer.layer(), wishes)?;
+        let paths = OuterPaths::new(layer.layer().mark());
+        let limits = Limits::new();
+        let client = Self { worker, setup, lookups, paths, interface_index, device, limits, layer };
+        client.hand_over(tun, profile, lanes).await
+    }
+
+    /// Gives the worker its devices.
+    async fn hand_over(mut self, tun: Tun, profile: &Profile, lanes: usize) -> anyhow::Result<Self> {
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let options = socket_options(&profile.offload, Some(self.layer.layer().mark()));
+        let sockets: Result<Vec<_>, _> = (0..lanes).map(|_| ShardSocket::bind(any, &options)).collect();
+        let devices = Devices {
+            shards: u32::try_from(lanes).context("too many lanes")?,
+            tun: tun.offloads().into(),
+            steering_refused: None,
+        };
+        let mut descriptors: Vec<OwnedFd> = tun.into_queues().into_iter().map(OwnedFd::from).collect();
+        descriptors.extend(sockets?.into_iter().map(OwnedFd::from));
+        self.worker.tell(&ToWorker::Devices(devices), &descriptors).await?;
+        // The device goes away with the worker.
+        drop(descriptors);
+        self.worker.ready().await?;
+        Ok(self)
+    }
+
+    /// Does what the worker asks for until one of the two ends; then everything is undone.
+    async fn serve(mut self) -> anyhow::Result<()> {
+        let outcome = self.work().await;
+        // A worker that has ended by itself hears nothing.
+        let reason = outcome.as_ref().map_or("failure", |reason| reason);
+        let _ = self.worker.tell(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
+        self.worker.end(WORKER_ENDS_WITHIN).await;
+        self.setup.undo().await;
+        outcome.map(drop)
+    }
+
+    /// Returns the reason of an end that was asked for.
+    async fn work(&mut self) -> anyhow::Result<&'static str> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut watch = NetworkWatch::open()?;
+        let mut settles: Option<tokio::time::Instant> = None;
+        let mut prompt: Option<Prompt> = None;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return Ok("SIGTERM"),
+                _ = interrupt.recv() => return Ok("SIGINT"),
+                said = self.worker.hear() => match said? {
+                    // One person is asked one thing at a time.
+                    ToOpener::Ask { number, ask: ask @ Ask::Code } if prompt.is_none() && self.limits.take(&ask, now()).is_ok() => {
+                        let asked = tokio::task::spawn_blocking(|| credentials::ask("One-time code (Enter if you have none): "));
+                        prompt = Some(Prompt { number, asked });
+                    }
+                    ToOpener::Ask { number, ask } => self.answer(number, ask).await?,
+                    _ => return Err(PartError::Unexpected(Part::Client).into()),
+                },
+                Some((number, reply)) = self.lookups.next() => {
+                    if self.lookups.is_idle()
+                        && let Err(error) = self.setup.end_lookups().await
+                    {
+                        let error = crate::told(&error.into());
+                        tracing::error!(%error, "names are looked up outside the tunnel for longer than they should");
+                    }
+                    self.worker.tell(&ToWorker::Answer { number, reply }, &[]).await?;
+                }
+                (number, code) = typed(&mut prompt), if prompt.is_some() => {
+                    prompt = None;
+                    let reply = Reply::Code(code);
+                    self.worker.tell(&ToWorker::Answer { number, reply }, &[]).await?;
+                }
+                change = watch.next() => {
+                    if change.is_some_and(|change| self.is_foreign(change)) && settles.is_none() {
+                        settles = Some(tokio::time::Instant::now() + NETWORK_SETTLES);
+                    }
+                }
+                () = sleep_until(settles), if settles.is_some() => {
+                    settles = None;
+                    if let Err(error) = self.setup.follow().await {
+                        let error = crate::told(&error.into());
+                        tracing::error!(%error, "the tunnel's exceptions for local networks are not up to date");
+                    }
+                    if self.paths.have_changed(self.setup.netlink()).await {
+                        tracing::info!("the machine's network changed");
+                        self.worker.tell(&ToWorker::NetworkChanged, &[]).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does one thing for the worker, which hears whether it was done.
+    async fn answer(&mut self, number: u64, ask: Ask) -> Result<(), PartError> {
+        if let Err(why) = self.limits.take(&ask, now()) {
+            return self.worker.tell(&ToWorker::Answer { number, reply: Reply::Failed(why) }, &[]).await;
+        }
+        let (reply, descriptors) = match ask {
+            Ask::Socket(AsText(gateway)) => {
+                self.paths.watch(self.setup.netlink(), gateway.ip()).await;
+                match control_socket::socket(gateway, Some(self.layer.layer().mark())) {
+                    Ok(socket) => (Reply::Done, vec![OwnedFd::from(socket)]),
+                    Err(error) => (Reply::Failed(error.to_string()), Vec::new()),
+                }
+            }
+            Ask::Addresses(server) => match self.start_lookup(number, server).await {
+                Ok(()) => return Ok(()),
+                Err(why) => (Reply::Failed(why), Vec::new()),
+            },
+            Ask::UseTunnelDns(true) => (told(self.setup.use_tunnel_dns().await), Vec::new()),
+            Ask::UseTunnelDns(false) => (told(self.setup.use_own_dns().await), Vec::new()),
+            Ask::Configure(network) => (told(self.setup.apply(&network).await), Vec::new()),
+            Ask::Mtu(mtu) => (told(self.setup.set_mtu(mtu).await), Vec::new()),
+            Ask::Code => (Reply::Code(None), Vec::new()),
+            Ask::Prove(binding) => (self.prove(binding), Vec::new()),
+        };
+        self.worker.tell(&ToWorker::Answer { number, reply }, &descriptors).await
+    }
+
+    /// The key stays here, so whoever has the worker can use it only while the client runs, and only to prove a connection.
+    fn prove(&self, binding: ByteArray<32>) -> Reply {
+        Reply::Proof(self.device.key().sign(&Binding::new(binding.into())).into())
+    }
+
+    /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.
+    async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
+        self.setup.begin_lookups().await.map_err(|error| crate::told(&error.into()))?;
+        let started = self.lookups.start(number, server);
+        if self.lookups.is_idle() {
+            self.setup.end_lookups().await.map_err(|error| crate::told(&error.into()))?;
+        }
+        started
+    }
+
+    /// Our own tunnel's changes are no news.
+    fn is_foreign(&self, change: NetworkChange) -> bool {
+        match change {
+            NetworkChange::Link { interface } | NetworkChange::Address { interface } => {
+                interface != self.interface_index
+            }
+            NetworkChange::Route { interface } => interface != Some(self.interface_index),
+            NetworkChange::Unknown => true,
+        }
+    }
+}
+
+fn told(outcome: Result<(), network::NetworkError>) -> Reply {
+    outcome.map_or_else(|error| Reply::Failed(crate::told(&error.into())), |()| Reply::Done)
+}
+
+/// A person who was asked for a one-time code.
+struct Prompt {
+    number: u64,
+    asked: JoinHandle<Result<zeroize::Zeroizing<String>, credentials::CredentialsError>>,
+}
+
+/// What was typed, if anything; for which question. Waits for ever if nobody was asked.
+async fn typed(prompt: &mut Option<Prompt>) -> (u64, Option<OneTimePassword>) {
+    let Some(prompt) = prompt else { return std::future::pending().await };
+    let typed = (&mut prompt.asked).await.ok().and_then(Result::ok);
+    (prompt.number, typed.and_then(|typed| OneTimePassword::new(typed.trim()).ok()))
+}
+
+async fn open_tun(args: &ConnectArgs, profile: &Profile, queues: usize) -> anyhow::Result<Tun> {
+    let spec = TunSpec {
+        name: args.tun.clone(),
+        mtu: INITIAL_MTU,
+        queues,
+        tx_queue_len: CLIENT_TX_QUEUE_LEN,
+        offloads: profile.offload.tun_offloads(),
+    };
+    let deadline = tokio::time::Instant::now() + DEVICE_GOES_WITHIN;
+    let tun = loop {
+        match Tun::open(&spec) {
+            // The worker of a client that was killed ends a moment after it.
+            Err(TunError::NameInUse(_)) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(NETWORK_SETTLES).await;
+            }
+            opened => break opened?,
+        }
+    };
+    if let Err(error) = tun.pin_flows() {
+        tracing::warn!(
+            %error,
+            "the kernel may move flows between lanes, and packets then come out of order: run as root or with CAP_BPF, or \
+             with one lane"
+        );
+    }
+    Ok(tun)
+}
+
+async fn sleep_until(when: Option<tokio::time::Instant>) {
+    if let Some(when) = when {
+        tokio::time::sleep_until(when).await;
+    }
+}

@@ -1,0 +1,25 @@
+//! The control channel's sockets, which the worker asks for: only a privileged process can mark them.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// A socket for the control channel to `gateway`. Its datagrams carry the mark, so that they never enter the tunnel. It is
+/// not connected: the machine may get another address.
+pub(super) fn socket(gateway: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
+    let marked = || {
+        let socket = Socket::new(Domain::for_address(gateway), Type::DGRAM, Some(Protocol::UDP))?;
+        mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
+        Ok::<_, io::Error>(socket)
+    };
+    // Sends nothing, but fails at once if there is no way.
+    marked()?.connect(&gateway.into())?;
+    let any: SocketAddr = match gateway {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = marked()?;
+    socket.bind(&any.into())?;
+    Ok(socket.into())
+}

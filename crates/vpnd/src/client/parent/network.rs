@@ -1,0 +1,524 @@
+//! What a client changes on its machine: addresses, routes and DNS of the tunnel, all through the undo journal.
+//!
+//! Routes of the tunnel stand in a table of their own ([`routing`]), which all packets are looked up in before the system's
+//! but the tunnel's own datagrams (they carry a mark) and what the process asks that looks up the gateway's name (it has a
+//! user of its own). So the way to the gateway can't lead into the tunnel, whatever routes are pushed, and no route of the
+//! local network leads around it.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use vpnd_proto::client::DEFAULT_MTU;
+use vpnd_proto::control::Network;
+use vpnd_proto::wire::HEADER_LEN;
+
+use super::permission::{self, Forbidden, Machine};
+use super::plan::{self, Plan, Step};
+use crate::config::{MAX_MTU, MIN_MTU};
+use crate::journal::{ChangeId, Journal, JournalDirectory, JournalError};
+use crate::profile::Routes;
+use crate::sys::change::{Change, LAST_RESORT_METRIC, Layer};
+use crate::sys::dns::{self, DnsChange, DnsError, DnsSettings, DnsSystem};
+use crate::sys::netlink::{
+    AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch,
+    RuleSpec,
+};
+use crate::sys::nft::{GuardRules, Returning};
+use crate::sys::udp::MAX_GSO_BYTES;
+use routing::{Overlap, Routing, everything, has_address_for, own_address};
+
+mod routing;
+mod sources;
+mod table;
+
+/// What a standard suite adds to a packet, in bytes.
+const TAG_LEN: usize = 16;
+
+/// Why the machine's network could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NetworkError {
+    /// A change failed or could not be written down.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The kernel refused something that needs no undoing.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// Name servers can't be set.
+    #[error(transparent)]
+    Dns(#[from] DnsError),
+    /// What the gateway wants is not permitted.
+    #[error(transparent)]
+    Forbidden(#[from] Forbidden),
+    /// All that the tunnel may use is somebody else's.
+    #[error(
+        "each routing table that the tunnel could have holds routes of somebody else, or rules name it: remove some of them \
+         (`ip route show table all`, `ip rule`), then connect again"
+    )]
+    NoTable,
+}
+
+/// What the user wants of the tunnel.
+#[derive(Clone, Debug)]
+pub(super) struct Wishes {
+    /// What may go into the tunnel.
+    pub(super) routes: Routes,
+    /// Whether to set routes for that; otherwise the machine's stay as they are.
+    pub(super) set_routes: bool,
+    /// Whether to use the gateway's DNS servers.
+    pub(super) dns: bool,
+    /// Whether networks that the machine is directly connected to stay outside the tunnel.
+    pub(super) local_network: bool,
+    /// The user as whom the gateway's name is looked up: outside the tunnel, for it may be asked while the tunnel is dead.
+    pub(super) lookups: Option<u32>,
+}
+
+/// The changes that are in force.
+pub(super) struct NetworkSetup {
+    netlink: Netlink,
+    journal: Journal,
+    interface: String,
+    interface_index: u32,
+    layer: Layer,
+    wishes: Wishes,
+    mtu: u16,
+    active: Vec<(ChangeId, Change)>,
+    /// What the profile permits of what the gateway has named last, and what came of it.
+    in_force: Option<(Network, Routing)>,
+    /// The routing table of the tunnel.
+    table: Option<u32>,
+    /// What the log says of local networks.
+    overlaps: Vec<Overlap>,
+    /// The DNS servers of the tunnel.
+    dns: Option<DnsSettings>,
+    /// In force while the machine uses them.
+    dns_change: Option<(ChangeId, DnsChange)>,
+    /// Those that the machine asked before.
+    own_dns: Vec<IpAddr>,
+    guard: Option<(ChangeId, GuardRules)>,
+    /// What the guard marks on arrival.
+    returning: Option<Returning>,
+    /// In force while the kernel looks for the way back with a packet's mark because of this tunnel.
+    valid_marks: Option<ChangeId>,
+    /// In force while names are looked up.
+    lookup_rules: Vec<ChangeId>,
+}
+
+impl NetworkSetup {
+    /// Opens the journal in `journals`; nothing is changed yet.
+    ///
+    /// # Errors
+    /// If the journal can't be kept: then nothing may be changed.
+    pub(super) fn new(
+        journals: &JournalDirectory,
+        interface: &str,
+        interface_index: u32,
+        layer: Layer,
+        wishes: Wishes,
+    ) -> Result<Self, NetworkError> {
+        let netlink = Netlink::open()?;
+        let journal = Journal::create(journals)?;
+        Ok(Self {
+            netlink,
+            journal,
+            interface: interface.to_owned(),
+            interface_index,
+            layer,
+            wishes,
+            mtu: DEFAULT_MTU,
+            active: Vec::new(),
+            in_force: None,
+            table: None,
+            overlaps: Vec::new(),
+            dns: None,
+            dns_change: None,
+            own_dns: Vec::new(),
+            guard: None,
+            returning: None,
+            valid_marks: None,
+            lookup_rules: Vec::new(),
+        })
+    }
+
+    /// The connection to the kernel.
+    pub(super) fn netlink(&self) -> &Netlink {
+        &self.netlink
+    }
+
+    /// Replaces what is set by what `network` says, as far as the profile permits that. What is new comes before what is old
+    /// goes, so that no packet finds neither.
+    ///
+    /// # Errors
+    /// If the profile forbids it, or a change was refused; the changes before it stay in force until the next call or
+    /// [`NetworkSetup::undo`].
+    pub(super) async fn apply(&mut self, network: &Network) -> Result<(), NetworkError> {
+        let name_servers = self.own_name_servers();
+        let machine =
+            Machine::read(&self.netlink, &self.interface, self.interface_index, name_servers).await?;
+        let network = &permission::permitted(network, &self.wishes, &machine)?;
+        let addresses: Vec<IpAddr> = host_addresses(network).iter().map(IpNet::addr).collect();
+        let mut old_and_new =
+            self.guard.as_ref().map(|(_, rules)| rules.addresses.clone()).unwrap_or_default();
+        old_and_new
+            .extend(addresses.iter().filter(|new| !old_and_new.contains(new)).copied().collect::<Vec<_>>());
+        let routing = Routing::new(&self.wishes, network, machine.local());
+        self.pass_source_checks(&routing).await;
+        self.guard(old_and_new).await?;
+        self.set_mtu(self.mtu).await?;
+        let obsolete = self.make(network, &routing).await?;
+        log_refused(&routing);
+        // Servers are asked only once there is a way to them, and as long as there is one.
+        self.set_dns(dns_settings(&self.interface, &self.wishes, network, &routing)).await?;
+        self.take_back(obsolete).await?;
+        self.in_force = Some((network.clone(), routing));
+        self.guard(addresses).await
+    }
+
+    /// Follows the machine to another local network: what it is directly connected to decides about exceptions from the tunnel.
+    ///
+    /// # Errors
+    /// If the machine can't be read or a change was refused.
+    pub(super) async fn follow(&mut self) -> Result<(), NetworkError> {
+        let Some((network, before)) = self.in_force.clone() else { return Ok(()) };
+        let machine = Machine::read(&self.netlink, &self.interface, self.interface_index, Vec::new()).await?;
+        let routing = Routing::new(&self.wishes, &network, machine.local());
+        // An interface may have come that checks sources; another client of this machine may have put the setting back.
+        self.pass_source_checks(&routing).await;
+        let addresses = self.guard.as_ref().map(|(_, rules)| rules.addresses.clone());
+        self.guard(addresses.unwrap_or_default()).await?;
+        if routing == before {
+            return Ok(());
+        }
+        let obsolete = self.make(&network, &routing).await?;
+        self.take_back(obsolete).await?;
+        self.in_force = Some((network, routing));
+        Ok(())
+    }
+
+    /// Makes what is wanted and not in force yet; with what is not wanted any more. Says in the log what is new of local networks.
+    async fn make(&mut self, network: &Network, routing: &Routing) -> Result<Vec<ChangeId>, NetworkError> {
+        for overlap in routing.overlaps.iter().filter(|overlap| !self.overlaps.contains(overlap)) {
+            overlap.log();
+        }
+        self.overlaps.clone_from(&routing.overlaps);
+        let table = table::choose(&self.netlink, self.interface_index, self.table).await?;
+        self.table = Some(table);
+        let mut wanted = self.addresses(network);
+        wanted.push(Change::LinkUp { interface: self.interface.clone() });
+        wanted.extend(self.routes(network, routing, table));
+        let Plan { first, obsolete } = plan::plan(&self.active, wanted);
+        for step in first {
+            self.take(step).await?;
+        }
+        Ok(obsolete)
+    }
+
+    async fn take_back(&mut self, obsolete: Vec<ChangeId>) -> Result<(), NetworkError> {
+        for id in obsolete {
+            self.journal.undo(&self.netlink, id).await?;
+            self.active.retain(|(active, _)| *active != id);
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, step: Step<ChangeId>) -> Result<(), NetworkError> {
+        match step {
+            Step::Keep(id) => self.journal.renew(&self.netlink, id).await?,
+            Step::Make(change) => {
+                let id = self.journal.apply(&self.netlink, change.clone()).await?;
+                self.active.push((id, change));
+            }
+            Step::Replace(id, change) => {
+                let new = self.journal.supersede(&self.netlink, id, change.clone()).await?;
+                self.active.retain(|(active, _)| *active != id);
+                self.active.push((new, change));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has names looked up as without this tunnel, until [`NetworkSetup::end_lookups`]: it may lead nowhere.
+    ///
+    /// # Errors
+    /// If a change was refused.
+    pub(super) async fn begin_lookups(&mut self) -> Result<(), NetworkError> {
+        self.use_own_dns().await?;
+        let Some(user) = self.wishes.lookups.filter(|_| self.lookup_rules.is_empty()) else { return Ok(()) };
+        for family in [Family::V4, Family::V6] {
+            let leads_in = |change: &Change| matches!(change, Change::Rule(rule) if rule.family == family);
+            if self.active.iter().any(|(_, change)| leads_in(change)) {
+                // What a full tunnel would carry else: who asks it while it is dead waits for nothing.
+                let is_full = self.in_force.as_ref().is_some_and(|(_, routing)| routing.is_full);
+                let refusal = is_full.then_some((Layer::REFUSAL_RULE, NO_TABLE));
+                for (rule, table) in [(Layer::LOOKUP_RULE, MAIN_TABLE)].into_iter().chain(refusal) {
+                    let (priority, matches) = (self.layer.priority(rule), RuleMatch::User(user));
+                    let rule = Change::Rule(RuleSpec { family, priority, matches, table });
+                    self.lookup_rules.push(self.journal.apply(&self.netlink, rule).await?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody looks up names any more.
+    ///
+    /// # Errors
+    /// If a change could not be taken back.
+    pub(super) async fn end_lookups(&mut self) -> Result<(), NetworkError> {
+        while let Some(rule) = self.lookup_rules.last() {
+            self.journal.undo(&self.netlink, *rule).await?;
+            self.lookup_rules.pop();
+        }
+        Ok(())
+    }
+
+    /// Puts the tunnel's new DNS servers in the place of those that are in force.
+    async fn set_dns(&mut self, settings: Option<DnsSettings>) -> Result<(), NetworkError> {
+        let is_same = self.dns == settings;
+        self.dns = settings;
+        if let (false, Some(settings), Some((id, now))) = (is_same, &self.dns, &self.dns_change)
+            && let Some(change) = now.with_settings(settings)?
+        {
+            let id = *id;
+            self.journal.replace(&self.netlink, id, Change::Dns(change.clone())).await?;
+            self.dns_change = Some((id, change));
+        } else if !is_same {
+            self.use_own_dns().await?;
+        }
+        self.use_tunnel_dns().await
+    }
+
+    /// The DNS servers that the machine asks without the tunnel.
+    fn own_name_servers(&self) -> Vec<IpAddr> {
+        let mut servers = dns::servers_in_use(&DnsSystem::default());
+        if let (Some(_), Some(settings)) = (&self.dns_change, &self.dns) {
+            servers.retain(|server| !settings.servers.contains(server));
+            servers.extend(&self.own_dns);
+        }
+        servers
+    }
+
+    /// Has the machine use the tunnel's DNS servers, if it has any.
+    ///
+    /// # Errors
+    /// If they could not be set.
+    pub(super) async fn use_tunnel_dns(&mut self) -> Result<(), NetworkError> {
+        if let (Some(settings), None) = (&self.dns, &self.dns_change) {
+            // Planned now: what is there may have changed since the last time.
+            let system = DnsSystem::default();
+            let change = match DnsChange::plan(settings, &system) {
+                // Each would put back the other's at its end.
+                Err(error @ DnsError::HeldBy { .. }) => {
+                    tracing::warn!(%error, "the gateway's name servers are not used");
+                    return Ok(());
+                }
+                planned => planned?,
+            };
+            self.own_dns = dns::servers_in_use(&system);
+            let id = self.journal.apply(&self.netlink, Change::Dns(change.clone())).await?;
+            self.dns_change = Some((id, change));
+        }
+        Ok(())
+    }
+
+    /// Has the machine use its own DNS servers again, as without a tunnel.
+    ///
+    /// # Errors
+    /// If they could not be put back.
+    pub(super) async fn use_own_dns(&mut self) -> Result<(), NetworkError> {
+        if let Some((id, _)) = self.dns_change {
+            self.journal.undo(&self.netlink, id).await?;
+            self.dns_change = None;
+        }
+        Ok(())
+    }
+
+    /// Guards these addresses in place of those before. There is no moment without.
+    async fn guard(&mut self, addresses: Vec<IpAddr>) -> Result<(), NetworkError> {
+        let rules = GuardRules { tunnel: self.interface.clone(), addresses, returning: self.returning };
+        let change = Change::Guard(rules.clone());
+        let id = match &self.guard {
+            Some((_, in_force)) if *in_force == rules => return Ok(()),
+            Some((id, _)) => {
+                let id = *id;
+                self.journal.replace(&self.netlink, id, change).await?;
+                id
+            }
+            None => self.journal.apply(&self.netlink, change).await?,
+        };
+        self.guard = Some((id, rules));
+        Ok(())
+    }
+
+    /// Sets what the tunnel's device carries; never less than IPv6 needs, for the kernel would take IPv6 from it, nor more
+    /// than a gateway may be configured with. This needs no undoing: the device goes with the client.
+    ///
+    /// # Errors
+    /// If the kernel refused.
+    pub(super) async fn set_mtu(&mut self, mtu: u16) -> Result<(), NetworkError> {
+        self.mtu = mtu.clamp(MIN_MTU, MAX_MTU);
+        self.netlink.set_mtu(&self.interface, self.mtu.into()).await?;
+        let super_packet = super_packet_len(self.mtu);
+        if let Err(error) = self.netlink.set_gso_max_size(&self.interface, super_packet).await {
+            tracing::debug!(%error, "super-packets will not fit one send");
+        }
+        Ok(())
+    }
+
+    /// Takes everything back and removes the journal.
+    pub(super) async fn undo(self) {
+        let report = self.journal.undo_all(&self.netlink).await;
+        for change in &report.not_ours {
+            tracing::warn!(%change, "left as it is: someone else has changed it since");
+        }
+        for error in &report.failed {
+            tracing::error!(%error, "not undone; `vpnd cleanup` tries again");
+        }
+    }
+
+    fn addresses(&self, network: &Network) -> Vec<Change> {
+        host_addresses(network)
+            .into_iter()
+            .map(|address| Change::Address(AddressSpec { interface: self.interface.clone(), address }))
+            .collect()
+    }
+
+    /// Routes and rules. Each comes after those without which it would take more than it is meant for.
+    fn routes(&self, network: &Network, routing: &Routing, table: u32) -> Vec<Change> {
+        let (mut changes, mut last) = (Vec::new(), Vec::new());
+        let (mark, mask) = self.layer.passed_over();
+        for family in routing.families() {
+            let (priority, matches) =
+                (self.layer.priority(Layer::TUNNEL_RULE), RuleMatch::NotMarked { mark, mask });
+            last.push(Change::Rule(RuleSpec { family, priority, matches, table }));
+        }
+        let aside = |destination, target| {
+            let metric = Some(LAST_RESORT_METRIC);
+            Change::Route(RouteSpec { destination, target, source: None, table, metric })
+        };
+        changes.extend(routing.outside().map(|local| aside(local, RouteTarget::Throw)));
+        changes.extend(routing.destinations.iter().map(|&destination| {
+            let target = RouteTarget::Interface(self.interface.clone());
+            let source = own_address(network, destination.addr());
+            Change::Route(RouteSpec { destination, target, source, table, metric: None })
+        }));
+        // Refused at once, where a silent loss would have every program wait.
+        let refused = routing.refused.iter().map(|family| everything(*family));
+        changes.extend(refused.map(|rest| aside(rest, RouteTarget::Unreachable)));
+        changes.extend(last);
+        changes
+    }
+}
+
+/// How the machine's names are looked up while the tunnel is there; `None` leaves that as it is.
+fn dns_settings(
+    interface: &str,
+    wishes: &Wishes,
+    network: &Network,
+    routing: &Routing,
+) -> Option<DnsSettings> {
+    let servers = name_servers(wishes, network);
+    if !wishes.dns || servers.is_empty() {
+        if routing.is_full {
+            tracing::warn!(
+                "the tunnel is for everything but names: the machine goes on asking its own name servers, in clear if they are in \
+                 a local network that stays outside the tunnel"
+            );
+        }
+        return None;
+    }
+    Some(DnsSettings {
+        interface: interface.to_owned(),
+        servers,
+        search: network.search.iter().map(|domain| domain.to_string()).collect(),
+        // With a full tunnel no name is for the local network's servers, whatever domains the gateway names.
+        all_names: network.search.is_empty() || routing.is_full,
+    })
+}
+
+/// The largest super-packet whose slices fit one send, in bytes. TCP fills super-packets with whole segments, after it has
+/// put aside what the kernel's longest headers may take.
+fn super_packet_len(mtu: u16) -> u32 {
+    const LONGEST_HEADERS: usize = 384;
+    const HEADERS_WITH_TIMESTAMPS: usize = 52;
+    let slices = MAX_GSO_BYTES / (HEADER_LEN + usize::from(mtu) + TAG_LEN);
+    let payload = slices * usize::from(mtu).saturating_sub(HEADERS_WITH_TIMESTAMPS);
+    u32::try_from((payload + LONGEST_HEADERS).min(65_536)).expect("64 KiB fit")
+}
+
+/// The client's inner addresses, each as a network of one host.
+pub(super) fn host_addresses(network: &Network) -> Vec<IpNet> {
+    let ipv4 = network.ipv4.map(|address| IpNet::from(IpAddr::from(address)));
+    let ipv6 = network.ipv6.map(|address| IpNet::from(IpAddr::from(address)));
+    ipv4.into_iter().chain(ipv6).collect()
+}
+
+/// Says in the log what a full tunnel keeps from leaving.
+fn log_refused(routing: &Routing) {
+    for family in &routing.refused {
+        let version = if *family == Family::V4 { "IPv4" } else { "IPv6" };
+        tracing::warn!(
+            "the tunnel is for everything, and the gateway does not carry all of {version}: the rest of {version} is refused on \
+             this machine, so that nothing leaves in clear"
+        );
+    }
+}
+
+/// The gateway's name servers that are reached through the tunnel. One of a protocol version that the tunnel does not carry
+/// would be asked in clear.
+fn name_servers(wishes: &Wishes, network: &Network) -> Vec<IpAddr> {
+    let mut servers: Vec<IpAddr> = network.dns.iter().map(|server| server.0).collect();
+    if wishes.set_routes {
+        servers.retain(|server| {
+            let reached = has_address_for(network, *server);
+            if !reached {
+                tracing::warn!(%server, "not used: the tunnel has no address of the protocol version of this name server");
+            }
+            reached
+        });
+    }
+    servers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::parent::network::routing::tests::{network, texts, wishes};
+    use vpnd_proto::control::{AsText, List};
+
+    #[test]
+    fn name_servers_are_asked_through_the_tunnel_or_not_at_all() {
+        let dns = ["192.0.2.53", "9.9.9.9", "2620:fe::9"].map(|server| AsText(server.parse().unwrap()));
+        let network = Network { dns: List::new(dns.to_vec()).unwrap(), ..network() };
+        let destinations = |wishes: &Wishes| texts(&Routing::new(wishes, &network, &[]).destinations);
+        let pushed = wishes(Routes::Pushed);
+        assert_eq!(destinations(&pushed), ["192.0.2.0/24", "10.86.0.1/32", "9.9.9.9/32"]);
+        let asked = name_servers(&pushed, &network);
+        assert_eq!(asked, ["192.0.2.53", "9.9.9.9"].map(|server| server.parse::<IpAddr>().unwrap()));
+
+        let without = Wishes { dns: false, ..pushed };
+        assert_eq!(destinations(&without), ["192.0.2.0/24", "10.86.0.1/32"]);
+    }
+
+    #[test]
+    fn a_full_tunnel_asks_its_name_servers_for_all_names() {
+        let network = Network {
+            dns: List::new(vec![AsText("192.0.2.53".parse().unwrap())]).unwrap(),
+            search: List::new(vec![vpnd_proto::control::Text::new("campus.example").unwrap()]).unwrap(),
+            ..network()
+        };
+        let settings = |wishes: &Wishes, network: &Network| {
+            dns_settings("vpn0", wishes, network, &Routing::new(wishes, network, &[]))
+        };
+        let all_names = |routes| settings(&wishes(routes), &network).map(|settings| settings.all_names);
+        assert_eq!(all_names(Routes::Pushed), Some(false), "the domains are divided");
+        assert_eq!(all_names(Routes::All), Some(true));
+        let without_search = Network { search: List::default(), ..network.clone() };
+        assert!(settings(&wishes(Routes::Pushed), &without_search).unwrap().all_names);
+        assert_eq!(settings(&Wishes { dns: false, ..wishes(Routes::All) }, &network), None);
+    }
+
+    #[test]
+    fn the_client_has_addresses_of_one_host_each() {
+        assert_eq!(texts(&host_addresses(&network())), ["10.86.0.9/32"]);
+    }
+}

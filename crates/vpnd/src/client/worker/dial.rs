@@ -1,0 +1,416 @@
+//! One control connection of a client: find the gateway, shake hands, log in or attach.
+//!
+//! Each attempt has a socket of its own, so that it leaves from whatever address the machine has now.
+
+mod race;
+mod trials;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quinn::{ConnectError, Connection, ConnectionError, TransportErrorCode};
+use tokio::sync::watch;
+use vpnd_crypto::EpochSecret;
+use vpnd_crypto::device::PUBLIC_KEY_LEN;
+use vpnd_proto::client::Purpose;
+use vpnd_proto::control::{
+    Attach, Code, Established, Login, Message, Offer, OneTimeCode, OneTimePassword, Refused, SecretText,
+    Software, TooLong, UserName,
+};
+use vpnd_proto::device::DeviceProof;
+
+use super::distrust::Distrust;
+use super::parent_client::{Opener, OpenerError};
+use crate::control::quic;
+use crate::control::stream::{Reader, StreamError, Writer};
+use crate::profile::{Profile, ServerAddress};
+use crate::sys::udp::icmp::IcmpErrors;
+use crate::tls::{self, TlsError};
+use trials::Trials;
+
+/// How long one address of the gateway has to complete the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the gateway has to answer a login: it may have many passwords to check.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a person has to type a one-time code; a little less than the gateway waits.
+const PERSON_TIMEOUT: Duration = Duration::from_secs(80);
+
+/// Why an attempt failed; another may succeed, unless [`DialError::is_final`] says no.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error("{0}")]
+    Opener(#[from] OpenerError),
+    #[error("the profile names no gateway")]
+    NoAddress,
+    #[error("a socket for the control channel can't be made: {0}")]
+    Socket(#[from] io::Error),
+    #[error("the gateway's name or address can't be used: {0}")]
+    Connect(#[from] ConnectError),
+    #[error("{address} does not answer: {source}")]
+    Handshake { address: SocketAddr, source: ConnectionError },
+    #[error("{0} does not answer within {HANDSHAKE_TIMEOUT:?}")]
+    NoHandshake(SocketAddr),
+    #[error(transparent)]
+    Distrust(Distrust),
+    #[error("the gateway does not answer the request within {ANSWER_TIMEOUT:?}")]
+    NoAnswer,
+    #[error("the control channel broke: {0}")]
+    Stream(#[from] StreamError),
+    #[error("the control channel broke: {0}")]
+    Connection(#[from] ConnectionError),
+    #[error("the gateway's answer makes no sense: {0}")]
+    Unexpected(&'static str),
+    #[error("no keys could be made from the handshake")]
+    NoSecret,
+    #[error("this device can't prove itself: {0}")]
+    NoProof(#[source] OpenerError),
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+impl DialError {
+    /// True if trying again can't help: the gateway is not the one that the profile names, or it refuses our certificate.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Distrust(_))
+    }
+
+    /// Names the cause if it is one of identity, which may show at any step: a handshake that has succeeded here may fail there.
+    fn with_cause(self) -> Self {
+        let distrust = match &self {
+            Self::Handshake { source, .. } | Self::Connection(source) => Distrust::behind(source),
+            Self::Stream(error) => Distrust::behind_stream(error),
+            _ => None,
+        };
+        distrust.map_or(self, Self::Distrust)
+    }
+
+    /// True if the gateway is there and has no place for another connection now.
+    pub(super) fn is_full(&self) -> bool {
+        let Self::Handshake { source: ConnectionError::ConnectionClosed(frame), .. } = self else {
+            return false;
+        };
+        frame.error_code == TransportErrorCode::CONNECTION_REFUSED
+    }
+}
+
+/// What the gateway answered.
+pub(super) enum Answer {
+    /// A new epoch.
+    Established(Box<Channel>),
+    /// No.
+    Refused(Refused),
+}
+
+/// An established control connection.
+pub(super) struct Channel {
+    pub(super) connection: Connection,
+    pub(super) endpoint: quinn::Endpoint,
+    pub(super) reader: Reader,
+    pub(super) writer: Writer,
+    pub(super) established: Established,
+    pub(super) secret: EpochSecret,
+}
+
+/// Who logs in.
+pub(super) struct Credentials {
+    pub(super) user: String,
+    pub(super) password: SecretText<1024>,
+    /// The public key of this device.
+    pub(super) device: [u8; PUBLIC_KEY_LEN],
+}
+
+/// Everything that attempts have in common.
+pub(super) struct Dialer {
+    servers: Vec<ServerAddress>,
+    server_name: String,
+    tls: tls::Client,
+    credentials: Credentials,
+    /// Makes sockets, looks up names and asks people.
+    opener: Arc<Opener>,
+    /// Where the gateway has answered, the last place first, and where else it may be.
+    known: Mutex<Vec<SocketAddr>>,
+    /// Says when the machine's network has changed.
+    network: watch::Sender<()>,
+    trials: Mutex<Trials>,
+}
+
+impl Dialer {
+    pub(super) fn new(
+        profile: &Profile,
+        tls: tls::Client,
+        credentials: Credentials,
+        opener: Arc<Opener>,
+    ) -> Self {
+        // Addresses need no lookup, and names need one only where the profile has no address.
+        let servers = profile.servers.iter();
+        let known =
+            servers.filter_map(|server| Some(SocketAddr::new(server.host.parse().ok()?, server.port)));
+        Self {
+            known: Mutex::new(known.collect()),
+            servers: profile.servers.clone(),
+            server_name: profile.server_name.clone(),
+            tls,
+            credentials,
+            opener,
+            network: watch::Sender::new(()),
+            trials: Mutex::new(Trials::default()),
+        }
+    }
+
+    /// Races the gateway's addresses and sends the request to the first that shakes hands. `rtt` is the round trip that the
+    /// connection before had. Names are looked up only if nothing is known, or `may_look_up`: that puts the machine's own DNS
+    /// servers in place of the tunnel's.
+    pub(super) async fn dial(
+        &self,
+        purpose: &Purpose,
+        offer: Offer,
+        rtt: Option<Duration>,
+        may_look_up: bool,
+    ) -> Result<Answer, DialError> {
+        let (endpoint, connection) = self.shake_hands(rtt, may_look_up).await?;
+        self.ask(purpose, offer, endpoint, connection).await.map_err(DialError::with_cause)
+    }
+
+    /// Sends the request, and waits for what comes of it.
+    async fn ask(
+        &self,
+        purpose: &Purpose,
+        offer: Offer,
+        endpoint: quinn::Endpoint,
+        connection: Connection,
+    ) -> Result<Answer, DialError> {
+        let (send, receive) = connection.open_bi().await?;
+        let (mut writer, mut reader) = (Writer(send), Reader::new(receive));
+        writer.send(&self.request(purpose, offer, self.prove(&connection).await?)?).await?;
+        let established = loop {
+            let answer = tokio::time::timeout(ANSWER_TIMEOUT, reader.next()).await;
+            match answer.map_err(|_| DialError::NoAnswer)?? {
+                Some(Message::Established(established)) => break *established,
+                Some(Message::Refused(refused)) => return Ok(Answer::Refused(refused)),
+                Some(Message::Close(close)) => {
+                    return Ok(Answer::Refused(Refused {
+                        code: close.code,
+                        text: close.text,
+                        retry_after_ms: None,
+                    }));
+                }
+                Some(Message::OneTimeCodeWanted) => {
+                    writer.send(&self.one_time_code().await?).await?;
+                }
+                Some(_) => return Err(DialError::Unexpected("a message that is no answer")),
+                None => return Err(DialError::Unexpected("the end of the stream")),
+            }
+        };
+        let secret = tls::epoch_secret(&connection).map_err(|_| DialError::NoSecret)?;
+        Ok(Answer::Established(Box::new(Channel {
+            connection,
+            endpoint,
+            reader,
+            writer,
+            established,
+            secret,
+        })))
+    }
+
+    /// Shakes hands with the first of the gateway's addresses that answers. Begins again when the machine's network changes:
+    /// what was out of reach may not be any more.
+    async fn shake_hands(
+        &self,
+        rtt: Option<Duration>,
+        may_look_up: bool,
+    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        let mut changes = self.network.subscribe();
+        let silent = tokio::time::sleep(HANDSHAKE_TIMEOUT);
+        tokio::pin!(silent);
+        loop {
+            let known = self.known().clone();
+            let look_up = (may_look_up || known.is_empty()).then(|| self.look_up());
+            let attempt = |address| self.shake_hands_with(address, rtt);
+            let race = race::race(known, look_up, attempt, DialError::is_final);
+            tokio::pin!(race);
+            let outcome = loop {
+                tokio::select! {
+                    outcome = &mut race => break Some(outcome),
+                    Ok(()) = changes.changed() => break None,
+                    // A silent name server, or one address after the other, may take longer than a person should wait for a word.
+                    () = &mut silent, if !silent.is_elapsed() => drop(self.log_trials()),
+                }
+            };
+            match outcome {
+                Some(outcome) => return outcome.map_err(|error| error.unwrap_or(DialError::NoAddress)),
+                None => tracing::debug!("the network changed: trying again"),
+            }
+        }
+    }
+
+    /// Says in the log which addresses were tried and what became of it, once in each outage. Returns whether it did.
+    pub(super) fn log_trials(&self) -> bool {
+        let report = self.trials().report();
+        if let Some(report) = &report {
+            tracing::warn!("{report}; trying on");
+        }
+        report.is_some()
+    }
+
+    /// The same for who gives up. `None` if no address was tried in vain since the gateway answered last.
+    pub(super) fn report(&self) -> Option<String> {
+        self.trials().describe()
+    }
+
+    fn trials(&self) -> MutexGuard<'_, Trials> {
+        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn shake_hands_with(
+        &self,
+        address: SocketAddr,
+        rtt: Option<Duration>,
+    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        self.trials().begin(address);
+        let connected = self.try_address(address, rtt).await;
+        match &connected {
+            Ok(_) => {
+                self.trials().clear();
+                let mut known = self.known();
+                known.retain(|other| *other != address);
+                known.insert(0, address);
+            }
+            Err(error) => {
+                tracing::debug!(%address, %error, "no connection");
+                match error {
+                    DialError::NoHandshake(_) => {}
+                    DialError::Handshake { source, .. } => self.trials().failed(address, source.to_string()),
+                    error => self.trials().no_way(address, error.to_string()),
+                }
+            }
+        }
+        connected
+    }
+
+    async fn try_address(
+        &self,
+        address: SocketAddr,
+        rtt: Option<Duration>,
+    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        let socket = self.opener.socket(address).await?;
+        let errors = IcmpErrors::start(&socket)
+            .inspect_err(|error| tracing::debug!(%error, "ICMP errors are not seen"));
+        let endpoint = quic::dial_from(socket, self.tls.quic()?, rtt)?;
+        let connecting = endpoint.connect(address, &self.server_name)?;
+        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting);
+        tokio::pin!(handshake);
+        let outcome = tokio::select! {
+            outcome = &mut handshake => outcome,
+            // Ends with the queue of errors only, and the handshake goes on.
+            () = self.note_icmp(address, errors.ok()) => handshake.await,
+        };
+        match outcome {
+            Ok(Ok(connection)) => Ok((endpoint, connection)),
+            Ok(Err(source)) => Err(DialError::Handshake { address, source }.with_cause()),
+            Err(_) => Err(DialError::NoHandshake(address)),
+        }
+    }
+
+    /// Notes ICMP errors about datagrams to `address` as they come.
+    async fn note_icmp(&self, address: SocketAddr, errors: Option<IcmpErrors>) {
+        let Some(errors) = errors else { return };
+        while let Ok(error) = errors.next().await {
+            if let Some(line) = self.trials().icmp(address, error) {
+                tracing::warn!("{line}");
+            }
+        }
+    }
+
+    /// Asks for the addresses of all names of the profile. What is found is known from then on, after the address that has
+    /// answered last.
+    async fn look_up(&self) -> Result<Vec<SocketAddr>, DialError> {
+        let mut found = Vec::new();
+        let mut last = None;
+        for (place, server) in self.servers.iter().enumerate() {
+            match server.host.parse::<IpAddr>() {
+                Ok(address) => found.push(SocketAddr::new(address, server.port)),
+                Err(_) => match self.opener.addresses(place).await {
+                    Ok(addresses) => {
+                        found.extend(addresses.iter().map(|address| SocketAddr::new(*address, server.port)));
+                    }
+                    Err(error) => last = Some(error),
+                },
+            }
+        }
+        if let (true, Some(error)) = (found.is_empty(), last) {
+            self.trials().lookup_failed(error.to_string());
+            return Err(error.into());
+        }
+        self.trials().looked_up();
+        let mut known = self.known();
+        known.truncate(1);
+        found.iter().for_each(|address| {
+            if !known.contains(address) {
+                known.push(*address);
+            }
+        });
+        Ok(found)
+    }
+
+    /// Has attempts begin again that are under way.
+    pub(super) fn network_changed(&self) {
+        self.network.send_replace(());
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the person at the terminal. Without one, or without an answer, an empty code has the gateway say how it stands.
+    async fn one_time_code(&self) -> Result<Message, DialError> {
+        let answer = tokio::time::timeout(PERSON_TIMEOUT, self.opener.one_time_code()).await;
+        let code = match answer.ok().flatten() {
+            Some(code) => code,
+            None => {
+                tracing::warn!(
+                    "the gateway asks for a one-time code, which it does after a wrong password, too, and none was typed"
+                );
+                OneTimePassword::new("")?
+            }
+        };
+        Ok(Message::OneTimeCode(OneTimeCode { code }))
+    }
+
+    /// The opener signs, for it alone has the device's key.
+    async fn prove(&self, connection: &Connection) -> Result<DeviceProof, DialError> {
+        let binding = tls::device_binding(connection).map_err(|_| DialError::NoSecret)?;
+        let proof = self.opener.prove(&binding).await.map_err(DialError::NoProof)?;
+        Ok(DeviceProof::new(self.credentials.device, proof))
+    }
+
+    fn request(&self, purpose: &Purpose, offer: Offer, device: DeviceProof) -> Result<Message, DialError> {
+        let software = Some(Software::cut(concat!("vpnd/", env!("CARGO_PKG_VERSION"))));
+        Ok(match purpose {
+            Purpose::Login => Message::Login(Login {
+                user: UserName::new(&self.credentials.user)?,
+                password: self.credentials.password.clone(),
+                device,
+                offer,
+                code: None,
+                software,
+            }),
+            Purpose::Attach { session, token } => {
+                Message::Attach(Attach { token: token.clone(), offer, session: *session, software, device })
+            }
+        })
+    }
+}
+
+/// The code behind the end of a connection, if its peer gave one.
+pub(super) fn close_code(error: &ConnectionError) -> Option<Code> {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            u16::try_from(u64::from(close.error_code)).ok().map(Code::from)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,199 @@
+//! `vpnd status`, `vpnd kick`, `vpnd reload` and `vpnd server --upgrade`.
+
+pub mod client;
+pub(crate) mod table;
+
+use std::io::{self, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::admin::Status;
+use crate::cli::{AdminArgs, DEFAULT_CONFIG, KickArgs, ServerArgs, StatusArgs};
+use crate::config::{ConfigError, ServerConfig};
+use client::{Client, ClientError};
+use table::{ID_DIGITS, Rates, render};
+
+/// Pause between two looks of `--watch`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Fewest digits of a session's id that `vpnd kick` takes for one: fewer are more likely a user's name.
+const MIN_ID_DIGITS: usize = 8;
+/// Cursor to the top left, and the screen empty from there.
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
+
+/// Why an admin command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The configuration that should name the socket can't be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The gateway can't be reached or refused.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Nobody to kick.
+    #[error("no session of a user {0:?} and none with that id: `vpnd status` shows all")]
+    NoSuchSession(String),
+    /// Somebody else might be kicked.
+    #[error("several sessions have ids that begin with {0:?}: give more digits")]
+    Ambiguous(String),
+    /// The result could not be written.
+    #[error("can't write the result: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Shows a running gateway on standard output.
+///
+/// # Errors
+/// [`CommandError`]. That nobody reads any more is no error.
+pub fn status(args: &StatusArgs) -> Result<(), CommandError> {
+    let mut client = Client::connect(&socket(&args.admin)?)?;
+    let mut out = io::stdout().lock();
+    let shown = match (args.watch, args.json) {
+        (false, false) => write_all(&mut out, &render(&client.status()?, None)),
+        (false, true) => write_all(&mut out, &json(&client.status()?)?),
+        (true, json) => watch(&mut client, &mut out, json)?,
+    };
+    match shown {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Ends sessions and says how many there were.
+///
+/// # Errors
+/// [`CommandError`], also if there was no such session.
+pub fn kick(args: &KickArgs) -> Result<(), CommandError> {
+    let mut client = Client::connect(&socket(&args.admin)?)?;
+    let target = target(&client.status()?, &args.target)?;
+    match client.kick(&target)? {
+        0 => Err(CommandError::NoSuchSession(args.target.clone())),
+        1 => Ok(write_all(&mut io::stdout(), "1 session ended\n")?),
+        n => Ok(write_all(&mut io::stdout(), &format!("{n} sessions ended\n"))?),
+    }
+}
+
+/// Lets a running gateway read its configuration again and says what has changed.
+///
+/// # Errors
+/// [`CommandError`]; the gateway goes on with what it had then.
+pub fn reload(args: &AdminArgs) -> Result<(), CommandError> {
+    let what = Client::connect(&socket(args)?)?.reload()?;
+    Ok(write_all(&mut io::stdout(), &format!("{}\n", what.trim_end()))?)
+}
+
+/// Lets the program that is installed now go on in place of a running gateway, and says what goes on.
+///
+/// # Errors
+/// [`CommandError`]; the gateway goes on as it was if it says why.
+pub fn upgrade(args: &ServerArgs) -> Result<(), CommandError> {
+    let config = ServerConfig::load(&args.config)?;
+    let what = Client::connect(&config.admin.socket)?.upgrade()?;
+    Ok(write_all(&mut io::stdout(), &format!("{}\n", what.trim_end()))?)
+}
+
+/// Shows the status once a second. Ends when the gateway does or nobody reads any more.
+fn watch(client: &mut Client, out: &mut impl Write, as_json: bool) -> Result<io::Result<()>, CommandError> {
+    let redraw = !as_json && io::stdout().is_terminal();
+    let mut earlier: Option<(Instant, Status)> = None;
+    loop {
+        let status = client.status()?;
+        let now = Instant::now();
+        let text = if as_json {
+            serde_json::to_string(&status).map_err(io::Error::from)? + "\n"
+        } else {
+            let rates = earlier.as_ref().map(|(then, before)| Rates::between(before, &status, now - *then));
+            let text = render(&status, Some(&rates.unwrap_or_default()));
+            if redraw { format!("{CLEAR_SCREEN}{text}") } else { text + "\n" }
+        };
+        if let Err(error) = write_all(out, &text) {
+            return Ok(Err(error));
+        }
+        earlier = Some((now, status));
+        std::thread::sleep(WATCH_INTERVAL);
+    }
+}
+
+fn json(status: &Status) -> Result<String, CommandError> {
+    Ok(serde_json::to_string_pretty(status).map_err(io::Error::from)? + "\n")
+}
+
+fn write_all(out: &mut impl Write, text: &str) -> io::Result<()> {
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// The socket that the arguments mean. A machine without the default configuration gets the default socket.
+fn socket(args: &AdminArgs) -> Result<PathBuf, ConfigError> {
+    if let Some(socket) = &args.socket {
+        return Ok(socket.clone());
+    }
+    match ServerConfig::load(&args.config) {
+        Ok(config) => Ok(config.admin.socket),
+        Err(ConfigError::Read { source, .. })
+            if source.kind() == io::ErrorKind::NotFound && args.config == Path::new(DEFAULT_CONFIG) =>
+        {
+            Ok(default_socket())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Where the socket is if the default configuration does not say otherwise.
+fn default_socket() -> PathBuf {
+    crate::secret_file::parent(Path::new(DEFAULT_CONFIG)).join("state").join("admin.sock")
+}
+
+/// What the gateway shall end for `wanted`: the digits of an id that the table shows stand for the whole id. Names of
+/// users win, and what nobody bears goes to the gateway as it is.
+fn target(status: &Status, wanted: &str) -> Result<String, CommandError> {
+    if status.sessions.iter().any(|session| session.user == wanted) || wanted.len() < MIN_ID_DIGITS {
+        return Ok(wanted.to_owned());
+    }
+    let mut ids = status.sessions.iter().map(|session| &session.id).filter(|id| id.starts_with(wanted));
+    match (ids.next(), ids.next()) {
+        (Some(id), None) => Ok(id.clone()),
+        (Some(_), Some(_)) => Err(CommandError::Ambiguous(wanted.to_owned())),
+        (None, _) => Ok(wanted.to_owned()),
+    }
+}
+
+const _: () = assert!(ID_DIGITS >= MIN_ID_DIGITS, "what the table shows must be enough to kick");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::testing::status;
+
+    #[test]
+    fn digits_of_an_id_stand_for_it_and_names_win() {
+        let mut status = status();
+        let id = status.sessions[0].id.clone();
+        assert_eq!(target(&status, &id[..ID_DIGITS]).unwrap(), id);
+        assert_eq!(target(&status, &id[..MIN_ID_DIGITS - 1]).unwrap(), &id[..MIN_ID_DIGITS - 1]);
+        assert_eq!(target(&status, "nobody-here").unwrap(), "nobody-here");
+        status.sessions[1].id = format!("{}{}", &id[..16], "f".repeat(16));
+        assert!(matches!(target(&status, &id[..16]), Err(CommandError::Ambiguous(_))));
+        assert_eq!(target(&status, &id[..17]).unwrap(), id);
+        status.sessions[1].user = id[..8].to_owned();
+        assert_eq!(target(&status, &id[..8]).unwrap(), &id[..8]);
+    }
+
+    #[test]
+    fn the_socket_comes_from_the_arguments_the_configuration_or_the_default() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("server.toml");
+        let args = |socket: Option<&str>, config: &Path| AdminArgs {
+            socket: socket.map(PathBuf::from),
+            config: config.to_owned(),
+        };
+        assert_eq!(socket(&args(Some("/x.sock"), &config)).unwrap(), Path::new("/x.sock"));
+        assert!(matches!(socket(&args(None, &config)), Err(ConfigError::Read { .. })), "no such file");
+        std::fs::write(&config, "[admin]\nsockets = 1\n").unwrap();
+        assert!(matches!(socket(&args(None, &config)), Err(ConfigError::Invalid(_))));
+        let least = "[tls]\ncertificate = 'c'\nkey = 'k'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n";
+        std::fs::write(&config, format!("{least}[admin]\nsocket = 'my.sock'\n")).unwrap();
+        assert_eq!(socket(&args(None, &config)).unwrap(), dir.path().join("my.sock"));
+        let implied = ServerConfig::parse(least, DEFAULT_CONFIG, Path::new("/etc/vpnd")).unwrap();
+        assert_eq!(default_socket(), implied.admin.socket);
+    }
+}

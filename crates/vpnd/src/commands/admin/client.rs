@@ -1,0 +1,169 @@
+//! The administrator's end of the control socket.
+//!
+//! Blocking, because a command line tool has nothing else to do. Whatever the other end sends, time and memory have
+//! their bounds, and no text of it keeps its control characters: it goes to a person's terminal.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::admin::{MAX_RESPONSE, Request, Response, Status};
+
+/// Longest wait for the gateway; it has a shorter one for itself.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// The same for an upgrade.
+const UPGRADE_DEADLINE: Duration = Duration::from_secs(70);
+
+/// Why there was no answer, or a bad one.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error(
+        "no gateway answers at {}: start one with `vpnd server`, or say which one you mean with --socket or --config",
+        .0.display()
+    )]
+    NotRunning(PathBuf),
+    /// The socket belongs to somebody else.
+    #[error("no permission to use {}: run this as root or as the user of the gateway", .0.display())]
+    Forbidden(PathBuf),
+    /// The conversation broke.
+    #[error("the control socket {} failed: {source}", path.display())]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// What came back is no answer to what was asked.
+    #[error(
+        "{} does not speak as a gateway of this version ({why}): is it another program's or another version's?",
+        path.display()
+    )]
+    Strange {
+        /// The socket.
+        path: PathBuf,
+        /// What is strange.
+        why: String,
+    },
+    /// The gateway refused or failed.
+    #[error("the gateway says: {0}")]
+    Refused(String),
+}
+
+/// A conversation with a running gateway.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    path: PathBuf,
+}
+
+impl Client {
+    /// Connects to the control socket at `path`.
+    ///
+    /// # Errors
+    /// [`ClientError::NotRunning`], [`ClientError::Forbidden`] or [`ClientError::Io`].
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let stream = UnixStream::connect(path).and_then(|stream| {
+            stream.set_read_timeout(Some(DEADLINE))?;
+            stream.set_write_timeout(Some(DEADLINE))?;
+            Ok(stream)
+        });
+        let path = path.to_owned();
+        match stream {
+            Ok(stream) => Ok(Self { stream: BufReader::new(stream), path }),
+            Err(source) => Err(match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(path),
+                io::ErrorKind::PermissionDenied => ClientError::Forbidden(path),
+                _ => ClientError::Io { path, source },
+            }),
+        }
+    }
+
+    /// What is going on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn status(&mut self) -> Result<Status, ClientError> {
+        match self.ask(&Request::Status)? {
+            Response::Status(status) => Ok(*status),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Ends all sessions of a user, or the one with this id; returns how many there were.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn kick(&mut self, target: &str) -> Result<usize, ClientError> {
+        match self.ask(&Request::Kick { target: target.to_owned() })? {
+            Response::Ended(sessions) => Ok(sessions),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Lets the gateway read its configuration again; returns what has changed, in words.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn reload(&mut self) -> Result<String, ClientError> {
+        match self.ask(&Request::Reload)? {
+            Response::Reloaded(what) => Ok(crate::plain(&what)),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Lets the program that is installed now go on instead; returns what goes on, in words.
+    ///
+    /// # Errors
+    /// [`ClientError`]; if the gateway refused, it goes on as it was.
+    pub fn upgrade(&mut self) -> Result<String, ClientError> {
+        let patience = self.stream.get_ref().set_read_timeout(Some(UPGRADE_DEADLINE));
+        patience.map_err(|source| ClientError::Io { path: self.path.clone(), source })?;
+        match self.ask(&Request::Upgrade)? {
+            Response::Upgraded(what) => Ok(crate::plain(&what)),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Response, ClientError> {
+        let line =
+            self.exchange(request).map_err(|source| ClientError::Io { path: self.path.clone(), source })?;
+        if line.last() != Some(&b'\n') {
+            return Err(self.strange("its answer is cut off or too long".to_owned()));
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Response::Error(text)) => Err(ClientError::Refused(crate::plain(&text))),
+            Ok(response) => Ok(response),
+            Err(error) => Err(self.strange(error.to_string())),
+        }
+    }
+
+    fn exchange(&mut self, request: &Request) -> io::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        match self.stream.get_mut().write_all(&line) {
+            // A gateway that refuses us says why and hangs up, maybe before we have asked.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written?,
+        }
+        line.clear();
+        self.stream.by_ref().take(MAX_RESPONSE as u64).read_until(b'\n', &mut line)?;
+        Ok(line)
+    }
+
+    fn unexpected(&self, response: &Response) -> ClientError {
+        let kind = match response {
+            Response::Status(_) => "a status",
+            Response::Ended(_) => "a number of sessions",
+            Response::Reloaded(_) => "a report of changes",
+            Response::Upgraded(_) => "a report of an upgrade",
+            Response::Error(_) => "an error",
+        };
+        self.strange(format!("it answered with {kind}"))
+    }
+
+    fn strange(&self, why: String) -> ClientError {
+        ClientError::Strange { path: self.path.clone(), why: crate::plain(&why) }
+    }
+}

@@ -1,0 +1,389 @@
+//! A gateway's status for people: a few lines of facts, then a table with one row a session.
+//!
+//! Pure: text comes out, nothing is printed. Text that came over the socket loses its control characters here, so
+//! that no name can play with the terminal.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+
+use crate::admin::status::{Offloads, Process, Session, Status, Steering, Tun};
+use crate::sys::sandbox::{Landlock, Protections};
+
+/// Digits of a session's id that the table shows; `vpnd kick` takes them.
+pub(super) const ID_DIGITS: usize = 12;
+/// What stands for something that is not there.
+const NOTHING_THERE: &str = "-";
+
+/// Traffic per second between two looks at a gateway.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Rates {
+    /// By session.
+    sessions: HashMap<String, Rate>,
+}
+
+/// Bits per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Rate {
+    rx: f64,
+    tx: f64,
+}
+
+impl Rates {
+    /// What came to `after` since `before`, `elapsed` earlier. Sessions that are new in between have no rate yet.
+    pub(crate) fn between(before: &Status, after: &Status, elapsed: Duration) -> Self {
+        let earlier: HashMap<&str, &Session> = before.sessions.iter().map(|s| (s.id.as_str(), s)).collect();
+        let bits_per_second = |then: u64, now: u64| {
+            now.saturating_sub(then) as f64 * 8.0 / elapsed.as_secs_f64().max(f64::EPSILON)
+        };
+        let rate = |session: &Session| {
+            let then = earlier.get(session.id.as_str())?;
+            let rx = bits_per_second(then.rx_bytes, session.rx_bytes);
+            let tx = bits_per_second(then.tx_bytes, session.tx_bytes);
+            Some((session.id.clone(), Rate { rx, tx }))
+        };
+        Self { sessions: after.sessions.iter().filter_map(rate).collect() }
+    }
+
+    fn total(&self) -> Rate {
+        self.sessions
+            .values()
+            .fold(Rate::default(), |sum, rate| Rate { rx: sum.rx + rate.rx, tx: sum.tx + rate.tx })
+    }
+}
+
+/// The whole status as text, ending with a line break. With `rates`, each session's speed is shown too.
+pub(crate) fn render(status: &Status, rates: Option<&Rates>) -> String {
+    let mut text = facts(status, rates);
+    if !status.sessions.is_empty() {
+        text.push('\n');
+        text.push_str(&sessions(&status.sessions, rates));
+    }
+    crate::plain(&text)
+}
+
+fn facts(status: &Status, rates: Option<&Rates>) -> String {
+    let mut lines = vec![
+        format!("vpnd {}, process {}, up {}", version(status), status.pid, age(status.uptime_s)),
+        format!("listening on {}", status.listen),
+        format!("{}, {}", count(status.shards, "shard"), steering(status.steering)),
+        offloads(&status.offloads),
+        format!("suites: {}", suites(status)),
+        traffic(&status.sessions, rates),
+    ];
+    lines.extend(status.certificate_left_s.map(certificate));
+    lines.extend(status.processes.iter().map(process));
+    if let Some(line) = counts("logins", &status.counters.logins) {
+        lines.push(line);
+    }
+    if let Some(line) = counts("handshakes", &status.counters.handshakes) {
+        lines.push(line);
+    }
+    if let Some(line) = counts("dropped", &status.counters.drops) {
+        lines.push(line);
+    }
+    lines.join("\n") + "\n"
+}
+
+/// The daemon's version, and its privileged process's where an upgrade has left an older one.
+fn version(Status { version, opener, .. }: &Status) -> String {
+    match opener {
+        Some(opener) if opener != version => {
+            format!("{version} (privileged process {opener} until a restart)")
+        }
+        _ => version.clone(),
+    }
+}
+
+/// How long the gateway's certificate is good yet.
+fn certificate(left_s: u64) -> String {
+    match left_s {
+        0 => "certificate: EXPIRED, so no client can connect; see 'vpnd renew --help'".to_owned(),
+        left_s => format!("certificate: good for {}", age(left_s)),
+    }
+}
+
+fn steering(steering: Steering) -> &'static str {
+    match steering {
+        Steering::Cbpf => "the kernel steers datagrams to their shard",
+        Steering::Hash => "no steering: the kernel spreads datagrams by address, shards pass them on",
+    }
+}
+
+/// What protects a process, and what of it is missing.
+fn process(process: &Process) -> String {
+    let Protections { uid, no_capabilities, no_new_privs, seccomp, landlock, undumpable } =
+        &process.protections;
+    let landlock = match landlock {
+        Landlock::Full => "landlock",
+        Landlock::Partial => "landlock as far as this kernel has it",
+        Landlock::Missing => "NO landlock",
+    };
+    let protections = [
+        if *no_capabilities { "no capabilities" } else { "CAPABILITIES LEFT" },
+        if *no_new_privs { "no new privileges" } else { "NEW PRIVILEGES POSSIBLE" },
+        if *seccomp { "seccomp" } else { "NO seccomp" },
+        landlock,
+        if *undumpable { "no dumps" } else { "DUMPS POSSIBLE" },
+    ];
+    format!("process {}: user {uid}, {}", process.name, protections.join(", "))
+}
+
+fn offloads(offloads: &Offloads) -> String {
+    let (tun, udp) = (&offloads.tun, &offloads.udp);
+    let features = [
+        (tun.checksum, "checksum"),
+        (tun.tso4, "tso4"),
+        (tun.tso6, "tso6"),
+        (tun.tso_ecn, "tso-ecn"),
+        (tun.uso, "uso"),
+    ];
+    let on: Vec<&str> = features.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+    let on = if on.is_empty() { "none".to_owned() } else { on.join(" ") };
+    let gso = match (udp.gso_segments, udp.gso_gave_up) {
+        (2.., _) => format!("gso of {}", udp.gso_segments),
+        (_, true) => "gso given up".to_owned(),
+        _ => "no gso".to_owned(),
+    };
+    let gro = if udp.gro { "gro" } else { "no gro" };
+    let fragments = if udp.may_fragment { ", datagrams may be fragmented" } else { "" };
+    let buffers =
+        format!("buffers {} in, {} out", bytes(udp.recv_buffer as u64), bytes(udp.send_buffer as u64));
+    format!("offloads: tun {on}{}; udp {gso}, {gro}, {buffers}{fragments}", refusals(tun))
+}
+
+/// What the kernel did not take as it was promised.
+fn refusals(tun: &Tun) -> String {
+    let gave_up = [(tun.checksum_gave_up, "checksum"), (tun.tso_gave_up, "tso"), (tun.uso_gave_up, "uso")];
+    let gave_up = join(gave_up.iter().filter(|(gone, _)| *gone).map(|(_, name)| name), " ");
+    match (tun.refused, gave_up.as_str()) {
+        (0, _) => String::new(),
+        (refused, "") => format!(" ({refused} writes refused)"),
+        (refused, gave_up) => format!(" ({refused} writes refused, writing {gave_up} given up)"),
+    }
+}
+
+fn suites(status: &Status) -> String {
+    join(status.suites.iter().map(|s| format!("{} ({}, {} MB/s)", s.suite, s.backend, s.mbps)), ", ")
+}
+
+fn traffic(sessions: &[Session], rates: Option<&Rates>) -> String {
+    let connected = sessions.iter().filter(|session| session.connected).count();
+    let rx = sessions.iter().map(|session| session.rx_bytes).sum();
+    let tx = sessions.iter().map(|session| session.tx_bytes).sum();
+    let mut line = format!(
+        "{}, {connected} connected, received {}, sent {}",
+        count(sessions.len(), "session"),
+        bytes(rx),
+        bytes(tx)
+    );
+    if let Some(total) = rates.map(Rates::total) {
+        // Writing to a string does not fail.
+        let _ = write!(line, "; now receiving {}, sending {}", bits(total.rx), bits(total.tx));
+    }
+    line
+}
+
+/// The counts that are not zero; `None` if all are.
+fn counts(title: &str, counts: &std::collections::BTreeMap<String, u64>) -> Option<String> {
+    let list = join(counts.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name} {n}")), ", ");
+    (!list.is_empty()).then(|| format!("{title}: {list}"))
+}
+
+fn sessions(sessions: &[Session], rates: Option<&Rates>) -> String {
+    let mut header = vec!["SESSION", "USER", "INNER", "OUTER", "SUITE", "EPOCH", "STATE", "RX", "TX"];
+    if rates.is_some() {
+        header.extend(["RX RATE", "TX RATE"]);
+    }
+    header.extend(["AGE", "KEYS", "IDLE"]);
+    let numbers = header.iter().position(|title| *title == "RX").unwrap_or(header.len());
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(header);
+    for session in sessions {
+        table.add_row(row(session, rates));
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i >= numbers {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn row(session: &Session, rates: Option<&Rates>) -> Vec<String> {
+    let inner_v4 = session.inner_v4.map(|address| address.to_string());
+    let inner_v6 = session.inner_v6.map(|address| address.to_string());
+    let suite = session.suite.iter().chain(&session.backend);
+    let mut row = vec![
+        session.id.chars().take(ID_DIGITS).collect(),
+        session.user.clone(),
+        or_nothing(join(inner_v4.iter().chain(&inner_v6), "\n")),
+        or_nothing(join(session.outer.iter(), "\n")),
+        or_nothing(join(suite, "\n")),
+        session.epoch.map_or(NOTHING_THERE.to_owned(), |epoch| epoch.to_string()),
+        if session.connected { "connected" } else { "away" }.to_owned(),
+        bytes(session.rx_bytes),
+        bytes(session.tx_bytes),
+    ];
+    if let Some(rates) = rates {
+        let rate = rates.sessions.get(&session.id);
+        row.extend([rate.map(|rate| rate.rx), rate.map(|rate| rate.tx)].map(|rate| match rate {
+            Some(rate) => bits(rate),
+            None => NOTHING_THERE.to_owned(),
+        }));
+    }
+    row.push(age(session.connected_s));
+    row.push(session.last_handshake_s.map_or(NOTHING_THERE.to_owned(), age));
+    row.push(age(session.idle_s));
+    row
+}
+
+fn or_nothing(text: String) -> String {
+    if text.is_empty() { NOTHING_THERE.to_owned() } else { text }
+}
+
+fn join(items: impl Iterator<Item = impl ToString>, separator: &str) -> String {
+    items.map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
+}
+
+fn count(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Seconds in their two largest units.
+fn age(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{minutes}m {}s", seconds % 60),
+        3_600..86_400 => format!("{hours}h {}m", minutes % 60),
+        _ => format!("{days}d {}h", hours % 24),
+    }
+}
+
+/// Binary units, as files have.
+fn bytes(n: u64) -> String {
+    if n < 1_024 { format!("{n} B") } else { scaled(n as f64, 1_024.0, &["KiB", "MiB", "GiB", "TiB", "PiB"]) }
+}
+
+/// Decimal units, as links have.
+fn bits(per_second: f64) -> String {
+    if per_second < 1_000.0 {
+        format!("{per_second:.0} bit/s")
+    } else {
+        scaled(per_second, 1_000.0, &["kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
+    }
+}
+
+/// `value`, at least `base`, in the unit that leaves less than `base`. Values that would round up to it count too.
+fn scaled(value: f64, base: f64, units: &[&str]) -> String {
+    let mut value = value / base;
+    let mut units = units.iter();
+    let mut unit = units.next().copied().unwrap_or_default();
+    for larger in units {
+        if value < base - 0.05 {
+            break;
+        }
+        value /= base;
+        unit = larger;
+    }
+    format!("{value:.1} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::testing::status;
+
+    #[test]
+    fn units_change_where_they_should() {
+        assert_eq!(
+            [0, 59, 60, 3_599, 3_600, 86_399, 86_400, 183_600].map(age),
+            ["0s", "59s", "1m 0s", "59m 59s", "1h 0m", "23h 59m", "1d 0h", "2d 3h"]
+        );
+        let most = (1 << 20) - 1;
+        assert_eq!(
+            [0, 1_023, 1_024, most, 1 << 20, u64::MAX].map(bytes),
+            ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.0 MiB", "16384.0 PiB"]
+        );
+        assert_eq!(
+            [0.0, 999.0, 1_000.0, 999_999.0, 8.25e9].map(bits),
+            ["0 bit/s", "999 bit/s", "1.0 kbit/s", "1.0 Mbit/s", "8.2 Gbit/s"]
+        );
+    }
+
+    #[test]
+    fn a_status_for_people() {
+        let wanted = "\
+vpnd 0.1.0, process 812, up 2d 3h
+listening on [::]:4433
+2 shards, the kernel steers datagrams to their shard
+offloads: tun checksum tso4 tso6; udp gso of 64, gro, buffers 4.0 MiB in, 4.0 MiB out
+suites: aes-256-gcm (aws-lc, 9800 MB/s), chacha20-poly1305 (ring, 1900 MB/s)
+2 sessions, 1 connected, received 1.5 GiB, sent 2.0 KiB
+certificate: good for 21d 23h
+process worker: user 990, no capabilities, no new privileges, seccomp, landlock as far as this kernel has it, no dumps
+logins: accepted 2, wrong_password 1
+handshakes: accepted 4, retried 8
+dropped: replayed 7
+
+SESSION       USER  INNER      OUTER            SUITE        EPOCH  STATE           RX       TX    AGE    KEYS  IDLE
+0123456789ab  ann   10.86.0.2  192.0.2.7:40001  aes-256-gcm  3      connected  1.5 GiB  2.0 KiB  1h 1m  1m 30s    2s
+                    fd00::2    192.0.2.7:40002  aws-lc
+ba9876543210  bob   10.86.0.3  -                -            -      away           0 B      0 B     5s       -    5s
+";
+        assert_eq!(render(&status(), None), wanted);
+    }
+
+    #[test]
+    fn rates_are_of_the_same_session() {
+        let before = status();
+        let mut after = before.clone();
+        after.sessions[0].rx_bytes += 250_000_000;
+        after.sessions[0].tx_bytes += 125;
+        after.sessions[1].id = "f".repeat(32);
+        after.sessions[1].rx_bytes += 1 << 40;
+        let rates = Rates::between(&before, &after, Duration::from_secs(2));
+        assert_eq!(rates.total(), Rate { rx: 1e9, tx: 500.0 });
+        let text = render(&after, Some(&rates));
+        assert!(text.contains("now receiving 1.0 Gbit/s, sending 500 bit/s"), "{text}");
+        assert!(text.contains("RX RATE"), "{text}");
+        // A gateway that was restarted counts from zero again.
+        let restarted = Rates::between(&after, &before, Duration::from_secs(1));
+        assert_eq!(restarted.total(), Rate::default());
+    }
+
+    #[test]
+    fn what_is_off_is_said_and_names_cannot_play_with_the_terminal() {
+        let mut status = status();
+        status.steering = Steering::Hash;
+        status.offloads = Offloads::default();
+        status.offloads.udp.gso_gave_up = true;
+        (status.offloads.tun.refused, status.offloads.tun.uso_gave_up) = (3, true);
+        status.sessions[0].user = "ann\u{1b}[2J".to_owned();
+        let text = render(&status, None);
+        assert!(text.contains("no steering"), "{text}");
+        assert!(
+            text.contains("tun none (3 writes refused, writing uso given up); udp gso given up, no gro"),
+            "{text}"
+        );
+        assert!(text.contains("ann?[2J"), "{text}");
+    }
+
+    #[test]
+    fn a_privileged_process_that_an_upgrade_left_behind_is_named() {
+        let mut status = status();
+        status.version = "0.2.0".to_owned();
+        let text = render(&status, None);
+        assert!(
+            text.starts_with("vpnd 0.2.0 (privileged process 0.1.0 until a restart), process 812"),
+            "{text}"
+        );
+        status.opener = None;
+        assert!(render(&status, None).starts_with("vpnd 0.2.0, process 812"));
+    }
+}

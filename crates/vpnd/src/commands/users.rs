@@ -1,0 +1,363 @@
+//! `vpnd user …`: adding, listing, disabling and removing users, on the store that a running gateway shares.
+//!
+//! Invariants: a password comes from a prompt, a file or a file descriptor, never from an argument; a made-up password
+//! is printed once and kept nowhere; what is reported as done is on the disk. A running gateway learns of every change
+//! from the store's revocations. This module must not know how sessions end.
+
+pub mod revoke;
+mod secret_input;
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use rustls_pki_types::CertificateDer;
+use sha2::{Digest as _, Sha256};
+
+use crate::authority::{Authority, CertificateError, Identity};
+use crate::certificate::{self, Leaf};
+use crate::cli::{StoreArgs, UserAddArgs, UserArgs, UserCertificateArgs, UserCommand, UserPasswdArgs};
+use crate::config::{ConfigError, ServerConfig};
+use crate::password::{Hasher, NoMemory};
+use crate::profile::{ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name};
+use crate::secret_file::WriteError;
+use crate::store::sqlite::Sqlite;
+use crate::store::{AuditEntry, NewUser, Store, StoreError, User};
+use crate::totp;
+use secret_input::{InputError, Source};
+
+/// Why a command did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum UserError {
+    /// The configuration can't be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A name breaks the rule.
+    #[error("'{name}' can't be a name: write {USER_NAME_RULE}")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// A password can't be hashed now.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
+    /// There is no usable password.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A certificate could not be made.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// Client certificates are not set up.
+    #[error(
+        "client certificates need 'client_ca' and 'client_ca_key' in [tls] of {config}; 'vpnd init' makes both"
+    )]
+    NoAuthority {
+        /// The configuration.
+        config: String,
+    },
+    /// A file that the configuration names can't be read.
+    #[error("can't read {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The gateway's certificate has no name for a profile.
+    #[error(
+        "{path} names no server, so a client would not know where to connect; make it with 'vpnd init --name …'"
+    )]
+    NoServerName {
+        /// The certificate.
+        path: String,
+    },
+    /// There is nothing to revoke.
+    #[error(
+        "there is no client certificate of {whose} that this gateway lets in; 'vpnd user list --json' shows whose there are"
+    )]
+    NoSuchCertificate {
+        /// Whose it should be.
+        whose: String,
+    },
+    /// The profile could not be written. The user was not added.
+    #[error("{0}; the user was not added")]
+    Profile(WriteError),
+    /// The profile with another certificate could not be written.
+    #[error("{0}; run it again with another place")]
+    NewProfile(WriteError),
+    /// The result could not be printed. What was done stays done.
+    #[error("can't print the result: {0}")]
+    Print(#[from] std::io::Error),
+}
+
+/// Runs one command and prints its result to `out`; `now_s` is the time in seconds since 1970.
+pub fn run(command: &UserCommand, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
+    match command {
+        UserCommand::Add(args) => add(args, now_s, out),
+        UserCommand::List { json, store } => list(store, *json, out),
+        UserCommand::Disable(args) => {
+            change(args, "disabled", now_s, out, |store, name| store.set_enabled(name, false, now_s))
+        }
+        UserCommand::Enable(args) => {
+            change(args, "enabled", now_s, out, |store, name| store.set_enabled(name, true, now_s))
+        }
+        UserCommand::Remove(args) => {
+            change(args, "removed", now_s, out, |store, name| store.remove_user(name, now_s))
+        }
+        UserCommand::Passwd(args) => passwd(args, now_s, out),
+        UserCommand::Certificate(args) => certificate(args, now_s, out),
+    }
+}
+
+/// The parts of a user that are made before anything is stored.
+struct Prepared {
+    user: NewUser,
+    identity: Option<Identity>,
+    profile: Option<Profile>,
+}
+
+fn add(args: &UserAddArgs, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
+    for name in std::iter::once(&args.name).chain(&args.group) {
+        if !is_user_name(name) {
+            return Err(UserError::Name { name: name.clone() });
+        }
+    }
+    let config = ServerConfig::load(&args.store.config)?;
+    if let Some(path) = args.profile_out.as_ref().filter(|path| path.exists()) {
+        return Err(UserError::Profile(WriteError::Exists { path: path.clone() }));
+    }
+    let store = Sqlite::open_or_create(&config.server.store_path())?;
+    if store.user(&args.name)?.is_some() {
+        return Err(StoreError::UserExists { name: args.name.clone() }.into());
+    }
+    let secret = secret_input::choose(Source::from(&args.password), &args.name)?;
+    let prepared = prepare(args, &config, &secret.password, now_s)?;
+    commit(args, &store, &prepared, now_s)?;
+
+    writeln!(out, "user '{}' added", args.name)?;
+    if secret.is_generated {
+        writeln!(out, "password, shown only now: {}", secret.password.expose())?;
+    }
+    if let Some(address) = prepared.user.totp.as_ref().and_then(|secret| totp::address(secret, &args.name)) {
+        writeln!(out, "for an authenticator app, shown only now: {address}")?;
+    }
+    match &args.profile_out {
+        Some(path) => writeln!(out, "profile: {0}\nconnect with: vpnd connect {0}", path.display())?,
+        None if prepared.identity.is_some() => write_identity(out, prepared.identity.as_ref())?,
+        None => writeln!(out, "a profile for the client comes with --profile-out FILE")?,
+    }
+    Ok(())
+}
+
+fn prepare(
+    args: &UserAddArgs,
+    config: &ServerConfig,
+    password: &crate::password::Password,
+    now_s: u64,
+) -> Result<Prepared, UserError> {
+    let identity =
+        if args.client_cert { Some(client_identity(&args.name, &args.store, config, now_s)?) } else { None };
+    let user = NewUser {
+        name: args.name.clone(),
+        password: Hasher::default().hash(password)?,
+        totp: args.totp.then(totp::generate),
+        groups: args.group.clone(),
+        certificate: identity.as_ref().map(|identity| Sha256::digest(&identity.certificate_der).into()),
+    };
+    let wanted = args.profile_out.is_some();
+    let profile =
+        if wanted { Some(profile(&args.name, args.totp, config, identity.as_ref())?) } else { None };
+    Ok(Prepared { user, identity, profile })
+}
+
+/// Stores the user and writes the profile: both or none.
+fn commit(args: &UserAddArgs, store: &Sqlite, prepared: &Prepared, now_s: u64) -> Result<(), UserError> {
+    store.add_user(&prepared.user, now_s)?;
+    if let (Some(path), Some(profile)) = (&args.profile_out, &prepared.profile)
+        && let Err(error) = profile.save(path)
+    {
+        store.remove_user(&args.name, now_s)?;
+        return Err(UserError::Profile(error));
+    }
+    Ok(store.audit(&entry("user-added", &args.name, now_s))?)
+}
+
+/// Makes another client certificate for a user.
+fn certificate(args: &UserCertificateArgs, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
+    let config = ServerConfig::load(&args.store.config)?;
+    let store = Sqlite::open(&config.server.store_path())?;
+    let no_such_user = || StoreError::NoSuchUser { name: args.name.clone() };
+    let user = store.user(&args.name)?.ok_or_else(no_such_user)?;
+    let identity = client_identity(&args.name, &args.store, &config, now_s)?;
+    let profile = profile(&args.name, user.totp.is_some(), &config, Some(&identity))?;
+    store.add_certificate(&args.name, &Sha256::digest(&identity.certificate_der).into())?;
+    store.audit(&entry("certificate-added", &args.name, now_s))?;
+    match &args.profile_out {
+        // The certificate that nobody has then is worth nothing.
+        Some(path) => {
+            profile.save(path).map_err(UserError::NewProfile)?;
+            writeln!(out, "profile with another certificate: {}", path.display())?;
+        }
+        None => write_identity(out, Some(&identity))?,
+    }
+    Ok(())
+}
+
+fn list(args: &StoreArgs, json: bool, out: &mut dyn Write) -> Result<(), UserError> {
+    let config = ServerConfig::load(&args.config)?;
+    let users = Sqlite::open(&config.server.store_path())?.users()?;
+    if json {
+        let users: Vec<_> = users.iter().map(describe).collect();
+        return Ok(writeln!(out, "{}", serde_json::Value::from(users))?);
+    }
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(["USER", "STATE", "SECOND FACTOR", "GROUPS"]);
+    for user in &users {
+        let state = if user.enabled { "enabled" } else { "disabled" };
+        table.add_row([
+            user.name.clone(),
+            state.to_owned(),
+            second_factor(user).to_owned(),
+            user.groups.join(" "),
+        ]);
+    }
+    Ok(writeln!(out, "{}", table.trim_fmt())?)
+}
+
+fn describe(user: &User) -> serde_json::Value {
+    serde_json::json!({
+        "name": user.name,
+        "enabled": user.enabled,
+        "totp": user.totp.is_some(),
+        "certificates": user.certificates.len(),
+        "groups": user.groups,
+        "created_s": user.created_s,
+    })
+}
+
+fn second_factor(user: &User) -> &'static str {
+    match (user.totp.is_some(), user.certificates.is_empty()) {
+        (false, true) => "-",
+        (true, true) => "code",
+        (false, false) => "certificate",
+        (true, false) => "code, certificate",
+    }
+}
+
+fn change(
+    args: &UserArgs,
+    done: &str,
+    now_s: u64,
+    out: &mut dyn Write,
+    change: impl FnOnce(&Sqlite, &str) -> Result<(), StoreError>,
+) -> Result<(), UserError> {
+    let config = ServerConfig::load(&args.store.config)?;
+    let store = Sqlite::open(&config.server.store_path())?;
+    change(&store, &args.name)?;
+    store.audit(&entry(&format!("user-{done}"), &args.name, now_s))?;
+    Ok(writeln!(out, "user '{}' {done}", args.name)?)
+}
+
+fn passwd(args: &UserPasswdArgs, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
+    let config = ServerConfig::load(&args.store.config)?;
+    let store = Sqlite::open(&config.server.store_path())?;
+    if store.user(&args.name)?.is_none() {
+        return Err(StoreError::NoSuchUser { name: args.name.clone() }.into());
+    }
+    let secret = secret_input::choose(Source::from(&args.password), &args.name)?;
+    store.set_password(&args.name, &Hasher::default().hash(&secret.password)?, now_s)?;
+    store.audit(&entry("user-password", &args.name, now_s))?;
+    writeln!(out, "user '{}' has a new password; sessions under the old one end", args.name)?;
+    if secret.is_generated {
+        writeln!(out, "password, shown only now: {}", secret.password.expose())?;
+    }
+    Ok(())
+}
+
+fn entry(event: &str, user: &str, now_s: u64) -> AuditEntry {
+    AuditEntry {
+        at_s: now_s,
+        event: event.to_owned(),
+        user: user.to_owned(),
+        source: String::new(),
+        detail: String::new(),
+    }
+}
+
+fn write_identity(out: &mut dyn Write, identity: Option<&Identity>) -> std::io::Result<()> {
+    let Some(identity) = identity else { return Ok(()) };
+    writeln!(out, "client certificate and key, shown only now:")?;
+    write!(out, "{}{}", identity.certificate_pem, *identity.key_pem)
+}
+
+fn client_identity(
+    name: &str,
+    store: &StoreArgs,
+    config: &ServerConfig,
+    now_s: u64,
+) -> Result<Identity, UserError> {
+    let (Some(certificate), Some(key)) = (&config.tls.client_ca, &config.tls.client_ca_key) else {
+        return Err(UserError::NoAuthority { config: store.config.display().to_string() });
+    };
+    let key_pem = zeroize::Zeroizing::new(read(key)?);
+    let authority = Authority::from_pem(&read(certificate)?, &key_pem)?;
+    Ok(authority.client(name, UNIX_EPOCH + Duration::from_secs(now_s))?)
+}
+
+/// What a client needs: the names come from the gateway's certificate, the port from its first address.
+fn profile(
+    user: &str,
+    totp: bool,
+    config: &ServerConfig,
+    identity: Option<&Identity>,
+) -> Result<Profile, UserError> {
+    let path = &config.tls.certificate;
+    let chain = certificate::chain(read(path)?.as_bytes());
+    let leaf = chain.first().and_then(|leaf| Leaf::parse(leaf));
+    // A client needs a name that it can look up.
+    let names = leaf.iter().flat_map(|leaf| &leaf.names).filter(|name| !name.contains('*')).cloned();
+    let names: Vec<String> = names.collect();
+    let Some(first) = names.first() else {
+        return Err(UserError::NoServerName { path: path.display().to_string() });
+    };
+    let port = config.server.listen.port();
+    Ok(Profile {
+        servers: names.iter().map(|host| ServerAddress { host: host.clone(), port }).collect(),
+        server_name: first.clone(),
+        trust: trust(config, &chain, first, leaf.as_ref().map_or(0, |leaf| leaf.not_after_s)),
+        user: user.to_owned(),
+        totp,
+        identity: identity.map(|identity| ClientIdentity {
+            certificate_pem: identity.certificate_pem.clone(),
+            key_pem: identity.key_pem.clone(),
+        }),
+        suites: Vec::new(),
+        routes: Routes::Pushed,
+        dns: true,
+        local_network: true,
+        lanes: crate::profile::DEFAULT_LANES,
+        offload: crate::config::Offload::default(),
+    })
+}
+
+/// Pins the gateway's own authority if it vouches for the certificate; else the certificate is of a public one.
+/// That holds at `at_s`, a moment at which the certificate is valid: one that has expired will be renewed.
+fn trust(config: &ServerConfig, chain: &[CertificateDer<'static>], name: &str, at_s: u64) -> Trust {
+    let pinned = config.tls.authority().0.and_then(|path| {
+        let ca_pem = read(path).ok()?;
+        certificate::vouches(ca_pem.as_bytes(), chain, name, at_s).then_some(ca_pem)
+    });
+    pinned.map_or(Trust::System, |ca_pem| Trust::Pinned { ca_pem })
+}
+
+fn read(path: &Path) -> Result<String, UserError> {
+    std::fs::read_to_string(path)
+        .map_err(|source| UserError::Read { path: path.display().to_string(), source })
+}
+
+#[cfg(test)]
+mod tests;

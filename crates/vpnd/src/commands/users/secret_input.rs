@@ -1,0 +1,145 @@
+//! Where a new password comes from: a file descriptor, a file, the person at the terminal, or chance.
+//!
+//! Invariant: nothing read here is kept anywhere but in a [`Password`], which is erased when dropped.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use crate::cli::PasswordArgs;
+use crate::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
+
+/// Why there is no usable password.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// The source can't be read.
+    #[error("can't read the password from {place}: {source}")]
+    Read {
+        /// The source.
+        place: String,
+        /// The reason.
+        source: io::Error,
+    },
+    /// It is too short.
+    #[error(
+        "the password has fewer than {MIN_PASSWORD_CHARS} characters; choose a longer one, such as four random words"
+    )]
+    TooShort,
+    /// It is too long.
+    #[error("the password has more than {MAX_PASSWORD_BYTES} bytes; choose a shorter one")]
+    TooLong,
+    /// The two entries differ.
+    #[error("the two entries differ; nothing was changed")]
+    Differ,
+}
+
+/// Where to look.
+#[derive(Debug)]
+pub(super) enum Source {
+    File(PathBuf),
+    Descriptor(i32),
+    /// A prompt if there is a terminal, else a password is made.
+    Terminal,
+}
+
+/// A password, and whether a person has seen it yet.
+pub(super) struct Chosen {
+    pub(super) password: Password,
+    pub(super) is_generated: bool,
+}
+
+impl From<&PasswordArgs> for Source {
+    fn from(args: &PasswordArgs) -> Self {
+        match (args.password_fd, &args.password_file) {
+            (Some(fd), _) => Self::Descriptor(fd),
+            (None, Some(path)) => Self::File(path.clone()),
+            (None, None) => Self::Terminal,
+        }
+    }
+}
+
+/// Gets a new password for `user`.
+pub(super) fn choose(source: Source, user: &str) -> Result<Chosen, InputError> {
+    let password = match source {
+        Source::File(path) => first_line(&path, &path.display().to_string())?,
+        // Opening it by its name in /proc gives a descriptor of one's own without owning somebody else's.
+        Source::Descriptor(fd) => {
+            first_line(Path::new(&format!("/proc/self/fd/{fd}")), &format!("file descriptor {fd}"))?
+        }
+        Source::Terminal if io::stdin().is_terminal() => prompt_twice(user)?,
+        Source::Terminal => return Ok(Chosen { password: Password::generate(), is_generated: true }),
+    };
+    if password.expose().len() > MAX_PASSWORD_BYTES {
+        return Err(InputError::TooLong);
+    }
+    if password.expose().chars().count() < MIN_PASSWORD_CHARS {
+        return Err(InputError::TooShort);
+    }
+    Ok(Chosen { password, is_generated: false })
+}
+
+fn first_line(path: &Path, place: &str) -> Result<Password, InputError> {
+    let read = || {
+        // One byte more than allowed shows that there is too much; the two others are a line break.
+        let file = File::open(path)?.take(MAX_PASSWORD_BYTES as u64 + 3);
+        let mut line = Zeroizing::new(Vec::with_capacity(MAX_PASSWORD_BYTES + 3));
+        BufReader::with_capacity(MAX_PASSWORD_BYTES + 3, file).read_until(b'\n', &mut line)?;
+        let text = std::str::from_utf8(&line).map_err(|_| io::Error::other("it is not text in UTF-8"))?;
+        Ok(Password::new(text.trim_end_matches(['\n', '\r']).to_owned()))
+    };
+    read().map_err(|source| InputError::Read { place: place.to_owned(), source })
+}
+
+fn prompt_twice(user: &str) -> Result<Password, InputError> {
+    let ask = |question: String| {
+        let answer = rpassword::prompt_password(question).map(Password::new);
+        answer.map_err(|source| InputError::Read { place: "the terminal".to_owned(), source })
+    };
+    let first = ask(format!("New password of {user}: "))?;
+    let second = ask("Again: ".to_owned())?;
+    if first.expose() == second.expose() { Ok(first) } else { Err(InputError::Differ) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+
+    fn file(text: &[u8]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text).unwrap();
+        file
+    }
+
+    fn from_file(text: &[u8]) -> Result<Chosen, InputError> {
+        choose(Source::File(file(text).path().to_owned()), "ann")
+    }
+
+    #[test]
+    fn the_first_line_of_a_file_or_descriptor_counts() {
+        for text in ["correct horse", "correct horse\n", "correct horse\r\n", "correct horse\nmore\n"] {
+            let chosen = from_file(text.as_bytes()).unwrap();
+            assert_eq!((chosen.password.expose(), chosen.is_generated), ("correct horse", false));
+        }
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"correct horse\n").unwrap();
+        drop(writer);
+        let chosen = choose(Source::Descriptor(reader.as_raw_fd()), "ann").unwrap();
+        assert_eq!(chosen.password.expose(), "correct horse");
+    }
+
+    #[test]
+    fn what_is_no_password_is_refused() {
+        assert!(matches!(from_file(b"1234567\n"), Err(InputError::TooShort)));
+        assert!(matches!(from_file(b""), Err(InputError::TooShort)));
+        assert!(from_file("\u{e4}\u{f6}\u{fc}\u{df}1234".as_bytes()).is_ok(), "characters count, not bytes");
+        assert!(from_file(&[b'x'; MAX_PASSWORD_BYTES]).is_ok());
+        assert!(matches!(from_file(&[b'x'; MAX_PASSWORD_BYTES + 1]), Err(InputError::TooLong)));
+        assert!(matches!(from_file(&[0xff; 20]), Err(InputError::Read { .. })));
+        assert!(matches!(choose(Source::Descriptor(987), "ann"), Err(InputError::Read { .. })));
+    }
+}

@@ -1,0 +1,210 @@
+//! `vpnd user …` on a real directory made by `vpnd init`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use clap::Parser as _;
+use rustls_pki_types::pem::PemObject as _;
+
+use super::*;
+use crate::cli::{Cli, Command};
+use crate::password::Password;
+use crate::store::RevocationCause;
+
+const NOW_S: u64 = 1_800_000_000;
+
+struct Bench {
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("v");
+        let line = ["vpnd", "init", "--name", "vpn.example.org", "--name", "192.0.2.1", "--dir"];
+        let cli = Cli::parse_from(line.into_iter().chain([config.to_str().unwrap()]));
+        let Command::Init(args) = cli.command else { panic!("not init") };
+        crate::commands::init::init(&args, UNIX_EPOCH + Duration::from_secs(NOW_S)).unwrap();
+        fs::write(dir.path().join("password"), "correct horse\n").unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn store(&self) -> Sqlite {
+        Sqlite::open(&self.path("v/state/vpnd.db")).unwrap()
+    }
+
+    /// Runs `vpnd user` with the words of `line`; `@name` stands for that file in the directory.
+    fn user(&self, line: &str) -> Result<String, UserError> {
+        let words = line.split(' ').map(|word| match word.strip_prefix('@') {
+            Some(name) => self.path(name).to_str().unwrap().to_owned(),
+            None => word.to_owned(),
+        });
+        let config = ["--config".to_owned(), self.path("v/server.toml").to_str().unwrap().to_owned()];
+        let program = ["vpnd".to_owned(), "user".to_owned()];
+        let cli = Cli::parse_from(program.into_iter().chain(words).chain(config));
+        let Command::User(command) = cli.command else { panic!("not user") };
+        let mut out = Vec::new();
+        run(&command, NOW_S, &mut out)?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+}
+
+#[test]
+fn a_user_with_everything_gets_a_profile_that_works() {
+    let bench = Bench::new();
+    let line = "add ann --password-file @password --totp --client-cert --group staff --profile-out @ann.toml";
+    let out = bench.user(line).unwrap();
+    assert!(out.contains("otpauth://totp/vpnd:ann?") && out.contains("vpnd connect"), "{out}");
+    assert!(!out.contains("correct horse"), "a given password is not repeated");
+    let user = bench.store().user("ann").unwrap().unwrap();
+    assert_eq!(
+        Hasher::default().verify(&Password::new("correct horse".to_owned()), &user.password),
+        Ok(true)
+    );
+    assert_eq!((user.groups.as_slice(), user.certificates.len()), (&["staff".to_owned()][..], 1));
+    assert_eq!(fs::metadata(bench.path("ann.toml")).unwrap().permissions().mode() & 0o777, 0o600);
+    let profile = Profile::load(&bench.path("ann.toml")).unwrap();
+    let servers: Vec<_> = profile.servers.iter().map(ToString::to_string).collect();
+    assert_eq!(servers, ["vpn.example.org:4433", "192.0.2.1:4433"]);
+    assert_eq!(
+        (profile.server_name.as_str(), profile.user.as_str(), profile.totp),
+        ("vpn.example.org", "ann", true)
+    );
+    let Trust::Pinned { ca_pem } = &profile.trust else { panic!("not pinned") };
+    assert_eq!(ca_pem.trim(), fs::read_to_string(bench.path("v/ca.pem")).unwrap().trim());
+    let der = CertificateDer::from_pem_slice(profile.identity.unwrap().certificate_pem.as_bytes()).unwrap();
+    assert_eq!(
+        user.certificates[0],
+        <[u8; 32]>::from(Sha256::digest(&der)),
+        "the store knows it by its hash"
+    );
+}
+
+#[test]
+fn an_authority_that_does_not_vouch_is_not_pinned() {
+    let bench = Bench::new();
+    let stranger = Authority::new("vpn.example.org", SystemTime::now()).unwrap();
+    fs::write(bench.path("v/ca.pem"), stranger.certificate_pem()).unwrap();
+    bench.user("add ann --password-file @password --profile-out @ann.toml").unwrap();
+    assert_eq!(Profile::load(&bench.path("ann.toml")).unwrap().trust, Trust::System);
+}
+
+#[test]
+fn what_takes_rights_away_is_a_revocation() {
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password").unwrap();
+    for (line, cause) in [
+        ("disable ann", Some(RevocationCause::Disabled)),
+        ("enable ann", None),
+        ("passwd ann --password-file @password", Some(RevocationCause::Password)),
+        ("remove ann", Some(RevocationCause::Removed)),
+    ] {
+        let before = bench.store().last_revocation().unwrap();
+        bench.user(line).unwrap();
+        let causes: Vec<_> =
+            bench.store().revocations_since(before).unwrap().iter().map(|r| r.cause).collect();
+        assert_eq!(causes, cause.into_iter().collect::<Vec<_>>(), "{line}");
+    }
+    assert_eq!(bench.store().user("ann").unwrap(), None);
+    let events: Vec<_> = bench.store().audit_log(9).unwrap().into_iter().map(|entry| entry.event).collect();
+    assert_eq!(events, ["user-removed", "user-password", "user-enabled", "user-disabled", "user-added"]);
+}
+
+#[test]
+fn the_list_shows_state_but_no_secret() {
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password --totp").unwrap();
+    bench.user("add bob --password-file @password --group staff").unwrap();
+    bench.user("disable bob").unwrap();
+    let table = bench.user("list").unwrap();
+    let row = |name: &str| table.lines().find(|line| line.contains(name)).unwrap().to_owned();
+    assert!(row("ann").contains("enabled") && row("ann").contains("code"), "{table}");
+    assert!(row("bob").contains("disabled") && row("bob").contains("staff"), "{table}");
+    let json = bench.user("list --json").unwrap();
+    let parsed: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(parsed[1]["name"], "bob");
+    assert_eq!(parsed[0]["totp"], true);
+    for text in [table, json] {
+        assert!(!text.contains("argon2") && !text.contains("otpauth"), "{text}");
+    }
+}
+
+#[test]
+fn a_refused_command_changes_nothing() {
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password").unwrap();
+    fs::write(bench.path("short"), "1234567").unwrap();
+    fs::write(bench.path("taken.toml"), "").unwrap();
+    for (line, expected) in [
+        ("add ann --password-file @password", "there is a user 'ann' already"),
+        ("add b/c --password-file @password", "can't be a name"),
+        ("add bob --password-file @password --group a:b", "can't be a name"),
+        ("add bob --password-file @short", "fewer than 8 characters"),
+        ("add bob --password-file @missing", "can't read the password"),
+        ("add bob --password-file @password --profile-out @taken.toml", "exists already"),
+        ("add bob --password-file @password --profile-out @no/such/dir.toml", "the user was not added"),
+        ("disable bob", "there is no user 'bob'"),
+        ("passwd bob --password-file @password", "there is no user 'bob'"),
+    ] {
+        let error = bench.user(line).unwrap_err().to_string();
+        assert!(error.contains(expected), "{line}: {error}");
+        let names: Vec<_> = bench.store().users().unwrap().into_iter().map(|user| user.name).collect();
+        assert_eq!(names, ["ann"], "{line}");
+    }
+}
+
+#[test]
+fn client_certificates_need_an_authority() {
+    let bench = Bench::new();
+    let config = bench.path("v/server.toml");
+    let text = fs::read_to_string(&config).unwrap().replace("client_ca_key = ", "# ");
+    fs::write(&config, text).unwrap();
+    let error = bench.user("add ann --password-file @password --client-cert").unwrap_err();
+    assert!(matches!(error, UserError::NoAuthority { .. }), "{error}");
+    assert!(bench.store().users().unwrap().is_empty());
+}
+
+fn revoke(bench: &Bench, arguments: &[&str]) -> Result<String, UserError> {
+    let config = bench.path("v/server.toml");
+    let line = [&["vpnd", "revoke"], arguments, &["--config", config.to_str().unwrap()]].concat();
+    let Command::Revoke(args) = Cli::try_parse_from(line).unwrap().command else { panic!("no revocation") };
+    let mut out = Vec::new();
+    super::revoke::revoke(&args, NOW_S, &mut out).map(|()| String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn certificates_are_revoked_by_user_by_file_and_by_fingerprint() {
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password --client-cert").unwrap();
+    bench.user("add bob --password-file @password").unwrap();
+    let ann = || bench.store().user("ann").unwrap().unwrap();
+    let second = bench.user("certificate ann").unwrap();
+    fs::write(bench.path("second.pem"), &second).unwrap();
+    assert_eq!(ann().certificates.len(), 2);
+
+    assert!(revoke(&bench, &["bob"]).is_err(), "he has none");
+    let file = bench.path("second.pem");
+    assert!(revoke(&bench, &["bob", "--certificate", file.to_str().unwrap()]).is_err(), "it is not his");
+    revoke(&bench, &["--certificate", file.to_str().unwrap()]).unwrap();
+    let revoked = ann().revoked_certificates;
+    assert_eq!(revoked.len(), 1);
+    let listed = revoke(&bench, &["--list"]).unwrap();
+    let fingerprint = super::revoke::Fingerprint(revoked[0]).to_string();
+    assert!(listed.contains("ann") && listed.contains(&fingerprint), "{listed}");
+
+    let third = bench.user("certificate ann").unwrap();
+    let third: [u8; 32] = Sha256::digest(CertificateDer::from_pem_slice(third.as_bytes()).unwrap()).into();
+    let with_colons: Vec<String> = third.iter().map(|byte| format!("{byte:02X}")).collect();
+    revoke(&bench, &["--fingerprint", &with_colons.join(":")]).unwrap();
+    assert!(ann().revoked_certificates.contains(&third) && ann().revoked_certificates.len() == 2);
+    revoke(&bench, &["ann"]).unwrap();
+    assert_eq!(ann().revoked_certificates, ann().certificates);
+    assert!(Cli::try_parse_from(["vpnd", "revoke"]).is_err(), "of whom?");
+    assert!(Cli::try_parse_from(["vpnd", "revoke", "--fingerprint", "12"]).is_err());
+}

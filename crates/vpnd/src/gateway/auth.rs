@@ -1,0 +1,131 @@
+//! The auth process of a gateway, from its first message to its end.
+
+pub mod authenticator;
+mod lease;
+mod service;
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use crate::config::ServerConfig;
+use crate::gateway::auth::authenticator::{Authenticator, LONGEST_WAIT, Settings};
+use crate::gateway::auth::lease::Pools;
+use crate::gateway::auth::service::{Clocks, Service};
+use crate::gateway::messages;
+use crate::gateway::signing::{self, SigningError};
+use crate::password::Hasher;
+use crate::privsep::channel::Channel;
+use crate::privsep::launch::{AuthLaunch, ToAuth, ToOpener};
+use crate::privsep::part::{self, Before, Begun, Part};
+use crate::store::Store;
+use crate::store::sqlite::Sqlite;
+use crate::sys::process;
+use crate::tls;
+
+/// How often the user store is copied.
+const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
+
+/// How long the opener may take to notice that the worker is gone.
+const LET_GO_WITHIN: Duration = Duration::from_secs(5);
+
+/// Runs it; `stream` leads to the opener.
+pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
+    let state_dir = |launch: &AuthLaunch| {
+        Ok(Before { writable: vec![launch.configuration.parse()?.server.state_dir], made: () })
+    };
+    match part::begin(Part::Auth, &stream, |launch: &AuthLaunch| &launch.common, state_dir) {
+        Ok(begun) => part::work(stream, async |opener| serve(begun, opener).await),
+        Err(error) => part::fail(stream, &error),
+    }
+}
+
+async fn serve(begun: Begun<AuthLaunch>, opener: Channel) -> anyhow::Result<()> {
+    let config = begun.launch.message.configuration.parse()?;
+    let Ok([worker, signatures]) = <[_; 2]>::try_from(begun.launch.descriptors) else {
+        bail!("the auth process was started without its channels to the worker");
+    };
+    let keys = signing::Keys::default();
+    let first_key = begun.launch.message.key;
+    keys.add(tls::signing_key(&first_key.0)?)?;
+    drop(first_key);
+    let worker = Channel::new(worker.into(), messages::auth::MAX_FRAME)?;
+    let sqlite = Arc::new(Sqlite::open(&config.server.store_path())?);
+    let settings = settings(&config)?;
+    let store: Arc<dyn Store> = Arc::clone(&sqlite) as _;
+    let for_auth = Arc::clone(&store);
+    let authenticator =
+        tokio::task::spawn_blocking(move || Authenticator::new(for_auth, Hasher::default(), settings))
+            .await
+            .context("the authenticator can't be made")??;
+    let service = Arc::new(Service::new(
+        store,
+        authenticator,
+        Pools::new(&config.tunnel),
+        config.timeouts.session_lifetime,
+        settings.workers + settings.queue,
+        Clocks::default(),
+    ));
+    let signing =
+        signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
+    opener.send(&ToOpener::Prepared(begun.protections), &[]).await?;
+    tokio::spawn(back_up(sqlite));
+    tokio::select! {
+        // That its channel ends is what this process waits for.
+        ended = take_keys(&opener, &keys) => ended,
+        ended = service.run(worker) => match ended {
+            Ok(()) => without_worker(&opener).await,
+            Err(error) => Err(error).context("the worker has sent what no worker sends"),
+        },
+        ended = signing => match ended {
+            Ok(SigningError::Closed) => without_worker(&opener).await,
+            Ok(error) => Err(error).context("the worker has sent what no worker sends"),
+            Err(_) => bail!("the thread that signs handshakes has ended"),
+        },
+    }
+}
+
+/// Signs with each key that the privileged parent sends, until that has ended.
+async fn take_keys(opener: &Channel, keys: &signing::Keys) -> anyhow::Result<()> {
+    while let Some(received) = opener.receive::<ToAuth>().await? {
+        let ToAuth::Key(key) = received.alone()?;
+        keys.add(tls::signing_key(&key.0)?)?;
+        opener.send(&ToOpener::KeyTaken, &[]).await?;
+    }
+    Ok(())
+}
+
+/// The opener waits for the worker's end before it lets this process go.
+async fn without_worker(opener: &Channel) -> anyhow::Result<()> {
+    match tokio::time::timeout(LET_GO_WITHIN, opener.receive::<ToAuth>()).await {
+        Ok(Ok(None)) => Ok(()),
+        _ => bail!("the auth process has lost the worker"),
+    }
+}
+
+fn settings(config: &ServerConfig) -> anyhow::Result<Settings> {
+    Ok(Settings {
+        workers: match config.limits.password_workers {
+            0 => process::available_cores()?.len().div_ceil(2),
+            workers => workers,
+        },
+        queue: config.limits.password_queue,
+        longest_wait: LONGEST_WAIT,
+        require_certificate: config.tls.require_client_certificate,
+    })
+}
+
+/// Keeps a copy of the store, which has just proved whole, beside it.
+async fn back_up(store: Arc<Sqlite>) {
+    loop {
+        let copied = Arc::clone(&store);
+        match tokio::task::spawn_blocking(move || copied.back_up()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the user store has no new backup"),
+            Err(error) => tracing::error!(%error, "the user store has no new backup"),
+        }
+        tokio::time::sleep(BACKUP_INTERVAL).await;
+    }
+}

@@ -1,0 +1,485 @@
+//! Who may log in: password, one-time code, client certificate, and how fast one may guess.
+//!
+//! Invariants: a refusal tells the client nothing about its cause ([`Refused`]), while the audit log has it; whoever shows no
+//! code and is not let in is asked for one, whatever was wrong, and counts as a wrong guess until the right one comes; an
+//! unknown user costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
+//! person from a place they came from before; if the store fails, nobody is let in. Hashing takes tens of
+//! milliseconds and megabytes, so it runs on a bounded number of threads behind a bounded queue, which networks share
+//! fairly ([`turns`]), never on a shard, and steps back behind other work. Whose turn it is depends on addresses and
+//! devices, never on whether a user exists. This module must not know of connections or sessions.
+
+mod known;
+mod pending;
+mod throttle;
+mod turns;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use vpnd_proto::admission::Source;
+use vpnd_proto::admission::shares::Standing;
+use vpnd_proto::session::DeviceId;
+
+use crate::password::{Hasher, NoMemory, Password};
+use crate::shard::now;
+use crate::store::{
+    AuditEntry, CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User,
+    UserId,
+};
+use crate::sys::process;
+use crate::totp;
+use known::KnownPlaces;
+use pending::{Attempt, Pending};
+use throttle::{Throttle, place};
+use turns::Turns;
+
+/// For how long a place counts as one the user came from before, seconds.
+const KNOWN_SOURCE_S: u64 = 90 * 86_400;
+
+/// How long a login may wait for its turn. A client gives up after 20 s, and on a machine where turns take that long, what comes
+/// before and after takes its time too: to check passwords of clients that have gone would keep out those that come.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(8);
+
+/// When a client that found too many others waiting should come back, seconds.
+pub const BUSY_S: u64 = 2;
+
+/// What a client shows.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// The user's name, as given.
+    pub user: String,
+    /// The password, as given.
+    pub password: Password,
+    /// The one-time code, if one was given.
+    pub code: Option<Password>,
+    /// SHA-256 of the client certificate that the TLS handshake verified.
+    pub certificate: Option<CertificateHash>,
+    /// The outer address.
+    pub source: IpAddr,
+    /// The device, which has proved to the worker that it is this one.
+    pub device: DeviceId,
+}
+
+/// The answer to a login.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Let in.
+    Granted(Box<User>),
+    /// Not let in without a one-time code. That comes, or doesn't, with this number. It says nothing else: the password may be
+    /// right or wrong, and the user may be one who needs a code, needs none, or does not exist.
+    CodeWanted(u64),
+    /// Everybody must show a certificate here, and this is not one of the user whom the login names. The password was not
+    /// looked at, and whether there is such a user does not show: the certificate would be the wrong one in any case.
+    NotCertified,
+    /// Not let in.
+    Refused(Refused),
+    /// Too many wrong guesses: nothing was checked, and it makes sense to come back in so many seconds.
+    Throttled(u64),
+    /// Too many wait already, its turn did not come, or there is no memory now: nothing was checked, and the client should
+    /// come back in so many seconds.
+    Busy(u64),
+}
+
+/// What the client is told of a refusal: no cause, except that it should come back later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// When it makes sense to try again, if it is a matter of time alone.
+    pub retry_after_s: Option<u64>,
+}
+
+/// The cause of a refusal, for the audit log and counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// No user has that name.
+    UnknownUser,
+    /// The password is wrong.
+    WrongPassword,
+    /// The user is disabled.
+    Disabled,
+    /// The one-time code is wrong.
+    WrongCode,
+    /// The one-time code was used before.
+    ReplayedCode,
+    /// Everything was right but the one-time code, which did not come.
+    NoCode,
+    /// A client certificate is wanted and there was none.
+    NoCertificate,
+    /// The client certificate is not one of this user.
+    ForeignCertificate,
+    /// Too many wrong guesses; nothing was checked.
+    Throttled,
+    /// Too many logins wait, or for too long; nothing was checked.
+    Overloaded,
+    /// There is no memory to check a password; nothing was checked.
+    NoMemory,
+    /// The store failed.
+    StoreFailed,
+}
+
+impl Cause {
+    /// The word in the audit log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UnknownUser => "unknown-user",
+            Self::WrongPassword => "wrong-password",
+            Self::Disabled => "disabled",
+            Self::WrongCode => "wrong-code",
+            Self::ReplayedCode => "replayed-code",
+            Self::NoCode => "no-code",
+            Self::NoCertificate => "no-certificate",
+            Self::ForeignCertificate => "foreign-certificate",
+            Self::Throttled => "throttled",
+            Self::Overloaded => "overloaded",
+            Self::NoMemory => "no-memory",
+            Self::StoreFailed => "store-failed",
+        }
+    }
+}
+
+/// How an [`Authenticator`] works.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Logins that are checked at the same time; at least 1.
+    pub workers: usize,
+    /// Logins that may wait for their turn.
+    pub queue: usize,
+    /// How long one may wait; [`LONGEST_WAIT`] outside tests.
+    pub longest_wait: Duration,
+    /// Whether every user must show a client certificate.
+    pub require_certificate: bool,
+}
+
+/// Checks logins.
+pub struct Authenticator {
+    store: Arc<dyn Store>,
+    hasher: Hasher,
+    /// A hash that no password has, for users that do not exist.
+    nobody: PasswordHash,
+    /// A secret that no codes are made of, for users that have none.
+    no_secret: TotpSecret,
+    pending: Mutex<Pending>,
+    throttle: Mutex<Throttle>,
+    known_places: Mutex<KnownPlaces>,
+    turns: Arc<Turns>,
+    longest_wait: Duration,
+    require_certificate: bool,
+}
+
+/// What one check found, before it is told to anybody.
+enum Verdict {
+    Granted(Box<User>),
+    /// The password is right, and the user must show a code, which did not come along.
+    CodeWanted(Box<User>),
+    Refused(Cause),
+    NotChecked(NoMemory),
+}
+
+impl Authenticator {
+    /// Makes an authenticator over `store`. Takes as long as one login, to hash a password that nobody has.
+    ///
+    /// # Errors
+    /// [`NoMemory`], as for any login.
+    pub fn new(store: Arc<dyn Store>, hasher: Hasher, settings: Settings) -> Result<Self, NoMemory> {
+        Ok(Self {
+            known_places: Mutex::new(KnownPlaces::of(store.as_ref())),
+            store,
+            nobody: hasher.hash(&Password::generate())?,
+            hasher,
+            no_secret: totp::generate(),
+            pending: Mutex::new(Pending::new()),
+            throttle: Mutex::new(Throttle::default()),
+            turns: Turns::new(settings.workers.max(1), settings.queue),
+            longest_wait: settings.longest_wait,
+            require_certificate: settings.require_certificate,
+        })
+    }
+
+    /// Checks a login on a thread that may wait, when it is its turn. If that does not come in time, or too many of its network
+    /// wait already, nothing is checked.
+    pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> Outcome {
+        let turn = match self.turns.at_once() {
+            Some(turn) => Some(turn),
+            None => {
+                let standing = self.standing(&login, now_s).await;
+                self.turns.wait(Source::from(login.source), standing, self.longest_wait).await
+            }
+        };
+        let Some(turn) = turn else {
+            log_refusal(&login, Cause::Overloaded);
+            return Outcome::Busy(BUSY_S);
+        };
+        let this = Arc::clone(self);
+        // The turn moves into the thread: a client that hangs up does not make room before its hash is done.
+        let checked = tokio::task::spawn_blocking(move || {
+            let outcome = this.check(&login, now_s);
+            drop(turn);
+            outcome
+        });
+        checked.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "checking a login failed");
+            Outcome::Refused(Refused { retry_after_s: None })
+        })
+    }
+
+    /// How far the device, or else the place, is known. Nobody can claim another's device, which proves who it is; and a
+    /// place counts whoever came from there, so that turns say nothing about the user who is named.
+    async fn standing(self: &Arc<Self>, login: &Login, now_s: u64) -> Standing {
+        let (this, name, device) = (Arc::clone(self), login.user.clone(), login.device);
+        let returning = tokio::task::spawn_blocking(move || this.has_been_here(&name, device)).await;
+        if matches!(returning, Ok(Ok(true))) {
+            Standing::Returning
+        } else if self.known_places().contains(&place(login.source), now_s) {
+            Standing::Known
+        } else {
+            Standing::Stranger
+        }
+    }
+
+    /// Whether this device of this user's has had a session. Asks the store as much about unknown users.
+    fn has_been_here(&self, name: &str, device: DeviceId) -> Result<bool, StoreError> {
+        let user = self.store.user(name)?.map_or(UserId([0; 16]), |user| user.id);
+        self.has_lease(user, device)
+    }
+
+    fn has_lease(&self, user: UserId, device: DeviceId) -> Result<bool, StoreError> {
+        let owner = LeaseOwner { user, device };
+        let [v4, v6] = [Family::V4, Family::V6].map(|family| self.store.lease_of(owner, family));
+        Ok(v4?.is_some() || v6?.is_some())
+    }
+
+    /// Checks a login on this thread, which waits for the hash and the store.
+    pub fn check(&self, login: &Login, now_s: u64) -> Outcome {
+        let place = place(login.source);
+        let (user, known) = match self.look_up(login, &place, now_s) {
+            Ok(found) => found,
+            Err(error) => return self.failed(login, &error),
+        };
+        if self.require_certificate && !is_certified(login, user.as_ref()) {
+            return self.not_certified(login, now_s);
+        }
+        let source = Source::from(login.source);
+        let wait_s = || self.throttle().wait_s(&login.user, source, known, now_s);
+        if let Some(retry_after_s) = wait_s() {
+            // Nothing was checked, so this neither counts nor costs a write.
+            log_refusal(login, Cause::Throttled);
+            return Outcome::Throttled(retry_after_s);
+        }
+        match self.judge(login, user, now_s) {
+            Ok(Verdict::Granted(user)) => self.granted(login, &place, user, now_s),
+            Ok(Verdict::CodeWanted(user)) => self.ask_for_code(login, Ok(user), now_s),
+            Ok(Verdict::Refused(cause)) if login.code.is_none() => {
+                self.ask_for_code(login, Err(cause), now_s)
+            }
+            Ok(Verdict::Refused(cause)) => {
+                self.throttle().failed(&login.user, source, now_s);
+                self.record(login, cause, now_s);
+                Outcome::Refused(Refused { retry_after_s: wait_s() })
+            }
+            Ok(Verdict::NotChecked(none)) => {
+                // As if it had not come: it does not count as a guess, and may come again.
+                tracing::error!(error = %none, "a login could not be checked");
+                log_refusal(login, Cause::NoMemory);
+                Outcome::Busy(BUSY_S)
+            }
+            Err(error) => self.failed(login, &error),
+        }
+    }
+
+    /// The user, and whether they have come from this place or with this device before. Asks the store as much about unknown
+    /// users.
+    fn look_up(&self, login: &Login, place: &str, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
+        let user = self.store.user(&login.user)?;
+        let id = user.as_ref().map_or(UserId([0; 16]), |user| user.id);
+        let place = self.store.knows_source(id, place, now_s.saturating_sub(KNOWN_SOURCE_S))?;
+        let device = self.has_lease(id, login.device)?;
+        Ok((user, place | device))
+    }
+
+    fn judge(&self, login: &Login, user: Option<User>, now_s: u64) -> Result<Verdict, StoreError> {
+        let hash = user.as_ref().map_or(&self.nobody, |user| &user.password);
+        // Whoever waits for the store, as clients that attach do, goes first.
+        let right = match process::behind_others(|| self.hasher.verify(&login.password, hash)) {
+            Ok(right) => right,
+            Err(none) => return Ok(Verdict::NotChecked(none)),
+        };
+        let Some(user) = user else { return Ok(Verdict::Refused(Cause::UnknownUser)) };
+        if !right {
+            return Ok(Verdict::Refused(Cause::WrongPassword));
+        }
+        self.judge_user(login, user, now_s)
+    }
+
+    /// Everything but the password, which was right.
+    fn judge_user(&self, login: &Login, user: User, now_s: u64) -> Result<Verdict, StoreError> {
+        if !user.enabled {
+            return Ok(Verdict::Refused(Cause::Disabled));
+        }
+        // That this user alone needs one does not show: it is answered like a wrong password.
+        if !user.certificates.is_empty() && !is_certified(login, Some(&user)) {
+            return Ok(Verdict::Refused(certificate_cause(login)));
+        }
+        if user.totp.is_none() {
+            return Ok(Verdict::Granted(Box::new(user)));
+        }
+        let Some(code) = &login.code else { return Ok(Verdict::CodeWanted(Box::new(user))) };
+        let wrong = self.judge_code(Ok(&user), code, now_s)?;
+        Ok(wrong.map_or_else(|| Verdict::Granted(Box::new(user)), Verdict::Refused))
+    }
+
+    /// Why this code lets nobody in, if it does not. What is done for that does not depend on whether all else was right.
+    fn judge_code(
+        &self,
+        awaited: Result<&User, Cause>,
+        code: &Password,
+        now_s: u64,
+    ) -> Result<Option<Cause>, StoreError> {
+        let secret = awaited.ok().and_then(|user| user.totp.as_ref()).unwrap_or(&self.no_secret);
+        let step = totp::matching_step(secret, code, now_s);
+        let (id, used) = match (awaited, step) {
+            (Ok(user), Some(step)) => (user.id, step),
+            _ => (UserId([0; 16]), 0),
+        };
+        let fresh = self.store.use_totp_step(id, used)?;
+        Ok(match (awaited, step) {
+            (Err(cause), _) => Some(cause),
+            (Ok(_), None) => Some(Cause::WrongCode),
+            (Ok(_), Some(_)) => (!fresh).then_some(Cause::ReplayedCode),
+        })
+    }
+
+    /// Asks whoever is not let in for a one-time code. It counts as a wrong guess from now on: nobody learns by leaving.
+    fn ask_for_code(&self, login: &Login, awaited: Result<Box<User>, Cause>, now_s: u64) -> Outcome {
+        self.throttle().failed(&login.user, Source::from(login.source), now_s);
+        let attempt = Attempt { login: login.clone(), awaited };
+        let (number, over) = self.pending().add(now(), attempt);
+        for attempt in &over {
+            self.record_without_code(attempt, now_s);
+        }
+        number.map_or(Outcome::Busy(BUSY_S), Outcome::CodeWanted)
+    }
+
+    /// The code came, for a login that was asked for one.
+    pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> Outcome {
+        let Some(Attempt { login, awaited }) = self.pending().take(number) else {
+            // It came too late or lost its place, and was counted then.
+            return Outcome::Busy(BUSY_S);
+        };
+        let source = Source::from(login.source);
+        match (self.judge_code(awaited.as_deref().map_err(|cause| *cause), code, now_s), awaited) {
+            (Ok(None), Ok(user)) => {
+                self.throttle().withdrawn(&login.user, source);
+                self.granted(&login, &place(login.source), user, now_s)
+            }
+            (Ok(None), Err(cause)) | (Ok(Some(cause)), _) => {
+                self.record(&login, cause, now_s);
+                Outcome::Refused(Refused {
+                    retry_after_s: self.throttle().wait_s(&login.user, source, true, now_s),
+                })
+            }
+            (Err(error), _) => self.failed(&login, &error),
+        }
+    }
+
+    /// The code will not come, for a login that was asked for one.
+    pub fn abandon(&self, number: u64, now_s: u64) {
+        let attempt = self.pending().take(number);
+        if let Some(attempt) = attempt {
+            self.record_without_code(&attempt, now_s);
+        }
+    }
+
+    fn record_without_code(&self, attempt: &Attempt, now_s: u64) {
+        let cause = attempt.awaited.as_ref().err().copied().unwrap_or(Cause::NoCode);
+        self.record(&attempt.login, cause, now_s);
+    }
+
+    /// It is no guess at anything, so it does not count as one: a stranger could lock users out by it.
+    fn not_certified(&self, login: &Login, now_s: u64) -> Outcome {
+        self.record(login, certificate_cause(login), now_s);
+        Outcome::NotCertified
+    }
+
+    fn granted(&self, login: &Login, place: &str, user: Box<User>, now_s: u64) -> Outcome {
+        self.throttle().succeeded(&login.user, Source::from(login.source));
+        if self.hasher.is_outdated(&user.password) {
+            let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
+            let stored = fresh.and_then(|fresh| {
+                self.store.rehash(user.id, &user.password, &fresh).map_err(|error| error.to_string())
+            });
+            if let Err(error) = stored {
+                tracing::warn!(%error, "a password hash stays at its old strength");
+            }
+        }
+        if let Err(error) = self.store.remember_source(user.id, place, now_s) {
+            tracing::warn!(%error, "where a user came from is not remembered");
+        }
+        self.known_places().add(place.to_owned(), now_s);
+        // What is granted must be on record: without the audit line there is no login.
+        match self.store.audit(&entry(login, "login", "", now_s)) {
+            Ok(()) => Outcome::Granted(user),
+            Err(error) => {
+                tracing::error!(%error, "a login can't be recorded, so it is refused");
+                Outcome::Refused(Refused { retry_after_s: None })
+            }
+        }
+    }
+
+    fn record(&self, login: &Login, cause: Cause, now_s: u64) {
+        log_refusal(login, cause);
+        if let Err(error) = self.store.audit(&entry(login, "login-refused", cause.name(), now_s)) {
+            tracing::error!(%error, "a refused login can't be recorded");
+        }
+    }
+
+    /// Nobody is let in while the store does not answer.
+    fn failed(&self, login: &Login, error: &StoreError) -> Outcome {
+        tracing::error!(%error, "a login could not be checked");
+        log_refusal(login, Cause::StoreFailed);
+        Outcome::Refused(Refused { retry_after_s: None })
+    }
+
+    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_places(&self) -> std::sync::MutexGuard<'_, KnownPlaces> {
+        self.known_places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn throttle(&self) -> std::sync::MutexGuard<'_, Throttle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the certificate that was shown is one of this user.
+fn is_certified(login: &Login, user: Option<&User>) -> bool {
+    let Some((shown, user)) = login.certificate.as_ref().zip(user) else { return false };
+    user.certificates.contains(shown) && !user.revoked_certificates.contains(shown)
+}
+
+fn certificate_cause(login: &Login) -> Cause {
+    if login.certificate.is_some() { Cause::ForeignCertificate } else { Cause::NoCertificate }
+}
+
+fn log_refusal(login: &Login, cause: Cause) {
+    tracing::info!(user = %printable(&login.user), source = %login.source, cause = cause.name(), "login refused");
+}
+
+fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {
+    AuditEntry {
+        at_s: now_s,
+        event: event.to_owned(),
+        user: printable(&login.user),
+        source: login.source.to_string(),
+        detail: detail.to_owned(),
+    }
+}
+
+/// A name from outside, made safe for logs: no control characters, at most 64 characters.
+fn printable(name: &str) -> String {
+    name.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests;

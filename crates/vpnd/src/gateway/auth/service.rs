@@ -1,0 +1,372 @@
+//! The auth process's end: it answers the network worker from the store.
+//!
+//! Invariants: the worker is not trusted. What it asks is bounded in length and number; it gets no hash, no secret and no
+//! user's id; a session is kept only for the user who was let in for it, once.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use minicbor::bytes::ByteArray;
+use tokio::sync::Semaphore;
+use vpnd_proto::control::UserName;
+use vpnd_proto::session::{DeviceId, SessionId};
+
+use super::authenticator::{self, Authenticator, Outcome, Refused};
+use crate::gateway::auth::lease::{LeaseError, Pools};
+use crate::gateway::messages::auth::{
+    Account, Answer, Granted, Leased, LoginRequest, MAX_REVOCATIONS, MAX_WRITES, Numbered, Reason, Request,
+    RevocationCause, Revoked, StoredSession, Write, id,
+};
+use crate::gateway::worker::registry::{steady_clock_s, wall_clock_s};
+use crate::password::Password;
+use crate::privsep::channel::{Channel, ChannelError};
+use crate::store::{
+    self, AuditEntry, Family, LeaseOwner, SessionChange, SessionRecord, Store, StoreError, User, UserId,
+};
+
+/// Logins that were granted and whose sessions are not kept yet, at most.
+const MAX_GRANTS: usize = 16_384;
+/// A grant that was not used for this long is void, seconds: the worker keeps a session at once.
+const GRANT_LIFETIME_S: u64 = 120;
+/// Requests under way besides those that wait for a password check.
+const OTHER_REQUESTS: usize = 64;
+
+/// Where the time comes from, in seconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clocks {
+    /// What people agree on: one-time codes, the audit log.
+    pub(crate) wall: fn() -> u64,
+    /// What nobody can set: sessions, leases, grants.
+    pub(crate) steady: fn() -> u64,
+}
+
+impl Default for Clocks {
+    fn default() -> Self {
+        Self { wall: wall_clock_s, steady: steady_clock_s }
+    }
+}
+
+/// Answers the worker.
+pub(crate) struct Service {
+    store: Arc<dyn Store>,
+    authenticator: Arc<Authenticator>,
+    pools: Pools,
+    session_lifetime: Option<Duration>,
+    grants: Mutex<HashMap<SessionId, Grant>>,
+    places: Arc<Semaphore>,
+    clocks: Clocks,
+}
+
+/// A session that may be kept.
+#[derive(Clone, Debug)]
+struct Grant {
+    user: UserId,
+    device: DeviceId,
+    generation: u64,
+    started_s: u64,
+    expires_s: u64,
+}
+
+impl Service {
+    /// `logins` is how many logins may be under way.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        authenticator: Authenticator,
+        pools: Pools,
+        session_lifetime: Option<Duration>,
+        logins: usize,
+        clocks: Clocks,
+    ) -> Self {
+        Self {
+            store,
+            authenticator: Arc::new(authenticator),
+            pools,
+            session_lifetime,
+            grants: Mutex::default(),
+            places: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
+            clocks,
+        }
+    }
+
+    /// Answers until the worker is gone.
+    ///
+    /// # Errors
+    /// If the worker breaks the rules of the channel.
+    pub(crate) async fn run(self: Arc<Self>, channel: Channel) -> Result<(), ChannelError> {
+        let turn = Arc::new(tokio::sync::Mutex::new(channel.clone()));
+        while let Some(received) = channel.receive::<Numbered<Request>>().await? {
+            let Numbered { number, content } = received.alone()?;
+            let place = Arc::clone(&self.places).acquire_owned().await.expect("it is never closed");
+            let (service, turn) = (Arc::clone(&self), Arc::clone(&turn));
+            tokio::spawn(async move {
+                let content = service.answer(content).await;
+                let channel = turn.lock().await;
+                let sent = channel.send(&Numbered { number, content }, &[]).await;
+                if let Err(ChannelError::Broken(why)) = sent {
+                    let content = Answer::Failed(Reason::cut(why));
+                    // If this fails too, the worker is gone, and the loop above ends.
+                    let _ = channel.send(&Numbered { number, content }, &[]).await;
+                }
+                drop(place);
+            });
+        }
+        Ok(())
+    }
+
+    async fn answer(self: &Arc<Self>, request: Request) -> Answer {
+        let now_s = (self.clocks.wall)();
+        let (outcome, device) = match request {
+            Request::Login(login) => {
+                let device = DeviceId(login.device.into());
+                (self.authenticator.authenticate(credentials(login), now_s).await, device)
+            }
+            Request::Code { login, code, device } => {
+                let outcome = self.complete(login, code.as_ref().map(|code| code.expose()), now_s).await;
+                (outcome, DeviceId(device.into()))
+            }
+            other => return self.blocking(move |service| service.answer_from_store(other)).await,
+        };
+        match outcome {
+            Outcome::Granted(user) => self.blocking(move |service| service.admit(&user, device)).await,
+            Outcome::Busy(_) => Answer::Busy,
+            Outcome::CodeWanted(number) => Answer::CodeWanted(number),
+            Outcome::Throttled(retry_after_s) => Answer::Throttled(retry_after_s),
+            Outcome::NotCertified => Answer::NotCertified,
+            Outcome::Refused(refused) => Answer::Refused { retry_after_s: refused.retry_after_s },
+        }
+    }
+
+    /// Goes on with a login that was asked for a code. Without one it is over.
+    async fn complete(self: &Arc<Self>, login: u64, code: Option<&str>, now_s: u64) -> Outcome {
+        let (authenticator, code) =
+            (Arc::clone(&self.authenticator), code.map(|code| Password::new(code.to_owned())));
+        let done = tokio::task::spawn_blocking(move || match code {
+            Some(code) => authenticator.complete(login, &code, now_s),
+            None => {
+                authenticator.abandon(login, now_s);
+                Outcome::Refused(Refused { retry_after_s: None })
+            }
+        });
+        done.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "checking a one-time code failed");
+            Outcome::Refused(Refused { retry_after_s: None })
+        })
+    }
+
+    /// Runs `work` on a thread that may wait for the disk.
+    async fn blocking(self: &Arc<Self>, work: impl FnOnce(&Self) -> Answer + Send + 'static) -> Answer {
+        let service = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || work(&service)).await;
+        done.unwrap_or_else(|error| Answer::Failed(Reason::cut(&error.to_string())))
+    }
+
+    fn answer_from_store(&self, request: Request) -> Answer {
+        let answered = match request {
+            Request::Login(_) | Request::Code { .. } => {
+                return Answer::Failed(Reason::cut("a login has its own way"));
+            }
+            Request::Session(id) => self.session(SessionId(id.into())).map(Answer::Session),
+            Request::Commit(writes) => return self.commit(writes),
+            Request::Revocations(seen) => self.revocations(seen),
+        };
+        answered.unwrap_or_else(|error| Answer::Failed(Reason::cut(&error.to_string())))
+    }
+
+    /// Leases addresses for the user who was just let in, and notes that their session may be kept.
+    fn admit(&self, user: &User, device: DeviceId) -> Answer {
+        let session = SessionId(rand::random());
+        let started_s = (self.clocks.steady)();
+        let expires_s = self.latest_end_s(started_s);
+        let grant = Grant { user: user.id, device, generation: user.generation, started_s, expires_s };
+        if !self.grant(session, grant) {
+            return Answer::Refused { retry_after_s: Some(1) };
+        }
+        let owner = LeaseOwner { user: user.id, device };
+        let leased = self.pools.acquire(self.store.as_ref(), owner, session, started_s, expires_s);
+        let account = match account(user) {
+            Ok(account) => account,
+            Err(reason) => return Answer::Failed(reason),
+        };
+        match leased {
+            Ok(leased) => Answer::Granted(Granted {
+                account,
+                session: id(session),
+                addresses: Leased { ipv4: leased.v4, ipv6: leased.v6 },
+                expires_s,
+            }),
+            Err(error @ LeaseError::Exhausted { .. }) => Answer::NoAddress(Reason::cut(&error.to_string())),
+            Err(LeaseError::Store(error)) => Answer::Failed(Reason::cut(&error.to_string())),
+        }
+    }
+
+    /// `false` if too many grants wait for their sessions.
+    fn grant(&self, session: SessionId, grant: Grant) -> bool {
+        let mut grants = self.grants();
+        if grants.len() >= MAX_GRANTS {
+            let now_s = grant.started_s;
+            grants.retain(|_, old| old.started_s.saturating_add(GRANT_LIFETIME_S) > now_s);
+        }
+        let room = grants.len() < MAX_GRANTS;
+        if room {
+            grants.insert(session, grant);
+        }
+        room
+    }
+
+    /// When a session ends that begins now.
+    fn latest_end_s(&self, now_s: u64) -> u64 {
+        // No limit is written as one that nobody lives to see.
+        let lifetime_s = self.session_lifetime.map_or(u64::from(u32::MAX), |lifetime| lifetime.as_secs());
+        now_s.saturating_add(lifetime_s)
+    }
+
+    fn session(&self, id: SessionId) -> Result<Option<StoredSession>, StoreError> {
+        let now_s = (self.clocks.steady)();
+        let store = self.store.as_ref();
+        let Some(record) = store.session(id, now_s)? else { return Ok(None) };
+        let Some(user) = store.user_by_id(record.user)? else { return Ok(None) };
+        let owner = LeaseOwner { user: record.user, device: record.device };
+        let leased = |family| -> Result<_, StoreError> {
+            // An address that another session of the device took over is no longer this one's.
+            let lease = store.lease_of(owner, family)?;
+            Ok(lease.filter(|lease| lease.session == id && lease.is_live(now_s)).map(|lease| lease.address))
+        };
+        let addresses = Leased {
+            ipv4: leased(Family::V4)?.and_then(|address| match address {
+                std::net::IpAddr::V4(v4) => Some(v4),
+                std::net::IpAddr::V6(_) => None,
+            }),
+            ipv6: leased(Family::V6)?.and_then(|address| match address {
+                std::net::IpAddr::V6(v6) => Some(v6),
+                std::net::IpAddr::V4(_) => None,
+            }),
+        };
+        let usable = addresses.ipv4.is_some() || addresses.ipv6.is_some();
+        let Ok(account) = account(&user) else { return Ok(None) };
+        Ok(usable.then(|| StoredSession {
+            account,
+            device: ByteArray::from(record.device.0),
+            addresses,
+            epoch: record.epoch,
+            tokens: (&record.tokens).into(),
+            // A clock that was set back before this process began gives nobody more than a lifetime.
+            expires_s: record.expires_s.min(self.latest_end_s(now_s)),
+        }))
+    }
+
+    /// Does all writes, in one step if that is possible.
+    fn commit(&self, writes: Vec<Write>) -> Answer {
+        if writes.len() > MAX_WRITES {
+            return Answer::Failed(Reason::cut("too many writes at once"));
+        }
+        let now_s = (self.clocks.steady)();
+        let changes: Vec<_> = writes.into_iter().map(|write| self.change(write, now_s)).collect();
+        let failed = write(self.store.as_ref(), &changes, now_s);
+        Answer::Committed { failed: failed.into_iter().map(id).collect() }
+    }
+
+    /// What a write means to the store. Only a granted session is a new one there.
+    fn change(&self, write: Write, now_s: u64) -> SessionChange {
+        match write {
+            Write::Keep { session, tokens, epoch } => {
+                let (id, tokens) = (SessionId(session.into()), tokens.into_tokens());
+                let grant = self.grants().remove(&id);
+                match grant.filter(|grant| grant.started_s.saturating_add(GRANT_LIFETIME_S) > now_s) {
+                    Some(Grant { user, device, generation, started_s, expires_s }) => SessionChange::Add(
+                        SessionRecord { id, user, device, epoch, tokens, started_s, expires_s },
+                        generation,
+                    ),
+                    None => SessionChange::Tokens(id, tokens, epoch),
+                }
+            }
+            Write::End(session) => {
+                let session = SessionId(session.into());
+                self.grants().remove(&session);
+                SessionChange::End(session)
+            }
+            Write::Ended { session, user, code } => SessionChange::Audit(AuditEntry {
+                at_s: (self.clocks.wall)(),
+                event: "session-ended".to_owned(),
+                user: user.to_string(),
+                source: String::new(),
+                detail: format!("{} ({code})", SessionId(session.into())),
+            }),
+        }
+    }
+
+    fn revocations(&self, seen: Option<u64>) -> Result<Answer, StoreError> {
+        let Some(seen) = seen else {
+            return Ok(Answer::Revocations { seen: self.store.last_revocation()?, found: Vec::new() });
+        };
+        let mut revocations = self.store.revocations_since(seen)?;
+        revocations.truncate(MAX_REVOCATIONS);
+        let seen = revocations.last().map_or(seen, |last| last.seq);
+        let found = revocations.iter().map(|revocation| Revoked {
+            name: UserName::cut(&revocation.name),
+            cause: match revocation.cause {
+                store::RevocationCause::Disabled => RevocationCause::Disabled,
+                store::RevocationCause::Removed => RevocationCause::Removed,
+                store::RevocationCause::Password => RevocationCause::Password,
+                store::RevocationCause::Certificate => RevocationCause::Certificate,
+            },
+        });
+        Ok(Answer::Revocations { seen, found: found.collect() })
+    }
+
+    fn grants(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Grant>> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn credentials(login: LoginRequest) -> authenticator::Login {
+    authenticator::Login {
+        user: login.user.to_string(),
+        password: Password::new(login.password.expose().to_owned()),
+        code: login.code.map(|code| Password::new(code.expose().to_owned())),
+        certificate: login.certificate.map(Into::into),
+        source: login.source,
+        device: DeviceId(login.device.into()),
+    }
+}
+
+/// What the worker may know of a user.
+fn account(user: &User) -> Result<Account, Reason> {
+    let name = UserName::new(user.name.as_str());
+    let name = name.map_err(|error| Reason::cut(&format!("the name of a user can't be used: {error}")))?;
+    Ok(Account { name, groups: user.groups.clone() })
+}
+
+/// Writes all changes in one step. If that can't be done each is tried by itself, for one that fails must not take the
+/// others with it. Returns the sessions whose changes are not in the store.
+fn write(store: &dyn Store, changes: &[SessionChange], now_s: u64) -> HashSet<SessionId> {
+    match store.change_sessions(changes, now_s) {
+        Ok(done) => {
+            let failed = changes.iter().zip(done).filter(|(_, done)| !done);
+            let failed: HashSet<SessionId> = failed.filter_map(|(change, _)| session_of(change)).collect();
+            for session in &failed {
+                tracing::warn!(%session, "the user was disabled, removed or given another password meanwhile");
+            }
+            failed
+        }
+        Err(_) if changes.len() > 1 => {
+            changes.iter().flat_map(|change| write(store, std::slice::from_ref(change), now_s)).collect()
+        }
+        Err(error) => {
+            tracing::error!(%error, "the store did not take a change of sessions");
+            changes.iter().filter_map(session_of).collect()
+        }
+    }
+}
+
+/// Whose change it is.
+fn session_of(change: &SessionChange) -> Option<SessionId> {
+    match change {
+        SessionChange::Add(record, _) => Some(record.id),
+        SessionChange::Tokens(id, ..) | SessionChange::End(id) => Some(*id),
+        SessionChange::Audit(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! The auth process against a worker that asks for more than it may.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::config::Tunnel;
+use crate::gateway::auth::authenticator::{LONGEST_WAIT, Settings};
+use crate::gateway::messages::auth::{MAX_FRAME, TokenHashes};
+use crate::password::Hasher;
+use crate::privsep::channel::pair;
+use crate::store::NewUser;
+use crate::store::sqlite::Sqlite;
+
+fn service(directory: &Path) -> Arc<Service> {
+    service_with(directory, None, Clocks::default())
+}
+
+/// Starts over on the same store if there is one.
+fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) -> Arc<Service> {
+    let store = Sqlite::open_or_create(&directory.join("vpnd.db")).unwrap();
+    let hasher = Hasher::with_cost(8, 1);
+    let user = NewUser {
+        name: "ann".to_owned(),
+        password: hasher.hash(&Password::new("right".to_owned())).unwrap(),
+        totp: None,
+        groups: vec!["staff".to_owned()],
+        certificate: None,
+    };
+    if store.user("ann").unwrap().is_none() {
+        store.add_user(&user, 1).unwrap();
+    }
+    let store: Arc<dyn Store> = Arc::new(store);
+    let settings = Settings { workers: 1, queue: 4, longest_wait: LONGEST_WAIT, require_certificate: false };
+    let tunnel = Tunnel {
+        name: "vpnd0".to_owned(),
+        mtu: 1420,
+        pool_v4: Some("10.0.0.0/29".parse().unwrap()),
+        pool_v6: None,
+    };
+    let authenticator = Authenticator::new(Arc::clone(&store), hasher, settings).unwrap();
+    Arc::new(Service::new(store, authenticator, Pools::new(&tunnel), lifetime, 8, clocks))
+}
+
+fn login(password: &str, device: u8) -> Request {
+    Request::Login(LoginRequest {
+        user: UserName::new("ann").unwrap(),
+        password: vpnd_proto::control::SecretText::new(password).unwrap(),
+        code: None,
+        certificate: None,
+        source: [192, 0, 2, 1].into(),
+        device: [device; 16].into(),
+    })
+}
+
+async fn granted(service: &Arc<Service>, device: u8) -> ByteArray<16> {
+    match service.answer(login("right", device)).await {
+        Answer::Granted(granted) => granted.session,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn keep(session: ByteArray<16>) -> Request {
+    let hash = vpnd_proto::attach::TokenHash::from_bytes([7; 32]);
+    let tokens = TokenHashes::from(&vpnd_proto::attach::Tokens::new(hash));
+    Request::Commit(vec![Write::Keep { session, tokens, epoch: 1 }])
+}
+
+/// How many sessions could not be kept.
+async fn failed(service: &Arc<Service>, request: Request) -> usize {
+    match service.answer(request).await {
+        Answer::Committed { failed } => failed.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_kept_for_whoever_logged_in_and_for_nobody_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path());
+    let invented = ByteArray::from([9; 16]);
+    assert_eq!(failed(&service, keep(invented)).await, 1, "nobody logged in for it");
+    assert!(matches!(service.answer(Request::Session(invented)).await, Answer::Session(None)));
+
+    let session = granted(&service, 1).await;
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    assert_eq!(
+        failed(&service, keep(session)).await,
+        0,
+        "from now on these are new tokens of a session that is kept"
+    );
+    let Answer::Session(Some(stored)) = service.answer(Request::Session(session)).await else {
+        panic!("it is kept");
+    };
+    assert_eq!((&*stored.account.name, stored.account.groups.as_slice()), ("ann", &["staff".to_owned()][..]));
+    assert!(stored.addresses.ipv4.is_some());
+
+    assert_eq!(failed(&service, Request::Commit(vec![Write::End(session)])).await, 0);
+    assert_eq!(failed(&service, keep(session)).await, 1, "a grant is good once");
+}
+
+#[tokio::test]
+async fn a_grant_is_void_once_its_user_is_disabled() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path());
+    let Answer::Revocations { seen, .. } = service.answer(Request::Revocations(None)).await else {
+        panic!("it is a number");
+    };
+    let session = granted(&service, 1).await;
+    service.store.set_enabled("ann", false, 2).unwrap();
+    assert_eq!(failed(&service, keep(session)).await, 1);
+    match service.answer(Request::Revocations(Some(seen))).await {
+        Answer::Revocations { found, .. } => {
+            assert_eq!((found.len(), found[0].cause), (1, RevocationCause::Disabled));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_gets_nothing_and_a_full_pool_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path());
+    let Answer::CodeWanted(number) = service.answer(login("wrong", 1)).await else { panic!("not asked") };
+    let code = |code| Request::Code { login: number, code, device: [1; 16].into() };
+    assert!(matches!(service.answer(code(None)).await, Answer::Refused { .. }));
+    let typed = Some(vpnd_proto::control::SecretText::new("123456").unwrap());
+    assert!(matches!(service.answer(code(typed)).await, Answer::Busy), "it is over");
+    for device in 1..=5 {
+        granted(&service, device).await;
+    }
+    assert!(matches!(service.answer(login("right", 6)).await, Answer::NoAddress(_)));
+}
+
+#[tokio::test]
+async fn what_no_worker_sends_ends_the_conversation() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path());
+    let writes = vec![Write::End(ByteArray::from([1; 16])); MAX_WRITES + 1];
+    assert!(matches!(service.answer(Request::Commit(writes)).await, Answer::Failed(_)));
+    let (ours, theirs) = pair().unwrap();
+    let worker = Channel::new(ours, MAX_FRAME).unwrap();
+    worker.send(&"no request", &[]).await.unwrap();
+    assert!(service.run(Channel::new(theirs, MAX_FRAME).unwrap()).await.is_err());
+}
+
+#[tokio::test]
+async fn no_answer_holds_a_hash() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path());
+    let hash = service.store.user("ann").unwrap().unwrap().password;
+    let salt_and_hash = hash.expose().rsplit('$').next().unwrap().to_owned();
+    let session = granted(&service, 1).await;
+    service.answer(keep(session)).await;
+    for request in [login("right", 1), Request::Session(session), Request::Revocations(Some(0))] {
+        let bytes = minicbor::to_vec(service.answer(request).await).unwrap();
+        let found = bytes.windows(salt_and_hash.len()).any(|window| window == salt_and_hash.as_bytes());
+        assert!(!found);
+    }
+}
+
+const YEAR_S: u64 = 365 * 86_400;
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Clocks that the test below sets.
+static WALL_S: AtomicU64 = AtomicU64::new(0);
+static STEADY_S: AtomicU64 = AtomicU64::new(0);
+
+#[tokio::test]
+async fn a_clock_that_is_set_by_a_year_takes_no_session_and_gives_none_away() {
+    let clocks =
+        Clocks { wall: || WALL_S.load(Ordering::Relaxed), steady: || STEADY_S.load(Ordering::Relaxed) };
+    let set = |wall_s, steady_s| {
+        WALL_S.store(wall_s, Ordering::Relaxed);
+        STEADY_S.store(steady_s, Ordering::Relaxed);
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let began_s = 10 * YEAR_S;
+    let restart = || service_with(directory.path(), Some(DAY), clocks);
+    set(began_s, began_s);
+    let service = restart();
+    let mut sessions = Vec::new();
+    for device in 1..=5 {
+        let session = granted(&service, device).await;
+        assert_eq!(failed(&service, keep(session)).await, 0);
+        sessions.push(session);
+    }
+    let known = async |service: &Arc<Service>, session| match service.answer(Request::Session(session)).await
+    {
+        Answer::Session(stored) => stored,
+        other => panic!("{other:?}"),
+    };
+    // While it runs, nothing happens: the pool is as full as it was, and sessions get their new keys.
+    for wall_s in [began_s + YEAR_S, began_s - YEAR_S] {
+        set(wall_s, began_s + 60);
+        assert!(
+            matches!(service.answer(login("right", 6)).await, Answer::NoAddress(_)),
+            "no address is free"
+        );
+        for session in &sessions {
+            assert_eq!(failed(&service, keep(*session)).await, 0, "new tokens");
+            assert!(known(&service, *session).await.is_some());
+        }
+    }
+    // It starts again while the clock is a year back: sessions last, but for no longer than one that begins now.
+    set(began_s - YEAR_S, began_s - YEAR_S);
+    let stored = known(&restart(), sessions[0]).await.unwrap();
+    assert_eq!(stored.expires_s, began_s - YEAR_S + DAY.as_secs());
+    // A year on: everybody logs in again, and may.
+    set(began_s + YEAR_S, began_s + YEAR_S);
+    let service = restart();
+    assert!(known(&service, sessions[0]).await.is_none());
+    granted(&service, 6).await;
+}

@@ -1,0 +1,422 @@
+//! The gateway: `vpnd server`, and what only its privileged process does.
+//!
+//! Start-up goes from what can fail without a trace to what changes the machine: configuration, store, certificate,
+//! ciphers, then sockets, the TUN device, addresses and firewall, these through the undo journal. Nothing of the machine
+//! is changed before everything that can be checked has been. [`crate::privsep`] tells the processes apart: this one, the
+//! opener, touches nothing that a client sends.
+
+mod certificate;
+mod machine;
+mod upgrade;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::socket_options;
+use crate::cli::ServerArgs;
+use crate::config::{ConfigError, ServerConfig, check, review};
+use crate::gateway::quic_keys;
+use crate::gateway::signing;
+use crate::gateway::worker::admin_server::{AdminSocket, Place};
+use crate::gateway::worker::metrics::Metrics;
+use crate::logging;
+use crate::privsep::allowance::Allowance;
+use crate::privsep::channel;
+use crate::privsep::launch::{
+    AuthLaunch, Common, Configuration, Devices, GatewayCertificate, Reread, SecretBytes, ToOpener, ToWorker,
+    WorkerLaunch,
+};
+use crate::privsep::part::Part;
+use crate::privsep::spawn::{self, PartError, Running};
+use crate::shard::now;
+use crate::sys::account::Identity;
+use crate::sys::process::{self, Capability};
+use crate::sys::sandbox::{Protections, SandboxMode};
+use crate::sys::sysctl;
+use crate::sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
+use crate::sys::udp::{self, ReuseportGroup, bind_reuseport_group};
+use certificate::{Credentials, Presented};
+use machine::Machine;
+
+/// How long the worker has to say goodbye to the clients, and the auth process to finish a write.
+const PARTS_END_WITHIN: Duration = Duration::from_secs(6);
+
+/// Runs `vpnd server` until it is told to stop.
+///
+/// # Errors
+/// What failed and what to do, for the administrator.
+pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
+    let (configuration, config) = Configuration::read(&args.config)?;
+    let log_format = args.log_format.unwrap_or(config.log.format);
+    logging::init(&config.log.level, log_format)?;
+    process::require(Capability::NetAdmin)?;
+    review(&config, &configuration, args.insecure_lab)?;
+    process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
+    process::keep_memory_small();
+    let sandbox = args.sandbox.unwrap_or(config.process.sandbox);
+    if sandbox == SandboxMode::Off {
+        tracing::warn!("THE SANDBOX IS OFF: neither system calls nor files are filtered for any process");
+    }
+    let identity = Identity::choose(config.process.user.as_deref())?;
+    let common = Common::new(&config.log.level, log_format, sandbox, identity);
+    let gateway = Gateway::start(args, config, configuration, common).await?;
+    gateway.serve().await
+}
+
+/// Refuses what can't work on this machine, and says what may not be meant.
+fn review(
+    config: &ServerConfig,
+    configuration: &Configuration,
+    insecure_lab: bool,
+) -> Result<(), ConfigError> {
+    let machine = review::Machine {
+        interfaces: &check::interfaces(),
+        networks: &check::local_networks(),
+        ipv6: sysctl::has_ipv6(&config.tunnel.name),
+        now_s: check::now_s(),
+    };
+    if configuration.is_without_ipv6() {
+        tracing::warn!("IPv6 is switched off on this machine: the gateway goes on with IPv4 alone");
+    }
+    for warning in config.review(&machine, insecure_lab).into_result(&config.file)? {
+        tracing::warn!(line = warning.line, "{}: {}", config.file, warning.message);
+    }
+    Ok(())
+}
+
+/// `vpnd server --teardown`: takes back what a gateway that has ended left on this machine for its next start.
+///
+/// # Errors
+/// If the gateway runs, or not all could be taken back.
+pub async fn tear_down(args: ServerArgs) -> anyhow::Result<()> {
+    let config = ServerConfig::load(&args.config)?;
+    process::require(Capability::NetAdmin)?;
+    machine::tear_down(&config).await
+}
+
+/// How a gateway ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It may come back: a service manager restarts it.
+    Stopped,
+    /// Somebody at a terminal has had enough of it, and of what it changed.
+    Interrupted,
+}
+
+/// A gateway that is up, as its opener holds it.
+struct Gateway {
+    args: ServerArgs,
+    /// As it was when devices and sockets were opened.
+    config: ServerConfig,
+    common: Common,
+    /// Where this program was when it started: an upgrade takes what is there then.
+    program: PathBuf,
+    auth: Running,
+    worker: Running,
+    presented: Presented,
+    machine: Machine,
+    /// The control socket, and that of the metrics.
+    listeners: Vec<OwnedFd>,
+    /// How often the worker may have the configuration read.
+    rereads: Allowance,
+    /// How often it may have the gateway upgraded.
+    upgrades: Allowance,
+    /// Removed at the end.
+    _admin: Option<Place>,
+}
+
+impl Gateway {
+    async fn start(
+        args: ServerArgs,
+        config: ServerConfig,
+        configuration: Configuration,
+        common: Common,
+    ) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("this program can't be found")?;
+        let this = Path::new(spawn::THIS_PROGRAM);
+        let Credentials { certificate, key } = Credentials::load(&config.tls)?;
+        let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key).await?;
+        let presented = Presented::new(certificate.clone(), &config.tls);
+        let admin = AdminSocket::bind(&config.admin.socket)?;
+        let metrics = match config.admin.metrics {
+            Some(address) => Some(Metrics::bind(address).await?),
+            None => None,
+        };
+        let mut machine = Machine::new(&config).await?;
+        let (admin, place) = admin.into_parts()?;
+        let mut listeners = vec![admin];
+        listeners.extend(metrics.map(Metrics::into_descriptor).transpose()?);
+        let launch = worker_launch(&args, &config, configuration, common.clone(), certificate, protections)?;
+        let mut worker = start_worker(this, &launch, to_auth, &listeners).await?;
+        drop(launch);
+        match open_devices(&config, &mut machine, &mut worker).await {
+            Ok(()) => {
+                let _admin = place;
+                Ok(Self {
+                    args,
+                    config,
+                    common,
+                    program,
+                    auth,
+                    worker,
+                    presented,
+                    machine,
+                    listeners,
+                    rereads: Allowance::new(32, Duration::from_secs(1)),
+                    upgrades: Allowance::new(16, Duration::from_secs(10)),
+                    _admin,
+                })
+            }
+            Err(error) => {
+                machine.abandon().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn serve(mut self) -> anyhow::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let outcome = loop {
+            let next_look = self.presented.next_look();
+            tokio::select! {
+                () = tokio::time::sleep(next_look) => {
+                    if let Err(error) = self.look_at_certificate().await {
+                        break Err(error);
+                    }
+                }
+                _ = terminate.recv() => break Ok(End::Stopped),
+                _ = interrupt.recv() => break Ok(End::Interrupted),
+                _ = hangup.recv() => {
+                    if let Err(error) = self.reconfigure().await {
+                        break Err(error);
+                    }
+                }
+                said = self.worker.hear() => match said {
+                    Ok(ToOpener::ReadConfiguration) => {
+                        if let Err(error) = self.reconfigure_for_worker().await {
+                            break Err(error);
+                        }
+                    }
+                    Ok(ToOpener::Upgrade) => {
+                        if let Err(error) = self.upgrade_for_worker().await {
+                            break Err(error);
+                        }
+                    }
+                    Ok(_) => break Err(PartError::Unexpected(Part::Worker)),
+                    Err(error) => break Err(error),
+                },
+                said = self.auth.hear() => break Err(match said {
+                    Ok(_) => PartError::Unexpected(Part::Auth),
+                    Err(error) => error,
+                }),
+            }
+        };
+        if let Err(error) = &outcome {
+            tracing::error!(%error, "the gateway can't go on");
+        }
+        self.stop(outcome.as_ref().ok().copied()).await;
+        outcome?;
+        Ok(())
+    }
+
+    /// The same for a worker that asks, which does so for an administrator or because it was taken over.
+    async fn reconfigure_for_worker(&mut self) -> Result<(), PartError> {
+        if self.rereads.take(now()) {
+            return self.reconfigure().await;
+        }
+        let why = "the configuration was read too often of late; try again in a second".to_owned();
+        self.worker.tell(&ToWorker::Configuration(Reread::Bad(why)), &[]).await
+    }
+
+    /// An upgrade starts processes, so a worker gets few of them.
+    async fn upgrade_for_worker(&mut self) -> Result<(), PartError> {
+        if self.upgrades.take(now()) {
+            return self.upgrade().await;
+        }
+        let why = "there were too many upgrades of late; try again in 10 s".to_owned();
+        self.worker.tell(&ToWorker::NotUpgraded(why), &[]).await
+    }
+
+    /// Reads the configuration for the worker, takes over the certificate, and puts into force what it says of the firewall.
+    async fn reconfigure(&mut self) -> Result<(), PartError> {
+        let reread = match Configuration::read(&self.args.config) {
+            Ok((configuration, config)) => {
+                self.adopt_tls(&config);
+                self.take_over_certificate().await?;
+                match self.machine.reconfigure(&config).await {
+                    Ok(()) => Reread::Good(configuration),
+                    Err(error) => Reread::Bad(crate::told(&error)),
+                }
+            }
+            Err(error) => Reread::Bad(error.to_string()),
+        };
+        self.worker.tell(&ToWorker::Configuration(reread), &[]).await
+    }
+
+    /// Lets the worker tell the clients. What was changed on the machine stays for the next start, unless this is for good.
+    async fn stop(self, end: Option<End>) {
+        let reason = match end {
+            Some(End::Stopped) => "SIGTERM",
+            Some(End::Interrupted) => "SIGINT",
+            None => "failure",
+        };
+        // A worker that is gone has no clients to tell.
+        let _ = self.worker.tell(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
+        self.worker.end(PARTS_END_WITHIN).await;
+        self.auth.dismiss(PARTS_END_WITHIN).await;
+        match end {
+            Some(End::Stopped) | None => self.machine.leave(),
+            Some(End::Interrupted) => self.machine.undo().await,
+        }
+    }
+}
+
+/// The worker's ends of the channels to the auth process.
+struct ToAuth {
+    questions: OwnedFd,
+    signatures: OwnedFd,
+}
+
+/// Starts the auth process, which gets the TLS key; with it the worker's ends of the channels to it, and how it is shut in.
+async fn start_auth(
+    program: &Path,
+    configuration: &Configuration,
+    common: &Common,
+    key: SecretBytes,
+) -> anyhow::Result<(Running, ToAuth, Protections)> {
+    let (questions, to_worker) = channel::pair()?;
+    let (signatures, for_signing) = signing::pair()?;
+    let launch = AuthLaunch {
+        // The store stays with its owner: 'vpnd user' works on the same files.
+        common: Common { identity: None, ..common.clone() },
+        configuration: configuration.clone(),
+        key,
+    };
+    let descriptors = vec![to_worker.into(), for_signing];
+    let (auth, protections) = start_part(program, Part::Auth, &launch, descriptors).await?;
+    Ok((auth, ToAuth { questions: questions.into(), signatures }, protections))
+}
+
+/// Starts the worker, which has no devices yet.
+async fn start_worker(
+    program: &Path,
+    launch: &WorkerLaunch,
+    to_auth: ToAuth,
+    listeners: &[OwnedFd],
+) -> anyhow::Result<Running> {
+    let mut descriptors = vec![to_auth.questions, to_auth.signatures];
+    for listener in listeners {
+        descriptors.push(listener.try_clone()?);
+    }
+    Ok(start_part(program, Part::Worker, launch, descriptors).await?.0)
+}
+
+/// Starts a part of `program` with its first message.
+async fn start_part<T: minicbor::Encode<()>>(
+    program: &Path,
+    part: Part,
+    launch: &T,
+    descriptors: Vec<OwnedFd>,
+) -> anyhow::Result<(Running, Protections)> {
+    let mut running = Running::start_from(program, part)?;
+    // A part that has ended by itself says why.
+    let told = running.tell(launch, &descriptors).await;
+    drop(descriptors);
+    let protections = running.prepared().await?;
+    told?;
+    tracing::info!(
+        process = %part,
+        uid = protections.uid,
+        seccomp = protections.seccomp,
+        landlock = ?protections.landlock,
+        "privileges given up"
+    );
+    Ok((running, protections))
+}
+
+fn worker_launch(
+    args: &ServerArgs,
+    config: &ServerConfig,
+    configuration: Configuration,
+    common: Common,
+    certificate: GatewayCertificate,
+    auth: Protections,
+) -> anyhow::Result<WorkerLaunch> {
+    let client_ca = config.tls.client_ca.as_deref().map(crate::certificate::read).transpose()?;
+    Ok(WorkerLaunch {
+        common,
+        configuration,
+        insecure_lab: args.insecure_lab,
+        certificate,
+        client_ca: client_ca.map(Into::into),
+        quic_secret: SecretBytes(quic_keys::load_or_create_secret(&config.server.state_dir)?),
+        owner: rustix::process::geteuid().as_raw(),
+        pid: std::process::id(),
+        auth,
+        opener: Some(env!("CARGO_PKG_VERSION").to_owned()),
+    })
+}
+
+/// Opens sockets and device, changes the machine, and lets the worker begin.
+async fn open_devices(
+    config: &ServerConfig,
+    machine: &mut Machine,
+    worker: &mut Running,
+) -> anyhow::Result<()> {
+    let (group, shards) = bind(config)?;
+    let tun = open_tun(config, shards)?;
+    machine.configure(config, &tun).await?;
+    let devices = Devices {
+        shards: u32::try_from(shards).context("too many shards")?,
+        tun: tun.offloads().into(),
+        steering_refused: group.steering_refused.as_ref().map(ToString::to_string),
+    };
+    let mut descriptors: Vec<OwnedFd> = tun.into_queues().into_iter().map(OwnedFd::from).collect();
+    descriptors.extend(group.into_descriptors());
+    worker.tell(&ToWorker::Devices(devices), &descriptors).await?;
+    // The device goes away with the worker.
+    drop(descriptors);
+    worker.ready().await?;
+    tracing::info!(listen = %config.server.listen, interface = %config.tunnel.name, "the gateway is up");
+    Ok(())
+}
+
+/// Binds the port for QUIC and all shards.
+fn bind(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
+    let shards = match config.server.shards {
+        0 => process::available_cores()?.len().min(vpnd_proto::wire::MAX_GATEWAY_LANES),
+        shards => shards,
+    };
+    let steering = if config.offload.steering { udp::Steering::Program } else { udp::Steering::Off };
+    let group = bind_reuseport_group(config.server.listen, shards, steering, &socket_options(config))?;
+    if let Some(error) = &group.steering_refused {
+        tracing::warn!(%error, "datagrams are not steered to their shards by the kernel: slower, but right");
+    }
+    Ok((group, shards))
+}
+
+fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
+    let tun = Tun::open(&TunSpec {
+        name: config.tunnel.name.clone(),
+        mtu: config.tunnel.mtu,
+        queues,
+        tx_queue_len: GATEWAY_TX_QUEUE_LEN,
+        offloads: config.offload.tun_offloads(),
+    })?;
+    if config.offload.steering
+        && let Err(error) = tun.pin_flows()
+    {
+        tracing::warn!(
+            %error,
+            "the kernel may move flows between the queues of the TUN device, and packets then come out of order: run as root \
+             or with CAP_BPF, or with `shards = 1`"
+        );
+    }
+    Ok(tun)
+}

@@ -1,0 +1,488 @@
+//! The network worker of a gateway: everything that talks to the network, without a privilege.
+//!
+//! It gets its devices, sockets and secrets from the opener and asks the auth process about users. What it holds of
+//! secrets is what TLS needs and the keys of sessions.
+
+pub(crate) mod admin_server;
+mod administration;
+pub(crate) mod auth_client;
+mod certificate;
+pub(crate) mod connection;
+pub(crate) mod core;
+pub(crate) mod handover;
+pub(crate) mod metrics;
+mod parent_client;
+pub(crate) mod quic;
+pub(crate) mod registry;
+mod revocation;
+mod settings;
+
+use std::convert::Infallible;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use rand::TryRng as _;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use vpnd_crypto::LabPermit;
+use vpnd_proto::admission;
+use vpnd_proto::gateway::{Effect, Gateway};
+use vpnd_proto::plane::Role;
+use vpnd_proto::policy::{Names, Policy};
+use vpnd_proto::session::LocalSuite;
+
+use super::socket_options;
+use crate::admin::Handler as _;
+use crate::admin::status::{Counters, Process, Steering};
+use crate::config::ServerConfig;
+use crate::control::quic::handed::HandOver;
+use crate::gateway::messages;
+use crate::gateway::quic_keys::Keys;
+use crate::gateway::signing::SigningClient;
+use crate::gateway::worker::admin_server::AdminSocket;
+use crate::gateway::worker::auth_client::AuthClient;
+use crate::gateway::worker::connection::Door;
+use crate::gateway::worker::core::{Core, Handed};
+use crate::gateway::worker::metrics::Metrics;
+use crate::gateway::worker::quic::gate::{Admissions, Gate};
+use crate::gateway::worker::registry::Registry;
+use crate::privsep::channel::{Channel, ChannelError, Received};
+use crate::privsep::launch::{Devices, Reread, ToOpener, ToWorker, WorkerLaunch};
+use crate::privsep::part::{self, Before, Begun, Part};
+use crate::shard::{EVENT_QUEUE, ShardSpec, Shards, now};
+use crate::suites;
+use crate::sys::process;
+use crate::sys::tun::{TunOffloads, TunQueue};
+use crate::sys::udp::{ReuseportGroup, ShardSocket};
+use crate::tls;
+use administration::{Administration, Facts};
+use certificate::WorkerCertificate;
+use handover::{Predecessor, Successor};
+use parent_client::Opener;
+use revocation::{Revocations, end_revoked};
+
+/// How long clients have to hear that the gateway goes down.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the worker that goes on may take to be at work.
+const SUCCESSOR_STARTS_WITHIN: Duration = Duration::from_secs(10);
+/// How long the last datagrams have to leave.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// Runs it; `stream` leads to the opener.
+pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
+    let prefer = |launch: &WorkerLaunch| {
+        // While it is still allowed: shards inherit it. Where it is not, they say so themselves.
+        if let Ok(config) = launch.configuration.parse() {
+            let _ = process::prefer_current_thread(config.server.priority);
+            // Without this the session of its own that the worker is in would take the effect away.
+            let _ = process::prefer_session(config.server.priority);
+        }
+        Ok(Before { writable: Vec::new(), made: () })
+    };
+    match part::begin(Part::Worker, &stream, |launch: &WorkerLaunch| &launch.common, prefer) {
+        Ok(begun) => part::work(stream, async |opener| serve(begun, opener).await),
+        Err(error) => part::fail(stream, &error),
+    }
+}
+
+async fn serve(begun: Begun<WorkerLaunch>, channel: Channel) -> anyhow::Result<()> {
+    let prepared = Prepared::new(begun)?;
+    channel.send(&ToOpener::Prepared(prepared.protections.clone()), &[]).await?;
+    let first = channel.receive::<ToWorker>().await?.ok_or_else(|| anyhow!("the opener is gone"))?;
+    let beginning = Beginning::of(first.message, first.descriptors).await?;
+    let opener = Arc::new(Opener::new(channel.clone()));
+    let running = Running::start(prepared, beginning, Arc::clone(&opener)).await?;
+    channel.send(&ToOpener::Ready, &[]).await?;
+    running.serve(channel, &opener).await
+}
+
+/// What it begins with.
+struct Beginning {
+    devices: Devices,
+    descriptors: Vec<OwnedFd>,
+    /// The worker that has the sessions until now.
+    predecessor: Option<Predecessor>,
+}
+
+impl Beginning {
+    async fn of(message: ToWorker, descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
+        match (message, <[_; 1]>::try_from(descriptors)) {
+            (ToWorker::Devices(devices), Err(descriptors)) => {
+                Ok(Self { devices, descriptors, predecessor: None })
+            }
+            (ToWorker::TakeOver, Ok([stream])) => {
+                let (predecessor, devices, descriptors) = Predecessor::meet(stream).await?;
+                Ok(Self { devices, descriptors, predecessor: Some(predecessor) })
+            }
+            _ => bail!("the worker was told something else than its devices"),
+        }
+    }
+}
+
+/// What is there before the devices are.
+struct Prepared {
+    launch: WorkerLaunch,
+    config: ServerConfig,
+    protections: crate::sys::sandbox::Protections,
+    suites: Vec<LocalSuite>,
+    tls: quinn::crypto::rustls::QuicServerConfig,
+    certificate: Arc<WorkerCertificate>,
+    keys: Keys,
+    auth: Channel,
+    admin: AdminSocket,
+    metrics: Option<Metrics>,
+}
+
+impl Prepared {
+    /// Checks all that it was given.
+    fn new(begun: Begun<WorkerLaunch>) -> anyhow::Result<Self> {
+        let launch = begun.launch.message;
+        let config = launch.configuration.parse()?;
+        let suites = suites::measure(&config.crypto.suites, config.crypto.backend, launch.insecure_lab)?;
+        let keys = Keys::from_secret(&launch.quic_secret.0)
+            .ok_or_else(|| anyhow!("the QUIC secret has the wrong length"))?;
+        let mut descriptors = begun.launch.descriptors.into_iter();
+        let mut next =
+            |what: &str| descriptors.next().with_context(|| format!("the worker was started without {what}"));
+        let auth = Channel::new(next("a channel to the auth process")?.into(), messages::auth::MAX_FRAME)?;
+        let signing = SigningClient::new(next("a channel for signatures")?);
+        let certificate = Arc::new(WorkerCertificate::new(&launch.certificate, signing)?);
+        let tls = server_tls(&launch, &certificate, config.tls.require_client_certificate)?;
+        let admin = AdminSocket::adopt(next("the control socket")?, launch.owner)?;
+        let metrics = match config.admin.metrics {
+            Some(_) => Some(Metrics::adopt(next("the listener of its metrics")?)?),
+            None => None,
+        };
+        let protections = begun.protections;
+        Ok(Self { launch, config, protections, suites, tls, certificate, keys, auth, admin, metrics })
+    }
+
+    fn facts(&self, devices: &Devices, listen: std::net::SocketAddr) -> Facts {
+        let named = |name: &str, protections| Process::new(name, protections);
+        Facts {
+            pid: self.launch.pid,
+            opener: self.launch.opener.clone(),
+            started: now(),
+            listen,
+            shards: devices.shards as usize,
+            steering: if devices.steering_refused.is_none() { Steering::Cbpf } else { Steering::Hash },
+            tun: devices.tun.into(),
+            suites: self.suites.clone(),
+            processes: vec![named("worker", &self.protections), named("auth", &self.launch.auth)],
+        }
+    }
+}
+
+fn server_tls(
+    launch: &WorkerLaunch,
+    certificate: &WorkerCertificate,
+    required: bool,
+) -> anyhow::Result<quinn::crypto::rustls::QuicServerConfig> {
+    let clients = match launch.client_ca.as_deref() {
+        None => tls::ClientCertificates::Ignored,
+        Some(ca) if required => tls::ClientCertificates::Required(ca),
+        Some(ca) => tls::ClientCertificates::Optional(ca),
+    };
+    Ok(tls::server(Arc::clone(&certificate.presented), &clients)?)
+}
+
+/// A worker that carries packets.
+struct Running {
+    administration: Arc<Administration>,
+    core: Core,
+    control: JoinHandle<()>,
+    endpoint: quinn::Endpoint,
+    /// Ends when no connection has anything more to say.
+    closed: mpsc::Receiver<Infallible>,
+    shard_failure: Arc<Notify>,
+    auth_gone: Arc<Notify>,
+    background: Vec<JoinHandle<()>>,
+    handing: Handing,
+}
+
+/// What is needed to hand over.
+struct Handing {
+    devices: Devices,
+    /// Second handles of all that the shards and QUIC have.
+    descriptors: Vec<OwnedFd>,
+    /// The last revocation that was carried out.
+    revocations: Revocations,
+    /// QUIC hears nothing more.
+    deaf: Arc<AtomicBool>,
+    admin: JoinHandle<()>,
+    admin_over: Arc<Notify>,
+}
+
+impl Running {
+    async fn start(prepared: Prepared, beginning: Beginning, opener: Arc<Opener>) -> anyhow::Result<Self> {
+        let Beginning { devices, descriptors, predecessor } = beginning;
+        let config = &prepared.config;
+        let mut names = Names::new();
+        let policy = Arc::new(settings::policy(config).compile(&mut names)?);
+        let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
+        let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
+        let (queues, group) = adopt(config, &devices, descriptors)?;
+        let (quic_socket, hand_over) = quic::socket(group.quic)?;
+        let tun = devices.tun.into();
+        let mut specs = shard_specs(group.shards, queues, tun, config, &policy, hand_over.as_ref())?;
+        let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
+        let mut gateway = Gateway::new(
+            settings::core(config, specs.len(), prepared.suites.clone(), lab),
+            crate::control::random(),
+        )?;
+        let auth_gone = Arc::new(Notify::new());
+        let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
+        let mut registry = Registry::new(auth.clone(), names);
+        let (revocations, mut before) = (Revocations::default(), Counters::default());
+        let facts = prepared.facts(&devices, quic_socket.local_addr()?);
+        if let Some(mut predecessor) = predecessor {
+            revocations.set(predecessor.revocations);
+            before = std::mem::take(&mut predecessor.counters);
+            predecessor.take_over(&mut gateway, &mut registry).await?;
+            give_commands(&mut gateway, &mut specs);
+        }
+        let shards = Shards::start(specs, &event_sender)?;
+        // The control plane is as any other program; this fails where it never was anything else.
+        let _ = process::prefer_current_thread(0);
+        let shard_failure = shards.failure();
+        let (core, control) = Core::start(gateway, shards, events, registry);
+        let admissions = Admissions::new(admission::Limits {
+            places: config.limits.max_handshakes,
+            handshakes_per_s: config.limits.handshakes_per_address_s,
+        });
+        let deaf = Arc::<AtomicBool>::default();
+        let (tls, keys) = (prepared.tls, &prepared.keys);
+        let endpoint = quic::listen(quic_socket, tls, keys, admissions.clone(), Arc::clone(&deaf))?;
+        let (door, closed) = door(config, &core, &auth, admissions.clone());
+        let (logins, door) = (Arc::clone(&door.logins), Arc::new(door));
+        let administration = Arc::new(Administration {
+            facts,
+            core: core.clone(),
+            logins,
+            admissions,
+            opener,
+            certificate: prepared.certificate,
+            before,
+        });
+        let mut background = vec![
+            tokio::spawn(door.run(endpoint.clone())),
+            tokio::spawn(end_revoked(core.clone(), auth, revocations.clone())),
+        ];
+        let admin_over = Arc::<Notify>::default();
+        let admin = tokio::spawn(prepared.admin.serve(Arc::clone(&administration), Arc::clone(&admin_over)));
+        let handing = Handing { devices, descriptors: handles, revocations, deaf, admin, admin_over };
+        let metrics = prepared.metrics;
+        background.extend(metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
+        Ok(Self {
+            administration,
+            core,
+            control,
+            endpoint,
+            closed,
+            shard_failure,
+            auth_gone,
+            background,
+            handing,
+        })
+    }
+
+    /// Works until the opener says so or is gone.
+    async fn serve(mut self, channel: Channel, opener: &Opener) -> anyhow::Result<()> {
+        // Not cancelled half-way in a message: it runs by itself.
+        let (news, mut inbox) = mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let heard = channel.receive::<ToWorker>().await.transpose();
+                let over = !matches!(heard, Some(Ok(_)));
+                if news.send(heard).await.is_err() || over {
+                    return;
+                }
+            }
+        });
+        let reason = loop {
+            tokio::select! {
+                heard = inbox.recv() => match heard.flatten() {
+                    Some(heard) => match heard.and_then(Received::into_parts)? {
+                        (ToWorker::Stop(reason), None) => break reason,
+                        (ToWorker::Configuration(reread), None) => self.reconfigure(reread, opener).await,
+                        (ToWorker::Certificate(certificate), None) => {
+                            self.administration.certificate.replace(&certificate)?;
+                        }
+                        (ToWorker::NotUpgraded(why), None) => opener.upgraded(Err(why)),
+                        (ToWorker::HandOver, Some(stream)) => {
+                            if self.hand_over(stream, opener, &mut inbox).await? {
+                                return Ok(());
+                            }
+                        }
+                        _ => Err(ChannelError::Broken("a message that is not for a gateway at work"))?,
+                    },
+                    // It was killed. Its successor gets our clients back.
+                    None => {
+                        tracing::error!("the daemon's first process is gone, so the worker ends");
+                        return Ok(());
+                    }
+                },
+                () = self.shard_failure.notified() => bail!("a shard stopped; see the log above"),
+                () = self.auth_gone.notified() => bail!("without the auth process nobody can log in"),
+            }
+        };
+        self.stop(reason.as_deref()).await;
+        Ok(())
+    }
+
+    /// Puts a configuration into force, and tells who asked for it.
+    async fn reconfigure(&self, reread: Reread, opener: &Opener) {
+        let outcome = match reread {
+            Reread::Good(configuration) => self.administration.apply(&configuration).await,
+            Reread::Bad(why) => Err(why),
+        };
+        let asker = opener.reread_by();
+        match (asker, outcome) {
+            // Who has asked may have gone meanwhile.
+            (Some(asker), outcome) => drop(asker.send(outcome)),
+            (None, Ok(said)) => tracing::info!("{said}"),
+            (None, Err(error)) => tracing::error!(%error, "the configuration stays as it was"),
+        }
+    }
+
+    /// Hands everything to the worker behind `stream`; whether it did, and so is no gateway any more.
+    async fn hand_over(
+        &mut self,
+        stream: OwnedFd,
+        opener: &Opener,
+        inbox: &mut Inbox,
+    ) -> anyhow::Result<bool> {
+        let handed = match self.offer(stream).await {
+            Ok(handed) => handed,
+            Err(error) => {
+                opener.say(&ToOpener::GoesOn(crate::told(&error))).await?;
+                return Ok(false);
+            }
+        };
+        self.handing.deaf.store(true, Ordering::Relaxed);
+        self.handing.admin_over.notify_one();
+        for task in &self.background {
+            task.abort();
+        }
+        let Handed { sessions, version, stood } = handed;
+        let said = format!(
+            "vpnd {version} goes on with {sessions} sessions; traffic stood still for {stood:.0?}; the privileged process stays the \
+             program that it was started as until a restart"
+        );
+        tracing::info!("{said}");
+        opener.say(&ToOpener::HandedOver).await?;
+        // The opener says so once the other worker is at work.
+        let told = tokio::time::timeout(SUCCESSOR_STARTS_WITHIN, inbox.recv()).await;
+        if let Ok(Some(Some(Ok(Received { message: ToWorker::Stop(_), .. })))) = told {
+            opener.upgraded(Ok(said));
+            let _ = tokio::time::timeout(FAREWELL, &mut self.handing.admin).await;
+        }
+        Ok(true)
+    }
+
+    async fn offer(&self, stream: OwnedFd) -> anyhow::Result<Handed> {
+        let Handing { devices, descriptors, revocations, .. } = &self.handing;
+        let Some(revocations) = revocations.get() else {
+            bail!("the gateway has only just started; try again in a second");
+        };
+        let counters = self.administration.status().await.map_err(anyhow::Error::msg)?.counters;
+        let successor = Successor::begin(stream, devices.clone(), descriptors, revocations, counters).await?;
+        self.core.hand_over(successor).await
+    }
+
+    /// Logs what the gateway has done, and tells the clients.
+    async fn stop(mut self, reason: Option<&str>) {
+        self.administration.log_end(reason.unwrap_or("unknown")).await;
+        self.handing.admin.abort();
+        for task in &self.background {
+            task.abort();
+        }
+        self.core.shut_down().await;
+        let _ = tokio::time::timeout(FAREWELL, self.control).await;
+        // QUIC would like to linger, for who did not hear it. Those hear a reset from the next gateway, and everybody else
+        // gets it sooner.
+        let _ = tokio::time::timeout(FAREWELL, self.closed.recv()).await;
+        let _ = tokio::time::timeout(LAST_WORDS, self.endpoint.wait_idle()).await;
+    }
+}
+
+/// What the opener says, in its order.
+type Inbox = mpsc::Receiver<Option<Result<Received<ToWorker>, ChannelError>>>;
+
+/// Gives each shard what it has to know before it receives anything.
+fn give_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
+    while let Some(effect) = gateway.poll_effect() {
+        if let Effect::Command { shard, command } = effect {
+            specs[shard].first.push(command);
+        }
+    }
+}
+
+/// The devices that the descriptors are.
+fn adopt(
+    config: &ServerConfig,
+    devices: &Devices,
+    descriptors: Vec<OwnedFd>,
+) -> anyhow::Result<(Vec<TunQueue>, ReuseportGroup)> {
+    let shards = devices.shards as usize;
+    if shards == 0 || descriptors.len() != 2 * shards + 1 {
+        bail!("the worker was given {} descriptors for {shards} shards", descriptors.len());
+    }
+    let mut descriptors = descriptors.into_iter();
+    let queues = descriptors.by_ref().take(shards).map(TunQueue::adopt).collect();
+    let sockets = descriptors.collect();
+    let refused = devices.steering_refused.clone();
+    let group = ReuseportGroup::adopt(sockets, &socket_options(config), refused)?;
+    Ok((queues, group))
+}
+
+fn shard_specs(
+    sockets: Vec<ShardSocket>,
+    queues: Vec<TunQueue>,
+    tun_offloads: TunOffloads,
+    config: &ServerConfig,
+    policy: &Arc<Policy>,
+    hand_over: Option<&HandOver>,
+) -> anyhow::Result<Vec<ShardSpec>> {
+    let cores = process::available_cores()?;
+    let mut specs = Vec::new();
+    for (number, (socket, tun)) in sockets.into_iter().zip(queues).enumerate() {
+        specs.push(ShardSpec {
+            number,
+            core: Some(cores[number % cores.len()]),
+            priority: config.server.priority,
+            role: Role::Gateway,
+            policy: Arc::clone(policy),
+            hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
+            tun,
+            tun_offloads,
+            mtu: config.tunnel.mtu,
+            socket,
+            first: Vec::new(),
+            quic: hand_over.cloned(),
+        });
+    }
+    Ok(specs)
+}
+
+fn door(
+    config: &ServerConfig,
+    core: &Core,
+    auth: &AuthClient,
+    admissions: Admissions,
+) -> (Door, mpsc::Receiver<Infallible>) {
+    let (open, closed) = mpsc::channel(1);
+    let door = Door {
+        core: core.clone(),
+        auth: auth.clone(),
+        deadline: config.timeouts.authentication_deadline,
+        gate: Gate::new(admissions, config.limits.max_handshakes + config.limits.password_queue),
+        logins: Arc::default(),
+        _open: open,
+    };
+    (door, closed)
+}

@@ -1,0 +1,159 @@
+//! What administrators ask of a running gateway, answered from the control plane.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use vpnd_proto::control::{Code, UserName};
+use vpnd_proto::gateway::Selector;
+use vpnd_proto::session::{LocalSuite, SessionId};
+use vpnd_proto::time::Time;
+
+use super::certificate::WorkerCertificate;
+use super::parent_client::Opener;
+use super::settings;
+use crate::admin::status::{Counters, Offloads, Process, Session, Steering, Suite, Tun, Udp};
+use crate::admin::{Handler, Status};
+use crate::config::check::now_s;
+use crate::gateway::worker::connection::Logins;
+use crate::gateway::worker::core::{Core, Ended};
+use crate::gateway::worker::quic::gate::Admissions;
+use crate::privsep::launch::Configuration;
+use crate::shard::now;
+use crate::sys::tun::TunOffloads;
+
+/// What does not change while the gateway runs.
+pub(super) struct Facts {
+    /// The daemon's first process.
+    pub(super) pid: u32,
+    /// Its version, if it says that.
+    pub(super) opener: Option<String>,
+    pub(super) started: Time,
+    pub(super) listen: SocketAddr,
+    pub(super) shards: usize,
+    pub(super) steering: Steering,
+    pub(super) tun: TunOffloads,
+    pub(super) suites: Vec<LocalSuite>,
+    pub(super) processes: Vec<Process>,
+}
+
+/// The gateway as administrators see it.
+pub(super) struct Administration {
+    pub(super) facts: Facts,
+    pub(super) core: Core,
+    pub(super) logins: Arc<Logins>,
+    pub(super) admissions: Admissions,
+    pub(super) opener: Arc<Opener>,
+    pub(super) certificate: Arc<WorkerCertificate>,
+    /// What the gateway's earlier processes have counted.
+    pub(super) before: Counters,
+}
+
+impl Administration {
+    /// Network and policy of a configuration hold from now on. What has changed, in words.
+    pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
+        let config = configuration.parse().map_err(|error| error.to_string())?;
+        let applied = self.core.apply(settings::network(&config), settings::policy(&config)).await;
+        applied.map_err(|error| format!("{error:#}"))?;
+        Ok("policy, pushed routes, DNS and the certificate are as configured now; other settings need a restart".to_owned())
+    }
+}
+
+impl Administration {
+    /// One line about the whole life of the gateway, upgrades included.
+    pub(super) async fn log_end(&self, reason: &str) {
+        let status = match self.status().await {
+            Ok(status) => status,
+            Err(error) => return tracing::info!(reason, %error, "the gateway stops"),
+        };
+        let Counters { drops, logins, ended, .. } = &status.counters;
+        let live = |bytes: fn(&Session) -> u64| status.sessions.iter().map(bytes).sum::<u64>();
+        tracing::info!(
+            reason,
+            uptime_s = status.uptime_s,
+            logins = Counters::of(logins, "accepted"),
+            refused = Counters::of(logins, "refused"),
+            attaches = Counters::of(logins, "attaches"),
+            sessions_kept = status.sessions.len(),
+            sessions_ended = Counters::of(ended, "sessions"),
+            received = Counters::of(ended, "rx_bytes") + live(|session| session.rx_bytes),
+            sent = Counters::of(ended, "tx_bytes") + live(|session| session.tx_bytes),
+            dropped = drops.values().sum::<u64>(),
+            "the gateway stops"
+        );
+    }
+}
+
+impl Handler for Administration {
+    async fn status(&self) -> Result<Status, String> {
+        let snapshot = self.core.status().await.map_err(|error| error.to_string())?;
+        let mut counters = Counters::from(&snapshot.counters);
+        counters.logins = self.logins.counts();
+        counters.handshakes = self.admissions.counts();
+        let Ended { sessions, rx_bytes, tx_bytes } = snapshot.ended;
+        let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
+        counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
+        let counters = counters.after(&self.before);
+        let now = now();
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            opener: self.facts.opener.clone(),
+            pid: self.facts.pid,
+            uptime_s: now.since(self.facts.started).as_secs(),
+            listen: self.facts.listen,
+            shards: self.facts.shards,
+            steering: self.facts.steering,
+            offloads: Offloads {
+                tun: Tun::of_shards(self.facts.tun, &snapshot.tun),
+                udp: Udp::of_shards(&snapshot.udp),
+            },
+            suites: self.facts.suites.iter().map(Suite::from).collect(),
+            processes: self.facts.processes.clone(),
+            certificate_left_s: Some(self.certificate.expires_s().saturating_sub(now_s())),
+            counters,
+            sessions: snapshot.sessions.iter().map(|session| Session::at(now, session)).collect(),
+        })
+    }
+
+    async fn kick(&self, target: String) -> Result<usize, String> {
+        let which = match session_id(&target) {
+            Some(session) => Selector::Session(session),
+            None => Selector::User(UserName::new(target).map_err(|error| error.to_string())?),
+        };
+        let ended = self.core.end(which, Code::Kicked, Code::Kicked.explanation().to_owned()).await;
+        ended.map_err(|error| error.to_string())
+    }
+
+    async fn reload(&self) -> Result<String, String> {
+        self.opener.reread().await
+    }
+
+    async fn upgrade(&self) -> Result<String, String> {
+        self.opener.upgrade().await
+    }
+}
+
+/// A session's id as `vpnd status` prints it.
+fn session_id(text: &str) -> Option<SessionId> {
+    let mut id = [0; 16];
+    if text.len() != 2 * id.len() || !text.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in id.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(SessionId(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_told_from_a_name() {
+        let id = SessionId([0xA7; 16]);
+        assert_eq!(session_id(&id.to_string()), Some(id));
+        for name in ["ann", "", "+a", &"g".repeat(32), &"a".repeat(31), &"é".repeat(16)] {
+            assert_eq!(session_id(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! One control connection at the gateway: handshake, login or attach, then messages both ways.
+//!
+//! INVARIANT: a connection that has not authenticated holds one stream and one message of memory, and has a deadline;
+//! it reaches the control plane only after its credentials proved good, or with a token that the control plane checks.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quinn::{Connection, Incoming};
+use rustls::server::ParsedCertificate;
+use rustls_pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use vpnd_crypto::Suite;
+use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, OneTimePassword, Refused, UserName};
+use vpnd_proto::device::{BadProof, CertificateKey, DeviceProof};
+use vpnd_proto::gateway::Claim;
+use vpnd_proto::session::{ConnectionId, DeviceId};
+
+use crate::config::check;
+use crate::control::stream::{Reader, StreamError, Writer, close};
+use crate::gateway::auth::authenticator::BUSY_S;
+use crate::gateway::messages::auth::{Answer, Granted, LoginRequest, Request as Asked};
+use crate::gateway::worker::auth_client::AuthClient;
+use crate::gateway::worker::core::{Core, OUTBOX, Outgoing, Request};
+use crate::gateway::worker::quic::gate::{Gate, Place};
+use crate::store::CertificateHash;
+use crate::tls;
+
+/// How long a person has to type a one-time code.
+const CODE_DEADLINE: Duration = Duration::from_secs(90);
+/// How long a client may leave what it is sent unread before its connection is closed.
+pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a last message may take on its way out.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What all connections share.
+pub(crate) struct Door {
+    pub(crate) core: Core,
+    pub(crate) auth: AuthClient,
+    pub(crate) deadline: Duration,
+    /// Lets connections in.
+    pub(crate) gate: Gate,
+    /// What became of logins and attaches.
+    pub(crate) logins: Arc<Logins>,
+    /// Nothing is ever sent: the other end hears when the last connection has said goodbye.
+    pub(crate) _open: mpsc::Sender<Infallible>,
+}
+
+/// What became of logins, counted since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Logins {
+    accepted: AtomicU64,
+    refused: AtomicU64,
+    busy: AtomicU64,
+    no_address: AtomicU64,
+    attaches: AtomicU64,
+    attaches_refused: AtomicU64,
+    bad_requests: AtomicU64,
+    timed_out: AtomicU64,
+    /// Logins and attaches whose device's signature was not for their connection.
+    unproved: AtomicU64,
+    /// Connections that were closed because what was sent on them was not read.
+    unread: AtomicU64,
+}
+
+impl Logins {
+    /// The counts by outcome.
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+        let count = |name: &str, counter: &AtomicU64| (name.to_owned(), counter.load(Ordering::Relaxed));
+        BTreeMap::from([
+            count("accepted", &self.accepted),
+            count("refused", &self.refused),
+            count("busy", &self.busy),
+            count("no_address", &self.no_address),
+            count("attaches", &self.attaches),
+            count("attaches_refused", &self.attaches_refused),
+            count("bad_requests", &self.bad_requests),
+            count("timed_out", &self.timed_out),
+            count("unproved", &self.unproved),
+            count("unread", &self.unread),
+        ])
+    }
+
+    /// Counts what an attach came to, once the control plane has answered it.
+    fn attach_answered(&self, answer: &Message) {
+        match answer {
+            Message::Established(_) => self.attaches.fetch_add(1, Ordering::Relaxed),
+            _ => self.attaches_refused.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+}
+
+/// Why a connection ended before it had a session.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("the handshake failed: {0}")]
+    Handshake(#[from] quinn::ConnectionError),
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    #[error("nothing was asked for in time")]
+    TooSlow,
+    #[error("its place went to a connection from a network that held less")]
+    Displaced,
+    #[error("the peer sent something else than was to come now")]
+    Unexpected,
+    #[error("the peer ended its side before it had an answer")]
+    Ended,
+    #[error("the peer does not read what it is sent")]
+    Unread,
+    #[error("refused: {0}")]
+    Refused(Code),
+    #[error(transparent)]
+    Unproved(#[from] BadProof),
+    #[error("the client certificate has expired, or is not valid yet")]
+    Expired,
+    #[error("no keys could be made from the handshake")]
+    NoSecret,
+    #[error("the daemon is going down")]
+    Stopped,
+}
+
+impl Failure {
+    /// What the peer is told by the close (PROTOCOL §14).
+    fn code(&self) -> Code {
+        match self {
+            Self::Stream(StreamError::Message(_))
+            | Self::Unexpected
+            | Self::Ended
+            | Self::Unread
+            | Self::TooSlow
+            | Self::Unproved(_) => Code::BadRequest,
+            Self::Refused(code) => *code,
+            Self::Expired => Code::Certificate,
+            Self::Displaced => Code::Busy,
+            Self::Stopped => Code::Shutdown,
+            Self::Handshake(_) | Self::Stream(_) | Self::NoSecret => Code::Internal,
+        }
+    }
+}
+
+impl Door {
+    /// Takes connections in until the endpoint is closed.
+    pub(crate) async fn run(self: Arc<Self>, endpoint: quinn::Endpoint) {
+        let mut number = 0;
+        while let Some((incoming, place)) = self.gate.next(&endpoint).await {
+            number += 1;
+            let (door, id) = (Arc::clone(&self), ConnectionId(number));
+            tokio::spawn(async move {
+                let remote = incoming.remote_address();
+                if let Err(failure) = door.serve(id, incoming, place).await {
+                    tracing::debug!(%remote, %failure, "control connection ended");
+                }
+            });
+        }
+    }
+
+    async fn serve(&self, id: ConnectionId, incoming: Incoming, mut place: Place) -> Result<(), Failure> {
+        let deadline = Instant::now() + self.deadline;
+        // A handshake that is not complete by then is dropped without a code of ours: there are no keys to send it with.
+        let connection =
+            within(deadline, unless_displaced(&mut place, async { Ok(incoming.await?) })).await?;
+        let served = self.attend(id, &connection, place, deadline).await;
+        if let Err(failure) = &served {
+            self.count(&connection, failure);
+            close(&connection, failure.code(), &failure.to_string());
+        }
+        served
+    }
+
+    /// What happens on a connection whose handshake is done.
+    async fn attend(
+        &self,
+        id: ConnectionId,
+        connection: &Connection,
+        mut place: Place,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        // What is needed only until there is a session is kept apart, for this future lives as long as its connection.
+        let (mut reader, mut writer, first) =
+            Box::pin(within(deadline, unless_displaced(&mut place, open(connection)))).await?;
+        let (outbox, outgoing) = mpsc::channel(OUTBOX);
+        let asked = match first {
+            Message::Login(login) => {
+                drop(place);
+                let user = login.user.clone();
+                let asked = self.log_in(id, connection, &mut reader, &mut writer, login, outbox);
+                Box::pin(asked).await.map(|device| Some((user, device)))
+            }
+            Message::Attach(attach) => {
+                let asked = Box::pin(self.attach(id, connection, attach, outbox)).await;
+                drop(place);
+                asked.map(|()| None)
+            }
+            _ => Err(Failure::Unexpected),
+        };
+        let newcomer = match asked {
+            Ok(newcomer) => newcomer,
+            Err(failure) => {
+                writer_farewell(&mut writer).await;
+                return Err(failure);
+            }
+        };
+        let ended = self.converse(id, connection, &mut reader, &mut writer, outgoing, newcomer).await;
+        let _ = self.core.send(Request::Lost(id)).await;
+        let code = ended?;
+        writer_farewell(&mut writer).await;
+        close(connection, code, "");
+        Ok(())
+    }
+
+    /// Counts a peer that broke the protocol, and says so: it has proved its address, so the line names who it was.
+    fn count(&self, connection: &Connection, failure: &Failure) {
+        let counter = match failure {
+            Failure::TooSlow => &self.logins.timed_out,
+            Failure::Unproved(_) => &self.logins.unproved,
+            Failure::Unread => &self.logins.unread,
+            failure if failure.code() == Code::BadRequest => &self.logins.bad_requests,
+            _ => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(remote = %connection.remote_address(), reason = %failure, "control connection closed");
+    }
+
+    async fn log_in(
+        &self,
+        id: ConnectionId,
+        connection: &Connection,
+        reader: &mut Reader,
+        writer: &mut Writer,
+        login: Login,
+        outbox: mpsc::Sender<Outgoing>,
+    ) -> Result<DeviceId, Failure> {
+        let device = prove(connection, &login.device)?;
+        let admission = self.check(connection, reader, writer, &login, device).await?;
+        self.logins.accepted.fetch_add(1, Ordering::Relaxed);
+        let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
+        let request = Request::Login {
+            connection: id,
+            outbox,
+            device,
+            admission: Box::new(admission.into()),
+            offer: login.offer,
+            secret,
+        };
+        self.core.send(request).await.map_err(|_| Failure::Stopped)?;
+        Ok(device)
+    }
+
+    /// Tells a client to come back later.
+    async fn busy<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
+        self.logins.busy.fetch_add(1, Ordering::Relaxed);
+        refuse(writer, Code::Busy, Some(Duration::from_secs(BUSY_S))).await?;
+        Err(Failure::Refused(Code::Busy))
+    }
+
+    /// Has the credentials checked. If they are wrong or there is no place, the client has been told.
+    async fn check(
+        &self,
+        connection: &Connection,
+        reader: &mut Reader,
+        writer: &mut Writer,
+        login: &Login,
+        device: DeviceId,
+    ) -> Result<Granted, Failure> {
+        let (code, retry_after_s) = match self.ask(connection, reader, writer, login, device).await? {
+            Answer::Granted(granted) => return Ok(granted),
+            Answer::Busy => return self.busy(writer).await,
+            Answer::Refused { retry_after_s } => (Code::Credentials, retry_after_s),
+            Answer::Throttled(retry_after_s) => (Code::Throttled, Some(retry_after_s)),
+            Answer::NotCertified => (Code::Certificate, None),
+            Answer::NoAddress(why) => {
+                self.logins.no_address.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(user = %login.user, %why, "no inner address for a login");
+                refuse(writer, Code::NoAddress, None).await?;
+                return Err(Failure::Refused(Code::NoAddress));
+            }
+            other => {
+                tracing::error!(answer = ?other, "a login could not be completed");
+                (Code::Internal, None)
+            }
+        };
+        self.logins.refused.fetch_add(1, Ordering::Relaxed);
+        refuse(writer, code, retry_after_s.map(Duration::from_secs)).await?;
+        Err(Failure::Refused(code))
+    }
+
+    /// What the auth process says of a login. Whoever is not let in by a password is asked for a one-time code before.
+    async fn ask(
+        &self,
+        connection: &Connection,
+        reader: &mut Reader,
+        writer: &mut Writer,
+        login: &Login,
+        device: DeviceId,
+    ) -> Result<Answer, Failure> {
+        let Some(place) = self.gate.login_place() else { return Ok(Answer::Busy) };
+        let request = LoginRequest {
+            user: login.user.clone(),
+            password: login.password.clone(),
+            code: login.code.clone(),
+            certificate: certificate_hash(connection).map(Into::into),
+            source: connection.remote_address().ip().to_canonical(),
+            device: device.0.into(),
+        };
+        let answer = self.auth.ask(Asked::Login(request)).await.map_err(|_| Failure::Stopped)?;
+        drop(place);
+        let Answer::CodeWanted(number) = answer else { return Ok(answer) };
+        let typed = match self.gate.code_place(connection.remote_address()) {
+            Some(mut place) => unless_displaced(&mut place, one_time_code(reader, writer)).await,
+            None => Err(Failure::Displaced),
+        };
+        // Whoever leaves has made an attempt, too: the auth process counts it.
+        let code = typed.as_ref().ok().cloned();
+        let request = Asked::Code { login: number, code, device: device.0.into() };
+        let answer = self.auth.ask(request).await.map_err(|_| Failure::Stopped)?;
+        match typed {
+            Ok(_) => Ok(answer),
+            Err(Failure::Displaced) => Ok(Answer::Busy),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn attach(
+        &self,
+        id: ConnectionId,
+        connection: &Connection,
+        attach: Attach,
+        outbox: mpsc::Sender<Outgoing>,
+    ) -> Result<(), Failure> {
+        let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
+        let Attach { token, offer, session, device, .. } = attach;
+        let claim = Claim { session, token, device: prove(connection, &device)? };
+        let request = Request::Attach { connection: id, outbox, claim, offer, secret };
+        self.core.send(request).await.map_err(|_| Failure::Stopped)
+    }
+
+    /// Moves messages both ways until one end closes. Returns the code to close with, if nothing is wrong.
+    async fn converse(
+        &self,
+        id: ConnectionId,
+        connection: &Connection,
+        reader: &mut Reader,
+        writer: &mut Writer,
+        mut outgoing: mpsc::Receiver<Outgoing>,
+        newcomer: Option<(UserName, DeviceId)>,
+    ) -> Result<Code, Failure> {
+        let (mut settled, mut answered) = (None, false);
+        loop {
+            tokio::select! {
+                message = reader.next() => match message {
+                    Ok(Some(message)) => {
+                        if self.core.send(Request::Message { connection: id, message }).await.is_err() {
+                            return Ok(Code::Shutdown);
+                        }
+                    }
+                    Ok(None) if !answered => return Err(Failure::Ended),
+                    Err(error @ StreamError::Message(_)) => return Err(error.into()),
+                    Ok(None) | Err(_) => return Ok(Code::Bye),
+                },
+                order = outgoing.recv() => match order {
+                    Some(Outgoing::Message(message)) => {
+                        match &newcomer {
+                            _ if answered => {}
+                            None => self.logins.attach_answered(&message),
+                            Some((user, device)) => log_login(connection, user, *device, &message),
+                        }
+                        answered = true;
+                        if matches!(*message, Message::Established(_)) && settled.is_none() {
+                            settled = Some(self.gate.settle(connection.remote_address()));
+                        }
+                        match tokio::time::timeout(READ_DEADLINE, writer.send(&message)).await {
+                            Ok(Ok(())) => {}
+                            Ok(Err(_)) => return Ok(Code::Bye),
+                            Err(_) => return Err(Failure::Unread),
+                        }
+                    }
+                    Some(Outgoing::Close(code)) => return Ok(code),
+                    None => return Ok(Code::Shutdown),
+                },
+            }
+        }
+    }
+}
+
+/// Says who has come, from where, and what they got.
+fn log_login(connection: &Connection, user: &UserName, device: DeviceId, answer: &Message) {
+    let Message::Established(established) = answer else { return };
+    let (network, suite) = (&established.network, Suite::from_id(established.suite));
+    tracing::info!(
+        %user,
+        %device,
+        session = %established.session,
+        outer = %connection.remote_address(),
+        ipv4 = network.ipv4.map(tracing::field::display),
+        ipv6 = network.ipv6.map(tracing::field::display),
+        suite = suite.map(tracing::field::display),
+        "session began"
+    );
+}
+
+/// The stream and the first message.
+async fn open(connection: &Connection) -> Result<(Reader, Writer, Message), Failure> {
+    let (send, receive) = connection.accept_bi().await?;
+    let mut reader = Reader::new(receive);
+    let first = reader.next().await?.ok_or(Failure::Ended)?;
+    Ok((reader, Writer(send), first))
+}
+
+/// Does `work` unless its place is taken away before.
+async fn unless_displaced<T>(
+    place: &mut Place,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        done = work => done,
+        () = place.displaced() => Err(Failure::Displaced),
+    }
+}
+
+/// Does `work` unless the time is up before.
+async fn within<T>(deadline: Instant, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::time::timeout_at(deadline, work).await.map_err(|_| Failure::TooSlow)?
+}
+
+/// The device at the other end. Its signature is checked before anything that it says is looked up, so a wrong one changes
+/// nothing and shows nothing of a token or a password.
+fn prove(connection: &Connection, proof: &DeviceProof) -> Result<DeviceId, Failure> {
+    let binding = tls::device_binding(connection).map_err(|_| Failure::NoSecret)?;
+    let certificate = certificate_key(connection)?;
+    Ok(proof.verify(&binding, certificate.as_ref())?)
+}
+
+/// Asks the person for a code.
+async fn one_time_code(reader: &mut Reader, writer: &mut Writer) -> Result<OneTimePassword, Failure> {
+    writer.send(&Message::OneTimeCodeWanted).await?;
+    let answer = tokio::time::timeout(CODE_DEADLINE, reader.next()).await;
+    match answer.map_err(|_| Failure::TooSlow)?? {
+        Some(Message::OneTimeCode(typed)) => Ok(typed.code),
+        Some(_) => Err(Failure::Unexpected),
+        None => Err(Failure::Ended),
+    }
+}
+
+async fn refuse(writer: &mut Writer, code: Code, retry_after: Option<Duration>) -> Result<(), StreamError> {
+    let retry_after_ms = retry_after.map(|wait| u32::try_from(wait.as_millis()).unwrap_or(u32::MAX));
+    // Nothing was checked, so the source, which has proved that it is there, may know what it waits for.
+    let text = match (code, retry_after) {
+        (Code::Throttled, Some(wait)) => {
+            Explanation::cut(&format!("{}: wait {} s", code.explanation(), wait.as_secs()))
+        }
+        _ => Explanation::cut(code.explanation()),
+    };
+    writer.send(&Message::Refused(Refused { code, text, retry_after_ms })).await
+}
+
+/// Gives what was sent a moment to arrive.
+async fn writer_farewell(writer: &mut Writer) {
+    let _ = tokio::time::timeout(FAREWELL, writer.finish()).await;
+}
+
+/// SHA-256 of the certificate that the client showed.
+fn certificate_hash(connection: &Connection) -> Option<CertificateHash> {
+    certificate(connection).map(|certificate| Sha256::digest(certificate).into())
+}
+
+/// The key of the certificate that the client showed, if it showed one. One whose key can't be told is no reason to go on as
+/// without a certificate.
+fn certificate_key(connection: &Connection) -> Result<Option<CertificateKey>, Failure> {
+    let Some(certificate) = certificate(connection) else { return Ok(None) };
+    if !is_valid_at(&certificate, check::now_s()) {
+        return Err(Failure::Expired);
+    }
+    let parsed = ParsedCertificate::try_from(&certificate).map_err(|_| BadProof)?;
+    Ok(Some(CertificateKey::of(&parsed.subject_public_key_info())))
+}
+
+/// Whether the dates of a certificate include this moment, in seconds since 1970. TLS looks at them in a full handshake only: without
+/// this a client could go on from ticket to ticket with a certificate that has long expired.
+fn is_valid_at(certificate: &CertificateDer<'_>, now_s: u64) -> bool {
+    x509_parser::parse_x509_certificate(certificate).is_ok_and(|(_, parsed)| {
+        let dates = parsed.validity();
+        i64::try_from(now_s)
+            .is_ok_and(|now| (dates.not_before.timestamp()..=dates.not_after.timestamp()).contains(&now))
+    })
+}
+
+/// The certificate that the client showed, which the handshake has verified; that of the first handshake if it was resumed.
+fn certificate(connection: &Connection) -> Option<CertificateDer<'static>> {
+    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    chain.into_iter().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use super::*;
+    use crate::authority::Authority;
+
+    #[test]
+    fn a_certificate_is_good_between_its_dates_only() {
+        let now = SystemTime::now();
+        let identity = Authority::new("tests", now).unwrap().client("alice", now).unwrap();
+        let certificate = CertificateDer::from(identity.certificate_der);
+        let now_s = now.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert!(is_valid_at(&certificate, now_s));
+        assert!(!is_valid_at(&certificate, now_s + 10 * 365 * 86_400), "years later");
+        assert!(!is_valid_at(&certificate, now_s - 10 * 365 * 86_400), "years before");
+        assert!(!is_valid_at(&CertificateDer::from(&b"no certificate"[..]), now_s));
+    }
+}

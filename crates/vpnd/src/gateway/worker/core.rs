@@ -1,0 +1,440 @@
+//! The gateway's control plane: the one task that owns all sessions.
+//!
+//! It feeds the sans-IO core with requests of connections and administrators, events of shards and the clock, and
+//! carries out what the core asks for, in order: a client is told of an epoch only after every shard can open it and
+//! the store holds its token (PROTOCOL §5.1).
+//!
+//! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval};
+use vpnd_crypto::EpochSecret;
+use vpnd_proto::control::{Code, Explanation, Message, Network, Offer, Refused};
+use vpnd_proto::gateway::{Authenticated, Claim, Effect, Gateway, Selector, SessionStatus};
+use vpnd_proto::plane::{Counters, Event};
+use vpnd_proto::policy::{Names, Policy, PolicyError, Pools, RuleSpec};
+use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
+
+use crate::gateway::worker::handover::{HandOverError, Successor};
+use crate::gateway::worker::registry::{self, Admission, Ending, Registry};
+use crate::shard::{Shards, TunWrites, now};
+use crate::sys::udp::UdpOffloads;
+
+/// How often the shards are asked for each session's traffic.
+const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
+/// Requests and events that are carried out together, with one trip to the disk, if so many wait.
+const BATCH: usize = 256;
+/// Messages that wait for one connection's task at most. The task gives a client that does not read up after
+/// [`crate::gateway::worker::connection::READ_DEADLINE`], within which fewer come: a `Wake` each second, and what an administrator
+/// changes.
+pub(crate) const OUTBOX: usize = 64;
+/// Requests that wait at most; who comes later waits in its own task.
+const QUEUE: usize = 1_024;
+
+/// What the control plane is asked to do.
+pub(crate) enum Request {
+    /// A connection has proved who its user is, and which device.
+    Login {
+        connection: ConnectionId,
+        outbox: mpsc::Sender<Outgoing>,
+        device: DeviceId,
+        admission: Box<Admission>,
+        offer: Offer,
+        secret: EpochSecret,
+    },
+    /// A connection claims a session, and has proved its device.
+    Attach {
+        connection: ConnectionId,
+        outbox: mpsc::Sender<Outgoing>,
+        claim: Claim,
+        offer: Offer,
+        secret: EpochSecret,
+    },
+    /// A later message of a connection.
+    Message { connection: ConnectionId, message: Message },
+    /// A connection is gone.
+    Lost(ConnectionId),
+    /// End sessions; answered with how many there were.
+    End { which: Selector, code: Code, text: String, reply: oneshot::Sender<usize> },
+    /// What is going on.
+    Status(oneshot::Sender<Snapshot>),
+    /// New settings hold from now on; answered with what is wrong with the policy, if anything.
+    Settings { network: Network, policy: PolicySpec, reply: oneshot::Sender<Result<(), PolicyError>> },
+    /// Hand everything to another process and stop; or go on, and say why.
+    HandOver { to: Box<Successor>, reply: oneshot::Sender<Result<Handed, HandOverError>> },
+    /// Tell the clients, keep their sessions for the next start, and stop.
+    Shutdown,
+}
+
+/// A policy as it is configured.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PolicySpec {
+    pub(crate) rules: Vec<RuleSpec>,
+    pub(crate) client_to_client: bool,
+    pub(crate) pools: Pools,
+    /// The networks that clients may reach without a rule that names others.
+    pub(crate) reach: Vec<IpNet>,
+}
+
+impl PolicySpec {
+    pub(crate) fn compile(self, names: &mut Names) -> Result<Policy, PolicyError> {
+        let policy = Policy::compile(&self.rules, self.client_to_client, names)?;
+        Ok(policy.with_pools(self.pools).with_reach(&self.reach))
+    }
+}
+
+/// What a connection's task has to send.
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    /// A message; boxed, for each connection has room for many of these.
+    Message(Box<Message>),
+    /// Nothing more: close the connection with this code once all messages are on their way.
+    Close(Code),
+}
+
+/// What another process goes on with.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    pub(crate) sessions: usize,
+    /// That process's version.
+    pub(crate) version: String,
+    /// How long the shards stood still before the other process could go on.
+    pub(crate) stood: Duration,
+}
+
+/// The state of the gateway at one moment.
+pub(crate) struct Snapshot {
+    pub(crate) sessions: Vec<SessionStatus>,
+    pub(crate) counters: Counters,
+    pub(crate) ended: Ended,
+    pub(crate) udp: Vec<UdpOffloads>,
+    pub(crate) tun: Vec<TunWrites>,
+}
+
+/// Sessions that have ended, and the bytes of inner packets that they carried.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ended {
+    pub(crate) sessions: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) tx_bytes: u64,
+}
+
+/// The control plane's address.
+#[derive(Clone)]
+pub(crate) struct Core(mpsc::Sender<Request>);
+
+/// The control plane is gone; the daemon is going down.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the control plane has stopped")]
+pub(crate) struct Stopped;
+
+impl Core {
+    /// Starts the task. It ends after [`Request::Shutdown`].
+    pub(crate) fn start(
+        gateway: Gateway,
+        shards: Shards,
+        events: mpsc::Receiver<(usize, Event)>,
+        registry: Registry,
+    ) -> (Self, tokio::task::JoinHandle<()>) {
+        let (requests, inbox) = mpsc::channel(QUEUE);
+        let task = Task {
+            gateway,
+            shards,
+            registry,
+            connections: HashMap::new(),
+            ended: Ended::default(),
+            handed_over: false,
+        };
+        (Self(requests), tokio::spawn(task.run(inbox, events)))
+    }
+
+    pub(crate) async fn send(&self, request: Request) -> Result<(), Stopped> {
+        self.0.send(request).await.map_err(|_| Stopped)
+    }
+
+    /// Makes these settings hold from now on.
+    pub(crate) async fn apply(&self, network: Network, policy: PolicySpec) -> anyhow::Result<()> {
+        let (reply, wait) = oneshot::channel();
+        self.send(Request::Settings { network, policy, reply }).await?;
+        Ok(wait.await.map_err(|_| Stopped)??)
+    }
+
+    /// Hands everything to another process, which then goes on; the task has stopped afterwards.
+    ///
+    /// # Errors
+    /// Why it goes on itself.
+    pub(crate) async fn hand_over(&self, to: Successor) -> anyhow::Result<Handed> {
+        let (reply, wait) = oneshot::channel();
+        self.send(Request::HandOver { to: Box::new(to), reply }).await?;
+        Ok(wait.await.map_err(|_| Stopped)??)
+    }
+
+    /// Tells the clients that the gateway goes down, and stops the task.
+    pub(crate) async fn shut_down(&self) {
+        // If it has stopped already, there is nobody to tell.
+        let _ = self.send(Request::Shutdown).await;
+    }
+
+    /// Ends sessions; returns how many there were.
+    pub(crate) async fn end(&self, which: Selector, code: Code, text: String) -> Result<usize, Stopped> {
+        let (reply, wait) = oneshot::channel();
+        self.send(Request::End { which, code, text, reply }).await?;
+        wait.await.map_err(|_| Stopped)
+    }
+
+    pub(crate) async fn status(&self) -> Result<Snapshot, Stopped> {
+        let (reply, wait) = oneshot::channel();
+        self.send(Request::Status(reply)).await?;
+        wait.await.map_err(|_| Stopped)
+    }
+}
+
+struct Task {
+    gateway: Gateway,
+    shards: Shards,
+    registry: Registry,
+    connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
+    ended: Ended,
+    /// The sessions are another process's.
+    handed_over: bool,
+}
+
+impl Task {
+    async fn run(
+        mut self,
+        mut requests: mpsc::Receiver<Request>,
+        mut events: mpsc::Receiver<(usize, Event)>,
+    ) {
+        let mut activity = interval(ACTIVITY_INTERVAL);
+        activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut open = true;
+        while open {
+            let due = self.gateway.poll_timeout().map(|(at, _)| at.since(now()));
+            tokio::select! {
+                request = requests.recv() => open = self.handle(request).await,
+                Some((_, event)) = events.recv() => self.gateway.handle_event(now(), event),
+                () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
+                    self.gateway.handle_timeout(now());
+                }
+                _ = activity.tick() => self.collect_activity().await,
+            }
+            // While the disk was busy, others came: they share the next trip.
+            for _ in 1..BATCH {
+                // One of each in turn: a flood of the one must not keep the other waiting.
+                let event = events.try_recv().ok();
+                let request = if open { requests.try_recv().ok() } else { None };
+                if event.is_none() && request.is_none() {
+                    break;
+                }
+                if let Some((_, event)) = event {
+                    self.gateway.handle_event(now(), event);
+                }
+                if let Some(request) = request {
+                    open = self.handle(Some(request)).await;
+                }
+            }
+            if self.handed_over {
+                return;
+            }
+            self.carry_out().await;
+        }
+        self.gateway.shutdown();
+        self.carry_out().await;
+    }
+
+    /// Returns whether there may be more.
+    async fn handle(&mut self, request: Option<Request>) -> bool {
+        let Some(request) = request else { return false };
+        match request {
+            Request::Login { connection, outbox, device, admission, offer, secret } => {
+                self.connections.insert(connection, outbox);
+                self.log_in(connection, device, &admission, &offer, secret);
+            }
+            Request::Attach { connection, outbox, claim, offer, secret } => {
+                self.connections.insert(connection, outbox);
+                match self.registry.restore(claim.session).await {
+                    Ok(Some(record)) => {
+                        self.gateway.restore(now(), record);
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::error!(%error, "the store does not say whether a session is known")
+                    }
+                }
+                // A refusal is among the effects.
+                let _ = self.gateway.attach(now(), connection, &claim, &offer, secret);
+            }
+            Request::Message { connection, message } => self.gateway.handle_message(connection, &message),
+            Request::Lost(connection) => {
+                self.connections.remove(&connection);
+                self.gateway.connection_lost(connection);
+            }
+            Request::End { which, code, text, reply } => {
+                let count = self.gateway.end(&which, code, &text);
+                // Whoever asked is told once it is done, if it still listens.
+                self.carry_out().await;
+                let _ = reply.send(count);
+            }
+            Request::Status(reply) => {
+                let _ = reply.send(self.snapshot().await);
+            }
+            Request::Settings { network, policy, reply } => {
+                let outcome = policy.compile(&mut self.registry.names).map(|policy| {
+                    // Before clients send what they could not send until now.
+                    self.gateway.set_policy(&Arc::new(policy));
+                    self.gateway.set_network(network);
+                });
+                let _ = reply.send(outcome);
+            }
+            Request::HandOver { to, reply } => {
+                let handed = self.hand_over(*to).await;
+                self.handed_over = handed.is_ok();
+                // Whoever asked waits for nothing else.
+                let _ = reply.send(handed);
+                return !self.handed_over;
+            }
+            Request::Shutdown => return false,
+        }
+        true
+    }
+
+    /// Stops the shards and hands all sessions over. Control connections stay behind; their clients attach when they notice.
+    async fn hand_over(&mut self, to: Successor) -> Result<Handed, HandOverError> {
+        self.carry_out().await;
+        self.collect_activity().await;
+        let stopped = now();
+        let mut frozen = self.shards.freeze().await?;
+        let sessions = self.gateway.hand_over(std::mem::take(&mut frozen.progress));
+        let count = sessions.len();
+        match to.take(sessions, &self.registry).await {
+            // The shards end with what holds them still.
+            Ok(version) => Ok(Handed { sessions: count, version, stood: now().since(stopped) }),
+            Err(error) => {
+                frozen.go_on();
+                Err(error)
+            }
+        }
+    }
+
+    fn log_in(
+        &mut self,
+        connection: ConnectionId,
+        device: DeviceId,
+        admission: &Admission,
+        offer: &Offer,
+        secret: EpochSecret,
+    ) {
+        let who = Authenticated {
+            session: admission.session,
+            user: admission.account.name.clone(),
+            principal: self.registry.principal(&admission.account),
+            device,
+            addresses: admission.addresses,
+            deadline: registry::deadline(admission.expires_s),
+        };
+        self.registry.begin(admission);
+        // The effects tell the client.
+        if self.gateway.login(now(), connection, who, offer, secret).is_err() {
+            self.registry.abandon(admission.session);
+        }
+    }
+
+    /// Does what the core asks for: shards first, then the store, and when both have it the clients hear of it, in the
+    /// core's order.
+    async fn carry_out(&mut self) {
+        let mut commanded = false;
+        let mut endings = Vec::new();
+        let mut words = Vec::new();
+        while let Some(effect) = self.gateway.poll_effect() {
+            match effect {
+                Effect::Command { shard, command } => {
+                    self.shards.command(shard, command).await;
+                    commanded = true;
+                }
+                Effect::Persist(record) => self.registry.persist(&record),
+                Effect::Forget(session) => self.registry.forget(session),
+                Effect::Send { connection, message } => {
+                    words.push((connection, Outgoing::Message(Box::new(message))));
+                }
+                Effect::CloseConnection { connection, code } => {
+                    words.push((connection, Outgoing::Close(code)));
+                }
+                Effect::Ended { session, user, code, activity } => {
+                    let (received, sent) = (activity.rx_bytes, activity.tx_bytes);
+                    tracing::info!(%user, %session, reason = %code, received, sent, "session ended");
+                    self.ended.sessions += 1;
+                    self.ended.rx_bytes += received;
+                    self.ended.tx_bytes += sent;
+                    endings.push(Ending { session, user, code });
+                }
+            }
+        }
+        if commanded && !words.is_empty() {
+            self.shards.barrier().await;
+        }
+        let failed = self.registry.commit(endings).await;
+        for (connection, word) in words {
+            self.tell(connection, word, &failed);
+        }
+    }
+
+    /// Passes a word on, unless what it says could not be made durable.
+    fn tell(&mut self, connection: ConnectionId, word: Outgoing, failed: &HashSet<SessionId>) {
+        let word = match word {
+            Outgoing::Message(message) => match *message {
+                Message::Established(established) if failed.contains(&established.session) => {
+                    Outgoing::Message(Box::new(not_stored()))
+                }
+                message => Outgoing::Message(Box::new(message)),
+            },
+            Outgoing::Close(code) => {
+                // Its task may have ended by itself, or ends for want of an outbox.
+                if let Some(outbox) = self.connections.remove(&connection) {
+                    let _ = outbox.try_send(Outgoing::Close(code));
+                }
+                return;
+            }
+        };
+        let full = self.connections.get(&connection).map(|outbox| outbox.try_send(word));
+        if let Some(Err(TrySendError::Full(_))) = full {
+            tracing::info!(connection = connection.0, "a client does not take what it is sent");
+            // Without its outbox the task closes the connection, and the client attaches anew.
+            self.connections.remove(&connection);
+        }
+    }
+
+    /// Adds up what the shards saw since they were asked last: only sessions that were in use.
+    async fn collect_activity(&mut self) {
+        for report in self.shards.report().await {
+            for (slot, activity) in report.activities {
+                self.gateway.handle_activity(slot, activity);
+            }
+        }
+    }
+
+    async fn snapshot(&mut self) -> Snapshot {
+        let mut counters = Counters::default();
+        let (mut udp, mut tun) = (Vec::new(), Vec::new());
+        for report in self.shards.report().await {
+            counters.merge(&report.counters);
+            udp.push(report.udp);
+            tun.push(report.tun);
+            for (slot, activity) in report.activities {
+                self.gateway.handle_activity(slot, activity);
+            }
+        }
+        Snapshot { sessions: self.gateway.sessions().collect(), counters, ended: self.ended, udp, tun }
+    }
+}
+
+/// What a client hears whose session could not be made durable.
+fn not_stored() -> Message {
+    let text = Explanation::cut("the gateway cannot store your session; try again later");
+    Message::Refused(Refused { code: Code::Internal, text, retry_after_ms: Some(5_000) })
+}

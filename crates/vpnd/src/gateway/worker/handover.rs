@@ -1,0 +1,336 @@
+//! The hand-over from the worker of one gateway process to its successor: what both say to each other, and in which order.
+//!
+//! ```text
+//!   old: Begin (devices) · stops its shards · Sessions … · End          Go · ends
+//!   new:                                            · takes all · Ready      · starts its shards
+//! ```
+//!
+//! INVARIANT: the old worker alone decides. Until it has said `Go` it can take everything back, for the new one seals and
+//! opens nothing before it hears that; afterwards the old one never does again. So no counter is used by both. Keys go from
+//! one worker to the other and to nobody else; the frames that hold them are erased.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use minicbor::{Decode, Encode};
+use vpnd_proto::gateway::Gateway;
+use vpnd_proto::gateway::handover::{FORMAT, HandedSession};
+
+use crate::admin::status::Counters;
+use crate::gateway::worker::registry::Registry;
+use crate::privsep::channel::{Channel, ChannelError};
+use crate::privsep::launch::{Devices, MAX_FRAME, borrowed};
+use crate::shard::now;
+
+/// Sessions of one frame. Each has a few kilobytes with the most lanes and shards.
+const BATCH: usize = 64;
+/// How long a successor may take from the moment at which the shards stand still.
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// What the old worker says.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum FromOld {
+    /// The beginning, with the descriptors of [`Devices`].
+    #[n(0)]
+    Begin {
+        /// The form of what follows.
+        #[n(0)]
+        format: u32,
+        #[n(1)]
+        devices: Devices,
+        /// The last revocation that was carried out.
+        #[n(2)]
+        revocations: u64,
+        /// What was counted until now; earlier versions don't say.
+        #[n(3)]
+        counters: Option<Counters>,
+    },
+    #[n(1)]
+    Sessions(#[n(0)] Vec<Handed>),
+    #[n(2)]
+    End,
+    /// It is yours.
+    #[n(3)]
+    Go,
+}
+
+/// What the new worker says.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum FromNew {
+    /// Everything is understood.
+    #[n(0)]
+    Ready {
+        #[n(0)]
+        version: String,
+    },
+    #[n(1)]
+    Refused(#[n(0)] String),
+}
+
+/// A session and what the protocol's core does not know of it.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct Handed {
+    #[n(0)]
+    session: HandedSession,
+    /// The groups of its user.
+    #[n(1)]
+    groups: Vec<String>,
+}
+
+/// Why nothing was handed over: the old worker goes on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandOverError {
+    #[error("the new version does not take over: {0}")]
+    Refused(String),
+    #[error("the new version has ended before it took over")]
+    Gone,
+    #[error("the new version has not taken over within {} s", TAKEN_WITHIN.as_secs())]
+    Slow,
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error(transparent)]
+    Shard(#[from] crate::shard::ShardGone),
+}
+
+/// The successor, as the old worker sees it.
+pub(crate) struct Successor(Channel);
+
+impl Successor {
+    /// Passes on the devices, and what was counted; `revocations` is the last one that was carried out.
+    pub(super) async fn begin(
+        stream: OwnedFd,
+        devices: Devices,
+        descriptors: &[OwnedFd],
+        revocations: u64,
+        counters: Counters,
+    ) -> Result<Self, HandOverError> {
+        let channel = Channel::new(UnixStream::from(stream), MAX_FRAME).map_err(ChannelError::from)?;
+        let begin = FromOld::Begin { format: FORMAT, devices, revocations, counters: Some(counters) };
+        channel.send(&begin, &borrowed(descriptors)).await?;
+        Ok(Self(channel))
+    }
+
+    /// Hands over all sessions, whose shards stand still. When this returns `Ok`, they must never go on; its value is the
+    /// successor's version.
+    pub(crate) async fn take(
+        self,
+        sessions: Vec<HandedSession>,
+        registry: &Registry,
+    ) -> Result<String, HandOverError> {
+        let taken = tokio::time::timeout(TAKEN_WITHIN, self.offer(sessions, registry));
+        let version = taken.await.map_err(|_| HandOverError::Slow)??;
+        // Nothing that could fail comes after this word has left; if it does not leave, nobody has heard it.
+        self.0.send(&FromOld::Go, &[]).await?;
+        Ok(version)
+    }
+
+    async fn offer(
+        &self,
+        sessions: Vec<HandedSession>,
+        registry: &Registry,
+    ) -> Result<String, HandOverError> {
+        let mut sessions = sessions.into_iter().map(|session| {
+            let groups = registry.groups(session.id).into_vec();
+            Handed { session, groups }
+        });
+        loop {
+            let batch: Vec<_> = sessions.by_ref().take(BATCH).collect();
+            if batch.is_empty() {
+                break;
+            }
+            self.0.send(&FromOld::Sessions(batch), &[]).await?;
+        }
+        self.0.send(&FromOld::End, &[]).await?;
+        match self.0.receive::<FromNew>().await?.ok_or(HandOverError::Gone)?.alone()? {
+            FromNew::Ready { version } => Ok(version),
+            FromNew::Refused(why) => Err(HandOverError::Refused(why)),
+        }
+    }
+}
+
+/// The old worker, as its successor sees it.
+pub(super) struct Predecessor {
+    channel: Channel,
+    pub(super) revocations: u64,
+    pub(super) counters: Counters,
+}
+
+impl Predecessor {
+    /// Hears with which devices and descriptors it goes on.
+    pub(super) async fn meet(stream: OwnedFd) -> anyhow::Result<(Self, Devices, Vec<OwnedFd>)> {
+        let channel = Channel::new(UnixStream::from(stream), MAX_FRAME)?;
+        let begin = channel.receive::<FromOld>().await?;
+        let begin = begin.ok_or_else(|| anyhow!("the gateway that runs hands nothing over"))?;
+        let FromOld::Begin { format, devices, revocations, counters } = begin.message else {
+            bail!("the gateway that runs began with something else than its devices");
+        };
+        if format != FORMAT {
+            let why = format!(
+                "its sessions would come in format {format}, and this version knows {FORMAT}; restart it instead"
+            );
+            // Whether it is heard or not, nothing is taken over.
+            let _ = channel.send(&FromNew::Refused(why.clone()), &[]).await;
+            bail!(why);
+        }
+        let counters = counters.unwrap_or_default();
+        Ok((Self { channel, revocations, counters }, devices, begin.descriptors))
+    }
+
+    /// Takes all sessions over into `gateway`, whose effects are then commands to the shards, and waits for the word to begin.
+    pub(super) async fn take_over(
+        &self,
+        gateway: &mut Gateway,
+        registry: &mut Registry,
+    ) -> anyhow::Result<usize> {
+        let taken = self.take_all(gateway, registry).await;
+        let answer = match &taken {
+            Ok(_) => FromNew::Ready { version: env!("CARGO_PKG_VERSION").to_owned() },
+            Err(error) => FromNew::Refused(crate::told(error)),
+        };
+        self.channel.send(&answer, &[]).await?;
+        let count = taken?;
+        match self.hear().await? {
+            FromOld::Go => Ok(count),
+            _ => bail!("the gateway that runs said something else than to begin"),
+        }
+    }
+
+    async fn take_all(&self, gateway: &mut Gateway, registry: &mut Registry) -> anyhow::Result<usize> {
+        let mut count = 0;
+        loop {
+            match self.hear().await? {
+                FromOld::Sessions(sessions) => {
+                    count += sessions.len();
+                    for Handed { session, groups } in sessions {
+                        let principal = registry.take_over(session.id, &session.user, groups.into());
+                        gateway.take_over(now(), session, principal)?;
+                    }
+                }
+                FromOld::End => return Ok(count),
+                FromOld::Begin { .. } | FromOld::Go => {
+                    bail!("the gateway that runs said things out of order")
+                }
+            }
+        }
+    }
+
+    async fn hear(&self) -> anyhow::Result<FromOld> {
+        let heard = self.channel.receive::<FromOld>().await?;
+        let heard = heard.ok_or_else(|| anyhow!("the gateway that runs has taken everything back"))?;
+        Ok(heard.alone()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use vpnd_crypto::{Backend, Suite};
+    use vpnd_proto::control::Network;
+    use vpnd_proto::gateway::Config;
+    use vpnd_proto::policy::Names;
+    use vpnd_proto::session::{LocalSuite, Timers};
+
+    use super::*;
+    use crate::gateway::worker::auth_client::AuthClient;
+    use crate::privsep::channel::pair;
+    use crate::sys::tun::TunOffloads;
+
+    fn registry() -> Registry {
+        let (ours, _theirs) = pair().unwrap();
+        let auth = Channel::new(ours, MAX_FRAME).unwrap();
+        Registry::new(AuthClient::start(auth, Arc::default()), Names::new())
+    }
+
+    fn gateway() -> Gateway {
+        let config = Config {
+            shards: 1,
+            suites: vec![LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1 }],
+            features: 0,
+            lab: None,
+            timers: Timers::default(),
+            idle_timeout: None,
+            max_sessions: 1,
+            max_sessions_per_user: 1,
+            network: Network::default(),
+        };
+        Gateway::new(config, crate::control::random()).unwrap()
+    }
+
+    fn devices() -> Devices {
+        Devices { shards: 1, tun: TunOffloads::NONE.into(), steering_refused: None }
+    }
+
+    /// The old worker's raw end, and the new worker's descriptor.
+    fn ends() -> (Channel, OwnedFd) {
+        let (old, new) = pair().unwrap();
+        (Channel::new(old, MAX_FRAME).unwrap(), new.into())
+    }
+
+    #[tokio::test]
+    async fn another_format_is_refused_and_the_old_worker_hears_why() {
+        let (old, new) = ends();
+        let begin = FromOld::Begin { format: FORMAT + 1, devices: devices(), revocations: 0, counters: None };
+        old.send(&begin, &[]).await.unwrap();
+        let error = Predecessor::meet(new).await.map(drop).unwrap_err().to_string();
+        assert!(error.contains("restart it instead"), "{error}");
+        let heard = old.receive::<FromNew>().await.unwrap().unwrap().message;
+        assert!(matches!(heard, FromNew::Refused(why) if why == error));
+    }
+
+    #[tokio::test]
+    async fn the_new_worker_begins_with_the_last_word_and_not_without() {
+        for goes in [true, false] {
+            let (old, new) = ends();
+            let begin = FromOld::Begin { format: FORMAT, devices: devices(), revocations: 7, counters: None };
+            old.send(&begin, &[]).await.unwrap();
+            let (predecessor, _, _) = Predecessor::meet(new).await.unwrap();
+            assert_eq!(predecessor.revocations, 7);
+            let other_side = async {
+                old.send(&FromOld::Sessions(Vec::new()), &[]).await.unwrap();
+                old.send(&FromOld::End, &[]).await.unwrap();
+                let ready = old.receive::<FromNew>().await.unwrap().unwrap().message;
+                assert!(matches!(ready, FromNew::Ready { .. }));
+                if goes {
+                    old.send(&FromOld::Go, &[]).await.unwrap();
+                }
+                drop(old);
+            };
+            let (mut gateway, mut registry) = (gateway(), registry());
+            let (taken, ()) = tokio::join!(predecessor.take_over(&mut gateway, &mut registry), other_side);
+            assert_eq!(taken.is_ok(), goes, "{taken:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_old_worker_goes_on_unless_the_new_one_is_ready() {
+        for answer in [Some(FromNew::Refused("too new".to_owned())), None] {
+            let (new, old) = ends();
+            let successor = Successor::begin(old, devices(), &[], 7, Counters::default()).await.unwrap();
+            let refused = answer.is_some();
+            let other_side = async {
+                loop {
+                    let heard = new.receive::<FromOld>().await.unwrap().unwrap().message;
+                    assert!(!matches!(heard, FromOld::Go), "nobody is ready");
+                    if matches!(heard, FromOld::End) {
+                        break;
+                    }
+                }
+                if let Some(answer) = answer {
+                    new.send(&answer, &[]).await.unwrap();
+                    assert!(new.receive::<FromOld>().await.unwrap().is_none(), "that was all");
+                }
+                drop(new);
+            };
+            let registry = registry();
+            let (taken, ()) = tokio::join!(successor.take(Vec::new(), &registry), other_side);
+            match taken {
+                Err(HandOverError::Refused(why)) => assert!(refused && why == "too new"),
+                Err(HandOverError::Gone) => assert!(!refused),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

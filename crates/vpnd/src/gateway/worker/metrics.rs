@@ -1,0 +1,175 @@
+//! Prometheus metrics over HTTP: `GET /metrics` on the address of `[admin] metrics`, and nothing else.
+//!
+//! Invariants: a request changes nothing; connections, their time and what they may send are bounded. There is no
+//! check of who asks: the configuration refuses an address that others can reach unless the administrator insists.
+//! This module must not know where the status comes from.
+
+mod text;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use crate::admin::Handler;
+
+/// Connections at the same time; more wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 8;
+/// The longest head of a request, bytes.
+const MAX_HEAD: usize = 8 << 10;
+/// How long a connection may last, from its first byte to our last.
+const DEADLINE: Duration = Duration::from_secs(15);
+/// How long the gateway may take to tell its status; shorter, so that the scraper hears of it.
+const STATUS_DEADLINE: Duration = Duration::from_secs(5);
+/// Pause after the kernel had no descriptor or memory for a new connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// OpenMetrics 1.0, section "Protocol negotiation".
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Metrics can't be served.
+#[derive(Debug, thiserror::Error)]
+#[error("can't serve metrics on {address}: {source}; choose another `metrics` in [admin]")]
+pub(crate) struct BindError {
+    /// Where.
+    pub address: SocketAddr,
+    /// The reason.
+    pub source: io::Error,
+}
+
+/// The open listener.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    listener: TcpListener,
+    deadline: Duration,
+}
+
+impl Metrics {
+    /// Opens the listener.
+    ///
+    /// # Errors
+    /// [`BindError`], if the address is in use or not of this machine.
+    pub(crate) async fn bind(address: SocketAddr) -> Result<Self, BindError> {
+        let listener = TcpListener::bind(address).await.map_err(|source| BindError { address, source })?;
+        Ok(Self { listener, deadline: DEADLINE })
+    }
+
+    /// Takes over a listener that another process has opened with [`Metrics::bind`].
+    ///
+    /// # Errors
+    /// If the descriptor can't be used by the runtime.
+    pub(crate) fn adopt(listener: OwnedFd) -> io::Result<Self> {
+        let listener = std::net::TcpListener::from(listener);
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener: TcpListener::from_std(listener)?, deadline: DEADLINE })
+    }
+
+    /// The listener's descriptor, for another process.
+    ///
+    /// # Errors
+    /// If the runtime does not let go of it.
+    pub(crate) fn into_descriptor(self) -> io::Result<OwnedFd> {
+        Ok(self.listener.into_std()?.into())
+    }
+
+    /// The address, with the port that the kernel chose if 0 was asked for.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers scrapers until the future is dropped.
+    pub(crate) async fn serve<H: Handler>(self, handler: Arc<H>) {
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        // Dropping the set ends the connections, so nothing outlives this future.
+        let mut connections = JoinSet::new();
+        info!(address = ?self.address().ok(), "serving metrics");
+        loop {
+            let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+            while connections.try_join_next().is_some() {}
+            match self.listener.accept().await {
+                Ok((stream, peer)) => {
+                    let (handler, deadline) = (handler.clone(), self.deadline);
+                    connections.spawn(async move {
+                        match timeout(deadline, connection(stream, handler)).await {
+                            Ok(Ok(())) => {}
+                            Ok(Err(error)) => debug!(%peer, %error, "a metrics connection broke off"),
+                            Err(_) => debug!(%peer, "a metrics connection took too long"),
+                        }
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    warn!(%error, "can't accept a metrics connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Answers one request. No keep-alive: a place is free again as soon as its answer is out.
+async fn connection<H: Handler>(stream: TcpStream, handler: Arc<H>) -> Result<(), hyper::Error> {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let handler = handler.clone();
+        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), &*handler).await) }
+    });
+    http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(MAX_HEAD)
+        .timer(TokioTimer::new())
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+async fn respond<H: Handler>(method: &Method, path: &str, handler: &H) -> Response<Full<Bytes>> {
+    if path != "/metrics" {
+        return plain(StatusCode::NOT_FOUND, "the metrics are at /metrics\n".to_owned());
+    }
+    if method != Method::GET {
+        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use GET\n".to_owned());
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+        return response;
+    }
+    let status = match timeout(STATUS_DEADLINE, handler.status()).await {
+        Ok(Ok(status)) => status,
+        Ok(Err(error)) => return plain(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+        Err(_) => {
+            return plain(StatusCode::SERVICE_UNAVAILABLE, "the gateway does not answer\n".to_owned());
+        }
+    };
+    match text::encode(status) {
+        Ok(text) => answer(StatusCode::OK, OPEN_METRICS, text),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    answer(status, "text/plain; charset=utf-8", text)
+}
+
+fn answer(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! The gateway's end of the control channel's QUIC (PROTOCOL §3): the socket behind which it listens, and for whom.
+
+mod front;
+pub(crate) mod gate;
+pub(crate) mod retry;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{AsyncUdpSocket, Endpoint, Runtime as _, ServerConfig, TokioRuntime, VarInt};
+
+use crate::control::quic::handed::{self, HandOver};
+use crate::control::quic::{on_shared_port, transport};
+use crate::gateway::quic_keys::Keys;
+use crate::sys::udp::QuicMember;
+use front::Front;
+use gate::Admissions;
+
+/// Connections that wait to be let in, all from addresses that have proved themselves.
+const MAX_INCOMING: usize = 1 << 12;
+/// Bytes kept for all connections that are not accepted yet.
+const MAX_INCOMING_BYTES: u64 = 8 << 20;
+
+/// What the gateway's endpoint receives from and sends to; and, if the kernel does not steer, where shards pass on what is
+/// for it.
+///
+/// # Errors
+/// If the socket can't be used by the runtime.
+pub(crate) fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>, Option<HandOver>)> {
+    match member {
+        QuicMember::Own(socket) => Ok((TokioRuntime.wrap_udp_socket(socket)?, None)),
+        QuicMember::SendOnly(sender) => {
+            let (socket, hand_over) = handed::socket(sender)?;
+            Ok((Arc::new(socket), Some(hand_over)))
+        }
+    }
+}
+
+/// The gateway's endpoint on `socket`, which sees only those beginnings of connections that `admissions` lets pass, and nothing
+/// more once it is `deaf`, because another process reads the socket.
+///
+/// # Errors
+/// If the socket can't be used by the runtime.
+pub(crate) fn listen(
+    socket: Arc<dyn AsyncUdpSocket>,
+    tls: QuicServerConfig,
+    keys: &Keys,
+    admissions: Admissions,
+    deaf: Arc<AtomicBool>,
+) -> io::Result<Endpoint> {
+    let socket = Arc::new(Front::new(socket, admissions, Arc::clone(&keys.tokens) as _, deaf));
+    let mut transport = transport();
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
+    let mut config = ServerConfig::new(Arc::new(tls), Arc::clone(&keys.tokens) as _);
+    config
+        .transport_config(Arc::new(transport))
+        .max_incoming(MAX_INCOMING)
+        .incoming_buffer_size_total(MAX_INCOMING_BYTES)
+        .retry_token_lifetime(retry::TOKEN_LIFETIME)
+        .migration(true);
+    Endpoint::new_with_abstract_socket(
+        on_shared_port(keys.endpoint_config()),
+        Some(config),
+        socket,
+        Arc::new(TokioRuntime),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! What stands between the socket and QUIC: datagrams that would begin a connection are looked at here, before anything is
+//! allocated or derived for them.
+//!
+//! INVARIANT: QUIC sees an Initial only from an address that has proved itself, so before that nothing is kept and what is
+//! sent, a Retry, is shorter than what came in. The rest, whatever its source, belongs to a connection or is dropped by QUIC
+//! without an answer, but for a stateless reset, which is shorter than what it answers, too.
+
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use quinn::crypto::HandshakeTokenKey;
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, UdpPoller};
+use rand::Rng as _;
+use vpnd_proto::admission::{Greeting, Source};
+use vpnd_proto::wire::Door;
+
+use super::gate::Admissions;
+use super::retry::{self, Initial, Kind};
+use crate::gateway::worker::registry::wall_clock_s;
+use crate::shard::now;
+
+/// Batches in which nothing was for QUIC that are taken at once: then it is others' turn on this thread.
+const BATCHES: usize = 4;
+
+/// A socket that passes on what QUIC should see.
+pub(super) struct Front {
+    socket: Arc<dyn AsyncUdpSocket>,
+    admissions: Admissions,
+    tokens: Arc<dyn HandshakeTokenKey>,
+    /// Another process reads the socket from now on.
+    deaf: Arc<AtomicBool>,
+}
+
+impl Front {
+    pub(super) fn new(
+        socket: Arc<dyn AsyncUdpSocket>,
+        admissions: Admissions,
+        tokens: Arc<dyn HandshakeTokenKey>,
+        deaf: Arc<AtomicBool>,
+    ) -> Self {
+        Self { socket, admissions, tokens, deaf }
+    }
+
+    /// Takes out what is not for QUIC and moves the rest to the front. Returns how many buffers are left.
+    fn sift(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
+        let now_s = wall_clock_s();
+        let mut left = 0;
+        for number in 0..metas.len() {
+            let mut meta = metas[number];
+            meta.len = self.sift_segments(&mut buffers[number], &meta, now_s);
+            if meta.len > 0 {
+                buffers.swap(left, number);
+                metas[left] = meta;
+                left += 1;
+            }
+        }
+        left
+    }
+
+    /// The same for the datagrams of one buffer, which the kernel may have merged. Returns how many bytes are left.
+    fn sift_segments(&self, buffer: &mut [u8], meta: &RecvMeta, now_s: u64) -> usize {
+        let mut left = 0;
+        for start in (0..meta.len).step_by(meta.stride.max(1)) {
+            let end = meta.len.min(start + meta.stride);
+            if self.passes(&buffer[start..end], meta, now_s) {
+                buffer.copy_within(start..end, left);
+                left += end - start;
+            }
+        }
+        left
+    }
+
+    fn passes(&self, datagram: &[u8], meta: &RecvMeta, now_s: u64) -> bool {
+        if Door::of(datagram) != Door::Quic {
+            self.admissions.count_not_quic();
+            return false;
+        }
+        let source = Source::from(meta.addr.ip());
+        match retry::classify(datagram) {
+            Kind::Other => true,
+            Kind::Malformed => false,
+            Kind::OtherVersion => self.admissions.lock().greet(now(), source) == Greeting::Answer,
+            Kind::Initial(initial) if retry::is_proof(&*self.tokens, initial.token, meta.addr, now_s) => {
+                self.admissions.lock().hear(now(), source)
+            }
+            Kind::Initial(initial) => {
+                if self.admissions.lock().greet(now(), source) == Greeting::Answer {
+                    self.answer(&initial, meta, now_s);
+                }
+                false
+            }
+        }
+    }
+
+    fn answer(&self, initial: &Initial<'_>, meta: &RecvMeta, now_s: u64) {
+        let mut random = [0; 32];
+        rand::rng().fill_bytes(&mut random);
+        let contents = retry::retry(&*self.tokens, initial, meta.addr, now_s, &random);
+        let transmit = Transmit {
+            destination: meta.addr,
+            ecn: None,
+            contents: &contents,
+            segment_size: None,
+            src_ip: meta.dst_ip,
+        };
+        // A client asks again if it hears nothing.
+        let _ = self.socket.try_send(&transmit);
+    }
+}
+
+impl fmt::Debug for Front {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Front").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl AsyncUdpSocket for Front {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Arc::clone(&self.socket).create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.socket.try_send(transmit)
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        if self.deaf.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        for _ in 0..BATCHES {
+            let count = ready!(self.socket.poll_recv(cx, bufs, meta))?;
+            self.admissions.lock().batch_read(count == bufs.len());
+            let left = self.sift(&mut bufs[..count], &mut meta[..count]);
+            if left > 0 {
+                return Poll::Ready(Ok(left));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.socket.max_transmit_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.socket.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.socket.may_fragment()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! Sessions in the store: what the control plane asks to be remembered, sent to the auth process in its order.
+//!
+//! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use vpnd_proto::control::{Code, UserName};
+use vpnd_proto::gateway::{Addresses, SessionRecord};
+use vpnd_proto::policy::{Names, Principal};
+use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_proto::time::Time;
+
+use crate::gateway::messages::auth::{Account, Answer, Granted, MAX_WRITES, Request, Write, id};
+use crate::gateway::worker::auth_client::{AuthClient, AuthGone};
+use crate::shard::now;
+
+/// Seconds since 1970.
+pub(crate) fn wall_clock_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Seconds since 1970 as the machine's clock had it when this process first asked, gone on evenly since, suspend included.
+///
+/// Sessions, leases and grants go by this one. Somebody who sets the machine's clock, by a year even, neither ends a session
+/// nor frees the address of one.
+pub(crate) fn steady_clock_s() -> u64 {
+    static START: OnceLock<(u64, Time)> = OnceLock::new();
+    let (wall_s, at) = *START.get_or_init(|| (wall_clock_s(), now()));
+    wall_s.saturating_add(now().since(at).as_secs())
+}
+
+/// A session that is over, for the audit log.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    pub(crate) session: SessionId,
+    pub(crate) user: UserName,
+    pub(crate) code: Code,
+}
+
+/// What a login is given before the control plane hears of it.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    pub(crate) account: Account,
+    pub(crate) session: SessionId,
+    pub(crate) addresses: Addresses,
+    pub(crate) expires_s: u64,
+}
+
+impl From<Granted> for Admission {
+    fn from(granted: Granted) -> Self {
+        Self {
+            account: granted.account,
+            session: SessionId(granted.session.into()),
+            addresses: granted.addresses.into(),
+            expires_s: granted.expires_s,
+        }
+    }
+}
+
+/// The sessions of this gateway in its store.
+pub(crate) struct Registry {
+    auth: AuthClient,
+    /// Policy knows users and groups by numbers, which come from here.
+    pub(crate) names: Names,
+    /// Sessions that are kept, and the groups of their users.
+    known: HashMap<SessionId, Box<[String]>>,
+    writes: Vec<Write>,
+}
+
+/// Why the store does not say whether a session is known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegistryError {
+    #[error(transparent)]
+    Gone(#[from] AuthGone),
+    #[error("{0}")]
+    Failed(String),
+    #[error("the auth process has answered something else")]
+    Unexpected,
+}
+
+impl Registry {
+    pub(crate) fn new(auth: AuthClient, names: Names) -> Self {
+        Self { auth, names, known: HashMap::new(), writes: Vec::new() }
+    }
+
+    /// Whom policy takes this user for.
+    pub(crate) fn principal(&mut self, account: &Account) -> Principal {
+        self.names.principal(&account.name, account.groups.iter().map(String::as_str))
+    }
+
+    /// A user has logged in: the session that is about to begin is theirs.
+    pub(crate) fn begin(&mut self, admission: &Admission) {
+        self.known.insert(admission.session, admission.account.groups.clone().into());
+    }
+
+    /// A login was refused after [`Registry::begin`]: its addresses are free again.
+    pub(crate) fn abandon(&mut self, session: SessionId) {
+        self.forget(session);
+    }
+
+    /// A session of an earlier run of the gateway, if the store has it and it is not known yet.
+    pub(crate) async fn restore(
+        &mut self,
+        session: SessionId,
+    ) -> Result<Option<SessionRecord>, RegistryError> {
+        if self.known.contains_key(&session) {
+            return Ok(None);
+        }
+        let stored = match self.auth.ask(Request::Session(id(session))).await? {
+            Answer::Session(Some(stored)) => stored,
+            Answer::Session(None) => return Ok(None),
+            Answer::Failed(reason) => return Err(RegistryError::Failed(reason.to_string())),
+            _ => return Err(RegistryError::Unexpected),
+        };
+        self.known.insert(session, stored.account.groups.clone().into());
+        Ok(Some(SessionRecord {
+            id: session,
+            principal: self.principal(&stored.account),
+            user: stored.account.name,
+            device: DeviceId(stored.device.into()),
+            addresses: stored.addresses.into(),
+            deadline: deadline(stored.expires_s),
+            epoch: stored.epoch,
+            tokens: stored.tokens.into_tokens(),
+        }))
+    }
+
+    /// The groups of a session's user, by which another process knows whom policy takes it for.
+    pub(crate) fn groups(&self, session: SessionId) -> Box<[String]> {
+        self.known.get(&session).cloned().unwrap_or_default()
+    }
+
+    /// A session of another process goes on in this one. Whom policy takes it for.
+    pub(crate) fn take_over(
+        &mut self,
+        session: SessionId,
+        user: &UserName,
+        groups: Box<[String]>,
+    ) -> Principal {
+        let principal = self.names.principal(user, groups.iter().map(String::as_str));
+        self.known.insert(session, groups);
+        principal
+    }
+
+    /// Remember the session as it is now.
+    pub(crate) fn persist(&mut self, record: &SessionRecord) {
+        if self.known.contains_key(&record.id) {
+            let tokens = (&record.tokens).into();
+            self.writes.push(Write::Keep { session: id(record.id), tokens, epoch: record.epoch });
+        }
+    }
+
+    /// The session is over; its addresses are free.
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        self.known.remove(&session);
+        self.writes.push(Write::End(id(session)));
+    }
+
+    /// Makes everything durable that was asked for so far, in one step if it is not very much. Returns the sessions for
+    /// which that failed.
+    pub(crate) async fn commit(&mut self, endings: Vec<Ending>) -> HashSet<SessionId> {
+        let mut writes = std::mem::take(&mut self.writes);
+        writes.extend(endings.into_iter().map(|Ending { session, user, code }| Write::Ended {
+            session: id(session),
+            user,
+            code,
+        }));
+        let mut failed = HashSet::new();
+        for part in writes.chunks(MAX_WRITES) {
+            match self.auth.ask(Request::Commit(part.to_vec())).await {
+                Ok(Answer::Committed { failed: some }) => {
+                    failed.extend(some.into_iter().map(|session| SessionId(session.into())));
+                }
+                other => {
+                    tracing::error!(answer = ?other, "sessions can't be stored");
+                    failed.extend(part.iter().filter_map(Write::session));
+                }
+            }
+        }
+        failed
+    }
+}
+
+/// The deadline on this process's clock.
+pub(crate) fn deadline(expires_s: u64) -> Time {
+    now() + Duration::from_secs(expires_s.saturating_sub(steady_clock_s()))
+}

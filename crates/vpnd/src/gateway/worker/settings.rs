@@ -1,0 +1,109 @@
+//! From the gateway's configuration to the terms of the protocol's core.
+
+use std::net::IpAddr;
+
+use vpnd_crypto::LabPermit;
+use vpnd_proto::control::{AsText, List, Network, Text};
+use vpnd_proto::gateway::Config;
+use vpnd_proto::policy::{self, Pools, RuleSpec, Verdict};
+use vpnd_proto::session::{LocalSuite, Timers};
+
+use crate::config::{self, Action, ServerConfig, Timeouts};
+use crate::gateway::worker::core::PolicySpec;
+
+/// The core of a gateway with so many shards.
+pub(super) fn core(
+    config: &ServerConfig,
+    shards: usize,
+    suites: Vec<LocalSuite>,
+    lab: Option<LabPermit>,
+) -> Config {
+    Config {
+        shards,
+        suites,
+        features: vpnd_proto::control::FEATURES,
+        lab,
+        timers: timers(&config.timeouts),
+        idle_timeout: config.timeouts.idle_timeout,
+        max_sessions: config.limits.max_sessions,
+        max_sessions_per_user: config.limits.max_sessions_per_user,
+        network: network(config),
+    }
+}
+
+/// What clients are told of their network.
+pub(super) fn network(config: &ServerConfig) -> Network {
+    let push = &config.push;
+    // The tunnel's own network always leads into the tunnel: without these routes, packets for other clients would leave in
+    // clear by the client's default route.
+    let pools = config.tunnel.pools().filter(|pool| !push.routes.contains(pool));
+    Network {
+        ipv4: None,
+        ipv6: None,
+        gateway_ipv4: config.tunnel.gateway_v4(),
+        gateway_ipv6: config.tunnel.gateway_v6(),
+        mtu: Some(config.tunnel.mtu),
+        routes: list(pools.chain(push.routes.iter().copied()).map(AsText)),
+        dns: list(push.dns.iter().map(|server| AsText(*server))),
+        search: list(push.search.iter().map(|name| Text::cut(name.as_str()))),
+    }
+}
+
+/// What fits into a message; the configuration's check warns of more.
+fn list<T, const MAX: usize>(items: impl Iterator<Item = T>) -> List<T, MAX> {
+    List::new(items.take(MAX).collect()).unwrap_or_default()
+}
+
+/// The configured policy in the core's terms.
+pub(super) fn policy(config: &ServerConfig) -> PolicySpec {
+    let tunnel = &config.tunnel;
+    let own = tunnel.gateway_v4().map(IpAddr::V4).into_iter().chain(tunnel.gateway_v6().map(IpAddr::V6));
+    PolicySpec {
+        rules: config.policy.rules.iter().map(rule).collect(),
+        client_to_client: config.policy.client_to_client,
+        pools: Pools { nets: tunnel.pools().collect(), own: own.collect() },
+        reach: config.push.reach().collect(),
+    }
+}
+
+fn rule(rule: &config::Rule) -> RuleSpec {
+    RuleSpec {
+        action: match rule.action {
+            Action::Allow => Verdict::Allow,
+            Action::Deny => Verdict::Deny,
+        },
+        from: rule.from.iter().map(selector).collect(),
+        to: rule.to.iter().map(selector).collect(),
+        protocol: match rule.protocol {
+            None => policy::Protocol::Any,
+            Some(config::Protocol::Tcp) => policy::Protocol::Tcp,
+            Some(config::Protocol::Udp) => policy::Protocol::Udp,
+            Some(config::Protocol::Icmp) => policy::Protocol::Icmp,
+        },
+        ports: rule.ports.iter().map(|range| range.first..=range.last).collect(),
+    }
+}
+
+fn selector(selector: &config::Selector) -> policy::Selector {
+    match selector {
+        config::Selector::Any => policy::Selector::Any,
+        config::Selector::Clients => policy::Selector::Clients,
+        config::Selector::Group(name) => policy::Selector::Group(name.clone()),
+        config::Selector::User(name) => policy::Selector::User(name.clone()),
+        config::Selector::Net(net) => policy::Selector::Net(*net),
+    }
+}
+
+/// The protocol's timers with what is configured.
+fn timers(timeouts: &Timeouts) -> Timers {
+    let standard = Timers::default();
+    // Half as long again as the rekey age, as in the protocol's own values.
+    let reject_after = (timeouts.rekey_after * 3 / 2).min(standard.reject_after);
+    Timers {
+        rekey_after: timeouts.rekey_after,
+        reject_after,
+        keepalive: timeouts.keepalive,
+        dead_peer: timeouts.dead_peer_timeout,
+        ..standard
+    }
+}
