@@ -47,6 +47,7 @@ use trafficspeed::load::block::place::Place as BlockPlace;
 use trafficspeed::load::block::process;
 use trafficspeed::observe::HostFacts;
 use trafficspeed::output;
+use trafficspeed::report::chart::png;
 use trafficspeed::report::findings::Findings;
 use trafficspeed::report::page::Picture;
 use trafficspeed::report::{self, files, stream};
@@ -367,6 +368,9 @@ fn saved_args(directory: &Path, now: &CompareArgs) -> anyhow::Result<CompareArgs
 
 /// Makes the reports of a directory again.
 fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    if args.png {
+        png::check().context("--png")?;
+    }
     let mut output = args.output.clone();
     let directory = output.out.get_or_insert_with(|| args.directory.clone()).clone();
     output::prepare(&output)?;

@@ -21,6 +21,7 @@ pub mod cdf;
 mod line;
 #[cfg(test)]
 pub(crate) mod markup;
+pub mod png;
 pub mod standalone;
 mod time;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::chart::{
-    BarChart, BoxChart, BoxSeries, Horizontal, LineChart, Point, Series, TimeChart, standalone,
+    BarChart, BoxChart, BoxSeries, Horizontal, LineChart, Point, Series, TimeChart, png, standalone,
 };
 use super::files::{self, FilesError};
 use super::page::Picture;
@@ -20,7 +20,7 @@ pub enum PictureError {
     #[error("{0}")]
     Files(#[from] FilesError),
     #[error("{0}")]
-    Png(#[from] standalone::PngError),
+    Png(#[from] png::PngError),
 }
 
 /// Writes every picture into `directory`, and returns the names of the files.
@@ -30,20 +30,20 @@ pub enum PictureError {
 pub fn write(
     pictures: &[Picture],
     directory: &Path,
-    svg: bool,
-    png: bool,
+    as_svg: bool,
+    as_png: bool,
 ) -> Result<Vec<String>, PictureError> {
     let mut names = Vec::new();
-    let fonts = standalone::Fonts::of_system();
+    let renderer = as_png.then(png::Renderer::with_system_fonts);
     for picture in pictures {
         let alone = standalone::svg(&picture.svg);
-        if svg {
+        if as_svg {
             names.push(format!("{}.svg", picture.name));
             files::write(directory, &names[names.len() - 1], alone.as_bytes())?;
         }
-        if png {
+        if let Some(renderer) = &renderer {
             names.push(format!("{}.png", picture.name));
-            files::write(directory, &names[names.len() - 1], &fonts.png(&alone)?)?;
+            files::write(directory, &names[names.len() - 1], &renderer.png(&alone)?)?;
         }
     }
     Ok(names)
@@ -312,6 +312,15 @@ mod tests {
         (broken.label, broken.error) = ("absent".into(), Some("not installed".into()));
         more.runs.insert(0, broken);
         assert_eq!(pictures(&more)[0].svg, pictures(&whole)[0].svg);
+    }
+
+    #[cfg(not(feature = "png"))]
+    #[test]
+    fn without_its_feature_png_is_refused_with_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = write(&pictures(&samples::campaign()), directory.path(), false, true).unwrap_err();
+        assert!(error.to_string().contains("cargo build --release -p trafficspeed"), "{error}");
+        assert!(png::check().is_err());
     }
 
     #[test]
