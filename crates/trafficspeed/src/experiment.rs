@@ -19,6 +19,8 @@ pub mod model;
 pub mod outcome;
 pub mod pair_run;
 pub mod progress;
+pub mod sessions;
+pub mod soak;
 pub mod suite;
 pub mod testbed;
 pub mod traffic;

@@ -1,9 +1,11 @@
 //! The parts of `trafficspeed`, which measures what a VPN carries as its clients grow.
 //!
 //! `experiment` drives `lab` (namespaces), `system` (VPNs), `coordinate` (agents on lab clients or real hosts) and
-//! `load` (the generators that agents run), and returns plain data that `report` shows. A library only so that the
-//! program and its tests share it: nothing here is an interface for other programs, and nothing depends on the
-//! internals of any VPN. `doctor` says which VPNs this machine can measure.
+//! `load` (the generators that agents run), and returns plain data that `report` shows. `doctor` says which VPNs this
+//! machine can measure. Load that speaks vpnd's own protocol is a crate of its own, `vpnd_swarm`.
+//!
+//! A library only so that the program and its tests share it: nothing here is an interface for other programs, and
+//! nothing depends on the internals of any VPN.
 
 #![allow(
     missing_docs,
@@ -23,8 +25,6 @@ pub mod load;
 pub mod observe;
 pub mod output;
 pub mod report;
-pub mod sessions;
-pub mod soak;
 pub mod stats;
 pub mod sys;
 pub mod system;

@@ -17,7 +17,7 @@ use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
 use trafficspeed::cli::link::LinkCheckArgs;
 use trafficspeed::cli::load::PathArgs;
 use trafficspeed::cli::model::ModelArgs;
-use trafficspeed::cli::sessions::SessionsArgs;
+use trafficspeed::cli::sessions::{SessionsArgs, SwarmArgs};
 use trafficspeed::cli::soak::SoakArgs;
 use trafficspeed::cli::suite::SuiteArgs;
 use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs, naming_known};
@@ -39,6 +39,7 @@ use trafficspeed::experiment::outcome::{Campaign, Run, Settings};
 use trafficspeed::experiment::progress::Progress;
 use trafficspeed::experiment::suite;
 use trafficspeed::experiment::traffic::{self, TrafficPlan};
+use trafficspeed::experiment::{sessions, soak};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{enter, record};
@@ -51,8 +52,6 @@ use trafficspeed::report::chart::png;
 use trafficspeed::report::findings::Findings;
 use trafficspeed::report::page::Picture;
 use trafficspeed::report::{self, files, stream};
-use trafficspeed::sessions::{self, swarm};
-use trafficspeed::soak;
 
 fn main() -> ExitCode {
     let matches = Cli::command().try_get_matches().unwrap_or_else(|error| naming_known(error).exit());
@@ -74,9 +73,7 @@ fn main() -> ExitCode {
         Some(Command::Man { dir }) => manual(&dir),
         Some(Command::Sessions(args)) => many_sessions(&args),
         Some(Command::Soak(args)) => soak_test(&args),
-        Some(Command::Swarm(args)) => {
-            swarm::run(args.parent, &args.netns).map(|()| ExitCode::SUCCESS).map_err(Into::into)
-        }
+        Some(Command::Swarm(args)) => swarm(&args),
         Some(Command::Stream(args)) => generate(args.plan(), &args.path),
         Some(Command::Rr(args)) => generate(args.plan(), &args.path),
         Some(Command::Udp(args)) => generate(args.plan(), &args.path),
@@ -128,23 +125,23 @@ fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
         fs::File::create(file).with_context(|| format!("writing {}", file.display()))?;
     }
     let interrupt = Interrupt::install()?;
-    let outcome = match sessions::run(&plan, &Progress::new(args.quiet), &interrupt) {
+    let results = match sessions::run(&plan, &Progress::new(args.quiet), &interrupt) {
         Err(error) if interrupt.is_set() => {
             eprintln!("trafficspeed: {error:#}; no session was measured yet");
             return Ok(ExitCode::from(130));
         }
-        outcome => outcome?,
+        results => results?,
     };
-    let json = serde_json::to_string_pretty(&outcome)?;
+    let json = serde_json::to_string_pretty(&results)?;
     if args.json {
         println!("{json}");
     } else {
-        print!("{}", sessions::table::table(&outcome));
+        print!("{}", report::sessions::table(&results));
     }
     if let Some(file) = &args.out {
         fs::write(file, json).with_context(|| format!("writing {}", file.display()))?;
     }
-    Ok(output::verdict(outcome.interrupted, outcome.is_whole()))
+    Ok(output::exit_code(results.interrupted, results.is_whole()))
 }
 
 fn soak_test(args: &SoakArgs) -> anyhow::Result<ExitCode> {
@@ -152,17 +149,26 @@ fn soak_test(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     soak::check(&plan)?;
     fs::create_dir_all(&plan.out).with_context(|| format!("making {}", plan.out.display()))?;
     let interrupt = Interrupt::install()?;
-    let outcome = soak::run(&plan, &Progress::new(args.quiet), &interrupt)?;
-    output::print(&outcome.text());
+    let results = soak::run(&plan, &Progress::new(args.quiet), &interrupt)?;
+    output::print(&report::soak::text(&results));
     let write = |name: &str, text: &str| {
         let path = plan.out.join(name);
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
     };
-    write("soak.json", &serde_json::to_string_pretty(&outcome)?)?;
-    if let Some(picture) = outcome.picture() {
+    write("soak.json", &serde_json::to_string_pretty(&results)?)?;
+    if let Some(picture) = report::soak::picture(&results) {
         write("soak.svg", &picture)?;
     }
-    Ok(output::verdict(outcome.interrupted, outcome.is_whole()))
+    Ok(output::exit_code(results.interrupted, results.is_whole()))
+}
+
+/// One process of many sessions, in the namespace that its coordinator names.
+fn swarm(args: &SwarmArgs) -> anyhow::Result<ExitCode> {
+    enter::end_with_parent(args.parent)?;
+    // Threads that are started from here on inherit the namespace.
+    Namespace::unmade(&args.netns).enter()?;
+    vpnd_swarm::run()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {

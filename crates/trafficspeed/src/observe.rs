@@ -3,6 +3,7 @@
 //! Readings are plain values; the difference of two is what a measurement used. A process that has gone counts
 //! as zero rather than failing a measurement.
 
+pub mod memory;
 mod program;
 
 use std::collections::HashMap;

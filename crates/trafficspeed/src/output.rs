@@ -58,11 +58,11 @@ pub fn show(findings: &Findings, output: &OutputArgs, unit: Option<Unit>) -> any
             eprintln!("Report: {}", directory.join("report.html").display());
         }
     }
-    Ok(verdict(findings.is_interrupted(), findings.is_whole()))
+    Ok(exit_code(findings.is_interrupted(), findings.is_whole()))
 }
 
-/// What the exit code says of a campaign.
-pub fn verdict(interrupted: bool, whole: bool) -> ExitCode {
+/// The exit code of a campaign.
+pub fn exit_code(interrupted: bool, whole: bool) -> ExitCode {
     match (interrupted, whole) {
         (true, _) => ExitCode::from(130),
         (false, true) => ExitCode::SUCCESS,

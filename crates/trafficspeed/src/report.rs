@@ -17,6 +17,8 @@ pub mod page;
 pub mod pictures;
 pub mod problems;
 pub mod published;
+pub mod sessions;
+pub mod soak;
 pub mod stream;
 pub mod suite;
 pub mod summary;

@@ -6,15 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A module may use those of the layers above its own in this list, and no other of its own layer.
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 10] = [
     &["clock", "csv_table", "interrupt", "line", "observe", "stats", "sys", "unit"],
     &["load"],
     &["coordinate", "lab"],
     &["system"],
     &["experiment"],
     &["report"],
-    &["doctor", "sessions"],
-    &["soak"],
+    &["doctor"],
     &["cli"],
     &["output"],
     &["main"],

@@ -54,7 +54,8 @@ fn dependencies_point_one_way() {
         ("crypto", vec![]),
         ("proto", vec!["vpnd-crypto"]),
         ("vpnd", vec!["vpnd-crypto", "vpnd-proto"]),
-        ("trafficspeed", vec!["vpnd-crypto", "vpnd-proto"]),
+        ("swarm", vec!["vpnd-crypto", "vpnd-proto"]),
+        ("trafficspeed", vec!["vpnd-crypto", "vpnd-swarm"]),
     ]);
     for (name, may_use) in allowed {
         let manifest: toml::Table =

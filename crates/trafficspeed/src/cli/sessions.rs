@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::sessions::{Restart, SessionsPlan, Traffic};
+use crate::experiment::sessions::{Restart, SessionsPlan, Traffic};
 use crate::system::Programs;
 
 /// Most sessions of one measurement: as many inner addresses as the lab's gateway has.
@@ -72,9 +72,9 @@ pub struct SessionsArgs {
 pub enum RestartArg {
     /// Not at all.
     None,
-    /// kill -9: the clients are not told.
+    /// kill -9: the clients get no notice.
     Kill,
-    /// In order: the gateway tells the clients that it goes down.
+    /// In order: the gateway announces to the clients that it goes down.
     Clean,
     /// `vpnd server --upgrade`, while some sessions are watched closely: sessions go on.
     Upgrade,
@@ -92,7 +92,6 @@ pub struct SwarmArgs {
 }
 
 impl SessionsArgs {
-    /// What to do.
     pub fn plan(&self) -> SessionsPlan {
         let restarts = self.restart.iter().filter_map(|restart| match restart {
             RestartArg::None => None,
@@ -110,7 +109,7 @@ impl SessionsArgs {
             restarts: restarts.collect(),
             settle: Duration::from_secs(self.settle.into()),
             idle: Duration::from_secs(self.idle.into()),
-            patience: Duration::from_secs(self.patience.into()),
+            login_timeout: Duration::from_secs(self.patience.into()),
             traffic: self.with_traffic.then_some(traffic),
             programs: self.vpnd.iter().fold(Programs::default(), |all, path| all.with("vpnd", path.clone())),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::soak::SoakPlan;
+use crate::experiment::soak::SoakPlan;
 use crate::system::Programs;
 
 /// Hours of churn.
@@ -32,7 +32,7 @@ pub struct SoakArgs {
     /// Seconds between two looks at the gateway.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub sample: u32,
-    /// Seconds between two deeds of one session (leave, move, lose its connection), on average.
+    /// Seconds between two actions of one session (leave, move, lose its connection), on average.
     #[arg(long, default_value_t = 180, value_parser = clap::value_parser!(u32).range(2..=86_400))]
     pub every: u32,
     /// Seconds between two kills (`kill -9`) of a process with all its sessions.
@@ -44,7 +44,7 @@ pub struct SoakArgs {
     /// Seconds that all sessions may take to come up.
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub patience: u32,
-    /// Decides who does what when; by default another one each time. It is printed.
+    /// Decides which session acts when and how; by default another one each time. It is printed.
     #[arg(long)]
     pub seed: Option<u64>,
     /// The directory for soak.csv, soak.json and soak.svg.
@@ -59,7 +59,6 @@ pub struct SoakArgs {
 }
 
 impl SoakArgs {
-    /// What to do.
     pub fn plan(&self) -> SoakPlan {
         let time = Duration::from_secs_f64(self.hours * 3600.0);
         let most = Duration::from_secs(1800);
@@ -74,7 +73,7 @@ impl SoakArgs {
             every: Duration::from_secs(self.every.into()),
             kill_every: Duration::from_secs(self.kill_every.into()),
             rekey_after: Duration::from_secs(self.rekey_after.into()),
-            patience: Duration::from_secs(self.patience.into()),
+            login_timeout: Duration::from_secs(self.patience.into()),
             seed: self.seed.unwrap_or_else(rand::random),
             out: self.out.clone(),
             programs: self.vpnd.iter().fold(Programs::default(), |all, path| all.with("vpnd", path.clone())),

@@ -1,43 +1,34 @@
 //! Experiment 2: what many sessions cost a gateway, and how they come back when it restarts.
 //!
-//! Real sessions of vpnd's protocol, without a TUN device for each: the protocol's own client core decides what each
-//! does, few processes hold them, and the real gateway serves them. So this experiment is of vpnd alone.
-//! The coordinator here starts gateway and processes, waits, and adds up.
+//! Real sessions of vpnd's protocol, without a TUN device for each: few processes hold them (`vpnd_swarm`), and the
+//! real gateway serves them. So this experiment is of vpnd alone. The coordinator here starts gateway and processes,
+//! waits, and adds up.
 
-pub mod churn;
-pub mod dial;
-pub mod member;
-pub mod memory;
-pub mod message;
-pub mod outcome;
-pub mod ping;
-pub mod processes;
-pub mod swarm;
-pub mod table;
-pub mod tally;
+pub mod results;
 mod upgrade;
 
 use std::net::SocketAddr;
+use std::process::Command as Program;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use vpnd_swarm::message::{Command, Credentials, Job};
+use vpnd_swarm::processes::Processes;
+use vpnd_swarm::tally::{self, Tally};
 
+use super::outcome::Settings;
+use super::progress::Progress;
+use super::traffic::{TrafficPlan, run_up};
 use crate::clock;
-use crate::experiment::outcome::Settings;
-use crate::experiment::progress::Progress;
-use crate::experiment::traffic::{TrafficPlan, run_up};
 use crate::interrupt::Interrupt;
+use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, LabError, LinkSettings};
-use crate::observe::HostFacts;
-use crate::observe::tree_cpu_seconds;
+use crate::observe::memory::Memory;
+use crate::observe::{HostFacts, tree_cpu_seconds};
 use crate::stats::median;
 use crate::system::vpnd::{PORT, Room, Vpnd};
 use crate::system::{Cipher, ClientAddress, Kind, Programs, Subject, System, SystemError};
-use memory::Memory;
-use message::{Credentials, Job, Order};
-use outcome::{Idle, Outcome, Phase, Restarted, TrafficFound};
-use processes::Processes;
-use tally::Tally;
+use results::{Idle, PairRates, Phase, Restarted, SessionsResults};
 
 /// Real clients that are measured beside the sessions.
 const PAIR: u32 = 2;
@@ -87,7 +78,7 @@ pub struct SessionsPlan {
     /// How long to watch them doing nothing.
     pub idle: Duration,
     /// How long all sessions may take to come up.
-    pub patience: Duration,
+    pub login_timeout: Duration,
     /// Whether and how a pair of real clients is measured.
     pub traffic: Option<Traffic>,
     /// Where the `vpnd` program is.
@@ -101,10 +92,8 @@ pub enum SessionsError {
     Lab(#[from] LabError),
     #[error(transparent)]
     System(#[from] SystemError),
-    /// A process that holds sessions.
     #[error("a process that holds sessions can't be started: {0}")]
     Process(#[from] std::io::Error),
-    /// The gateway has gone.
     #[error("the gateway has ended by itself")]
     GatewayGone,
 }
@@ -129,10 +118,10 @@ impl SessionsPlan {
     }
 }
 
-/// Says what is missing, before anything is changed.
+/// Refuses what this machine can't run, before anything is changed.
 ///
 /// # Errors
-/// What is missing.
+/// The first thing that is missing.
 pub fn check(plan: &SessionsPlan) -> Result<(), SessionsError> {
     Lab::check(SessionsPlan::links())?;
     Ok(plan.system().check()?)
@@ -141,34 +130,34 @@ pub fn check(plan: &SessionsPlan) -> Result<(), SessionsError> {
 /// Runs the whole measurement.
 ///
 /// # Errors
-/// If lab, gateway or processes can't be had. Sessions that don't come up are no error, but part of the outcome.
+/// If lab, gateway or processes can't be had. Sessions that don't come up are no error, but part of the results.
 pub fn run(
     plan: &SessionsPlan,
     progress: &Progress,
     interrupt: &Interrupt,
-) -> Result<Outcome, SessionsError> {
+) -> Result<SessionsResults, SessionsError> {
     let lab = Lab::build(plan.pair() + plan.processes, SessionsPlan::links())?;
     let mut system = plan.system();
-    let outcome = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|addresses| {
+    let results = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|addresses| {
         let mut measurement = Measurement {
             plan,
             lab: &lab,
             system: &mut system,
             addresses,
             processes: Processes::default(),
-            outcome: begin(plan),
+            results: begin(plan),
             progress,
             interrupt,
         };
         measurement.run()?;
-        Ok(measurement.outcome)
+        Ok(measurement.results)
     });
     system.down();
-    outcome
+    results
 }
 
-fn begin(plan: &SessionsPlan) -> Outcome {
-    Outcome {
+fn begin(plan: &SessionsPlan) -> SessionsResults {
+    SessionsResults {
         count: plan.count,
         processes: plan.processes,
         users: plan.users,
@@ -194,21 +183,21 @@ struct Measurement<'a> {
     system: &'a mut Vpnd,
     addresses: Vec<ClientAddress>,
     processes: Processes,
-    outcome: Outcome,
+    results: SessionsResults,
     progress: &'a Progress,
     interrupt: &'a Interrupt,
 }
 
 impl Measurement<'_> {
     fn run(&mut self) -> Result<(), SessionsError> {
-        self.outcome.facts = self.system.facts();
+        self.results.facts = self.system.facts();
         let users = (0..self.plan.users).map(|number| {
             let user = format!("crowd{number}");
             Ok(Credentials { password: self.system.add_user(&user)?, user })
         });
         let users = users.collect::<Result<Vec<_>, SessionsError>>()?;
         let alone = self.measure_pair("a pair alone");
-        self.outcome.memory_before = self.memory()?;
+        self.results.memory_before = self.memory()?;
         self.log_in(users)?;
         if self.plan.talkers > 0 && !self.interrupt.is_set() {
             self.talk();
@@ -218,14 +207,14 @@ impl Measurement<'_> {
         if let Some(alone) = alone {
             let beside = self.measure_pair("a pair beside the sessions").unwrap_or_default();
             let ratio = median(&beside).zip(median(&alone)).map(|(beside, alone)| beside / alone);
-            self.outcome.traffic = Some(TrafficFound { alone, beside, ratio });
+            self.results.traffic = Some(PairRates { alone, beside, ratio });
         }
         for how in &self.plan.restarts {
             if !self.interrupt.is_set() {
                 self.restart(*how)?;
             }
         }
-        self.outcome.interrupted = self.interrupt.is_set();
+        self.results.interrupted = self.interrupt.is_set();
         Ok(())
     }
 
@@ -235,7 +224,7 @@ impl Measurement<'_> {
         let namespaces = &self.lab.clients()[self.plan.pair() as usize..];
         let shares = shares(self.plan.count, self.plan.processes);
         for (number, (namespace, (first, count))) in namespaces.iter().zip(shares).enumerate() {
-            let at_once = part(self.plan.at_once, self.plan.processes, number as u32).max(1);
+            let at_once = share_of(self.plan.at_once, self.plan.processes, number as u32).max(1);
             let job = Job {
                 gateway: SocketAddr::from((Lab::SERVICE_V4, PORT)),
                 server_name: Lab::SERVICE_V4.to_string(),
@@ -247,12 +236,12 @@ impl Measurement<'_> {
                 sources: Vec::new(),
                 soak: None,
             };
-            self.processes.start(namespace, &Order::Open(job))?;
+            self.processes.start(holder(namespace)?, &Command::Open(job))?;
         }
         let mut samples = Vec::new();
         self.wait_until_up(&mut tally, "sessions logged in", &mut samples)?;
-        self.outcome.slope_kib = tally::slope(&samples);
-        self.outcome.login = Some(self.phase(&mut tally, cpu)?);
+        self.results.slope_kib = tally::slope(&samples);
+        self.results.login = Some(self.phase(&mut tally, cpu)?);
         Ok(())
     }
 
@@ -267,18 +256,18 @@ impl Measurement<'_> {
         // A new process has used nothing yet.
         let phase = self.phase(&mut tally, 0.0)?;
         let gateway_back_seconds = back.duration_since(begun).as_secs_f64();
-        self.outcome.restarts.push(Restarted { how, gateway_back_seconds, watched: None, phase });
+        self.results.restarts.push(Restarted { how, gateway_back_seconds, watched: None, phase });
         Ok(())
     }
 
-    /// Takes reports in until all sessions are up, or can't come any more.
+    /// Waits until all sessions are up, or until that can't be any more.
     fn wait_until_up(
         &mut self,
         tally: &mut Tally,
         what: &str,
         samples: &mut Vec<(f64, f64)>,
     ) -> Result<(), SessionsError> {
-        let deadline = Instant::now() + self.plan.patience;
+        let deadline = Instant::now() + self.plan.login_timeout;
         let mut sample_at = Instant::now();
         while tally.up() + tally.gave_up() < self.plan.count && !self.over(tally, deadline) {
             self.take(tally, POLL);
@@ -290,29 +279,28 @@ impl Measurement<'_> {
         }
         if tally.up() < self.plan.count {
             let missing = self.plan.count - tally.up();
-            self.outcome.problems.push(format!("{missing} of {} {what} are missing", self.plan.count));
+            self.results.problems.push(format!("{missing} of {} {what} are missing", self.plan.count));
         }
         Ok(())
     }
 
-    /// Whether there is no use in waiting.
     fn over(&mut self, tally: &mut Tally, deadline: Instant) -> bool {
         if let Some(why) = tally.broken.take() {
-            self.outcome.problems.push(why);
+            self.results.problems.push(why);
             return true;
         }
         self.interrupt.is_set() || Instant::now() > deadline
     }
 
-    fn take(&self, tally: &mut Tally, patience: Duration) {
-        let mut next = self.processes.next(patience);
+    fn take(&self, tally: &mut Tally, timeout: Duration) {
+        let mut next = self.processes.next(timeout);
         while let Some(report) = next {
             tally.note(report);
             next = self.processes.next(Duration::ZERO);
         }
     }
 
-    /// What it cost, and whether all of them carry packets.
+    /// The end of a phase: its cost, and how many sessions carry packets.
     fn phase(&mut self, tally: &mut Tally, cpu_before: f64) -> Result<Phase, SessionsError> {
         let storm = tally.storm();
         let gateway_cpu_seconds = self.cpu() - cpu_before;
@@ -332,7 +320,7 @@ impl Measurement<'_> {
         if self.interrupt.is_set() {
             return;
         }
-        self.processes.order(|_| Order::Verify);
+        self.processes.send_each(|_| Command::Verify);
         let deadline = Instant::now() + VERIFY_TIMEOUT;
         while tally.answered() < self.plan.count && !self.over(tally, deadline) {
             self.take(tally, POLL);
@@ -348,11 +336,11 @@ impl Measurement<'_> {
 
     fn talk(&mut self) {
         let (talkers, processes) = (self.plan.talkers, self.plan.processes);
-        self.processes.order(|number| Order::Talk(part(talkers, processes, number as u32)));
+        self.processes.send_each(|number| Command::Talk(share_of(talkers, processes, number as u32)));
         let mut tally = Tally::new(clock::now_ns());
         self.wait(&mut tally, self.plan.idle);
-        self.processes.order(|_| Order::Talk(0));
-        self.outcome.talked = tally.talked;
+        self.processes.send_each(|_| Command::Talk(0));
+        self.results.talked = tally.talked;
     }
 
     /// A packet of each session has shown that it is up. By that its keys were used, and are renewed once more.
@@ -368,7 +356,7 @@ impl Measurement<'_> {
         self.wait(&mut tally, self.plan.idle);
         let seconds = since.elapsed().as_secs_f64();
         self.memory()?;
-        self.outcome.idle = Some(Idle {
+        self.results.idle = Some(Idle {
             seconds,
             gateway_cpu_seconds: self.cpu() - gateway,
             clients_cpu_seconds: tree_cpu_seconds(&holders) - clients,
@@ -397,7 +385,7 @@ impl Measurement<'_> {
                 rates.push(run.goodput());
             } else {
                 let problems = run.problems().join("; ");
-                self.outcome.problems.push(format!("{title}: {problems}"));
+                self.results.problems.push(format!("{title}: {problems}"));
             }
         }
         Some(rates)
@@ -416,7 +404,7 @@ impl Measurement<'_> {
     }
 }
 
-/// The work of the pair: that of the experiment with pairs, with connections for two hosts.
+/// The work of the pair: that of experiment 1, with connections for two hosts.
 fn settings(traffic: Traffic) -> Settings {
     Settings {
         streams: 32,
@@ -432,19 +420,26 @@ fn settings(traffic: Traffic) -> Settings {
     }
 }
 
+/// The program that holds sessions in `namespace`.
+pub(super) fn holder(namespace: &Namespace) -> std::io::Result<Program> {
+    let mut program = Program::new(std::env::current_exe()?);
+    program.args(["swarm", "--parent", &std::process::id().to_string(), "--netns", namespace.name()]);
+    Ok(program)
+}
+
 /// The first session of each process, and how many it holds.
-pub(crate) fn shares(count: u32, processes: u32) -> Vec<(u32, u32)> {
+pub(super) fn shares(count: u32, processes: u32) -> Vec<(u32, u32)> {
     let mut first = 0;
     let share = |number| {
-        let share = (first, part(count, processes, number));
+        let share = (first, share_of(count, processes, number));
         first += share.1;
         share
     };
     (0..processes).map(share).collect()
 }
 
-/// The part of process `number` when `whole` is split as evenly as can be.
-pub(crate) fn part(whole: u32, processes: u32, number: u32) -> u32 {
+/// The share of process `number` when `whole` is split as evenly as can be.
+pub(super) fn share_of(whole: u32, processes: u32, number: u32) -> u32 {
     whole / processes + u32::from(number < whole % processes)
 }
 
@@ -456,7 +451,7 @@ mod tests {
     fn sessions_are_split_evenly_and_none_is_lost() {
         assert_eq!(shares(10, 3), [(0, 4), (4, 3), (7, 3)]);
         assert_eq!(shares(5_000, 1), [(0, 5_000)]);
-        let parts: u32 = (0..7).map(|number| part(200, 7, number)).sum();
+        let parts: u32 = (0..7).map(|number| share_of(200, 7, number)).sum();
         assert_eq!(parts, 200);
     }
 }

@@ -1,4 +1,4 @@
-//! The control channel of many sessions over few sockets: QUIC as the protocol wants it (PROTOCOL §3).
+//! The control channel of many sessions over few sockets (PROTOCOL §3).
 //!
 //! QUIC tells its connections apart by their ids, so sessions share endpoints. To the gateway each connection looks
 //! like that of an ordinary client; it is opened, patient and kept alive like one.
@@ -37,7 +37,7 @@ const READ: usize = 2_048;
 
 /// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
-pub enum DialError {
+pub(crate) enum DialError {
     #[error("no handshake within {HANDSHAKE_TIMEOUT:?}")]
     NoHandshake,
     #[error("no answer within {ANSWER_TIMEOUT:?}")]
@@ -56,7 +56,7 @@ pub enum DialError {
 
 impl DialError {
     /// True if the gateway is there and has no place for another connection now.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         let Self::Connection(ConnectionError::ConnectionClosed(frame)) = self else { return false };
         frame.error_code == TransportErrorCode::CONNECTION_REFUSED
     }
@@ -73,7 +73,7 @@ pub enum SetUpError {
 }
 
 /// What the gateway answered.
-pub enum Answer {
+pub(crate) enum Answer {
     Established(Box<Channel>),
     Refused {
         code: Code,
@@ -85,18 +85,18 @@ pub enum Answer {
 }
 
 /// An established control connection.
-pub struct Channel {
-    pub connection: Connection,
+pub(crate) struct Channel {
+    pub(crate) connection: Connection,
     /// What the gateway granted.
-    pub established: Established,
+    pub(crate) established: Established,
     /// What its keys come from.
-    pub secret: EpochSecret,
-    pub send: SendStream,
-    pub inbox: Inbox,
+    pub(crate) secret: EpochSecret,
+    pub(crate) send: SendStream,
+    pub(crate) inbox: Inbox,
 }
 
 /// The messages of one stream.
-pub struct Inbox {
+pub(crate) struct Inbox {
     stream: RecvStream,
     decoder: Decoder,
 }
@@ -106,7 +106,7 @@ impl Inbox {
     ///
     /// # Errors
     /// If the stream breaks or holds no messages.
-    pub async fn next(&mut self) -> Result<Option<Message>, DialError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Message>, DialError> {
         loop {
             let next = self.decoder.next_message();
             if let Some(message) = next.map_err(|error| DialError::Stream(error.to_string()))? {
@@ -125,7 +125,7 @@ impl Inbox {
 ///
 /// # Errors
 /// If the system gives none.
-pub fn bind(gateway: SocketAddr, source: Option<IpAddr>) -> io::Result<UdpSocket> {
+pub(crate) fn bind(gateway: SocketAddr, source: Option<IpAddr>) -> io::Result<UdpSocket> {
     let any = match gateway {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
@@ -139,7 +139,7 @@ pub fn bind(gateway: SocketAddr, source: Option<IpAddr>) -> io::Result<UdpSocket
 ///
 /// # Errors
 /// If `ca_pem` holds no certificate, or the runtime does not take the socket.
-pub fn endpoint(ca_pem: &str, socket: UdpSocket) -> Result<Endpoint, SetUpError> {
+pub(crate) fn endpoint(ca_pem: &str, socket: UdpSocket) -> Result<Endpoint, SetUpError> {
     let mut config = EndpointConfig::default();
     // The first byte tells control from data on the gateway's port.
     config.grease_quic_bit(false);
@@ -186,7 +186,7 @@ fn transport() -> TransportConfig {
 }
 
 /// What a user sends for this purpose, once there is a connection on which the device can prove itself.
-pub fn request(
+pub(crate) fn request(
     purpose: Purpose,
     offer: Offer,
     (user, password): (UserName, SecretText<1024>),
@@ -205,7 +205,7 @@ pub fn request(
 ///
 /// # Errors
 /// [`DialError`]; another attempt may succeed.
-pub async fn dial(
+pub(crate) async fn dial(
     endpoint: Endpoint,
     gateway: SocketAddr,
     server_name: Arc<str>,
@@ -243,7 +243,7 @@ pub async fn dial(
 }
 
 /// The code with which the gateway closed a connection, if it did.
-pub fn close_code(error: &ConnectionError) -> Option<Code> {
+pub(crate) fn close_code(error: &ConnectionError) -> Option<Code> {
     match error {
         ConnectionError::ApplicationClosed(close) => {
             u16::try_from(u64::from(close.error_code)).ok().map(Code::from)

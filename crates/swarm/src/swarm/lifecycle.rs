@@ -1,7 +1,7 @@
-//! A soak test's sessions: what each does to itself, and what happened to it that it did not do.
+//! The sessions of a soak test: the actions that each takes, and what happens to it without one.
 //!
-//! INVARIANT: a client that was not told to go must neither be thrown out, nor have to use its password again, nor go
-//! without an answer for long. Whatever of this happens is reported as unexplained.
+//! INVARIANT: a client that did not leave must neither be thrown out, nor have to use its password again, nor go
+//! without an answer for long. Each of these is reported as unexplained.
 
 use std::time::Duration;
 
@@ -11,34 +11,33 @@ use vpnd_proto::session::ConnectionId;
 use vpnd_proto::time::Time;
 
 use super::{SOCKETS, Swarm, SwarmError, bind, now};
-use crate::clock;
-use crate::sessions::churn::{self, Churn, Deed, Done};
-use crate::sessions::member::Member;
-use crate::sessions::message::{By, Report};
+use crate::churn::{self, Action, Churn, Counts};
+use crate::member::Member;
+use crate::message::{KeySource, Report};
+use crate::now_ns;
 
-/// A session that wants to be up is missed after this time: longer than a gateway takes to check a process's passwords.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// A session that logs in is missed after this time: longer than a gateway takes to check a process's passwords.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(120);
 /// A session whose packets are not answered for so long is cut off, whatever moved.
-const SILENCE: Duration = Duration::from_secs(30);
-/// A process that did nothing for so long was not let: it, or the whole machine, stood still.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A process that did nothing for so long was stopped, or the whole machine was.
 const STALL: Duration = Duration::from_secs(5);
 /// How long that explains what happens to its sessions: connections time out within a minute.
 const AFTERMATH: Duration = Duration::from_secs(90);
 
-/// What is known of one session.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stay {
+pub(super) struct Lifecycle {
     /// The socket that it sends from.
     pub(super) socket: usize,
     state: State,
     /// When a packet last came back, or was first missed.
-    heard: Time,
+    answered: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     /// It logs in, since then.
-    Coming(Time),
+    LoggingIn(Time),
     /// It has keys that work.
     Up,
     /// It left, and comes back then.
@@ -47,31 +46,29 @@ enum State {
     Gone,
 }
 
-impl Stay {
-    /// A session that logs in.
+impl Lifecycle {
     pub(super) fn new(number: usize, now: Time) -> Self {
-        Self { socket: number % SOCKETS, state: State::Coming(now), heard: now }
+        Self { socket: number % SOCKETS, state: State::LoggingIn(now), answered: now }
     }
 }
 
-/// The churn of a process.
 pub(super) struct Churning {
     churn: Option<Churn>,
-    pub(super) done: Done,
-    /// When this was last looked at: once a second, if the machine lets it.
-    turn: Time,
+    pub(super) counts: Counts,
+    /// The last tick: once a second, unless the process stood still.
+    ticked: Time,
     /// When the process last stood still, and for how long.
     stall: Option<(Time, Duration)>,
 }
 
 impl Churning {
     pub(super) fn none() -> Self {
-        Self { churn: None, done: Done::default(), turn: now(), stall: None }
+        Self { churn: None, counts: Counts::default(), ticked: now(), stall: None }
     }
 
     fn note_stall(&mut self, at: Time) {
-        let stood = at - self.turn;
-        self.turn = at;
+        let stood = at - self.ticked;
+        self.ticked = at;
         if stood > STALL {
             self.stall = Some((at, stood));
         }
@@ -79,22 +76,22 @@ impl Churning {
 
     /// For how long the process stood still not long before `at`.
     fn stalled(&self, at: Time) -> Option<Duration> {
-        let now = Some((at, at - self.turn)).filter(|(_, stood)| *stood > STALL);
+        let now = Some((at, at - self.ticked)).filter(|(_, stood)| *stood > STALL);
         now.or(self.stall).filter(|(then, _)| at - *then < AFTERMATH).map(|(_, stood)| stood)
     }
 }
 
 impl Swarm {
-    /// From now on sessions live as `plan` says; without one those that are here stay as they are.
-    pub(super) fn live_by(&mut self, plan: Option<churn::Plan>) {
+    /// From now on sessions act as `plan` says; without one those that are up stay so.
+    pub(super) fn set_churn(&mut self, plan: Option<churn::Plan>) {
         self.churning.churn = plan.map(|plan| Churn::new(plan, seconds(now())));
     }
 
     /// From now on the first `talkers` sessions send packets and miss the answers.
-    pub(super) fn let_talk(&mut self, talkers: usize) {
+    pub(super) fn set_talkers(&mut self, talkers: usize) {
         self.talkers = talkers;
         let at = now();
-        self.stays.iter_mut().for_each(|stay| stay.heard = at);
+        self.lifecycles.iter_mut().for_each(|lifecycle| lifecycle.answered = at);
     }
 
     /// A second of churn.
@@ -102,49 +99,52 @@ impl Swarm {
         let at = now();
         self.churning.note_stall(at);
         if let Some(mut churn) = self.churning.churn.take() {
-            while let Some((number, deed)) = churn.due(seconds(at), self.members.len()) {
-                self.act_out(number, deed, &mut churn, at);
+            while let Some((number, action)) = churn.due(seconds(at), self.members.len()) {
+                self.act(number, action, &mut churn, at);
             }
             if let Some(endpoint) = churn.rebind(seconds(at), self.endpoints.len()) {
                 let source = self.job.sources.get(churn.other(0, self.job.sources.len())).copied();
                 self.endpoints[endpoint].rebind(bind(self.job.gateway, source)?)?;
-                self.churning.done.rebound += 1;
+                self.churning.counts.rebound += 1;
             }
             self.churning.churn = Some(churn);
         }
-        for number in 0..self.stays.len() {
-            self.look_after(number, at)?;
+        for number in 0..self.lifecycles.len() {
+            self.check_session(number, at)?;
         }
         if self.job.soak.is_some() {
-            let up = self.stays.iter().filter(|stay| stay.state == State::Up).count() as u32;
-            let away = self.stays.iter().filter(|stay| matches!(stay.state, State::Away(_))).count() as u32;
-            let done = std::mem::take(&mut self.churning.done);
-            self.reports.push(Report::Lived { first: self.job.first, up, away, done });
+            let in_state = |which: fn(&State) -> bool| {
+                self.lifecycles.iter().filter(|lifecycle| which(&lifecycle.state)).count() as u32
+            };
+            let up = in_state(|state| *state == State::Up);
+            let away = in_state(|state| matches!(state, State::Away(_)));
+            let counts = std::mem::take(&mut self.churning.counts);
+            self.reports.push(Report::Status { first: self.job.first, up, away, counts });
         }
         Ok(())
     }
 
     /// Only a session that is up has something to lose.
-    fn act_out(&mut self, number: usize, deed: Deed, churn: &mut Churn, at: Time) {
-        if self.stays[number].state != State::Up {
+    fn act(&mut self, number: usize, action: Action, churn: &mut Churn, at: Time) {
+        if self.lifecycles[number].state != State::Up {
             return;
         }
-        match deed {
-            Deed::Leave(away_s) => {
-                self.churning.done.left += 1;
-                self.stays[number].state = State::Away(at + Duration::from_secs_f64(away_s));
+        match action {
+            Action::Leave(away_s) => {
+                self.churning.counts.left += 1;
+                self.lifecycles[number].state = State::Away(at + Duration::from_secs_f64(away_s));
                 self.with(number, |member, tasks| member.quit(at, tasks));
             }
-            Deed::Roam => {
-                self.churning.done.roamed += 1;
-                self.stays[number].socket = churn.other(self.stays[number].socket, SOCKETS);
+            Action::Roam => {
+                self.churning.counts.roamed += 1;
+                self.lifecycles[number].socket = churn.other(self.lifecycles[number].socket, SOCKETS);
                 self.with(number, |member, tasks| member.network_changed(at, tasks));
             }
-            Deed::Rekey => {
+            Action::Rekey => {
                 let Some(id) = self.live.keys().find(|(who, _)| *who == number).map(|(_, id)| *id) else {
                     return;
                 };
-                self.churning.done.rekeyed += 1;
+                self.churning.counts.rekeyed += 1;
                 let live = self.live.remove(&(number, id)).expect("its key was just found");
                 live.reader.abort();
                 // The last handle closes the connection, as the end of a program does.
@@ -154,48 +154,48 @@ impl Swarm {
         }
     }
 
-    fn look_after(&mut self, number: usize, at: Time) -> Result<(), SwarmError> {
-        let stay = self.stays[number];
-        match stay.state {
+    fn check_session(&mut self, number: usize, at: Time) -> Result<(), SwarmError> {
+        let lifecycle = self.lifecycles[number];
+        match lifecycle.state {
             State::Away(until) if until <= at => {
                 self.members[number] = self.member(number)?;
-                self.stays[number] = Stay { state: State::Coming(at), heard: at, ..stay };
+                self.lifecycles[number] =
+                    Lifecycle { state: State::LoggingIn(at), answered: at, ..lifecycle };
                 self.with(number, |member, tasks| member.timeout(at, tasks));
             }
-            State::Coming(since) if at - since > PATIENCE => {
-                self.unexplained(number, format!("not up {PATIENCE:?} after it wanted to be"));
-                self.stays[number].state = State::Coming(at);
+            State::LoggingIn(since) if at - since > LOGIN_TIMEOUT => {
+                self.unexplained(number, format!("not up {LOGIN_TIMEOUT:?} after its login began"));
+                self.lifecycles[number].state = State::LoggingIn(at);
             }
-            State::Up if number < self.talkers && at - stay.heard > SILENCE => {
-                self.unexplained(number, format!("no packet answered for {SILENCE:?}"));
-                self.stays[number].heard = at;
+            State::Up if number < self.talkers && at - lifecycle.answered > ANSWER_TIMEOUT => {
+                self.unexplained(number, format!("no packet answered for {ANSWER_TIMEOUT:?}"));
+                self.lifecycles[number].answered = at;
             }
             _ => {}
         }
         Ok(())
     }
 
-    pub(super) fn came_up(&mut self, number: usize, by: By) {
+    pub(super) fn came_up(&mut self, number: usize, by: KeySource) {
         match by {
-            By::Login => self.churning.done.logins += 1,
-            By::Attach => self.churning.done.attaches += 1,
+            KeySource::Login => self.churning.counts.logins += 1,
+            KeySource::Attach => self.churning.counts.attaches += 1,
         }
-        let stay = self.stays[number];
-        if by == By::Login && !matches!(stay.state, State::Coming(_)) {
+        let lifecycle = self.lifecycles[number];
+        if by == KeySource::Login && !matches!(lifecycle.state, State::LoggingIn(_)) {
             self.unexplained(number, "its session was lost, and it logged in anew".into());
         }
-        self.stays[number] = Stay { state: State::Up, heard: now(), ..stay };
+        self.lifecycles[number] = Lifecycle { state: State::Up, answered: now(), ..lifecycle };
     }
 
-    /// A packet came back.
-    pub(super) fn was_answered(&mut self, number: usize) {
-        self.churning.done.answered += 1;
-        self.stays[number].heard = now();
+    pub(super) fn packet_answered(&mut self, number: usize) {
+        self.churning.counts.answered += 1;
+        self.lifecycles[number].answered = now();
     }
 
-    /// A control connection ended that nobody here had ended.
-    pub(super) fn was_cut(&mut self, number: usize, id: ConnectionId, code: Option<Code>) {
-        // The gateway ends the connection before when it grants a new one, and may be heard doing so first.
+    /// A control connection ended that was not closed from here.
+    pub(super) fn connection_ended(&mut self, number: usize, id: ConnectionId, code: Option<Code>) {
+        // The gateway ends the connection before when it grants a new one, and the end may arrive first.
         let replaced = code == Some(Code::Superseded) && self.attempts.keys().any(|(who, _)| *who == number);
         if self.live.contains_key(&(number, id)) && !replaced {
             let why = code.map_or_else(|| "no sign of life".to_owned(), |code| code.to_string());
@@ -203,23 +203,21 @@ impl Swarm {
         }
     }
 
-    /// The client stops for good.
-    pub(super) fn stopped(&mut self, number: usize, why: &str) {
+    pub(super) fn gave_up(&mut self, number: usize, why: &str) {
         self.unexplained(number, format!("gave up: {why}"));
-        self.stays[number].state = State::Gone;
+        self.lifecycles[number].state = State::Gone;
     }
 
     fn unexplained(&mut self, number: usize, what: String) {
         if self.job.soak.is_some() {
             let (session, after_stall_s) = (self.session(number), self.churning.stalled(now()));
             let after_stall_s = after_stall_s.map(|stood| stood.as_secs_f64());
-            self.reports.push(Report::Unexplained { session, at_ns: clock::now_ns(), what, after_stall_s });
+            self.reports.push(Report::Unexplained { session, at_ns: now_ns(), what, after_stall_s });
         }
     }
 
-    /// Whether a session has keys that work, as far as was heard.
     pub(super) fn is_up(&self, number: usize) -> bool {
-        self.stays[number].state == State::Up
+        self.lifecycles[number].state == State::Up
     }
 
     /// A client that has no session yet.

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde::Serialize;
 
-use crate::observe::process_tree;
+use super::process_tree;
 
 /// Memory of a process or of several, in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -1,16 +1,15 @@
-//! What a measurement of many sessions found, as plain data.
+//! The results of a measurement of many sessions, as plain data.
 
 use serde::Serialize;
+use vpnd_swarm::tally::{Storm, Watched};
 
 use super::Restart;
-use super::memory::Memory;
-use super::tally::{Storm, Watched};
 use crate::observe::HostFacts;
+use crate::observe::memory::Memory;
 use crate::system::Facts;
 
-/// Everything that was found.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct SessionsResults {
     /// Sessions that were wanted.
     pub count: u32,
     /// Processes that held them.
@@ -34,7 +33,7 @@ pub struct Outcome {
     /// Restarts of the gateway, in order.
     pub restarts: Vec<Restarted>,
     /// A pair of real clients alone, and beside the sessions.
-    pub traffic: Option<TrafficFound>,
+    pub traffic: Option<PairRates>,
     /// The user ended it.
     pub interrupted: bool,
     pub problems: Vec<String>,
@@ -65,7 +64,7 @@ pub struct Idle {
     pub clients_cpu_seconds: f64,
 }
 
-/// A restart of the gateway. Times in its phase count from the moment the old gateway was told or made to end.
+/// A restart of the gateway. Times in its phase count from the moment the old gateway was asked or made to end.
 /// A session that goes on in an upgrade comes up again there when it has a control connection to the new process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Restarted {
@@ -89,7 +88,7 @@ pub struct Beside {
 
 /// Throughput of a pair of real clients, payload bits per second, each way together.
 #[derive(Clone, Debug, Serialize)]
-pub struct TrafficFound {
+pub struct PairRates {
     /// Without sessions beside it.
     pub alone: Vec<f64>,
     pub beside: Vec<f64>,
@@ -97,7 +96,7 @@ pub struct TrafficFound {
     pub ratio: Option<f64>,
 }
 
-impl Outcome {
+impl SessionsResults {
     /// Whether every session came up, carried a packet, and came back after each restart without its password.
     pub fn is_whole(&self) -> bool {
         let all = |phase: &Phase| {
@@ -120,7 +119,7 @@ pub(crate) mod samples {
     use super::*;
 
     /// Ten sessions that came up and back.
-    pub(crate) fn outcome() -> Outcome {
+    pub(crate) fn results() -> SessionsResults {
         let phase = |logins, attaches, pss_kib| Phase {
             storm: Storm { up: 10, logins, attaches, seconds: 2.0, per_second: 5.0, ..Storm::default() },
             gateway_cpu_seconds: 0.5,
@@ -134,7 +133,7 @@ pub(crate) mod samples {
             watched: None,
             phase: phase(0, 10, 10_500),
         };
-        Outcome {
+        SessionsResults {
             count: 10,
             processes: 1,
             users: 2,
@@ -160,21 +159,21 @@ mod tests {
 
     #[test]
     fn whole_means_every_session_at_every_step() {
-        let whole = samples::outcome();
+        let whole = samples::results();
         assert!(whole.is_whole());
         assert_eq!(whole.memory_each_kib(), Some(60.0));
-        let spoilt: [fn(&mut Outcome); 6] = [
-            |outcome| outcome.login = None,
-            |outcome| outcome.login.as_mut().unwrap().storm.up = 9,
-            |outcome| outcome.login.as_mut().unwrap().answered = 9,
-            |outcome| outcome.restarts[0].phase.storm.gave_up = 1,
-            |outcome| outcome.restarts[0].phase.storm.logins = 1,
-            |outcome| outcome.problems.push("x".into()),
+        let spoilt: [fn(&mut SessionsResults); 6] = [
+            |results| results.login = None,
+            |results| results.login.as_mut().unwrap().storm.up = 9,
+            |results| results.login.as_mut().unwrap().answered = 9,
+            |results| results.restarts[0].phase.storm.gave_up = 1,
+            |results| results.restarts[0].phase.storm.logins = 1,
+            |results| results.problems.push("x".into()),
         ];
         for spoil in spoilt {
-            let mut outcome = whole.clone();
-            spoil(&mut outcome);
-            assert!(!outcome.is_whole());
+            let mut results = whole.clone();
+            spoil(&mut results);
+            assert!(!results.is_whole());
         }
     }
 }

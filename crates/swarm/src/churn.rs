@@ -1,16 +1,16 @@
-//! What sessions do to themselves in a soak test, decided by a seed: leave and come back, move, lose their connection.
+//! The actions of sessions in a soak test, decided by a seed: leave and come back, move, lose the connection.
 //!
-//! Pure: time goes in as seconds since the start, what to do comes out. INVARIANT: the same seed gives the same deeds.
+//! Pure: time goes in as seconds since the start, actions come out. INVARIANT: the same seed gives the same actions.
 
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// How lively the sessions of a process are.
+/// How often the sessions of a process act.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub seed: u64,
-    /// Seconds between two deeds of one session, on average.
+    /// Seconds between two actions of one session, on average.
     pub every_s: f64,
     /// Seconds that a session stays away, at least and at most.
     pub away_s: (f64, f64),
@@ -18,20 +18,19 @@ pub struct Plan {
     pub rebind_s: f64,
 }
 
-/// What a session does.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Deed {
-    /// Say goodbye, and log in again after so many seconds.
+pub enum Action {
+    /// End the session, and log in again after so many seconds.
     Leave(f64),
     /// Send from another socket from now on: another port, often another address.
     Roam,
-    /// Lose the control connection without a word, so that new keys are had by a new one.
+    /// Lose the control connection without closing it, so that a new one brings new keys.
     Rekey,
 }
 
-/// How often what was done.
+/// How often each action was taken, and what came of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Done {
+pub struct Counts {
     /// Sessions ended by their client.
     pub left: u64,
     /// Data moved to another port or address.
@@ -40,9 +39,9 @@ pub struct Done {
     pub rekeyed: u64,
     /// Control sockets that got another port, with all their connections.
     pub rebound: u64,
-    /// Keys had by password.
+    /// New keys by password.
     pub logins: u64,
-    /// Keys had by token: after lost connections, and because keys were old.
+    /// New keys by token: after lost connections, and because keys were old.
     pub attaches: u64,
     /// Attempts that were repeated.
     pub failed: u64,
@@ -52,7 +51,7 @@ pub struct Done {
     pub answered: u64,
 }
 
-impl std::ops::AddAssign for Done {
+impl std::ops::AddAssign for Counts {
     fn add_assign(&mut self, more: Self) {
         self.left += more.left;
         self.roamed += more.roamed;
@@ -66,7 +65,7 @@ impl std::ops::AddAssign for Done {
     }
 }
 
-/// The deeds of all sessions of a process, in order of time.
+/// The actions of all sessions of a process, in order of time.
 pub struct Churn {
     plan: Plan,
     random: ChaCha8Rng,
@@ -75,31 +74,30 @@ pub struct Churn {
 }
 
 impl Churn {
-    /// Begins at second `now_s`.
     pub fn new(plan: Plan, now_s: f64) -> Self {
         let random = ChaCha8Rng::seed_from_u64(plan.seed);
         Self { plan, random, next_s: now_s, next_rebind_s: now_s + plan.rebind_s }
     }
 
-    /// The next deed that is due at `now_s`, and which of `count` sessions does it.
-    pub fn due(&mut self, now_s: f64, count: usize) -> Option<(usize, Deed)> {
+    /// The next action that is due at `now_s`, and which of `count` sessions takes it.
+    pub fn due(&mut self, now_s: f64, count: usize) -> Option<(usize, Action)> {
         if count == 0 || self.next_s > now_s {
             return None;
         }
-        // Deeds of independent sessions come at exponential distances.
+        // Actions of independent sessions come at exponential distances.
         let pause = -(1.0 - self.random.random::<f64>()).ln() * self.plan.every_s / count as f64;
-        // After a long wait the deeds are not made up for all at once.
+        // After a long wait the missed actions are not made up for all at once.
         self.next_s = (self.next_s + pause).max(now_s - 1.0);
         let who = self.random.random_range(0..count);
-        let deed = match self.random.random_range(0..10) {
-            0..4 => Deed::Roam,
-            4..7 => Deed::Rekey,
-            _ => Deed::Leave(self.random.random_range(self.plan.away_s.0..=self.plan.away_s.1)),
+        let action = match self.random.random_range(0..10) {
+            0..4 => Action::Roam,
+            4..7 => Action::Rekey,
+            _ => Action::Leave(self.random.random_range(self.plan.away_s.0..=self.plan.away_s.1)),
         };
-        Some((who, deed))
+        Some((who, action))
     }
 
-    /// The control socket of `count` that moves now, if one is due.
+    /// Which of `count` control sockets moves now, if one is due.
     pub fn rebind(&mut self, now_s: f64, count: usize) -> Option<usize> {
         if count == 0 || self.next_rebind_s > now_s {
             return None;
@@ -132,7 +130,7 @@ mod tests {
 
     const PLAN: Plan = Plan { seed: 7, every_s: 50.0, away_s: (5.0, 9.0), rebind_s: 30.0 };
 
-    fn deeds(seconds: u32, count: usize) -> Vec<(usize, Deed)> {
+    fn actions(seconds: u32, count: usize) -> Vec<(usize, Action)> {
         let mut churn = Churn::new(PLAN, 0.0);
         let mut all = Vec::new();
         for second in 0..seconds {
@@ -143,21 +141,24 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_deeds_of_every_kind_at_the_rate_that_was_asked_for() {
-        let all = deeds(1_000, 100);
-        assert_eq!(all, deeds(1_000, 100));
+        let all = actions(1_000, 100);
+        assert_eq!(all, actions(1_000, 100));
         assert!((1_800..2_200).contains(&all.len()), "100 sessions, each every 50 s: {}", all.len());
-        let share = |kind: fn(&Deed) -> bool| all.iter().filter(|(_, deed)| kind(deed)).count();
-        assert!(share(|deed| *deed == Deed::Roam) > 600 && share(|deed| *deed == Deed::Rekey) > 450);
-        let away = |deed: &Deed| matches!(deed, Deed::Leave(away) if (5.0..=9.0).contains(away));
+        let share = |kind: fn(&Action) -> bool| all.iter().filter(|(_, action)| kind(action)).count();
         assert!(
-            share(away) > 450 && all.iter().all(|(_, deed)| away(deed) || !matches!(deed, Deed::Leave(_)))
+            share(|action| *action == Action::Roam) > 600 && share(|action| *action == Action::Rekey) > 450
         );
-        assert!((0..100).all(|one| all.iter().any(|(who, _)| *who == one)), "everybody has a turn");
+        let away = |action: &Action| matches!(action, Action::Leave(away) if (5.0..=9.0).contains(away));
+        assert!(
+            share(away) > 450
+                && all.iter().all(|(_, action)| away(action) || !matches!(action, Action::Leave(_)))
+        );
+        assert!((0..100).all(|one| all.iter().any(|(who, _)| *who == one)), "every session has a turn");
     }
 
     #[test]
     fn nothing_is_due_without_sessions_and_little_after_a_long_wait() {
-        assert!(deeds(100, 0).is_empty());
+        assert!(actions(100, 0).is_empty());
         let mut churn = Churn::new(PLAN, 0.0);
         let late = std::iter::from_fn(|| churn.due(100_000.0, 100)).count();
         assert!(late < 50, "{late}");

@@ -1,7 +1,7 @@
 //! One session without a machine: the protocol's client core and data plane, but no TUN device and no socket.
 //!
-//! What happens goes in by methods; what is to be done comes out as [`Task`]s. INVARIANT: the core alone decides when
-//! to connect, probe, wait or give up, so a swarm behaves as that many ordinary clients would.
+//! Events go in by methods, [`Task`]s come out. INVARIANT: the core alone decides when to connect, probe, wait or give
+//! up, so a swarm behaves as that many ordinary clients would.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use vpnd_proto::session::{ConnectionId, LocalSuite, Timers};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Index};
 
-use super::message::By;
-use super::ping::{PING_LEN, ping, replied};
+use crate::message::KeySource;
+use crate::ping::{PING_LEN, ping, replied};
 
 /// The longest datagram that a session sends: a padded probe of the largest path MTU that is searched for.
 const MAX_DATAGRAM: usize = 2_048;
 
-/// What a swarm has to do for a session.
-pub enum Task {
+/// Something that a swarm has to do for a session.
+pub(crate) enum Task {
     /// Open a connection and send a request on it.
     Dial {
         /// The connection's number in the session.
@@ -35,16 +35,16 @@ pub enum Task {
         bytes: Vec<u8>,
         to: Endpoint,
     },
-    /// Datagrams with this index are for this session.
-    Listen(Index),
-    Ignore(Index),
-    /// Send a message and close the connection.
-    Say(ConnectionId, Message),
+    /// Datagrams with this index are for this session from now on.
+    AddIndex(Index),
+    RemoveIndex(Index),
+    /// Send a last message and close the connection.
+    SendAndClose(ConnectionId, Message),
     /// Close or abandon a connection.
-    Hang(ConnectionId, Code),
+    Close(ConnectionId, Code),
+    /// The first datagram in new keys has come.
     Up {
-        /// How they were had.
-        by: By,
+        by: KeySource,
         /// Since the connection was asked for.
         took: Duration,
     },
@@ -58,35 +58,35 @@ pub enum Task {
 struct Attempt {
     connection: ConnectionId,
     asked: Time,
-    by: By,
+    by: KeySource,
     epoch: Option<u32>,
 }
 
-pub struct Member {
+pub(crate) struct Member {
     core: Client,
     plane: Plane,
     /// The key by which the gateway knows this client's device.
-    pub device: Arc<DeviceKey>,
+    pub(crate) device: Arc<DeviceKey>,
     slot: Option<Slot>,
-    listening: Vec<(u32, Index)>,
+    indexes: Vec<(u32, Index)>,
     attempt: Option<Attempt>,
     inner: Option<(Ipv4Addr, Ipv4Addr)>,
     sequence: u16,
 }
 
 impl Member {
-    /// A client that wants to log in: its first task says so.
+    /// A client whose first task is to log in.
     ///
     /// # Errors
     /// If `suites` can't be offered.
-    pub fn new(suites: Vec<LocalSuite>, device: DeviceKey) -> Result<Self, ConfigError> {
+    pub(crate) fn new(suites: Vec<LocalSuite>, device: DeviceKey) -> Result<Self, ConfigError> {
         let config = Config { lanes: 1, suites, features: FEATURES, lab: None, timers: Timers::default() };
         Ok(Self {
             core: Client::new(config, Box::new(|bytes| rand::Rng::fill_bytes(&mut rand::rng(), bytes)))?,
             plane: Plane::new(Role::Client, Policy::default().into(), rand::random()),
             device: device.into(),
             slot: None,
-            listening: Vec::new(),
+            indexes: Vec::new(),
             attempt: None,
             inner: None,
             sequence: 0,
@@ -94,38 +94,37 @@ impl Member {
     }
 
     /// When to call [`Member::timeout`].
-    pub fn due(&self) -> Option<Time> {
+    pub(crate) fn due(&self) -> Option<Time> {
         self.core.poll_timeout().map(|(at, _)| at)
     }
 
-    /// Does what is due.
-    pub fn timeout(&mut self, now: Time, tasks: &mut Vec<Task>) {
+    pub(crate) fn timeout(&mut self, now: Time, tasks: &mut Vec<Task>) {
         self.core.handle_timeout(now);
         self.carry_out(now, tasks);
     }
 
-    /// The user ends the session.
-    pub fn quit(&mut self, now: Time, tasks: &mut Vec<Task>) {
+    /// Ends the session as its user would.
+    pub(crate) fn quit(&mut self, now: Time, tasks: &mut Vec<Task>) {
         self.core.quit();
         self.carry_out(now, tasks);
     }
 
-    /// The way to the gateway is another now.
-    pub fn network_changed(&mut self, now: Time, tasks: &mut Vec<Task>) {
+    /// The path to the gateway has changed.
+    pub(crate) fn network_changed(&mut self, now: Time, tasks: &mut Vec<Task>) {
         self.core.network_changed(now);
         self.carry_out(now, tasks);
     }
 
-    /// Lets the core know of the traffic; about once a second.
-    pub fn tick(&mut self, now: Time, tasks: &mut Vec<Task>) {
-        // Taken, so that the core hears of each packet once: what it adds up decides whether keys were used and are renewed.
+    /// Passes the traffic's counts to the core; about once a second.
+    pub(crate) fn tick(&mut self, now: Time, tasks: &mut Vec<Task>) {
+        // Taken, so that the core counts each packet once: the sum decides whether keys were used and are renewed.
         let seen = self.plane.take_activities().into_iter().map(|(_, activity)| activity);
         self.core.handle_activity(now, 0, seen.fold(Activity::default(), Activity::merge));
         self.carry_out(now, tasks);
     }
 
     /// The gateway granted a connection.
-    pub fn established(
+    pub(crate) fn established(
         &mut self,
         now: Time,
         connection: ConnectionId,
@@ -142,7 +141,7 @@ impl Member {
     }
 
     /// The gateway refused a connection.
-    pub fn refused(
+    pub(crate) fn refused(
         &mut self,
         now: Time,
         connection: ConnectionId,
@@ -153,31 +152,37 @@ impl Member {
         self.carry_out(now, tasks);
     }
 
-    /// A connection could not be had.
-    pub fn failed(&mut self, now: Time, connection: ConnectionId, tasks: &mut Vec<Task>) {
+    /// A connection attempt failed.
+    pub(crate) fn failed(&mut self, now: Time, connection: ConnectionId, tasks: &mut Vec<Task>) {
         self.core.connect_failed(now, connection);
         self.carry_out(now, tasks);
     }
 
-    /// The gateway has no place for a connection now.
-    pub fn turned_away(&mut self, now: Time, connection: ConnectionId, tasks: &mut Vec<Task>) {
+    /// The gateway has no room for another connection now.
+    pub(crate) fn turned_away(&mut self, now: Time, connection: ConnectionId, tasks: &mut Vec<Task>) {
         self.core.turned_away(now, connection);
         self.carry_out(now, tasks);
     }
 
-    pub fn message(&mut self, now: Time, id: ConnectionId, message: Message, tasks: &mut Vec<Task>) {
+    pub(crate) fn message(&mut self, now: Time, id: ConnectionId, message: Message, tasks: &mut Vec<Task>) {
         self.core.handle_message(now, id, message);
         self.carry_out(now, tasks);
     }
 
     /// A connection is gone.
-    pub fn lost(&mut self, now: Time, id: ConnectionId, code: Option<Code>, tasks: &mut Vec<Task>) {
+    pub(crate) fn lost(&mut self, now: Time, id: ConnectionId, code: Option<Code>, tasks: &mut Vec<Task>) {
         self.core.connection_lost(now, id, code);
         self.carry_out(now, tasks);
     }
 
-    /// A datagram came. False if it was not for this session.
-    pub fn hear(&mut self, now: Time, datagram: &mut [u8], from: Endpoint, tasks: &mut Vec<Task>) -> bool {
+    /// Opens a datagram. False if it was not for this session.
+    pub(crate) fn datagram(
+        &mut self,
+        now: Time,
+        datagram: &mut [u8],
+        from: Endpoint,
+        tasks: &mut Vec<Task>,
+    ) -> bool {
         let Ok(opened) = self.plane.open(now, datagram, from) else { return false };
         match opened {
             Opened::Tun(range) => tasks.extend(replied(&datagram[range]).map(Task::Answered)),
@@ -191,7 +196,7 @@ impl Member {
     }
 
     /// Sends a ping to the gateway through the tunnel, if there is one. Its answer bears the same mark.
-    pub fn ping(&mut self, now: Time, mark: u16, tasks: &mut Vec<Task>) {
+    pub(crate) fn ping(&mut self, now: Time, mark: u16, tasks: &mut Vec<Task>) {
         let (Some(slot), Some((own, gateway))) = (self.slot, self.inner) else { return };
         self.sequence = self.sequence.wrapping_add(1);
         let mut bytes = vec![0; HEADER_LEN + PING_LEN + 64];
@@ -200,7 +205,7 @@ impl Member {
         if let Ok(sealed) = sealed {
             send(bytes, sealed, tasks);
         }
-        // Without keys the plane has asked for some, and the core hears of it now.
+        // Without keys the plane has requested some, which the core has to learn.
         self.carry_out(now, tasks);
     }
 
@@ -216,7 +221,7 @@ impl Member {
     fn carry_out(&mut self, now: Time, tasks: &mut Vec<Task>) {
         loop {
             while let Some(event) = self.plane.poll_event() {
-                self.note_heard(now, event, tasks);
+                self.note_answer(now, event, tasks);
                 self.core.handle_event(now, event);
             }
             let Some(action) = self.core.poll_action() else { return };
@@ -225,7 +230,7 @@ impl Member {
     }
 
     /// The first datagram in new keys proves that they work.
-    fn note_heard(&mut self, now: Time, event: Event, tasks: &mut Vec<Task>) {
+    fn note_answer(&mut self, now: Time, event: Event, tasks: &mut Vec<Task>) {
         let Event::Heard { epoch, .. } = event else { return };
         if let Some(attempt) = self.attempt.take_if(|attempt| attempt.epoch == Some(epoch)) {
             tasks.push(Task::Up { by: attempt.by, took: now - attempt.asked });
@@ -235,7 +240,7 @@ impl Member {
     fn act(&mut self, now: Time, action: Action, tasks: &mut Vec<Task>) {
         match action {
             Action::Connect { connection, purpose, offer } => {
-                let by = if purpose == Purpose::Login { By::Login } else { By::Attach };
+                let by = if purpose == Purpose::Login { KeySource::Login } else { KeySource::Attach };
                 self.attempt = Some(Attempt { connection, asked: now, by, epoch: None });
                 tasks.push(Task::Dial { connection, purpose, offer });
             }
@@ -243,8 +248,10 @@ impl Member {
             Action::Configure(network) => self.inner = network.ipv4.zip(network.gateway_ipv4),
             // There is no device to set up, and all that is sent fits any path.
             Action::PathMtu(_) => {}
-            Action::Send { connection, message } => tasks.push(Task::Say(connection, message)),
-            Action::Disconnect { connection, code } => tasks.push(Task::Hang(connection, code)),
+            Action::Send { connection, message } => {
+                tasks.push(Task::SendAndClose(connection, message));
+            }
+            Action::Disconnect { connection, code } => tasks.push(Task::Close(connection, code)),
             Action::GiveUp { text, .. } => tasks.push(Task::GaveUp(text)),
         }
     }
@@ -254,12 +261,12 @@ impl Member {
             Command::Open(spec) => self.slot = Some(spec.slot),
             Command::Install(spec) => {
                 for receive in &spec.receive {
-                    self.listening.push((spec.epoch, receive.index));
-                    tasks.push(Task::Listen(receive.index));
+                    self.indexes.push((spec.epoch, receive.index));
+                    tasks.push(Task::AddIndex(receive.index));
                 }
             }
-            Command::Retire { epoch, .. } => self.ignore(|of| of == *epoch, tasks),
-            Command::Close(_) => self.ignore(|_| true, tasks),
+            Command::Retire { epoch, .. } => self.remove_indexes(|of| of == *epoch, tasks),
+            Command::Close(_) => self.remove_indexes(|_| true, tasks),
             _ => {}
         }
         if let Some(outgoing) = self.plane.apply(command) {
@@ -267,9 +274,9 @@ impl Member {
         }
     }
 
-    fn ignore(&mut self, which: impl Fn(u32) -> bool, tasks: &mut Vec<Task>) {
-        let gone = self.listening.extract_if(.., |(epoch, _)| which(*epoch));
-        tasks.extend(gone.map(|(_, index)| Task::Ignore(index)));
+    fn remove_indexes(&mut self, of_epoch: impl Fn(u32) -> bool, tasks: &mut Vec<Task>) {
+        let gone = self.indexes.extract_if(.., |(epoch, _)| of_epoch(*epoch));
+        tasks.extend(gone.map(|(_, index)| Task::RemoveIndex(index)));
     }
 }
 
@@ -287,7 +294,7 @@ mod tests {
 
     use super::*;
 
-    /// What a gateway with one lane grants first.
+    /// The first grant of a gateway with one lane.
     fn granted() -> Established {
         let own = Ipv4Addr::new(10, 86, 0, 2);
         let network = Network {
@@ -309,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_hears_of_each_packet_once() {
+    fn the_core_counts_each_packet_once() {
         let suite = LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1_000 };
         let mut member = Member::new(vec![suite], DeviceKey::from_seed(Secret::new([9; 32]))).unwrap();
         let (now, mut tasks) = (Time::from_nanos(1), Vec::new());
@@ -319,10 +326,10 @@ mod tests {
         let secret = EpochSecret::new([1; 32]);
         member.established(now, connection, &granted(), secret, gateway, &mut tasks);
         member.ping(now, 0, &mut tasks);
-        let told = |member: &Member| member.plane.activity(member.slot.unwrap()).unwrap().tx_packets;
-        assert_eq!(told(&member), 1);
-        // A session whose one packet were told again each second would never seem idle: it would renew its keys for ever.
+        let counted = |member: &Member| member.plane.activity(member.slot.unwrap()).unwrap().tx_packets;
+        assert_eq!(counted(&member), 1);
+        // A session whose one packet were counted again each second would never seem idle: it would renew its keys for ever.
         member.tick(now, &mut tasks);
-        assert_eq!(told(&member), 0);
+        assert_eq!(counted(&member), 0);
     }
 }

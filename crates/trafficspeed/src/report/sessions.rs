@@ -4,32 +4,31 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::Restart;
-use super::outcome::{Beside, Outcome, Phase};
+use crate::experiment::sessions::Restart;
+use crate::experiment::sessions::results::{Beside, Phase, SessionsResults};
 use crate::stats::median;
 use crate::unit::{gbit, significant};
 
-/// What stands below the table.
+/// Stands below the table.
 const DEFINITIONS: &str = "\
 Up: the gateway answered in a session's new keys; answered: a packet then went through its tunnel and back.
 Until all: from the first login, or from the end of the old gateway. ms: from a connection's first datagram until it was up.
 CPU each: CPU milliseconds of the gateway, user and system, for each new epoch.";
 
-/// The outcome as text.
-pub fn table(outcome: &Outcome) -> String {
+pub fn table(results: &SessionsResults) -> String {
     let mut text = String::new();
     let mut line = |words: String| {
         writeln!(text, "{words}").expect("writing to a string");
     };
-    line(grid(outcome).to_string());
+    line(grid(results).to_string());
     line(DEFINITIONS.into());
     line(format!(
         "{} sessions of {} users in {} processes; gateway: {}",
-        outcome.count, outcome.users, outcome.processes, outcome.facts.version
+        results.count, results.users, results.processes, results.facts.version
     ));
-    if let Some(each) = outcome.memory_each_kib() {
-        let slope = outcome.slope_kib.map_or_else(|| "-".into(), significant);
-        let (before, after) = (outcome.memory_before, outcome.login.as_ref().map(|login| login.memory));
+    if let Some(each) = results.memory_each_kib() {
+        let slope = results.slope_kib.map_or_else(|| "-".into(), significant);
+        let (before, after) = (results.memory_before, results.login.as_ref().map(|login| login.memory));
         let after = after.unwrap_or_default();
         line(format!(
             "Memory of the gateway (PSS): {} KiB before, {} KiB after: {} KiB a session (slope {slope})",
@@ -38,17 +37,17 @@ pub fn table(outcome: &Outcome) -> String {
             significant(each)
         ));
     }
-    if let Some(idle) = outcome.idle {
+    if let Some(idle) = results.idle {
         let share = |cpu_seconds: f64| significant(100.0 * cpu_seconds / idle.seconds.max(f64::MIN_POSITIVE));
         let (gateway, clients) = (share(idle.gateway_cpu_seconds), share(idle.clients_cpu_seconds));
         line(format!(
             "CPU while all sessions idle, of a core: gateway {gateway} %, the sessions' processes {clients} %"
         ));
     }
-    if outcome.talked.0 > 0 {
-        line(format!("Talkers: {} packets sent, {} answered", outcome.talked.0, outcome.talked.1));
+    if results.talked.0 > 0 {
+        line(format!("Talkers: {} packets sent, {} answered", results.talked.0, results.talked.1));
     }
-    if let Some(traffic) = &outcome.traffic {
+    if let Some(traffic) = &results.traffic {
         let rate = |runs: &[f64]| median(runs).map_or_else(|| "-".into(), gbit);
         let ratio = traffic.ratio.map_or_else(|| "-".into(), significant);
         line(format!(
@@ -57,7 +56,7 @@ pub fn table(outcome: &Outcome) -> String {
             rate(&traffic.beside)
         ));
     }
-    for (name, phase) in phases(outcome) {
+    for (name, phase) in phases(results) {
         for (why, count) in &phase.storm.failures {
             line(format!("{name}: {count} attempts failed and were repeated: {why}"));
         }
@@ -65,7 +64,7 @@ pub fn table(outcome: &Outcome) -> String {
             line(format!("{name}: {} clients gave up", phase.storm.gave_up));
         }
     }
-    for Beside { before, meanwhile } in outcome.restarts.iter().filter_map(|restart| restart.watched) {
+    for Beside { before, meanwhile } in results.restarts.iter().filter_map(|restart| restart.watched) {
         line(format!(
             "Upgrade: the longest gap of a watched session {} ms, before it {} ms; {} of {} packets answered",
             significant(meanwhile.gap_ms),
@@ -74,18 +73,18 @@ pub fn table(outcome: &Outcome) -> String {
             meanwhile.sent
         ));
     }
-    for problem in &outcome.problems {
+    for problem in &results.problems {
         line(format!("Problem: {problem}"));
     }
-    if outcome.interrupted {
+    if results.interrupted {
         line("Interrupted: the figures are of what was measured until then.".into());
     }
     text
 }
 
-fn phases(outcome: &Outcome) -> Vec<(String, &Phase)> {
-    let login = outcome.login.iter().map(|phase| ("login".to_owned(), phase));
-    let restarts = outcome.restarts.iter().map(|restart| {
+fn phases(results: &SessionsResults) -> Vec<(String, &Phase)> {
+    let login = results.login.iter().map(|phase| ("login".to_owned(), phase));
+    let restarts = results.restarts.iter().map(|restart| {
         let how = match restart.how {
             Restart::Kill => "kill -9, gateway back",
             Restart::Clean => "clean restart, gateway back",
@@ -96,7 +95,7 @@ fn phases(outcome: &Outcome) -> Vec<(String, &Phase)> {
     login.chain(restarts).collect()
 }
 
-fn grid(outcome: &Outcome) -> Table {
+fn grid(results: &SessionsResults) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     let head = [
@@ -114,7 +113,7 @@ fn grid(outcome: &Outcome) -> Table {
         "CPU each",
     ];
     table.set_header(head);
-    for (name, phase) in phases(outcome) {
+    for (name, phase) in phases(results) {
         let (storm, ms) = (&phase.storm, phase.storm.latency_ms);
         table.add_row([
             name,
@@ -139,14 +138,14 @@ fn grid(outcome: &Outcome) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcome::samples;
     use super::*;
+    use crate::experiment::sessions::results::samples;
 
     #[test]
     fn the_table_shows_each_storm_memory_and_failures() {
-        let mut outcome = samples::outcome();
-        outcome.restarts[0].phase.storm.failures.insert("refused: busy".into(), 3);
-        let text = table(&outcome);
+        let mut results = samples::results();
+        results.restarts[0].phase.storm.failures.insert("refused: busy".into(), 3);
+        let text = table(&results);
         for expected in [
             "login",
             "kill -9, gateway back in 0.250 s",

@@ -1,12 +1,12 @@
-//! What the reports of all sessions add up to. Pure: reports in, figures out.
+//! The sum of all sessions' reports. Pure: reports in, figures out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::message::{By, Report};
+use crate::message::{KeySource, Report};
 
-/// Kinds of failures that are told apart; the rest counts as one.
+/// Kinds of failures that are kept apart; the rest counts as one.
 const MAX_KINDS: usize = 32;
 
 /// Many sessions that come up at about the same time.
@@ -35,7 +35,7 @@ pub struct Storm {
 /// Sessions that send a packet every few milliseconds while something happens to their gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Watched {
-    /// Processes that have told of theirs.
+    /// Processes that have reported theirs.
     pub processes: u32,
     pub sent: u64,
     pub answered: u64,
@@ -78,14 +78,13 @@ pub struct Tally {
     answered: BTreeSet<u32>,
     /// Packets of talkers: sent, answered.
     pub talked: (u64, u64),
-    /// What was seen of watched sessions.
     pub watched: Watched,
     /// A process can't go on.
     pub broken: Option<String>,
 }
 
 impl Tally {
-    /// A storm begins. What happened before is not of it, whenever the report comes.
+    /// A storm that begins at `began_ns`: what happened before is not part of it, whenever its report arrives.
     pub fn new(began_ns: u64) -> Self {
         Self {
             began_ns,
@@ -100,15 +99,14 @@ impl Tally {
         }
     }
 
-    /// Takes a report in.
     pub fn note(&mut self, report: Report) {
         match report {
             Report::Up { at_ns, .. } | Report::Failed { at_ns, .. } | Report::GaveUp { at_ns, .. }
                 if at_ns < self.began_ns => {}
             Report::Up { session, at_ns, by, took_ns } => {
                 match by {
-                    By::Login => self.storm.logins += 1,
-                    By::Attach => self.storm.attaches += 1,
+                    KeySource::Login => self.storm.logins += 1,
+                    KeySource::Attach => self.storm.attaches += 1,
                 }
                 self.latencies_ms.push(took_ns as f64 / 1e6);
                 if self.up.insert(session) {
@@ -137,8 +135,8 @@ impl Tally {
                 self.watched.answered += answered;
                 self.watched.gap_ms = self.watched.gap_ms.max(gap_ns as f64 / 1e6);
             }
-            // Told in a soak test, which has an account of its own.
-            Report::Lived { .. } | Report::Unexplained { .. } => {}
+            // Only in a soak test, whose coordinator counts by itself.
+            Report::Status { .. } | Report::Unexplained { .. } => {}
             Report::Broken(why) => self.broken = Some(why),
         }
     }
@@ -192,17 +190,17 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn up(session: u32, at_ns: u64, by: By) -> Report {
+    fn up(session: u32, at_ns: u64, by: KeySource) -> Report {
         Report::Up { session, at_ns, by, took_ns: 5_000_000 }
     }
 
     #[test]
     fn a_storm_counts_each_session_once_and_nothing_from_before() {
         let mut tally = Tally::new(10 * SECOND);
-        tally.note(up(9, 9 * SECOND, By::Login));
-        tally.note(up(1, 10 * SECOND + 1, By::Attach));
-        tally.note(up(2, 12 * SECOND, By::Login));
-        tally.note(up(1, 15 * SECOND, By::Attach));
+        tally.note(up(9, 9 * SECOND, KeySource::Login));
+        tally.note(up(1, 10 * SECOND + 1, KeySource::Attach));
+        tally.note(up(2, 12 * SECOND, KeySource::Login));
+        tally.note(up(1, 15 * SECOND, KeySource::Attach));
         tally.note(Report::Failed { session: 3, at_ns: 9 * SECOND, why: "early".into() });
         tally.note(Report::Failed { session: 3, at_ns: 11 * SECOND, why: "busy".into() });
         tally.note(Report::GaveUp { session: 4, at_ns: 11 * SECOND, why: "no".into() });

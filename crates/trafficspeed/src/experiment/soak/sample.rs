@@ -1,12 +1,12 @@
-//! What is looked at every few seconds of a soak test: what the gateway's processes hold, by the kernel, and what the
-//! gateway says that it holds.
+//! The samples of a soak test: what the gateway's processes hold every few seconds, by the kernel and by the gateway's
+//! own status.
 
 use std::fs;
 
 use serde::Serialize;
 
+use crate::observe::memory::Memory;
 use crate::observe::process_tree;
-use crate::sessions::memory::Memory;
 use crate::system::vpnd::Held;
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -52,7 +52,7 @@ impl Sample {
         "away",
     ];
 
-    /// Looks at the process `gateway` and those below it; `None` if it has gone.
+    /// A sample of the process `gateway` and those below it; `None` if it has gone.
     pub fn take(gateway: u32, second: f64, held: &Held, (up, away): (u32, u32)) -> Option<Self> {
         let memory = Memory::of_tree(gateway)?;
         let tree = process_tree(&[gateway]);

@@ -1,21 +1,22 @@
 //! An upgrade of the gateway while some sessions are watched: all go on, and the longest gap counts.
 //!
-//! Control connections don't outlive the old process, so each session gets a new one by attaching; the phase tells of that.
+//! Control connections don't outlive the old process, so each session gets a new one by attaching; the phase counts those.
 
 use std::time::{Duration, Instant};
 
-use super::message::Order;
-use super::outcome::{Beside, Restarted};
-use super::tally::{Tally, Watched};
-use super::{Measurement, Restart, SessionsError, part};
+use vpnd_swarm::message::Command;
+use vpnd_swarm::tally::{Tally, Watched};
+
+use super::results::{Beside, Restarted};
+use super::{Measurement, Restart, SessionsError, share_of};
 use crate::clock;
 
 /// Sessions that are watched, in all processes together: few, so that the measurement takes little of the machine.
 const WATCHED: u32 = 32;
 /// How long they are watched while nothing happens, and once more after that before the upgrade begins.
 const CALM: Duration = Duration::from_secs(3);
-/// How long processes may take to say what they saw.
-const TOLD_WITHIN: Duration = Duration::from_secs(5);
+/// How long processes may take to report their watched sessions.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Measurement<'_> {
     /// Upgrades the gateway, and waits until each session has a control connection again.
@@ -35,20 +36,20 @@ impl Measurement<'_> {
         let phase = self.phase(&mut tally, cpu)?;
         let watched = Some(Beside { before, meanwhile });
         let how = Restart::Upgrade;
-        self.outcome.restarts.push(Restarted { how, gateway_back_seconds, watched, phase });
+        self.results.restarts.push(Restarted { how, gateway_back_seconds, watched, phase });
         Ok(())
     }
 
     fn watch(&mut self, count: u32) {
         let processes = self.plan.processes;
-        self.processes.order(|number| Order::Watch(part(count, processes, number as u32)));
+        self.processes.send_each(|number| Command::Watch(share_of(count, processes, number as u32)));
     }
 
-    /// What was seen of the sessions that were watched; from now on `count` are.
+    /// The reports of the sessions that were watched until now; from now on `count` are.
     fn watched(&mut self, count: u32) -> Watched {
         let mut tally = Tally::new(clock::now_ns());
         self.watch(count);
-        let deadline = Instant::now() + TOLD_WITHIN;
+        let deadline = Instant::now() + REPORT_TIMEOUT;
         while tally.watched.processes < self.watching() && !self.over(&mut tally, deadline) {
             self.take(&mut tally, super::POLL);
         }

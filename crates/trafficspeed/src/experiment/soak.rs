@@ -7,49 +7,48 @@
 //!   ...                                             ┘
 //! ```
 //!
-//! The processes of [`crate::sessions`] hold the sessions and carry out the churn; the coordinator here kills some of
-//! them, looks at the gateway every few seconds, and judges ([`verdict`]).
+//! The processes of `vpnd_swarm` hold the sessions and carry out the churn; the coordinator here kills some of them, takes
+//! a sample of the gateway every few seconds, and judges ([`judgement`]).
 
-pub mod outcome;
+pub mod judgement;
+pub mod results;
 pub mod sample;
 pub mod trend;
-pub mod verdict;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::Command as Program;
 use std::time::{Duration, Instant};
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
+use vpnd_swarm::churn;
+use vpnd_swarm::message::{Command, Credentials, Job, Report};
+use vpnd_swarm::processes::Processes;
 
+use super::progress::Progress;
+use super::sessions::{SessionsError, holder, share_of, shares};
 use crate::csv_table;
-use crate::experiment::progress::Progress;
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
-use crate::observe::HostFacts;
-use crate::observe::process_tree;
-use crate::sessions::churn;
-use crate::sessions::message::{Credentials, Job, Order, Report};
-use crate::sessions::processes::Processes;
-use crate::sessions::{SessionsError, part, shares};
+use crate::observe::{HostFacts, process_tree};
 use crate::system::vpnd::{Held, PORT, Room, Vpnd};
 use crate::system::{Programs, System};
-use outcome::{Event, Outcome};
+use results::{Incident, SoakResults};
 use sample::Sample;
 
 /// How long the coordinator waits for a report before it looks at the clock.
 const POLL: Duration = Duration::from_millis(100);
-/// How often somebody who reads a log hears of it.
+/// How often a log gets a line of progress.
 const NOTE: Duration = Duration::from_secs(60);
 /// How long the gateway and the clients may take until they agree on who is there, once the churn has ended.
 const SETTLE: Duration = Duration::from_secs(120);
 /// Addresses that each process sends from.
 const SOURCES: u8 = 4;
-/// Things that went wrong that are told one by one; the rest is counted.
-const MAX_EVENTS: usize = 1_000;
+/// Incidents that are listed one by one; the rest is counted.
+const MAX_INCIDENTS: usize = 1_000;
 
 #[derive(Clone, Debug)]
 pub struct SoakPlan {
@@ -64,17 +63,17 @@ pub struct SoakPlan {
     pub time: Duration,
     /// The part of it at the beginning that is not judged.
     pub warm_up: Duration,
-    /// Time between two looks.
+    /// Time between two samples.
     pub sample: Duration,
-    /// Time between two deeds of one session, on average.
+    /// Time between two actions of one session, on average.
     pub every: Duration,
     /// Time between two kills of a process.
     pub kill_every: Duration,
     /// Age at which keys are replaced.
     pub rekey_after: Duration,
     /// How long all sessions may take to come up.
-    pub patience: Duration,
-    /// Decides who does what when.
+    pub login_timeout: Duration,
+    /// Decides which session acts when and how.
     pub seed: u64,
     /// Where CSV, JSON and picture go.
     pub out: PathBuf,
@@ -98,30 +97,34 @@ impl SoakPlan {
     }
 }
 
-/// Says what is missing, before anything is changed.
+/// Refuses what this machine can't run, before anything is changed.
 ///
 /// # Errors
-/// What is missing.
+/// The first thing that is missing.
 pub fn check(plan: &SoakPlan) -> Result<(), SessionsError> {
     Lab::check(SoakPlan::links())?;
     Ok(plan.system().check()?)
 }
 
-/// Runs the whole test. What was seen until an interruption is judged, too.
+/// Runs the whole test. The samples until an interruption are judged, too.
 ///
 /// # Errors
 /// If lab, gateway, processes or the file for the samples can't be had.
-pub fn run(plan: &SoakPlan, progress: &Progress, interrupt: &Interrupt) -> Result<Outcome, SessionsError> {
+pub fn run(
+    plan: &SoakPlan,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<SoakResults, SessionsError> {
     let lab = Lab::build(plan.processes, SoakPlan::links())?;
     let mut system = plan.system();
-    let outcome = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|_| {
+    let results = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|_| {
         let csv = csv_table::writer(File::create(plan.out.join("soak.csv"))?);
         let mut soak = Soak::new(plan, &lab, &system, csv, (progress, interrupt));
         soak.run()?;
-        Ok(soak.outcome)
+        Ok(soak.results)
     });
     system.down();
-    outcome
+    results
 }
 
 /// A test under way.
@@ -139,7 +142,7 @@ struct Soak<'a> {
     begun: Instant,
     csv: csv::Writer<File>,
     broken: bool,
-    outcome: Outcome,
+    results: SoakResults,
 }
 
 impl<'a> Soak<'a> {
@@ -150,7 +153,7 @@ impl<'a> Soak<'a> {
         csv: csv::Writer<File>,
         (progress, interrupt): (&'a Progress, &'a Interrupt),
     ) -> Self {
-        let outcome = Outcome::new(plan, HostFacts::read(), system.facts());
+        let results = SoakResults::new(plan, HostFacts::read(), system.facts());
         Self {
             plan,
             lab,
@@ -164,7 +167,7 @@ impl<'a> Soak<'a> {
             begun: Instant::now(),
             csv,
             broken: false,
-            outcome,
+            results,
         }
     }
 
@@ -173,34 +176,34 @@ impl<'a> Soak<'a> {
         self.prepare()?;
         self.begun = Instant::now();
         for (namespace, job) in self.lab.clients().iter().zip(&self.jobs) {
-            self.processes.start(namespace, &Order::Open(job.clone()))?;
+            self.processes.start(holder(namespace)?, &Command::Open(job.clone()))?;
         }
-        if !self.wait_for_all(self.plan.patience)? {
-            self.outcome.interrupted = self.interrupt.is_set();
+        if !self.wait_for_all(self.plan.login_timeout)? {
+            self.results.interrupted = self.interrupt.is_set();
             self.problem("not all sessions came up; nothing was judged".into());
             return Ok(());
         }
-        let family = self.family();
+        let gateway_processes = self.gateway_processes();
         self.progress
             .note(&format!("{} sessions are up; churn begins (seed {})", self.plan.clients, self.plan.seed));
-        (0..self.jobs.len()).for_each(|number| self.enliven(number));
+        (0..self.jobs.len()).for_each(|number| self.start_churn(number));
         let churn_began = self.begun.elapsed().as_secs_f64();
-        self.live()?;
-        self.outcome.interrupted = self.interrupt.is_set();
-        self.processes.order(|_| Order::Churn(None));
-        if !self.outcome.interrupted && !self.wait_for_all(SETTLE)? {
+        self.churn()?;
+        self.results.interrupted = self.interrupt.is_set();
+        self.processes.send_each(|_| Command::Churn(None));
+        if !self.results.interrupted && !self.wait_for_all(SETTLE)? {
             self.problem(format!(
                 "gateway and clients don't agree on who is there {SETTLE:?} after the churn"
             ));
         }
-        if family != self.family() {
+        if gateway_processes != self.gateway_processes() {
             self.problem("a process of the gateway has ended or begun".into());
         }
-        self.outcome.judge(churn_began + self.plan.warm_up.as_secs_f64());
+        self.results.judge(churn_began + self.plan.warm_up.as_secs_f64());
         Ok(())
     }
 
-    /// Users, addresses to send from, and what each process is told.
+    /// Adds users and addresses to send from, and makes each process's job.
     fn prepare(&mut self) -> Result<(), SessionsError> {
         let users = (0..self.plan.users).map(|number| {
             let user = format!("crowd{number}");
@@ -213,7 +216,7 @@ impl<'a> Soak<'a> {
             for address in sources.clone().skip(1) {
                 let address = format!("{address}/24");
                 let add = ["-n", namespace.name(), "addr", "add", &address, "dev", CLIENT_LINK];
-                run_tool(Command::new("ip").args(add))?;
+                run_tool(Program::new("ip").args(add))?;
             }
             self.jobs.push(Job {
                 gateway: SocketAddr::from((Lab::SERVICE_V4, PORT)),
@@ -230,22 +233,23 @@ impl<'a> Soak<'a> {
         Ok(())
     }
 
-    /// Lets the sessions of a process send packets and do their deeds.
-    fn enliven(&mut self, number: usize) {
+    /// Has the sessions of a process send packets and act.
+    fn start_churn(&mut self, number: usize) {
         let (talkers, processes) = (self.plan.talkers, self.plan.processes);
         let plan = churn::Plan {
-            // A process that is started again does not do the same again.
+            // A process that is started again does not repeat its actions.
             seed: self.random.random(),
             every_s: self.plan.every.as_secs_f64(),
             away_s: (2.0, (self.plan.every.as_secs_f64() / 3.0).max(4.0)),
             rebind_s: (self.plan.every.as_secs_f64() / 3.0).max(3.0),
         };
-        self.processes.order_one(number, &Order::Talk(part(talkers, processes, number as u32)));
-        self.processes.order_one(number, &Order::Churn(Some(plan)));
+        let talkers = share_of(talkers, processes, number as u32);
+        self.processes.send(number, &Command::Talk(talkers));
+        self.processes.send(number, &Command::Churn(Some(plan)));
     }
 
-    /// Churn, kills and looks, until the time is over.
-    fn live(&mut self) -> Result<(), SessionsError> {
+    /// Churn, kills and samples, until the time is over.
+    fn churn(&mut self) -> Result<(), SessionsError> {
         let end = Instant::now() + self.plan.time;
         let mut sample_at = Instant::now();
         let mut kill_at = Instant::now() + self.plan.kill_every;
@@ -255,16 +259,16 @@ impl<'a> Soak<'a> {
             let now = Instant::now();
             if now >= sample_at {
                 sample_at = now + self.plan.sample;
-                self.look()?;
+                self.sample()?;
             }
-            // Whoever is still coming back from the last kill is left in peace for the end.
+            // No kill so late that its sessions could not come back before the end.
             if now >= kill_at && end - now > self.plan.kill_every / 2 {
                 kill_at = now + self.plan.kill_every;
                 self.kill_one()?;
             }
             if now >= note_at {
                 note_at = now + NOTE;
-                self.progress.note(&self.outcome.line());
+                self.progress.note(&self.results.line());
             }
         }
         Ok(())
@@ -274,9 +278,9 @@ impl<'a> Soak<'a> {
         let number = self.random.random_range(0..self.jobs.len());
         let job = self.jobs[number].clone();
         self.there.remove(&job.first);
-        self.processes.replace(number, &self.lab.clients()[number], &Order::Open(job))?;
-        self.outcome.kills += 1;
-        self.enliven(number);
+        self.processes.replace(number, holder(&self.lab.clients()[number])?, &Command::Open(job))?;
+        self.results.kills += 1;
+        self.start_churn(number);
         Ok(())
     }
 
@@ -284,16 +288,16 @@ impl<'a> Soak<'a> {
         self.broken || self.interrupt.is_set() || Instant::now() >= end
     }
 
-    /// Waits until every session is up, and the gateway says so.
-    fn wait_for_all(&mut self, patience: Duration) -> Result<bool, SessionsError> {
-        let (end, mut sample_at) = (Instant::now() + patience, Instant::now());
+    /// Waits until every session is up, by its client and by the gateway.
+    fn wait_for_all(&mut self, timeout: Duration) -> Result<bool, SessionsError> {
+        let (end, mut sample_at) = (Instant::now() + timeout, Instant::now());
         while !self.over(end) {
             self.take_reports(POLL);
             if Instant::now() < sample_at {
                 continue;
             }
             sample_at = Instant::now() + self.plan.sample.min(Duration::from_secs(2));
-            let held = self.look()?;
+            let held = self.sample()?;
             let all = self.plan.clients;
             self.progress.live(&format!("{} of {all} sessions", self.present().0));
             if self.present() == (all, 0) && (held.sessions, held.connected, held.leases) == (all, all, all) {
@@ -303,18 +307,18 @@ impl<'a> Soak<'a> {
         Ok(false)
     }
 
-    fn take_reports(&mut self, patience: Duration) {
-        let mut next = self.processes.next(patience);
+    fn take_reports(&mut self, timeout: Duration) {
+        let mut next = self.processes.next(timeout);
         while let Some(report) = next {
             match report {
-                Report::Lived { first, up, away, done } => {
+                Report::Status { first, up, away, counts } => {
                     self.there.insert(first, (up, away));
-                    self.outcome.done += done;
+                    self.results.done += counts;
                 }
                 Report::Unexplained { session, what, after_stall_s, .. } => {
                     self.unexplained(session, what, after_stall_s);
                 }
-                Report::Failed { why, .. } => *self.outcome.failures.entry(why).or_default() += 1,
+                Report::Failed { why, .. } => *self.results.failures.entry(why).or_default() += 1,
                 Report::Broken(why) => {
                     self.broken = true;
                     self.problem(why);
@@ -331,35 +335,35 @@ impl<'a> Soak<'a> {
 
     fn unexplained(&mut self, session: u32, what: String, after_stall_s: Option<f64>) {
         match after_stall_s {
-            Some(_) => self.outcome.after_stalls += 1,
-            None => self.outcome.unexplained += 1,
+            Some(_) => self.results.after_stalls += 1,
+            None => self.results.unexplained += 1,
         }
-        if self.outcome.events.len() < MAX_EVENTS {
+        if self.results.events.len() < MAX_INCIDENTS {
             let second = self.begun.elapsed().as_secs_f64();
             let after = after_stall_s
                 .map_or_else(String::new, |stood| format!(" (after {stood:.0} s of standstill)"));
             self.progress.note(&format!("second {second:.0}: session {session}: {what}{after}"));
-            self.outcome.events.push(Event { second, session, what, after_stall_s });
+            self.results.events.push(Incident { second, session, what, after_stall_s });
         }
     }
 
     fn problem(&mut self, what: String) {
         self.progress.note(&what);
-        self.outcome.problems.push(what);
+        self.results.problems.push(what);
     }
 
     fn present(&self) -> (u32, u32) {
         self.there.values().fold((0, 0), |(up, away), more| (up + more.0, away + more.1))
     }
 
-    fn look(&mut self) -> Result<Held, SessionsError> {
+    fn sample(&mut self) -> Result<Held, SessionsError> {
         let held = self.system.held().ok_or(SessionsError::GatewayGone)?;
         let second = self.begun.elapsed().as_secs_f64();
         let sample = Sample::take(self.gateway(), second, &held, self.present());
         let sample = sample.ok_or(SessionsError::GatewayGone)?;
         csv_table::append(&mut self.csv, &sample.row())?;
-        self.outcome.samples.push(sample);
-        self.outcome.counters = held.counters.clone();
+        self.results.samples.push(sample);
+        self.results.counters = held.counters.clone();
         Ok(held)
     }
 
@@ -367,10 +371,10 @@ impl<'a> Soak<'a> {
         self.system.processes().0.first().copied().unwrap_or_default()
     }
 
-    fn family(&self) -> Vec<u32> {
-        let mut family: Vec<u32> = process_tree(&[self.gateway()]).iter().map(|(pid, _)| *pid).collect();
-        family.sort_unstable();
-        family
+    fn gateway_processes(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = process_tree(&[self.gateway()]).iter().map(|(pid, _)| *pid).collect();
+        all.sort_unstable();
+        all
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the samples of a soak test say. Pure.
+//! Judges the samples of a soak test. Pure.
 
 use serde::Serialize;
 
@@ -14,9 +14,9 @@ const MAX_KIB_OF_SHORT: f64 = 16.0 * 1024.0;
 /// Descriptors and threads may differ by so many from one moment to another.
 const SLACK: f64 = 4.0;
 
-/// The judgement of the time after the warm-up.
+/// Of the time after the warm-up.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Verdict {
+pub struct Judgement {
     /// Seconds that were judged.
     pub seconds: f64,
     /// Proportional memory of the gateway's processes, KiB an hour.
@@ -28,43 +28,43 @@ pub struct Verdict {
     /// The lowest memory of the last third less that of the first, KiB.
     pub kib_grown: Option<f64>,
     pub problems: Vec<String>,
-    /// What could not be said for sure.
     pub doubts: Vec<String>,
 }
 
-/// Judges what was seen from second `from` on.
-pub fn judge(samples: &[Sample], from: f64) -> Verdict {
+/// Judges the samples from second `from` on.
+pub fn judge(samples: &[Sample], from: f64) -> Judgement {
     let judged: Vec<&Sample> = samples.iter().filter(|sample| sample.second >= from).collect();
     let (Some(first), Some(last)) = (judged.first(), judged.last()) else {
         let problems = vec!["nothing was seen after the warm-up".into()];
-        return Verdict { problems, ..Verdict::default() };
+        return Judgement { problems, ..Judgement::default() };
     };
     let seconds = last.second - first.second;
     let points = |of: fn(&Sample) -> f64| {
         judged.iter().map(|sample| (sample.second / 3600.0, of(sample))).collect::<Vec<_>>()
     };
     let memory = points(|sample| sample.memory.pss_kib as f64);
-    let mut verdict = Verdict {
+    let mut judgement = Judgement {
         seconds,
         kib_an_hour: Trend::of(&memory),
         descriptors_an_hour: Trend::of(&points(|sample| sample.descriptors.into())),
         threads_an_hour: Trend::of(&points(|sample| sample.threads.into())),
         kib_grown: grown(&memory),
-        ..Verdict::default()
+        ..Judgement::default()
     };
-    verdict.judge_memory();
-    for (name, trend) in [("descriptors", verdict.descriptors_an_hour), ("threads", verdict.threads_an_hour)]
+    judgement.judge_memory();
+    for (name, trend) in
+        [("descriptors", judgement.descriptors_an_hour), ("threads", judgement.threads_an_hour)]
     {
         let growth =
             trend.filter(|trend| trend.low > 0.0).map_or(0.0, |trend| trend.slope * seconds / 3600.0);
         if growth >= SLACK {
-            verdict.problems.push(format!("the gateway's {name} grew by {growth:.0}"));
+            judgement.problems.push(format!("the gateway's {name} grew by {growth:.0}"));
         }
     }
-    verdict
+    judgement
 }
 
-impl Verdict {
+impl Judgement {
     fn judge_memory(&mut self) {
         if self.seconds < SHORTEST_FOR_SLOPE_S {
             self.doubts.push("too short for a slope of memory; its growth was judged instead".into());
@@ -96,7 +96,7 @@ fn grown(points: &[(f64, f64)]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sessions::memory::Memory;
+    use crate::observe::memory::Memory;
 
     /// A look every five seconds, with `kib` and `descriptors` by the hour.
     fn seen(hours: f64, kib: f64, descriptors: f64) -> Vec<Sample> {
@@ -125,8 +125,11 @@ mod tests {
 
     #[test]
     fn growing_descriptors_are_a_problem() {
-        let verdict = judge(&seen(1.0, 0.0, 10.0), 0.0);
-        assert!(verdict.problems.len() == 1 && verdict.problems[0].contains("descriptors"), "{verdict:?}");
+        let judgement = judge(&seen(1.0, 0.0, 10.0), 0.0);
+        assert!(
+            judgement.problems.len() == 1 && judgement.problems[0].contains("descriptors"),
+            "{judgement:?}"
+        );
         assert!(judge(&seen(1.0, 0.0, 2.0), 0.0).problems.is_empty());
     }
 
@@ -139,12 +142,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sure_is_said() {
+    fn a_slope_that_may_be_too_high_is_a_doubt() {
         let mut unsure = seen(0.6, 0.0, 0.0);
         for (sample, n) in unsure.iter_mut().zip(0..) {
             sample.memory.pss_kib += u64::from(n * 7919u32 % 40_009);
         }
-        let verdict = judge(&unsure, 0.0);
-        assert!(verdict.problems.is_empty() && verdict.doubts.len() == 1, "{verdict:?}");
+        let judgement = judge(&unsure, 0.0);
+        assert!(judgement.problems.is_empty() && judgement.doubts.len() == 1, "{judgement:?}");
     }
 }

@@ -1,9 +1,9 @@
 //! Many sessions in one process, without a TUN device for each: few sockets, one thread.
 //!
-//! The owner of all sessions of the process is [`Swarm`]; connections and sockets have tasks that only tell it what
-//! came. A datagram finds its session by the receive index that the session chose.
+//! The owner of all sessions of the process is [`Swarm`]; connections and sockets have tasks that only pass on to it
+//! what arrives. A datagram finds its session by the receive index that the session chose.
 
-mod stay;
+mod lifecycle;
 mod watch;
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,14 +25,11 @@ use vpnd_proto::time::Time;
 use vpnd_proto::timer::TimerQueue;
 use vpnd_proto::wire::Header;
 
-use super::dial::{self, Answer, Channel, DialError, SetUpError, bind};
-use super::member::{Member, Task};
-use super::message::{Job, Order, Report};
-use crate::clock;
-use crate::lab::LabError;
-use crate::lab::enter::end_with_parent;
-use crate::lab::namespace::Namespace;
-use stay::{Churning, Stay};
+use crate::dial::{self, Answer, Channel, DialError, SetUpError, bind};
+use crate::member::{Member, Task};
+use crate::message::{Command, Job, Report};
+use crate::now_ns;
+use lifecycle::{Churning, Lifecycle};
 use watch::{PACE, Watch};
 
 /// Sockets for data, and as many for control, that the sessions of a process share.
@@ -40,23 +37,19 @@ const SOCKETS: usize = 8;
 /// Datagrams that wait for the thread at most.
 const QUEUE: usize = 4_096;
 const MAX_DATAGRAM: usize = 2_048;
-/// How often sessions hear of their traffic, and what is to be sent again is.
+/// How often sessions count their traffic, and unanswered pings are sent again.
 const TICK: Duration = Duration::from_secs(1);
 /// How long a socket is left alone after an error.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
 /// How long a last message may take on its way out.
-const FAREWELL: Duration = Duration::from_secs(2);
+const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a process can't hold sessions.
 #[derive(Debug, thiserror::Error)]
 pub enum SwarmError {
-    /// It can't be where it should.
-    #[error(transparent)]
-    Lab(#[from] LabError),
     /// No runtime or socket.
     #[error("the sessions' process can't start: {0}")]
     Io(#[from] std::io::Error),
-    /// QUIC can't be set up.
     #[error(transparent)]
     SetUp(#[from] SetUpError),
     /// A user's name or password is longer than the protocol allows.
@@ -65,40 +58,36 @@ pub enum SwarmError {
     /// No suite, or nothing that can be offered.
     #[error("no cipher suite: {0}")]
     Suite(String),
-    /// The coordinator did not say what to do.
     #[error("no job came on standard input")]
     NoJob,
 }
 
-/// Holds the sessions that standard input orders, in the namespace `netns`, until it ends.
+/// Holds sessions as the commands on standard input say, until it ends.
 ///
 /// # Errors
-/// [`SwarmError`]; the coordinator is told too.
-pub fn run(parent: u32, netns: &str) -> Result<(), SwarmError> {
-    end_with_parent(parent)?;
-    // Threads that are started from here on inherit the namespace.
-    Namespace::unmade(netns).enter()?;
-    let (speaker, orders) = unbounded_channel();
-    std::thread::spawn(move || read_orders(&speaker));
+/// [`SwarmError`], which is also the last report.
+pub fn run() -> Result<(), SwarmError> {
+    let (sender, commands) = unbounded_channel();
+    std::thread::spawn(move || read_commands(&sender));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(serve(orders));
-    if let Err(error) = &outcome {
-        tell(&[Report::Broken(error.to_string())]);
+    let result = runtime.block_on(serve(commands));
+    if let Err(error) = &result {
+        write(&[Report::Broken(error.to_string())]);
     }
-    outcome
+    result
 }
 
-fn read_orders(speaker: &UnboundedSender<Order>) {
+fn read_commands(sender: &UnboundedSender<Command>) {
     for line in BufReader::new(stdin()).lines() {
-        let order = line.ok().and_then(|line| serde_json::from_str(&line).ok());
-        let Some(order) = order else { return };
-        if speaker.send(order).is_err() {
+        let command = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+        let Some(command) = command else { return };
+        if sender.send(command).is_err() {
             return;
         }
     }
 }
 
-fn tell(reports: &[Report]) {
+fn write(reports: &[Report]) {
     let mut text = Vec::new();
     for report in reports {
         serde_json::to_writer(&mut text, report).expect("a report is plain data");
@@ -108,15 +97,15 @@ fn tell(reports: &[Report]) {
     let _ = stdout().write_all(&text).and_then(|()| stdout().flush());
 }
 
-async fn serve(mut orders: UnboundedReceiver<Order>) -> Result<(), SwarmError> {
-    let Some(Order::Open(job)) = orders.recv().await else { return Err(SwarmError::NoJob) };
-    let (datagram_speaker, datagrams) = channel(QUEUE);
-    let (swarm, news) = Swarm::new(job, &datagram_speaker).await?;
-    swarm.run(orders, news, datagrams).await
+async fn serve(mut commands: UnboundedReceiver<Command>) -> Result<(), SwarmError> {
+    let Some(Command::Open(job)) = commands.recv().await else { return Err(SwarmError::NoJob) };
+    let (sender, datagrams) = channel(QUEUE);
+    let (swarm, events) = Swarm::new(job, &sender).await?;
+    swarm.run(commands, events, datagrams).await
 }
 
-/// What connections tell the owner.
-enum News {
+/// From a connection's task to the owner.
+enum ConnectionEvent {
     Dialled(usize, ConnectionId, Result<Answer, DialError>),
     Message(usize, ConnectionId, Message),
     Lost(usize, ConnectionId, Option<Code>),
@@ -126,7 +115,7 @@ enum News {
 type Received = (Vec<u8>, SocketAddr);
 
 /// A connection in use.
-struct Live {
+struct LiveConnection {
     connection: Connection,
     send: SendStream,
     reader: AbortHandle,
@@ -139,7 +128,7 @@ struct Swarm {
     requests: Vec<(UserName, SecretText<1024>)>,
     members: Vec<Member>,
     /// One for each member.
-    stays: Vec<Stay>,
+    lifecycles: Vec<Lifecycle>,
     churning: Churning,
     endpoints: Vec<quinn::Endpoint>,
     sockets: Vec<Arc<UdpSocket>>,
@@ -147,8 +136,8 @@ struct Swarm {
     indexes: BTreeSet<(u32, usize)>,
     timers: TimerQueue<usize>,
     attempts: HashMap<(usize, ConnectionId), AbortHandle>,
-    live: HashMap<(usize, ConnectionId), Live>,
-    news: UnboundedSender<News>,
+    live: HashMap<(usize, ConnectionId), LiveConnection>,
+    events: UnboundedSender<ConnectionEvent>,
     /// First logins under way.
     opening: BTreeSet<usize>,
     /// Sessions whose ping was not answered yet.
@@ -163,8 +152,8 @@ impl Swarm {
     async fn new(
         job: Job,
         datagrams: &Sender<Received>,
-    ) -> Result<(Self, UnboundedReceiver<News>), SwarmError> {
-        let (news, inbox) = unbounded_channel();
+    ) -> Result<(Self, UnboundedReceiver<ConnectionEvent>), SwarmError> {
+        let (events, event_queue) = unbounded_channel();
         let mut endpoints = Vec::new();
         let mut sockets = Vec::new();
         for number in 0..SOCKETS {
@@ -183,7 +172,7 @@ impl Swarm {
             suites: suites()?,
             requests,
             members: Vec::new(),
-            stays: Vec::new(),
+            lifecycles: Vec::new(),
             churning: Churning::none(),
             endpoints,
             sockets,
@@ -193,7 +182,7 @@ impl Swarm {
             timers: TimerQueue::new(),
             attempts: HashMap::new(),
             live: HashMap::new(),
-            news,
+            events,
             opening: BTreeSet::new(),
             verifying: BTreeSet::new(),
             talkers: 0,
@@ -201,13 +190,13 @@ impl Swarm {
             watch: Watch::default(),
             reports: Vec::new(),
         };
-        Ok((swarm, inbox))
+        Ok((swarm, event_queue))
     }
 
     async fn run(
         mut self,
-        mut orders: UnboundedReceiver<Order>,
-        mut news: UnboundedReceiver<News>,
+        mut commands: UnboundedReceiver<Command>,
+        mut events: UnboundedReceiver<ConnectionEvent>,
         mut datagrams: Receiver<Received>,
     ) -> Result<(), SwarmError> {
         let mut tick = tokio::time::interval(TICK);
@@ -218,17 +207,17 @@ impl Swarm {
         loop {
             self.open_more()?;
             if !self.reports.is_empty() {
-                tell(&std::mem::take(&mut self.reports));
+                write(&std::mem::take(&mut self.reports));
             }
             let due = self.timers.poll_timeout().map(|(at, _)| at.since(now()));
             tokio::select! {
-                order = orders.recv() => match order {
-                    Some(order) => self.obey(order),
+                command = commands.recv() => match command {
+                    Some(command) => self.handle_command(command),
                     None => return Ok(()),
                 },
-                Some(news) = news.recv() => self.hear(news),
-                Some((datagram, from)) = datagrams.recv() => self.take(&datagram, from),
-                () = tokio::time::sleep(due.unwrap_or(TICK)) => self.fire(),
+                Some(event) = events.recv() => self.handle_event(event),
+                Some((datagram, from)) = datagrams.recv() => self.handle_datagram(&datagram, from),
+                () = tokio::time::sleep(due.unwrap_or(TICK)) => self.handle_timeouts(),
                 _ = tick.tick() => self.tick()?,
                 _ = pulse.tick(), if self.watch.is_on() => self.pulse(),
             }
@@ -240,46 +229,46 @@ impl Swarm {
         while self.members.len() < self.job.count as usize && self.opening.len() < self.job.at_once as usize {
             let number = self.members.len();
             self.members.push(self.member(number)?);
-            self.stays.push(Stay::new(number, now()));
+            self.lifecycles.push(Lifecycle::new(number, now()));
             self.opening.insert(number);
             self.with(number, |member, tasks| member.timeout(now(), tasks));
         }
         Ok(())
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            // A second job is no order of ours.
-            Order::Open(_) => {}
-            Order::Verify => {
+    fn handle_command(&mut self, command: Command) {
+        match command {
+            // A process has one job.
+            Command::Open(_) => {}
+            Command::Verify => {
                 self.verifying = (0..self.members.len()).collect();
                 self.ping_unverified();
             }
-            Order::Talk(talkers) => self.let_talk(talkers as usize),
-            Order::Watch(count) => self.watch(count as usize),
-            Order::Churn(plan) => self.live_by(plan),
+            Command::Talk(talkers) => self.set_talkers(talkers as usize),
+            Command::Watch(count) => self.watch(count as usize),
+            Command::Churn(plan) => self.set_churn(plan),
         }
     }
 
-    fn hear(&mut self, news: News) {
-        match news {
-            News::Dialled(number, id, outcome) => {
+    fn handle_event(&mut self, event: ConnectionEvent) {
+        match event {
+            ConnectionEvent::Dialled(number, id, result) => {
                 self.attempts.remove(&(number, id));
-                self.dialled(number, id, outcome);
+                self.dialled(number, id, result);
             }
-            News::Message(number, id, message) => {
+            ConnectionEvent::Message(number, id, message) => {
                 self.with(number, |member, tasks| member.message(now(), id, message, tasks));
             }
-            News::Lost(number, id, code) => {
-                self.was_cut(number, id, code);
+            ConnectionEvent::Lost(number, id, code) => {
+                self.connection_ended(number, id, code);
                 self.live.remove(&(number, id));
                 self.with(number, |member, tasks| member.lost(now(), id, code, tasks));
             }
         }
     }
 
-    fn dialled(&mut self, number: usize, id: ConnectionId, outcome: Result<Answer, DialError>) {
-        match outcome {
+    fn dialled(&mut self, number: usize, id: ConnectionId, result: Result<Answer, DialError>) {
+        match result {
             Ok(Answer::Established(channel)) => self.established(number, id, *channel),
             Ok(Answer::Refused { code, text, retry_after }) => {
                 self.failed(number, format!("refused: {code}"));
@@ -287,39 +276,39 @@ impl Swarm {
             }
             Err(error) => {
                 self.failed(number, error.to_string());
-                let happens = if error.is_full() { Member::turned_away } else { Member::failed };
-                self.with(number, |member, tasks| happens(member, now(), id, tasks));
+                let failed = if error.is_full() { Member::turned_away } else { Member::failed };
+                self.with(number, |member, tasks| failed(member, now(), id, tasks));
             }
         }
     }
 
     fn failed(&mut self, number: usize, why: String) {
-        // Whoever waits to try again makes room for others.
+        // A session that waits to try again makes room for others.
         self.opening.remove(&number);
-        self.churning.done.failed += 1;
+        self.churning.counts.failed += 1;
         let session = self.session(number);
-        self.reports.push(Report::Failed { session, at_ns: clock::now_ns(), why });
+        self.reports.push(Report::Failed { session, at_ns: now_ns(), why });
     }
 
     fn established(&mut self, number: usize, id: ConnectionId, channel: Channel) {
         let Channel { connection, established, secret, send, mut inbox } = channel;
         let gateway = Endpoint { remote: self.job.gateway, local: None };
-        let (news, watched) = (self.news.clone(), connection.clone());
+        let (events, watched) = (self.events.clone(), connection.clone());
         let reader = tokio::spawn(async move {
             while let Ok(Some(message)) = inbox.next().await {
                 // The owner is gone only with the process.
-                let _ = news.send(News::Message(number, id, message));
+                let _ = events.send(ConnectionEvent::Message(number, id, message));
             }
             let code = dial::close_code(&watched.closed().await);
-            let _ = news.send(News::Lost(number, id, code));
+            let _ = events.send(ConnectionEvent::Lost(number, id, code));
         });
-        self.live.insert((number, id), Live { connection, send, reader: reader.abort_handle() });
+        self.live.insert((number, id), LiveConnection { connection, send, reader: reader.abort_handle() });
         self.with(number, |member, tasks| {
             member.established(now(), id, &established, secret, gateway, tasks);
         });
     }
 
-    fn take(&mut self, datagram: &[u8], from: SocketAddr) {
+    fn handle_datagram(&mut self, datagram: &[u8], from: SocketAddr) {
         let Ok(header) = Header::parse(datagram) else { return };
         let from = Endpoint { remote: from, local: None };
         let index = header.index.0;
@@ -328,15 +317,15 @@ impl Swarm {
         for number in candidates {
             // Opening works in place, and two sessions may have chosen one index.
             let mut copy = datagram.to_vec();
-            let mut mine = false;
-            self.with(number, |member, tasks| mine = member.hear(now(), &mut copy, from, tasks));
-            if mine {
+            let mut is_own = false;
+            self.with(number, |member, tasks| is_own = member.datagram(now(), &mut copy, from, tasks));
+            if is_own {
                 return;
             }
         }
     }
 
-    fn fire(&mut self) {
+    fn handle_timeouts(&mut self) {
         while let Some(number) = self.timers.pop(now()) {
             self.with(number, |member, tasks| member.timeout(now(), tasks));
         }
@@ -346,7 +335,7 @@ impl Swarm {
         for number in 0..self.members.len() {
             let talks = number < self.talkers && self.is_up(number);
             self.talked.0 += u64::from(talks);
-            self.churning.done.sent += u64::from(talks);
+            self.churning.counts.sent += u64::from(talks);
             self.with(number, |member, tasks| {
                 member.tick(now(), tasks);
                 if talks {
@@ -368,10 +357,10 @@ impl Swarm {
         }
     }
 
-    /// Lets something happen to a session, and does what comes of it.
-    fn with(&mut self, number: usize, happens: impl FnOnce(&mut Member, &mut Vec<Task>)) {
+    /// Passes an event to a session by `handle`, and performs the tasks that follow from it.
+    fn with(&mut self, number: usize, handle: impl FnOnce(&mut Member, &mut Vec<Task>)) {
         let mut tasks = Vec::new();
-        happens(&mut self.members[number], &mut tasks);
+        handle(&mut self.members[number], &mut tasks);
         for task in tasks {
             self.perform(number, task);
         }
@@ -386,28 +375,28 @@ impl Swarm {
             Task::Dial { connection, purpose, offer } => self.dial(number, connection, purpose, offer),
             Task::Datagram { bytes, to } => {
                 // A full socket loses datagrams, as any does.
-                let _ = self.sockets[self.stays[number].socket].try_send_to(&bytes, to.remote);
+                let _ = self.sockets[self.lifecycles[number].socket].try_send_to(&bytes, to.remote);
             }
-            Task::Listen(index) => {
+            Task::AddIndex(index) => {
                 self.indexes.insert((index.0, number));
             }
-            Task::Ignore(index) => {
+            Task::RemoveIndex(index) => {
                 self.indexes.remove(&(index.0, number));
             }
-            Task::Say(id, message) => self.farewell(number, id, message),
-            Task::Hang(id, code) => self.hang(number, id, code),
+            Task::SendAndClose(id, message) => self.send_and_close(number, id, message),
+            Task::Close(id, code) => self.close(number, id, code),
             Task::Up { by, took } => {
                 self.opening.remove(&number);
                 self.came_up(number, by);
                 let (session, took_ns) = (self.session(number), took.as_nanos() as u64);
-                self.reports.push(Report::Up { session, at_ns: clock::now_ns(), by, took_ns });
+                self.reports.push(Report::Up { session, at_ns: now_ns(), by, took_ns });
             }
             Task::Answered(mark) => self.answered(number, mark),
             Task::GaveUp(why) => {
                 self.opening.remove(&number);
-                self.stopped(number, &why);
+                self.gave_up(number, &why);
                 let session = self.session(number);
-                self.reports.push(Report::GaveUp { session, at_ns: clock::now_ns(), why });
+                self.reports.push(Report::GaveUp { session, at_ns: now_ns(), why });
             }
         }
     }
@@ -417,31 +406,31 @@ impl Swarm {
         let request = dial::request(purpose, offer, user);
         let key = Arc::clone(&self.members[number].device);
         let endpoint = self.endpoints[number % SOCKETS].clone();
-        let (gateway, name, news) = (self.job.gateway, Arc::clone(&self.server_name), self.news.clone());
+        let (gateway, name, events) = (self.job.gateway, Arc::clone(&self.server_name), self.events.clone());
         let attempt = tokio::spawn(async move {
-            let outcome = dial::dial(endpoint, gateway, name, &key, request).await;
+            let result = dial::dial(endpoint, gateway, name, &key, request).await;
             // The owner is gone only with the process.
-            let _ = news.send(News::Dialled(number, connection, outcome));
+            let _ = events.send(ConnectionEvent::Dialled(number, connection, result));
         });
         self.attempts.insert((number, connection), attempt.abort_handle());
     }
 
-    fn farewell(&mut self, number: usize, id: ConnectionId, message: Message) {
+    fn send_and_close(&mut self, number: usize, id: ConnectionId, message: Message) {
         let Some(mut live) = self.live.remove(&(number, id)) else { return };
         live.reader.abort();
         tokio::spawn(async move {
             let last = async {
-                // If the connection is gone, nothing needs to be said.
+                // If the connection is gone, there is nothing to send.
                 let _ = live.send.write_all(&encode(&message)).await;
                 let _ = live.send.finish();
                 let _ = live.send.stopped().await;
             };
-            let _ = tokio::time::timeout(FAREWELL, last).await;
+            let _ = tokio::time::timeout(LAST_MESSAGE_TIMEOUT, last).await;
             live.connection.close(VarInt::from_u32(0), b"");
         });
     }
 
-    fn hang(&mut self, number: usize, id: ConnectionId, code: Code) {
+    fn close(&mut self, number: usize, id: ConnectionId, code: Code) {
         if let Some(attempt) = self.attempts.remove(&(number, id)) {
             attempt.abort();
         }
@@ -470,7 +459,7 @@ async fn receive(socket: Arc<UdpSocket>, datagrams: Sender<Received>) {
     let mut buffer = vec![0; MAX_DATAGRAM];
     loop {
         let Ok((len, from)) = socket.recv_from(&mut buffer).await else {
-            // What ICMP said about a gateway that is down; the clients find that out by themselves.
+            // An ICMP error from a gateway that is down; the clients find that out by themselves.
             tokio::time::sleep(ERROR_PAUSE).await;
             continue;
         };
@@ -481,5 +470,5 @@ async fn receive(socket: Arc<UdpSocket>, datagrams: Sender<Received>) {
 }
 
 fn now() -> Time {
-    Time::from_nanos(clock::now_ns())
+    Time::from_nanos(now_ns())
 }

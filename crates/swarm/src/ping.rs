@@ -3,14 +3,14 @@
 use std::net::Ipv4Addr;
 
 /// Length of the packet in bytes: two headers and no data.
-pub const PING_LEN: usize = 28;
+pub(crate) const PING_LEN: usize = 28;
 
 const ICMP: u8 = 1;
 const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST: u8 = 8;
 
 /// An echo request; its reply bears the same `mark`, the identifier of the header.
-pub fn ping(from: Ipv4Addr, to: Ipv4Addr, mark: u16, sequence: u16) -> [u8; PING_LEN] {
+pub(crate) fn ping(from: Ipv4Addr, to: Ipv4Addr, mark: u16, sequence: u16) -> [u8; PING_LEN] {
     let mut packet = [0; PING_LEN];
     packet[0] = 0x45;
     packet[3] = PING_LEN as u8;
@@ -29,7 +29,7 @@ pub fn ping(from: Ipv4Addr, to: Ipv4Addr, mark: u16, sequence: u16) -> [u8; PING
 }
 
 /// The mark of the [`ping`] that a packet answers, if it answers one.
-pub fn replied(packet: &[u8]) -> Option<u16> {
+pub(crate) fn replied(packet: &[u8]) -> Option<u16> {
     let is_reply =
         packet.len() >= PING_LEN && packet[0] == 0x45 && packet[9] == ICMP && packet[20] == ECHO_REPLY;
     is_reply.then(|| u16::from_be_bytes([packet[24], packet[25]]))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use vpnd_proto::time::Time;
 
 use super::{Swarm, now};
-use crate::sessions::message::Report;
+use crate::message::Report;
 
 /// Between two packets of a watched session: how finely a gap is seen.
 pub(super) const PACE: Duration = Duration::from_millis(5);
@@ -16,8 +16,8 @@ pub(super) const PACE: Duration = Duration::from_millis(5);
 /// The sessions that are watched: the first ones of the process.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// When each was last answered, or first asked.
-    heard: Vec<Time>,
+    /// When each was last answered, or its watch began.
+    last_answers: Vec<Time>,
     /// Marks the packets of this watch: what was sent before may be answered during it.
     mark: u16,
     longest: Duration,
@@ -30,33 +30,32 @@ impl Watch {
     fn next(&self, count: usize, now: Time) -> Self {
         // No mark is 0, which is that of other packets.
         let mark = self.mark.checked_add(1).unwrap_or(1);
-        Self { heard: vec![now; count], mark, ..Self::default() }
+        Self { last_answers: vec![now; count], mark, ..Self::default() }
     }
 
     /// Whether a session is watched at all.
     pub(super) fn is_on(&self) -> bool {
-        !self.heard.is_empty()
+        !self.last_answers.is_empty()
     }
 
-    /// An answer came. False if the session is not watched. One to an earlier packet shows that there is no gap, no more.
+    /// Notes an answer. False if the session is not watched. One to an earlier packet shows that there is no gap, no more.
     fn answered(&mut self, number: usize, mark: u16, now: Time) -> bool {
-        let Some(heard) = self.heard.get_mut(number) else { return false };
-        self.longest = self.longest.max(now.since(*heard));
-        *heard = now;
+        let Some(last) = self.last_answers.get_mut(number) else { return false };
+        self.longest = self.longest.max(now.since(*last));
+        *last = now;
         self.answered += u64::from(mark == self.mark);
         true
     }
 
-    /// What was seen until now.
     fn report(&self, now: Time) -> Report {
-        let open = self.heard.iter().map(|heard| now.since(*heard)).max().unwrap_or_default();
+        let open = self.last_answers.iter().map(|last| now.since(*last)).max().unwrap_or_default();
         let gap_ns = self.longest.max(open).as_nanos() as u64;
         Report::Watched { sent: self.sent, answered: self.answered, gap_ns }
     }
 }
 
 impl Swarm {
-    /// Watches the first `count` sessions, and says what was seen of those that were watched until now.
+    /// Watches the first `count` sessions, and reports those that were watched until now.
     pub(super) fn watch(&mut self, count: usize) {
         if self.watch.is_on() {
             self.reports.push(self.watch.report(now()));
@@ -67,7 +66,7 @@ impl Swarm {
     /// A packet from each watched session.
     pub(super) fn pulse(&mut self) {
         let mark = self.watch.mark;
-        for number in 0..self.watch.heard.len() {
+        for number in 0..self.watch.last_answers.len() {
             self.watch.sent += 1;
             self.with(number, |member, tasks| member.ping(now(), mark, tasks));
         }
@@ -79,7 +78,7 @@ impl Swarm {
             self.reports.push(Report::Answered { session: self.session(number) });
         } else if !self.watch.answered(number, mark, now()) {
             self.talked.1 += 1;
-            self.was_answered(number);
+            self.packet_answered(number);
         }
     }
 }

@@ -4,44 +4,43 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{self, Child, ChildStdin, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use super::message::{Order, Report};
-use crate::lab::namespace::Namespace;
+use crate::message::{Command, Report};
 
 #[derive(Debug)]
 pub struct Processes {
     children: Vec<Holder>,
     reports: Receiver<Report>,
-    speaker: Sender<Report>,
+    sender: Sender<Report>,
 }
 
 #[derive(Debug)]
 struct Holder {
     child: Child,
     input: ChildStdin,
-    /// It was killed from here, and its end is no news.
-    condemned: Arc<AtomicBool>,
+    /// Whether it was killed from here, so that its end needs no report.
+    killed: Arc<AtomicBool>,
 }
 
 impl Default for Processes {
     fn default() -> Self {
-        let (speaker, reports) = channel();
-        Self { children: Vec::new(), reports, speaker }
+        let (sender, reports) = channel();
+        Self { children: Vec::new(), reports, sender }
     }
 }
 
 impl Processes {
-    /// Starts one in `namespace` with its first order.
+    /// Starts `program`, which calls [`run`](crate::run), with its first command.
     ///
     /// # Errors
     /// If the system gives no process.
-    pub fn start(&mut self, namespace: &Namespace, order: &Order) -> std::io::Result<()> {
-        let holder = self.hold(namespace, order)?;
+    pub fn start(&mut self, program: process::Command, first: &Command) -> std::io::Result<()> {
+        let holder = self.spawn(program, first)?;
         self.children.push(holder);
         Ok(())
     }
@@ -50,42 +49,44 @@ impl Processes {
     ///
     /// # Errors
     /// If the system gives no process.
-    pub fn replace(&mut self, number: usize, namespace: &Namespace, order: &Order) -> std::io::Result<()> {
+    pub fn replace(
+        &mut self,
+        number: usize,
+        program: process::Command,
+        first: &Command,
+    ) -> std::io::Result<()> {
         self.children[number].end();
-        self.children[number] = self.hold(namespace, order)?;
+        self.children[number] = self.spawn(program, first)?;
         Ok(())
     }
 
-    fn hold(&self, namespace: &Namespace, order: &Order) -> std::io::Result<Holder> {
-        let mut command = Command::new(std::env::current_exe()?);
-        let parent = std::process::id().to_string();
-        command
-            .args(["swarm", "--parent", &parent, "--netns", namespace.name()])
+    fn spawn(&self, mut program: process::Command, first: &Command) -> std::io::Result<Holder> {
+        program
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // A Ctrl-C at the terminal is for the coordinator alone; it ends the others in order.
             .process_group(0);
-        let mut child = command.spawn()?;
+        let mut child = program.spawn()?;
         let mut input = child.stdin.take().expect("its standard input is piped");
         let output = child.stdout.take().expect("its standard output is piped");
-        let (speaker, condemned) = (self.speaker.clone(), Arc::new(AtomicBool::new(false)));
-        let expected = Arc::clone(&condemned);
+        let (sender, killed) = (self.sender.clone(), Arc::new(AtomicBool::new(false)));
+        let was_killed = Arc::clone(&killed);
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines() {
                 let report = line.ok().and_then(|line| serde_json::from_str(&line).ok());
                 let Some(report) = report else { break };
-                if speaker.send(report).is_err() {
+                if sender.send(report).is_err() {
                     return;
                 }
             }
-            if !expected.load(Ordering::Relaxed) {
-                // Nobody listens any more when the measurement is over.
-                let _ = speaker.send(Report::Broken("a process that holds sessions has ended".into()));
+            if !was_killed.load(Ordering::Relaxed) {
+                // Nobody receives any more when the measurement is over.
+                let _ = sender.send(Report::Broken("a process that holds sessions has ended".into()));
             }
         });
-        // One that cannot take its order has ended, and says so.
-        let _ = give(&mut input, order);
-        Ok(Holder { child, input, condemned })
+        // Failure means that it has ended, which the thread above reports.
+        let _ = send(&mut input, first);
+        Ok(Holder { child, input, killed })
     }
 
     /// Their numbers in the system.
@@ -93,33 +94,33 @@ impl Processes {
         self.children.iter().map(|holder| holder.child.id()).collect()
     }
 
-    /// Gives one of them an order.
-    pub fn order_one(&mut self, number: usize, order: &Order) {
-        let _ = give(&mut self.children[number].input, order);
+    /// Sends one of them a command.
+    pub fn send(&mut self, number: usize, command: &Command) {
+        let _ = send(&mut self.children[number].input, command);
     }
 
-    /// Gives all of them an order. One that has ended says so by its last report.
-    pub fn order(&mut self, order: impl Fn(usize) -> Order) {
+    /// Sends each of them the command for its number. The end of one that has gone is reported anyway.
+    pub fn send_each(&mut self, command: impl Fn(usize) -> Command) {
         for (number, holder) in self.children.iter_mut().enumerate() {
-            let _ = give(&mut holder.input, &order(number));
+            let _ = send(&mut holder.input, &command(number));
         }
     }
 
     /// The next report; `None` if none comes in time.
-    pub fn next(&self, patience: Duration) -> Option<Report> {
-        self.reports.recv_timeout(patience).ok()
+    pub fn next(&self, timeout: Duration) -> Option<Report> {
+        self.reports.recv_timeout(timeout).ok()
     }
 }
 
-fn give(input: &mut ChildStdin, order: &Order) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(order)?;
+fn send(input: &mut ChildStdin, command: &Command) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(command)?;
     line.push(b'\n');
     input.write_all(&line)
 }
 
 impl Holder {
     fn end(&mut self) {
-        self.condemned.store(true, Ordering::Relaxed);
+        self.killed.store(true, Ordering::Relaxed);
         // Failure means that it has ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! What the coordinator and the processes that hold sessions tell each other: one line of JSON each.
+//! The messages between the coordinator and the processes that hold sessions: one line of JSON each.
 //!
 //! All of them run on one machine and share its monotonic clock, so instants mean the same to each.
 
@@ -6,18 +6,18 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::churn::{Done, Plan};
+use crate::churn::{Counts, Plan};
 
-/// What a process is told.
+/// From the coordinator to a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Order {
+pub enum Command {
     /// Open sessions; comes first and once.
     Open(Job),
     /// Send a packet through each session until it is answered.
     Verify,
     /// From now on the first so many sessions send a packet each second.
     Talk(u32),
-    /// Watch the first so many sessions, and tell of those that were watched until now.
+    /// Watch the first so many sessions, and report those that were watched until now.
     Watch(u32),
     /// From now on sessions leave, move and lose connections as the plan says; without one they stay.
     Churn(Option<Plan>),
@@ -30,7 +30,7 @@ pub struct Job {
     pub gateway: SocketAddr,
     /// The name in its certificate.
     pub server_name: String,
-    /// The CA that vouches for it, PEM.
+    /// The CA of that certificate, PEM.
     pub ca_pem: String,
     /// Number of the first session.
     pub first: u32,
@@ -41,7 +41,7 @@ pub struct Job {
     pub users: Vec<Credentials>,
     /// Addresses of the namespace to send from, in turn; any if there are none.
     pub sources: Vec<IpAddr>,
-    /// In a soak test: what the names of the devices come from. Sessions then say how they live.
+    /// In a soak test: the seed of the devices' keys. The process then reports once a second.
     pub soak: Option<u64>,
 }
 
@@ -60,20 +60,20 @@ impl std::fmt::Debug for Credentials {
 
 /// How a session got its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum By {
+pub enum KeySource {
     Login,
     /// With the token of the connection before.
     Attach,
 }
 
-/// What a process says. Times are nanoseconds of the monotonic clock.
+/// From a process to the coordinator. Times are nanoseconds of the monotonic clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Report {
     /// The gateway answered in a session's new keys.
     Up {
         session: u32,
         at_ns: u64,
-        by: By,
+        by: KeySource,
         /// Nanoseconds since the first datagram of the connection.
         took_ns: u64,
     },
@@ -83,7 +83,7 @@ pub enum Report {
     GaveUp {
         session: u32,
         at_ns: u64,
-        /// What the user would be told.
+        /// The message that a user would get.
         why: String,
     },
     /// A packet went through the session and came back.
@@ -97,15 +97,15 @@ pub enum Report {
         /// The longest time between two answers of one session, in nanoseconds.
         gap_ns: u64,
     },
-    /// In a soak test, once a second: sessions that are up and away now, and what was done since the last such report.
-    Lived {
+    /// In a soak test, once a second: sessions that are up and away now, and the counts since the last such report.
+    Status {
         /// The first session of the process.
         first: u32,
         /// Sessions with keys that work.
         up: u32,
         /// Sessions that left for a while.
         away: u32,
-        done: Done,
+        counts: Counts,
     },
     /// Something happened to a session in a soak test that it did not do itself.
     Unexplained {
@@ -138,11 +138,11 @@ mod tests {
             soak: None,
         };
         assert!(!format!("{job:?}").contains("cret"));
-        let line = serde_json::to_string(&Order::Open(job)).unwrap();
+        let line = serde_json::to_string(&Command::Open(job)).unwrap();
         assert!(!line.contains('\n'));
-        let Ok(Order::Open(back)) = serde_json::from_str(&line) else { panic!("{line}") };
+        let Ok(Command::Open(back)) = serde_json::from_str(&line) else { panic!("{line}") };
         assert_eq!(back.users[0].password, "se\ncret");
-        let up = Report::Up { session: 7, at_ns: 9, by: By::Attach, took_ns: 3 };
+        let up = Report::Up { session: 7, at_ns: 9, by: KeySource::Attach, took_ns: 3 };
         assert_eq!(serde_json::from_str::<Report>(&serde_json::to_string(&up).unwrap()).unwrap(), up);
     }
 }

@@ -1,0 +1,30 @@
+//! Load that speaks vpnd's protocol: many sessions from few processes, each as an ordinary client would keep it.
+//!
+//! A coordinator (`trafficspeed sessions`, `trafficspeed soak`) starts processes ([`processes`]) that run [`run`]. Each
+//! gets [`message::Command`]s on standard input and writes [`message::Report`]s to standard output, which [`tally`] adds
+//! up. Nothing here knows laboratories, namespaces or gateways: a process works where its coordinator has put it.
+
+#![allow(
+    missing_docs,
+    reason = "nothing here is an interface for other programs; a line that repeats a name is worse than none"
+)]
+
+pub mod churn;
+mod dial;
+mod member;
+pub mod message;
+mod ping;
+pub mod processes;
+mod swarm;
+pub mod tally;
+
+pub use swarm::{SwarmError, run};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CLOCK_MONOTONIC, which coordinator and processes share: an instant in a report means the same to each of them.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    // INVARIANT: this clock counts up from zero, so neither field is negative.
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
