@@ -85,6 +85,13 @@ fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
         // There is no other client, but one may write to itself.
         Ok(Opened::Forward { to, len }) => assert_eq!((to, &inside[..len]), (SLOT, &plaintext[..len])),
         Ok(Opened::Probe { size, .. }) => assert!(usize::from(size) <= plaintext.len()),
+        Ok(Opened::Joined { to, len }) => {
+            let joined = &gateway.joined()[..len];
+            assert!(
+                to.is_none_or(|to| to == SLOT) && joined.ends_with(&inside[2..])
+                    || joined.starts_with(&inside[2..])
+            );
+        }
         Ok(Opened::Consumed) => assert_eq!(inside, plaintext),
         Err(reason) => assert!(reason != DropReason::NotAuthentic && reason != DropReason::Replayed),
     }

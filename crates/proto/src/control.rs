@@ -26,8 +26,10 @@ use crate::wire::MAX_CLIENT_LANES;
 pub const FEATURE_PARTIAL_CHECKSUM: u32 = 1;
 /// Feature bit 1: this end takes part in the search for what the path carries in both directions (PROTOCOL §13).
 pub const FEATURE_PATH_SIZE: u32 = 2;
+/// Feature bit 2: this end joins packets that come in two halves (PROTOCOL §9.3).
+pub const FEATURE_HALVES: u32 = 4;
 /// All features of this implementation.
-pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM | FEATURE_PATH_SIZE;
+pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM | FEATURE_PATH_SIZE | FEATURE_HALVES;
 
 /// Suites that an offer may name.
 pub const MAX_SUITES: usize = 32;

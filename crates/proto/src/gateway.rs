@@ -220,7 +220,12 @@ impl Gateway {
                 self.erase(slot, epoch);
                 self.wake(now, slot);
             }
-            Event::PathStated { slot, size } => self.command_all(|_| Command::PathSize { slot, size }),
+            Event::PathStated { slot, size } => {
+                if let Some(session) = self.table.get_mut(slot) {
+                    session.path_size = Some(size);
+                }
+                self.command_all(|_| Command::PathSize { slot, size });
+            }
             // A gateway sends no probes of its own, and its planes drop what claims to answer one.
             Event::ProbeReply { .. } | Event::PathInUse { .. } => {}
         }

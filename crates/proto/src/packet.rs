@@ -210,6 +210,16 @@ impl<'a> Packet<'a> {
         self.shape.partial
     }
 
+    /// Whether its source means something on one link only. The kernel of a client sends from such addresses into each of its
+    /// devices, router solicitations above all, and no gateway takes them.
+    #[inline]
+    pub(crate) fn is_from_one_link(&self) -> bool {
+        match self.src() {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        }
+    }
+
     /// Source address.
     #[inline]
     pub fn src(&self) -> IpAddr {

@@ -13,6 +13,7 @@
 mod command;
 mod count;
 mod events;
+mod halves;
 mod hash;
 mod outgoing;
 mod path;
@@ -34,6 +35,7 @@ use crate::wire::{HEADER_LEN, Header};
 pub use command::{Activity, Command, EpochSpec, Event, Heard, Progress, ReceiveSpec, SessionSpec, Slot};
 pub use count::{Counters, DropReason};
 use events::Events;
+use halves::{HALF, MAX_JOINED};
 pub use hash::IndexHasher;
 pub use outgoing::Outgoing;
 use session::{Receivers, Session};
@@ -71,6 +73,13 @@ pub enum Opened {
         /// Length of the packet in bytes.
         len: usize,
     },
+    /// A packet whose second half this was; [`Plane::joined`] has its `len` bytes.
+    Joined {
+        /// Which other client it is for; `None` for the TUN device.
+        to: Option<Slot>,
+        /// Length of the packet in bytes.
+        len: usize,
+    },
     /// A probe to be answered with [`Plane::answer`].
     Probe {
         /// Who asks.
@@ -98,6 +107,8 @@ pub struct Plane {
     /// Sessions in use since activities were taken last.
     used: Vec<Slot>,
     counters: Counters,
+    /// The packet that was joined last.
+    joined: Box<[u8; MAX_JOINED]>,
 }
 
 impl Plane {
@@ -113,6 +124,7 @@ impl Plane {
             events: Events::default(),
             used: Vec::new(),
             counters: Counters::default(),
+            joined: Box::new([0; MAX_JOINED]),
         }
     }
 
@@ -320,6 +332,7 @@ impl Plane {
         let plaintext = &datagram[HEADER_LEN..HEADER_LEN + len];
         match plaintext.first() {
             None => Ok(Opened::Consumed),
+            Some(&HALF) => self.half(now, slot, header, plaintext),
             Some(0x10..=0x1F) => self.inband(now, slot, header.lane, Inband::parse(plaintext)),
             Some(_) => self.inner(now, slot, plaintext),
         }
@@ -382,7 +395,7 @@ impl Plane {
             }
             Role::Client => {
                 let session = self.sessions.iter().flatten().next().ok_or(DropReason::NoSession)?;
-                if is_of_one_link(packet.src()) {
+                if packet.is_from_one_link() {
                     return Err(DropReason::ForeignSource);
                 }
                 Ok(session.slot)
@@ -429,7 +442,9 @@ impl Plane {
     }
 
     fn retire(&mut self, slot: Slot, epoch: u32) {
-        let indexes = self.session_mut(slot).map(|session| session.retire(epoch)).unwrap_or_default();
+        let Some(session) = find(&mut self.sessions, slot) else { return };
+        let indexes = session.retire(epoch);
+        self.counters.add(DropReason::HalfAlone, session.halves.forget(&indexes) as u64);
         for index in indexes {
             self.receivers.remove(&index);
         }
@@ -462,16 +477,6 @@ impl Plane {
 
     fn session_mut(&mut self, slot: Slot) -> Option<&mut Session> {
         find(&mut self.sessions, slot)
-    }
-}
-
-/// True for source addresses that mean something on one link only. The kernel of a client sends from them into each of its
-/// devices, router solicitations above all, and no gateway takes them.
-#[inline]
-fn is_of_one_link(source: IpAddr) -> bool {
-    match source {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
 

@@ -189,7 +189,8 @@ impl Member {
             Opened::Probe { slot, id, size, padded } => {
                 self.originate(now, Outgoing::Reply { slot, id, size, padded }, tasks);
             }
-            Opened::Forward { .. } | Opened::Consumed => {}
+            // It sends nothing that comes back in halves.
+            Opened::Forward { .. } | Opened::Joined { .. } | Opened::Consumed => {}
         }
         self.carry_out(now, tasks);
         true

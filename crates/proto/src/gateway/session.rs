@@ -97,6 +97,8 @@ pub(super) struct Session {
     pub(super) pending: Option<Epoch>,
     pub(super) retiring: Option<Epoch>,
     pub(super) activity: Activity,
+    /// The largest datagram that the client has found its path to carry.
+    pub(super) path_size: Option<u16>,
     /// When it began, or was restored.
     pub(super) since: Time,
     /// When something authentic was heard last, as far as events told.
@@ -115,6 +117,7 @@ impl Session {
             pending: None,
             retiring: None,
             activity: Activity::default(),
+            path_size: None,
             since: now,
             heard: now,
             woken: None,
@@ -174,6 +177,7 @@ impl Session {
             suite: self.current.as_ref().map(|epoch| epoch.suite),
             epoch: self.current.as_ref().map(|epoch| epoch.number),
             activity: self.activity,
+            path_size: self.path_size,
             since: self.since,
             last_handshake: self.epochs().map(|epoch| epoch.began).max(),
             deadline: self.record.deadline,
@@ -204,6 +208,8 @@ pub struct SessionStatus {
     pub epoch: Option<u32>,
     /// Its traffic as last reported.
     pub activity: Activity,
+    /// The largest datagram, in bytes, that the client has found its path to carry; `None` until it has stated one.
+    pub path_size: Option<u16>,
     /// When it began, or was restored after a restart.
     pub since: Time,
     /// When the newest epoch that is alive was made.

@@ -259,6 +259,14 @@ pub struct Activity {
     /// When an inner packet was sealed last.
     #[n(8)]
     pub last_tx_packet: Time,
+    /// Inner packets sealed in two halves, because the path carries no whole one.
+    #[n(9)]
+    #[cbor(default)]
+    pub tx_halved: u64,
+    /// Inner packets that came in two halves.
+    #[n(10)]
+    #[cbor(default)]
+    pub rx_halved: u64,
 }
 
 impl Activity {
@@ -275,6 +283,8 @@ impl Activity {
             last_rx_packet: self.last_rx_packet.max(other.last_rx_packet),
             last_tx: self.last_tx.max(other.last_tx),
             last_tx_packet: self.last_tx_packet.max(other.last_tx_packet),
+            tx_halved: self.tx_halved + other.tx_halved,
+            rx_halved: self.rx_halved + other.rx_halved,
         }
     }
 }

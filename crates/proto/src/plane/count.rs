@@ -55,6 +55,8 @@ drop_reasons! {
     TooLong = "too_long",
     /// Too large for the path to the peer; its sender was told the size that fits, as often as its session may.
     TooBig = "too_big",
+    /// A half of a packet whose other half did not come in time.
+    HalfAlone = "half_alone",
     /// Keys that could not be made from what the control plane sent.
     BadEpoch = "bad_epoch",
     /// Offload fields of the TUN device that don't fit the packet.

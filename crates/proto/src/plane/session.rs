@@ -12,17 +12,18 @@ use vpnd_crypto::{Direction, KeyError, OpenKey, SealKey};
 use super::command::{Activity, EpochSpec, Event, Heard, Progress, SessionSpec, Slot};
 use super::count::DropReason;
 use super::events::Events;
+use super::halves::{self, Halves};
 use super::hash::IndexHasher;
 use super::path::Path;
 use super::{Endpoint, Role};
 use crate::checksum;
-use crate::control::{FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_SIZE};
+use crate::control::{FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_SIZE};
 use crate::inband;
 use crate::lane::{OpenRefused, ReceiveLane, SealRefused, SendLane};
 use crate::packet::{PARTIAL_CHECKSUM, SourceFilter};
 use crate::policy::Principal;
 use crate::time::Time;
-use crate::wire::{Header, Index};
+use crate::wire::{HEADER_LEN, Header, Index};
 
 /// Shortest time between two moves of a lane. A peer that hops on purpose must not flood the control plane.
 const MOVE_INTERVAL: Duration = Duration::from_millis(20);
@@ -43,6 +44,7 @@ pub(super) struct Session {
     /// Whether there is some to tell.
     pub(super) in_use: bool,
     pub(super) path: Path,
+    pub(super) halves: Halves,
     /// At most three: retiring, current, pending.
     epochs: Vec<Epoch>,
     /// Number of the epoch that seals.
@@ -97,6 +99,7 @@ impl Session {
             activity: Activity::default(),
             in_use: false,
             path: Path::default(),
+            halves: Halves::default(),
             epochs: Vec::new(),
             sealing: None,
             epoch_wanted: false,
@@ -426,6 +429,35 @@ impl Sender<'_> {
             && self.epoch.features & FEATURE_PATH_SIZE != 0
         {
             self.ask_about_path();
+        }
+        Ok(sealed)
+    }
+
+    /// Whether the peer joins packets that come in two halves.
+    #[must_use]
+    pub fn joins_halves(&self) -> bool {
+        self.epoch.features & FEATURE_HALVES != 0
+    }
+
+    /// Writes one half of `packet` into `datagram` and seals it. The second must follow the first before anything else is
+    /// sealed; a `datagram` as long as for the whole packet has room for either.
+    ///
+    /// # Errors
+    /// If the packet is longer than any that is joined, the key is used up or the buffer too short.
+    pub fn seal_half(
+        &mut self,
+        datagram: &mut [u8],
+        packet: &[u8],
+        second: bool,
+    ) -> Result<Sealed, DropReason> {
+        let body = datagram.get_mut(HEADER_LEN..).ok_or(DropReason::TooLong)?;
+        let len = halves::write(packet, second, body).ok_or(DropReason::TooLong)?;
+        let sealed = self.seal_inband(datagram, len)?;
+        if second {
+            self.activity.tx_packets += 1;
+            self.activity.tx_bytes += packet.len() as u64;
+            self.activity.tx_halved += 1;
+            self.activity.last_tx_packet = self.now;
         }
         Ok(sealed)
     }

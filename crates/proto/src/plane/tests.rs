@@ -9,6 +9,8 @@ use crate::packet::PARTIAL_CHECKSUM;
 use crate::policy::Principal;
 use crate::wire::Index;
 
+mod halves;
+
 const GATEWAY: &str = "192.0.2.1:4433";
 const ALICE: u32 = 0;
 const BOB: u32 = 1;

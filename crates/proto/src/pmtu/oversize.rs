@@ -27,20 +27,22 @@ pub enum Remedy {
     Fragment(u16),
     /// It is dropped in silence: there must be no message about it (RFC 1122 §3.2.2, RFC 4443 §2.4).
     Drop,
-    /// It is sent whole all the same, and the outer IP layer cuts it: IPv6 relies on every link to carry as much.
+    /// It is sent all the same, in pieces that its receiver never sees: IPv6 relies on every link to carry as much (RFC 8200 §5).
     Carry,
 }
 
 /// Decides about a packet that is longer than `mtu`.
 #[must_use]
 pub fn remedy(packet: &Packet<'_>, mtu: u16) -> Remedy {
+    if packet.version() == Version::V6 && packet.total_len() <= IPV6_MIN_MTU.into() {
+        return Remedy::Carry;
+    }
     if packet.dst().is_multicast() || is_error(packet) {
         return if packet.dont_fragment() { Remedy::Drop } else { Remedy::Fragment(mtu) };
     }
     match packet.version() {
         Version::V4 if !packet.dont_fragment() => Remedy::Fragment(mtu),
         Version::V4 => Remedy::TooBig(mtu),
-        Version::V6 if packet.total_len() <= IPV6_MIN_MTU.into() => Remedy::Carry,
         Version::V6 => Remedy::TooBig(mtu.max(IPV6_MIN_MTU)),
     }
 }
@@ -205,6 +207,11 @@ mod tests {
         assert_eq!(decide(&v6(1_340), 1_300), Remedy::TooBig(1_300));
         assert_eq!(decide(&v6(1_340), 1_220), Remedy::TooBig(1_280), "IPv6 knows no smaller MTU");
         assert_eq!(decide(&v6(1_240), 1_220), Remedy::Carry);
+        // An ICMP error as long as one may be, and a packet for a group.
+        let (mut error, mut group) = (v6(1_240), v6(1_240));
+        (error[6], error[IPV6_HEADER], group[24]) = (ICMPV6, 2, 0xFF);
+        assert_eq!(decide(&error, 1_220), Remedy::Carry, "IPv6 carries 1,280 bytes of anything");
+        assert_eq!(decide(&group, 1_220), Remedy::Carry);
     }
 
     #[test]

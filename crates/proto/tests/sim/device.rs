@@ -15,7 +15,7 @@ use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId, Timers};
 use vpnd_proto::wire::{HEADER_LEN, Header};
 
-use crate::hub::{ROOM, SUITE};
+use crate::hub::{ROOM, SUITE, in_halves};
 use crate::inner;
 use crate::oracle::Place;
 use crate::path::Path;
@@ -112,7 +112,7 @@ impl World {
         let config = Config {
             lanes: self.devices[device].lanes,
             suites: vec![SUITE],
-            features: vpnd_proto::control::FEATURE_PATH_SIZE,
+            features: vpnd_proto::control::FEATURE_PATH_SIZE | vpnd_proto::control::FEATURE_HALVES,
             lab: None,
             timers: Timers::default(),
         };
@@ -217,7 +217,7 @@ impl World {
     pub(crate) fn send_as(&mut self, from: Place, src: IpAddr, to: Place, allowed: bool) -> u64 {
         let id = self.oracle.send(from, to, allowed);
         let payload = self.rng.random_range(8..1300);
-        let payload = payload.min(self.room(from).min(self.room(to)));
+        let payload = payload.min(self.room(from, src.is_ipv6()).min(self.room(to, src.is_ipv6())));
         let packet = inner::packet(src, self.inner_address(to, src.is_ipv6()), id, payload);
         match from {
             Place::Campus => self.hub_sends(&packet),
@@ -227,11 +227,12 @@ impl World {
     }
 
     /// The longest payload that a place takes: nobody sends what does not fit a client's tunnel.
-    fn room(&self, place: Place) -> usize {
+    fn room(&self, place: Place, ipv6: bool) -> usize {
         match place {
             Place::Campus => usize::MAX,
             Place::Device(device) => {
-                usize::from(self.devices[device].mtu).saturating_sub(inner::HEADERS).max(8)
+                let least = if ipv6 { 1280 } else { 0 };
+                usize::from(self.devices[device].mtu.max(least)).saturating_sub(inner::HEADERS).max(8)
             }
         }
     }
@@ -332,6 +333,12 @@ impl World {
         let mut datagram = vec![0; packet.len() + ROOM];
         datagram[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
         let plane = &mut self.devices[device].planes[shard];
+        if let Some(halves) = in_halves(plane, self.now, slot, packet) {
+            for (_, half) in halves {
+                self.device_transmits(device, shard, half);
+            }
+            return;
+        }
         match plane.sender(self.now, slot).and_then(|mut sender| sender.seal(&mut datagram, packet.len())) {
             Ok(sealed) => {
                 datagram.truncate(sealed.len);
@@ -371,7 +378,13 @@ impl World {
             Ok(Opened::Probe { slot, id, size, padded }) => {
                 self.device_originates(device, shard, Outgoing::Reply { slot, id, size, padded });
             }
-            Ok(Opened::Forward { .. }) => panic!("a client forwards nothing"),
+            Ok(Opened::Joined { to: None, len }) => {
+                let id = inner::id(&self.devices[device].planes[shard].joined()[..len]);
+                self.oracle.deliver(id, Place::Device(device));
+            }
+            Ok(Opened::Forward { .. } | Opened::Joined { to: Some(_), .. }) => {
+                panic!("a client forwards nothing")
+            }
             Ok(Opened::Consumed) | Err(_) => {}
         }
         self.settle_device(device);

@@ -12,6 +12,7 @@ use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::session::{LocalSuite, Random, SessionId, Timers};
+use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Header};
 
 use crate::channel::IDLE_TIMEOUT;
@@ -51,7 +52,7 @@ pub(crate) fn config(shards: usize) -> Config {
     Config {
         shards,
         suites: vec![SUITE],
-        features: vpnd_proto::control::FEATURE_PATH_SIZE,
+        features: vpnd_proto::control::FEATURE_PATH_SIZE | vpnd_proto::control::FEATURE_HALVES,
         lab: None,
         timers: Timers::default(),
         idle_timeout: None,
@@ -219,6 +220,12 @@ impl World {
         let mut datagram = vec![0; packet.len() + ROOM];
         datagram[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
         let plane = &mut self.hub.planes[shard];
+        if let Some(halves) = in_halves(plane, self.now, slot, packet) {
+            for (endpoint, half) in halves {
+                self.hub_transmits(shard, endpoint, half);
+            }
+            return;
+        }
         match plane.sender(self.now, slot).and_then(|mut sender| sender.seal(&mut datagram, packet.len())) {
             Ok(sealed) => {
                 datagram.truncate(sealed.len);
@@ -258,6 +265,14 @@ impl World {
                     self.oracle.deliver(inner::id(packet), Place::Campus);
                 }
             }
+            Ok(Opened::Joined { to, len }) => {
+                let packet = self.hub.planes[shard].joined()[..len].to_vec();
+                match to {
+                    Some(to) => self.hub_seals(shard, to, &packet),
+                    None if self.is_for_a_client(&packet) => {}
+                    None => self.oracle.deliver(inner::id(&packet), Place::Campus),
+                }
+            }
             Ok(Opened::Forward { to, len }) => {
                 if let Ok(sealed) = self.hub.planes[shard].forward(self.now, to, &mut datagram, len) {
                     datagram.truncate(sealed.len);
@@ -289,4 +304,25 @@ impl World {
         }
         self.settle_hub();
     }
+}
+
+/// The datagrams of a packet of IPv6 that every path has to carry and this one does not carry whole.
+pub(crate) fn in_halves(
+    plane: &mut Plane,
+    now: Time,
+    slot: Slot,
+    packet: &[u8],
+) -> Option<Vec<(Endpoint, Vec<u8>)>> {
+    let mut sender = plane.sender(now, slot).ok()?;
+    let split = sender.joins_halves() && sender.exceeds_path(packet.len());
+    if !split || packet[0] >> 4 != 6 || packet.len() > 1280 {
+        return None;
+    }
+    let halves = [false, true].map(|second| {
+        let mut datagram = vec![0; packet.len() + ROOM];
+        let sealed = sender.seal_half(&mut datagram, packet, second).expect("there is room");
+        datagram.truncate(sealed.len);
+        (sealed.endpoint, datagram)
+    });
+    Some(halves.into())
 }

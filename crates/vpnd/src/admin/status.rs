@@ -9,8 +9,10 @@ use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 use vpnd_proto::gateway;
 use vpnd_proto::plane::{self, DropReason};
+use vpnd_proto::pmtu::oversize::IPV6_MIN_MTU;
 use vpnd_proto::session::LocalSuite;
 use vpnd_proto::time::Time;
+use vpnd_proto::wire::HEADER_LEN;
 
 use crate::shard::TunWrites;
 use crate::sys::sandbox::Protections;
@@ -225,6 +227,18 @@ pub struct Session {
     pub last_handshake_s: Option<u64>,
     /// Seconds since the client last sent an inner packet, or since the session began.
     pub idle_s: u64,
+    /// The largest outer datagram that the client has found its path to carry, bytes; `None` until it has stated one.
+    #[serde(default)]
+    pub path_datagram: Option<u16>,
+    /// The largest inner packet that such a datagram carries, bytes.
+    #[serde(default)]
+    pub path_mtu: Option<u16>,
+    /// Inner packets sent to the client in two halves, because the path carries no whole one.
+    #[serde(default)]
+    pub tx_halved: u64,
+    /// Inner packets received from the client in two halves.
+    #[serde(default)]
+    pub rx_halved: u64,
 }
 
 impl Session {
@@ -249,8 +263,23 @@ impl Session {
             connected_s: age_s(core.since),
             last_handshake_s: core.last_handshake.map(age_s),
             idle_s: age_s(core.since.max(core.activity.last_rx_packet)),
+            path_datagram: core.path_size,
+            path_mtu: core.path_size.zip(core.suite).map(|(size, local)| largest_packet(size, local.suite)),
+            tx_halved: core.activity.tx_halved,
+            rx_halved: core.activity.rx_halved,
         }
     }
+
+    /// Whether the path is so narrow that full packets of IPv6 travel in halves.
+    pub(crate) fn is_narrow(&self) -> bool {
+        self.path_mtu.is_some_and(|mtu| mtu < IPV6_MIN_MTU)
+    }
+}
+
+/// The largest inner packet in a datagram of `size` bytes.
+fn largest_packet(size: u16, suite: vpnd_crypto::Suite) -> u16 {
+    let fits = |packet: &u16| HEADER_LEN + suite.sealed_len((*packet).into()) <= size.into();
+    (0..=size).rev().find(fits).unwrap_or(0)
 }
 
 /// A socket for both protocol versions names IPv4 peers by their mapped addresses, which nobody wants to read.
@@ -332,22 +361,38 @@ mod tests {
                 mbps: 6_500,
             }),
             epoch: Some(3),
-            activity: Activity { rx_bytes: 10, tx_packets: 4, last_rx_packet: at(80), ..Activity::default() },
+            activity: Activity {
+                rx_bytes: 10,
+                tx_packets: 4,
+                tx_halved: 3,
+                last_rx_packet: at(80),
+                ..Activity::default()
+            },
+            path_size: Some(1_311),
             since: at(40),
             last_handshake: Some(at(70)),
             deadline: at(1_000),
         };
         let session = Session::at(at(100), &core);
+        assert!(session.is_narrow());
         assert_eq!((session.id, session.user), ("ab".repeat(16), "ann".to_owned()));
         assert_eq!((session.connected_s, session.last_handshake_s, session.idle_s), (60, Some(30), 20));
         assert_eq!((session.rx_bytes, session.tx_packets, session.connected), (10, 4, true));
         assert_eq!(session.outer, [remote]);
         let names = (session.suite.as_deref(), session.backend.as_deref());
         assert_eq!(names, (Some("aes-256-gcm"), Some("ring")));
+        assert_eq!(
+            (session.path_datagram, session.path_mtu, session.tx_halved),
+            (Some(1_311), Some(1_279), 3)
+        );
+        core.path_size = Some(1_312);
+        assert!(!Session::at(at(100), &core).is_narrow(), "a full packet of IPv6 fits");
+        core.path_size = None;
         core.activity = Activity::default();
         core.connection = None;
         let silent = Session::at(at(100), &core);
         assert_eq!((silent.idle_s, silent.connected), (60, false), "idle since the session began");
+        assert_eq!((silent.path_mtu, silent.is_narrow()), (None, false));
     }
 
     #[test]

@@ -108,6 +108,10 @@ fn ann() -> Session {
         connected_s: 3_660,
         last_handshake_s: Some(90),
         idle_s: 2,
+        path_datagram: Some(1_232),
+        path_mtu: Some(1_200),
+        tx_halved: 31,
+        rx_halved: 14,
     }
 }
 
@@ -130,5 +134,9 @@ fn bob() -> Session {
         connected_s: 5,
         last_handshake_s: None,
         idle_s: 5,
+        path_datagram: None,
+        path_mtu: None,
+        tx_halved: 0,
+        rx_halved: 0,
     }
 }

@@ -41,6 +41,8 @@ pub(super) struct Inbound {
     runs: Vec<(usize, Run)>,
     rebuilder: Rebuilder,
     writer: Writer,
+    /// A packet that came in two halves.
+    joined: Vec<u8>,
 }
 
 impl Inbound {
@@ -52,6 +54,7 @@ impl Inbound {
             runs: Vec::with_capacity(MESSAGE_LEN / SHORTEST_FORWARD + MAX_SENDS),
             rebuilder: Rebuilder::new(writer.features()),
             writer,
+            joined: Vec::new(),
         }
     }
 
@@ -145,6 +148,11 @@ impl Shard {
                 }
                 Ok(Opened::Forward { to, len }) => {
                     self.forward(now, number, message, start..end, to, len, socket);
+                }
+                Ok(Opened::Joined { to, len }) => {
+                    // What came before it is passed on before it.
+                    self.flush_to_tun(message, tun);
+                    self.joined(now, to, len, socket, tun);
                 }
                 Ok(Opened::Probe { slot, id, size, padded }) => {
                     self.originate(Outgoing::Reply { slot, id, size, padded }, socket);
@@ -257,6 +265,29 @@ impl Shard {
         }
         let Inbound { rebuilder, writer, .. } = &mut self.inbound;
         rebuilder.push(message, &packet, |rebuilt| writer.write(tun, rebuilt));
+    }
+
+    /// Passes on a packet that came in two halves, for another client or the TUN device.
+    #[cold]
+    fn joined(
+        &mut self,
+        now: Time,
+        to: Option<Slot>,
+        len: usize,
+        socket: &impl DatagramSocket,
+        tun: &impl PacketDevice,
+    ) {
+        let mut packet = std::mem::take(&mut self.inbound.joined);
+        packet.clear();
+        packet.extend_from_slice(&self.plane.joined()[..len]);
+        match to {
+            Some(to) => self.outbound.fit_forwarded(now, to, &packet, &mut self.plane, socket),
+            None => {
+                self.collect(&mut packet, 0..len, tun);
+                self.flush_to_tun(&packet, tun);
+            }
+        }
+        self.inbound.joined = packet;
     }
 
     /// Ends a batch: writes what is still collected.

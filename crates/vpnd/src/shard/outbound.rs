@@ -160,7 +160,37 @@ impl Outbound {
         }
     }
 
-    /// Sends one plaintext packet that is longer than the path and must arrive all the same.
+    /// Sends one plaintext packet in two halves, which any path carries, to a peer that joins them.
+    #[cold]
+    pub(super) fn packet_in_halves(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        packet: &[u8],
+        plane: &mut Plane,
+        socket: &impl DatagramSocket,
+    ) {
+        let lost = plane.sender(now, slot).map(|mut sender| {
+            let mut lost = Lost::default();
+            for second in [false, true] {
+                lost.unsent += make_room(&sender, packet.len(), &mut self.batch, socket).unsent;
+                match sender.seal_half(self.batch.tail(), packet, second) {
+                    Ok(sealed) => self.batch.push(sealed.endpoint, sealed.len),
+                    Err(reason) => {
+                        lost.refused = Some((reason, 1));
+                        break;
+                    }
+                }
+            }
+            lost
+        });
+        match lost {
+            Ok(lost) => lost.count(plane),
+            Err(reason) => plane.count_drop(reason),
+        }
+    }
+
+    /// Sends one plaintext packet that is longer than the path to a peer that joins no halves: the outer IP layer cuts it.
     #[cold]
     pub(super) fn packet_in_fragments(
         &mut self,

@@ -77,6 +77,7 @@ impl Outbound {
     ) -> Result<Option<usize>, DropReason> {
         let sender = plane.sender(now, slot)?;
         let mtu = sender.exceeds_path(len).then(|| sender.path_mtu());
+        let joins = sender.joins_halves();
         let bytes = &mut spare.packet[..len];
         if mtu.is_some() {
             // What is quoted or cut is read by others than the peer.
@@ -85,6 +86,9 @@ impl Outbound {
         let packet = Packet::parse(bytes).map_err(|_| DropReason::BadPacket)?;
         let remedy = mtu.map_or(Remedy::Carry, |mtu| oversize::remedy(&packet, mtu));
         match remedy {
+            Remedy::Carry if mtu.is_some() && joins => {
+                self.packet_in_halves(now, slot, packet.bytes(), plane, socket);
+            }
             Remedy::Carry if mtu.is_some() => {
                 self.packet_in_fragments(now, slot, packet.bytes(), plane, socket);
             }

@@ -50,7 +50,7 @@ fn gateway(lab: &Lab) -> (Gateway<'_>, Login) {
 }
 
 /// Gives the router's routes to gateway and client this MTU.
-fn set_path(lab: &Lab, mtu: u16) {
+pub(crate) fn set_path(lab: &Lab, mtu: u16) {
     for port in [0, 1] {
         let device = Lab::port(port);
         lab.net.ip_batch(&format!(
@@ -207,10 +207,20 @@ fn a_path_does_not_shrink_because_somebody_says_so() {
     }
 }
 
-/// Full packets of IPv6 go in fragments then.
+/// Full packets of IPv6 go in halves then.
 #[test]
 fn a_path_that_shrinks_to_the_least() {
     flows_go_on(GATEWAY_V4.into(), 1280, false);
+}
+
+#[test]
+fn a_path_of_ipv6_that_shrinks_to_the_least() {
+    flows_go_on(GATEWAY_V6.into(), 1280, false);
+}
+
+#[test]
+fn a_path_of_ipv6_that_says_that_it_has_shrunk_to_the_least() {
+    flows_go_on(GATEWAY_V6.into(), 1280, true);
 }
 
 #[test]

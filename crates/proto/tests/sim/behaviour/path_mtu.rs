@@ -44,6 +44,22 @@ fn everything_arrives_over_a_narrow_path() {
     });
 }
 
+/// 1,280 bytes less the headers of IPv6 and UDP: what every path of IPv6 carries.
+#[test]
+fn full_packets_of_ipv6_arrive_over_the_narrowest_path() {
+    with_seeds(4, |seed| {
+        let mut world = world(seed, 1, narrow(1232), false);
+        // The path is known by then.
+        world.run(secs(5));
+        talk(&mut world, ms(20), secs(150));
+        world.run(secs(150));
+        let (sent, arrived) = world.oracle.tally(0);
+        assert_eq!(arrived, sent);
+        let seen = world.hub.core.sessions().next().expect("there is a session").activity;
+        assert!(seen.rx_halved > 10 && seen.tx_halved > 10, "{seen:?}");
+    });
+}
+
 #[test]
 fn the_mtu_follows_the_network() {
     with_seeds(4, |seed| {

@@ -15,7 +15,7 @@ pub(super) fn say_path(size: u16) {
         tracing::warn!(
             datagram = size,
             "the way to the gateway carries no full IPv6 packet in one datagram: those of up to {IPV6_MIN_MTU} bytes are sent \
-             in fragments, which is slower and does not pass every firewall, nor a path of IPv6 that filters ICMP"
+             in two, which is slower"
         );
     }
 }

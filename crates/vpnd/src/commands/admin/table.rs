@@ -194,7 +194,7 @@ fn counts(title: &str, counts: &std::collections::BTreeMap<String, u64>) -> Opti
 }
 
 fn sessions(sessions: &[Session], rates: Option<&Rates>) -> String {
-    let mut header = vec!["SESSION", "USER", "INNER", "OUTER", "SUITE", "EPOCH", "STATE", "RX", "TX"];
+    let mut header = vec!["SESSION", "USER", "INNER", "OUTER", "SUITE", "EPOCH", "STATE", "MTU", "RX", "TX"];
     if rates.is_some() {
         header.extend(["RX RATE", "TX RATE"]);
     }
@@ -226,6 +226,7 @@ fn row(session: &Session, rates: Option<&Rates>) -> Vec<String> {
         or_nothing(join(suite, "\n")),
         session.epoch.map_or(NOTHING_THERE.to_owned(), |epoch| epoch.to_string()),
         if session.connected { "connected" } else { "away" }.to_owned(),
+        session.path_mtu.map_or(NOTHING_THERE.to_owned(), |mtu| path(mtu, session.is_narrow())),
         bytes(session.rx_bytes),
         bytes(session.tx_bytes),
     ];
@@ -240,6 +241,11 @@ fn row(session: &Session, rates: Option<&Rates>) -> Vec<String> {
     row.push(session.last_handshake_s.map_or(NOTHING_THERE.to_owned(), age));
     row.push(age(session.idle_s));
     row
+}
+
+/// The largest packet that the path carries, and whether longer ones of IPv6 travel in halves.
+fn path(mtu: u16, narrow: bool) -> String {
+    if narrow { format!("{mtu}, halves") } else { mtu.to_string() }
 }
 
 fn or_nothing(text: String) -> String {
@@ -331,10 +337,10 @@ logins: accepted 2, wrong_password 1
 handshakes: accepted 4, retried 8
 dropped: replayed 7
 
-SESSION       USER  INNER      OUTER            SUITE        EPOCH  STATE           RX       TX    AGE    KEYS  IDLE
-0123456789ab  ann   10.86.0.2  192.0.2.7:40001  aes-256-gcm  3      connected  1.5 GiB  2.0 KiB  1h 1m  1m 30s    2s
+SESSION       USER  INNER      OUTER            SUITE        EPOCH  STATE      MTU                RX       TX    AGE    KEYS  IDLE
+0123456789ab  ann   10.86.0.2  192.0.2.7:40001  aes-256-gcm  3      connected  1200, halves  1.5 GiB  2.0 KiB  1h 1m  1m 30s    2s
                     fd00::2    192.0.2.7:40002  aws-lc
-ba9876543210  bob   10.86.0.3  -                -            -      away           0 B      0 B     5s       -    5s
+ba9876543210  bob   10.86.0.3  -                -            -      away       -                 0 B      0 B     5s       -    5s
 ";
         assert_eq!(render(&status(), None), wanted);
     }

@@ -144,7 +144,16 @@ fn sessions(out: &mut Families<'_, '_>, sessions: &[Session]) -> fmt::Result {
     out.counters("session_traffic", "Bytes of inner packets", unit, received.chain(sent))?;
     let received = by_session(sessions, "receive", |session| session.rx_packets);
     let sent = by_session(sessions, "send", |session| session.tx_packets);
-    out.counters("session_packets", "Inner packets", None, received.chain(sent))
+    out.counters("session_packets", "Inner packets", None, received.chain(sent))?;
+    let received = by_session(sessions, "receive", |session| session.rx_halved);
+    let sent = by_session(sessions, "send", |session| session.tx_halved);
+    let help = "Inner packets in two halves, because the path carries no whole one";
+    out.counters("session_halved_packets", help, None, received.chain(sent))?;
+    let paths = sessions.iter().filter_map(|session| {
+        let labels = [("session", session.id.as_str()), ("user", &session.user)];
+        Some((labels, session.path_mtu?.into()))
+    });
+    out.gauges("session_path_mtu", "The largest inner packet that the path carries", Some(Unit::Bytes), paths)
 }
 
 /// A series for each session, as seen from the gateway.
@@ -187,6 +196,8 @@ mod tests {
                 "vpnd_sessions gauge",
                 "vpnd_session_traffic_bytes counter",
                 "vpnd_session_packets counter",
+                "vpnd_session_halved_packets counter",
+                "vpnd_session_path_mtu_bytes gauge",
             ]
         );
         assert!(text.ends_with("# EOF\n"), "{text}");
@@ -214,6 +225,8 @@ mod tests {
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"receive\"}} 1610612736"),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"send\"}} 2048"),
             format!("vpnd_session_packets_total{{{ann},direction=\"receive\"}} 1200000"),
+            format!("vpnd_session_halved_packets_total{{{ann},direction=\"send\"}} 31"),
+            format!("vpnd_session_path_mtu_bytes{{{ann}}} 1200"),
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
