@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use quinn::{ConnectError, Connection, ConnectionError, TransportErrorCode};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use vpnd_crypto::EpochSecret;
 use vpnd_crypto::device::PUBLIC_KEY_LEN;
 use vpnd_proto::client::Purpose;
@@ -30,6 +31,10 @@ use crate::sys::udp::icmp::IcmpErrors;
 use crate::tls::{self, TlsError};
 use trials::Trials;
 
+/// How long addresses that are known have to answer before they are looked up again: the gateway may have moved.
+const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
+/// So long after a change of the machine's network the addresses that are known are less worth.
+const JUST_CHANGED: Duration = Duration::from_secs(5);
 /// How long one address of the gateway has to complete the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the gateway has to answer a login: it may have many passwords to check.
@@ -133,8 +138,8 @@ pub(super) struct Dialer {
     opener: Arc<Opener>,
     /// Where the gateway has answered, the last place first, and where else it may be.
     known: Mutex<Vec<SocketAddr>>,
-    /// Says when the machine's network has changed.
-    network: watch::Sender<()>,
+    /// When the machine's network has changed last.
+    network: watch::Sender<Option<Instant>>,
     trials: Mutex<Trials>,
 }
 
@@ -156,7 +161,7 @@ impl Dialer {
             tls,
             credentials,
             opener,
-            network: watch::Sender::new(()),
+            network: watch::Sender::new(None),
             trials: Mutex::new(Trials::default()),
         }
     }
@@ -230,7 +235,8 @@ impl Dialer {
             let known = self.known().clone();
             let look_up = (may_look_up || known.is_empty()).then(|| self.look_up());
             let attempt = |address| self.shake_hands_with(address, rtt);
-            let race = race::race(known, look_up, attempt, DialError::is_final);
+            let head_start = self.head_start();
+            let race = race::race(known, look_up, head_start, attempt, DialError::is_final);
             tokio::pin!(race);
             let outcome = loop {
                 tokio::select! {
@@ -358,7 +364,15 @@ impl Dialer {
 
     /// Has attempts begin again that are under way.
     pub(super) fn network_changed(&self) {
-        self.network.send_replace(());
+        self.network.send_replace(Some(Instant::now()));
+    }
+
+    /// How long the addresses that are known have to answer before they are looked up. A machine in another network has them looked
+    /// up sooner: what is known may be out of reach from there without a word.
+    fn head_start(&self) -> Duration {
+        let changed = *self.network.borrow();
+        let lately = changed.is_some_and(|at| at.elapsed() < JUST_CHANGED);
+        if lately { race::HEAD_START } else { LOOK_UP_AFTER }
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<SocketAddr>> {

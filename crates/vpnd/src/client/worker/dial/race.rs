@@ -11,17 +11,16 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
 /// The head start of an address: a handshake with a gateway on another continent takes no longer.
-const HEAD_START: Duration = Duration::from_millis(300);
-/// How long addresses that are known have to answer before they are looked up again: the gateway may have moved.
-const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
+pub(super) const HEAD_START: Duration = Duration::from_millis(300);
 
-/// Tries the `known` addresses, then those that `look_up` finds, and returns what the first success gives.
+/// Tries the `known` addresses, from `look_up_after` on also those that `look_up` finds, and returns what the first success gives.
 ///
 /// # Errors
 /// The last failure, or at once one that is final. `None` if there was nothing to try.
 pub(super) async fn race<T, E, L, A>(
     known: Vec<SocketAddr>,
     look_up: Option<L>,
+    look_up_after: Duration,
     attempt: impl Fn(SocketAddr) -> A,
     is_final: impl Fn(&E) -> bool,
 ) -> Result<T, Option<E>>
@@ -33,7 +32,7 @@ where
     let mut seen = known.clone();
     let mut queue = VecDeque::from(interleaved(known));
     let mut attempts = FuturesUnordered::new();
-    let (mut next_start, look_up_at) = (Instant::now(), Instant::now() + LOOK_UP_AFTER);
+    let (mut next_start, look_up_at) = (Instant::now(), Instant::now() + look_up_after);
     let mut looks_up = false;
     let mut last = None;
     loop {
@@ -132,7 +131,7 @@ mod tests {
                 outcome
             }
         };
-        let outcome = race(addresses(known), look_up, attempt, |error| *error == "final").await;
+        let outcome = race(addresses(known), look_up, SECOND, attempt, |error| *error == "final").await;
         (outcome, begun.elapsed(), tried.into_inner().unwrap())
     }
 
@@ -169,7 +168,7 @@ mod tests {
             Ok(Vec::new())
         };
         let attempt = |address| async move { network(address).1 };
-        race(addresses(&["127.0.0.1:1"]), Some(look_up), attempt, |_: &&str| false).await.unwrap();
+        race(addresses(&["127.0.0.1:1"]), Some(look_up), SECOND, attempt, |_: &&str| false).await.unwrap();
         assert!(!*looked_up.lock().unwrap());
     }
 
