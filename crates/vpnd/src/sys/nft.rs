@@ -1,7 +1,11 @@
 //! Forwarding and address translation of a gateway, and the guard of a client, each as one nftables table of its own.
 //!
-//! A table is replaced and removed as a whole in one transaction, and no rule of anybody else is touched. A
+//! A table is refilled and removed as a whole in one transaction, and no rule of anybody else is touched. A
 //! verdict here can only forbid: what another table drops stays dropped.
+//!
+//! INVARIANT: a packet sees the old rules of a chain or the new ones. The kernel switches the rules within a chain at once, but
+//! hooks new chains in before it, and takes old ones out after it: a packet that passed both at that moment would find one empty
+//! and then the other. So chains stay, and only their rules are replaced.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -102,7 +106,7 @@ impl GatewayRules {
     /// # Errors
     /// [`NftError`]; nothing has changed then.
     pub async fn apply(&self) -> Result<(), NftError> {
-        run(&self.script()?).await
+        self.script()?.run().await
     }
 
     /// Removes the table; does nothing if there is none.
@@ -140,10 +144,9 @@ impl GatewayRules {
         self.script().map(drop)
     }
 
-    /// The transaction that replaces the table.
-    fn script(&self) -> Result<String, NftError> {
-        let table = table_name(&self.tunnel)?;
-        let mut script = Script::replacing(&table);
+    /// The rules as they are to be.
+    fn script(&self) -> Result<Script, NftError> {
+        let mut script = Script::of_table(&table_name(&self.tunnel)?);
         self.arrivals(&mut script);
         self.input(&mut script);
         self.forward(&mut script)?;
@@ -151,7 +154,7 @@ impl GatewayRules {
             self.postrouting(&mut script)?;
         }
         script.line("}");
-        Ok(script.0)
+        Ok(script)
     }
 
     /// Addresses of the tunnel are good in the tunnel only, whatever other interfaces claim. This comes before connection
@@ -335,20 +338,54 @@ fn set<T: ToString>(members: Vec<T>) -> Option<String> {
     (!list.is_empty()).then(|| format!("{{ {} }}", list.join(", ")))
 }
 
-/// A transaction in the making.
-struct Script(String);
+/// All chains that a table of ours may have.
+const CHAINS: [&str; 7] = [
+    "arrivals",
+    "input",
+    "forward",
+    "postrouting",
+    "questions",
+    "ipv4_forwarded_for_vpnd_alone",
+    "ipv6_forwarded_for_vpnd_alone",
+];
+
+/// A table in the making.
+struct Script {
+    table: String,
+    text: String,
+}
 
 impl Script {
-    /// One that begins a table in place of the one of that name.
-    fn replacing(table: &str) -> Self {
-        let mut script = Self(remove_script(table));
-        script.line(&format!("table inet {table} {{"));
-        script
+    /// One that begins the table of this name.
+    fn of_table(table: &str) -> Self {
+        Self { table: table.to_owned(), text: format!("table inet {table} {{\n") }
     }
 
     fn line(&mut self, text: &str) {
         // Writing to a string can't fail.
-        let _ = writeln!(self.0, "{text}");
+        let _ = writeln!(self.text, "{text}");
+    }
+
+    /// Puts the table in force, in place of what is in it.
+    async fn run(&self) -> Result<(), NftError> {
+        match run(&self.refill()).await {
+            // A chain that another version has hooked in elsewhere can't stay.
+            Err(NftError::Tool(ToolError::Refused { .. })) => {
+                run(&(remove_script(&self.table) + &self.text)).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// The transaction that keeps chains which are there and replaces the rules in them. A chain that is not wanted goes, whether
+    /// it is there or not.
+    fn refill(&self) -> String {
+        let Self { table, text } = self;
+        let mut script = format!("add table inet {table}\nflush table inet {table}\n");
+        for chain in CHAINS.iter().filter(|chain| !text.contains(&format!("chain {chain} {{"))) {
+            let _ = writeln!(script, "add chain inet {table} {chain}\ndelete chain inet {table} {chain}");
+        }
+        script + text
     }
 }
 

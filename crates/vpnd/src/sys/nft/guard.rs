@@ -43,10 +43,10 @@ impl GuardRules {
     /// # Errors
     /// [`NftError`]; nothing has changed then.
     pub async fn apply(&self) -> Result<(), NftError> {
-        match run(&self.script()?).await {
+        match self.script()?.run().await {
             // A kernel may be built without what finds a datagram's socket; the guard itself needs none of that.
             Err(NftError::Tool(ToolError::Refused { message, .. })) if self.returning.is_some() => {
-                run(&Self { returning: None, ..self.clone() }.script()?).await?;
+                Self { returning: None, ..self.clone() }.script()?.run().await?;
                 tracing::warn!(
                     %message,
                     "this kernel can't mark the tunnel's own datagrams on arrival, and may drop them while it checks sources: if the \
@@ -74,8 +74,8 @@ impl GuardRules {
         self.script().map(drop)
     }
 
-    fn script(&self) -> Result<String, NftError> {
-        let mut script = Script::replacing(&self.table()?);
+    fn script(&self) -> Result<Script, NftError> {
+        let mut script = Script::of_table(&self.table()?);
         if let Some(Returning { lookups: Some(user), .. }) = self.returning {
             self.asked(&mut script, user);
         }
@@ -102,7 +102,7 @@ impl GuardRules {
         }
         script.line("}");
         script.line("}");
-        Ok(script.0)
+        Ok(script)
     }
 
     /// Not the name of any gateway's table.

@@ -30,6 +30,20 @@ fn ruleset() -> String {
     run("nft", &["list", "ruleset"])
 }
 
+/// Its lines in some order: that of chains depends on which were there before.
+fn lines() -> Vec<String> {
+    let mut lines: Vec<String> = ruleset().lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// The chains with the handles by which the kernel knows them.
+fn handles() -> Vec<String> {
+    let list = run("nft", &["-a", "list", "ruleset"]);
+    let chains = list.lines().filter(|line| line.trim_start().starts_with("chain "));
+    chains.map(|line| line.trim().to_owned()).collect()
+}
+
 #[test]
 fn the_table_comes_and_goes_alone() {
     in_namespace_async(async || {
@@ -41,8 +55,16 @@ fn the_table_comes_and_goes_alone() {
         assert!(first.contains("table inet vpnd_vpt0"), "{first}");
         assert!(first.contains("ip saddr 10.8.0.0/24 masquerade"), "{first}");
         assert!(first.contains("ip6 saddr fd00:8::/64 masquerade"), "{first}");
+        let chains = handles();
         rules.apply().await.unwrap();
         assert_eq!(ruleset(), first, "applying again replaces, it does not add");
+        assert_eq!(handles(), chains, "chains stay hooked in, for a packet must not pass an empty one");
+        // As another version may have left it.
+        run("nft", &["delete", "chain", "inet", "vpnd_vpt0", "arrivals"]);
+        let elsewhere = "{ type filter hook prerouting priority 5; policy accept; }";
+        run("nft", &["add", "chain", "inet", "vpnd_vpt0", "arrivals", elsewhere]);
+        rules.apply().await.unwrap();
+        assert_eq!(ruleset(), first, "a chain that is hooked in elsewhere is replaced");
         rules.remove().await.unwrap();
         assert_eq!(ruleset(), before);
         rules.remove().await.unwrap();
@@ -75,6 +97,10 @@ fn every_variant_is_accepted_by_the_kernel() {
             },
         ] {
             rules.apply().await.unwrap();
+            let refilled = lines();
+            rules.remove().await.unwrap();
+            rules.apply().await.unwrap();
+            assert_eq!(refilled, lines(), "nothing is left of the rules before");
         }
     });
 }
