@@ -98,10 +98,13 @@ pub struct Server {
     pub journal_dir: PathBuf,
 }
 
+/// The name of the embedded store in the state directory.
+pub(crate) const STORE_FILE: &str = "vpnd.db";
+
 impl Server {
     /// The file of the embedded store.
     pub fn store_path(&self) -> PathBuf {
-        self.state_dir.join("vpnd.db")
+        self.state_dir.join(STORE_FILE)
     }
 }
 

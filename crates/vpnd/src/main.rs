@@ -15,6 +15,7 @@ use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::users::{self, UserError, revoke};
 use vpnd::config::{ConfigError, check, review};
 use vpnd::gateway::parent as gateway;
+use vpnd::privsep::store::Confined;
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
@@ -50,14 +51,14 @@ fn is_usage(error: &anyhow::Error) -> bool {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Init(args) => {
-            let path = init::init(&args, SystemTime::now())?;
+            let path = init::init(&args, &Confined, SystemTime::now())?;
             println!(
                 "made {0}\nnext: vpnd user add NAME --config {0} --profile-out NAME.toml",
                 path.display()
             );
         }
         Command::Check(args) => {
-            review::report(&args.config, args.insecure_lab, &mut std::io::stdout())?;
+            review::report(&args.config, &Confined, args.insecure_lab, &mut std::io::stdout())?;
         }
         Command::Renew(args) => {
             let expires = renew::renew(&args, SystemTime::now())?;
@@ -65,8 +66,8 @@ fn run(command: Command) -> anyhow::Result<()> {
                 "renewed; the certificate is good until {expires}\na running gateway takes it over with: vpnd reload"
             );
         }
-        Command::User(command) => users::run(&command, check::now_s(), &mut std::io::stdout())?,
-        Command::Revoke(args) => revoke::revoke(&args, check::now_s(), &mut std::io::stdout())?,
+        Command::User(command) => users::run(&command, &Confined, check::now_s(), &mut std::io::stdout())?,
+        Command::Revoke(args) => revoke::revoke(&args, &Confined, check::now_s(), &mut std::io::stdout())?,
         Command::Status(args) => admin::status(&args)?,
         Command::Kick(args) => admin::kick(&args)?,
         Command::Reload(args) => admin::reload(&args)?,

@@ -18,3 +18,4 @@ pub(crate) mod launch;
 pub mod part;
 pub(crate) mod spawn;
 mod stderr;
+pub mod store;

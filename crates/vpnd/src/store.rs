@@ -310,6 +310,13 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// The store at `path` is damaged, in this way.
+    pub(crate) fn corrupted(path: PathBuf, detail: String) -> Self {
+        Self::Corrupted { backup: sqlite::backup_path(&path), path, detail }
+    }
+}
+
 /// Where a gateway keeps its state. The embedded implementation is [`sqlite::Sqlite`]; a fleet would share another.
 pub trait Store: Send + Sync {
     /// Adds a user.

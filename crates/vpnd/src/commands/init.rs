@@ -18,9 +18,9 @@ use sha2::{Digest as _, Sha256};
 use crate::authority::{Authority, CertificateError};
 use crate::cli::InitArgs;
 use crate::config::{Invalid, ServerConfig};
+use crate::privsep::store::{Opening, Stores};
 use crate::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
 use crate::store::StoreError;
-use crate::store::sqlite::Sqlite;
 
 /// The commented configuration, with values that [`init`] replaces line by line.
 const TEMPLATE: &str = include_str!("../../../../config/server.toml");
@@ -61,7 +61,7 @@ pub enum InitError {
 }
 
 /// Makes everything that `args` ask for; `now` is when the certificates begin. Returns the configuration's path.
-pub fn init(args: &InitArgs, now: SystemTime) -> Result<PathBuf, InitError> {
+pub fn init(args: &InitArgs, stores: &dyn Stores, now: SystemTime) -> Result<PathBuf, InitError> {
     let place = |name: &str| args.dir.join(name);
     let mut unfinished = read_unfinished(&place(UNFINISHED));
     if !args.force {
@@ -96,7 +96,7 @@ pub fn init(args: &InitArgs, now: SystemTime) -> Result<PathBuf, InitError> {
     };
     let staged = files.into_iter().map(stage).collect::<Result<Vec<_>, _>>()?;
     let (last, _) = stage((FILES[0], &text, PUBLIC_MODE))?;
-    Sqlite::open_or_create(&config.server.store_path())?;
+    drop(stores.open(&config, Opening::Create)?);
     secret_file::write(&place(UNFINISHED), note.as_bytes(), SECRET_MODE, Existing::Replace)?;
     remove(&place(FILES[0]))?;
     for (file, existing) in staged {

@@ -16,13 +16,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::authority::{Authority, CertificateError, Identity};
 use crate::certificate::{self, Leaf};
-use crate::cli::{StoreArgs, UserAddArgs, UserArgs, UserCertificateArgs, UserCommand, UserPasswdArgs};
+use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs};
 use crate::config::{ConfigError, ServerConfig};
 use crate::password::{Hasher, NoMemory};
+use crate::privsep::store::{AdminStore, Opening, Stores, UserSummary};
 use crate::profile::{ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name};
 use crate::secret_file::WriteError;
-use crate::store::sqlite::Sqlite;
-use crate::store::{AuditEntry, NewUser, Store, StoreError, User};
+use crate::store::{AuditEntry, NewUser, StoreError};
 use crate::totp;
 use secret_input::{InputError, Source};
 
@@ -94,22 +94,36 @@ pub enum UserError {
 }
 
 /// Runs one command and prints its result to `out`; `now_s` is the time in seconds since 1970.
-pub fn run(command: &UserCommand, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
+pub fn run(
+    command: &UserCommand,
+    stores: &dyn Stores,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<(), UserError> {
+    let (args, done) = match command {
+        UserCommand::Add(args) => return add(args, stores, now_s, out),
+        UserCommand::List { json, store } => return list(store, stores, *json, out),
+        UserCommand::Passwd(args) => return passwd(args, stores, now_s, out),
+        UserCommand::Certificate(args) => return certificate(args, stores, now_s, out),
+        UserCommand::Disable(args) => (args, "disabled"),
+        UserCommand::Enable(args) => (args, "enabled"),
+        UserCommand::Remove(args) => (args, "removed"),
+    };
+    let (_, mut store) = open(&args.store, stores)?;
     match command {
-        UserCommand::Add(args) => add(args, now_s, out),
-        UserCommand::List { json, store } => list(store, *json, out),
-        UserCommand::Disable(args) => {
-            change(args, "disabled", now_s, out, |store, name| store.set_enabled(name, false, now_s))
-        }
-        UserCommand::Enable(args) => {
-            change(args, "enabled", now_s, out, |store, name| store.set_enabled(name, true, now_s))
-        }
-        UserCommand::Remove(args) => {
-            change(args, "removed", now_s, out, |store, name| store.remove_user(name, now_s))
-        }
-        UserCommand::Passwd(args) => passwd(args, now_s, out),
-        UserCommand::Certificate(args) => certificate(args, now_s, out),
+        UserCommand::Remove(_) => store.remove_user(&args.name, now_s)?,
+        UserCommand::Enable(_) => store.set_enabled(&args.name, true, now_s)?,
+        _ => store.set_enabled(&args.name, false, now_s)?,
     }
+    store.audit(entry(&format!("user-{done}"), &args.name, now_s))?;
+    Ok(writeln!(out, "user '{}' {done}", args.name)?)
+}
+
+/// The configuration and its store, which must exist.
+fn open(args: &StoreArgs, stores: &dyn Stores) -> Result<(ServerConfig, AdminStore), UserError> {
+    let config = ServerConfig::load(&args.config)?;
+    let store = stores.open(&config, Opening::Existing)?;
+    Ok((config, store))
 }
 
 /// The parts of a user that are made before anything is stored.
@@ -119,7 +133,7 @@ struct Prepared {
     profile: Option<Profile>,
 }
 
-fn add(args: &UserAddArgs, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
+fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
     for name in std::iter::once(&args.name).chain(&args.group) {
         if !is_user_name(name) {
             return Err(UserError::Name { name: name.clone() });
@@ -129,13 +143,13 @@ fn add(args: &UserAddArgs, now_s: u64, out: &mut dyn Write) -> Result<(), UserEr
     if let Some(path) = args.profile_out.as_ref().filter(|path| path.exists()) {
         return Err(UserError::Profile(WriteError::Exists { path: path.clone() }));
     }
-    let store = Sqlite::open_or_create(&config.server.store_path())?;
+    let mut store = stores.open(&config, Opening::Create)?;
     if store.user(&args.name)?.is_some() {
         return Err(StoreError::UserExists { name: args.name.clone() }.into());
     }
     let secret = secret_input::choose(Source::from(&args.password), &args.name)?;
     let prepared = prepare(args, &config, &secret.password, now_s)?;
-    commit(args, &store, &prepared, now_s)?;
+    commit(args, &mut store, &prepared, now_s)?;
 
     writeln!(out, "user '{}' added", args.name)?;
     if secret.is_generated {
@@ -174,7 +188,12 @@ fn prepare(
 }
 
 /// Stores the user and writes the profile: both or none.
-fn commit(args: &UserAddArgs, store: &Sqlite, prepared: &Prepared, now_s: u64) -> Result<(), UserError> {
+fn commit(
+    args: &UserAddArgs,
+    store: &mut AdminStore,
+    prepared: &Prepared,
+    now_s: u64,
+) -> Result<(), UserError> {
     store.add_user(&prepared.user, now_s)?;
     if let (Some(path), Some(profile)) = (&args.profile_out, &prepared.profile)
         && let Err(error) = profile.save(path)
@@ -182,19 +201,23 @@ fn commit(args: &UserAddArgs, store: &Sqlite, prepared: &Prepared, now_s: u64) -
         store.remove_user(&args.name, now_s)?;
         return Err(UserError::Profile(error));
     }
-    Ok(store.audit(&entry("user-added", &args.name, now_s))?)
+    Ok(store.audit(entry("user-added", &args.name, now_s))?)
 }
 
 /// Makes another client certificate for a user.
-fn certificate(args: &UserCertificateArgs, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
-    let config = ServerConfig::load(&args.store.config)?;
-    let store = Sqlite::open(&config.server.store_path())?;
+fn certificate(
+    args: &UserCertificateArgs,
+    stores: &dyn Stores,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<(), UserError> {
+    let (config, mut store) = open(&args.store, stores)?;
     let no_such_user = || StoreError::NoSuchUser { name: args.name.clone() };
     let user = store.user(&args.name)?.ok_or_else(no_such_user)?;
     let identity = client_identity(&args.name, &args.store, &config, now_s)?;
-    let profile = profile(&args.name, user.totp.is_some(), &config, Some(&identity))?;
+    let profile = profile(&args.name, user.totp, &config, Some(&identity))?;
     store.add_certificate(&args.name, &Sha256::digest(&identity.certificate_der).into())?;
-    store.audit(&entry("certificate-added", &args.name, now_s))?;
+    store.audit(entry("certificate-added", &args.name, now_s))?;
     match &args.profile_out {
         // The certificate that nobody has then is worth nothing.
         Some(path) => {
@@ -206,9 +229,8 @@ fn certificate(args: &UserCertificateArgs, now_s: u64, out: &mut dyn Write) -> R
     Ok(())
 }
 
-fn list(args: &StoreArgs, json: bool, out: &mut dyn Write) -> Result<(), UserError> {
-    let config = ServerConfig::load(&args.config)?;
-    let users = Sqlite::open(&config.server.store_path())?.users()?;
+fn list(args: &StoreArgs, stores: &dyn Stores, json: bool, out: &mut dyn Write) -> Result<(), UserError> {
+    let users = open(args, stores)?.1.users()?;
     if json {
         let users: Vec<_> = users.iter().map(describe).collect();
         return Ok(writeln!(out, "{}", serde_json::Value::from(users))?);
@@ -228,19 +250,19 @@ fn list(args: &StoreArgs, json: bool, out: &mut dyn Write) -> Result<(), UserErr
     Ok(writeln!(out, "{}", table.trim_fmt())?)
 }
 
-fn describe(user: &User) -> serde_json::Value {
+fn describe(user: &UserSummary) -> serde_json::Value {
     serde_json::json!({
         "name": user.name,
         "enabled": user.enabled,
-        "totp": user.totp.is_some(),
+        "totp": user.totp,
         "certificates": user.certificates.len(),
         "groups": user.groups,
         "created_s": user.created_s,
     })
 }
 
-fn second_factor(user: &User) -> &'static str {
-    match (user.totp.is_some(), user.certificates.is_empty()) {
+fn second_factor(user: &UserSummary) -> &'static str {
+    match (user.totp, user.certificates.is_empty()) {
         (false, true) => "-",
         (true, true) => "code",
         (false, false) => "certificate",
@@ -248,29 +270,19 @@ fn second_factor(user: &User) -> &'static str {
     }
 }
 
-fn change(
-    args: &UserArgs,
-    done: &str,
+fn passwd(
+    args: &UserPasswdArgs,
+    stores: &dyn Stores,
     now_s: u64,
     out: &mut dyn Write,
-    change: impl FnOnce(&Sqlite, &str) -> Result<(), StoreError>,
 ) -> Result<(), UserError> {
-    let config = ServerConfig::load(&args.store.config)?;
-    let store = Sqlite::open(&config.server.store_path())?;
-    change(&store, &args.name)?;
-    store.audit(&entry(&format!("user-{done}"), &args.name, now_s))?;
-    Ok(writeln!(out, "user '{}' {done}", args.name)?)
-}
-
-fn passwd(args: &UserPasswdArgs, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
-    let config = ServerConfig::load(&args.store.config)?;
-    let store = Sqlite::open(&config.server.store_path())?;
+    let (_, mut store) = open(&args.store, stores)?;
     if store.user(&args.name)?.is_none() {
         return Err(StoreError::NoSuchUser { name: args.name.clone() }.into());
     }
     let secret = secret_input::choose(Source::from(&args.password), &args.name)?;
     store.set_password(&args.name, &Hasher::default().hash(&secret.password)?, now_s)?;
-    store.audit(&entry("user-password", &args.name, now_s))?;
+    store.audit(entry("user-password", &args.name, now_s))?;
     writeln!(out, "user '{}' has a new password; sessions under the old one end", args.name)?;
     if secret.is_generated {
         writeln!(out, "password, shown only now: {}", secret.password.expose())?;

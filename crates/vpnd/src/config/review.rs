@@ -12,8 +12,8 @@ use x509_parser::parse_x509_certificate;
 
 use super::check::{self, LocalNetwork, first_certificate};
 use super::{ConfigError, Invalid, NatMode, Problem, Selector, ServerConfig};
-use crate::store::sqlite::Sqlite;
-use crate::store::{StoreError, User};
+use crate::privsep::store::{Opening, Stores, UserSummary};
+use crate::store::StoreError;
 use crate::sys::account::Identity;
 use crate::sys::sysctl;
 
@@ -50,7 +50,12 @@ pub struct Review {
 ///
 /// # Errors
 /// Everything for which a gateway would not start.
-pub fn report(path: &Path, insecure_lab: bool, out: &mut dyn Write) -> Result<(), ConfigError> {
+pub fn report(
+    path: &Path,
+    stores: &dyn Stores,
+    insecure_lab: bool,
+    out: &mut dyn Write,
+) -> Result<(), ConfigError> {
     let config = ServerConfig::load(path)?;
     let machine = Machine {
         interfaces: &check::interfaces(),
@@ -59,7 +64,7 @@ pub fn report(path: &Path, insecure_lab: bool, out: &mut dyn Write) -> Result<()
         now_s: check::now_s(),
     };
     let mut review = config.review(&machine, insecure_lab);
-    let users = Sqlite::inspect(&config.server.store_path());
+    let users = stores.open(&config, Opening::Inspect).and_then(|mut store| store.users());
     let of_users = config.review_users(users.as_deref());
     review.errors.extend(of_users.errors);
     review.warnings.extend(of_users.warnings);
@@ -112,7 +117,7 @@ impl ServerConfig {
     }
 
     /// Looks at what the store has to do with this configuration. `users` is what became of reading it.
-    pub fn review_users(&self, users: Result<&[User], &StoreError>) -> Review {
+    pub fn review_users(&self, users: Result<&[UserSummary], &StoreError>) -> Review {
         let mut findings = Findings { config: self, review: Review::default() };
         match users {
             Ok(users) => findings.names(users),
@@ -257,7 +262,7 @@ impl Findings<'_> {
         }
     }
 
-    fn names(&mut self, users: &[User]) {
+    fn names(&mut self, users: &[UserSummary]) {
         if users.is_empty() {
             self.warning("server.state_dir", "there is no user yet: 'vpnd user add' makes one".to_owned());
         }

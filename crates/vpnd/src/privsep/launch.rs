@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 use crate::config::{Invalid, LogFormat, ServerConfig};
 use crate::gateway::signing::KeyDescription;
 use crate::logging::{self, LogError};
+use crate::privsep::store::Answer;
 use crate::profile::Profile;
 use crate::sys::account::Identity;
 use crate::sys::sandbox::{Protections, SandboxMode};
@@ -410,6 +411,9 @@ pub(crate) enum ToOpener {
     /// A client's worker had no session for as long as its user wanted to wait, and what was tried.
     #[n(11)]
     Unreached(#[n(0)] String),
+    /// To a command: what the store says.
+    #[n(12)]
+    Stored(#[n(0)] Answer),
 }
 
 /// Borrows descriptors for sending.

@@ -28,6 +28,8 @@ pub enum Part {
     Client,
     /// A process that looks up one name for a client.
     Lookup,
+    /// A process that opens the store for a command of an administrator.
+    Store,
 }
 
 impl Part {
@@ -39,12 +41,13 @@ impl Part {
             Self::Worker => "worker",
             Self::Client => "client",
             Self::Lookup => "lookup",
+            Self::Store => "store",
         }
     }
 
     fn system_calls(self) -> SystemCalls {
         match self {
-            Self::Auth => SystemCalls::Files,
+            Self::Auth | Self::Store => SystemCalls::Files,
             Self::Worker | Self::Client => SystemCalls::Descriptors,
             Self::Lookup => SystemCalls::Resolver,
         }
@@ -53,7 +56,7 @@ impl Part {
     /// What it reads besides what it was given: names are looked up as by any other program.
     fn readable(self) -> Vec<PathBuf> {
         let places: &[&str] = match self {
-            Self::Auth | Self::Worker | Self::Client => &[],
+            Self::Auth | Self::Worker | Self::Client | Self::Store => &[],
             Self::Lookup => &["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/nscd"],
         };
         places.iter().map(PathBuf::from).filter(|place| place.exists()).collect()
@@ -82,6 +85,7 @@ pub fn run(part: Part) -> anyhow::Result<()> {
         Part::Worker => crate::gateway::worker::run(stream),
         Part::Client => crate::client::worker::run(stream),
         Part::Lookup => crate::client::lookup::run(stream),
+        Part::Store => super::store::run(stream),
     }
 }
 

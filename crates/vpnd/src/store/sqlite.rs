@@ -70,6 +70,7 @@ impl Sqlite {
 
     /// Opens the store at `path`, or makes it, with its directory, if it is not there.
     pub fn open_or_create(path: &Path) -> Result<Self, StoreError> {
+        plain_files(path)?;
         let failed =
             |error: std::io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
         if !path.exists() {
@@ -151,8 +152,9 @@ impl Sqlite {
     }
 }
 
-/// Tells a store that is not there from one that this process may not open.
+/// Tells a store that is not there from one that this process may not open, or should not.
 fn reachable(path: &Path) -> Result<(), StoreError> {
+    plain_files(path)?;
     match OpenOptions::new().read(true).write(true).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -162,8 +164,31 @@ fn reachable(path: &Path) -> Result<(), StoreError> {
     }
 }
 
+/// Refuses a store of which a file is a link, a pipe or the like: SQLite would follow it or wait for it. For people who look for
+/// the cause. It keeps out nobody who exchanges the file a moment later; that nothing but the directory is in reach of the process
+/// does.
+fn plain_files(path: &Path) -> Result<(), StoreError> {
+    for suffix in ["", "-journal", "-wal", "-shm"] {
+        let mut file = path.as_os_str().to_owned();
+        file.push(suffix);
+        let kind = match fs::symlink_metadata(&file) {
+            Ok(found) => found.file_type(),
+            Err(_) => continue,
+        };
+        if !kind.is_file() {
+            let kind = if kind.is_symlink() { "a symbolic link" } else { "no regular file" };
+            let detail = format!(
+                "{} is {kind}: vpnd did not make it so; find out who did, then remove it",
+                Path::new(&file).display()
+            );
+            return Err(StoreError::Failed { path: path.to_owned(), detail });
+        }
+    }
+    Ok(())
+}
+
 /// Where [`Sqlite::back_up`] puts the copy.
-fn backup_path(path: &Path) -> PathBuf {
+pub(super) fn backup_path(path: &Path) -> PathBuf {
     path.with_extension("db.backup")
 }
 
@@ -178,7 +203,7 @@ fn is_emptied(path: &Path) -> bool {
 }
 
 fn corrupted(path: &Path, detail: String) -> StoreError {
-    StoreError::Corrupted { path: path.to_owned(), backup: backup_path(path), detail }
+    StoreError::corrupted(path.to_owned(), detail)
 }
 
 /// Refuses a file that is damaged, newer or foreign, before anything is written to it.

@@ -82,6 +82,18 @@ impl Identity {
         Ok(Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() })
     }
 
+    /// Whom a process that works on files of the user `owner` becomes. `None` if it is that user, or may not change its user.
+    ///
+    /// # Errors
+    /// If the machine's users can't be read.
+    pub fn to_become(owner: u32) -> Result<Option<Self>, AccountError> {
+        if owner == rustix::process::geteuid().as_raw() || !may_change_user() {
+            return Ok(None);
+        }
+        let user = User::from_uid(Uid::from_raw(owner))?;
+        Ok(Some(Self { uid: owner, gid: user.map_or(owner, |user| user.gid.as_raw()) }))
+    }
+
     /// Its number.
     #[must_use]
     pub fn uid(&self) -> u32 {

@@ -12,6 +12,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::*;
 use crate::config::check::now_s;
+use crate::privsep::store::InThisProcess;
+use crate::store::sqlite::Sqlite;
 
 fn args(dir: &Path, names: &[&str]) -> InitArgs {
     InitArgs {
@@ -38,7 +40,7 @@ fn roots(dir: &Path) -> Arc<RootCertStore> {
 fn everything_that_is_made_passes_the_check() {
     let dir = tempfile::tempdir().unwrap();
     let args = args(dir.path(), &["vpn.example.org", "192.0.2.1", "2001:db8::1"]);
-    let path = init(&args, SystemTime::now()).unwrap();
+    let path = init(&args, &InThisProcess, SystemTime::now()).unwrap();
     let config = ServerConfig::load(&path).unwrap();
     config.check(&[], now_s()).unwrap();
     assert_eq!((config.server.listen, config.tunnel.pool_v4), (args.listen, Some(args.pool_v4)));
@@ -56,7 +58,7 @@ fn everything_that_is_made_passes_the_check() {
 fn the_certificate_is_good_for_its_names_alone() {
     let dir = tempfile::tempdir().unwrap();
     let args = args(dir.path(), &["vpn.example.org", "192.0.2.1", "2001:db8::1"]);
-    init(&args, SystemTime::now()).unwrap();
+    init(&args, &InThisProcess, SystemTime::now()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(roots(&args.dir), provider).build().unwrap();
     let leaf = certificate(&args.dir.join("server.pem"));
@@ -86,7 +88,7 @@ impl From<DurationDays> for std::time::Duration {
 fn a_client_certificate_is_not_a_servers_nor_the_other_way_round() {
     let dir = tempfile::tempdir().unwrap();
     let args = args(dir.path(), &["vpn.example.org"]);
-    init(&args, SystemTime::now()).unwrap();
+    init(&args, &InThisProcess, SystemTime::now()).unwrap();
     let pem = |name: &str| fs::read_to_string(args.dir.join(name)).unwrap();
     let authority = Authority::from_pem(&pem("ca.pem"), &pem("ca-key.pem")).unwrap();
     let client = authority.client("ann", SystemTime::now()).unwrap();
@@ -104,17 +106,17 @@ fn a_client_certificate_is_not_a_servers_nor_the_other_way_round() {
 fn nothing_is_overwritten_unless_asked_and_users_never() {
     let dir = tempfile::tempdir().unwrap();
     let mut args = args(dir.path(), &["vpn.example.org"]);
-    init(&args, SystemTime::now()).unwrap();
+    init(&args, &InThisProcess, SystemTime::now()).unwrap();
     let read = |name: &str| fs::read(args.dir.join(name)).unwrap();
     let before = FILES.map(read);
-    let error = init(&args, SystemTime::now()).unwrap_err();
+    let error = init(&args, &InThisProcess, SystemTime::now()).unwrap_err();
     assert!(matches!(error, InitError::Exists { .. }), "{error}");
     fs::remove_file(args.dir.join("server.toml")).unwrap();
-    assert!(init(&args, SystemTime::now()).is_err(), "a key alone is in the way too");
+    assert!(init(&args, &InThisProcess, SystemTime::now()).is_err(), "a key alone is in the way too");
     assert_eq!(FILES[1..].iter().map(|name| read(name)).collect::<Vec<_>>(), before[1..]);
     fs::write(args.dir.join("state/kept"), "x").unwrap();
     args.force = true;
-    init(&args, SystemTime::now()).unwrap();
+    init(&args, &InThisProcess, SystemTime::now()).unwrap();
     assert_ne!(fs::read(args.dir.join("ca.pem")).unwrap(), before[1]);
     assert!(args.dir.join("state/kept").exists());
 }
@@ -123,11 +125,11 @@ fn nothing_is_overwritten_unless_asked_and_users_never() {
 fn wrong_names_and_pools_leave_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["", "vpn.example.org:4433", "a b", "*.example.org\"", "https://vpn"] {
-        let error = init(&args(dir.path(), &[name]), SystemTime::now()).unwrap_err();
+        let error = init(&args(dir.path(), &[name]), &InThisProcess, SystemTime::now()).unwrap_err();
         assert!(matches!(error, InitError::Certificate(CertificateError::Name { .. })), "{name}: {error}");
     }
     let small =
         InitArgs { pool_v4: "10.0.0.0/31".parse().unwrap(), ..args(dir.path(), &["vpn.example.org"]) };
-    assert!(init(&small, SystemTime::now()).unwrap_err().to_string().contains("too small"));
+    assert!(init(&small, &InThisProcess, SystemTime::now()).unwrap_err().to_string().contains("too small"));
     assert!(!dir.path().join("vpnd").exists());
 }

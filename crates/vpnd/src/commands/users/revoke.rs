@@ -12,14 +12,17 @@ use sha2::{Digest as _, Sha256};
 
 use super::{UserError, entry};
 use crate::cli::RevokeArgs;
-use crate::config::ServerConfig;
-use crate::store::sqlite::Sqlite;
-use crate::store::{CertificateHash, Store, User};
+use crate::privsep::store::{Stores, UserSummary};
+use crate::store::CertificateHash;
 
 /// Runs it and prints what was done to `out`; `now_s` is the time in seconds since 1970.
-pub fn revoke(args: &RevokeArgs, now_s: u64, out: &mut dyn Write) -> Result<(), UserError> {
-    let config = ServerConfig::load(&args.store.config)?;
-    let store = Sqlite::open(&config.server.store_path())?;
+pub fn revoke(
+    args: &RevokeArgs,
+    stores: &dyn Stores,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<(), UserError> {
+    let (_, mut store) = super::open(&args.store, stores)?;
     let users = store.users()?;
     if args.list {
         return list(&users, out);
@@ -40,7 +43,7 @@ pub fn revoke(args: &RevokeArgs, now_s: u64, out: &mut dyn Write) -> Result<(), 
     for certificate in &revoked {
         let mut entry = entry("certificate-revoked", &user.name, now_s);
         entry.detail = Fingerprint(*certificate).to_string();
-        store.audit(&entry)?;
+        store.audit(entry)?;
         writeln!(out, "revoked a certificate of '{}': {}", user.name, Fingerprint(*certificate))?;
     }
     Ok(writeln!(out, "sessions of '{}' end now; 'vpnd user certificate {0}' makes another", user.name)?)
@@ -48,11 +51,11 @@ pub fn revoke(args: &RevokeArgs, now_s: u64, out: &mut dyn Write) -> Result<(), 
 
 /// Whose certificate it is.
 fn owner<'u>(
-    users: &'u [User],
+    users: &'u [UserSummary],
     name: Option<&str>,
     certificate: Option<CertificateHash>,
-) -> Result<&'u User, UserError> {
-    let is_it = |user: &&User| {
+) -> Result<&'u UserSummary, UserError> {
+    let is_it = |user: &&UserSummary| {
         name.is_none_or(|name| user.name == name)
             && certificate.is_none_or(|certificate| user.certificates.contains(&certificate))
     };
@@ -69,7 +72,7 @@ fn of_file(path: &Path) -> Result<CertificateHash, UserError> {
     }
 }
 
-fn list(users: &[User], out: &mut dyn Write) -> Result<(), UserError> {
+fn list(users: &[UserSummary], out: &mut dyn Write) -> Result<(), UserError> {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     table.set_header(["USER", "REVOKED CERTIFICATE (SHA-256)"]);

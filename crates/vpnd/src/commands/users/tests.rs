@@ -11,7 +11,9 @@ use rustls_pki_types::pem::PemObject as _;
 use super::*;
 use crate::cli::{Cli, Command};
 use crate::password::Password;
-use crate::store::RevocationCause;
+use crate::privsep::store::InThisProcess;
+use crate::store::sqlite::Sqlite;
+use crate::store::{RevocationCause, Store as _};
 
 const NOW_S: u64 = 1_800_000_000;
 
@@ -26,7 +28,7 @@ impl Bench {
         let line = ["vpnd", "init", "--name", "vpn.example.org", "--name", "192.0.2.1", "--dir"];
         let cli = Cli::parse_from(line.into_iter().chain([config.to_str().unwrap()]));
         let Command::Init(args) = cli.command else { panic!("not init") };
-        crate::commands::init::init(&args, UNIX_EPOCH + Duration::from_secs(NOW_S)).unwrap();
+        crate::commands::init::init(&args, &InThisProcess, UNIX_EPOCH + Duration::from_secs(NOW_S)).unwrap();
         fs::write(dir.path().join("password"), "correct horse\n").unwrap();
         Self { dir }
     }
@@ -50,7 +52,7 @@ impl Bench {
         let cli = Cli::parse_from(program.into_iter().chain(words).chain(config));
         let Command::User(command) = cli.command else { panic!("not user") };
         let mut out = Vec::new();
-        run(&command, NOW_S, &mut out)?;
+        run(&command, &InThisProcess, NOW_S, &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 }
@@ -136,6 +138,42 @@ fn the_list_shows_state_but_no_secret() {
 }
 
 #[test]
+fn the_list_plays_with_no_terminal() {
+    let bench = Bench::new();
+    // As somebody writes it who has the store, past the commands.
+    let user = NewUser {
+        name: "ann\x1b[2J".to_owned(),
+        password: crate::store::PasswordHash::new("$argon2id$".to_owned()),
+        totp: None,
+        groups: vec!["staff\u{9b}m".to_owned()],
+        certificate: None,
+    };
+    bench.store().add_user(&user, NOW_S).unwrap();
+    for line in ["list", "list --json"] {
+        let out = bench.user(line).unwrap();
+        assert!(out.contains("ann?[2J") && out.contains("staff?m"), "{out:?}");
+        assert!(!out.chars().any(|c| c.is_control() && c != '\n'), "{out:?}");
+    }
+}
+
+#[test]
+fn a_list_longer_than_an_answer_is_whole() {
+    let bench = Bench::new();
+    let store = bench.store();
+    let names: Vec<String> = (0..600).map(|number| format!("user{number:04}")).collect();
+    for name in &names {
+        let password = crate::store::PasswordHash::new("$argon2id$".to_owned());
+        let user =
+            NewUser { name: name.clone(), password, totp: None, groups: Vec::new(), certificate: None };
+        store.add_user(&user, NOW_S).unwrap();
+    }
+    let json: serde_json::Value = serde_json::from_str(&bench.user("list --json").unwrap()).unwrap();
+    let listed: Vec<&str> =
+        json.as_array().unwrap().iter().map(|user| user["name"].as_str().unwrap()).collect();
+    assert_eq!(listed, names);
+}
+
+#[test]
 fn a_refused_command_changes_nothing() {
     let bench = Bench::new();
     bench.user("add ann --password-file @password").unwrap();
@@ -175,7 +213,7 @@ fn revoke(bench: &Bench, arguments: &[&str]) -> Result<String, UserError> {
     let line = [&["vpnd", "revoke"], arguments, &["--config", config.to_str().unwrap()]].concat();
     let Command::Revoke(args) = Cli::try_parse_from(line).unwrap().command else { panic!("no revocation") };
     let mut out = Vec::new();
-    super::revoke::revoke(&args, NOW_S, &mut out).map(|()| String::from_utf8(out).unwrap())
+    super::revoke::revoke(&args, &InThisProcess, NOW_S, &mut out).map(|()| String::from_utf8(out).unwrap())
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::super::check::now_s;
 use super::*;
 use crate::authority::Authority;
+use crate::privsep::store::InThisProcess;
 use crate::store::{NewUser, PasswordHash, Store as _, sqlite::Sqlite};
 
 struct Bench {
@@ -161,7 +162,7 @@ fn a_certificate_that_ends_soon_is_a_warning() {
 fn the_names_in_rules_are_held_against_the_store() {
     let bench = Bench::new();
     let store = bench.store();
-    let users = store.users().unwrap();
+    let users: Vec<_> = store.users().unwrap().iter().map(UserSummary::from).collect();
     let review = |from: &str| {
         let extra = format!("{ROUTES}[[policy.rules]]\naction = 'allow'\nfrom = ['{from}']\n");
         bench.config(&extra).review_users(Ok(&users)).warnings
@@ -181,9 +182,9 @@ fn a_store_that_is_missing_damaged_or_unreadable_is_an_error_in_its_own_words() 
     let bench = Bench::new();
     let config = bench.config(ROUTES);
     let path = config.server.store_path();
-    let found = || match Sqlite::inspect(&path) {
-        Ok(users) => config.review_users(Ok(&users)),
-        Err(error) => config.review_users(Err(&error)),
+    let found = || {
+        let users = InThisProcess.open(&config, Opening::Inspect).and_then(|mut store| store.users());
+        config.review_users(users.as_deref())
     };
     let missing = found().errors;
     assert!(missing[0].message.contains("no user store"), "{missing:?}");
@@ -198,6 +199,11 @@ fn a_store_that_is_missing_damaged_or_unreadable_is_an_error_in_its_own_words() 
     assert_eq!(std::fs::read(&path).unwrap(), bad, "looking changes nothing");
     std::fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink("vpnd.db", &path).unwrap();
+    let link = found().errors;
+    assert!(link[0].message.contains("is a symbolic link"), "not missing: {link:?}");
+    let state = bench.dir.path().join("state");
+    std::fs::rename(&state, state.with_extension("gone")).unwrap();
+    std::fs::write(&state, "").unwrap();
     let unreadable = found().errors;
     assert!(unreadable[0].message.contains("can't be opened"), "not missing: {unreadable:?}");
 }

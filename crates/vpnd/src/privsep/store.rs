@@ -1,0 +1,310 @@
+//! The store for commands of an administrator (`vpnd user`, `revoke`, `check`, `init`): opened by a process of its own.
+//!
+//! The auth process of a gateway writes the state directory, and whoever has taken it over writes there what they like.
+//! SQLite follows links, opens files by names that it makes up, and believes a journal beside a database that it finds there,
+//! which may name any other file of the machine. So INVARIANT: no process opens the store unless it has shut itself in as the
+//! auth process does: as the directory's owner, without a capability, and with nothing of the file system but that directory.
+//! The command itself, usually root's, opens nothing in there, and does not wait for ever for an answer.
+
+mod message;
+mod served;
+
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rustix::fs::{CWD, Mode, OFlags};
+use tokio::runtime::Runtime;
+
+use super::channel::Channel;
+use super::launch::{Common, ToOpener};
+use super::part::{self, Before, Begun, Part};
+use super::spawn::{PartError, Running};
+use crate::config::{LogFormat, STORE_FILE, ServerConfig};
+use crate::store::{AuditEntry, CertificateHash, NewUser, PasswordHash, StoreError};
+use crate::sys::account::Identity;
+pub(crate) use message::{Answer, Request};
+pub use message::{Opening, UserSummary};
+use message::{StoreLaunch, UserToAdd};
+#[cfg(test)]
+pub(crate) use served::InThisProcess;
+use served::Served;
+
+/// How long an answer may take: a store is checked as a whole when it is opened.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long the process may take to close the store.
+const END_TIMEOUT: Duration = Duration::from_secs(6);
+/// No store has so many users.
+const MAX_LISTED: usize = 1 << 20;
+
+/// What opens stores.
+pub trait Stores {
+    /// Opens the store of the gateway with this configuration.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn open(&self, config: &ServerConfig, opening: Opening) -> Result<AdminStore, StoreError>;
+}
+
+/// Carries requests to a store.
+pub(crate) trait Requests {
+    fn request(&mut self, request: &Request) -> Result<Answer, StoreError>;
+}
+
+/// A gateway's store, as far as commands of an administrator need it.
+pub struct AdminStore {
+    requests: Box<dyn Requests>,
+    path: PathBuf,
+}
+
+impl AdminStore {
+    /// All users, by name.
+    ///
+    /// # Errors
+    /// [`StoreError`], here and below.
+    pub fn users(&mut self) -> Result<Vec<UserSummary>, StoreError> {
+        let mut users: Vec<UserSummary> = Vec::new();
+        loop {
+            let after = users.last().map(|user| user.name.clone());
+            let Answer::Users(more) = self.ask(&Request::Users(after))? else { return Err(self.nonsense()) };
+            if more.is_empty() {
+                return Ok(users.into_iter().map(UserSummary::plain).collect());
+            }
+            users.extend(more);
+            if users.len() > MAX_LISTED {
+                return Err(self.nonsense());
+            }
+        }
+    }
+
+    /// The user with this login name.
+    pub fn user(&mut self, name: &str) -> Result<Option<UserSummary>, StoreError> {
+        match self.ask(&Request::User(name.to_owned()))? {
+            Answer::User(user) => Ok(user.map(UserSummary::plain)),
+            _ => Err(self.nonsense()),
+        }
+    }
+
+    /// Adds a user.
+    pub fn add_user(&mut self, user: &NewUser, now_s: u64) -> Result<(), StoreError> {
+        self.change(&Request::Add { user: UserToAdd::from(user), now_s })
+    }
+
+    /// Lets a user in or not. Disabling is a revocation.
+    pub fn set_enabled(&mut self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError> {
+        self.change(&Request::SetEnabled { name: name.to_owned(), enabled, now_s })
+    }
+
+    /// Gives a user another password, which is a revocation.
+    pub fn set_password(&mut self, name: &str, hash: &PasswordHash, now_s: u64) -> Result<(), StoreError> {
+        let hash = super::launch::SecretBytes(hash.expose().as_bytes().to_vec().into());
+        self.change(&Request::SetPassword { name: name.to_owned(), hash, now_s })
+    }
+
+    /// Removes a user, which is a revocation.
+    pub fn remove_user(&mut self, name: &str, now_s: u64) -> Result<(), StoreError> {
+        self.change(&Request::Remove { name: name.to_owned(), now_s })
+    }
+
+    /// A certificate that the user may show from now on; they must show one then.
+    pub fn add_certificate(&mut self, name: &str, certificate: &CertificateHash) -> Result<(), StoreError> {
+        let certificate = (*certificate).into();
+        self.change(&Request::AddCertificate { name: name.to_owned(), certificate })
+    }
+
+    /// These certificates of the user are no good any more, which is a revocation.
+    pub fn revoke_certificates(
+        &mut self,
+        name: &str,
+        certificates: &[CertificateHash],
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        let certificates = certificates.to_vec();
+        self.change(&Request::RevokeCertificates { name: name.to_owned(), certificates, now_s })
+    }
+
+    /// Adds a line to the audit log.
+    pub fn audit(&mut self, entry: AuditEntry) -> Result<(), StoreError> {
+        self.change(&Request::audit(entry))
+    }
+
+    fn change(&mut self, request: &Request) -> Result<(), StoreError> {
+        match self.ask(request)? {
+            Answer::Done => Ok(()),
+            _ => Err(self.nonsense()),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Answer, StoreError> {
+        match self.requests.request(request)? {
+            Answer::Failed(fault) => Err(fault.into_error(&self.path, request.name())),
+            answer => Ok(answer),
+        }
+    }
+
+    fn nonsense(&self) -> StoreError {
+        let detail = "the process that opened it has answered something else than was asked".to_owned();
+        StoreError::Failed { path: self.path.clone(), detail }
+    }
+}
+
+/// Opens stores in a process that has shut itself in. Only for a process's first thread, as [`Running::start`] is.
+#[derive(Clone, Copy, Debug)]
+pub struct Confined;
+
+impl Stores for Confined {
+    fn open(&self, config: &ServerConfig, opening: Opening) -> Result<AdminStore, StoreError> {
+        let (path, directory) = (config.server.store_path(), &config.server.state_dir);
+        let failed = |detail: String| StoreError::Failed { path: path.clone(), detail };
+        if opening == Opening::Create {
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+            made.map_err(|error| failed(format!("its directory can't be made: {error}")))?;
+        }
+        let owner = match std::fs::metadata(directory) {
+            Ok(found) => found.uid(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(StoreError::Missing { path });
+            }
+            Err(source) => return Err(StoreError::Unreadable { path, source }),
+        };
+        let identity = Identity::to_become(owner).map_err(|error| failed(error.to_string()))?;
+        let launch = StoreLaunch {
+            common: Common::new("warn", LogFormat::Text, config.process.sandbox, identity),
+            directory: directory.as_os_str().as_bytes().to_vec().into(),
+            opening,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| failed(error.to_string()))?;
+        let running = runtime.block_on(start(&launch)).map_err(|error| failed(error.to_string()))?;
+        let mut process = StoreProcess { runtime, running: Some(running), path: path.clone() };
+        match process.answer()? {
+            Answer::Done => Ok(AdminStore { requests: Box::new(process), path }),
+            Answer::Failed(fault) => Err(fault.into_error(&path, "")),
+            _ => {
+                Err(failed("the process that opens it has sent something else than was expected".to_owned()))
+            }
+        }
+    }
+}
+
+async fn start(launch: &StoreLaunch) -> Result<Running, PartError> {
+    let mut running = Running::start(Part::Store)?;
+    // A part that has ended by itself says why.
+    let sent = running.tell(launch, &[]).await;
+    running.prepared().await?;
+    sent?;
+    Ok(running)
+}
+
+/// The command's end of the process.
+struct StoreProcess {
+    runtime: Runtime,
+    /// `None` once it is ended.
+    running: Option<Running>,
+    path: PathBuf,
+}
+
+impl StoreProcess {
+    fn failed(&self, detail: impl ToString) -> StoreError {
+        StoreError::Failed { path: self.path.clone(), detail: detail.to_string() }
+    }
+
+    /// Its next answer. A process that gives none in time is ended.
+    fn answer(&mut self) -> Result<Answer, StoreError> {
+        let Some(running) = &mut self.running else {
+            return Err(self.failed("the process that opened it has ended"));
+        };
+        let answer =
+            self.runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, running.hear()).await });
+        match answer {
+            Ok(Ok(ToOpener::Stored(answer))) => Ok(answer),
+            Ok(Ok(_)) => Err(self.failed(PartError::Unexpected(Part::Store))),
+            Ok(Err(error)) => Err(self.failed(error)),
+            Err(_) => {
+                // Dropping it kills it.
+                self.running = None;
+                Err(self.failed(format!(
+                    "it could not be read within {} s: look what lies in its directory",
+                    ANSWER_TIMEOUT.as_secs()
+                )))
+            }
+        }
+    }
+}
+
+impl Requests for StoreProcess {
+    fn request(&mut self, request: &Request) -> Result<Answer, StoreError> {
+        if let Some(running) = &self.running {
+            let sent = self.runtime.block_on(running.tell(request, &[]));
+            sent.map_err(|error| self.failed(error))?;
+        }
+        self.answer()
+    }
+}
+
+impl Drop for StoreProcess {
+    /// Lets it close the store, which empties the log beside it.
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.runtime.block_on(running.dismiss(END_TIMEOUT));
+        }
+    }
+}
+
+/// Runs the process; `stream` leads to the command.
+pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
+    match part::begin(Part::Store, &stream, |launch: &StoreLaunch| &launch.common, own_directory) {
+        Ok(begun) => part::work(stream, async |command| serve(begun, command).await),
+        Err(error) => part::fail(stream, &error),
+    }
+}
+
+/// The state directory as the only place that stays in reach.
+fn own_directory(launch: &StoreLaunch) -> anyhow::Result<Before<OwnedFd>> {
+    let path = directory(launch);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(CWD, path, flags, Mode::empty())
+        .with_context(|| format!("the state directory {} can't be opened", path.display()))?;
+    let owner = rustix::fs::fstat(&opened)?.st_uid;
+    let this = rustix::process::geteuid();
+    let user = launch.common.identity.as_ref().map_or(this.as_raw(), Identity::uid);
+    // Somebody without privileges has none to lose.
+    if this.is_root() && owner != user {
+        bail!(
+            "the state directory {} belongs to user {owner}, and this process runs as user {user}: run the command as \
+             the directory's owner",
+            path.display()
+        );
+    }
+    // By its descriptor, since by its name another directory could be reached meanwhile.
+    let writable = vec![PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))];
+    Ok(Before { writable, made: opened })
+}
+
+fn directory(launch: &StoreLaunch) -> &Path {
+    Path::new(OsStr::from_bytes(&launch.directory))
+}
+
+async fn serve(begun: Begun<StoreLaunch, OwnedFd>, command: Channel) -> anyhow::Result<()> {
+    command.send(&ToOpener::Prepared(begun.protections), &[]).await?;
+    let launch = begun.launch.alone()?;
+    let mut store = match Served::open(&directory(&launch).join(STORE_FILE), launch.opening) {
+        Ok(store) => store,
+        Err(error) => {
+            let refused = ToOpener::Stored(Answer::Failed(error.into()));
+            return Ok(command.send(&refused, &[]).await?);
+        }
+    };
+    command.send(&ToOpener::Stored(Answer::Done), &[]).await?;
+    while let Some(received) = command.receive::<Request>().await? {
+        // Nothing else is to be done meanwhile.
+        let answer = store.answer(received.alone()?);
+        command.send(&ToOpener::Stored(answer), &[]).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! What a command asks of the process that opens the store for it, and the answers.
+//!
+//! Invariants: no answer holds a password hash or the secret of one-time codes; a list comes in pieces, so that a frame has a
+//! largest length.
+
+use std::path::Path;
+
+use minicbor::bytes::{ByteArray, ByteVec};
+use minicbor::{Decode, Encode};
+
+use crate::privsep::launch::{Common, SecretBytes};
+use crate::store::{AuditEntry, CertificateHash, NewUser, StoreError, User};
+
+/// Users of one answer, at most; the command asks again.
+pub(crate) const MAX_USERS: usize = 256;
+
+/// How a command opens the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Opening {
+    /// It must be there.
+    #[n(0)]
+    Existing,
+    /// It is made, with its directory, if it is not there.
+    #[n(1)]
+    Create,
+    /// It must be there and stays as it is, whatever format it has.
+    #[n(2)]
+    Inspect,
+}
+
+/// The first message.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct StoreLaunch {
+    #[n(0)]
+    pub(crate) common: Common,
+    /// The state directory.
+    #[n(1)]
+    pub(crate) directory: ByteVec,
+    #[n(2)]
+    pub(crate) opening: Opening,
+}
+
+/// A user without secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct UserSummary {
+    /// The login name.
+    #[n(0)]
+    pub name: String,
+    /// Whether the user may log in.
+    #[n(1)]
+    pub enabled: bool,
+    /// Whether the user must show one-time codes.
+    #[n(2)]
+    pub totp: bool,
+    /// Groups, sorted.
+    #[n(3)]
+    pub groups: Vec<String>,
+    /// Client certificates of which the user must show one.
+    #[n(4)]
+    pub certificates: Vec<CertificateHash>,
+    /// Those of them that were revoked.
+    #[n(5)]
+    pub revoked_certificates: Vec<CertificateHash>,
+    /// When the user was added.
+    #[n(6)]
+    pub created_s: u64,
+}
+
+impl From<&User> for UserSummary {
+    fn from(user: &User) -> Self {
+        Self {
+            name: user.name.clone(),
+            enabled: user.enabled,
+            totp: user.totp.is_some(),
+            groups: user.groups.clone(),
+            certificates: user.certificates.clone(),
+            revoked_certificates: user.revoked_certificates.clone(),
+            created_s: user.created_s,
+        }
+    }
+}
+
+impl UserSummary {
+    /// The same for a terminal: whoever may write the store may have written control characters into it.
+    pub(crate) fn plain(mut self) -> Self {
+        self.name = crate::plain(&self.name);
+        for group in &mut self.groups {
+            *group = crate::plain(group);
+        }
+        self
+    }
+}
+
+/// What a command asks for. All but the first two change the store, and are durable when they are answered.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Request {
+    /// The users after this one, by name.
+    #[n(0)]
+    Users(#[n(0)] Option<String>),
+    #[n(1)]
+    User(#[n(0)] String),
+    #[n(2)]
+    Add {
+        #[n(0)]
+        user: UserToAdd,
+        #[n(1)]
+        now_s: u64,
+    },
+    #[n(3)]
+    SetEnabled {
+        #[n(0)]
+        name: String,
+        #[n(1)]
+        enabled: bool,
+        #[n(2)]
+        now_s: u64,
+    },
+    #[n(4)]
+    SetPassword {
+        #[n(0)]
+        name: String,
+        /// A hash in the PHC format.
+        #[n(1)]
+        hash: SecretBytes,
+        #[n(2)]
+        now_s: u64,
+    },
+    #[n(5)]
+    Remove {
+        #[n(0)]
+        name: String,
+        #[n(1)]
+        now_s: u64,
+    },
+    #[n(6)]
+    AddCertificate {
+        #[n(0)]
+        name: String,
+        #[n(1)]
+        certificate: ByteArray<32>,
+    },
+    #[n(7)]
+    RevokeCertificates {
+        #[n(0)]
+        name: String,
+        #[n(1)]
+        certificates: Vec<CertificateHash>,
+        #[n(2)]
+        now_s: u64,
+    },
+    #[n(8)]
+    Audit {
+        #[n(0)]
+        event: String,
+        #[n(1)]
+        user: String,
+        #[n(2)]
+        detail: String,
+        #[n(3)]
+        at_s: u64,
+    },
+}
+
+impl Request {
+    /// A line for the audit log, from the command line.
+    pub(crate) fn audit(entry: AuditEntry) -> Self {
+        Self::Audit { event: entry.event, user: entry.user, detail: entry.detail, at_s: entry.at_s }
+    }
+
+    /// The user whom it is about.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Users(_) => "",
+            Self::Add { user, .. } => &user.name,
+            Self::Audit { user, .. } => user,
+            Self::User(name)
+            | Self::SetEnabled { name, .. }
+            | Self::SetPassword { name, .. }
+            | Self::Remove { name, .. }
+            | Self::AddCertificate { name, .. }
+            | Self::RevokeCertificates { name, .. } => name,
+        }
+    }
+}
+
+/// A user to add.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct UserToAdd {
+    #[n(0)]
+    pub(crate) name: String,
+    #[n(1)]
+    pub(crate) hash: SecretBytes,
+    #[n(2)]
+    pub(crate) totp: Option<SecretBytes>,
+    #[n(3)]
+    pub(crate) groups: Vec<String>,
+    #[n(4)]
+    pub(crate) certificate: Option<ByteArray<32>>,
+}
+
+impl From<&NewUser> for UserToAdd {
+    fn from(user: &NewUser) -> Self {
+        let secret = |bytes: &[u8]| SecretBytes(zeroize::Zeroizing::new(bytes.to_vec()));
+        Self {
+            name: user.name.clone(),
+            hash: secret(user.password.expose().as_bytes()),
+            totp: user.totp.as_ref().map(|totp| secret(totp.expose())),
+            groups: user.groups.clone(),
+            certificate: user.certificate.map(ByteArray::from),
+        }
+    }
+}
+
+/// The answers.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Answer {
+    /// To opening the store, and to changes.
+    #[n(0)]
+    Done,
+    #[n(1)]
+    Users(#[n(0)] Vec<UserSummary>),
+    #[n(2)]
+    User(#[n(0)] Option<UserSummary>),
+    #[n(3)]
+    Failed(#[n(0)] Fault),
+}
+
+/// Why the store did not do what was asked: a [`StoreError`] without the names that the command knows itself.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Fault {
+    #[n(0)]
+    Missing,
+    #[n(1)]
+    Unreadable(#[n(0)] String),
+    #[n(2)]
+    Corrupted(#[n(0)] String),
+    #[n(3)]
+    Newer {
+        #[n(0)]
+        found: u32,
+        #[n(1)]
+        known: u32,
+    },
+    #[n(4)]
+    Full,
+    #[n(5)]
+    Busy,
+    #[n(6)]
+    Failed(#[n(0)] String),
+    #[n(7)]
+    UserExists,
+    #[n(8)]
+    NoSuchUser,
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Missing { .. } => Self::Missing,
+            StoreError::Unreadable { source, .. } => Self::Unreadable(source.to_string()),
+            StoreError::Corrupted { detail, .. } => Self::Corrupted(detail),
+            StoreError::Newer { found, known, .. } => Self::Newer { found, known },
+            StoreError::Full { .. } => Self::Full,
+            StoreError::Busy { .. } => Self::Busy,
+            StoreError::Failed { detail, .. } => Self::Failed(detail),
+            StoreError::UserExists { .. } => Self::UserExists,
+            StoreError::NoSuchUser { .. } => Self::NoSuchUser,
+        }
+    }
+}
+
+impl Fault {
+    /// The error for people, about the store at `path` and the user `name`.
+    pub(crate) fn into_error(self, path: &Path, name: &str) -> StoreError {
+        let (path, name) = (path.to_owned(), name.to_owned());
+        match self {
+            Self::Missing => StoreError::Missing { path },
+            Self::Unreadable(why) => StoreError::Unreadable { path, source: std::io::Error::other(why) },
+            Self::Corrupted(detail) => StoreError::corrupted(path, detail),
+            Self::Newer { found, known } => StoreError::Newer { path, found, known },
+            Self::Full => StoreError::Full { path },
+            Self::Busy => StoreError::Busy { path },
+            Self::Failed(detail) => StoreError::Failed { path, detail },
+            Self::UserExists => StoreError::UserExists { name },
+            Self::NoSuchUser => StoreError::NoSuchUser { name },
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The store behind the requests of a command.
+
+use std::path::Path;
+
+use crate::store::sqlite::Sqlite;
+use crate::store::{AuditEntry, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User};
+
+use super::message::{Answer, Fault, MAX_USERS, Opening, Request, UserSummary, UserToAdd};
+
+/// A store that is open.
+pub(super) enum Served {
+    Store(Sqlite),
+    /// Who is in one that was only looked at.
+    Inspected(Vec<User>),
+}
+
+impl Served {
+    pub(super) fn open(path: &Path, opening: Opening) -> Result<Self, StoreError> {
+        Ok(match opening {
+            Opening::Existing => Self::Store(Sqlite::open(path)?),
+            Opening::Create => Self::Store(Sqlite::open_or_create(path)?),
+            Opening::Inspect => Self::Inspected(Sqlite::inspect(path)?),
+        })
+    }
+
+    pub(super) fn answer(&mut self, request: Request) -> Answer {
+        let answer = match self {
+            Self::Store(store) => of_store(store, request),
+            Self::Inspected(users) => match request {
+                Request::Users(after) => Ok(page(users, after.as_deref())),
+                _ => Ok(Answer::Failed(Fault::Failed("it was opened for a look only".to_owned()))),
+            },
+        };
+        answer.unwrap_or_else(|error| Answer::Failed(error.into()))
+    }
+}
+
+fn of_store(store: &Sqlite, request: Request) -> Result<Answer, StoreError> {
+    match request {
+        Request::Users(after) => return Ok(page(&store.users()?, after.as_deref())),
+        Request::User(name) => return Ok(Answer::User(store.user(&name)?.as_ref().map(UserSummary::from))),
+        Request::Add { user, now_s } => store.add_user(&new_user(user)?, now_s).map(drop)?,
+        Request::SetEnabled { name, enabled, now_s } => store.set_enabled(&name, enabled, now_s)?,
+        Request::SetPassword { name, hash, now_s } => {
+            store.set_password(&name, &password_hash(&hash.0)?, now_s)?;
+        }
+        Request::Remove { name, now_s } => store.remove_user(&name, now_s)?,
+        Request::AddCertificate { name, certificate } => store.add_certificate(&name, &certificate)?,
+        Request::RevokeCertificates { name, certificates, now_s } => {
+            store.revoke_certificates(&name, &certificates, now_s)?;
+        }
+        Request::Audit { event, user, detail, at_s } => {
+            store.audit(&AuditEntry { at_s, event, user, source: String::new(), detail })?;
+        }
+    }
+    Ok(Answer::Done)
+}
+
+/// The first users after the one of this name; they are sorted by it.
+fn page(users: &[User], after: Option<&str>) -> Answer {
+    let later = users.iter().filter(|user| after.is_none_or(|after| user.name.as_str() > after));
+    Answer::Users(later.take(MAX_USERS).map(UserSummary::from).collect())
+}
+
+fn new_user(user: UserToAdd) -> Result<NewUser, StoreError> {
+    Ok(NewUser {
+        password: password_hash(&user.hash.0)?,
+        name: user.name,
+        totp: user.totp.map(|secret| TotpSecret::new(secret.0.to_vec())),
+        groups: user.groups,
+        certificate: user.certificate.map(Into::into),
+    })
+}
+
+fn password_hash(text: &[u8]) -> Result<PasswordHash, StoreError> {
+    let text = std::str::from_utf8(text).map(str::to_owned);
+    text.map(PasswordHash::new).map_err(|_| StoreError::Failed {
+        path: crate::config::STORE_FILE.into(),
+        detail: "a password hash is no text".to_owned(),
+    })
+}
+
+/// Opens stores in the process of a test, which has nothing to shut itself in with.
+#[cfg(test)]
+pub(crate) struct InThisProcess;
+
+#[cfg(test)]
+impl super::Stores for InThisProcess {
+    fn open(
+        &self,
+        config: &crate::config::ServerConfig,
+        opening: Opening,
+    ) -> Result<super::AdminStore, StoreError> {
+        let path = config.server.store_path();
+        Ok(super::AdminStore { requests: Box::new(Served::open(&path, opening)?), path })
+    }
+}
+
+#[cfg(test)]
+impl super::Requests for Served {
+    fn request(&mut self, request: &Request) -> Result<Answer, StoreError> {
+        // As it would come from the channel.
+        let bytes = minicbor::to_vec(request).unwrap();
+        let answer = minicbor::to_vec(self.answer(minicbor::decode(&bytes).unwrap())).unwrap();
+        Ok(minicbor::decode(&answer).unwrap())
+    }
+}
