@@ -19,6 +19,9 @@ use crate::sys::sandbox::Protections;
 
 /// How long a part may take to be ready: the store is checked as a whole, and ciphers are measured.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
+/// How long a message may take until there is room for it: as long as a part leaves its messages unread, nothing else is done, and no
+/// signal taken.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Variables that parts keep; whatever else the caller's environment holds is none of their business.
 /// `OPENSSL_ia32cap` is whoever starts the gateway saying which CPU instructions its ciphers may use.
 const KEPT_VARIABLES: [&str; 8] = [
@@ -58,6 +61,8 @@ pub(crate) enum PartError {
     Slow(Part),
     #[error("the {0} process has said something else than was expected")]
     Unexpected(Part),
+    #[error("the {0} process does not read what it is sent")]
+    Unread(Part),
 }
 
 /// A running part. Dropping it ends it.
@@ -117,13 +122,19 @@ impl Running {
         Ok(Self { part, child, channel, inbox, relay })
     }
 
-    /// Sends a message.
+    /// Sends a message. A part that reads none is given up.
     pub(crate) async fn tell<T: Encode<()>>(
         &self,
         message: &T,
         descriptors: &[OwnedFd],
     ) -> Result<(), PartError> {
-        let sent = self.channel.send(message, &borrowed(descriptors)).await;
+        let descriptors = borrowed(descriptors);
+        let Ok(sent) = tokio::time::timeout(SEND_TIMEOUT, self.channel.send(message, &descriptors)).await
+        else {
+            // Half a message may be on its way, so nothing can follow.
+            let _ = self.channel.close();
+            return Err(PartError::Unread(self.part));
+        };
         sent.map_err(|source| PartError::Channel { part: self.part, source })
     }
 

@@ -75,7 +75,10 @@ impl Sqlite {
             |error: std::io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
         if !path.exists() {
             let directory = crate::secret_file::parent(path);
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+            // A process that has shut itself in makes none.
+            if !directory.is_dir() {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+            }
             // SQLite gives its other files the permissions of this one.
             drop(own_file::open_or_create(path).map_err(failed)?);
         }

@@ -57,6 +57,7 @@ mod shortage;
 mod shrink;
 mod state_directory;
 mod steering;
+mod taken_over;
 mod theft;
 mod traffic;
 mod transfer;

@@ -28,6 +28,8 @@ use crate::privsep::spawn::{PartError, Running};
 
 /// How long the new version's processes may take to be prepared.
 const PREPARED_WITHIN: Duration = Duration::from_secs(30);
+/// How long the old worker may take to hand over or to say that it goes on; an honest one gives up after 5 s.
+const HANDED_OVER_WITHIN: Duration = Duration::from_secs(20);
 /// How long one that has failed may take to say why.
 const SAYS_WHY_WITHIN: Duration = Duration::from_secs(1);
 /// Bits of a file's mode that let others write.
@@ -110,8 +112,11 @@ impl Gateway {
             return Ok(Err(error.into()));
         }
         self.worker.tell(&ToWorker::HandOver, &[from_old]).await?;
+        let deadline = tokio::time::Instant::now() + HANDED_OVER_WITHIN;
         loop {
-            match self.worker.hear().await? {
+            let said = tokio::time::timeout_at(deadline, self.worker.hear()).await;
+            // Whether the new one has something of it nobody knows, and both must not go on.
+            match said.map_err(|_| PartError::Slow(Part::Worker))?? {
                 ToOpener::HandedOver => return Ok(Ok(())),
                 ToOpener::GoesOn(why) => {
                     // If the new one has failed, it knows better.
