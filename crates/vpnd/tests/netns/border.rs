@@ -117,6 +117,9 @@ fn clients_leave_by_the_outgoing_interface_alone() {
     ping_until(one.namespace(), address(INNER_V4), 5 * SECOND);
     for campus in campus() {
         assert!(!ping(one.namespace(), campus, 56, SECOND), "the campus is not behind {UPLINK}");
+        // The masquerade is for the named interface alone, so what left by another interface would have no answer either.
+        let own = if campus.is_ipv4() { one.v4() } else { one.v6() };
+        assert!(!arrives(one.namespace(), own, &lab.campus, campus), "a packet left by campus0");
     }
     gateway.configure("nat.outgoing_interface", "campus0");
     gateway.terminate();

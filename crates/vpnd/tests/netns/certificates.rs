@@ -5,14 +5,15 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, Issuer, KeyPair};
-use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::client::Client;
 use crate::gateway::{Gateway, Login, edit_toml, must, write_secret};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, GATEWAY_V6, Lab, eventually};
 use crate::privileges::Seen;
 use crate::process;
+use crate::protocol::presented;
 use crate::traffic::{ping_until, trickle};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -72,6 +73,11 @@ fn is_good_for_weeks(gateway: &Gateway<'_>) -> bool {
     gateway.status()["certificate_left_s"].as_u64().expect("the status has it") > 20 * 86_400
 }
 
+/// The certificate in the gateway's file.
+fn certificate(gateway: &Gateway<'_>) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(gateway.file("server.pem")).expect("vpnd wrote it")
+}
+
 #[test]
 fn a_certificate_is_renewed_under_traffic() {
     let Some(lab) = Lab::new(2) else { return };
@@ -90,11 +96,13 @@ fn a_certificate_is_renewed_under_traffic() {
     thread::scope(|scope| {
         scope.spawn(|| trickle(one.namespace(), &lab.campus, CAMPUS_V4.into(), 25 * SECOND, 60 * SECOND));
         eventually("the certificate is renewed", 40 * SECOND, || is_good_for_weeks(&gateway).then_some(()));
+        assert_eq!(presented(&lab.clients[1], &bob), certificate(&gateway), "and presented");
         // By hand, with another key, and at once.
         let mut renew = gateway.vpnd(&["renew", "--new-key", "--config"]);
         renew.arg(gateway.config());
         must(process::run(renew));
         must(gateway.ask(&["reload"]));
+        assert_eq!(presented(&lab.clients[1], &bob), certificate(&gateway), "this one as well");
     });
     assert_ne!(fs::read(gateway.file("server.pem")).expect("it is there"), file);
     assert_eq!(identity(&gateway), before, "the session goes on");

@@ -49,6 +49,23 @@ fn close_code(namespace: &Namespace, login: &Login, first: &[u8], finish: bool) 
     })
 }
 
+/// The certificate that the gateway presents.
+pub(crate) fn presented(namespace: &Namespace, login: &Login) -> CertificateDer<'static> {
+    let tls = tls(login);
+    namespace.within(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let endpoint = quinn::Endpoint::client(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+            let config = quinn::ClientConfig::new(Arc::new(tls));
+            let gateway = SocketAddr::from((GATEWAY_V4, PORT));
+            let connection =
+                endpoint.connect_with(config, gateway, &GATEWAY_V4.to_string()).unwrap().await.unwrap();
+            let chain = connection.peer_identity().expect("a gateway shows a certificate");
+            chain.downcast::<Vec<CertificateDer<'static>>>().expect("rustls keeps it so").swap_remove(0)
+        })
+    })
+}
+
 async fn closed(connection: &Connection) -> u64 {
     let closed = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await;
     match closed.expect("the gateway closes it") {
