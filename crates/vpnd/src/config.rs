@@ -98,13 +98,10 @@ pub struct Server {
     pub journal_dir: PathBuf,
 }
 
-/// The name of the embedded store in the state directory.
-pub(crate) const STORE_FILE: &str = "vpnd.db";
-
 impl Server {
     /// The file of the embedded store.
     pub fn store_path(&self) -> PathBuf {
-        self.state_dir.join(STORE_FILE)
+        self.state_dir.join(crate::store::FILE_NAME)
     }
 }
 
@@ -123,6 +120,8 @@ pub struct Tls {
     pub certificate_days: u32,
     /// PEM file with the CA that signs client certificates; without it none are asked for.
     pub client_ca: Option<PathBuf>,
+    /// File with that CA's lists of revoked certificates, if it publishes some.
+    pub client_crl: Option<PathBuf>,
     /// PEM file with that CA's key, for `vpnd user add --client-cert`.
     pub client_ca_key: Option<PathBuf>,
     /// Whether every client must show a certificate.

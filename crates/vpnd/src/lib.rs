@@ -21,6 +21,7 @@ mod own_file;
 pub mod password;
 pub mod privsep;
 pub mod profile;
+pub mod revocation_list;
 pub mod secret_file;
 pub mod shard;
 pub mod store;

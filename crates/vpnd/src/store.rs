@@ -71,6 +71,9 @@ impl fmt::Debug for TotpSecret {
     }
 }
 
+/// The name of the embedded store in a state directory.
+pub(crate) const FILE_NAME: &str = "vpnd.db";
+
 /// SHA-256 of a client certificate's DER.
 pub type CertificateHash = [u8; 32];
 

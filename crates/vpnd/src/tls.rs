@@ -8,6 +8,7 @@ mod resumption;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::revocation_list::RevocationList;
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -130,10 +131,19 @@ pub fn signing_key(pem: &[u8]) -> Result<Arc<dyn SigningKey>, TlsError> {
 pub enum ClientCertificates<'a> {
     /// None.
     Ignored,
-    /// One of this CA (PEM), if the client has one.
-    Optional(&'a [u8]),
-    /// One of this CA (PEM), or the handshake fails.
-    Required(&'a [u8]),
+    /// One of this CA, if the client has one.
+    Optional(Authority<'a>),
+    /// One of this CA, or the handshake fails.
+    Required(Authority<'a>),
+}
+
+/// Who signs client certificates.
+#[derive(Clone, Copy, Debug)]
+pub struct Authority<'a> {
+    /// PEM.
+    pub ca: &'a [u8],
+    /// What it has revoked. If there is any list, a certificate that none is about is refused.
+    pub revoked: &'a RevocationList,
 }
 
 /// Whom a client takes for its gateway.
@@ -179,8 +189,10 @@ fn server_config(
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
-    let verifier = |ca: &[u8]| {
-        Ok::<_, TlsError>(WebPkiClientVerifier::builder_with_provider(roots(ca)?.into(), provider.clone()))
+    let verifier = |authority: &Authority<'_>| {
+        let roots = roots(authority.ca)?.into();
+        let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
+        Ok::<_, TlsError>(builder.with_crls(authority.revoked.lists().iter().cloned()))
     };
     let builder = match clients {
         ClientCertificates::Ignored => builder.with_no_client_auth(),

@@ -33,6 +33,7 @@ fn with_defaults(text: &str) -> String {
         "search",
         "outgoing_interface",
         "metrics ",
+        "client_crl",
         "action",
         "from",
         "to ",

@@ -27,6 +27,7 @@ impl Bench {
             ca_key: Some(path("ca-key.pem")),
             certificate_days: 30,
             client_ca: None,
+            client_crl: None,
             client_ca_key: None,
             require_client_certificate: false,
         };

@@ -15,6 +15,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Invalid, Problem, ServerConfig};
 use crate::certificate;
+use crate::revocation_list::RevocationList;
 
 /// The longest path of a Unix socket, in bytes (`sun_path` with its final zero).
 const MAX_SOCKET_PATH: usize = 107;
@@ -67,6 +68,12 @@ impl Check<'_> {
     fn client_authority(&mut self, now_s: u64) {
         let tls = &self.config.tls;
         let chain = tls.client_ca.as_deref().and_then(|path| self.chain("tls.client_ca", path, now_s));
+        if let (Some(list), Some(authority)) = (&tls.client_crl, &tls.client_ca)
+            && chain.is_some()
+            && let Err(error) = RevocationList::load(list, authority, now_s)
+        {
+            self.problem("tls.client_crl", error.to_string());
+        }
         // The key may well be on another machine: it is looked at only if it is here.
         let key = tls.client_ca_key.as_deref().filter(|path| path.exists());
         let key = key.and_then(|path| self.key("tls.client_ca_key", path));

@@ -89,12 +89,17 @@ fn tls(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Tls {
         ca_key: path(s, p, "ca_key", base),
         certificate_days: s.number(p, "certificate_days", 1..=825, u64::from(SERVER_DAYS)) as u32,
         client_ca: path(s, p, "client_ca", base),
+        client_crl: path(s, p, "client_crl", base),
         client_ca_key: path(s, p, "client_ca_key", base),
         require_client_certificate: s.flag(p, "require_client_certificate", false),
     };
     if tls.require_client_certificate && tls.client_ca.is_none() {
         let message = "'require_client_certificate' in [tls] needs 'client_ca', the CA that signs them";
         s.problem(p, "require_client_certificate", message.to_owned());
+    }
+    if tls.client_crl.is_some() && tls.client_ca.is_none() {
+        let message = "'client_crl' in [tls] needs 'client_ca', the CA whose list that is";
+        s.problem(p, "client_crl", message.to_owned());
     }
     tls
 }

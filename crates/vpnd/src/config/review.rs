@@ -13,6 +13,7 @@ use x509_parser::parse_x509_certificate;
 use super::check::{self, LocalNetwork, first_certificate};
 use super::{ConfigError, Invalid, NatMode, Problem, Selector, ServerConfig};
 use crate::privsep::store::{Opening, Stores, UserSummary};
+use crate::revocation_list::RevocationList;
 use crate::store::StoreError;
 use crate::sys::account::Identity;
 use crate::sys::sysctl;
@@ -20,6 +21,8 @@ use crate::sys::sysctl;
 /// A certificate ends soon when less than this part of its life is left, but no sooner than [`SOON_S`] before.
 const LAST_PART: i64 = 10;
 const SOON_S: i64 = 30 * 86_400;
+/// A revocation list when less than this part of its own life is left.
+const LAST_PART_OF_LIST: i64 = 4;
 /// And always in its last three days, whatever its life is: that is a weekend.
 const ALWAYS_S: i64 = 3 * 86_400;
 
@@ -113,6 +116,7 @@ impl ServerConfig {
         if let Some(authority) = &tls.client_ca {
             findings.certificate("tls.client_ca", authority, machine.now_s);
         }
+        findings.revocation_list(machine.now_s);
         findings.review
     }
 
@@ -259,6 +263,24 @@ impl Findings<'_> {
         if (0..(life_s / LAST_PART).min(SOON_S).max(ALWAYS_S.min(life_s / 2))).contains(&left_s) {
             let left = Left(left_s);
             self.warning(place, format!("{} expires in {left}, on {ends}; renew it", path.display()));
+        }
+    }
+
+    /// One that can't be used or has ended is an error, and reported as one.
+    fn revocation_list(&mut self, now_s: u64) {
+        let tls = &self.config.tls;
+        let (Some(path), Some(authority)) = (&tls.client_crl, &tls.client_ca) else { return };
+        let Ok(list) = RevocationList::load(path, authority, now_s) else { return };
+        let Some((ends_s, made_s)) = list.life_s() else { return };
+        let left_s = ends_s.saturating_sub(now_s as i64);
+        // Authorities make a new one long before the old one ends.
+        if left_s < ends_s.saturating_sub(made_s) / LAST_PART_OF_LIST {
+            let message = format!(
+                "{} expires in {}: fetch the authority's newer one, then 'vpnd reload'. One that has expired is not taken at a start",
+                path.display(),
+                Left(left_s)
+            );
+            self.warning("tls.client_crl", message);
         }
     }
 

@@ -39,7 +39,7 @@ use crate::sys::sandbox::{Protections, SandboxMode};
 use crate::sys::sysctl;
 use crate::sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{self, ReuseportGroup, bind_reuseport_group};
-use certificate::{Credentials, Presented};
+use certificate::{Credentials, Presented, revoked_by_authority};
 use machine::Machine;
 
 /// How long the worker has to say goodbye to the clients, and the auth process to finish a write.
@@ -247,6 +247,10 @@ impl Gateway {
     async fn reconfigure(&mut self) -> Result<(), PartError> {
         let reread = match Configuration::read(&self.args.config) {
             Ok((configuration, config)) => {
+                if let Err(error) = self.take_over_revocations(&config).await? {
+                    let why = format!("{error}; nothing was changed");
+                    return self.worker.tell(&ToWorker::Configuration(Reread::Bad(why)), &[]).await;
+                }
                 self.adopt_tls(&config);
                 self.take_over_certificate().await?;
                 match self.machine.reconfigure(&config).await {
@@ -349,6 +353,7 @@ fn worker_launch(
     auth: Protections,
 ) -> anyhow::Result<WorkerLaunch> {
     let client_ca = config.tls.client_ca.as_deref().map(crate::certificate::read).transpose()?;
+    let client_crl = revoked_by_authority(&config.tls)?;
     Ok(WorkerLaunch {
         common,
         configuration,
@@ -360,6 +365,7 @@ fn worker_launch(
         pid: std::process::id(),
         auth,
         opener: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        client_crl: client_crl.map(|list| list.file().into()),
     })
 }
 

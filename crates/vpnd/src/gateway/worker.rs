@@ -7,6 +7,7 @@ pub(crate) mod admin_server;
 mod administration;
 pub(crate) mod auth_client;
 mod certificate;
+mod client_certificates;
 pub(crate) mod connection;
 pub(crate) mod core;
 pub(crate) mod handover;
@@ -29,7 +30,6 @@ use rand::TryRng as _;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vpnd_crypto::LabPermit;
-use vpnd_proto::admission;
 use vpnd_proto::gateway::{Effect, Gateway};
 use vpnd_proto::plane::Role;
 use vpnd_proto::policy::{Names, Policy};
@@ -58,9 +58,9 @@ use crate::suites;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{ReuseportGroup, ShardSocket};
-use crate::tls;
 use administration::{Administration, Facts};
 use certificate::WorkerCertificate;
+use client_certificates::ClientCertificates;
 use handover::{Predecessor, Successor};
 use parent_client::Opener;
 use revocation::{Revocations, end_revoked};
@@ -130,6 +130,7 @@ struct Prepared {
     protections: crate::sys::sandbox::Protections,
     suites: Vec<LocalSuite>,
     tls: quinn::crypto::rustls::QuicServerConfig,
+    clients: ClientCertificates,
     certificate: Arc<WorkerCertificate>,
     keys: Keys,
     auth: Channel,
@@ -151,14 +152,28 @@ impl Prepared {
         let auth = Channel::new(next("a channel to the auth process")?.into(), messages::auth::MAX_FRAME)?;
         let signing = SigningClient::new(next("a channel for signatures")?);
         let certificate = Arc::new(WorkerCertificate::new(&launch.certificate, signing)?);
-        let tls = server_tls(&launch, &certificate, config.tls.require_client_certificate)?;
+        let required = config.tls.require_client_certificate;
+        let clients = ClientCertificates::new(&launch, &certificate, required);
+        let tls = clients.tls()?;
         let admin = AdminSocket::adopt(next("the control socket")?, launch.owner)?;
         let metrics = match config.admin.metrics {
             Some(_) => Some(Metrics::adopt(next("the listener of its metrics")?)?),
             None => None,
         };
         let protections = begun.protections;
-        Ok(Self { launch, config, protections, suites, tls, certificate, keys, auth, admin, metrics })
+        Ok(Self {
+            launch,
+            config,
+            protections,
+            suites,
+            tls,
+            clients,
+            certificate,
+            keys,
+            auth,
+            admin,
+            metrics,
+        })
     }
 
     fn facts(&self, devices: &Devices, listen: std::net::SocketAddr) -> Facts {
@@ -177,19 +192,6 @@ impl Prepared {
     }
 }
 
-fn server_tls(
-    launch: &WorkerLaunch,
-    certificate: &WorkerCertificate,
-    required: bool,
-) -> anyhow::Result<quinn::crypto::rustls::QuicServerConfig> {
-    let clients = match launch.client_ca.as_deref() {
-        None => tls::ClientCertificates::Ignored,
-        Some(ca) if required => tls::ClientCertificates::Required(ca),
-        Some(ca) => tls::ClientCertificates::Optional(ca),
-    };
-    Ok(tls::server(Arc::clone(&certificate.presented), &clients)?)
-}
-
 /// A worker that carries packets.
 struct Running {
     administration: Arc<Administration>,
@@ -202,6 +204,8 @@ struct Running {
     auth_gone: Arc<Notify>,
     background: Vec<JoinHandle<()>>,
     handing: Handing,
+    clients: ClientCertificates,
+    keys: Keys,
 }
 
 /// What is needed to hand over.
@@ -249,14 +253,12 @@ impl Running {
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);
         let shard_failure = shards.failure();
-        let (core, control) = Core::start(gateway, shards, events, registry);
-        let admissions = Admissions::new(admission::Limits {
-            places: config.limits.max_handshakes,
-            handshakes_per_s: config.limits.handshakes_per_address_s,
-        });
+        let revoked = prepared.clients.revoked()?;
+        let (core, control) = Core::start(gateway, shards, events, registry, revoked);
+        let admissions = Admissions::new(settings::admissions(config));
         let deaf = Arc::<AtomicBool>::default();
-        let (tls, keys) = (prepared.tls, &prepared.keys);
-        let endpoint = quic::listen(quic_socket, tls, keys, admissions.clone(), Arc::clone(&deaf))?;
+        let (tls, keys) = (prepared.tls, prepared.keys);
+        let endpoint = quic::listen(quic_socket, tls, &keys, admissions.clone(), Arc::clone(&deaf))?;
         let (door, closed) = door(config, &core, &auth, admissions.clone());
         let (logins, door) = (Arc::clone(&door.logins), Arc::new(door));
         let administration = Arc::new(Administration {
@@ -287,6 +289,8 @@ impl Running {
             auth_gone,
             background,
             handing,
+            clients: prepared.clients,
+            keys,
         })
     }
 
@@ -311,6 +315,9 @@ impl Running {
                         (ToWorker::Configuration(reread), None) => self.reconfigure(reread, opener).await,
                         (ToWorker::Certificate(certificate), None) => {
                             self.administration.certificate.replace(&certificate)?;
+                        }
+                        (ToWorker::Revoked(file), None) => {
+                            self.clients.revoke(file.into(), &self.endpoint, &self.keys, &self.core).await?;
                         }
                         (ToWorker::NotUpgraded(why), None) => opener.upgraded(Err(why)),
                         (ToWorker::HandOver, Some(stream)) => {

@@ -182,6 +182,9 @@ pub(crate) struct WorkerLaunch {
     /// The opener's version; an upgrade leaves the opener as it is.
     #[n(10)]
     pub(crate) opener: Option<String>,
+    /// The file of revocation lists, as it was checked.
+    #[n(11)]
+    pub(crate) client_crl: Option<ByteVec>,
 }
 
 /// The first message of a client's worker.
@@ -303,6 +306,9 @@ pub(crate) enum ToWorker {
     /// To a gateway's worker: present this certificate from now on. The auth process signs for it already.
     #[n(8)]
     Certificate(#[n(0)] GatewayCertificate),
+    /// To a gateway's worker: let no certificate in any more that these revocation lists name. Their file, which was checked.
+    #[n(9)]
+    Revoked(#[n(0)] ByteVec),
 }
 
 /// What the opener tells the auth process after its launch.

@@ -25,8 +25,8 @@ use super::channel::Channel;
 use super::launch::{Common, ToOpener};
 use super::part::{self, Before, Begun, Part};
 use super::spawn::{PartError, Running};
-use crate::config::{LogFormat, STORE_FILE, ServerConfig};
-use crate::store::{AuditEntry, CertificateHash, NewUser, PasswordHash, StoreError};
+use crate::config::{LogFormat, ServerConfig};
+use crate::store::{self, AuditEntry, CertificateHash, NewUser, PasswordHash, StoreError};
 use crate::sys::account::Identity;
 pub(crate) use message::{Answer, Request};
 pub use message::{Opening, UserSummary};
@@ -293,7 +293,7 @@ fn directory(launch: &StoreLaunch) -> &Path {
 async fn serve(begun: Begun<StoreLaunch, OwnedFd>, command: Channel) -> anyhow::Result<()> {
     command.send(&ToOpener::Prepared(begun.protections), &[]).await?;
     let launch = begun.launch.alone()?;
-    let mut store = match Served::open(&directory(&launch).join(STORE_FILE), launch.opening) {
+    let mut store = match Served::open(&directory(&launch).join(store::FILE_NAME), launch.opening) {
         Ok(store) => store,
         Err(error) => {
             let refused = ToOpener::Stored(Answer::Failed(error.into()));

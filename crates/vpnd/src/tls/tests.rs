@@ -113,3 +113,54 @@ fn a_new_certificate_is_presented_without_new_settings() {
     presented.replace(certified(&new));
     assert!(connect(&client_of(&old), &gateway).is_err() && connect(&client_of(&new), &gateway).is_ok());
 }
+
+#[test]
+fn a_certificate_that_is_revoked_is_refused_and_a_ticket_of_before_too() {
+    use rcgen::{
+        CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
+    };
+
+    let authority = Authority::new("tests", SystemTime::now()).unwrap();
+    let made = authority.client("ann", SystemTime::now()).unwrap();
+    let identity = Identity::from_pem(made.certificate_pem.as_bytes(), made.key_pem.as_bytes()).unwrap();
+    let trust = Trust::Pinned(authority.certificate_pem().as_bytes());
+    let client = Client::new(client_config(&trust, Some(identity)).unwrap(), now);
+    let issuer = Issuer::from_ca_cert_pem(
+        authority.certificate_pem(),
+        KeyPair::from_pem(authority.key_pem()).unwrap(),
+    );
+    let issuer = issuer.unwrap();
+    let list = |serial: Vec<u8>| {
+        let since = SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let at = rcgen::date_time_ymd(1970, 1, 1) + since - Duration::from_secs(3_600);
+        let revoked = RevokedCertParams {
+            serial_number: SerialNumber::from(serial),
+            revocation_time: at,
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: at,
+            next_update: at + Duration::from_secs(86_400),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let pem = params.signed_by(&issuer).unwrap().pem().unwrap();
+        RevocationList::trusted(pem.as_bytes()).unwrap()
+    };
+    let gateway = |revoked: &RevocationList| {
+        let identity = authority.server(&["localhost".to_owned()], SystemTime::now()).unwrap();
+        let identity = Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes());
+        let presented = Presented::new(identity.unwrap().certified().unwrap());
+        let ca = authority.certificate_pem().as_bytes();
+        server_config(presented, &ClientCertificates::Optional(super::Authority { ca, revoked })).unwrap()
+    };
+    let (_, parsed) = x509_parser::parse_x509_certificate(&made.certificate_der).unwrap();
+    let (others, its_own) = (gateway(&list(vec![7])), gateway(&list(parsed.raw_serial().to_vec())));
+    assert!(matches!(connect(&client, &others), Ok(HandshakeKind::Full)));
+    assert!(is_resumed(connect(&client, &others)), "it has a ticket");
+    let refused = connect(&client, &its_own);
+    assert!(refused.is_err(), "{refused:?}");
+}

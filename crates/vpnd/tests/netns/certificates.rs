@@ -132,7 +132,7 @@ fn a_gateway_that_was_off_for_long_renews_its_certificate_before_it_begins() {
 }
 
 /// Adds a user who has to show a certificate.
-fn certified(gateway: &Gateway<'_>, lab: &Lab, name: &str) -> Login {
+pub(crate) fn certified(gateway: &Gateway<'_>, lab: &Lab, name: &str) -> Login {
     let (credentials, profile) = (lab.path(format!("{name}.credentials")), lab.path(format!("{name}.toml")));
     write_secret(&credentials, "a password\n");
     let mut command = gateway.user(&["add", name, "--client-cert"]);

@@ -52,6 +52,7 @@ mod refusal;
 mod relay;
 mod reload;
 mod resolved;
+mod revocation_list;
 mod sessions;
 mod shortage;
 mod shrink;

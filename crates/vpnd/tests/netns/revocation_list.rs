@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use crate::certificates::certified;
 use crate::client::Client;
 use crate::gateway::{Gateway, Login, must, write_secret};
-use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::lab::{CAMPUS_V4, Lab};
 use crate::process;
 use crate::traffic::ping_until;
 
@@ -74,6 +74,41 @@ fn serial(login: &Login) -> Vec<u8> {
     pem.parse_x509().unwrap().raw_serial().to_vec()
 }
 
+/// Lists that nobody should believe: each is refused with its reason.
+fn refuse_bad_lists(lab: &Lab, gateway: &Gateway<'_>, campus: &Campus, ann: &Login) {
+    let file = gateway.file("campus.crl");
+    let stranger = {
+        let other = Gateway::init_in(lab, "other");
+        Campus::new(&other).list(&[ann], DAY, 30 * DAY)
+    };
+    let expired = campus.list(&[ann], 30 * DAY, Duration::ZERO);
+    for (list, hint) in [
+        (stranger.as_str(), "not signed with that authority's key"),
+        (expired.as_str(), "was to be replaced by"),
+        ("no list", "can't be read as certificate revocation lists"),
+    ] {
+        fs::write(&file, list).unwrap();
+        let output = gateway.ask(&["reload"]);
+        let text = process::text(&output);
+        assert!(!output.status.success() && text.contains(hint), "wanted {hint:?}: {text}");
+        let output = process::run({
+            let mut check = gateway.vpnd(&["check"]);
+            check.arg(gateway.config());
+            check
+        });
+        assert!(
+            !output.status.success() && process::text(&output).contains(hint),
+            "{}",
+            process::text(&output)
+        );
+    }
+    fs::remove_file(&file).unwrap();
+    assert!(
+        !gateway.ask(&["reload"]).status.success(),
+        "a list that is gone revokes nothing, so it is no list"
+    );
+}
+
 #[test]
 fn what_the_clients_authority_revokes_is_out_at_once() {
     let Some(lab) = Lab::new(3) else { return };
@@ -96,30 +131,7 @@ fn what_the_clients_authority_revokes_is_out_at_once() {
     let before = ids(&gateway);
     assert_eq!(before.len(), 3);
 
-    // Lists that nobody should believe: each is refused with its reason, and nothing changes.
-    let stranger = {
-        let other = Gateway::init_in(&lab, "other");
-        Campus::new(&other).list(&[&ann], DAY, 30 * DAY)
-    };
-    let expired = campus.list(&[&ann], 30 * DAY, Duration::ZERO);
-    for (list, hint) in [
-        (stranger.as_str(), "not signed with that authority's key"),
-        (expired.as_str(), "was to be replaced by"),
-        ("no list", "can't be read as certificate revocation lists"),
-    ] {
-        fs::write(&file, list).unwrap();
-        let output = gateway.ask(&["reload"]);
-        let text = process::text(&output);
-        assert!(!output.status.success() && text.contains(hint), "wanted {hint:?}: {text}");
-        let output = process::run({
-            let mut check = gateway.vpnd(&["check"]);
-            check.arg(gateway.config());
-            check
-        });
-        assert!(!output.status.success() && process::text(&output).contains(hint), "{}", process::text(&output));
-    }
-    fs::remove_file(&file).unwrap();
-    assert!(!gateway.ask(&["reload"]).status.success(), "a list that is gone revokes nothing, so it is no list");
+    refuse_bad_lists(&lab, &gateway, &campus, &ann);
     assert_eq!(ids(&gateway), before);
 
     // One client sleeps through what follows, with tickets of TLS sessions in its memory.

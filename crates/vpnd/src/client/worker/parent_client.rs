@@ -95,6 +95,7 @@ impl Opener {
                 | ToWorker::HandOver
                 | ToWorker::TakeOver
                 | ToWorker::Certificate(_)
+                | ToWorker::Revoked(_)
                 | ToWorker::NotUpgraded(_) => {
                     return Err(ChannelError::Broken("a message that is not for a client"));
                 }

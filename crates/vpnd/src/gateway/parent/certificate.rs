@@ -15,6 +15,7 @@ use crate::gateway::signing::KeyDescription;
 use crate::privsep::launch::{GatewayCertificate, SecretBytes, ToAuth, ToOpener, ToWorker};
 use crate::privsep::part::Part;
 use crate::privsep::spawn::PartError;
+use crate::revocation_list::{LoadError, RevocationList};
 use crate::tls;
 
 /// How often the certificate is looked at, at least: clocks are set, and disks become writable again.
@@ -72,6 +73,17 @@ fn log(tls: &Tls, renewal: &Renewal, overdue_s: u64) {
         Renewal::Failed(error) => {
             tracing::info!(%error, "the gateway's certificate is due, and can't be renewed here")
         }
+    }
+}
+
+/// What the clients' authority has revoked, if it publishes that.
+///
+/// # Errors
+/// If the lists can't be used.
+pub(super) fn revoked_by_authority(tls: &Tls) -> Result<Option<RevocationList>, LoadError> {
+    match (&tls.client_crl, &tls.client_ca) {
+        (Some(list), Some(authority)) => RevocationList::load(list, authority, now_s()).map(Some),
+        _ => Ok(None),
     }
 }
 
@@ -139,6 +151,26 @@ impl Gateway {
         self.worker.tell(&ToWorker::Certificate(certificate.clone()), &[]).await?;
         tracing::info!(expires_s = certificate.expires_s, "another certificate is presented");
         Ok(())
+    }
+
+    /// Has the worker let in no certificate that the lists of a configuration name; the inner result says why they don't count, and
+    /// the ones before do.
+    ///
+    /// # Errors
+    /// If the worker is lost.
+    pub(super) async fn take_over_revocations(
+        &mut self,
+        config: &ServerConfig,
+    ) -> Result<Result<(), LoadError>, PartError> {
+        let revoked = match revoked_by_authority(&config.tls) {
+            Ok(revoked) => revoked.unwrap_or_default(),
+            Err(error) => return Ok(Err(error)),
+        };
+        // The worker goes on with the authority that it began with.
+        if config.tls.client_ca == self.config.tls.client_ca {
+            self.worker.tell(&ToWorker::Revoked(revoked.file().into()), &[]).await?;
+        }
+        Ok(Ok(()))
     }
 
     /// Files and authority as a configuration that was read again has them.

@@ -28,6 +28,7 @@ use crate::gateway::messages::auth::{Answer, Granted, LoginRequest, Request as A
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::core::{Core, OUTBOX, Outgoing, Request};
 use crate::gateway::worker::quic::gate::{Gate, Place};
+use crate::revocation_list::CertificateNumber;
 use crate::store::CertificateHash;
 use crate::tls;
 
@@ -244,6 +245,7 @@ impl Door {
             outbox,
             device,
             admission: Box::new(admission.into()),
+            certificate: certificate(connection).and_then(|shown| CertificateNumber::of(&shown)),
             offer: login.offer,
             secret,
         };
@@ -335,7 +337,8 @@ impl Door {
         let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
         let Attach { token, offer, session, device, .. } = attach;
         let claim = Claim { session, token, device: prove(connection, &device)? };
-        let request = Request::Attach { connection: id, outbox, claim, offer, secret };
+        let certificate = certificate(connection).and_then(|shown| CertificateNumber::of(&shown));
+        let request = Request::Attach { connection: id, outbox, claim, certificate, offer, secret };
         self.core.send(request).await.map_err(|_| Failure::Stopped)
     }
 

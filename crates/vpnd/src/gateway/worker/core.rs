@@ -23,9 +23,12 @@ use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::gateway::worker::handover::{HandOverError, Successor};
 use crate::gateway::worker::registry::{self, Admission, Ending, Registry};
+use crate::revocation_list::{CertificateNumber, RevocationList};
 use crate::shard::{Shards, TunWrites, now};
 use crate::sys::udp::UdpOffloads;
 
+/// What a client is told whose certificate is no good any more.
+const REVOKED: &str = "your certificate was revoked by the authority that signed it";
 /// How often the shards are asked for each session's traffic.
 const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests and events that are carried out together, with one trip to the disk, if so many wait.
@@ -45,6 +48,8 @@ pub(crate) enum Request {
         outbox: mpsc::Sender<Outgoing>,
         device: DeviceId,
         admission: Box<Admission>,
+        /// What it has shown.
+        certificate: Option<CertificateNumber>,
         offer: Offer,
         secret: EpochSecret,
     },
@@ -53,6 +58,7 @@ pub(crate) enum Request {
         connection: ConnectionId,
         outbox: mpsc::Sender<Outgoing>,
         claim: Claim,
+        certificate: Option<CertificateNumber>,
         offer: Offer,
         secret: EpochSecret,
     },
@@ -62,6 +68,8 @@ pub(crate) enum Request {
     Lost(ConnectionId),
     /// End sessions; answered with how many there were.
     End { which: Selector, code: Code, text: String, reply: oneshot::Sender<usize> },
+    /// Let no certificate of these in, and end the sessions that have shown one; answered with how many there were.
+    Revoke { revoked: Box<RevocationList>, reply: oneshot::Sender<usize> },
     /// What is going on.
     Status(oneshot::Sender<Snapshot>),
     /// New settings hold from now on; answered with what is wrong with the policy, if anything.
@@ -141,12 +149,14 @@ impl Core {
         shards: Shards,
         events: mpsc::Receiver<(usize, Event)>,
         registry: Registry,
+        revoked: RevocationList,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
         let task = Task {
             gateway,
             shards,
             registry,
+            revoked,
             connections: HashMap::new(),
             ended: Ended::default(),
             handed_over: false,
@@ -188,6 +198,13 @@ impl Core {
         wait.await.map_err(|_| Stopped)
     }
 
+    /// Lets in no certificate that `revoked` names; returns how many sessions ended.
+    pub(crate) async fn revoke(&self, revoked: RevocationList) -> Result<usize, Stopped> {
+        let (reply, wait) = oneshot::channel();
+        self.send(Request::Revoke { revoked: Box::new(revoked), reply }).await?;
+        wait.await.map_err(|_| Stopped)
+    }
+
     pub(crate) async fn status(&self) -> Result<Snapshot, Stopped> {
         let (reply, wait) = oneshot::channel();
         self.send(Request::Status(reply)).await?;
@@ -199,6 +216,8 @@ struct Task {
     gateway: Gateway,
     shards: Shards,
     registry: Registry,
+    /// What the clients' authority has revoked. TLS refuses these certificates, too, but a connection may have begun before.
+    revoked: RevocationList,
     connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
     ended: Ended,
     /// The sessions are another process's.
@@ -252,12 +271,20 @@ impl Task {
     async fn handle(&mut self, request: Option<Request>) -> bool {
         let Some(request) = request else { return false };
         match request {
-            Request::Login { connection, outbox, device, admission, offer, secret } => {
+            Request::Login { connection, outbox, device, admission, certificate, offer, secret } => {
                 self.connections.insert(connection, outbox);
+                if self.is_revoked(connection, certificate.as_ref()) {
+                    self.registry.abandon(admission.session);
+                    return true;
+                }
                 self.log_in(connection, device, &admission, &offer, secret);
+                self.registry.shown(admission.session, certificate);
             }
-            Request::Attach { connection, outbox, claim, offer, secret } => {
+            Request::Attach { connection, outbox, claim, certificate, offer, secret } => {
                 self.connections.insert(connection, outbox);
+                if self.is_revoked(connection, certificate.as_ref()) {
+                    return true;
+                }
                 match self.registry.restore(claim.session).await {
                     Ok(Some(record)) => {
                         self.gateway.restore(now(), record);
@@ -268,7 +295,9 @@ impl Task {
                     }
                 }
                 // A refusal is among the effects.
-                let _ = self.gateway.attach(now(), connection, &claim, &offer, secret);
+                if self.gateway.attach(now(), connection, &claim, &offer, secret).is_ok() {
+                    self.registry.shown(claim.session, certificate);
+                }
             }
             Request::Message { connection, message } => self.gateway.handle_message(connection, &message),
             Request::Lost(connection) => {
@@ -278,6 +307,16 @@ impl Task {
             Request::End { which, code, text, reply } => {
                 let count = self.gateway.end(&which, code, &text);
                 // Whoever asked is told once it is done, if it still listens.
+                self.carry_out().await;
+                let _ = reply.send(count);
+            }
+            Request::Revoke { revoked, reply } => {
+                self.revoked = *revoked;
+                let mut count = 0;
+                for session in self.registry.sessions_of(&self.revoked) {
+                    let which = Selector::Session(session);
+                    count += self.gateway.end(&which, Code::Certificate, REVOKED);
+                }
                 self.carry_out().await;
                 let _ = reply.send(count);
             }
@@ -302,6 +341,22 @@ impl Task {
             Request::Shutdown => return false,
         }
         true
+    }
+
+    /// Refuses a connection that has shown a certificate which was revoked meanwhile.
+    fn is_revoked(&mut self, connection: ConnectionId, certificate: Option<&CertificateNumber>) -> bool {
+        let revoked = certificate.is_some_and(|certificate| self.revoked.names(certificate));
+        if revoked && let Some(outbox) = self.connections.remove(&connection) {
+            let text = Explanation::cut(REVOKED);
+            let refused = Refused { code: Code::Certificate, text, retry_after_ms: None };
+            for word in
+                [Outgoing::Message(Box::new(Message::Refused(refused))), Outgoing::Close(Code::Certificate)]
+            {
+                // A new connection's outbox has room for both.
+                let _ = outbox.try_send(word);
+            }
+        }
+        revoked
     }
 
     /// Stops the shards and hands all sessions over. Control connections stay behind; their clients attach when they notice.

@@ -22,6 +22,7 @@ use crate::admin::status::Counters;
 use crate::gateway::worker::registry::Registry;
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::launch::{Devices, MAX_FRAME, borrowed};
+use crate::revocation_list::CertificateNumber;
 use crate::shard::now;
 
 /// Sessions of one frame. Each has a few kilobytes with the most lanes and shards.
@@ -77,6 +78,9 @@ pub(crate) struct Handed {
     /// The groups of its user.
     #[n(1)]
     groups: Vec<String>,
+    /// The certificate that its client has shown last; earlier versions don't say.
+    #[n(2)]
+    certificate: Option<CertificateNumber>,
 }
 
 /// Why nothing was handed over: the old worker goes on.
@@ -133,7 +137,8 @@ impl Successor {
     ) -> Result<String, HandOverError> {
         let mut sessions = sessions.into_iter().map(|session| {
             let groups = registry.groups(session.id).into_vec();
-            Handed { session, groups }
+            let certificate = registry.certificate(session.id);
+            Handed { session, groups, certificate }
         });
         loop {
             let batch: Vec<_> = sessions.by_ref().take(BATCH).collect();
@@ -203,8 +208,9 @@ impl Predecessor {
             match self.hear().await? {
                 FromOld::Sessions(sessions) => {
                     count += sessions.len();
-                    for Handed { session, groups } in sessions {
+                    for Handed { session, groups, certificate } in sessions {
                         let principal = registry.take_over(session.id, &session.user, groups.into());
+                        registry.shown(session.id, certificate);
                         gateway.take_over(now(), session, principal)?;
                     }
                 }

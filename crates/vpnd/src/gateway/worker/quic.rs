@@ -51,6 +51,16 @@ pub(crate) fn listen(
     deaf: Arc<AtomicBool>,
 ) -> io::Result<Endpoint> {
     let socket = Arc::new(Front::new(socket, admissions, Arc::clone(&keys.tokens) as _, deaf));
+    Endpoint::new_with_abstract_socket(
+        on_shared_port(keys.endpoint_config()),
+        Some(server_config(tls, keys)),
+        socket,
+        Arc::new(TokioRuntime),
+    )
+}
+
+/// The settings of the connections that a gateway's endpoint takes from now on.
+pub(crate) fn server_config(tls: QuicServerConfig, keys: &Keys) -> ServerConfig {
     let mut transport = transport();
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
     let mut config = ServerConfig::new(Arc::new(tls), Arc::clone(&keys.tokens) as _);
@@ -60,12 +70,7 @@ pub(crate) fn listen(
         .incoming_buffer_size_total(MAX_INCOMING_BYTES)
         .retry_token_lifetime(retry::TOKEN_LIFETIME)
         .migration(true);
-    Endpoint::new_with_abstract_socket(
-        on_shared_port(keys.endpoint_config()),
-        Some(config),
-        socket,
-        Arc::new(TokioRuntime),
-    )
+    config
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use vpnd_proto::time::Time;
 
 use crate::gateway::messages::auth::{Account, Answer, Granted, MAX_WRITES, Request, Write, id};
 use crate::gateway::worker::auth_client::{AuthClient, AuthGone};
+use crate::revocation_list::{CertificateNumber, RevocationList};
 use crate::shard::now;
 
 /// Seconds since 1970.
@@ -66,6 +67,8 @@ pub(crate) struct Registry {
     pub(crate) names: Names,
     /// Sessions that are kept, and the groups of their users.
     known: HashMap<SessionId, Box<[String]>>,
+    /// The certificates that clients of sessions have shown last.
+    certificates: HashMap<SessionId, CertificateNumber>,
     writes: Vec<Write>,
 }
 
@@ -82,7 +85,7 @@ pub(crate) enum RegistryError {
 
 impl Registry {
     pub(crate) fn new(auth: AuthClient, names: Names) -> Self {
-        Self { auth, names, known: HashMap::new(), writes: Vec::new() }
+        Self { auth, names, known: HashMap::new(), certificates: HashMap::new(), writes: Vec::new() }
     }
 
     /// Whom policy takes this user for.
@@ -152,9 +155,28 @@ impl Registry {
         }
     }
 
+    /// The session's client has shown this certificate.
+    pub(crate) fn shown(&mut self, session: SessionId, certificate: Option<CertificateNumber>) {
+        if let Some(certificate) = certificate.filter(|_| self.known.contains_key(&session)) {
+            self.certificates.insert(session, certificate);
+        }
+    }
+
+    /// The certificate that the session's client has shown, for another process.
+    pub(crate) fn certificate(&self, session: SessionId) -> Option<CertificateNumber> {
+        self.certificates.get(&session).cloned()
+    }
+
+    /// The sessions whose certificate is among these.
+    pub(crate) fn sessions_of(&self, revoked: &RevocationList) -> Vec<SessionId> {
+        let named = self.certificates.iter().filter(|(_, certificate)| revoked.names(certificate));
+        named.map(|(session, _)| *session).collect()
+    }
+
     /// The session is over; its addresses are free.
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.known.remove(&session);
+        self.certificates.remove(&session);
         self.writes.push(Write::End(id(session)));
     }
 

@@ -31,6 +31,14 @@ pub(super) fn core(
     }
 }
 
+/// How many connections may begin.
+pub(super) fn admissions(config: &ServerConfig) -> vpnd_proto::admission::Limits {
+    vpnd_proto::admission::Limits {
+        places: config.limits.max_handshakes,
+        handshakes_per_s: config.limits.handshakes_per_address_s,
+    }
+}
+
 /// What clients are told of their network.
 pub(super) fn network(config: &ServerConfig) -> Network {
     let push = &config.push;

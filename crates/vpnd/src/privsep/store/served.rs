@@ -75,7 +75,7 @@ fn new_user(user: UserToAdd) -> Result<NewUser, StoreError> {
 fn password_hash(text: &[u8]) -> Result<PasswordHash, StoreError> {
     let text = std::str::from_utf8(text).map(str::to_owned);
     text.map(PasswordHash::new).map_err(|_| StoreError::Failed {
-        path: crate::config::STORE_FILE.into(),
+        path: crate::store::FILE_NAME.into(),
         detail: "a password hash is no text".to_owned(),
     })
 }
