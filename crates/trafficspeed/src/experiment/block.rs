@@ -18,8 +18,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::lab_agents::{TestbedError, gateway_address};
 use super::progress::Progress;
-use super::testbed::{TestbedError, gateway_address};
 use crate::interrupt::Interrupt;
 use crate::lab::device::{Counters, towards};
 use crate::lab::emulator::Emulation;

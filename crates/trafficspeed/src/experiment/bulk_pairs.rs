@@ -2,59 +2,37 @@
 //!
 //! It is one bulk task for each pair ([`pair_run`](super::pair_run)); here it becomes the results of a run.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
-use super::cpu::CpuMeter;
 use super::outcome::{End, Interval, Outcome, Pair, Settings};
-use super::pair_run::{Mark, Moment, Observer, PairResult, PairRun, Times, run_pairs};
+use super::pair_run::{Moment, Observer, PairResult, PairRun, Times};
 use super::progress::Progress;
 use crate::coordinate::fleet::Fleet;
-use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape};
 
-/// Two agents that are to exchange data.
-#[derive(Clone, Debug)]
-pub struct PairPlan {
-    /// The agent that listens.
-    pub listener: usize,
-    /// Where it listens: the address inside the VPN.
-    pub address: IpAddr,
-    /// The agent that connects.
-    pub connector: usize,
+/// The work of each of `pairs` pairs.
+pub(super) fn tasks(settings: &Settings, pairs: usize) -> Vec<[Task; 1]> {
+    let run_id: u64 = rand::random();
+    (0..pairs as u64).map(|pair| [task(settings, run_id, pair)]).collect()
 }
 
-/// Moves data between all pairs, `lead` after the last of them is connected: each pair's result in the order of the
-/// plan, and the totals of every second.
-pub(super) fn run(
-    fleet: &mut Fleet,
-    plan: &[PairPlan],
-    settings: &Settings,
-    lead: Duration,
-    observer: &mut SecondsObserver<'_>,
-    interrupt: &Interrupt,
-) -> (Vec<Pair>, Vec<Interval>) {
-    let run_id: u64 = rand::random();
-    let tasks: Vec<[Task; 1]> = (0..plan.len() as u64).map(|pair| [task(settings, run_id, pair)]).collect();
-    let runs: Vec<PairRun<'_>> = plan
-        .iter()
-        .zip(&tasks)
-        .map(|(pair, tasks)| PairRun {
-            near: pair.connector,
-            far: pair.listener,
-            address: pair.address,
-            tasks,
-        })
-        .collect();
-    let times = Times {
+pub(super) fn times(settings: &Settings) -> Times {
+    Times {
         warmup: Duration::from_secs_f64(settings.warmup_seconds),
         duration: Duration::from_secs_f64(settings.seconds),
         interval: Duration::from_secs(1),
-    };
-    let results = run_pairs(fleet, &runs, times, lead, observer, interrupt);
+    }
+}
+
+/// What came of the runs: each pair's result in their order, and the totals of every second.
+pub(super) fn collect(
+    fleet: &Fleet,
+    runs: &[PairRun<'_>],
+    results: Vec<PairResult>,
+) -> (Vec<Pair>, Vec<Interval>) {
     let intervals = totals(&results);
-    let pairs = plan.iter().zip(results).map(|(pair, result)| pair_of(fleet, pair, result)).collect();
+    let pairs = runs.iter().zip(results).map(|(run, result)| pair_of(fleet, run, result)).collect();
     (pairs, intervals)
 }
 
@@ -72,9 +50,9 @@ fn task(settings: &Settings, run_id: u64, pair: u64) -> Task {
     })
 }
 
-fn pair_of(fleet: &Fleet, plan: &PairPlan, result: PairResult) -> Pair {
-    let [connector, listener] = result.heard.ends;
-    let ends = [(plan.listener, listener), (plan.connector, connector)].map(|(agent, measurement)| {
+fn pair_of(fleet: &Fleet, run: &PairRun<'_>, result: PairResult) -> Pair {
+    let [near, far] = result.heard.ends;
+    let ends = [(run.far, far), (run.near, near)].map(|(agent, measurement)| {
         let offset = fleet.offset(agent);
         End {
             name: fleet.name(agent).to_owned(),
@@ -111,27 +89,20 @@ fn add(totals: &mut Vec<Interval>, number: usize, moment: &Moment) {
     }
 }
 
-/// Shows every second that all pairs have reported, and reads CPU time where the VPN's processes are at hand.
+/// Shows every second that all pairs have reported.
 pub(super) struct SecondsObserver<'a> {
     progress: &'a Progress,
     title: &'a str,
     seconds: usize,
-    /// Of the VPN's processes; absent between real hosts.
-    pub(super) cpu: Option<CpuMeter>,
     totals: Vec<Interval>,
     pairs: usize,
     shown: usize,
 }
 
 impl<'a> SecondsObserver<'a> {
-    pub(super) fn new(
-        progress: &'a Progress,
-        title: &'a str,
-        settings: &Settings,
-        cpu: Option<CpuMeter>,
-    ) -> Self {
+    pub(super) fn new(progress: &'a Progress, title: &'a str, settings: &Settings) -> Self {
         let seconds = Duration::from_secs_f64(settings.seconds).as_secs() as usize;
-        Self { progress, title, seconds, cpu, totals: Vec::new(), pairs: 0, shown: 0 }
+        Self { progress, title, seconds, totals: Vec::new(), pairs: 0, shown: 0 }
     }
 
     fn show(&mut self) {
@@ -144,10 +115,6 @@ impl<'a> SecondsObserver<'a> {
 }
 
 impl Observer for SecondsObserver<'_> {
-    fn mark(&mut self, _mark: Mark) {
-        self.cpu.iter_mut().for_each(CpuMeter::read);
-    }
-
     fn interval(&mut self, _pair: usize, number: usize, moment: &Moment) {
         add(&mut self.totals, number, moment);
         self.show();
@@ -184,7 +151,7 @@ mod tests {
     fn a_second_is_shown_once_all_pairs_that_are_left_have_reported_it() {
         let settings = crate::experiment::outcome::samples::campaign().settings;
         let progress = Progress::new(true);
-        let mut observer = SecondsObserver::new(&progress, "t", &settings, None);
+        let mut observer = SecondsObserver::new(&progress, "t", &settings);
         observer.pairs_left(2);
         observer.interval(0, 0, &moment([Some(1), Some(1)]));
         assert_eq!(observer.shown, 0);

@@ -156,8 +156,8 @@ pub struct Second<'a> {
 }
 
 impl LoadPlan {
-    /// Tells one interval as an event.
-    pub(super) fn tell(&self, progress: &Progress, run: (&str, u32), number: usize, moment: &Moment) {
+    /// Reports one interval as an event.
+    pub(super) fn report(&self, progress: &Progress, run: (&str, u32), number: usize, moment: &Moment) {
         let begin = number as f64 * self.times.interval.as_secs_f64();
         let of = |(named, at): (&'_ NamedTask, usize)| point(&named.task, at, moment, begin);
         let all = self.tasks.iter().zip(0..);
@@ -259,16 +259,14 @@ fn measure(
     let mut attempt = |tasks: Vec<Task>, times: Times, run: &mut LoadRun| {
         let trial = Trial { tasks, ip, times };
         let name = (run.label.clone(), run.repeat);
-        let mut listen = |number, moment: &Moment| plan.tell(progress, (&name.0, name.1), number, moment);
-        let measured = testbed.measure(&trial, &mut listen, interrupt)?;
+        let on_interval = |number, moment: &Moment| plan.report(progress, (&name.0, name.1), number, moment);
+        let measured = testbed.measure(&trial, on_interval, interrupt)?;
         run.take(&trial.tasks, &measured.heard);
         run.cpu = Some(measured.cpu);
         Ok::<_, TestbedError>(())
     };
     search::or_once(plan, run, &mut attempt, interrupt)?;
-    if let Some(emulator) = testbed.lab().emulator() {
-        run.facts.notes.extend(emulator.notes());
-    }
+    run.facts.notes.extend(testbed.emulator_notes());
     Ok(())
 }
 

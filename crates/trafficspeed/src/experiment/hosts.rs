@@ -11,14 +11,15 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::bulk_pairs::{self, PairPlan, SecondsObserver};
+use super::bulk_pairs::{self, SecondsObserver};
 use super::environment::Environment;
 use super::outcome::{Campaign, Run, Settings};
 use super::progress::Progress;
 use crate::clock;
-use crate::coordinate::fleet::{Fleet, FleetError};
+use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
 use crate::interrupt::Interrupt;
+use host_pairs::HostPairs;
 
 /// From the last connection to the start: a command must have crossed the network by then.
 const LEAD: Duration = Duration::from_secs(1);
@@ -120,21 +121,10 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<Campaign, FleetError> {
-    let mut fleet = Fleet::default();
-    let mut pairs = Vec::new();
-    let mut problems = Vec::new();
-    for spec in &plan.pairs {
-        match join(&mut fleet, spec, token) {
-            Ok(pair) => pairs.push(pair),
-            Err(error) => problems.push(error),
-        }
-    }
-    if pairs.is_empty() {
-        return Err(problems.swap_remove(0));
-    }
+    let mut host_pairs = HostPairs::connect(&plan.pairs, &plan.label, token)?;
     let mut runs = Vec::new();
     for repeat in (1..=plan.settings.repeats).take_while(|_| !interrupt.is_set()) {
-        runs.push(run_one(plan, &mut fleet, &pairs, repeat, &problems, progress, interrupt));
+        runs.push(run_one(plan, &mut host_pairs, repeat, progress, interrupt));
     }
     Ok(Campaign {
         settings: plan.settings.clone(),
@@ -145,49 +135,38 @@ pub fn run(
     })
 }
 
-fn join(fleet: &mut Fleet, spec: &PairSpec, token: &Token) -> Result<PairPlan, FleetError> {
-    let address = spec.a.data_address()?;
-    let listener = fleet.add_host(&spec.a.text, &spec.a.control, token)?;
-    let connector = fleet.add_host(&spec.b.text, &spec.b.control, token)?;
-    Ok(PairPlan { listener, address, connector })
-}
-
 fn run_one(
     plan: &HostsPlan,
-    fleet: &mut Fleet,
-    pairs: &[PairPlan],
+    host_pairs: &mut HostPairs,
     repeat: u32,
-    problems: &[FleetError],
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Run {
-    let title = format!("{:<26} {:>3} hosts  run {repeat}", plan.label, 2 * pairs.len());
+    let hosts = 2 * host_pairs.count() as u32;
+    let title = format!("{:<26} {hosts:>3} hosts  run {repeat}", plan.label);
     let mut run = Run {
         label: plan.label.clone(),
-        clients: 2 * pairs.len() as u32,
+        clients: hosts,
         repeat,
         attempt: 1,
         started: clock::wall_text(),
-        error: (!problems.is_empty()).then(|| left_out(problems)),
+        error: left_out(host_pairs),
         ..Run::default()
     };
     progress.starting(&title, &run);
-    for host in pairs.iter().flat_map(|pair| [pair.listener, pair.connector]) {
-        if !fleet.is_lost(host) {
-            // This also passes over what is left of an earlier measurement. A host that does not answer shows as lost.
-            let _ = fleet.compare_clocks(host);
-        }
-    }
-    let mut observer = SecondsObserver::new(progress, &title, &plan.settings, None);
-    (run.pairs, run.intervals) =
-        bulk_pairs::run(fleet, pairs, &plan.settings, LEAD, &mut observer, interrupt);
+    let tasks = bulk_pairs::tasks(&plan.settings, host_pairs.count());
+    let runs = host_pairs.runs(|pair| &tasks[pair]);
+    let mut observer = SecondsObserver::new(progress, &title, &plan.settings);
+    let results = host_pairs.run(&runs, bulk_pairs::times(&plan.settings), &mut observer, interrupt);
+    (run.pairs, run.intervals) = bulk_pairs::collect(host_pairs.fleet(), &runs, results);
     progress.finished(&title, &run);
     run
 }
 
-fn left_out(problems: &[FleetError]) -> String {
-    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    format!("pairs left out: {}", texts.join("; "))
+/// Names the pairs that could not be reached.
+fn left_out(host_pairs: &HostPairs) -> Option<String> {
+    let texts: Vec<String> = host_pairs.problems().map(ToString::to_string).collect();
+    (!texts.is_empty()).then(|| format!("pairs left out: {}", texts.join("; ")))
 }
 
 #[cfg(test)]

@@ -55,11 +55,20 @@ pub enum Mark {
 /// Follows a measurement while it runs.
 pub trait Observer {
     /// An instant has come.
-    fn mark(&mut self, mark: Mark);
+    fn mark(&mut self, _mark: Mark) {}
     /// Both ends of pair number `pair` have reported interval `number`.
     fn interval(&mut self, pair: usize, number: usize, moment: &Moment);
     /// So many pairs measure; again whenever one fails.
     fn pairs_left(&mut self, _count: usize) {}
+}
+
+/// Calls a function for each interval, with the number of the pair and of the interval.
+pub struct OnInterval<F>(pub F);
+
+impl<F: FnMut(usize, usize, &Moment)> Observer for OnInterval<F> {
+    fn interval(&mut self, pair: usize, number: usize, moment: &Moment) {
+        (self.0)(pair, number, moment);
+    }
 }
 
 /// What both ends reported: the near one, then the far one.
@@ -100,21 +109,6 @@ pub struct PairResult {
     pub heard: Heard,
     /// Why it is not whole.
     pub error: Option<PairError>,
-}
-
-/// Makes one measurement with one pair.
-///
-/// # Errors
-/// Any of [`PairError`]; both ends are then told to stop.
-pub fn run_pair(
-    fleet: &mut Fleet,
-    pair: PairRun<'_>,
-    times: Times,
-    observer: &mut dyn Observer,
-    interrupt: &Interrupt,
-) -> Result<Heard, PairError> {
-    let result = run_pairs(fleet, &[pair], times, LEAD, observer, interrupt).pop().unwrap_or_default();
-    result.error.map_or(Ok(result.heard), Err)
 }
 
 /// Makes one measurement with all pairs at once, `lead` after the last of them is connected.

@@ -379,8 +379,8 @@ impl Measurement<'_> {
             if self.interrupt.is_set() {
                 break;
             }
-            let (lab, system) = (self.lab, &*self.system);
-            let run = run_up(&plan, lab, system, &self.addresses, title, self.progress, self.interrupt);
+            let gateway: (_, &dyn System, &[_]) = (self.lab, &*self.system, &self.addresses);
+            let run = run_up(&plan, gateway, title, self.progress, self.interrupt);
             if run.is_whole() && run.problems().is_empty() {
                 rates.push(run.goodput());
             } else {

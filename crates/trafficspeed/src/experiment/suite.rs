@@ -275,8 +275,14 @@ impl SuiteCampaign {
     }
 }
 
-/// Tells one interval of a case as an event.
-pub(super) fn tell(progress: &Progress, run: (&str, u32), case: &Case, number: usize, moment: &Moment) {
+/// Reports one interval of a case as an event.
+pub(super) fn report_interval(
+    progress: &Progress,
+    run: (&str, u32),
+    case: &Case,
+    number: usize,
+    moment: &Moment,
+) {
     let begin = number as f64 * case.times.interval.as_secs_f64();
     let Some(point) = point(&case.task, 0, moment, begin) else { return };
     let points = vec![(case.name.as_str(), point)];
@@ -337,12 +343,13 @@ fn run_stage(
             return;
         }
         let label = stage.label();
-        let mut listen = |number, moment: &Moment| tell(progress, (&label, repeat), case, number, moment);
-        let measured = measure(&mut testbed, case, &mut listen, interrupt);
+        let on_interval =
+            |number, moment: &Moment| report_interval(progress, (&label, repeat), case, number, moment);
+        let measured = measure(&mut testbed, case, on_interval, interrupt);
         let is_lost = matches!(measured, Err(TestbedError::Pair(_)));
         campaign.add(row(stage, case, repeat, measured), progress);
         if is_lost {
-            // What the ends still have to say must not be taken for the next case's words.
+            // Late reports of the ends must not be taken for those of the next case.
             drop(testbed);
             match build() {
                 Ok(again) => testbed = again,
@@ -357,12 +364,12 @@ type Found = (Figures, CpuUse, Option<String>);
 fn measure(
     testbed: &mut Testbed,
     case: &Case,
-    listen: &mut dyn FnMut(usize, &Moment),
+    on_interval: impl FnMut(usize, &Moment),
     interrupt: &Interrupt,
 ) -> Result<Found, TestbedError> {
     let mut hogs = Hogs::start(case.hogs, case.times.warmup + case.times.duration + HOG_GRACE)?;
     let trial = Trial { tasks: vec![fresh(&case.task)], ip: case.ip, times: case.times };
-    let measured = testbed.measure(&trial, listen, interrupt)?;
+    let measured = testbed.measure(&trial, on_interval, interrupt)?;
     let mut faults = faults(&measured.heard);
     if hogs.running() < case.hogs as usize {
         faults.push("a CPU hog ended too early".into());

@@ -5,23 +5,21 @@
 //! fresh lab; systems and client counts are interleaved within each repetition, so that drift of the machine hits
 //! all alike.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::bulk_pairs::{self, PairPlan, SecondsObserver};
-use super::cpu::CpuMeter;
+use super::bulk_pairs::{self, SecondsObserver};
+use super::lab_agents::{LabAgents, Schedule, TestbedError};
 use super::memory;
 use super::outcome::{Campaign, Program, Run, Settings};
 use super::progress::Progress;
-use super::tunnel::{Reading, RouteError, check_routes};
-use crate::coordinate::fleet::{Fleet, FleetError};
+use super::testbed::Testbed;
 use crate::interrupt::Interrupt;
-use crate::lab::{Lab, LabError, LinkSettings};
+use crate::lab::{Lab, LinkSettings};
 use crate::observe::running_program;
 use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
 use crate::{clock, experiment::environment::Environment};
 
-/// From the last connection to the start: enough for the word to reach every process of a busy machine.
+/// From the last connection to the start: enough for the command to reach every process of a busy machine.
 const LEAD: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
@@ -34,22 +32,7 @@ pub struct TrafficPlan {
     pub programs: Programs,
 }
 
-/// Why one measurement has no result; the others go on.
-#[derive(Debug, thiserror::Error)]
-enum RunError {
-    #[error("{0}")]
-    Lab(#[from] LabError),
-    #[error("{0}")]
-    System(#[from] SystemError),
-    #[error("{0}")]
-    Fleet(#[from] FleetError),
-    #[error("{0}")]
-    Route(#[from] RouteError),
-    #[error("client {number} has no IPv{ip} address through this system")]
-    NoAddress { number: usize, ip: u8 },
-}
-
-/// Says what is missing, before anything is changed. A system that is missing is only a missing line of the
+/// Refuses what this machine can't run, before anything is changed. A system that is missing is only a missing line of the
 /// report, unless it is the only one.
 ///
 /// # Errors
@@ -124,11 +107,8 @@ pub fn run_one(
         ..Run::default()
     };
     progress.starting(&title, &run);
-    let result = subject
-        .system(&plan.programs)
-        .map_err(RunError::from)
-        .and_then(|mut system| measure(plan, system.as_mut(), &mut run, progress, &title, interrupt));
-    run.error = result.err().map(|error| error.to_string());
+    let measured = measure(plan, subject, &mut run, progress, &title, interrupt);
+    run.error = measured.err().map(|error| error.to_string());
     run.took_seconds = began.elapsed().as_secs_f64();
     progress.finished(&title, &run);
     run
@@ -136,29 +116,25 @@ pub fn run_one(
 
 fn measure(
     plan: &TrafficPlan,
-    system: &mut dyn System,
+    subject: Subject,
     run: &mut Run,
     progress: &Progress,
     title: &str,
     interrupt: &Interrupt,
-) -> Result<(), RunError> {
-    system.check()?;
-    let lab = Lab::build(run.clients, plan.links)?;
-    let measured = system.up(&lab, interrupt).map_err(RunError::from).and_then(|addresses| {
-        run.facts = system.facts();
-        measure_in(plan, &lab, system, &addresses, run, progress, title, interrupt)
-    });
-    system.down();
-    measured
+) -> Result<(), TestbedError> {
+    let system = subject.system(&plan.programs)?;
+    let mut testbed = Testbed::with_clients(system, run.clients, plan.links, interrupt)?;
+    run.facts = testbed.facts().clone();
+    let (agents, system) = testbed.parts();
+    measure_pairs(plan, agents, system, run, (progress, title), interrupt)?;
+    run.facts.notes.extend(testbed.emulator_notes());
+    Ok(())
 }
 
-/// Measures the clients of a system that is up. The lab may have more namespaces than there are addresses: then the
-/// first are the clients.
+/// Measures the clients of a system that is up and stays so.
 pub fn run_up(
     plan: &TrafficPlan,
-    lab: &Lab,
-    system: &dyn System,
-    addresses: &[ClientAddress],
+    (lab, system, addresses): (&Lab, &dyn System, &[ClientAddress]),
     title: &str,
     progress: &Progress,
     interrupt: &Interrupt,
@@ -167,91 +143,44 @@ pub fn run_up(
     let mut run =
         Run { label: title.to_owned(), clients, repeat: 1, started: clock::wall_text(), ..Run::default() };
     progress.starting(title, &run);
-    let result = measure_in(plan, lab, system, addresses, &mut run, progress, title, interrupt);
-    run.error = result.err().map(|error| error.to_string());
+    let measured = LabAgents::start(lab, addresses).and_then(|mut agents| {
+        measure_pairs(plan, &mut agents, system, &mut run, (progress, title), interrupt)
+    });
+    run.error = measured.err().map(|error| error.to_string());
     progress.finished(title, &run);
     run
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the borrowed parts of one measurement, used in this file only"
-)]
-fn measure_in(
+/// Client 1 with 2, 3 with 4, and so on; the first of each listens.
+fn measure_pairs(
     plan: &TrafficPlan,
-    lab: &Lab,
+    agents: &mut LabAgents,
     system: &dyn System,
-    addresses: &[ClientAddress],
     run: &mut Run,
-    progress: &Progress,
-    title: &str,
+    (progress, title): (&Progress, &str),
     interrupt: &Interrupt,
-) -> Result<(), RunError> {
-    let mut fleet = Fleet::default();
-    for (namespace, number) in lab.clients().iter().take(addresses.len()).zip(1..) {
-        fleet.add_child(&format!("c{number}"), namespace.agent())?;
-    }
-    let pairs = pair_up(addresses, plan.settings.ip)?;
-    check_routes(lab, addresses, &pairs, interrupt)?;
-    let before = Reading::take(lab)?;
-    let (gateway, clients) = system.processes();
-    run.programs = programs(&gateway, &clients);
-    let meter = CpuMeter::new((gateway, clients));
-    let mut observer = SecondsObserver::new(progress, title, &plan.settings, Some(meter));
-    (run.pairs, run.intervals) =
-        bulk_pairs::run(&mut fleet, &pairs, &plan.settings, LEAD, &mut observer, interrupt);
-    run.cpu = observer.cpu.as_ref().and_then(CpuMeter::used);
-    run.carried = Reading::take(lab)?.since(&before, addresses, &run.pairs);
-    if let Some(emulator) = lab.emulator() {
-        run.facts.notes.extend(emulator.notes());
-    }
-    if let Some(cpu) = &mut run.cpu {
-        cpu.generators =
-            run.pairs.iter().flat_map(super::outcome::Pair::outcomes).map(|o| o.cpu_seconds).sum();
-    }
+) -> Result<(), TestbedError> {
+    let settings = &plan.settings;
+    let tasks = bulk_pairs::tasks(settings, agents.count() / 2);
+    let pair = |(tasks, pair)| agents.pair((2 * pair + 1, 2 * pair), settings.ip, tasks);
+    let pairs =
+        tasks.iter().map(<[_; 1]>::as_slice).zip(0_usize..).map(pair).collect::<Result<Vec<_>, _>>()?;
+    run.programs = programs(system);
+    let mut observer = SecondsObserver::new(progress, title, settings);
+    let schedule = Schedule { lead: LEAD, times: bulk_pairs::times(settings) };
+    let measured = agents.measure(system, &pairs, schedule, &mut observer, interrupt)?;
+    (run.pairs, run.intervals) = bulk_pairs::collect(agents.fleet(), &pairs, measured.results);
+    (run.cpu, run.carried) = (measured.cpu, measured.carried);
     Ok(())
 }
 
-/// Client 1 with 2, 3 with 4, and so on; the first of each listens.
-fn pair_up(addresses: &[ClientAddress], ip: u8) -> Result<Vec<PairPlan>, RunError> {
-    (0..addresses.len() / 2)
-        .map(|pair| {
-            let (listener, connector) = (2 * pair, 2 * pair + 1);
-            let address = &addresses[listener];
-            let address = if ip == 4 { address.v4.map(IpAddr::V4) } else { address.v6.map(IpAddr::V6) };
-            let address = address.ok_or(RunError::NoAddress { number: listener + 1, ip })?;
-            Ok(PairPlan { listener, address, connector })
-        })
-        .collect()
-}
-
 /// The gateway's programs and those of one client, which stands for all.
-fn programs(gateway: &[u32], clients: &[u32]) -> Vec<Program> {
+fn programs(system: &dyn System) -> Vec<Program> {
+    let (gateway, clients) = system.processes();
     let of = |role: &str, pid: u32| {
         let (command, sha256) = running_program(pid)?;
         Some(Program { role: role.to_owned(), command, sha256 })
     };
     let gateway = gateway.iter().filter_map(|pid| of("gateway", *pid));
     gateway.chain(clients.first().and_then(|pid| of("client", *pid))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr};
-
-    use super::*;
-
-    #[test]
-    fn neighbours_are_paired_and_a_missing_address_is_named() {
-        let address =
-            |n: u8| ClientAddress { v4: Some(Ipv4Addr::new(10, 0, 0, n)), v6: None, device: "tun0".into() };
-        let pairs = pair_up(&[address(1), address(2), address(3), address(4)], 4).unwrap();
-        assert_eq!(pairs.len(), 2);
-        assert_eq!((pairs[1].listener, pairs[1].connector), (2, 3));
-        assert_eq!(pairs[1].address, IpAddr::from([10, 0, 0, 3]));
-        let error = pair_up(&[address(1), address(2)], 6).unwrap_err();
-        assert_eq!(error.to_string(), "client 1 has no IPv6 address through this system");
-        let v6 = ClientAddress { v4: None, v6: Some(Ipv6Addr::LOCALHOST), device: "tun0".into() };
-        assert!(pair_up(&[v6.clone(), v6], 6).is_ok());
-    }
 }

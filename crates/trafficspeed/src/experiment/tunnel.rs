@@ -1,7 +1,7 @@
 //! Whether a VPN really carries what is measured.
 //!
 //! A client without a route into the tunnel still reaches its partner by the plain links, only faster, and the
-//! generators cannot tell. So the kernel is asked twice: before a run where it would send, after it what the
+//! generators can't notice. So the kernel is asked twice: before a run where it would send, after it what the
 //! devices carried. Every byte that arrived must have left its sender through the tunnel device and reached its
 //! receiver through one, and the links below must have carried it too: the payload is random, so nothing can make
 //! it smaller.
@@ -15,66 +15,14 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::bulk_pairs::PairPlan;
-use super::outcome::Pair;
 use crate::interrupt::Interrupt;
 use crate::lab::device::{Counters, Traffic, towards};
 use crate::lab::namespace::Namespace;
-use crate::lab::{CLIENT_LINK, Lab, LabError};
-use crate::system::ClientAddress;
+use crate::lab::{CLIENT_LINK, LabError};
 
 /// The least share of a client's bytes that its tunnel must have carried, in each direction.
-pub(super) const LEAST_SHARE: f64 = 0.95;
-/// How long routes may take to follow the addresses.
-pub(super) const ROUTE_TIMEOUT: Duration = Duration::from_secs(3);
+const LEAST_SHARE: f64 = 0.95;
 const POLL: Duration = Duration::from_millis(50);
-
-/// Why nothing was measured.
-#[derive(Debug, thiserror::Error)]
-pub enum RouteError {
-    /// The measurement would go past the VPN.
-    #[error(
-        "nothing was measured: client {from} would reach client {to} at {address} through {found}, not through \
-         the tunnel device {tunnel}; check the routes"
-    )]
-    Past {
-        /// The client that asks, from 1.
-        from: usize,
-        to: usize,
-        /// Where its partner is reached.
-        address: IpAddr,
-        /// Where the kernel would send.
-        found: String,
-        tunnel: String,
-    },
-    /// The kernel did not say, or has no route.
-    #[error("nothing was measured: {0}; check the routes")]
-    Lab(#[from] LabError),
-}
-
-/// Makes sure that the clients of every pair would reach each other through their tunnels.
-///
-/// # Errors
-/// [`RouteError`] of the first that would not.
-pub fn check_routes(
-    lab: &Lab,
-    addresses: &[ClientAddress],
-    pairs: &[PairPlan],
-    interrupt: &Interrupt,
-) -> Result<(), RouteError> {
-    let deadline = Instant::now() + ROUTE_TIMEOUT;
-    for pair in pairs {
-        for (from, to) in [(pair.listener, pair.connector), (pair.connector, pair.listener)] {
-            let Some(address) = addresses[to].of_same_version(pair.address) else { continue };
-            let (namespace, tunnel) = (&lab.clients()[from], &addresses[from].device);
-            if let Some(found) = wait_for_route(namespace, address, tunnel, deadline, interrupt)? {
-                let tunnel = tunnel.clone();
-                return Err(RouteError::Past { from: from + 1, to: to + 1, address, found, tunnel });
-            }
-        }
-    }
-    Ok(())
-}
 
 /// Waits until the kernel would send to `address` through the device `tunnel`: routes may take a moment. Returns the
 /// other device through which it still would at `deadline`.
@@ -116,48 +64,39 @@ pub struct Carried {
     pub underlay: Counters,
 }
 
-/// The counters of all devices of all clients at one instant.
-pub struct Reading(Vec<HashMap<String, Counters>>);
-
-impl Reading {
-    /// Reads every client.
-    ///
-    /// # Errors
-    /// [`LabError`].
-    pub fn take(lab: &Lab) -> Result<Self, LabError> {
-        lab.clients().iter().map(Counters::read).collect::<Result<_, _>>().map(Self)
-    }
-
-    /// What was carried since `earlier`. A device that is not there has carried nothing.
-    pub fn since(&self, earlier: &Self, addresses: &[ClientAddress], pairs: &[Pair]) -> Vec<Carried> {
-        let ends = pairs.iter().flat_map(|pair| pair.ends.iter().zip(payload(pair)));
-        ends.zip(addresses)
-            .enumerate()
-            .map(|(at, ((end, (payload_sent, payload_received)), address))| {
-                let of = |device: &str| {
-                    let now = self.0[at].get(device).copied().unwrap_or_default();
-                    now.since(earlier.0[at].get(device).copied().unwrap_or_default())
-                };
-                Carried {
-                    client: end.name.clone(),
-                    device: address.device.clone(),
-                    payload_sent,
-                    payload_received,
-                    tunnel: of(&address.device),
-                    underlay: of(CLIENT_LINK),
-                }
-            })
-            .collect()
-    }
+/// Bytes that a client moved, counted where they arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Payload {
+    pub sent: u64,
+    pub received: u64,
 }
 
-/// Bytes sent and received by each end of a pair, counted where they arrived.
-fn payload(pair: &Pair) -> [(u64, u64); 2] {
-    let arrived = pair.ends.each_ref().map(|end| {
-        let streams = end.outcome.iter().flat_map(|outcome| &outcome.streams);
-        streams.filter(|stream| !stream.sends).map(|stream| stream.total_bytes).sum()
-    });
-    [(arrived[1], arrived[0]), (arrived[0], arrived[1])]
+/// The counters of all devices of one client at one instant.
+#[derive(Debug, Default)]
+pub struct Reading(HashMap<String, Counters>);
+
+impl Reading {
+    /// # Errors
+    /// [`LabError`].
+    pub fn take(client: &Namespace) -> Result<Self, LabError> {
+        Counters::read(client).map(Self)
+    }
+
+    /// The client's account since `earlier`. A device that is not there has carried nothing.
+    pub fn since(&self, earlier: &Self, client: String, device: &str, payload: Payload) -> Carried {
+        let of = |device: &str| {
+            let now = self.0.get(device).copied().unwrap_or_default();
+            now.since(earlier.0.get(device).copied().unwrap_or_default())
+        };
+        Carried {
+            client,
+            device: device.to_owned(),
+            payload_sent: payload.sent,
+            payload_received: payload.received,
+            tunnel: of(device),
+            underlay: of(CLIENT_LINK),
+        }
+    }
 }
 
 /// One direction of one client, measured against its payload.
@@ -238,7 +177,6 @@ fn percent(share: f64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::outcome::samples;
 
     fn counters(received: u64, sent: u64) -> Counters {
         let traffic = |bytes| Traffic { bytes, ..Traffic::default() };
@@ -289,17 +227,5 @@ mod tests {
     fn a_tunnel_that_leads_past_the_links_is_noticed() {
         let said = bypass(&[client("c1", counters(1040, 1040), counters(1100, 20))]).unwrap();
         assert!(said.starts_with("only 51 % of the tunnel's bytes crossed the links of the lab"), "{said}");
-    }
-
-    #[test]
-    fn payload_counts_where_it_arrived() {
-        let mut pair = samples::run(crate::system::Kind::Vpnd, 2, 1, 1_000).pairs.remove(0);
-        assert_eq!(payload(&pair), [(1010, 1010); 2]);
-        // Bytes that were still in the sender's kernel when it was stopped never had to cross the tunnel.
-        let streams = &mut pair.ends[0].outcome.as_mut().unwrap().streams;
-        streams.iter_mut().filter(|stream| stream.sends).for_each(|stream| stream.total_bytes += 5_000_000);
-        assert_eq!(payload(&pair), [(1010, 1010); 2]);
-        pair.ends[1].outcome = None;
-        assert_eq!(payload(&pair), [(0, 1010), (1010, 0)]);
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{LEAD, PairSpec};
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::coordinate::token::Token;
-use crate::experiment::pair_run::{Mark, Moment, Observer, PairResult, PairRun, Times, run_pairs};
+use crate::experiment::pair_run::{Moment, Observer, OnInterval, PairResult, PairRun, Times, run_pairs};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 use crate::observe::HostFacts;
@@ -81,23 +81,22 @@ impl HostPairs {
     ///
     /// # Errors
     /// When no pair at all can be had.
-    pub fn connect(hosts_plan: &HostPairsPlan, token: &Token) -> Result<Self, FleetError> {
+    pub fn connect(specs: &[PairSpec], label: &str, token: &Token) -> Result<Self, FleetError> {
         let mut fleet = Fleet::default();
         let mut pairs = Vec::new();
-        for spec in &hosts_plan.pairs {
-            let name = if hosts_plan.pairs.len() == 1 {
-                hosts_plan.label.clone()
+        for spec in specs {
+            let name = if specs.len() == 1 {
+                label.to_owned()
             } else {
-                format!("{}: {} = {}", hosts_plan.label, spec.a.text, spec.b.text)
+                format!("{label}: {} = {}", spec.a.text, spec.b.text)
             };
             pairs.push((name, connect(&mut fleet, spec, token)));
         }
-        if pairs.iter().all(|(_, pair)| pair.is_err())
-            && let Some((_, Err(error))) = pairs.pop()
-        {
-            return Err(error);
+        if pairs.iter().any(|(_, pair)| pair.is_ok()) {
+            return Ok(Self { fleet, pairs });
         }
-        Ok(Self { fleet, pairs })
+        let first = pairs.into_iter().find_map(|(_, pair)| pair.err());
+        first.map_or_else(|| Ok(Self { fleet: Fleet::default(), pairs: Vec::new() }), Err)
     }
 
     /// What reports call each pair.
@@ -123,47 +122,70 @@ impl HostPairs {
         self.pairs[at].1.iter().flat_map(|pair| [of(pair.near), of(pair.far)]).collect()
     }
 
-    /// Makes one measurement with all pairs at once: what each gave, or why it did not take part. `tell` hears every
-    /// interval of a pair, by the pair's name and the interval's number.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// Why pairs could not be reached.
+    pub fn problems(&self) -> impl Iterator<Item = &FleetError> {
+        self.pairs.iter().filter_map(|(_, pair)| pair.as_ref().err())
+    }
+
+    /// The names of the pairs that were reached.
+    fn reached(&self) -> impl Iterator<Item = (&str, &HostPair)> {
+        self.pairs.iter().filter_map(|(name, pair)| Some((name.as_str(), pair.as_ref().ok()?)))
+    }
+
+    /// How many pairs were reached.
+    pub fn count(&self) -> usize {
+        self.reached().count()
+    }
+
+    /// The runs of the pairs that were reached, each with its work.
+    pub fn runs<'a>(&self, tasks: impl Fn(usize) -> &'a [Task]) -> Vec<PairRun<'a>> {
+        let run = |((_, pair), at): ((&str, &HostPair), usize)| {
+            let &HostPair { near, far, address } = pair;
+            PairRun { near, far, address, tasks: tasks(at) }
+        };
+        self.reached().zip(0..).map(run).collect()
+    }
+
+    /// Makes one measurement with all `runs` at once.
+    pub fn run(
+        &mut self,
+        runs: &[PairRun<'_>],
+        times: Times,
+        observer: &mut dyn Observer,
+        interrupt: &Interrupt,
+    ) -> Vec<PairResult> {
+        for host in runs.iter().flat_map(|run| [run.far, run.near]) {
+            if !self.fleet.is_lost(host) {
+                // This also passes over what is left of an earlier measurement. A host that does not answer shows as lost.
+                let _ = self.fleet.compare_clocks(host);
+            }
+        }
+        run_pairs(&mut self.fleet, runs, times, LEAD, observer, interrupt)
+    }
+
+    /// Makes one measurement with all pairs at once: what each gave, or why it did not take part. `on_interval` gets the
+    /// name of the pair and the interval's number.
     pub fn measure(
         &mut self,
         tasks: &[Task],
         times: Times,
-        tell: impl FnMut(&str, usize, &Moment),
+        on_interval: impl Fn(&str, usize, &Moment),
         interrupt: &Interrupt,
     ) -> Vec<Result<PairResult, String>> {
-        let (mut runs, mut names) = (Vec::new(), Vec::new());
-        for (name, pair) in &self.pairs {
-            let &Ok(HostPair { near, far, address }) = pair else { continue };
-            for host in [near, far] {
-                // A host that does not answer shows as lost when the measurement begins.
-                let _ = self.fleet.compare_clocks(host);
-            }
-            runs.push(PairRun { near, far, address, tasks });
-            names.push(name.as_str());
-        }
-        let mut listener = Listener { names, tell };
-        let mut came = run_pairs(&mut self.fleet, &runs, times, LEAD, &mut listener, interrupt).into_iter();
+        let names: Vec<String> = self.reached().map(|(name, _)| name.to_owned()).collect();
+        let mut observer = OnInterval(|pair: usize, number: usize, moment: &Moment| {
+            on_interval(&names[pair], number, moment);
+        });
+        let mut results = self.run(&self.runs(|_| tasks), times, &mut observer, interrupt).into_iter();
         let each = self.pairs.iter().map(|(_, pair)| match pair {
-            Ok(_) => came.next().ok_or_else(|| "the pair was not measured".to_owned()),
+            Ok(_) => results.next().ok_or_else(|| "the pair was not measured".to_owned()),
             Err(error) => Err(error.to_string()),
         });
         each.collect()
-    }
-}
-
-/// Tells the intervals of every pair by its name.
-struct Listener<'a, F> {
-    /// Of the pairs that came, as the runs are numbered.
-    names: Vec<&'a str>,
-    tell: F,
-}
-
-impl<F: FnMut(&str, usize, &Moment)> Observer for Listener<'_, F> {
-    fn mark(&mut self, _mark: Mark) {}
-
-    fn interval(&mut self, pair: usize, number: usize, moment: &Moment) {
-        (self.tell)(self.names[pair], number, moment);
     }
 }
 

@@ -24,7 +24,7 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<LoadCampaign, FleetError> {
-    let mut host_pairs = HostPairs::connect(hosts_plan, token)?;
+    let mut host_pairs = HostPairs::connect(&hosts_plan.pairs, &hosts_plan.label, token)?;
     let mut campaign = plan.campaign(Environment::read(None), host_pairs.ip(), progress);
     for repeat in 1..=plan.repeats {
         if interrupt.is_set() || host_pairs.is_over() {
@@ -51,14 +51,14 @@ fn repetition(
         progress.note(&format!("{}, run {repeat}", run.label));
         progress.event(Event::LoadRunStarted(run));
     }
-    let tell = |name: &str, number: usize, moment: &Moment| {
-        plan.tell(progress, (name, repeat), number, moment);
+    let on_interval = |name: &str, number: usize, moment: &Moment| {
+        plan.report(progress, (name, repeat), number, moment);
     };
     if plan.search.is_some() {
         // The command line allows one pair: a rate is searched on a path that nothing else uses.
         let run = &mut runs[0];
         let mut attempt = |tasks: Vec<Task>, times, run: &mut LoadRun| {
-            let mut results = host_pairs.measure(&tasks, times, tell, interrupt);
+            let mut results = host_pairs.measure(&tasks, times, on_interval, interrupt);
             take(run, &tasks, results.swap_remove(0));
             run.error.clone().map_or(Ok(()), Err)
         };
@@ -67,7 +67,7 @@ fn repetition(
     } else {
         let tasks: Vec<Task> =
             plan.tasks.iter().map(|named| crate::experiment::generate::fresh(&named.task)).collect();
-        let results = host_pairs.measure(&tasks, plan.times, tell, interrupt);
+        let results = host_pairs.measure(&tasks, plan.times, on_interval, interrupt);
         for (run, result) in runs.iter_mut().zip(results) {
             take(run, &tasks, result);
         }

@@ -11,7 +11,7 @@ use crate::experiment::generate::fresh;
 use crate::experiment::pair_run::{Moment, PairResult};
 use crate::experiment::progress::Progress;
 use crate::experiment::suite::ipsec::{self, Options, Sweep};
-use crate::experiment::suite::{Case, Row, StageFacts, SuiteCampaign, faults, tell};
+use crate::experiment::suite::{Case, Row, StageFacts, SuiteCampaign, faults, report_interval};
 use crate::interrupt::Interrupt;
 use crate::system::Facts;
 use crate::system::vpnd::Code;
@@ -27,7 +27,7 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<SuiteCampaign, FleetError> {
-    let mut host_pairs = HostPairs::connect(hosts_plan, token)?;
+    let mut host_pairs = HostPairs::connect(&hosts_plan.pairs, &hosts_plan.label, token)?;
     let mut options = Options { ciphers: Vec::new(), ip: Some(host_pairs.ip()), ..options.clone() };
     options.sweeps.retain(|sweep| *sweep != Sweep::Mtu);
     let plan = ipsec::plan(&options);
@@ -66,10 +66,10 @@ fn measure(
     interrupt: &Interrupt,
 ) -> Vec<Row> {
     let tasks = [fresh(&case.task)];
-    let told = |name: &str, number: usize, moment: &Moment| {
-        tell(progress, (name, repeat), case, number, moment);
+    let on_interval = |name: &str, number: usize, moment: &Moment| {
+        report_interval(progress, (name, repeat), case, number, moment);
     };
-    let result = host_pairs.measure(&tasks, case.times, told, interrupt);
+    let result = host_pairs.measure(&tasks, case.times, on_interval, interrupt);
     let row = |(label, result): (String, Result<PairResult, String>)| {
         let (figures, error) = match result {
             Err(why) => (None, Some(why)),

@@ -11,7 +11,7 @@ use super::predict::Shape;
 use crate::experiment::figures::figures;
 use crate::experiment::generate::fresh;
 use crate::experiment::pair_run::Times;
-use crate::experiment::testbed::{Measured, RemoteEnd, Testbed, Trial};
+use crate::experiment::testbed::{RemoteEnd, Testbed, Trial, TrialResult};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Counters;
 use crate::lab::namespace::Namespace;
@@ -83,7 +83,7 @@ pub fn measure(
     let mut rounds = Vec::new();
     for _ in 0..real.repeats {
         let trial = Trial { tasks: vec![fresh(&stream())], ip: 4, times };
-        let measured = testbed.measure(&trial, &mut |_, _| (), interrupt)?;
+        let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
         ensure!(!measured.heard.stopped_early(), "interrupted");
         rounds.push(Round::of(&trial, &measured).context("the stream carried nothing")?);
     }
@@ -120,7 +120,7 @@ fn stream() -> Task {
 }
 
 impl Round {
-    fn of(trial: &Trial, measured: &Measured) -> Option<Self> {
+    fn of(trial: &Trial, measured: &TrialResult) -> Option<Self> {
         let found = figures(&trial.tasks[0], 0, &measured.heard);
         let cpu = measured.cpu;
         let gbit = found.received_bits_per_second * cpu.seconds / 1e9;

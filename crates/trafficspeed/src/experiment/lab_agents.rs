@@ -1,0 +1,363 @@
+//! Agents in the namespaces of a system that is up, and measurements between them.
+//!
+//! Before each measurement the kernel must say that it would send through the tunnels; after it the tunnels' devices
+//! and the links below have been read, so that what went past the VPN is never taken for its figure.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::cpu::CpuMeter;
+use super::figures::arrived;
+use super::outcome::CpuUse;
+use super::pair_run::{Mark, Moment, Observer, PairError, PairResult, PairRun, Times, run_pairs};
+use super::tunnel::{Carried, Payload, Reading, wait_for_route};
+use crate::coordinate::fleet::{Fleet, FleetError};
+use crate::interrupt::Interrupt;
+use crate::lab::device::{Device, towards};
+use crate::lab::namespace::Namespace;
+use crate::lab::{Lab, LabError};
+use crate::load::task::Task;
+use crate::system::{ClientAddress, System, SystemError};
+
+/// How long routes may take to follow the addresses.
+const ROUTE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why there is no result of a system in a lab.
+#[derive(Debug, thiserror::Error)]
+pub enum TestbedError {
+    #[error("{0}")]
+    Lab(#[from] LabError),
+    #[error("{0}")]
+    System(#[from] SystemError),
+    #[error("{0}")]
+    Fleet(#[from] FleetError),
+    #[error("{0}")]
+    Pair(#[from] PairError),
+    #[error("{end} has no IPv{ip} address inside this system")]
+    NoAddress { end: String, ip: u8 },
+    /// The measurement would go past the VPN.
+    #[error(
+        "nothing was measured: {from} would reach {to} at {address} through {found}, not through the tunnel device \
+         {tunnel}; check the routes"
+    )]
+    Past { from: String, to: String, address: IpAddr, found: String, tunnel: String },
+    #[error("nothing was measured: {0}; check the routes")]
+    NoRoute(#[source] LabError),
+    /// The measurement went past the VPN, in words.
+    #[error("{0}")]
+    Bypassed(String),
+}
+
+/// An agent and its place in the lab.
+struct LabAgent {
+    /// In results, such as `c1`.
+    name: String,
+    /// In messages, such as `client 1`.
+    title: String,
+    /// The gateway's tunnel device may serve others, so its counters prove nothing.
+    is_client: bool,
+    namespace: Namespace,
+    address: ClientAddress,
+}
+
+impl LabAgent {
+    fn address(&self, ip: u8) -> Result<IpAddr, TestbedError> {
+        let found = if ip == 4 { self.address.v4.map(IpAddr::V4) } else { self.address.v6.map(IpAddr::V6) };
+        found.ok_or_else(|| TestbedError::NoAddress { end: self.title.clone(), ip })
+    }
+}
+
+/// Agents of all clients that have an address; perhaps one of the gateway after them.
+#[derive(Default)]
+pub struct LabAgents {
+    // INVARIANT: agent `n` of the fleet is number `n` of `agents`.
+    fleet: Fleet,
+    agents: Vec<LabAgent>,
+}
+
+/// When a measurement begins and how long it goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    /// From the last connection to the start.
+    pub lead: Duration,
+    pub times: Times,
+}
+
+pub struct Measured {
+    /// In the order of the pairs.
+    pub results: Vec<PairResult>,
+    /// Within the measurement; `None` if it did not begin and end.
+    pub cpu: Option<CpuUse>,
+    /// What each client's devices carried.
+    pub carried: Vec<Carried>,
+}
+
+impl LabAgents {
+    /// Starts an agent in the namespace of each client. The lab may have more namespaces than there are addresses: then
+    /// the first are the clients.
+    ///
+    /// # Errors
+    /// [`TestbedError::Fleet`].
+    pub fn start(lab: &Lab, clients: &[ClientAddress]) -> Result<Self, TestbedError> {
+        let mut all = Self::default();
+        for ((namespace, address), number) in lab.clients().iter().zip(clients).zip(1..) {
+            let name = format!("c{number}");
+            all.fleet.add_child(&name, namespace.agent())?;
+            all.agents.push(LabAgent {
+                name,
+                title: format!("client {number}"),
+                is_client: true,
+                namespace: namespace.clone(),
+                address: address.clone(),
+            });
+        }
+        Ok(all)
+    }
+
+    /// Starts an agent on the gateway, at the address by which the first client reaches it, and returns its number.
+    ///
+    /// # Errors
+    /// [`TestbedError`].
+    pub fn add_gateway(&mut self, lab: &Lab) -> Result<usize, TestbedError> {
+        let address = gateway_address(lab, &self.agent(0, 4)?.address)?;
+        let number = self.fleet.add_child("gateway", lab.gateway().agent())?;
+        let (name, title, namespace) = ("gateway".to_owned(), "gateway".to_owned(), lab.gateway().clone());
+        self.agents.push(LabAgent { name, title, is_client: false, namespace, address });
+        Ok(number)
+    }
+
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// How many agents there are.
+    pub fn count(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// The run of agent `near`, which connects, with agent `far` over IP version `ip`.
+    ///
+    /// # Errors
+    /// [`TestbedError::NoAddress`].
+    pub fn pair<'a>(
+        &self,
+        (near, far): (usize, usize),
+        ip: u8,
+        tasks: &'a [Task],
+    ) -> Result<PairRun<'a>, TestbedError> {
+        self.agent(near, ip)?.address(ip)?;
+        Ok(PairRun { near, far, address: self.agent(far, ip)?.address(ip)?, tasks })
+    }
+
+    fn agent(&self, number: usize, ip: u8) -> Result<&LabAgent, TestbedError> {
+        let missing = || TestbedError::NoAddress { end: format!("client {}", number + 1), ip };
+        self.agents.get(number).ok_or_else(missing)
+    }
+
+    /// Makes one measurement with all pairs at once, while `system` carries it.
+    ///
+    /// # Errors
+    /// [`TestbedError::Past`], [`TestbedError::NoRoute`], [`TestbedError::Lab`]. Failures of a pair are in its result.
+    pub fn measure(
+        &mut self,
+        system: &dyn System,
+        pairs: &[PairRun<'_>],
+        schedule: Schedule,
+        observer: &mut dyn Observer,
+        interrupt: &Interrupt,
+    ) -> Result<Measured, TestbedError> {
+        self.check_routes(pairs, interrupt)?;
+        let before = self.read_devices()?;
+        let mut metered = Metered { cpu: CpuMeter::new(system.processes()), observer };
+        let Schedule { lead, times } = schedule;
+        let results = run_pairs(&mut self.fleet, pairs, times, lead, &mut metered, interrupt);
+        let mut cpu = metered.cpu.used();
+        if let Some(cpu) = &mut cpu {
+            cpu.generators =
+                results.iter().flat_map(|pair| &pair.heard.ends).map(|end| end.cpu_seconds).sum();
+        }
+        let carried = self.carried(&before, &self.read_devices()?, pairs, &results);
+        Ok(Measured { results, cpu, carried })
+    }
+
+    /// Makes sure that the clients of every pair would reach the other end through their tunnels.
+    fn check_routes(&self, pairs: &[PairRun<'_>], interrupt: &Interrupt) -> Result<(), TestbedError> {
+        let deadline = Instant::now() + ROUTE_TIMEOUT;
+        for pair in pairs {
+            let ip = if pair.address.is_ipv4() { 4 } else { 6 };
+            for (from, to) in [(pair.far, pair.near), (pair.near, pair.far)] {
+                let (from, to) = (&self.agents[from], &self.agents[to]);
+                if !from.is_client {
+                    continue;
+                }
+                let (address, tunnel) = (to.address(ip)?, &from.address.device);
+                let found = wait_for_route(&from.namespace, address, tunnel, deadline, interrupt);
+                if let Some(found) = found.map_err(TestbedError::NoRoute)? {
+                    let (from, to, tunnel) = (from.title.clone(), to.title.clone(), tunnel.clone());
+                    return Err(TestbedError::Past { from, to, address, found, tunnel });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_devices(&self) -> Result<Vec<Reading>, LabError> {
+        self.clients().map(|(_, agent)| Reading::take(&agent.namespace)).collect()
+    }
+
+    fn clients(&self) -> impl Iterator<Item = (usize, &LabAgent)> {
+        self.agents.iter().enumerate().filter(|(_, agent)| agent.is_client)
+    }
+
+    fn carried(
+        &self,
+        before: &[Reading],
+        after: &[Reading],
+        pairs: &[PairRun<'_>],
+        results: &[PairResult],
+    ) -> Vec<Carried> {
+        let mut payloads = vec![Payload::default(); self.agents.len()];
+        for (pair, result) in pairs.iter().zip(results) {
+            let [at_near, at_far] = arrived(pair.tasks, &result.heard);
+            payloads[pair.near] = Payload { sent: at_far, received: at_near };
+            payloads[pair.far] = Payload { sent: at_near, received: at_far };
+        }
+        self.clients()
+            .zip(before.iter().zip(after))
+            .map(|((at, agent), (before, after))| {
+                after.since(before, agent.name.clone(), &agent.address.device, payloads[at])
+            })
+            .collect()
+    }
+}
+
+/// Reads CPU time at the two instants of a measurement, and passes everything on.
+struct Metered<'a> {
+    cpu: CpuMeter,
+    observer: &'a mut dyn Observer,
+}
+
+impl Observer for Metered<'_> {
+    fn mark(&mut self, mark: Mark) {
+        self.cpu.read();
+        self.observer.mark(mark);
+    }
+
+    fn interval(&mut self, pair: usize, number: usize, moment: &Moment) {
+        self.observer.interval(pair, number, moment);
+    }
+
+    fn pairs_left(&mut self, count: usize) {
+        self.observer.pairs_left(count);
+    }
+}
+
+/// The gateway's own address inside the system: that of the device by which it reaches a client.
+pub(super) fn gateway_address(lab: &Lab, client: &ClientAddress) -> Result<ClientAddress, TestbedError> {
+    let gateway = lab.gateway();
+    let mut found = ClientAddress { v4: None, v6: None, device: String::new() };
+    for address in [client.v4.map(IpAddr::V4), client.v6.map(IpAddr::V6)].into_iter().flatten() {
+        let device = towards(gateway, address)?;
+        for own in addresses_of(gateway, &device)? {
+            match own {
+                IpAddr::V4(v4) => found.v4 = found.v4.or(Some(v4)),
+                IpAddr::V6(v6) => found.v6 = found.v6.or(Some(v6)),
+            }
+        }
+        found.device = device;
+    }
+    Ok(found)
+}
+
+/// The addresses by which others reach `device`, which the link's own are not.
+fn addresses_of(namespace: &Namespace, device: &str) -> Result<Vec<IpAddr>, LabError> {
+    let matching = Device::all(namespace)?.into_iter().filter(|found| found.name == device);
+    Ok(matching.flat_map(|found| found.addresses).filter(|address| !is_link_local(*address)).collect())
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+    use crate::coordinate::message::{Measurement, TaskEnd};
+    use crate::experiment::outcome::samples;
+    use crate::experiment::pair_run::Heard;
+    use crate::experiment::{bulk_pairs, tunnel};
+    use crate::load::task::Findings;
+
+    fn agents(addresses: &[ClientAddress]) -> LabAgents {
+        let agent = |(address, number): (&ClientAddress, usize)| LabAgent {
+            name: format!("c{number}"),
+            title: format!("client {number}"),
+            is_client: true,
+            namespace: Namespace::unmade("none"),
+            address: address.clone(),
+        };
+        let agents = addresses.iter().zip(1..).map(agent).collect();
+        LabAgents { fleet: Fleet::default(), agents }
+    }
+
+    #[test]
+    fn a_pair_needs_addresses_at_both_ends_and_a_missing_one_is_named() {
+        let v4 =
+            |n: u8| ClientAddress { v4: Some(Ipv4Addr::new(10, 0, 0, n)), v6: None, device: "tun0".into() };
+        let v6 = ClientAddress { v4: None, v6: Some(Ipv6Addr::LOCALHOST), device: "tun0".into() };
+        let of = |addresses: &[ClientAddress], ip| {
+            let pair = agents(addresses).pair((1, 0), ip, &[]);
+            pair.map(|pair| (pair.near, pair.far, pair.address)).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(&[v4(1), v4(2)], 4), Ok((1, 0, IpAddr::from([10, 0, 0, 1]))));
+        assert_eq!(of(&[v4(1), v4(2)], 6), Err("client 2 has no IPv6 address inside this system".into()));
+        assert_eq!(
+            of(&[v4(1), v6.clone()], 6),
+            Err("client 1 has no IPv6 address inside this system".into())
+        );
+        assert!(of(&[v6.clone(), v6], 6).is_ok());
+    }
+
+    fn heard(at_near: u64, at_far: u64) -> PairResult {
+        let end = |bytes_received| Measurement {
+            tasks: vec![TaskEnd {
+                found: Findings { bytes_received, ..Findings::default() },
+                ..TaskEnd::default()
+            }],
+            ..Measurement::default()
+        };
+        PairResult { heard: Heard { ends: [end(at_near), end(at_far)], samples: Vec::new() }, error: None }
+    }
+
+    #[test]
+    fn payload_counts_where_it_arrived() {
+        let address = ClientAddress { v4: Some(Ipv4Addr::LOCALHOST), v6: None, device: "tun0".into() };
+        let agents = agents(&[address.clone(), address]);
+        let work = bulk_pairs::tasks(&samples::campaign().settings, 1);
+        let pair = agents.pair((1, 0), 4, &work[0]).unwrap();
+        let readings = || [Reading::default(), Reading::default()];
+        let carried = agents.carried(&readings(), &readings(), &[pair], &[heard(10, 300)]);
+        let moved: Vec<_> = carried
+            .iter()
+            .map(|client| (client.client.as_str(), client.payload_sent, client.payload_received))
+            .collect();
+        assert_eq!(moved, [("c1", 10, 300), ("c2", 300, 10)]);
+        assert!(tunnel::bypass(&carried).is_some(), "and nothing carried it");
+        // An end that did not report has received nothing that is known of.
+        let mut half = heard(10, 300);
+        half.heard.ends[1] = Measurement::default();
+        let carried = agents.carried(&readings(), &readings(), &[pair], &[half]);
+        assert_eq!((carried[0].payload_received, carried[1].payload_sent), (0, 0));
+    }
+
+    #[test]
+    fn only_addresses_that_others_reach_count() {
+        assert!(is_link_local("fe80::1".parse().unwrap()) && is_link_local("169.254.0.1".parse().unwrap()));
+        assert!(!is_link_local("fd86::1".parse().unwrap()) && !is_link_local("10.86.0.1".parse().unwrap()));
+    }
+}
