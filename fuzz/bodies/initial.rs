@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::hkdf;
 use quinn_proto::{FixedLengthConnectionIdParser, PacketDecodeError, ProtectedHeader};
+use vpnd_control_channel::quic::VERSION;
 
-use crate::control::quic::VERSION;
 use crate::gateway::worker::quic::retry::{
     Initial, Kind, MIN_INITIAL, TOKEN_LIFETIME, classify, is_proof, retry,
 };

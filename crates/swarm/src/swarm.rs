@@ -12,20 +12,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{Connection, SendStream, VarInt};
+use quinn::Connection;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::AbortHandle;
+use vpnd_control_channel::login::Channel;
+use vpnd_control_channel::stream::{Writer, close, close_code};
 use vpnd_crypto::{Preference, Suite, backend};
 use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{Code, Message, Offer, SecretText, TooLong, UserName, encode};
+use vpnd_proto::control::{Code, Message, Offer, Refused, SecretText, TooLong, UserName};
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::{ConnectionId, LocalSuite};
 use vpnd_proto::time::Time;
 use vpnd_proto::timer::TimerQueue;
 use vpnd_proto::wire::Header;
 
-use crate::dial::{self, Answer, Channel, DialError, SetUpError, bind};
+use crate::dial::{self, Answer, DialError, SetUpError, bind};
 use crate::member::{Member, Task};
 use crate::message::{Command, Job, Report};
 use crate::now_ns;
@@ -117,7 +119,7 @@ type Received = (Vec<u8>, SocketAddr);
 /// A connection in use.
 struct LiveConnection {
     connection: Connection,
-    send: SendStream,
+    writer: Writer,
     reader: AbortHandle,
 }
 
@@ -270,9 +272,12 @@ impl Swarm {
     fn dialled(&mut self, number: usize, id: ConnectionId, result: Result<Answer, DialError>) {
         match result {
             Ok(Answer::Established(channel)) => self.established(number, id, *channel),
-            Ok(Answer::Refused { code, text, retry_after }) => {
+            Ok(Answer::Refused(Refused { code, text, retry_after_ms })) => {
                 self.failed(number, format!("refused: {code}"));
-                self.with(number, |m, tasks| m.refused(now(), id, (code, &text, retry_after), tasks));
+                let retry_after = Duration::from_millis(retry_after_ms.unwrap_or(0).into());
+                self.with(number, |m, tasks| {
+                    m.refused(now(), id, (code, &text.to_string(), retry_after), tasks);
+                });
             }
             Err(error) => {
                 self.failed(number, error.to_string());
@@ -291,18 +296,18 @@ impl Swarm {
     }
 
     fn established(&mut self, number: usize, id: ConnectionId, channel: Channel) {
-        let Channel { connection, established, secret, send, mut inbox } = channel;
+        let Channel { connection, mut reader, writer, established, secret } = channel;
         let gateway = Endpoint { remote: self.job.gateway, local: None };
         let (events, watched) = (self.events.clone(), connection.clone());
         let reader = tokio::spawn(async move {
-            while let Ok(Some(message)) = inbox.next().await {
+            while let Ok(Some(message)) = reader.next().await {
                 // The owner is gone only with the process.
                 let _ = events.send(ConnectionEvent::Message(number, id, message));
             }
-            let code = dial::close_code(&watched.closed().await);
+            let code = close_code(&watched.closed().await);
             let _ = events.send(ConnectionEvent::Lost(number, id, code));
         });
-        self.live.insert((number, id), LiveConnection { connection, send, reader: reader.abort_handle() });
+        self.live.insert((number, id), LiveConnection { connection, writer, reader: reader.abort_handle() });
         self.with(number, |member, tasks| {
             member.established(now(), id, &established, secret, gateway, tasks);
         });
@@ -421,12 +426,11 @@ impl Swarm {
         tokio::spawn(async move {
             let last = async {
                 // If the connection is gone, there is nothing to send.
-                let _ = live.send.write_all(&encode(&message)).await;
-                let _ = live.send.finish();
-                let _ = live.send.stopped().await;
+                let _ = live.writer.send(&message).await;
+                live.writer.finish().await;
             };
             let _ = tokio::time::timeout(LAST_MESSAGE_TIMEOUT, last).await;
-            live.connection.close(VarInt::from_u32(0), b"");
+            close(&live.connection, Code::from(0), "");
         });
     }
 
@@ -436,7 +440,7 @@ impl Swarm {
         }
         if let Some(live) = self.live.remove(&(number, id)) {
             live.reader.abort();
-            live.connection.close(VarInt::from_u32(u32::from(code.number())), b"");
+            close(&live.connection, code, "");
         }
     }
 

@@ -1,7 +1,6 @@
-//! The control channel over QUIC, as both ends use it.
+//! What belongs to the control channel beside the channel itself (`vpnd_control_channel`).
 
-pub(crate) mod quic;
-pub(crate) mod stream;
+pub(crate) mod handed;
 
 use rand::TryRng as _;
 use vpnd_proto::session::Random;

@@ -28,7 +28,7 @@ use vpnd_proto::plane::{self, Activity, Command, Counters, Endpoint, Event, Outg
 use vpnd_proto::policy::Policy;
 use vpnd_proto::time::Time;
 
-use crate::control::quic::handed::HandOver;
+use crate::control::handed::HandOver;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{ShardSocket, UdpOffloads};

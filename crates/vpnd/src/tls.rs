@@ -17,12 +17,10 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use vpnd_crypto::{BINDING_LABEL, Binding, EpochSecret};
+use vpnd_control_channel::tls::{client_builder, finish};
 
 pub use resumption::Client;
-
-/// The control channel's name in ALPN.
-pub const ALPN: &[u8] = b"vpnd/1";
+pub use vpnd_control_channel::tls::{ALPN, device_binding, epoch_secret};
 
 /// Why TLS can't be set up.
 #[derive(Debug, thiserror::Error)]
@@ -219,44 +217,20 @@ pub fn client(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client, T
 
 fn client_config(trust: &Trust<'_>, identity: Option<Identity>) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
+    let builder = client_builder().map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
     let builder = match trust {
         Trust::Pinned(ca) => builder.with_webpki_verifier(pinned(ca, provider)?),
         Trust::System(SystemTrust(verifier)) => {
             builder.dangerous().with_custom_certificate_verifier(Arc::clone(verifier) as _)
         }
     };
-    let mut config = match identity {
+    let config = match identity {
         Some(Identity { chain, key }) => builder
             .with_client_auth_cert(chain, key)
             .map_err(|source| TlsError::Refused { what: "the client's certificate or key", source })?,
         None => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = vec![ALPN.to_vec()];
-    config.enable_early_data = false;
-    Ok(config)
-}
-
-/// The secret of the epoch that a connection makes (PROTOCOL §6.1). Call it once for each connection.
-///
-/// # Errors
-/// If the handshake is not complete.
-pub fn epoch_secret(
-    connection: &quinn::Connection,
-) -> Result<EpochSecret, quinn::crypto::ExportKeyingMaterialError> {
-    EpochSecret::try_export(|out| connection.export_keying_material(out, vpnd_crypto::EXPORTER_LABEL, b""))
-}
-
-/// What ties a device's proof to a connection (PROTOCOL §4.1).
-///
-/// # Errors
-/// If the handshake is not complete.
-pub fn device_binding(
-    connection: &quinn::Connection,
-) -> Result<Binding, quinn::crypto::ExportKeyingMaterialError> {
-    Binding::try_export(|out| connection.export_keying_material(out, BINDING_LABEL, b""))
+    Ok(finish(config))
 }
 
 fn pinned(ca: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TlsError> {

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use vpnd_control_channel::quic::client_socket;
 use vpnd_crypto::{DeviceKey, Secret};
 use vpnd_proto::control::Code;
 use vpnd_proto::session::ConnectionId;
@@ -104,7 +105,8 @@ impl Swarm {
             }
             if let Some(endpoint) = churn.rebind(seconds(at), self.endpoints.len()) {
                 let source = self.job.sources.get(churn.other(0, self.job.sources.len())).copied();
-                self.endpoints[endpoint].rebind(bind(self.job.gateway, source)?)?;
+                let socket = client_socket(bind(self.job.gateway, source)?)?;
+                self.endpoints[endpoint].rebind_abstract(socket)?;
                 self.churning.counts.rebound += 1;
             }
             self.churning.churn = Some(churn);

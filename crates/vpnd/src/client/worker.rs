@@ -21,6 +21,8 @@ use rand::TryRng as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
+use vpnd_control_channel::login::Channel;
+use vpnd_control_channel::stream::{StreamError, Writer, close, close_code};
 use vpnd_crypto::{LabPermit, Preference, Suite};
 use vpnd_proto::client::{Action, Client, Config, Purpose};
 use vpnd_proto::control::{Code, FEATURES, Message, Offer};
@@ -30,7 +32,6 @@ use vpnd_proto::session::{ConnectionId, Timers};
 use vpnd_proto::time::Time;
 
 use super::{INITIAL_MTU, Refusal, socket_options};
-use crate::control::stream::{StreamError, Writer};
 use crate::privsep::channel;
 use crate::privsep::launch::{ClientLaunch, Devices, ToOpener, ToWorker};
 use crate::privsep::part::{self, Before, Begun, Part};
@@ -40,7 +41,7 @@ use crate::suites;
 use crate::sys::tun::TunQueue;
 use crate::sys::udp::ShardSocket;
 use crate::tls;
-use dial::{Answer, Channel, Credentials, DialError, Dialer};
+use dial::{Answer, Credentials, DialError, Dialer};
 use parent_client::{Opener, OpenerError, Word};
 use path::{mapped, say_path};
 use reach::Reach;
@@ -362,7 +363,9 @@ impl Connected {
                 // It may have looked up a name.
                 self.tunnel_dns = None;
                 match outcome {
-                    Ok(Answer::Established(channel)) => self.established(connection, *channel),
+                    Ok(Answer::Established(channel, endpoint)) => {
+                        self.established(connection, *channel, endpoint);
+                    }
                     Ok(Answer::Refused(refused)) => {
                         let retry_after = Duration::from_millis(refused.retry_after_ms.unwrap_or(0).into());
                         self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
@@ -396,8 +399,8 @@ impl Connected {
         Ok(())
     }
 
-    fn established(&mut self, id: ConnectionId, channel: Channel) {
-        let Channel { connection, endpoint, mut reader, writer, established, secret } = channel;
+    fn established(&mut self, id: ConnectionId, channel: Channel, endpoint: quinn::Endpoint) {
+        let Channel { connection, mut reader, writer, established, secret } = channel;
         let gateway = connection.remote_address();
         // Sockets for both protocol versions name an IPv4 gateway by its mapped address.
         let remote = if self.dual_stack { mapped(gateway) } else { gateway };
@@ -409,12 +412,12 @@ impl Connected {
                     Ok(Some(message)) => {
                         let _ = news.send(News::Message(id, message)).await;
                     }
-                    Ok(None) => break dial::close_code(&watched.closed().await),
+                    Ok(None) => break close_code(&watched.closed().await),
                     Err(StreamError::Message(error)) => {
                         tracing::warn!(%error, "the gateway broke the protocol");
                         break None;
                     }
-                    Err(_) => break dial::close_code(&watched.closed().await),
+                    Err(_) => break close_code(&watched.closed().await),
                 }
             };
             let _ = news.send(News::Lost(id, code)).await;
@@ -487,7 +490,7 @@ impl Connected {
         live.reader.abort();
         self.farewells.push(tokio::spawn(async move {
             let _ = tokio::time::timeout(FAREWELL, live.writer.finish()).await;
-            crate::control::stream::close(&live.connection, code, "");
+            close(&live.connection, code, "");
             let _ = tokio::time::timeout(FAREWELL, live.endpoint.wait_idle()).await;
         }));
     }

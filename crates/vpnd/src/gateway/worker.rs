@@ -39,7 +39,7 @@ use super::socket_options;
 use crate::admin::Handler as _;
 use crate::admin::status::{Counters, Process, Steering};
 use crate::config::ServerConfig;
-use crate::control::quic::handed::HandOver;
+use crate::control::handed::HandOver;
 use crate::gateway::messages;
 use crate::gateway::quic_keys::Keys;
 use crate::gateway::signing::SigningClient;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// A list's place, from the root of the tree.
-const LISTS: [&str; 3] = ["crypto", "proto", "vpnd"];
+const LISTS: [&str; 4] = ["crypto", "proto", "control-channel", "vpnd"];
 
 /// One check made wrong.
 #[derive(Clone, Debug)]

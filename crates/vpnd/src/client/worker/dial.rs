@@ -10,22 +10,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quinn::{ConnectError, Connection, ConnectionError, TransportErrorCode};
+use quinn::{ConnectError, Connection, ConnectionError};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use vpnd_crypto::EpochSecret;
+use vpnd_control_channel::login::{
+    self, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, Requesting, request, shake_hands,
+};
+use vpnd_control_channel::quic::client_endpoint;
 use vpnd_crypto::device::PUBLIC_KEY_LEN;
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{
-    Attach, Code, Established, Login, Message, Offer, OneTimeCode, OneTimePassword, Refused, SecretText,
-    Software, TooLong, UserName,
+    Message, Offer, OneTimeCode, OneTimePassword, Refused, SecretText, TooLong, UserName,
 };
 use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
 use super::parent_client::{Opener, OpenerError};
-use crate::control::quic;
-use crate::control::stream::{Reader, StreamError, Writer};
 use crate::profile::{Profile, ServerAddress};
 use crate::sys::udp::icmp::IcmpErrors;
 use crate::tls::{self, TlsError};
@@ -35,10 +35,6 @@ use trials::Trials;
 const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
 /// So long after a change of the machine's network the addresses that are known are less worth.
 const JUST_CHANGED: Duration = Duration::from_secs(5);
-/// How long one address of the gateway has to complete the handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the gateway has to answer a login: it may have many passwords to check.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a person has to type a one-time code; a little less than the gateway waits.
 const PERSON_TIMEOUT: Duration = Duration::from_secs(80);
 
@@ -52,23 +48,15 @@ pub(super) enum DialError {
     #[error("a socket for the control channel can't be made: {0}")]
     Socket(#[from] io::Error),
     #[error("the gateway's name or address can't be used: {0}")]
-    Connect(#[from] ConnectError),
+    Connect(ConnectError),
     #[error("{address} does not answer: {source}")]
     Handshake { address: SocketAddr, source: ConnectionError },
     #[error("{0} does not answer within {HANDSHAKE_TIMEOUT:?}")]
     NoHandshake(SocketAddr),
     #[error(transparent)]
     Distrust(Distrust),
-    #[error("the gateway does not answer the request within {ANSWER_TIMEOUT:?}")]
-    NoAnswer,
-    #[error("the control channel broke: {0}")]
-    Stream(#[from] StreamError),
-    #[error("the control channel broke: {0}")]
-    Connection(#[from] ConnectionError),
-    #[error("the gateway's answer makes no sense: {0}")]
-    Unexpected(&'static str),
-    #[error("no keys could be made from the handshake")]
-    NoSecret,
+    #[error(transparent)]
+    Login(#[from] LoginError),
     #[error("this device can't prove itself: {0}")]
     NoProof(#[source] OpenerError),
     #[error(transparent)]
@@ -86,8 +74,10 @@ impl DialError {
     /// Names the cause if it is one of identity, which may show at any step: a handshake that has succeeded here may fail there.
     fn with_cause(self) -> Self {
         let distrust = match &self {
-            Self::Handshake { source, .. } | Self::Connection(source) => Distrust::behind(source),
-            Self::Stream(error) => Distrust::behind_stream(error),
+            Self::Handshake { source, .. } | Self::Login(LoginError::Connection(source)) => {
+                Distrust::behind(source)
+            }
+            Self::Login(LoginError::Stream(error)) => Distrust::behind_stream(error),
             _ => None,
         };
         distrust.map_or(self, Self::Distrust)
@@ -95,29 +85,24 @@ impl DialError {
 
     /// True if the gateway is there and has no place for another connection now.
     pub(super) fn is_full(&self) -> bool {
-        let Self::Handshake { source: ConnectionError::ConnectionClosed(frame), .. } = self else {
-            return false;
-        };
-        frame.error_code == TransportErrorCode::CONNECTION_REFUSED
+        matches!(self, Self::Handshake { source, .. } if login::is_full(source))
+    }
+
+    fn of_handshake(address: SocketAddr, error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Connect(error) => Self::Connect(error),
+            HandshakeError::Failed(source) => Self::Handshake { address, source }.with_cause(),
+            HandshakeError::Timeout => Self::NoHandshake(address),
+        }
     }
 }
 
 /// What the gateway answered.
 pub(super) enum Answer {
-    /// A new epoch.
-    Established(Box<Channel>),
-    /// No.
+    /// A new epoch, and the endpoint of its connection.
+    Established(Box<Channel>, quinn::Endpoint),
+    /// No session.
     Refused(Refused),
-}
-
-/// An established control connection.
-pub(super) struct Channel {
-    pub(super) connection: Connection,
-    pub(super) endpoint: quinn::Endpoint,
-    pub(super) reader: Reader,
-    pub(super) writer: Writer,
-    pub(super) established: Established,
-    pub(super) secret: EpochSecret,
 }
 
 /// Who logs in.
@@ -188,37 +173,19 @@ impl Dialer {
         endpoint: quinn::Endpoint,
         connection: Connection,
     ) -> Result<Answer, DialError> {
-        let (send, receive) = connection.open_bi().await?;
-        let (mut writer, mut reader) = (Writer(send), Reader::new(receive));
-        writer.send(&self.request(purpose, offer, self.prove(&connection).await?)?).await?;
-        let established = loop {
-            let answer = tokio::time::timeout(ANSWER_TIMEOUT, reader.next()).await;
-            match answer.map_err(|_| DialError::NoAnswer)?? {
-                Some(Message::Established(established)) => break *established,
-                Some(Message::Refused(refused)) => return Ok(Answer::Refused(refused)),
-                Some(Message::Close(close)) => {
-                    return Ok(Answer::Refused(Refused {
-                        code: close.code,
-                        text: close.text,
-                        retry_after_ms: None,
-                    }));
+        let mut requesting = Requesting::open(connection).await?;
+        let device = self.prove(&requesting).await?;
+        requesting.send(&self.request(purpose, offer, device)?).await?;
+        loop {
+            match requesting.answer().await? {
+                login::Answer::Established(established) => {
+                    let channel = requesting.establish(*established)?;
+                    return Ok(Answer::Established(Box::new(channel), endpoint));
                 }
-                Some(Message::OneTimeCodeWanted) => {
-                    writer.send(&self.one_time_code().await?).await?;
-                }
-                Some(_) => return Err(DialError::Unexpected("a message that is no answer")),
-                None => return Err(DialError::Unexpected("the end of the stream")),
+                login::Answer::Refused(refused) => return Ok(Answer::Refused(refused)),
+                login::Answer::OneTimeCodeWanted => requesting.send(&self.one_time_code().await?).await?,
             }
-        };
-        let secret = tls::epoch_secret(&connection).map_err(|_| DialError::NoSecret)?;
-        Ok(Answer::Established(Box::new(Channel {
-            connection,
-            endpoint,
-            reader,
-            writer,
-            established,
-            secret,
-        })))
+        }
     }
 
     /// Shakes hands with the first of the gateway's addresses that answers. Begins again when the machine's network changes:
@@ -305,20 +272,18 @@ impl Dialer {
         let socket = self.opener.socket(address).await?;
         let errors = IcmpErrors::start(&socket)
             .inspect_err(|error| tracing::debug!(%error, "ICMP errors are not seen"));
-        let endpoint = quic::dial_from(socket, self.tls.quic()?, rtt)?;
-        let connecting = endpoint.connect(address, &self.server_name)?;
-        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting);
-        tokio::pin!(handshake);
-        let outcome = tokio::select! {
-            outcome = &mut handshake => outcome,
-            // Ends with the queue of errors only, and the handshake goes on.
-            () = self.note_icmp(address, errors.ok()) => handshake.await,
+        let endpoint = client_endpoint(socket, self.tls.quic()?, rtt)?;
+        let handshake = async {
+            let shaking = shake_hands(&endpoint, address, &self.server_name);
+            tokio::pin!(shaking);
+            tokio::select! {
+                outcome = &mut shaking => outcome,
+                // Ends with the queue of errors only, and the handshake goes on.
+                () = self.note_icmp(address, errors.ok()) => shaking.await,
+            }
         };
-        match outcome {
-            Ok(Ok(connection)) => Ok((endpoint, connection)),
-            Ok(Err(source)) => Err(DialError::Handshake { address, source }.with_cause()),
-            Err(_) => Err(DialError::NoHandshake(address)),
-        }
+        let connection = handshake.await.map_err(|error| DialError::of_handshake(address, error))?;
+        Ok((endpoint, connection))
     }
 
     /// Notes ICMP errors about datagrams to `address` as they come.
@@ -395,36 +360,14 @@ impl Dialer {
     }
 
     /// The opener signs, for it alone has the device's key.
-    async fn prove(&self, connection: &Connection) -> Result<DeviceProof, DialError> {
-        let binding = tls::device_binding(connection).map_err(|_| DialError::NoSecret)?;
-        let proof = self.opener.prove(&binding).await.map_err(DialError::NoProof)?;
+    async fn prove(&self, requesting: &Requesting) -> Result<DeviceProof, DialError> {
+        let proof = self.opener.prove(&requesting.binding()?).await.map_err(DialError::NoProof)?;
         Ok(DeviceProof::new(self.credentials.device, proof))
     }
 
     fn request(&self, purpose: &Purpose, offer: Offer, device: DeviceProof) -> Result<Message, DialError> {
-        let software = Some(Software::cut(concat!("vpnd/", env!("CARGO_PKG_VERSION"))));
-        Ok(match purpose {
-            Purpose::Login => Message::Login(Login {
-                user: UserName::new(&self.credentials.user)?,
-                password: self.credentials.password.clone(),
-                device,
-                offer,
-                code: None,
-                software,
-            }),
-            Purpose::Attach { session, token } => {
-                Message::Attach(Attach { token: token.clone(), offer, session: *session, software, device })
-            }
-        })
-    }
-}
-
-/// The code behind the end of a connection, if its peer gave one.
-pub(super) fn close_code(error: &ConnectionError) -> Option<Code> {
-    match error {
-        ConnectionError::ApplicationClosed(close) => {
-            u16::try_from(u64::from(close.error_code)).ok().map(Code::from)
-        }
-        _ => None,
+        let user = UserName::new(&self.credentials.user)?;
+        let credentials = (user, self.credentials.password.clone());
+        Ok(request(purpose, offer, credentials, device, concat!("vpnd/", env!("CARGO_PKG_VERSION"))))
     }
 }

@@ -5,8 +5,7 @@
 //! succeeded on this side.
 
 use quinn::{ConnectionError, ReadError, WriteError};
-
-use crate::control::stream::StreamError;
+use vpnd_control_channel::stream::StreamError;
 
 const ALERTS: std::ops::Range<u64> = 0x100..0x200;
 // Alerts of RFC 8446 section 6.

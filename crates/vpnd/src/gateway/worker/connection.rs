@@ -15,6 +15,7 @@ use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use vpnd_control_channel::stream::{Reader, StreamError, Writer, close};
 use vpnd_crypto::Suite;
 use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, OneTimePassword, Refused, UserName};
 use vpnd_proto::device::{BadProof, CertificateKey, DeviceProof};
@@ -22,7 +23,6 @@ use vpnd_proto::gateway::Claim;
 use vpnd_proto::session::{ConnectionId, DeviceId};
 
 use crate::config::check;
-use crate::control::stream::{Reader, StreamError, Writer, close};
 use crate::gateway::auth::authenticator::BUSY_S;
 use crate::gateway::messages::auth::{Answer, Granted, LoginRequest, Request as Asked};
 use crate::gateway::worker::auth_client::AuthClient;
@@ -411,7 +411,7 @@ async fn open(connection: &Connection) -> Result<(Reader, Writer, Message), Fail
     let (send, receive) = connection.accept_bi().await?;
     let mut reader = Reader::new(receive);
     let first = reader.next().await?.ok_or(Failure::Ended)?;
-    Ok((reader, Writer(send), first))
+    Ok((reader, Writer::new(send), first))
 }
 
 /// Does `work` unless its place is taken away before.

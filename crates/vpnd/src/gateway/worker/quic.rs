@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicBool;
 
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{AsyncUdpSocket, Endpoint, Runtime as _, ServerConfig, TokioRuntime, VarInt};
+use vpnd_control_channel::quic::{on_shared_port, transport};
 
-use crate::control::quic::handed::{self, HandOver};
-use crate::control::quic::{on_shared_port, transport};
+use crate::control::handed::{self, HandOver};
 use crate::gateway::quic_keys::Keys;
 use crate::sys::udp::QuicMember;
 use front::Front;

@@ -82,7 +82,7 @@ pub struct IcmpError {
 /// Collects ICMP errors about the datagrams of a socket, beside whoever reads and writes it. Ends with its value, for a queue
 /// that nobody reads would take the room of datagrams.
 ///
-/// Meanwhile any call on the socket may fail once with what an ICMP error says ([`is_icmp`]).
+/// Meanwhile any call on the socket may fail once with the error of an ICMP message.
 pub struct IcmpErrors {
     socket: tokio::net::UdpSocket,
     ipv6: bool,
@@ -163,27 +163,6 @@ fn read(message: ControlMessageOwned) -> Option<IcmpError> {
         }
         _ => None,
     }
-}
-
-/// Whether a call on a socket failed because an ICMP error had come, and would succeed if it were made again.
-pub fn is_icmp(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let errno = Errno::from_io_error(error);
-    errno.is_some_and(|errno| {
-        [
-            Errno::ACCESS,
-            Errno::CONNREFUSED,
-            Errno::HOSTDOWN,
-            Errno::HOSTUNREACH,
-            Errno::MSGSIZE,
-            Errno::NETUNREACH,
-            Errno::NONET,
-            Errno::NOPROTOOPT,
-            Errno::OPNOTSUPP,
-            Errno::PROTO,
-        ]
-        .contains(&errno)
-    })
 }
 
 #[cfg(test)]

@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use aws_lc_rs::aead;
 use quinn::crypto::HandshakeTokenKey;
-
-use crate::control::quic::VERSION;
+use vpnd_control_channel::quic::VERSION;
 
 /// What begins a connection has at least so many bytes (RFC 9000 section 14.1).
 pub(crate) const MIN_INITIAL: usize = 1_200;

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use quinn::{Connection, ConnectionError, Incoming};
+use vpnd_control_channel::quic::client_endpoint;
 use vpnd_proto::admission::Limits;
 use vpnd_proto::plane::Endpoint as OuterAddress;
 
 use super::gate::{Gate, Place};
 use super::*;
 use crate::authority::Authority;
-use crate::control::quic::dial_from;
 use crate::gateway::quic_keys::KeysError;
 use crate::sys::udp::{SocketOptions, Steering, bind_reuseport_group};
 use crate::tls::{self, ClientCertificates, Identity, Presented, Trust};
@@ -61,7 +61,7 @@ impl Trusted {
     /// A client that has never spoken to any gateway.
     fn client(&self) -> Endpoint {
         let tls = tls::client(&Trust::Pinned(self.ca.as_bytes()), None).unwrap();
-        dial_from(UdpSocket::bind(LOCAL).unwrap(), tls.quic().unwrap(), None).unwrap()
+        client_endpoint(UdpSocket::bind(LOCAL).unwrap(), tls.quic().unwrap(), None).unwrap()
     }
 
     async fn connect(&self, to: SocketAddr) -> (Endpoint, Result<Connection, ConnectionError>) {

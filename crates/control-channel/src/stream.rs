@@ -1,6 +1,6 @@
 //! Control messages over the one stream of a connection (PROTOCOL §3.1).
 
-use quinn::{Connection, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use vpnd_proto::control::{Code, Decoder, Message, MessageError, encode};
 
 /// Bytes read from the stream at once; most messages are shorter.
@@ -8,7 +8,7 @@ const READ: usize = 2_048;
 
 /// Why the stream ended.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StreamError {
+pub enum StreamError {
     /// The peer broke the protocol.
     #[error(transparent)]
     Message(#[from] MessageError),
@@ -21,18 +21,23 @@ pub(crate) enum StreamError {
 }
 
 /// The receiving side.
-pub(crate) struct Reader {
+pub struct Reader {
     stream: RecvStream,
     decoder: Decoder,
 }
 
 impl Reader {
-    pub(crate) fn new(stream: RecvStream) -> Self {
+    /// Reads messages from `stream`.
+    #[must_use]
+    pub fn new(stream: RecvStream) -> Self {
         Self { stream, decoder: Decoder::new() }
     }
 
     /// The next message; `None` once the peer finished its side. May be dropped and called again without losing bytes.
-    pub(crate) async fn next(&mut self) -> Result<Option<Message>, StreamError> {
+    ///
+    /// # Errors
+    /// [`StreamError`].
+    pub async fn next(&mut self) -> Result<Option<Message>, StreamError> {
         loop {
             if let Some(message) = self.decoder.next_message()? {
                 return Ok(Some(message));
@@ -46,15 +51,25 @@ impl Reader {
 }
 
 /// The sending side.
-pub(crate) struct Writer(pub(crate) SendStream);
+pub struct Writer(SendStream);
 
 impl Writer {
-    pub(crate) async fn send(&mut self, message: &Message) -> Result<(), StreamError> {
+    /// Writes messages to `stream`.
+    #[must_use]
+    pub fn new(stream: SendStream) -> Self {
+        Self(stream)
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`StreamError::Write`].
+    pub async fn send(&mut self, message: &Message) -> Result<(), StreamError> {
         Ok(self.0.write_all(&encode(message)).await?)
     }
 
-    /// Says that there will be no more, and waits until the peer has everything or the connection is gone.
-    pub(crate) async fn finish(&mut self) {
+    /// Ends this side, and waits until the peer has everything or the connection is gone.
+    pub async fn finish(&mut self) {
         // Finishing twice is the only failure, and then there is nothing left to do.
         let _ = self.0.finish();
         let _ = self.0.stopped().await;
@@ -62,6 +77,17 @@ impl Writer {
 }
 
 /// Closes a connection with the reason's number (PROTOCOL §14).
-pub(crate) fn close(connection: &Connection, code: Code, text: &str) {
+pub fn close(connection: &Connection, code: Code, text: &str) {
     connection.close(VarInt::from_u32(u32::from(code.number())), text.as_bytes());
+}
+
+/// The code with which the peer closed a connection, if it did.
+#[must_use]
+pub fn close_code(error: &ConnectionError) -> Option<Code> {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            u16::try_from(u64::from(close.error_code)).ok().map(Code::from)
+        }
+        _ => None,
+    }
 }

@@ -8,23 +8,16 @@ use std::task::{Context, Poll};
 
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
-
-use crate::sys::udp::icmp::is_icmp;
+use rustix::io::Errno;
 
 /// Errors that are skipped before it is the turn of others on this thread.
 const SKIPPED_AT_ONCE: usize = 16;
 
 /// A socket that goes on whatever ICMP says.
 #[derive(Debug)]
-pub(super) struct Dialed(Arc<dyn AsyncUdpSocket>);
+pub(crate) struct IgnoresIcmp(pub(crate) Arc<dyn AsyncUdpSocket>);
 
-impl Dialed {
-    pub(super) fn new(socket: Arc<dyn AsyncUdpSocket>) -> Self {
-        Self(socket)
-    }
-}
-
-impl AsyncUdpSocket for Dialed {
+impl AsyncUdpSocket for IgnoresIcmp {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         Arc::clone(&self.0).create_io_poller()
     }
@@ -69,13 +62,31 @@ impl AsyncUdpSocket for Dialed {
     }
 }
 
+/// Whether a call on a socket failed because an ICMP error had come, and would succeed if it were made again.
+fn is_icmp(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| {
+        [
+            Errno::ACCESS,
+            Errno::CONNREFUSED,
+            Errno::HOSTDOWN,
+            Errno::HOSTUNREACH,
+            Errno::MSGSIZE,
+            Errno::NETUNREACH,
+            Errno::NONET,
+            Errno::NOPROTOOPT,
+            Errno::OPNOTSUPP,
+            Errno::PROTO,
+        ]
+        .contains(&errno)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
     use std::task::Waker;
-
-    use rustix::io::Errno;
 
     use super::*;
 
@@ -107,7 +118,7 @@ mod tests {
     }
 
     fn receive(errors: impl IntoIterator<Item = Errno>) -> Poll<Result<usize, io::ErrorKind>> {
-        let socket = Dialed::new(Arc::new(Failing(Mutex::new(errors.into_iter().collect()))));
+        let socket = IgnoresIcmp(Arc::new(Failing(Mutex::new(errors.into_iter().collect()))));
         let polled = socket.poll_recv(&mut Context::from_waker(Waker::noop()), &mut [], &mut []);
         polled.map_err(|error| error.kind())
     }

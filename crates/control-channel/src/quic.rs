@@ -1,8 +1,5 @@
 //! The QUIC settings of the control channel (PROTOCOL §3): one stream, small windows, no greased bit.
 
-mod dialed;
-pub(crate) mod handed;
-
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -10,18 +7,18 @@ use std::time::Duration;
 
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
-    AckFrequencyConfig, Endpoint, EndpointConfig, IdleTimeout, Runtime as _, TokioRuntime, TransportConfig,
-    VarInt,
+    AckFrequencyConfig, AsyncUdpSocket, Endpoint, EndpointConfig, IdleTimeout, Runtime as _, TokioRuntime,
+    TransportConfig, VarInt,
 };
 
-use dialed::Dialed;
+use crate::icmp::IgnoresIcmp;
 
 /// The only version (PROTOCOL §2).
-pub(crate) const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 /// Bytes in flight that either end allows; a message has at most 16 KiB.
 const WINDOW: u32 = 64 * 1024;
 /// How often a client shows that it lives (PROTOCOL §11). Address translators that forget a binding sooner than after 30 s
-/// are not met in practice, and each such word costs both ends some wake-ups, which thousands of idle sessions add up to a core.
+/// are not met in practice, and each keep-alive costs both ends some wake-ups, which thousands of idle sessions add up to a core.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
 /// A connection without any sign of life is given up after this: three of them.
 const IDLE_TIMEOUT: Duration = KEEP_ALIVE.saturating_mul(3);
@@ -35,7 +32,7 @@ const MAX_INITIAL_RTT: Duration = Duration::from_millis(333);
 ///
 /// # Errors
 /// If the socket can't be used by the runtime.
-pub(crate) fn dial_from(
+pub fn client_endpoint(
     socket: UdpSocket,
     tls: Arc<QuicClientConfig>,
     rtt: Option<Duration>,
@@ -50,21 +47,34 @@ pub(crate) fn dial_from(
         .ack_frequency_config(Some(acknowledged_at_once()));
     let mut config = quinn::ClientConfig::new(tls);
     config.transport_config(Arc::new(transport));
-    let socket = Arc::new(Dialed::new(TokioRuntime.wrap_udp_socket(socket)?));
     let endpoint_config = on_shared_port(EndpointConfig::default());
-    let mut endpoint =
-        Endpoint::new_with_abstract_socket(endpoint_config, None, socket, Arc::new(TokioRuntime))?;
+    let mut endpoint = Endpoint::new_with_abstract_socket(
+        endpoint_config,
+        None,
+        client_socket(socket)?,
+        Arc::new(TokioRuntime),
+    )?;
     endpoint.set_default_client_config(config);
     Ok(endpoint)
 }
 
-pub(crate) fn on_shared_port(mut config: EndpointConfig) -> EndpointConfig {
+/// A socket as a client's endpoint uses it.
+///
+/// # Errors
+/// If the socket can't be used by the runtime.
+pub fn client_socket(socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+    Ok(Arc::new(IgnoresIcmp(TokioRuntime.wrap_udp_socket(socket)?)))
+}
+
+/// The endpoint's settings on a port that control and data share.
+pub fn on_shared_port(mut config: EndpointConfig) -> EndpointConfig {
     // The first byte tells control from data on the shared port, so its QUIC bit must stay what RFC 9000 says.
     config.grease_quic_bit(false).supported_versions(vec![VERSION]);
     config
 }
 
-pub(crate) fn transport() -> TransportConfig {
+/// The connection's settings at both ends.
+pub fn transport() -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_uni_streams(VarInt::from_u32(0))
@@ -80,8 +90,8 @@ pub(crate) fn transport() -> TransportConfig {
     transport
 }
 
-/// What a client asks of its gateway: a word that comes alone, as a keep-alive does, would be acknowledged after 25 ms, for which
-/// the gateway sets a timer and wakes up a second time.
+/// Has the gateway acknowledge at once: a packet that comes alone, as a keep-alive does, would be acknowledged after 25 ms,
+/// for which the gateway sets a timer and wakes up a second time.
 fn acknowledged_at_once() -> AckFrequencyConfig {
     let mut config = AckFrequencyConfig::default();
     config.ack_eliciting_threshold(VarInt::from_u32(0));
