@@ -45,7 +45,7 @@ pub struct Cli {
     pub command: Option<Command>,
 }
 
-/// What is not the experiment in the lab.
+/// Everything but experiment 1 in the lab.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Let the holder of a token measure with this host.
@@ -201,7 +201,7 @@ pub struct RunArgs {
     /// The shared token (see `trafficspeed token`).
     #[arg(long, value_name = "FILE")]
     pub token_file: PathBuf,
-    /// What the report calls the network between the hosts.
+    /// Name of the network between the hosts in the report.
     #[arg(long, default_value = "network between the hosts")]
     pub label: String,
     /// The work.
@@ -225,7 +225,7 @@ pub struct ServeArgs {
     /// device. Without it, nothing is written.
     #[arg(long, value_name = "PATH")]
     pub block_target: Option<PathBuf>,
-    /// What a file or device of --block-target holds may be destroyed.
+    /// The contents of a file or device of --block-target may be destroyed.
     #[arg(long, requires = "block_target")]
     pub block_overwrite: bool,
     /// MiB of --block-target that may be written, again and again; taken on the disk when it starts.
@@ -328,7 +328,6 @@ pub fn naming_known(mut error: clap::Error) -> clap::Error {
 }
 
 impl SystemArgs {
-    /// What to measure.
     pub fn subjects(&self) -> Vec<Subject> {
         Subject::all(&self.vpn, &self.ciphers(), self.command_up.len())
     }

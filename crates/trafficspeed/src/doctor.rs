@@ -29,7 +29,7 @@ pub enum InstallError {
         command: String,
         /// Why.
         source: std::io::Error,
-        /// What to do about it, with its punctuation.
+        /// The next step, with its punctuation.
         hint: &'static str,
     },
     /// A command failed; its own words are above.
@@ -39,7 +39,7 @@ pub enum InstallError {
         command: String,
         /// How it ended.
         status: std::process::ExitStatus,
-        /// What to do about it, with its punctuation.
+        /// The next step, with its punctuation.
         hint: &'static str,
     },
     /// Everything succeeded and the system still cannot run.
@@ -47,7 +47,6 @@ pub enum InstallError {
     StillMissing(String),
 }
 
-/// What is known of one system on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Its name for `--vpn`.
@@ -60,7 +59,6 @@ pub struct Finding {
     pub path: Option<PathBuf>,
     /// Ciphers that `--cipher` can ask it for.
     pub ciphers: Vec<&'static str>,
-    /// What is missing.
     pub problem: Option<String>,
     /// The command that installs it.
     pub install: Option<String>,

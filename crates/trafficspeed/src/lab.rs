@@ -60,7 +60,7 @@ pub struct LinkSettings {
     /// Segmentation offload: super-packets cross whole; off is closer to a wire.
     pub offload: bool,
     pub mtu: u32,
-    /// What the links do to packets; nothing but carry them if absent.
+    /// Impairments of the links; none if absent.
     pub emulation: Option<Emulation>,
 }
 
@@ -130,7 +130,7 @@ impl Lab {
         &self.clients
     }
 
-    /// What carries the frames of its links, if they are emulated by this program.
+    /// Carries the frames of its links, if this program emulates them.
     pub fn emulator(&self) -> Option<&Emulator> {
         self.emulator.as_ref()
     }

@@ -142,7 +142,7 @@ pub fn read_bounded(input: &mut impl BufRead, limit: usize) -> Result<Option<Vec
             Err(error) => return Err(error.into()),
         };
         if chunk.is_empty() {
-            // What has no line end was cut off: the other side is gone.
+            // A line without its end was cut off: the other side is gone.
             return Ok(None);
         }
         let end = chunk.iter().position(|byte| *byte == b'\n');

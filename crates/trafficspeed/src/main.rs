@@ -30,7 +30,7 @@ use trafficspeed::experiment::compare::journal::{self, Header, Journal};
 use trafficspeed::experiment::compare::same::Identity;
 use trafficspeed::experiment::compare::{self, schedule};
 use trafficspeed::experiment::environment::{self, Environment};
-use trafficspeed::experiment::generate::{self, LoadPlan, Place};
+use trafficspeed::experiment::generate::{self, LoadPlan, MeasuredPath};
 use trafficspeed::experiment::hog;
 use trafficspeed::experiment::hosts::{self, HostsPlan};
 use trafficspeed::experiment::link_check;
@@ -44,9 +44,9 @@ use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{enter, record};
 use trafficspeed::line::{LineReader, LineWriter};
-use trafficspeed::load::block::place::Place as BlockPlace;
+use trafficspeed::load::block::place::Place;
 use trafficspeed::load::block::process;
-use trafficspeed::observe::HostFacts;
+use trafficspeed::observe::HostInfo;
 use trafficspeed::output;
 use trafficspeed::report::chart::png;
 use trafficspeed::report::findings::Findings;
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
 }
 
 fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
-    let cpus = HostFacts::read().cpus;
+    let cpus = HostInfo::read().cpus;
     let plan = TrafficPlan {
         subjects: args.systems.subjects(),
         clients: args.clients.clone(),
@@ -227,13 +227,13 @@ fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<E
     let plan = plan.map_err(anyhow::Error::msg)?;
     let output = &path.output;
     let progress = output::progress(output);
-    let campaign = match &plan.place {
-        Place::Lab(lab) => {
+    let campaign = match &plan.path {
+        MeasuredPath::Lab(lab) => {
             generate::check(&lab.subjects, &lab.programs, lab.links)?;
             output::prepare(output)?;
             generate::run(&plan, lab, &progress, &Interrupt::install()?)
         }
-        Place::Hosts(hosts_plan) => {
+        MeasuredPath::Hosts(hosts_plan) => {
             let token = Token::read(&hosts_plan.token_file)?;
             output::prepare(output)?;
             hosts::load::run(&plan, hosts_plan, &token, &progress, &Interrupt::install()?)?
@@ -329,7 +329,7 @@ fn compare(args: CompareArgs, says_work: bool) -> anyhow::Result<ExitCode> {
     let resumes = args.resume.is_some();
     let mut args = if resumes && !says_work { saved_args(&directory, &args)? } else { args };
     args.output.out = Some(directory.clone());
-    let plan = args.plan(HostFacts::read().cpus).map_err(|why| anyhow!(why))?;
+    let plan = args.plan(HostInfo::read().cpus).map_err(|why| anyhow!(why))?;
     traffic::check(&plan.traffic)?;
     let environment = Environment::read(Some(plan.traffic.links));
     let identity = Identity::of(&plan, &environment);
@@ -422,7 +422,7 @@ fn serve_coordinator(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let token = Token::read(&args.token_file)?;
     let interrupt = Interrupt::install()?;
     let tell = |text: String| eprintln!("trafficspeed: {text}");
-    let place = args.block_place().map(|(wish, bytes)| BlockPlace::prepare(&wish, bytes)).transpose()?;
+    let place = args.block_place().map(|(wish, bytes)| Place::prepare(&wish, bytes)).transpose()?;
     if let Some(place) = &place {
         tell(format!("a coordinator may write {} bytes into {}", place.bytes(), place.describe()));
     }

@@ -1,4 +1,4 @@
-//! What the kernel says about CPU time and about this machine, read from /proc.
+//! CPU time and properties of this machine, read from /proc.
 //!
 //! Readings are plain values; the difference of two is what a measurement used. A process that has gone counts
 //! as zero rather than failing a measurement.
@@ -43,7 +43,7 @@ impl HostCpu {
         Self { user: user + nice, system, interrupt: irq + softirq, steal, idle: idle + iowait }
     }
 
-    /// What was used since an earlier reading.
+    /// The difference from an earlier reading.
     pub fn since(self, earlier: Self) -> Self {
         let less = |now: f64, then: f64| (now - then).max(0.0);
         Self {
@@ -174,7 +174,7 @@ fn ticks_per_second() -> f64 {
 
 /// The facts of a machine that a report shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostFacts {
+pub struct HostInfo {
     pub name: String,
     /// Kernel name, release and machine.
     pub system: String,
@@ -185,7 +185,7 @@ pub struct HostFacts {
     pub program: String,
 }
 
-impl HostFacts {
+impl HostInfo {
     pub fn read() -> Self {
         let uname = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();

@@ -43,7 +43,7 @@ pub enum SystemError {
     /// It did not come up.
     #[error("{what}{}", quoted(log))]
     Start {
-        /// What did not happen.
+        /// The event that did not happen.
         what: String,
         /// The last lines of its own log.
         log: String,
@@ -57,7 +57,7 @@ pub enum SystemError {
     /// The system said no.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The call that failed.
         what: String,
         /// Why it failed.
         source: std::io::Error,
@@ -105,7 +105,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What is known of the system before it runs.
+    /// The system's profile, which needs no running system.
     pub fn profile(self) -> &'static Profile {
         match self {
             Self::Vpnd => &vpnd::PROFILE,
@@ -130,12 +130,12 @@ impl Kind {
     }
 }
 
-/// What is known of a system before it runs.
+/// The properties of a system that are known before it runs.
 #[derive(Debug)]
 pub struct Profile {
-    /// What reports call it.
+    /// Its name in reports.
     pub label: &'static str,
-    /// The ciphers that it can be told to use; what it uses without being told, it says in its [`Facts`].
+    /// The ciphers that it can be told to use; what it uses without being told, it says in its [`SystemInfo`].
     pub ciphers: &'static [Cipher],
     /// The programs that it needs; the first is the one whose version names the system's.
     pub programs: &'static [&'static Program],
@@ -147,7 +147,7 @@ pub struct Profile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cipher {
-    /// What the system chooses itself.
+    /// The system's own choice.
     Auto,
     /// AES-128-GCM.
     #[value(name = "aes-128-gcm")]
@@ -227,12 +227,12 @@ impl Subject {
         subjects
     }
 
-    /// What the report calls it, where the user's own system has no name but its kind's.
+    /// Its name in the report, where the user's own system has no name but its kind's.
     pub fn label(self) -> String {
         self.label_as(self.kind.profile().label)
     }
 
-    /// What the report calls it; the user's own system by the name that the user gave it.
+    /// Its name in the report; the user's own system by the name that the user gave it.
     pub fn label_with(self, programs: &Programs) -> String {
         match programs.scripts(self.own) {
             Some(scripts) if self.kind == Kind::Command => self.label_as(&scripts.name),
@@ -296,9 +296,9 @@ impl ClientAddress {
     }
 }
 
-/// What a report says about a system that ran.
+/// A system that ran, for the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct SystemInfo {
     /// Its version in its own words.
     pub version: String,
     /// The cipher that was really in use.
@@ -351,8 +351,8 @@ pub trait System {
     /// The ids of its processes: the gateway's, and all clients'.
     fn processes(&self) -> (Vec<u32>, Vec<u32>);
 
-    /// What the report says about it; called while it is up.
-    fn facts(&self) -> Facts;
+    /// Its account for the report; called while it is up.
+    fn facts(&self) -> SystemInfo;
 
     /// Ends it. Called once, whether `up` succeeded or not.
     fn down(&mut self);

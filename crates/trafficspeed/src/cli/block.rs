@@ -15,7 +15,7 @@ use crate::load::block::place::Wish;
 use crate::load::block::{BLOCK_BYTES, MAX_AHEAD};
 use crate::system::{Cipher, Kind, Programs, Subject};
 
-/// What makes no sense between real hosts: arguments about the lab, its system and its target.
+/// Arguments that make no sense between real hosts: those about the lab, its system and its target.
 const LAB_ONLY: [&str; 6] = ["delays", "target", "overwrite", "vpn", "cipher", "vpnd"];
 
 /// Block writes over long delays: encrypted above TCP with several blocks in progress, against waiting for each answer
@@ -45,7 +45,7 @@ pub struct BlockArgs {
     /// for temporary files.
     #[arg(long, value_name = "PATH")]
     pub target: Option<PathBuf>,
-    /// What the target holds may be destroyed.
+    /// The target's contents may be destroyed.
     #[arg(long, requires = "target")]
     pub overwrite: bool,
     /// MiB of the target that are written, again and again.
@@ -107,7 +107,7 @@ impl BlockArgs {
         hosts_plan.map(|hosts_plan| block::check(&hosts_plan.pairs).map(|()| hosts_plan)).transpose()
     }
 
-    /// What to run in the lab; between hosts, only what is written counts.
+    /// The plan for the lab; between hosts, only what is written counts.
     pub fn plan(&self) -> BlockPlan {
         let (delays_ms, sizes, seconds): (&[u64], &[u32], f64) = if self.quick {
             (&[0, 4, 16, 64], &[8 << 10, 128 << 10, 2 << 20], 0.5)

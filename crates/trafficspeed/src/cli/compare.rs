@@ -14,7 +14,7 @@ use crate::system::Subject;
 
 /// Rounds of a comparison unless the user says otherwise: enough for a median with a spread.
 const ROUNDS: u32 = 5;
-/// What says how to show results, not what to measure.
+/// Arguments about showing results rather than measuring them.
 const NOT_WORK: [&str; 8] = ["resume", "baseline", "out", "json", "json_stream", "csv", "format", "quiet"];
 
 /// Comparing systems.
@@ -83,7 +83,7 @@ impl CompareArgs {
         self.resume.clone().or_else(|| self.output.out.clone()).unwrap_or_else(new)
     }
 
-    /// What to compare, on a machine with `cpus` CPUs.
+    /// The plan for a machine with `cpus` CPUs.
     ///
     /// # Errors
     /// In words, if the baseline is none of the systems, or the user's own have names that do not fit.

@@ -18,7 +18,7 @@ pub struct HostsArgs {
     /// The shared token (see `trafficspeed token`).
     #[arg(long, value_name = "FILE", requires = "pairs")]
     pub token_file: Option<PathBuf>,
-    /// What the report calls the network between the hosts.
+    /// Name of the network between the hosts in the report.
     #[arg(long, default_value = "network between the hosts", requires = "pairs")]
     pub label: String,
 }

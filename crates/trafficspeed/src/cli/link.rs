@@ -55,7 +55,7 @@ pub struct LinkArgs {
     /// The same for the direction down.
     #[arg(long, value_name = "RATE")]
     pub rate_down: Option<Rate>,
-    /// What may wait for a link of limited rate, for example 256kb or 1000p; 50 ms of the rate by default.
+    /// Longest queue of a link of limited rate, for example 256kb or 1000p; 50 ms of the rate by default.
     #[arg(long, value_name = "SIZE")]
     pub queue: Option<QueueLimit>,
     /// The same for the direction down.
@@ -134,7 +134,7 @@ pub struct LinkCheckArgs {
 }
 
 impl LinkCheckArgs {
-    /// What to measure. Without a word about the link, that of a delay of nothing.
+    /// The plan. Without arguments about the link, that of a delay of nothing.
     pub fn plan(&self) -> LinkCheckPlan {
         let emulation = self.link.emulation().unwrap_or_else(|| Emulation::delay(Span { ns: 0 }));
         let offload = self.offload == super::Switch::On;

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::hosts::HostsArgs;
 use super::{IpVersion, OutputArgs, SystemArgs, seconds, seconds_or_none};
-use crate::experiment::generate::{LabPlace, LoadPlan, NamedTask, Place};
+use crate::experiment::generate::{LabPath, LoadPlan, MeasuredPath, NamedTask};
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
 use crate::load::exchange::Exchange;
@@ -24,7 +24,7 @@ const MESSAGE_BYTES: u32 = 8192;
 /// The rate of UDP unless the user names one, as in iperf3.
 const UDP_RATE: u64 = 1_000_000;
 
-/// What makes no sense between real hosts: arguments about the lab and its systems.
+/// Arguments that make no sense between real hosts: those about the lab and its systems.
 const LAB_ONLY: [&str; 12] = [
     "vpn",
     "cipher",
@@ -162,13 +162,13 @@ impl PathArgs {
             return Err(problem);
         }
         let seconds = Duration::from_secs_f64;
-        let place = self.hosts.host_pairs().map_or_else(
-            || self.lab().map(|lab| Place::Lab(Box::new(lab))),
-            |hosts_plan| Ok(Place::Hosts(hosts_plan)),
+        let path = self.hosts.host_pairs().map_or_else(
+            || self.lab().map(|lab| MeasuredPath::Lab(Box::new(lab))),
+            |hosts_plan| Ok(MeasuredPath::Hosts(hosts_plan)),
         )?;
         Ok(LoadPlan {
             command,
-            place,
+            path,
             tasks,
             ip: self.ip.number(),
             times: Times {
@@ -181,9 +181,9 @@ impl PathArgs {
         })
     }
 
-    fn lab(&self) -> Result<LabPlace, String> {
+    fn lab(&self) -> Result<LabPath, String> {
         let (subjects, links) = (self.systems.subjects(), self.systems.links());
-        Ok(LabPlace { subjects, far: self.to, links, programs: self.systems.programs()? })
+        Ok(LabPath { subjects, far: self.to, links, programs: self.systems.programs()? })
     }
 
     /// The unit of rates in the table; `None`: the one that suits each.
@@ -269,10 +269,8 @@ fn exchange(protocol: Protocol, (request, response): (u32, u32), streams: u32, p
 }
 
 impl StreamArgs {
-    /// What to run.
-    ///
     /// # Errors
-    /// What does not fit together, in words.
+    /// In words, if something does not fit together.
     pub fn plan(&self) -> Result<LoadPlan, String> {
         let sockets =
             Sockets { mss: self.set_mss, congestion: self.congestion.clone(), ..self.flow.sockets() };
@@ -289,8 +287,6 @@ impl StreamArgs {
 }
 
 impl UdpArgs {
-    /// What to run.
-    ///
     /// # Errors
     /// As for [`StreamArgs::plan`].
     pub fn plan(&self) -> Result<LoadPlan, String> {
@@ -307,8 +303,6 @@ impl UdpArgs {
 }
 
 impl RrArgs {
-    /// What to run.
-    ///
     /// # Errors
     /// As for [`StreamArgs::plan`].
     pub fn plan(&self) -> Result<LoadPlan, String> {
@@ -420,7 +414,7 @@ mod tests {
     fn real_hosts_take_the_place_of_the_lab() {
         let plan =
             plan("trafficspeed rr --pair a=b/10.0.0.1 --pair c=d --token-file t --label wire -t 2").unwrap();
-        let Place::Hosts(hosts_plan) = &plan.place else { panic!("{plan:?}") };
+        let MeasuredPath::Hosts(hosts_plan) = &plan.path else { panic!("{plan:?}") };
         assert_eq!((hosts_plan.pairs.len(), hosts_plan.label.as_str()), (2, "wire"));
     }
 

@@ -11,7 +11,7 @@ use crate::experiment::model::real::RealPlan;
 use crate::lab::LinkSettings;
 use crate::system::{Cipher, Kind, Programs};
 
-/// What a target may be, in bit/s.
+/// Range of a target, in bit/s.
 const RATES: std::ops::RangeInclusive<f64> = 1e6..=1e13;
 
 /// Experiment 3: where the time goes, and a model that predicts it.
@@ -59,8 +59,6 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// What to do.
-    ///
     /// # Errors
     /// If a cipher is none of vpnd's suites, or is named twice.
     pub fn plan(&self) -> Result<ModelPlan, String> {

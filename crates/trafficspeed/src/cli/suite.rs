@@ -10,11 +10,11 @@ use super::load::{rate, size};
 use super::{IpVersion, OutputArgs, Switch, seconds, seconds_or_none};
 use crate::experiment::hosts::host_pairs::HostPairsPlan;
 use crate::experiment::pair_run::Times;
-use crate::experiment::suite::ipsec::{Part, Sweep};
+use crate::experiment::suite::ipsec::{SuitePart, Sweep};
 use crate::experiment::suite::{SuitePlan, aead, ipsec};
 use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
-use crate::observe::HostFacts;
+use crate::observe::HostInfo;
 use crate::system::vpnd::Code;
 use crate::system::{Cipher, Programs};
 
@@ -29,13 +29,13 @@ pub struct SuiteArgs {
 /// The suites.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Suite {
-    /// What authentication and encryption cost streams, transactions, a loaded CPU and live video (experiment 2).
+    /// The cost of authentication and encryption for streams, transactions, a loaded CPU and live video (experiment 2).
     Ipsec(IpsecArgs),
     /// Which cipher is the fastest, with AES instructions and without (experiment 5).
     Aead(AeadArgs),
 }
 
-/// What all suites have.
+/// Options of all suites.
 #[derive(Clone, Debug, Args)]
 pub struct ScaleArgs {
     /// Few short measurements: minutes instead of an hour.
@@ -87,8 +87,8 @@ pub struct IpsecArgs {
     pub hosts: HostsArgs,
     /// The parts of the original to measure.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "stream,datagram,transaction,time,video")]
-    pub part: Vec<Part>,
-    /// What to sweep beside the original's measurements.
+    pub part: Vec<SuitePart>,
+    /// Sweeps beside the original's measurements.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "payload,mtu,rate")]
     pub sweep: Vec<Sweep>,
     /// No sweeps.
@@ -154,7 +154,7 @@ impl ScaleArgs {
 
     fn ciphers(&self, all: &[Cipher]) -> Vec<Cipher> {
         let mut ciphers = if self.cipher.is_empty() { all.to_vec() } else { self.cipher.clone() };
-        // What vpnd chooses by itself is one of the others.
+        // The suite that vpnd chooses by itself is one of the others.
         ciphers.retain(|cipher| *cipher != Cipher::Auto);
         ciphers
     }
@@ -184,10 +184,8 @@ impl SuiteArgs {
         Some((args.options(), args.hosts.host_pairs()?))
     }
 
-    /// What to run.
-    ///
     /// # Errors
-    /// What cannot be done, in words.
+    /// In words, if it cannot be done.
     pub fn plan(&self) -> Result<SuitePlan, String> {
         let plan = match &self.which {
             Suite::Ipsec(args) => args.plan(),
@@ -216,7 +214,7 @@ impl IpsecArgs {
             repeats,
             video_rate: self.video_rate,
             video_payload: self.video_payload,
-            hogs: self.hogs.unwrap_or_else(|| HostFacts::read().cpus),
+            hogs: self.hogs.unwrap_or_else(|| HostInfo::read().cpus),
             ip: None,
             links: self.scale.links(),
             far: self.scale.to,

@@ -15,7 +15,7 @@ use self::tasks::Times;
 use super::message::{Command, Report, VERSION};
 use crate::clock;
 use crate::load::task::Ready;
-use crate::observe::HostFacts;
+use crate::observe::HostInfo;
 
 /// How long the connections of a job may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub struct Agent {
     reports: Sender<Report>,
     /// The connected tasks that wait for their beginning.
     tasks: Vec<Ready>,
-    /// What its host's owner lets the coordinator do with blocks.
+    /// The permission of its host's owner to write blocks.
     leave: Option<Arc<Leave>>,
 }
 
@@ -60,9 +60,7 @@ impl Agent {
 
     fn handle(&mut self, command: Command) -> Result<(), Gone> {
         let report = match command {
-            Command::Hello { version: VERSION } => {
-                Report::Hello { version: VERSION, host: HostFacts::read() }
-            }
+            Command::Hello { version: VERSION } => Report::Hello { version: VERSION, host: HostInfo::read() },
             Command::Hello { version } => failed(format!(
                 "coordinator speaks version {version}, this agent {VERSION}; use the same release"
             )),

@@ -16,7 +16,7 @@ use super::token::{Token, TokenError, prove};
 use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::line::{LineReader, LineWriter};
-use crate::observe::HostFacts;
+use crate::observe::HostInfo;
 
 /// How long an agent may take for an answer that needs no work.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ struct Member {
     name: String,
     writer: LineWriter<Box<dyn Write + Send>>,
     child: Option<Child>,
-    host: HostFacts,
+    host: HostInfo,
     offset: Offset,
     lost: Option<String>,
 }
@@ -131,7 +131,7 @@ impl Fleet {
             name: name.to_owned(),
             writer,
             child,
-            host: HostFacts::default(),
+            host: HostInfo::default(),
             offset: Offset::default(),
             lost: None,
         });
@@ -227,7 +227,7 @@ impl Fleet {
         &self.members[number].name
     }
 
-    pub fn host(&self, number: usize) -> &HostFacts {
+    pub fn host(&self, number: usize) -> &HostInfo {
         &self.members[number].host
     }
 

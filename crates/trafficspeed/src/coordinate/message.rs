@@ -1,4 +1,4 @@
-//! What coordinator and agent say to each other: one JSON value per line.
+//! The messages between coordinator and agent: one JSON value per line.
 //!
 //! Instants are nanoseconds on the *agent's* CLOCK_MONOTONIC; the coordinator translates.
 
@@ -12,7 +12,7 @@ use crate::load::block::writer::Wrote;
 use crate::load::block::{Blocks, WriterJob};
 use crate::load::task::{Findings, Task};
 use crate::load::worker_pool::Reading;
-use crate::observe::HostFacts;
+use crate::observe::HostInfo;
 
 /// The version of these messages. Both sides must have the same.
 pub const VERSION: u32 = 5;
@@ -30,7 +30,7 @@ pub enum Command {
         /// See [`VERSION`].
         version: u32,
     },
-    /// What is your clock?
+    /// Asks for the agent's clock.
     Clock,
     /// Open a door for each task.
     Prepare {
@@ -91,7 +91,7 @@ pub enum Report {
     Hello {
         /// See [`VERSION`].
         version: u32,
-        host: HostFacts,
+        host: HostInfo,
     },
     /// The answer to `Clock`.
     Clock {
@@ -113,14 +113,14 @@ pub enum Report {
         number: u64,
         /// How long it really was.
         seconds: f64,
-        /// What each task did in it at this end.
+        /// Each task's part of it at this end.
         tasks: Vec<Sample>,
     },
     /// The work is over.
     Measured(Measurement),
     /// Blocks may be written here.
     BlockPlace {
-        /// What it is, for people.
+        /// For people.
         description: String,
         /// How much it holds.
         bytes: u64,
@@ -129,13 +129,13 @@ pub enum Report {
     TookBlocks(Received),
     /// The writer's connection is over.
     WroteBlocks(Wrote),
-    /// What the place was found to hold.
+    /// The contents of the place.
     VerifiedBlocks(Verified),
     /// The agent could not do what it was told.
     Failed { why: String },
 }
 
-/// What one end of a task did in an interval, or in the whole measurement.
+/// One end of a task in an interval, or in the whole measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Messages or requests sent; none for bulk data.
@@ -155,7 +155,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// What happened from one reading to a later one.
+    /// The difference of two readings.
     pub fn between(earlier: &Reading, later: &Reading) -> Self {
         let delays = later.delays - earlier.delays;
         let sum = (later.delay_sum_ns - earlier.delay_sum_ns) as f64;
@@ -172,7 +172,7 @@ impl Sample {
     }
 }
 
-/// What one agent measured of all tasks.
+/// One agent's measurement of all tasks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// Seconds between the two readings that bound the measurement.
@@ -195,7 +195,7 @@ impl Measurement {
     }
 }
 
-/// What one end of a task did and found.
+/// One end of a task: its sums, and its findings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskEnd {
     pub window: Sample,

@@ -5,7 +5,7 @@
 //! carries a code under a key derived from the token and both challenges, with its direction and number, so that
 //! nobody can alter, repeat or insert commands. The lines are not secret: they hold measurements.
 //!
-//! What this is not: protection against guessing a poor token offline. Tokens made by `trafficspeed token` have
+//! It is no protection against guessing a poor token offline. Tokens made by `trafficspeed token` have
 //! 256 bits.
 
 use std::fs;

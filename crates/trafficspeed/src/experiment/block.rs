@@ -41,7 +41,7 @@ const WARMUP_ROUND_TRIPS: u32 = 12;
 const WARMUP: Duration = Duration::from_millis(300);
 /// Blocks in progress when the host is measured without waiting.
 pub const CALIBRATION_AHEAD: u32 = 10;
-/// What a lab with a system takes to come up and go, and what a case takes beside its time; for the estimate only.
+/// The time that a lab with a system takes to come up and go, and a case beside its own; for the estimate only.
 const LAB: Duration = Duration::from_secs(4);
 const CASE_SECONDS: f64 = 0.2;
 
@@ -61,7 +61,6 @@ pub struct Writes {
     pub seed: u64,
 }
 
-/// What to run in the lab.
 #[derive(Debug)]
 pub struct BlockPlan {
     pub delays: Vec<Span>,
@@ -104,7 +103,7 @@ impl Writes {
         self.sizes.iter().copied().max().unwrap_or(1)
     }
 
-    /// What is written in blocks of one size, with a secret of its own.
+    /// The blocks of one size, with a secret of their own.
     pub fn blocks(&self, block_bytes: u32, protection: Protection) -> Blocks {
         let size = u64::from(block_bytes);
         let span_bytes = (self.span_bytes / size).max(1) * size;
@@ -234,7 +233,7 @@ impl<'a> Bench<'a> {
         Ok(Self { plan, delay, place, lab, system, client, inner: inner.into(), ends, content })
     }
 
-    /// What this host carries without encryption and without waiting, bytes per second.
+    /// The rate of this host without encryption and without waiting, bytes per second.
     fn calibrate(&mut self, interrupt: &Interrupt) -> Result<f64, BlockRunError> {
         let blocks = self.plan.writes.blocks(self.plan.writes.largest(), Protection::Plain);
         let connection = self.connection(&blocks, Lab::gateway_v4(1).into(), CALIBRATION_AHEAD);

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use super::outcome::{End, Interval, Outcome, Pair, Settings};
-use super::pair_run::{Moment, Observer, PairResult, PairRun, Times};
+use super::outcome::{End, HostOutcome, Interval, Pair, Settings};
+use super::pair_run::{IntervalSamples, Observer, PairResult, PairRun, Times};
 use super::progress::Progress;
 use crate::coordinate::fleet::Fleet;
 use crate::load::task::Task;
@@ -25,7 +25,7 @@ pub(super) fn times(settings: &Settings) -> Times {
     }
 }
 
-/// What came of the runs: each pair's result in their order, and the totals of every second.
+/// The results of the runs: each pair's in their order, and the totals of every second.
 pub(super) fn collect(
     fleet: &Fleet,
     runs: &[PairRun<'_>],
@@ -51,7 +51,7 @@ fn task(settings: &Settings, run_id: u64, pair: u64) -> Task {
 }
 
 fn pair_of(fleet: &Fleet, run: &PairRun<'_>, result: PairResult) -> Pair {
-    let [near, far] = result.heard.ends;
+    let [near, far] = result.reports.ends;
     let ends = [(run.far, far), (run.near, near)].map(|(agent, measurement)| {
         let offset = fleet.offset(agent);
         End {
@@ -60,24 +60,24 @@ fn pair_of(fleet: &Fleet, run: &PairRun<'_>, result: PairResult) -> Pair {
             clock_offset_ms: offset.ns as f64 / 1e6,
             clock_uncertainty_ms: offset.uncertainty_ns as f64 / 1e6,
             // An end that did not report has measured no task.
-            outcome: (!measurement.tasks.is_empty()).then(|| Outcome::of(measurement)),
+            outcome: (!measurement.tasks.is_empty()).then(|| HostOutcome::of(measurement)),
         }
     });
     Pair { ends, error: result.error.map(|error| error.to_string()) }
 }
 
-/// What all hosts that reported it moved in each second, those of pairs that failed later included.
+/// The bytes of each second, of all hosts that reported it, those of pairs that failed later included.
 fn totals(results: &[PairResult]) -> Vec<Interval> {
     let mut totals = Vec::new();
     for result in results {
-        for (number, moment) in result.heard.samples.iter().enumerate() {
+        for (number, moment) in result.reports.samples.iter().enumerate() {
             add(&mut totals, number, moment);
         }
     }
     totals
 }
 
-fn add(totals: &mut Vec<Interval>, number: usize, moment: &Moment) {
+fn add(totals: &mut Vec<Interval>, number: usize, moment: &IntervalSamples) {
     if totals.len() <= number {
         totals.resize(number + 1, Interval::default());
     }
@@ -115,7 +115,7 @@ impl<'a> SecondsObserver<'a> {
 }
 
 impl Observer for SecondsObserver<'_> {
-    fn interval(&mut self, _pair: usize, number: usize, moment: &Moment) {
+    fn interval(&mut self, _pair: usize, number: usize, moment: &IntervalSamples) {
         add(&mut self.totals, number, moment);
         self.show();
     }
@@ -130,16 +130,20 @@ impl Observer for SecondsObserver<'_> {
 mod tests {
     use super::*;
     use crate::coordinate::message::Sample;
-    use crate::experiment::pair_run::Heard;
+    use crate::experiment::pair_run::EndReports;
 
-    fn moment(received: [Option<u64>; 2]) -> Moment {
+    fn moment(received: [Option<u64>; 2]) -> IntervalSamples {
         let sample = |bytes| vec![Sample { received_bytes: bytes, sent_bytes: 1, ..Sample::default() }];
-        Moment { seconds: [1.0; 2], tasks: received.map(|bytes| bytes.map_or_else(Vec::new, sample)) }
+        IntervalSamples {
+            seconds: [1.0; 2],
+            tasks: received.map(|bytes| bytes.map_or_else(Vec::new, sample)),
+        }
     }
 
     #[test]
     fn the_totals_count_every_host_that_reported_a_second() {
-        let result = |samples| PairResult { heard: Heard { samples, ..Heard::default() }, error: None };
+        let result =
+            |samples| PairResult { reports: EndReports { samples, ..EndReports::default() }, error: None };
         let both = result(vec![moment([Some(1), Some(2)]), moment([Some(3), Some(4)])]);
         let half = result(vec![moment([None, Some(10)])]);
         let expected =

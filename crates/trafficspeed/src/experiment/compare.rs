@@ -96,7 +96,7 @@ fn fill(
     for attempt in done + 1..=plan.limits.attempts.max(done + 1) {
         let mut run = run_one(&plan.traffic, slot, attempt, progress, interrupt);
         run.disturbance = plan.limits.disturbance(&run);
-        // What another program measured must not get into the journal.
+        // Measurements of another program must not get into the journal.
         same::check_system(runs, &run)?;
         journal.append(&run)?;
         let again = run.is_complete() && run.disturbance.is_some() && attempt < plan.limits.attempts;

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 use crate::lab::LinkSettings;
 use crate::observe;
-use crate::observe::HostFacts;
+use crate::observe::HostInfo;
 
 /// Where and how a campaign ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
-    pub host: HostFacts,
+    pub host: HostInfo,
     /// CPU flags that matter to ciphers.
     pub cpu_flags: Vec<String>,
     pub memory_mib: u64,
@@ -29,7 +29,7 @@ pub struct Environment {
 impl Environment {
     pub fn read(links: Option<LinkSettings>) -> Self {
         Self {
-            host: HostFacts::read(),
+            host: HostInfo::read(),
             cpu_flags: observe::cipher_cpu_flags(),
             memory_mib: memory_mib(),
             command_line: command_line(),

@@ -1,4 +1,4 @@
-//! What happens while an experiment runs, for a program that follows it.
+//! The events of an experiment, for a program that follows it.
 //!
 //! Events carry the experiments' own plain data; how they are written is decided by whoever receives them.
 

@@ -5,13 +5,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::pair_run::{Heard, Moment};
+use super::pair_run::{EndReports, IntervalSamples};
 use crate::coordinate::message::TaskEnd;
 use crate::load::delays::DelaySummary;
 use crate::load::task::Task;
 use crate::load::tcp::Way;
 
-/// What a task achieved.
+/// The figures of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Bits of payload that arrived, per second.
@@ -75,17 +75,17 @@ fn receiver(task: &Task) -> usize {
 }
 
 /// The figures of task number `at`. Of an end that was lost there are none, and nothing that takes both.
-pub fn figures(task: &Task, at: usize, heard: &Heard) -> Figures {
+pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
     let to = receiver(task);
-    let end = |side: usize| heard.ends[side].tasks.get(at);
+    let end = |side: usize| reports.ends[side].tasks.get(at);
     let both = end(1 - to).zip(end(to));
     let (here, there) = (end(1 - to).cloned().unwrap_or_default(), end(to).cloned().unwrap_or_default());
-    let per_second = |count: u64, side: usize| per(count as f64, heard.ends[side].seconds);
+    let per_second = |count: u64, side: usize| per(count as f64, reports.ends[side].seconds);
     let mut figures = Figures {
         received_bits_per_second: 8.0 * per_second(there.window.received_bytes, to),
         sent_bits_per_second: 8.0 * per_second(here.window.sent_bytes, 1 - to),
         mss: here.found.mss,
-        series: series(heard, at, to),
+        series: series(reports, at, to),
         ..Figures::default()
     };
     match task {
@@ -119,9 +119,9 @@ impl Figures {
     }
 }
 
-fn series(heard: &Heard, at: usize, to: usize) -> Vec<Point> {
+fn series(reports: &EndReports, at: usize, to: usize) -> Vec<Point> {
     let mut end = 0.0;
-    let moments = heard.samples.iter().filter_map(|moment| {
+    let moments = reports.samples.iter().filter_map(|moment| {
         let point = point_at(at, to, moment, end)?;
         end = point.end;
         Some(point)
@@ -130,11 +130,11 @@ fn series(heard: &Heard, at: usize, to: usize) -> Vec<Point> {
 }
 
 /// One interval of task number `at`, which begins `begin` seconds after the warm-up.
-pub fn point(task: &Task, at: usize, moment: &Moment, begin: f64) -> Option<Point> {
+pub fn point(task: &Task, at: usize, moment: &IntervalSamples, begin: f64) -> Option<Point> {
     point_at(at, receiver(task), moment, begin)
 }
 
-fn point_at(at: usize, to: usize, moment: &Moment, begin: f64) -> Option<Point> {
+fn point_at(at: usize, to: usize, moment: &IntervalSamples, begin: f64) -> Option<Point> {
     let (sample, seconds) = (moment.tasks[to].get(at)?, moment.seconds[to]);
     Some(Point {
         end: begin + seconds,
@@ -153,9 +153,9 @@ fn per(amount: f64, seconds: f64) -> f64 {
 }
 
 /// Bytes that arrived at the near and the far end, of those that were accounted: never more than what crossed.
-pub fn arrived(tasks: &[Task], heard: &Heard) -> [u64; 2] {
+pub fn arrived(tasks: &[Task], reports: &EndReports) -> [u64; 2] {
     let at = |side: usize| {
-        let ends = heard.ends[side].tasks.iter().zip(tasks);
+        let ends = reports.ends[side].tasks.iter().zip(tasks);
         ends.map(|(end, task)| match task {
             Task::Exchange(_) => end.window.received_bytes,
             Task::Bulk(_) | Task::Messages(_) => end.found.bytes_received,
@@ -169,7 +169,7 @@ pub fn arrived(tasks: &[Task], heard: &Heard) -> [u64; 2] {
 mod tests {
     use super::*;
     use crate::coordinate::message::{Measurement, Sample};
-    use crate::experiment::pair_run::Moment;
+    use crate::experiment::pair_run::IntervalSamples;
     use crate::load::exchange::Exchange;
     use crate::load::message::Messages;
     use crate::load::task::{Findings, Protocol, Sockets};
@@ -210,23 +210,26 @@ mod tests {
     }
 
     /// The receiver's window is twice as long as the sender's.
-    fn heard(near: TaskEnd, far: TaskEnd, seconds: [f64; 2]) -> Heard {
+    fn reports(near: TaskEnd, far: TaskEnd, seconds: [f64; 2]) -> EndReports {
         let end = |end: &TaskEnd, seconds| Measurement {
             seconds,
             tasks: vec![end.clone()],
             ..Measurement::default()
         };
-        let moment = Moment { seconds, tasks: [vec![near.window], vec![far.window]] };
-        Heard { ends: [end(&near, seconds[0]), end(&far, seconds[1])], samples: vec![moment.clone(), moment] }
+        let moment = IntervalSamples { seconds, tasks: [vec![near.window], vec![far.window]] };
+        EndReports {
+            ends: [end(&near, seconds[0]), end(&far, seconds[1])],
+            samples: vec![moment.clone(), moment],
+        }
     }
 
     #[test]
     fn each_end_is_counted_by_its_own_time_and_loss_by_the_numbers() {
-        for (backward, heard) in [
-            (false, heard(sender(), receiver(), [1.0, 2.0])),
-            (true, heard(receiver(), sender(), [2.0, 1.0])),
+        for (backward, reports) in [
+            (false, reports(sender(), receiver(), [1.0, 2.0])),
+            (true, reports(receiver(), sender(), [2.0, 1.0])),
         ] {
-            let figures = figures(&messages(backward), 0, &heard);
+            let figures = figures(&messages(backward), 0, &reports);
             let close = |is: f64, expected: f64| assert!((is - expected).abs() < 1e-9, "{is} {expected}");
             close(figures.sent_bits_per_second, 800_000.0);
             close(figures.received_bits_per_second, 392_000.0);
@@ -238,7 +241,7 @@ mod tests {
             close(figures.series[1].end, 4.0);
             close(figures.series[1].received_per_second, 490.0);
             let side = usize::from(!backward);
-            assert_eq!(arrived(&[messages(backward)], &heard)[side], 97_000);
+            assert_eq!(arrived(&[messages(backward)], &reports)[side], 97_000);
         }
     }
 
@@ -254,22 +257,22 @@ mod tests {
             pause_us: 0,
             sockets: Sockets::default(),
         });
-        let heard = heard(receiver(), sender(), [2.0, 1.0]);
-        let figures = figures(&task, 0, &heard);
+        let reports = reports(receiver(), sender(), [2.0, 1.0]);
+        let figures = figures(&task, 0, &reports);
         assert_eq!(figures.transactions_per_second, Some(490.0));
         assert_eq!((figures.lost, figures.received_per_second), (None, None));
     }
 
     #[test]
     fn ends_that_reported_nothing_have_no_figures() {
-        assert_eq!(figures(&messages(false), 0, &Heard::default()), Figures::default());
+        assert_eq!(figures(&messages(false), 0, &EndReports::default()), Figures::default());
     }
 
     #[test]
     fn what_an_end_measured_stands_when_the_other_is_lost_but_not_what_takes_both() {
-        let mut heard = heard(sender(), receiver(), [1.0, 2.0]);
-        heard.ends[0] = Measurement::default();
-        let figures = figures(&messages(false), 0, &heard);
+        let mut reports = reports(sender(), receiver(), [1.0, 2.0]);
+        reports.ends[0] = Measurement::default();
+        let figures = figures(&messages(false), 0, &reports);
         assert_eq!(figures.received_per_second, Some(490.0));
         assert_eq!((figures.sent_per_second, figures.lost), (None, None));
         assert_eq!(figures.jitter_us, Some(7.0));

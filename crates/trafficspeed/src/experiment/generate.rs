@@ -13,14 +13,14 @@ use super::event::Event;
 use super::figures::{Figures, Point, figures, point};
 use super::hosts::host_pairs::{HostEnd, HostPairsPlan};
 use super::outcome::CpuUse;
-use super::pair_run::{Heard, Moment, Times};
+use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
 use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::task::Task;
-use crate::system::{Facts, Programs, Subject};
+use crate::system::{Programs, Subject, SystemInfo};
 pub use search::SearchOutcome;
 
 /// A task and what reports call it.
@@ -35,7 +35,7 @@ pub struct NamedTask {
 pub struct LoadPlan {
     /// `stream`, `rr` or `udp`.
     pub command: &'static str,
-    pub place: Place,
+    pub path: MeasuredPath,
     /// The tasks, all at once.
     pub tasks: Vec<NamedTask>,
     /// IP version inside the systems of the lab.
@@ -49,14 +49,14 @@ pub struct LoadPlan {
 }
 
 #[derive(Clone, Debug)]
-pub enum Place {
-    Lab(Box<LabPlace>),
+pub enum MeasuredPath {
+    Lab(Box<LabPath>),
     Hosts(HostPairsPlan),
 }
 
 /// A lab and what is measured in it.
 #[derive(Clone, Debug)]
-pub struct LabPlace {
+pub struct LabPath {
     pub subjects: Vec<Subject>,
     /// Where the far end is.
     pub far: RemoteEnd,
@@ -94,16 +94,16 @@ pub struct LoadSettings {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadRun {
-    /// What was measured; absent between real hosts.
+    /// The measured system; absent between real hosts.
     pub subject: Option<Subject>,
-    /// What the report calls it.
+    /// Its name in the report.
     pub label: String,
     /// Which repetition, from 1.
     pub repeat: u32,
     /// When it began, UTC.
     pub started: String,
-    /// What the system said of itself.
-    pub facts: Facts,
+    /// The system's own account.
+    pub facts: SystemInfo,
     /// The near and the far host, if they are real ones.
     pub hosts: Vec<HostEnd>,
     pub figures: Vec<Figures>,
@@ -114,7 +114,7 @@ pub struct LoadRun {
     pub search: Option<SearchOutcome>,
     /// An end stopped early.
     pub stopped_early: bool,
-    /// What went wrong on single streams.
+    /// Faults of single streams.
     pub faults: Vec<String>,
     /// Why there is no result.
     pub error: Option<String>,
@@ -135,18 +135,18 @@ impl LoadRun {
         problems
     }
 
-    pub(super) fn take(&mut self, tasks: &[Task], heard: &Heard) {
-        self.figures = tasks.iter().zip(0..).map(|(task, at)| figures(task, at, heard)).collect();
-        self.socket_drops = heard.ends.iter().map(|end| end.socket_drops).sum();
-        self.stopped_early = heard.stopped_early();
-        self.faults = heard.faults();
+    pub(super) fn take(&mut self, tasks: &[Task], reports: &EndReports) {
+        self.figures = tasks.iter().zip(0..).map(|(task, at)| figures(task, at, reports)).collect();
+        self.socket_drops = reports.ends.iter().map(|end| end.socket_drops).sum();
+        self.stopped_early = reports.stopped_early();
+        self.faults = reports.faults();
     }
 }
 
-/// What every task did in one interval of a run.
+/// All tasks in one interval of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Second<'a> {
-    /// What the report calls the run.
+    /// The run's name in the report.
     pub label: &'a str,
     pub repeat: u32,
     /// Number of the interval, from 0.
@@ -157,7 +157,13 @@ pub struct Second<'a> {
 
 impl LoadPlan {
     /// Reports one interval as an event.
-    pub(super) fn report(&self, progress: &Progress, run: (&str, u32), number: usize, moment: &Moment) {
+    pub(super) fn report(
+        &self,
+        progress: &Progress,
+        run: (&str, u32),
+        number: usize,
+        moment: &IntervalSamples,
+    ) {
         let begin = number as f64 * self.times.interval.as_secs_f64();
         let of = |(named, at): (&'_ NamedTask, usize)| point(&named.task, at, moment, begin);
         let all = self.tasks.iter().zip(0..);
@@ -167,9 +173,9 @@ impl LoadPlan {
 
     /// The campaign before its first run, told as the first event.
     pub(super) fn campaign(&self, environment: Environment, ip: u8, progress: &Progress) -> LoadCampaign {
-        let far = match &self.place {
-            Place::Lab(lab) => Some(lab.far),
-            Place::Hosts(_) => None,
+        let far = match &self.path {
+            MeasuredPath::Lab(lab) => Some(lab.far),
+            MeasuredPath::Hosts(_) => None,
         };
         let settings = LoadSettings {
             far,
@@ -220,7 +226,7 @@ pub fn check(subjects: &[Subject], programs: &Programs, links: LinkSettings) -> 
 }
 
 /// Runs everything in the lab.
-pub fn run(plan: &LoadPlan, lab: &LabPlace, progress: &Progress, interrupt: &Interrupt) -> LoadCampaign {
+pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Interrupt) -> LoadCampaign {
     let mut campaign = plan.campaign(Environment::read(Some(lab.links)), plan.ip, progress);
     for repeat in 1..=plan.repeats {
         for &subject in &lab.subjects {
@@ -246,7 +252,7 @@ pub fn run(plan: &LoadPlan, lab: &LabPlace, progress: &Progress, interrupt: &Int
 
 fn measure(
     plan: &LoadPlan,
-    lab: &LabPlace,
+    lab: &LabPath,
     subject: Subject,
     run: &mut LoadRun,
     progress: &Progress,
@@ -259,9 +265,10 @@ fn measure(
     let mut attempt = |tasks: Vec<Task>, times: Times, run: &mut LoadRun| {
         let trial = Trial { tasks, ip, times };
         let name = (run.label.clone(), run.repeat);
-        let on_interval = |number, moment: &Moment| plan.report(progress, (&name.0, name.1), number, moment);
+        let on_interval =
+            |number, moment: &IntervalSamples| plan.report(progress, (&name.0, name.1), number, moment);
         let measured = testbed.measure(&trial, on_interval, interrupt)?;
-        run.take(&trial.tasks, &measured.heard);
+        run.take(&trial.tasks, &measured.reports);
         run.cpu = Some(measured.cpu);
         Ok::<_, TestbedError>(())
     };

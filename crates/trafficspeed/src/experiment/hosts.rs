@@ -106,7 +106,7 @@ impl HostSpec {
 #[derive(Debug)]
 pub struct HostsPlan {
     pub pairs: Vec<PairSpec>,
-    /// What the report calls the network between them.
+    /// The name of the network between them in the report.
     pub label: String,
     pub settings: Settings,
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::cpu::CpuMeter;
 use super::figures::arrived;
 use super::outcome::CpuUse;
-use super::pair_run::{Mark, Moment, Observer, PairError, PairResult, PairRun, Times, run_pairs};
+use super::pair_run::{IntervalSamples, Mark, Observer, PairError, PairResult, PairRun, Times, run_pairs};
 use super::tunnel::{Carried, Payload, Reading, wait_for_route};
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::interrupt::Interrupt;
@@ -88,7 +88,7 @@ pub struct Measured {
     pub results: Vec<PairResult>,
     /// Within the measurement; `None` if it did not begin and end.
     pub cpu: Option<CpuUse>,
-    /// What each client's devices carried.
+    /// The account of each client's devices.
     pub carried: Vec<Carried>,
 }
 
@@ -174,7 +174,7 @@ impl LabAgents {
         let mut cpu = metered.cpu.used();
         if let Some(cpu) = &mut cpu {
             cpu.generators =
-                results.iter().flat_map(|pair| &pair.heard.ends).map(|end| end.cpu_seconds).sum();
+                results.iter().flat_map(|pair| &pair.reports.ends).map(|end| end.cpu_seconds).sum();
         }
         let carried = self.carried(&before, &self.read_devices()?, pairs, &results);
         Ok(Measured { results, cpu, carried })
@@ -218,7 +218,7 @@ impl LabAgents {
     ) -> Vec<Carried> {
         let mut payloads = vec![Payload::default(); self.agents.len()];
         for (pair, result) in pairs.iter().zip(results) {
-            let [at_near, at_far] = arrived(pair.tasks, &result.heard);
+            let [at_near, at_far] = arrived(pair.tasks, &result.reports);
             payloads[pair.near] = Payload { sent: at_far, received: at_near };
             payloads[pair.far] = Payload { sent: at_near, received: at_far };
         }
@@ -243,7 +243,7 @@ impl Observer for Metered<'_> {
         self.observer.mark(mark);
     }
 
-    fn interval(&mut self, pair: usize, number: usize, moment: &Moment) {
+    fn interval(&mut self, pair: usize, number: usize, moment: &IntervalSamples) {
         self.observer.interval(pair, number, moment);
     }
 
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
     use crate::coordinate::message::{Measurement, TaskEnd};
     use crate::experiment::outcome::samples;
-    use crate::experiment::pair_run::Heard;
+    use crate::experiment::pair_run::EndReports;
     use crate::experiment::{bulk_pairs, tunnel};
     use crate::load::task::Findings;
 
@@ -323,7 +323,7 @@ mod tests {
         assert!(of(&[v6.clone(), v6], 6).is_ok());
     }
 
-    fn heard(at_near: u64, at_far: u64) -> PairResult {
+    fn reports(at_near: u64, at_far: u64) -> PairResult {
         let end = |bytes_received| Measurement {
             tasks: vec![TaskEnd {
                 found: Findings { bytes_received, ..Findings::default() },
@@ -331,7 +331,10 @@ mod tests {
             }],
             ..Measurement::default()
         };
-        PairResult { heard: Heard { ends: [end(at_near), end(at_far)], samples: Vec::new() }, error: None }
+        PairResult {
+            reports: EndReports { ends: [end(at_near), end(at_far)], samples: Vec::new() },
+            error: None,
+        }
     }
 
     #[test]
@@ -341,7 +344,7 @@ mod tests {
         let work = bulk_pairs::tasks(&samples::campaign().settings, 1);
         let pair = agents.pair((1, 0), 4, &work[0]).unwrap();
         let readings = || [Reading::default(), Reading::default()];
-        let carried = agents.carried(&readings(), &readings(), &[pair], &[heard(10, 300)]);
+        let carried = agents.carried(&readings(), &readings(), &[pair], &[reports(10, 300)]);
         let moved: Vec<_> = carried
             .iter()
             .map(|client| (client.client.as_str(), client.payload_sent, client.payload_received))
@@ -349,8 +352,8 @@ mod tests {
         assert_eq!(moved, [("c1", 10, 300), ("c2", 300, 10)]);
         assert!(tunnel::bypass(&carried).is_some(), "and nothing carried it");
         // An end that did not report has received nothing that is known of.
-        let mut half = heard(10, 300);
-        half.heard.ends[1] = Measurement::default();
+        let mut half = reports(10, 300);
+        half.reports.ends[1] = Measurement::default();
         let carried = agents.carried(&readings(), &readings(), &[pair], &[half]);
         assert_eq!((carried[0].payload_received, carried[1].payload_sent), (0, 0));
     }

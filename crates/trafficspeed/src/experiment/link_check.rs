@@ -62,17 +62,16 @@ pub struct LinkChecked {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Way {
-    /// What was asked for.
     pub asked: Asked,
-    /// What the probes met.
+    /// The findings of the probes.
     pub probes: Probes,
     /// Rate of the load in bits of frames (UDP) or of payload (TCP) per second.
     pub bits_per_second: f64,
-    /// What the emulator says of itself; absent for netem.
+    /// The emulator's own account; absent for netem.
     pub emulator: Option<Figures>,
 }
 
-/// What was asked for, as numbers.
+/// The link that was asked for, as numbers.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Asked {
     pub delay_us: f64,
@@ -84,7 +83,7 @@ pub struct Asked {
     pub bits_per_second: Option<u64>,
 }
 
-/// What the probes met.
+/// The findings of the probes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Probes {
     pub sent: u64,

@@ -11,7 +11,7 @@ use super::outcome::Settings;
 const BASE_MIB: u64 = 128;
 /// One client's VPN process and generator, in MiB.
 const CLIENT_MIB: u64 = 48;
-/// What the kernel holds for both ends of one connection, in KiB.
+/// Kernel memory for both ends of one connection, in KiB.
 const CONNECTION_KIB: u64 = 1024;
 
 /// The machine is too small for what was asked.

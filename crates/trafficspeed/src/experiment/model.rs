@@ -61,7 +61,7 @@ pub struct SuiteModel {
     pub real: Option<Real>,
     /// Why there is none.
     pub error: Option<String>,
-    /// What each stage must cost for the rates that the user asked about.
+    /// The cost of each stage that the rates which the user asked about need.
     pub targets: Vec<Target>,
 }
 
@@ -143,7 +143,7 @@ impl Model {
         !self.interrupted && self.suites.iter().all(SuiteModel::is_whole)
     }
 
-    /// What one whole shard took on made-up devices, in nanoseconds for a full super-packet.
+    /// The time of one whole shard on made-up devices, in nanoseconds for a full super-packet.
     pub fn whole_shard(&self, suite: &str, way: Way) -> Option<f64> {
         let of_suite = |sample: &&stages::Sample| {
             sample.whole && sample.suite.as_deref() == Some(suite) && sample.side == way.name()

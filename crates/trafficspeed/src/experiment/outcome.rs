@@ -1,4 +1,4 @@
-//! What an experiment found, as plain data from which every report is made.
+//! The results of experiment 1, as plain data from which every report is made.
 //!
 //! Definitions (TrafficSpeed, 2006): *communication throughput* counts bytes received plus bytes sent of every
 //! measuring host; *goodput* counts bytes received only, once per byte. Both are per second of each host's own
@@ -10,9 +10,9 @@ use super::environment::Environment;
 use super::tunnel::{self, Carried};
 use crate::coordinate::message::Measurement;
 use crate::load::tcp::StreamTotal;
-use crate::observe::{HostCpu, HostFacts};
+use crate::observe::{HostCpu, HostInfo};
 use crate::stats::jain;
-use crate::system::{Facts, Subject};
+use crate::system::{Subject, SystemInfo};
 
 /// The work that every run of a campaign does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,9 +51,9 @@ pub struct Campaign {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
-    /// What was measured; absent between real hosts, where the tool does not know.
+    /// The measured system; absent between real hosts, where the tool does not know it.
     pub subject: Option<Subject>,
-    /// What the report calls it.
+    /// Its name in the report.
     pub label: String,
     /// Hosts that measure: twice the pairs.
     pub clients: u32,
@@ -61,14 +61,14 @@ pub struct Run {
     pub repeat: u32,
     /// When it began, UTC.
     pub started: String,
-    /// What the system said of itself.
-    pub facts: Facts,
+    /// The system's own account.
+    pub facts: SystemInfo,
     pub pairs: Vec<Pair>,
     /// Totals of every second, in order.
     pub intervals: Vec<Interval>,
     /// CPU time within the measurement; lab only.
     pub cpu: Option<CpuUse>,
-    /// What each client's devices carried, to compare with what it moved; lab only.
+    /// The counters of each client's devices, to compare with what it moved; lab only.
     pub carried: Vec<Carried>,
     /// Why there is no result at all.
     pub error: Option<String>,
@@ -76,7 +76,7 @@ pub struct Run {
     pub attempt: u32,
     /// Seconds it took in all: building, bringing up, measuring, removing.
     pub took_seconds: f64,
-    /// What shared the machine more than the user allows, in words.
+    /// The load of others beyond what the user allows, in words.
     pub disturbance: Option<String>,
     /// Another attempt stands for this one; decided from all attempts, never saved.
     #[serde(skip)]
@@ -108,17 +108,17 @@ pub struct Pair {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     pub name: String,
-    pub host: HostFacts,
+    pub host: HostInfo,
     /// Its clock less the coordinator's, in milliseconds.
     pub clock_offset_ms: f64,
     /// Half the shortest round trip of the comparison, in milliseconds.
     pub clock_uncertainty_ms: f64,
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<HostOutcome>,
 }
 
-/// What one host of a pair measured.
+/// The measurement of one host of a pair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct HostOutcome {
     /// Seconds between the two readings that bound the measurement.
     pub seconds: f64,
     /// How late the first reading was after the agreed instant, in milliseconds.
@@ -131,7 +131,7 @@ pub struct Outcome {
     pub streams: Vec<StreamOutcome>,
 }
 
-/// What one connection carried, as one host saw it.
+/// The bytes of one connection, as one host counted them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamOutcome {
     /// Number within the pair.
@@ -144,11 +144,10 @@ pub struct StreamOutcome {
     pub total_bytes: u64,
     /// The connection ended in order.
     pub complete: bool,
-    /// What went wrong on it.
     pub fault: Option<String>,
 }
 
-impl Outcome {
+impl HostOutcome {
     /// From an agent's measurement of one bulk task.
     pub fn of(measurement: Measurement) -> Self {
         let Measurement { seconds, late_ms, stopped_early, cpu_seconds, .. } = measurement;
@@ -176,7 +175,7 @@ impl Outcome {
     }
 }
 
-/// What all hosts together moved in one second.
+/// The bytes of all hosts together in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
     pub received: u64,
@@ -216,7 +215,7 @@ pub struct StreamResult {
 }
 
 impl Pair {
-    pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+    pub fn outcomes(&self) -> impl Iterator<Item = &HostOutcome> {
         self.ends.iter().filter_map(|end| end.outcome.as_ref())
     }
 
@@ -287,12 +286,12 @@ impl Run {
 
     /// Bytes received, all hosts together.
     pub fn received(&self) -> u64 {
-        self.pairs.iter().flat_map(Pair::outcomes).map(Outcome::received).sum()
+        self.pairs.iter().flat_map(Pair::outcomes).map(HostOutcome::received).sum()
     }
 
     /// Bytes sent, all hosts together.
     pub fn sent(&self) -> u64 {
-        self.pairs.iter().flat_map(Pair::outcomes).map(Outcome::sent).sum()
+        self.pairs.iter().flat_map(Pair::outcomes).map(HostOutcome::sent).sum()
     }
 
     /// The longest measuring time of a host.
@@ -414,11 +413,11 @@ pub(crate) mod samples {
                 fault: None,
             })
             .collect();
-        let outcome = Outcome { seconds: 2.0, streams, ..Outcome::default() };
+        let outcome = HostOutcome { seconds: 2.0, streams, ..HostOutcome::default() };
         End { name: name.into(), outcome: Some(outcome), ..End::default() }
     }
 
-    /// What the devices of client `number` carry for streams of `bytes` each.
+    /// The counters of client `number` for streams of `bytes` each.
     fn carried(number: u32, bytes: u64) -> Carried {
         let traffic = Traffic { bytes: bytes + bytes / 20, packets: 1 + bytes / 1400, ..Traffic::default() };
         let counters = Counters { received: traffic, sent: traffic };

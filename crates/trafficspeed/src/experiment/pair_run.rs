@@ -57,7 +57,7 @@ pub trait Observer {
     /// An instant has come.
     fn mark(&mut self, _mark: Mark) {}
     /// Both ends of pair number `pair` have reported interval `number`.
-    fn interval(&mut self, pair: usize, number: usize, moment: &Moment);
+    fn interval(&mut self, pair: usize, number: usize, moment: &IntervalSamples);
     /// So many pairs measure; again whenever one fails.
     fn pairs_left(&mut self, _count: usize) {}
 }
@@ -65,23 +65,22 @@ pub trait Observer {
 /// Calls a function for each interval, with the number of the pair and of the interval.
 pub struct OnInterval<F>(pub F);
 
-impl<F: FnMut(usize, usize, &Moment)> Observer for OnInterval<F> {
-    fn interval(&mut self, pair: usize, number: usize, moment: &Moment) {
+impl<F: FnMut(usize, usize, &IntervalSamples)> Observer for OnInterval<F> {
+    fn interval(&mut self, pair: usize, number: usize, moment: &IntervalSamples) {
         (self.0)(pair, number, moment);
     }
 }
 
-/// What both ends reported: the near one, then the far one.
+/// The reports of both ends: the near one, then the far one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Heard {
-    /// What each found at its end.
+pub struct EndReports {
     pub ends: [Measurement; 2],
     /// Interval by interval, what each end's tasks did in it.
-    pub samples: Vec<Moment>,
+    pub samples: Vec<IntervalSamples>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Moment {
+pub struct IntervalSamples {
     /// How long it was at each end, in seconds.
     pub seconds: [f64; 2],
     /// Task by task, at each end.
@@ -102,11 +101,10 @@ pub enum PairError {
     Stopped,
 }
 
-/// What one pair gave.
 #[derive(Debug, Default)]
 pub struct PairResult {
-    /// What its ends reported; without an error, both of them all of it.
-    pub heard: Heard,
+    /// The reports of its ends; without an error, both of them all of it.
+    pub reports: EndReports,
     /// Why it is not whole.
     pub error: Option<PairError>,
 }
@@ -120,29 +118,29 @@ pub fn run_pairs(
     observer: &mut dyn Observer,
     interrupt: &Interrupt,
 ) -> Vec<PairResult> {
-    let parts = pairs.iter().map(|pair| Part::new(*pair, fleet)).collect();
-    let mut drive = Drive { fleet, parts };
+    let states = pairs.iter().map(|pair| PairState::new(*pair, fleet)).collect();
+    let mut drive = Drive { fleet, states };
     drive.connect(interrupt);
-    if drive.parts.iter().any(Part::is_sound) {
+    if drive.states.iter().any(PairState::is_sound) {
         drive.measure(times, lead, observer, interrupt);
     }
-    drive.parts.into_iter().map(|part| PairResult { heard: part.heard, error: part.error }).collect()
+    drive.states.into_iter().map(|state| PairResult { reports: state.reports, error: state.error }).collect()
 }
 
 /// One pair, and how far it is.
-struct Part<'a> {
+struct PairState<'a> {
     pair: PairRun<'a>,
     /// Where the far end listens, until the near end has been sent there.
     ports: Option<Vec<Vec<u16>>>,
     connected: [bool; 2],
     /// Ends that have reported all, or never will.
     done: [bool; 2],
-    told: usize,
-    heard: Heard,
+    reported: usize,
+    reports: EndReports,
     error: Option<PairError>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> PairState<'a> {
     fn new(pair: PairRun<'a>, fleet: &Fleet) -> Self {
         let lost = [pair.near, pair.far].into_iter().find(|&agent| fleet.is_lost(agent));
         let error = lost.map(|agent| PairError::End {
@@ -154,8 +152,8 @@ impl<'a> Part<'a> {
             ports: None,
             connected: [false; 2],
             done: [false; 2],
-            told: 0,
-            heard: Heard::default(),
+            reported: 0,
+            reports: EndReports::default(),
             error,
         }
     }
@@ -175,15 +173,15 @@ impl<'a> Part<'a> {
 
 struct Drive<'a, 'b> {
     fleet: &'a mut Fleet,
-    parts: Vec<Part<'b>>,
+    states: Vec<PairState<'b>>,
 }
 
 impl Drive<'_, '_> {
-    /// What an end says next: the number of its pair, its side, and its words or why there are none.
+    /// The next report of an end: the number of its pair, its side, and the report or why there is none.
     fn receive(&mut self, patience: Duration) -> Option<(usize, usize, Result<Report, String>)> {
         let (agent, event) = self.fleet.next(patience)?;
-        let at = self.parts.iter().position(|part| part.agents().contains(&agent))?;
-        let side = usize::from(agent == self.parts[at].pair.far);
+        let at = self.states.iter().position(|state| state.agents().contains(&agent))?;
+        let side = usize::from(agent == self.states[at].pair.far);
         Some((
             at,
             side,
@@ -194,47 +192,47 @@ impl Drive<'_, '_> {
         ))
     }
 
-    /// Takes a pair out; its ends are told to end what they do.
+    /// Takes a pair out; its ends are reported to end what they do.
     fn fail(&mut self, at: usize, error: PairError) {
-        self.parts[at].error.get_or_insert(error);
-        for agent in self.parts[at].agents() {
+        self.states[at].error.get_or_insert(error);
+        for agent in self.states[at].agents() {
             self.fleet.send(agent, &Command::Stop);
         }
     }
 
     fn fail_end(&mut self, at: usize, side: usize, why: String) {
-        let end = self.fleet.name(self.parts[at].agents()[side]).to_owned();
+        let end = self.fleet.name(self.states[at].agents()[side]).to_owned();
         self.fail(at, PairError::End { end, why });
     }
 
     /// Takes out every pair that `still` holds for.
-    fn fail_all(&mut self, still: impl Fn(&Part<'_>) -> bool, error: impl Fn() -> PairError) {
-        for at in 0..self.parts.len() {
-            if self.parts[at].is_sound() && still(&self.parts[at]) {
+    fn fail_all(&mut self, still: impl Fn(&PairState<'_>) -> bool, error: impl Fn() -> PairError) {
+        for at in 0..self.states.len() {
+            if self.states[at].is_sound() && still(&self.states[at]) {
                 self.fail(at, error());
             }
         }
     }
 
     fn connect(&mut self, interrupt: &Interrupt) {
-        for part in self.parts.iter().filter(|part| part.is_sound()) {
-            let PairRun { far, address, tasks, .. } = part.pair;
+        for state in self.states.iter().filter(|state| state.is_sound()) {
+            let PairRun { far, address, tasks, .. } = state.pair;
             self.fleet.send(far, &Command::Prepare { tasks: tasks.to_vec(), bind: address });
         }
         let deadline = Instant::now() + CONNECT_TIMEOUT;
-        while self.parts.iter().any(|part| part.is_sound() && !part.is_connected()) {
+        while self.states.iter().any(|state| state.is_sound() && !state.is_connected()) {
             if interrupt.is_set() {
                 return self.fail_all(|_| true, || PairError::Stopped);
             }
             if Instant::now() > deadline {
                 let late = || PairError::Late("the connections were not made");
-                return self.fail_all(|part| !part.is_connected(), late);
+                return self.fail_all(|state| !state.is_connected(), late);
             }
             self.connect_next();
             let Some((at, side, said)) = self.receive(TICK) else { continue };
             match said {
-                Ok(Report::Prepared { ports }) if side == 1 => self.parts[at].ports = Some(ports),
-                Ok(Report::Connected) => self.parts[at].connected[side] = true,
+                Ok(Report::Prepared { ports }) if side == 1 => self.states[at].ports = Some(ports),
+                Ok(Report::Connected) => self.states[at].connected[side] = true,
                 // Late words of an earlier measurement that was ended.
                 Ok(_) => {}
                 Err(why) => self.fail_end(at, side, why),
@@ -246,11 +244,12 @@ impl Drive<'_, '_> {
     /// round trip it ever saw (`tcp_tso_rtt_log`); if a thousand connections were made at once, each would remember
     /// the rush for the whole measurement.
     fn connect_next(&mut self) {
-        let Some(part) = self.parts.iter_mut().find(|part| part.is_sound() && !part.is_connected()) else {
+        let Some(state) = self.states.iter_mut().find(|state| state.is_sound() && !state.is_connected())
+        else {
             return;
         };
-        if let Some(ports) = part.ports.take() {
-            let PairRun { near, address, tasks, .. } = part.pair;
+        if let Some(ports) = state.ports.take() {
+            let PairRun { near, address, tasks, .. } = state.pair;
             self.fleet.send(near, &Command::Reach { tasks: tasks.to_vec(), peer: address, ports });
         }
     }
@@ -259,8 +258,8 @@ impl Drive<'_, '_> {
         let millis = |duration: Duration| duration.as_millis() as u64;
         let (warmup_ms, duration_ms) = (millis(times.warmup), millis(times.duration));
         let interval_ms = millis(times.interval).max(1);
-        for part in self.parts.iter().filter(|part| part.is_sound()) {
-            let [near, far] = part.agents();
+        for state in self.states.iter().filter(|state| state.is_sound()) {
+            let [near, far] = state.agents();
             for (agent, peer) in [(near, far), (far, near)] {
                 let own = self.fleet.offset(agent);
                 let peer_ahead_ns = self.fleet.offset(peer).ns - own.ns;
@@ -273,7 +272,7 @@ impl Drive<'_, '_> {
 
     fn measure(&mut self, times: Times, lead: Duration, observer: &mut dyn Observer, interrupt: &Interrupt) {
         // A pair that is out already will say no more.
-        self.parts.iter_mut().filter(|part| !part.is_sound()).for_each(|part| part.done = [true; 2]);
+        self.states.iter_mut().filter(|state| !state.is_sound()).for_each(|state| state.done = [true; 2]);
         let mut sound = self.sound();
         observer.pairs_left(sound);
         let at_ns = clock::now_ns() + lead.as_nanos() as u64;
@@ -282,9 +281,9 @@ impl Drive<'_, '_> {
         let mut marks = Marks::new(at_ns + nanos(times.warmup), nanos(times.duration));
         let mut deadline = Instant::now() + clock::until(marks.end_ns) + DRAIN_TIMEOUT + REPORT_TIMEOUT;
         let mut stopping = false;
-        while self.parts.iter().any(|part| part.done != [true; 2]) {
+        while self.states.iter().any(|state| state.done != [true; 2]) {
             if Instant::now() > deadline {
-                self.fail_all(|part| part.done != [true; 2], || PairError::Late("no report came"));
+                self.fail_all(|state| state.done != [true; 2], || PairError::Late("no report came"));
                 break;
             }
             marks.pass(observer);
@@ -294,7 +293,7 @@ impl Drive<'_, '_> {
             }
             if let Some((at, side, said)) = self.receive(marks.wait()) {
                 self.take(at, side, said, times);
-                self.tell_moments(at, observer);
+                self.report_intervals(at, observer);
                 if self.sound() < sound {
                     sound = self.sound();
                     observer.pairs_left(sound);
@@ -306,48 +305,48 @@ impl Drive<'_, '_> {
 
     /// How many pairs have not failed.
     fn sound(&self) -> usize {
-        self.parts.iter().filter(|part| part.is_sound()).count()
+        self.states.iter().filter(|state| state.is_sound()).count()
     }
 
     fn take(&mut self, at: usize, side: usize, said: Result<Report, String>, times: Times) {
-        let part = &mut self.parts[at];
+        let state = &mut self.states[at];
         match said {
             Ok(Report::Sample { number, seconds, tasks }) => {
-                part.heard.add(side, number as usize, seconds, tasks, times);
+                state.reports.add(side, number as usize, seconds, tasks, times);
             }
             Ok(Report::Measured(measurement)) => {
-                part.heard.ends[side] = measurement;
-                part.done[side] = true;
+                state.reports.ends[side] = measurement;
+                state.done[side] = true;
             }
             Ok(_) => {}
             Err(why) => {
-                part.done[side] = true;
+                state.done[side] = true;
                 self.fail_end(at, side, why);
             }
         }
     }
 
     /// Tells every interval that both ends have reported by now.
-    fn tell_moments(&mut self, at: usize, observer: &mut dyn Observer) {
-        let part = &mut self.parts[at];
-        while let Some(moment) = part.heard.samples.get(part.told) {
+    fn report_intervals(&mut self, at: usize, observer: &mut dyn Observer) {
+        let state = &mut self.states[at];
+        while let Some(moment) = state.reports.samples.get(state.reported) {
             if moment.tasks.iter().any(Vec::is_empty) {
                 return;
             }
-            observer.interval(at, part.told, moment);
-            part.told += 1;
+            observer.interval(at, state.reported, moment);
+            state.reported += 1;
         }
     }
 }
 
-impl Heard {
+impl EndReports {
     fn add(&mut self, side: usize, number: usize, seconds: f64, tasks: Vec<Sample>, times: Times) {
         // More samples than the measurement has intervals would be an agent's error; they must not grow memory.
         if number as u128 > times.duration.as_nanos() / times.interval.as_nanos().max(1) {
             return;
         }
         if self.samples.len() <= number {
-            self.samples.resize(number + 1, Moment::default());
+            self.samples.resize(number + 1, IntervalSamples::default());
         }
         self.samples[number].seconds[side] = seconds;
         self.samples[number].tasks[side] = tasks;
@@ -358,7 +357,7 @@ impl Heard {
         self.ends.iter().any(|end| end.stopped_early)
     }
 
-    /// What the ends found wrong, in words.
+    /// Faults that the ends reported, in words.
     pub fn faults(&self) -> Vec<String> {
         let late = self.ends.iter().filter(|end| end.is_void()).map(|end| {
             format!("nothing was measured: an end was {:.0} ms late, its machine is too busy", end.late_ms)
@@ -368,38 +367,38 @@ impl Heard {
     }
 }
 
-/// The two instants, and which of them have been told.
+/// The two instants, and which of them have been reported.
 struct Marks {
     begin_ns: u64,
     end_ns: u64,
-    told: u8,
+    reported: u8,
 }
 
 impl Marks {
     fn new(begin_ns: u64, duration_ns: u64) -> Self {
-        Self { begin_ns, end_ns: begin_ns + duration_ns, told: 0 }
+        Self { begin_ns, end_ns: begin_ns + duration_ns, reported: 0 }
     }
 
     fn pass(&mut self, observer: &mut dyn Observer) {
         let now = clock::now_ns();
-        if self.told == 0 && now >= self.begin_ns {
-            self.told = 1;
+        if self.reported == 0 && now >= self.begin_ns {
+            self.reported = 1;
             observer.mark(Mark::Begin);
         }
-        if self.told == 1 && now >= self.end_ns {
+        if self.reported == 1 && now >= self.end_ns {
             self.finish(observer);
         }
     }
 
     fn finish(&mut self, observer: &mut dyn Observer) {
-        if self.told == 1 {
-            self.told = 2;
+        if self.reported == 1 {
+            self.reported = 2;
             observer.mark(Mark::End);
         }
     }
 
     fn wait(&self) -> Duration {
-        let next = match self.told {
+        let next = match self.reported {
             0 => self.begin_ns,
             1 => self.end_ns,
             _ => u64::MAX,

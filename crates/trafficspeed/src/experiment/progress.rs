@@ -1,4 +1,4 @@
-//! What the user sees while a campaign runs: on standard error, one live line on a terminal, one line per run
+//! Progress of a campaign for its user: on standard error, one live line on a terminal, one line per run
 //! elsewhere; and, if asked for, every event as a line on standard output.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
@@ -57,7 +57,7 @@ impl Progress {
         self.live(what);
     }
 
-    /// What is going on, for whoever watches a terminal.
+    /// The present activity, for whoever watches a terminal.
     pub fn live(&self, what: &str) {
         if self.live {
             eprint!("\r\x1b[K{}{what} …", self.part);

@@ -24,7 +24,7 @@ use crate::interrupt::Interrupt;
 use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::observe::memory::Memory;
-use crate::observe::{HostFacts, tree_cpu_seconds};
+use crate::observe::{HostInfo, tree_cpu_seconds};
 use crate::stats::median;
 use crate::system::vpnd::{PORT, Room, Vpnd};
 use crate::system::{Cipher, ClientAddress, Kind, Programs, Subject, System, SystemError};
@@ -162,8 +162,8 @@ fn begin(plan: &SessionsPlan) -> SessionsResults {
         processes: plan.processes,
         users: plan.users,
         at_once: plan.at_once,
-        host: HostFacts::read(),
-        facts: crate::system::Facts::default(),
+        host: HostInfo::read(),
+        facts: crate::system::SystemInfo::default(),
         login: None,
         memory_before: Memory::default(),
         slope_kib: None,

@@ -33,7 +33,7 @@ use super::sessions::{SessionsError, holder, share_of, shares};
 use crate::csv_table;
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
-use crate::observe::{HostFacts, process_tree};
+use crate::observe::{HostInfo, process_tree};
 use crate::system::vpnd::{Held, PORT, Room, Vpnd};
 use crate::system::{Programs, System};
 use results::{Incident, SoakResults};
@@ -153,7 +153,7 @@ impl<'a> Soak<'a> {
         csv: csv::Writer<File>,
         (progress, interrupt): (&'a Progress, &'a Interrupt),
     ) -> Self {
-        let results = SoakResults::new(plan, HostFacts::read(), system.facts());
+        let results = SoakResults::new(plan, HostInfo::read(), system.facts());
         Self {
             plan,
             lab,

@@ -16,18 +16,18 @@ use super::figures::{Figures, figures, point};
 use super::generate::{Second, fresh};
 use super::hog::Hogs;
 use super::outcome::CpuUse;
-use super::pair_run::{Heard, Moment, Times};
+use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
 use crate::system::vpnd::{Code, Vpnd};
-use crate::system::{Facts, Kind, Programs, Subject, System, SystemError};
+use crate::system::{Kind, Programs, Subject, System, SystemError, SystemInfo};
 
-/// What building a lab and bringing a system up takes, about.
+/// The time to build a lab and bring a system up, about.
 const STAGE_TIME: Duration = Duration::from_millis(2_500);
-/// What connecting and draining take beside a measurement, about.
+/// The time to connect and drain beside a measurement, about.
 const CASE_TIME: Duration = Duration::from_millis(600);
 /// How much longer than its measurement a CPU hog may live, should nobody end it.
 const HOG_GRACE: Duration = Duration::from_secs(60);
@@ -86,11 +86,11 @@ impl Quantity {
 pub struct Case {
     /// The part of the report that it belongs to.
     pub section: String,
-    /// What it is called there.
+    /// Its name there.
     pub name: String,
     pub task: Task,
     pub ip: u8,
-    /// What is shown of it.
+    /// The figures that are shown of it.
     pub quantities: Vec<Quantity>,
     /// CPU hogs beside it.
     pub hogs: u32,
@@ -124,7 +124,6 @@ pub struct SuitePlan {
     pub programs: Programs,
 }
 
-/// What a suite found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SuiteCampaign {
     /// `ipsec` or `aead`.
@@ -136,8 +135,8 @@ pub struct SuiteCampaign {
     /// How often each case was to be measured.
     pub repeats: u32,
     pub environment: Environment,
-    /// What the systems said of themselves, one entry per stage and repetition.
-    pub stages: Vec<StageFacts>,
+    /// The systems' own accounts, one entry per stage and repetition.
+    pub stages: Vec<StageInfo>,
     /// Every measurement, in order.
     pub rows: Vec<Row>,
     /// The user ended it early.
@@ -146,23 +145,23 @@ pub struct SuiteCampaign {
 
 /// A stage as it came up, or why it did not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct StageFacts {
-    /// What reports call it.
+pub struct StageInfo {
+    /// Its name in reports.
     pub label: String,
     /// The system and its cipher.
     pub subject: Option<Subject>,
     pub code: Code,
     /// MTU of the lab's links.
     pub link_mtu: Option<u32>,
-    /// What the system said of itself.
-    pub facts: Facts,
+    /// The system's own account.
+    pub facts: SystemInfo,
     /// Why it did not come up.
     pub error: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// What reports call the stage.
+    /// The stage's name in reports.
     pub label: String,
     /// The system and its cipher; absent between real hosts.
     pub subject: Option<Subject>,
@@ -208,7 +207,7 @@ impl SuiteCampaign {
 }
 
 impl Stage {
-    /// What reports call it.
+    /// Its name in reports.
     pub fn label(&self) -> String {
         let name = match (self.subject.kind, self.subject.cipher) {
             (Kind::Vpnd, cipher) => cipher.name().to_owned(),
@@ -281,7 +280,7 @@ pub(super) fn report_interval(
     run: (&str, u32),
     case: &Case,
     number: usize,
-    moment: &Moment,
+    moment: &IntervalSamples,
 ) {
     let begin = number as f64 * case.times.interval.as_secs_f64();
     let Some(point) = point(&case.task, 0, moment, begin) else { return };
@@ -321,12 +320,12 @@ fn run_stage(
     interrupt: &Interrupt,
 ) {
     let build = || Testbed::build(stage.system(&plan.programs)?, plan.far, stage.links, interrupt);
-    let mut facts = StageFacts {
+    let mut facts = StageInfo {
         label: stage.label(),
         subject: Some(stage.subject),
         code: stage.code,
         link_mtu: Some(stage.links.mtu),
-        ..StageFacts::default()
+        ..StageInfo::default()
     };
     let mut testbed = match build() {
         Ok(testbed) => testbed,
@@ -343,8 +342,9 @@ fn run_stage(
             return;
         }
         let label = stage.label();
-        let on_interval =
-            |number, moment: &Moment| report_interval(progress, (&label, repeat), case, number, moment);
+        let on_interval = |number, moment: &IntervalSamples| {
+            report_interval(progress, (&label, repeat), case, number, moment)
+        };
         let measured = measure(&mut testbed, case, on_interval, interrupt);
         let is_lost = matches!(measured, Err(TestbedError::Pair(_)));
         campaign.add(row(stage, case, repeat, measured), progress);
@@ -364,24 +364,24 @@ type Found = (Figures, CpuUse, Option<String>);
 fn measure(
     testbed: &mut Testbed,
     case: &Case,
-    on_interval: impl FnMut(usize, &Moment),
+    on_interval: impl FnMut(usize, &IntervalSamples),
     interrupt: &Interrupt,
 ) -> Result<Found, TestbedError> {
     let mut hogs = Hogs::start(case.hogs, case.times.warmup + case.times.duration + HOG_GRACE)?;
     let trial = Trial { tasks: vec![fresh(&case.task)], ip: case.ip, times: case.times };
     let measured = testbed.measure(&trial, on_interval, interrupt)?;
-    let mut faults = faults(&measured.heard);
+    let mut faults = faults(&measured.reports);
     if hogs.running() < case.hogs as usize {
         faults.push("a CPU hog ended too early".into());
     }
-    let figures = figures(&trial.tasks[0], 0, &measured.heard);
+    let figures = figures(&trial.tasks[0], 0, &measured.reports);
     Ok((figures, measured.cpu, (!faults.is_empty()).then(|| faults.join("; "))))
 }
 
-/// What the ends found wrong.
-pub(super) fn faults(heard: &Heard) -> Vec<String> {
-    let early = heard.stopped_early().then(|| "ended early".to_owned());
-    heard.faults().into_iter().chain(early).collect()
+/// Faults that the ends reported.
+pub(super) fn faults(reports: &EndReports) -> Vec<String> {
+    let early = reports.stopped_early().then(|| "ended early".to_owned());
+    reports.faults().into_iter().chain(early).collect()
 }
 
 fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, TestbedError>) -> Row {

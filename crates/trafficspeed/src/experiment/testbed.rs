@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 pub use super::lab_agents::TestbedError;
 use super::lab_agents::{LabAgents, Schedule};
 use super::outcome::CpuUse;
-use super::pair_run::{Heard, LEAD, Moment, OnInterval, Times};
+use super::pair_run::{EndReports, IntervalSamples, LEAD, OnInterval, Times};
 use super::tunnel;
 use crate::interrupt::Interrupt;
 use crate::lab::emulator::Emulator;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::task::Task;
-use crate::system::{Facts, System};
+use crate::system::{System, SystemInfo};
 
 /// Where the far end is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -36,7 +36,7 @@ pub struct Testbed {
     // Agents end before the system, the system before the lab.
     agents: LabAgents,
     system: Box<dyn System>,
-    facts: Facts,
+    facts: SystemInfo,
     lab: Lab,
 }
 
@@ -51,7 +51,7 @@ pub struct Trial {
 
 #[derive(Clone, Debug)]
 pub struct TrialResult {
-    pub heard: Heard,
+    pub reports: EndReports,
     /// CPU time within the measurement.
     pub cpu: CpuUse,
 }
@@ -103,11 +103,11 @@ impl Testbed {
     }
 
     /// The system's own account of itself.
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &SystemInfo {
         &self.facts
     }
 
-    /// What the emulated links, if there are any, have done so far.
+    /// The account of the emulated links, if there are any.
     pub fn emulator_notes(&self) -> Vec<String> {
         self.lab.emulator().map(Emulator::notes).unwrap_or_default()
     }
@@ -129,12 +129,12 @@ impl Testbed {
     pub fn measure(
         &mut self,
         trial: &Trial,
-        mut on_interval: impl FnMut(usize, &Moment),
+        mut on_interval: impl FnMut(usize, &IntervalSamples),
         interrupt: &Interrupt,
     ) -> Result<TrialResult, TestbedError> {
         let pair = self.agents.pair((0, 1), trial.ip, &trial.tasks)?;
         let schedule = Schedule { lead: LEAD, times: trial.times };
-        let mut observer = OnInterval(|_, number, moment: &Moment| on_interval(number, moment));
+        let mut observer = OnInterval(|_, number, moment: &IntervalSamples| on_interval(number, moment));
         let system = self.system.as_ref();
         let mut measured = self.agents.measure(system, &[pair], schedule, &mut observer, interrupt)?;
         let result = measured.results.pop().unwrap_or_default();
@@ -144,7 +144,7 @@ impl Testbed {
         if let Some(why) = tunnel::bypass(&measured.carried) {
             return Err(TestbedError::Bypassed(why));
         }
-        Ok(TrialResult { heard: result.heard, cpu: measured.cpu.unwrap_or_default() })
+        Ok(TrialResult { reports: result.reports, cpu: measured.cpu.unwrap_or_default() })
     }
 }
 

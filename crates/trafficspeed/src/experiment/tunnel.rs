@@ -48,7 +48,7 @@ pub(super) fn wait_for_route(
     }
 }
 
-/// What one client moved, and what its devices carried for it, over the whole life of its connections.
+/// The payload of one client and the counters of its devices, over the whole life of its connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
     pub client: String,
@@ -58,9 +58,9 @@ pub struct Carried {
     pub payload_sent: u64,
     /// Bytes that arrived from its partner.
     pub payload_received: u64,
-    /// What the tunnel device carried.
+    /// The counters of the tunnel device.
     pub tunnel: Counters,
-    /// What the link below carried.
+    /// The counters of the link below.
     pub underlay: Counters,
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::namespace::Namespace;
 use super::{LabError, run_tool};
 
-/// What a device counted in one direction.
+/// A device's counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes; a super-packet counts its headers once.
@@ -26,7 +26,7 @@ pub struct Traffic {
     pub dropped: u64,
 }
 
-/// What a device counted since it was made, or between two readings.
+/// A device's counters since it was made, or between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// From the network, or out of the tunnel, to this host.
@@ -47,7 +47,7 @@ impl Traffic {
 }
 
 impl Counters {
-    /// What was carried since an earlier reading of the same device.
+    /// The difference from an earlier reading of the same device.
     pub fn since(self, earlier: Self) -> Self {
         Self { received: self.received.since(earlier.received), sent: self.sent.since(earlier.sent) }
     }

@@ -6,14 +6,14 @@
 //! ```
 //!
 //! Instead of a veth pair the two ends are TAP devices, and a thread for each direction carries the frames from one
-//! to the other in user space, whatever system runs above. `fate` decides about each packet, `transit` holds those
+//! to the other in user space, whatever system runs above. `decision` decides about each packet, `transit` holds those
 //! that are under way, `pump` is the thin shell around them. Where the kernel has netem and the user asks for it,
 //! `netem` uses that on ordinary veth pairs instead.
 //!
 //! INVARIANT: what is held under way is bounded by [`HELD_BYTES`] for each direction and [`HELD_BYTES_TOTAL`] for all;
 //! a packet beyond it is dropped and counted as *overrun*, so a figure that the emulator spoilt can be told.
 
-pub mod fate;
+pub mod decision;
 pub mod impairment;
 pub mod netem;
 mod pump;
@@ -32,7 +32,7 @@ use super::LabError;
 use super::namespace::Namespace;
 use crate::load::delays::Delays;
 use crate::sys::tap::Tap;
-use fate::Fates;
+use decision::Decisions;
 use impairment::{Impairment, ImpairmentError};
 use pump::Pump;
 
@@ -51,7 +51,7 @@ pub enum Kind {
     Netem,
 }
 
-/// What every client's link does.
+/// The impairments of every client's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emulation {
     /// Who emulates.
@@ -114,7 +114,7 @@ impl fmt::Display for Emulation {
     }
 }
 
-/// What one direction, or several together, did so far.
+/// The account of one direction, or of several together.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// Frames that entered; a super-packet is one.
@@ -217,7 +217,7 @@ impl fmt::Display for Figures {
     }
 }
 
-/// What a device may hand over undone, and the bounds of a direction.
+/// The offloads that a device may leave undone, and the bounds of a direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Carriage {
     /// Super-packets cross whole.
@@ -279,8 +279,8 @@ impl Emulator {
         let (near, far) = (make(gateway, gateway_device)?, make(client, client_device)?);
         let Emulation { up, down, seed, .. } = self.emulation;
         let number = self.observed.len() as u64;
-        let up = self.start(&far, &near, Fates::new(up, seed_of(seed, number, 0)))?;
-        let down = self.start(&near, &far, Fates::new(down, seed_of(seed, number, 1)))?;
+        let up = self.start(&far, &near, Decisions::new(up, seed_of(seed, number, 0)))?;
+        let down = self.start(&near, &far, Decisions::new(down, seed_of(seed, number, 1)))?;
         self.observed.push([up, down]);
         Ok(())
     }
@@ -289,11 +289,11 @@ impl Emulator {
         &mut self,
         from: &Arc<Tap>,
         to: &Arc<Tap>,
-        fates: Fates,
+        decisions: Decisions,
     ) -> Result<Arc<Mutex<Observed>>, LabError> {
         let observed = Arc::new(Mutex::new(Observed::default()));
         let (from, to, stop) = (Arc::clone(from), Arc::clone(to), Arc::clone(&self.stop));
-        let pump = Pump::new(from, to, stop, fates, self.carriage.held_bytes, Arc::clone(&observed))
+        let pump = Pump::new(from, to, stop, decisions, self.carriage.held_bytes, Arc::clone(&observed))
             .map_err(|error| failed("making the emulator's timer", error))?;
         let thread = std::thread::Builder::new()
             .name("link".into())
@@ -303,7 +303,6 @@ impl Emulator {
         Ok(observed)
     }
 
-    /// What was asked for.
     pub fn emulation(&self) -> &Emulation {
         &self.emulation
     }
@@ -313,14 +312,14 @@ impl Emulator {
         self.carriage.super_packets
     }
 
-    /// What a report says of the emulator's part in a measurement.
+    /// The emulator's part in a measurement, for the report.
     pub fn notes(&self) -> Vec<String> {
         let way =
             |(name, observed): (&str, &Observed)| format!("emulated links, {name}: {}", observed.figures());
         ["up", "down"].into_iter().zip(&self.observed()).map(way).collect()
     }
 
-    /// What happened so far: up (from all clients) and down (to all clients).
+    /// The account so far: up (from all clients) and down (to all clients).
     pub fn observed(&self) -> [Observed; 2] {
         let mut sums = [Observed::default(), Observed::default()];
         for link in &self.observed {

@@ -123,7 +123,7 @@ impl Namespace {
         })
     }
 
-    /// What tells it from a namespace of the same name made later; `None` if it is not there.
+    /// The identity that a namespace of the same name made later does not have; `None` if it is not there.
     pub fn identity(&self) -> Option<u64> {
         fs::metadata(self.path()).ok().map(|meta| meta.ino())
     }

@@ -42,14 +42,13 @@ struct Entry {
     identity: Option<u64>,
 }
 
-/// What a cleanup found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Cleanup {
     /// Namespaces that are gone now.
     pub removed: Vec<String>,
-    /// What was left alone, and why.
+    /// Namespaces that stay, and why.
     pub kept: Vec<String>,
-    /// What could not be removed.
+    /// Namespaces that could not be removed.
     pub problems: Vec<String>,
 }
 

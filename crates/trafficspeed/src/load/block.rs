@@ -54,7 +54,7 @@ pub enum Protection {
     Sealed,
 }
 
-/// What both ends of one connection know from their coordinator. One connection uses it.
+/// Shared by both ends of one connection, from their coordinator. One connection uses it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub struct Secret([u8; 32]);
 
@@ -76,7 +76,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What both ends know of the blocks.
+/// The shape of the blocks, which both ends know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Blocks {
@@ -89,7 +89,6 @@ pub struct Blocks {
     pub span_bytes: u64,
 }
 
-/// What a target is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetJob {
@@ -101,7 +100,6 @@ pub struct TargetJob {
     pub bind: IpAddr,
 }
 
-/// What a writer is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WriterJob {
@@ -171,14 +169,14 @@ pub enum BlockError {
     /// The connection broke, or nothing came for [`IDLE_TIMEOUT`].
     #[error("{what}: {source}")]
     Connection {
-        /// What was being done.
+        /// The call that failed.
         what: &'static str,
         source: std::io::Error,
     },
     /// The file or device failed; what was not answered may be lost.
     #[error("the target cannot {what}: {source}")]
     Disk {
-        /// What was being done.
+        /// The call that failed.
         what: &'static str,
         source: std::io::Error,
     },

@@ -56,7 +56,7 @@ impl Delays {
     }
 }
 
-/// What a report says of many delays, in microseconds.
+/// The distribution of many delays, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DelaySummary {
     /// How many there were.

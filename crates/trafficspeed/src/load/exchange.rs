@@ -228,7 +228,7 @@ fn is_patient(error: &io::Error) -> bool {
 fn send(socket: &UdpSocket, datagram: &[u8]) -> Result<(), Silence> {
     match socket.send(datagram) {
         Ok(_) => Ok(()),
-        // What could not be sent is not answered, which counts as a timeout.
+        // A request that could not be sent is not answered, which counts as a timeout.
         Err(error) if is_patient(&error) => Ok(()),
         Err(error) => Err(error.into()),
     }

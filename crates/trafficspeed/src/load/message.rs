@@ -116,7 +116,7 @@ impl Batch {
     }
 }
 
-/// What a header says.
+/// The contents of a header.
 #[derive(Debug, PartialEq, Eq)]
 struct Header {
     counted: bool,

@@ -19,7 +19,7 @@ pub struct Pace {
     given: u64,
 }
 
-/// What to do now.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Send(u64),

@@ -1,4 +1,4 @@
-//! What a receiver finds out about numbered messages: order, loss, duplicates, jitter, delay.
+//! A receiver's statistics of numbered messages: order, loss, duplicates, jitter, delay.
 //!
 //! Messages are numbered from 0 without gaps by their sender and carry the instant at which they were sent. Jitter
 //! is that of RFC 3550 §6.4.1; a message is reordered if a later one was there before it (RFC 4737 §3.4).

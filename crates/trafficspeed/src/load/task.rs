@@ -334,7 +334,7 @@ impl Running {
     }
 }
 
-/// What one end of a task found out over its whole life, beside the sums.
+/// The findings of one end of a task over its whole life, beside the sums.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
     /// Messages or questions that this end sent while they counted.
@@ -359,7 +359,7 @@ pub struct Findings {
     pub round_trip: Option<DelaySummary>,
     /// Largest segment of the first TCP connection as the kernel had it at the start, without options.
     pub mss: Option<u32>,
-    /// What went wrong on single streams.
+    /// Faults of single streams.
     pub faults: Vec<String>,
     /// Each connection of bulk data, by its number.
     pub streams: Vec<tcp::StreamTotal>,

@@ -31,7 +31,7 @@ pub const MAX_STREAMS: u32 = 1024;
 /// Most worker threads of one agent.
 pub const MAX_THREADS: u32 = 64;
 
-/// What one agent is to do for its pair. Both ends get the same, but for `threads`.
+/// The work of one agent for its pair. Both ends get the same, but for `threads`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
@@ -115,7 +115,7 @@ pub struct Stream {
     pub(crate) socket: TcpStream,
 }
 
-/// What one connection carried over its whole life.
+/// The bytes of one connection over its whole life.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamTotal {
     /// Number within the pair.

@@ -185,7 +185,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// What the last call received.
+    /// The lengths of the last call's messages.
     pub(super) fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
         self.buffer.chunks(self.place).zip(&self.lengths).map(|(place, length)| &place[..*length])
     }

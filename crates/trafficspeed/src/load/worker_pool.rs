@@ -44,7 +44,6 @@ impl Schedule {
     }
 }
 
-/// What the threads share.
 pub(super) struct SharedState {
     phase: AtomicU8,
     pub(super) schedule: Schedule,
@@ -139,7 +138,7 @@ impl SharedState {
     }
 }
 
-/// What one thread brings home.
+/// The result of one thread.
 #[derive(Default)]
 pub(super) struct WorkerResult {
     /// Messages that counted when they were sent.
@@ -149,7 +148,7 @@ pub(super) struct WorkerResult {
     pub(super) round_trips: Option<Delays>,
     /// Questions that were not answered in time.
     pub(super) timeouts: u64,
-    /// What ended it before its time.
+    /// Why it ended before its time.
     pub(super) fault: Option<String>,
 }
 

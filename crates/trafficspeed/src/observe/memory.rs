@@ -1,4 +1,4 @@
-//! What a program holds of the machine's memory, by /proc/PID/smaps_rollup of its processes.
+//! The memory that a program holds, by /proc/PID/smaps_rollup of its processes.
 
 use std::fs;
 

@@ -11,13 +11,12 @@ use crate::csv_table;
 use crate::experiment::block::original;
 use crate::experiment::block::{BlockReport, Case, Way};
 use crate::experiment::hosts::host_pairs::HostEnd;
-use crate::system::Facts;
+use crate::system::SystemInfo;
 use crate::unit::significant;
 
 /// A heading, what it means, the head of a table and its rows.
-pub struct Part {
+pub struct Section {
     pub title: String,
-    /// What the figures are.
     pub caption: String,
     pub head: Vec<String>,
     pub rows: Vec<Vec<String>>,
@@ -99,7 +98,7 @@ pub fn csv(report: &BlockReport) -> String {
     csv_table::text(head, report.cases.iter().map(cells))
 }
 
-fn parts(report: &BlockReport) -> Vec<Part> {
+fn parts(report: &BlockReport) -> Vec<Section> {
     let mut parts = vec![ratios(report), peaks(report), cpu(report)];
     // One delay shows the model: the original's if it was measured, otherwise the longest.
     let delays = &report.asked.0;
@@ -205,7 +204,7 @@ fn mb(value: Option<f64>) -> String {
     number(value.map(|value| value / 1e6))
 }
 
-fn ratios(report: &BlockReport) -> Part {
+fn ratios(report: &BlockReport) -> Section {
     let (delays, _, ahead) = &report.asked;
     let mut reached = (0, 0);
     let mut rows = Vec::new();
@@ -238,7 +237,7 @@ fn ratios(report: &BlockReport) -> Part {
         )
         .expect("writing to a string");
     }
-    Part {
+    Section {
         title: format!("Throughput as a multiple of {} with no overlap", report.system),
         caption,
         head,
@@ -246,7 +245,7 @@ fn ratios(report: &BlockReport) -> Part {
     }
 }
 
-fn peaks(report: &BlockReport) -> Part {
+fn peaks(report: &BlockReport) -> Section {
     let (delays, _, ahead) = &report.asked;
     let rows = delays.iter().map(|&delay| {
         let best = ahead.iter().filter_map(|&n| report.peak(delay, Way::Ahead(n))).reduce(f64::max);
@@ -260,7 +259,7 @@ fn peaks(report: &BlockReport) -> Part {
             cell(best, 2),
         ]
     });
-    Part {
+    Section {
         title: "Best throughput of any block size, MB/s".into(),
         caption:
             "Bytes of acknowledged blocks per second. In parentheses the original: plain, IPsec, theirs."
@@ -270,7 +269,7 @@ fn peaks(report: &BlockReport) -> Part {
     }
 }
 
-fn cpu(report: &BlockReport) -> Part {
+fn cpu(report: &BlockReport) -> Section {
     let (delays, _, ahead) = &report.asked;
     let rows = delays.iter().map(|&delay| {
         let then = original::CPU.iter().find(|(ms, ..)| f64::from(*ms) == delay);
@@ -287,7 +286,7 @@ fn cpu(report: &BlockReport) -> Part {
     });
     let mut head = vec!["one-way delay".to_owned(), "tunnel".to_owned()];
     head.extend(ahead.iter().map(|n| format!("OP-{n}")));
-    Part {
+    Section {
         title: "CPU use at the target, % of one core".into(),
         caption: if report.hosts.is_empty() {
             "Mean over block sizes: the target's process and, with the tunnel, the VPN's process on its side; the \
@@ -303,7 +302,7 @@ fn cpu(report: &BlockReport) -> Part {
     }
 }
 
-fn model(report: &BlockReport, delay: f64) -> Part {
+fn model(report: &BlockReport, delay: f64) -> Section {
     let rtt = 2.0 * delay / 1e3;
     let p = &report.parameters;
     let rows = report.asked.1.iter().map(|&size| {
@@ -336,7 +335,7 @@ fn model(report: &BlockReport, delay: f64) -> Part {
         "measured",
         "original: model / measured",
     ];
-    Part {
+    Section {
         title: format!("The model beside the measurement at {delay} ms one way, MB/s"),
         caption: format!(
             "No overlap: block / (2·RTT + block/lower + block/encrypt + block/decrypt); OP-2: block / (RTT + \
@@ -371,7 +370,7 @@ fn notes(report: &BlockReport) -> Vec<String> {
         "an answer only means that the kernel has the block (--no-sync)"
     };
     let (tunnel, windows) = if report.hosts.is_empty() {
-        let Facts { version, cipher, .. } = &report.facts;
+        let SystemInfo { version, cipher, .. } = &report.facts;
         let windows = report.window_bytes >> 20;
         (
             format!("{} {version}, cipher {cipher}", report.system),

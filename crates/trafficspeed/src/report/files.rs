@@ -14,7 +14,7 @@ use crate::experiment::outcome::Campaign;
 
 /// The measurements of a campaign that has no journal.
 const CAMPAIGN: &str = "campaign.json";
-/// What an experiment other than the first found.
+/// The results of an experiment other than the first.
 const FINDINGS: &str = "measurements.json";
 /// The largest file of measurements that is read.
 const MOST_BYTES: u64 = 1 << 30;

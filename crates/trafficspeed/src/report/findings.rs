@@ -1,4 +1,4 @@
-//! What an experiment other than the first found, and every form in which it can be shown.
+//! The results of any experiment but the first, and every form in which they can be shown.
 //!
 //! It is also the file from which all of them can be made again, so it holds everything that they show.
 
@@ -13,7 +13,7 @@ use crate::experiment::model::Model;
 use crate::experiment::suite::SuiteCampaign;
 use crate::unit::Unit;
 
-/// What was found, by experiment.
+/// The results, by experiment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "experiment", content = "found")]
 pub enum Findings {

@@ -42,7 +42,7 @@ pub fn json(campaign: &Campaign) -> Value {
     })
 }
 
-/// What is measured, where, as iperf3 begins.
+/// The measurement and the machine, as iperf3 begins.
 pub(super) fn start_json(settings: &Settings, environment: &Environment) -> Value {
     json!({
         "version": environment.host.program,

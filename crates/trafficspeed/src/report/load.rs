@@ -1,4 +1,4 @@
-//! What the generators' own commands found: a table for people, JSON with iperf3's names, CSV.
+//! The report of the generators' own commands: a table for people, JSON with iperf3's names, CSV.
 
 use std::fmt::Write as _;
 
@@ -26,7 +26,7 @@ pub fn rate(unit: Option<Unit>, bits_per_second: f64) -> String {
     format!("{} {}", unit.figure(bits_per_second), unit.name())
 }
 
-/// What stands below the table.
+/// Stands below the table.
 pub const DEFINITIONS: &str = "\
 Received: payload that arrived per second. Lost, reordered (RFC 4737), jitter (RFC 3550): by the messages' numbers and time stamps.
 Delay: one way for messages, the round trip for requests; 50 % and 99 % of them were at most this long. The lab has one clock;

@@ -95,7 +95,7 @@ fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
     each.flatten().flatten().collect()
 }
 
-/// What is counted per second: transactions where there are any, or else bits in a unit that suits them.
+/// The rate that is plotted: transactions where there are any, or else bits in a unit that suits them.
 struct Quantity {
     label: &'static str,
     divisor: Option<f64>,

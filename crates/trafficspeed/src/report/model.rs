@@ -11,13 +11,12 @@ use serde_json::{Value, json};
 use super::published::board;
 use crate::csv_table;
 use crate::experiment::model::fit::Stage;
-use crate::experiment::model::predict::{Part, Target, Way};
+use crate::experiment::model::predict::{StageCost, Target, Way};
 use crate::experiment::model::{Model, SuiteModel};
 use crate::unit::{gbit, significant};
 
 /// A table of text: what it is, its head, its rows.
 pub struct Grid {
-    /// What is in it.
     pub title: String,
     /// The head of each column.
     pub head: Vec<&'static str>,
@@ -87,7 +86,7 @@ fn stages(model: &Model) -> Grid {
 
 fn parts(suite: &SuiteModel) -> Grid {
     let made = &suite.ahead;
-    let row = |part: &Part| {
+    let row = |part: &StageCost| {
         let whole = made.stages_ns(part.way);
         vec![
             part.stage.clone(),

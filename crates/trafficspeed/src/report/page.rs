@@ -20,7 +20,6 @@ pub struct Picture {
     /// Its file name without the ending.
     pub name: String,
     pub title: String,
-    /// What exactly it shows.
     pub caption: String,
     /// The picture, from [`super::chart`].
     pub svg: String,

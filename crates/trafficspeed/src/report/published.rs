@@ -1,4 +1,4 @@
-//! What the experiment's authors found, as text beside our own results. Nothing here is ever a result.
+//! The findings of the experiment's authors, as text beside our own results. Nothing here is ever a result.
 
 pub mod aead;
 pub mod board;
@@ -14,7 +14,7 @@ use crate::system::{Cipher, Subject};
 /// A table of published figures.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Figures {
-    /// What is in it, with units.
+    /// The columns, with units.
     pub caption: &'static str,
     /// The head of each column.
     pub head: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! What a suite found: one table for each of its parts, with a column for each system, beside what was published.
+//! The report of a suite: one table for each of its parts, with a column for each system, beside what was published.
 
 pub mod html;
 pub mod sweep;
@@ -19,7 +19,7 @@ use crate::unit::significant;
 /// The version of the JSON report's layout.
 const FORMAT: u32 = 1;
 
-/// What stands below the tables.
+/// Stands below the tables.
 pub const DEFINITIONS: &str = "\
 Means of the repeats; ± half the distance between the lowest and the highest. Throughput is payload that arrived. The other
 end is where each load is received. Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message; the
@@ -103,7 +103,7 @@ impl Section {
     }
 }
 
-/// What was published of this experiment.
+/// The published findings of this experiment.
 pub fn published(campaign: &SuiteCampaign) -> (&'static str, &'static [Published]) {
     if campaign.name == "aead" {
         (published::aead::SOURCE, &published::aead::FIGURES)
@@ -306,7 +306,7 @@ pub(crate) mod tests {
     use crate::experiment::environment::Environment;
     use crate::experiment::figures::{Figures, Point};
     use crate::experiment::pair_run::Times;
-    use crate::experiment::suite::{Case, StageFacts};
+    use crate::experiment::suite::{Case, StageInfo};
     use crate::experiment::testbed::RemoteEnd;
     use crate::load::task::Task;
     use crate::load::tcp::{Job, Shape};
@@ -360,7 +360,7 @@ pub(crate) mod tests {
             far: Some(RemoteEnd::Gateway),
             repeats: 2,
             environment: Environment::default(),
-            stages: vec![StageFacts { label: "aes-256-gcm".into(), ..StageFacts::default() }],
+            stages: vec![StageInfo { label: "aes-256-gcm".into(), ..StageInfo::default() }],
             rows: vec![
                 row("plain routing", "IPv4", 1, 100.0),
                 row("aes-256-gcm", "IPv4", 1, 40.0),

@@ -1,4 +1,4 @@
-//! What the systems of a campaign said of themselves, all runs drawn together.
+//! The systems of a campaign by their own accounts, all runs drawn together.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::experiment::outcome::{Campaign, Program, Run};
 /// One system as it ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct System {
-    /// What the report calls it.
+    /// Its name in the report.
     pub label: String,
     /// Its version; several if it changed on the way.
     pub version: String,

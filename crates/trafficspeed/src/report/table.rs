@@ -10,7 +10,7 @@ use crate::experiment::outcome::Campaign;
 use crate::unit::Unit;
 use crate::unit::significant;
 
-/// What stands below every table.
+/// Stands below every table.
 pub const DEFINITIONS: &str = "\
 Communication throughput: bytes received + bytes sent by all measuring hosts, per second (the definition of TrafficSpeed, 2006).
 Goodput: bytes received only, each byte once (what iperf3 users expect). Medians; spread: lowest to highest of the repeats.
@@ -19,7 +19,7 @@ CPU: CPU seconds per second of the VPN processes, user and system; CPU s/Gbit: C
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.
 Only runs count in which each client's tunnel device carried at least 95 % of its bytes, each way, by the kernel's own counters.";
 
-/// What stands below a table of ratios.
+/// Stands below a table of ratios.
 pub const RATIOS: &str = "\
 Ratios of goodput, each formed within one round at one number of clients; median, lowest and highest of the rounds.";
 
@@ -41,7 +41,7 @@ pub fn table(campaign: &Campaign, unit: Unit) -> String {
             say(&facts);
         }
     }
-    // What went past the VPN is no figure of it, not even an incomplete one.
+    // A run that went past the VPN gives no figure of it, not even an incomplete one.
     let incomplete = |run: &&_| !is_shown(run) && run.goodput() > 0.0 && run.bypass().is_none();
     for run in campaign.runs.iter().filter(incomplete) {
         let (communication, goodput) = (unit.figure(run.communication()), unit.figure(run.goodput()));

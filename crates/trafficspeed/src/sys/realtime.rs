@@ -6,7 +6,7 @@ use std::io;
 /// still leaves the others a share of each second.
 ///
 /// # Errors
-/// What the kernel says, mostly that the right to do so is missing.
+/// By the kernel, mostly that the right to do so is missing.
 pub fn run_first() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the call reads one `sched_param`, which lives until it returns; thread 0 is the calling one.

@@ -58,7 +58,7 @@ impl Tap {
     /// frames of up to 64 KiB that the kernel would otherwise have cut. The link stays down.
     ///
     /// # Errors
-    /// What the kernel says; nothing remains of the device then.
+    /// By the kernel; nothing remains of the device then.
     pub fn create(name: &str, super_packets: bool) -> io::Result<Self> {
         if name.is_empty() || name.len() > MAX_NAME_LEN {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "an interface name has 1 to 15 bytes"));

@@ -14,12 +14,12 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::daemon::Daemon;
-use super::{Cipher, ClientAddress, Facts, Kind, Profile, System, SystemError};
+use super::{Cipher, ClientAddress, Kind, Profile, System, SystemError, SystemInfo};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::{Lab, find_program};
 use crate::observe::ProcessStat;
-use answer::Answer;
+use answer::ScriptAnswer;
 
 /// How long the script may take to bring the system up.
 const UP_TIMEOUT: Duration = Duration::from_secs(120);
@@ -28,7 +28,7 @@ const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer answers are none.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
-/// What the scripts get and what they answer, with a complete example; `trafficspeed --help` shows it.
+/// The scripts' environment and answers, with a complete example; `trafficspeed --help` shows it.
 pub const HELP: &str = concat!(
     "A system of your own (--vpn command --command-up [NAME=]UP [--command-down [NAME=]DOWN]), or several by several names:
 
@@ -73,7 +73,7 @@ pub const PROFILE: Profile = Profile {
 /// The user's scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scripts {
-    /// What reports call the system.
+    /// The system's name in reports.
     pub name: String,
     /// Brings it up.
     pub up: PathBuf,
@@ -119,15 +119,15 @@ pub struct Scripted {
     scripts: Option<Scripts>,
     cipher: Cipher,
     environment: Vec<OsString>,
-    answer: Answer,
+    answer: ScriptAnswer,
     mtu: Option<u32>,
-    // What is needed to run the second script after the first.
+    // Needed to run the second script after the first.
     up_in: Option<(crate::lab::namespace::Namespace, PathBuf)>,
 }
 
 impl Scripted {
     fn new(scripts: Option<Scripts>, cipher: Cipher) -> Self {
-        Self { scripts, cipher, environment: vec![], answer: Answer::default(), mtu: None, up_in: None }
+        Self { scripts, cipher, environment: vec![], answer: ScriptAnswer::default(), mtu: None, up_in: None }
     }
 
     fn scripts(&self) -> Result<&Scripts, SystemError> {
@@ -186,7 +186,8 @@ impl System for Scripted {
         script.wait_for_success(UP_TIMEOUT, interrupt)?;
         let text = self.read_answer(&path)?;
         let wrong = |why: String| script.failed(&format!("answered wrongly: {why}"));
-        self.answer = Answer::parse(&text, lab.clients().len()).map_err(|error| wrong(error.to_string()))?;
+        self.answer =
+            ScriptAnswer::parse(&text, lab.clients().len()).map_err(|error| wrong(error.to_string()))?;
         let all = self.answer.gateway.iter().chain(&self.answer.clients);
         if let Some(gone) = all.copied().find(|pid| ProcessStat::read(*pid).is_none()) {
             return Err(wrong(format!("process {gone} is not there")));
@@ -205,9 +206,9 @@ impl System for Scripted {
         (self.answer.gateway.clone(), self.answer.clients.clone())
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> SystemInfo {
         let said = |words: &Option<String>| words.clone().unwrap_or_else(|| "not said".into());
-        Facts {
+        SystemInfo {
             version: said(&self.answer.version),
             cipher: said(&self.answer.cipher),
             mtu: self.mtu,
@@ -221,7 +222,7 @@ impl System for Scripted {
             return;
         }
         let ended = self.start("command-down", &script).and_then(|mut daemon| {
-            // What was interrupted is still taken down.
+            // A system that was interrupted is still taken down.
             daemon.wait_for_success(DOWN_TIMEOUT, &Interrupt::default())
         });
         if let Err(error) = ended {
@@ -230,7 +231,7 @@ impl System for Scripted {
     }
 }
 
-/// What the scripts find in their environment, each as `NAME=value`.
+/// The scripts' environment, each entry as `NAME=value`.
 fn environment(lab: &Lab, cipher: Cipher, files: &Path, answer: &Path) -> Vec<OsString> {
     let numbers = || 1..=lab.clients().len() as u32;
     let list = |words: Vec<String>| words.join(" ");

@@ -90,7 +90,7 @@ impl Daemon {
         }
     }
 
-    /// What it has said until now, as far as it is text.
+    /// Its output until now, as far as it is text.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }

@@ -12,12 +12,12 @@ use std::time::Duration;
 use super::daemon::Daemon;
 use super::folder::Folder;
 use super::program::{Program, Programs, Source};
-use super::{Cipher, ClientAddress, Facts, Profile, Subject, System, SystemError, check_tun};
+use super::{Cipher, ClientAddress, Profile, Subject, System, SystemError, SystemInfo, check_tun};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
-use config::{Identity, Tunnel};
+use config::{TlsIdentity, Tunnel};
 
 /// How long the server may take until it is ready.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -64,14 +64,14 @@ pub const MTU9000_PROFILE: Profile = Profile {
 pub struct OpenVpn {
     programs: Programs,
     tunnel: Tunnel,
-    facts: Facts,
+    facts: SystemInfo,
     clients: Vec<Daemon>,
     gateway: Option<Daemon>,
 }
 
 impl OpenVpn {
     fn new(programs: Programs, tunnel: Tunnel) -> Self {
-        Self { programs, tunnel, facts: Facts::default(), clients: Vec::new(), gateway: None }
+        Self { programs, tunnel, facts: SystemInfo::default(), clients: Vec::new(), gateway: None }
     }
 
     fn start_gateway(
@@ -79,7 +79,7 @@ impl OpenVpn {
         program: &Path,
         folder: &Folder,
         lab: &Lab,
-        identities: (&Identity, &[Identity]),
+        identities: (&TlsIdentity, &[TlsIdentity]),
         interrupt: &Interrupt,
     ) -> Result<(), SystemError> {
         let text = config::server(self.tunnel, identities.0, identities.1);
@@ -157,9 +157,9 @@ impl System for OpenVpn {
         let program = self.programs.find(&OPENVPN)?;
         self.facts.version = OPENVPN.version_of(&program);
         let folder = Folder::make(lab, "openvpn")?;
-        let server = Identity::random("server");
+        let server = TlsIdentity::random("server");
         let names = (1..=lab.clients().len()).map(|number| format!("client{number}"));
-        let clients: Vec<Identity> = names.map(|name| Identity::random(&name)).collect();
+        let clients: Vec<TlsIdentity> = names.map(|name| TlsIdentity::random(&name)).collect();
         self.start_gateway(&program, &folder, lab, (&server, &clients), interrupt)?;
         for (identity, namespace) in clients.iter().zip(lab.clients()) {
             let text = config::client(self.tunnel, identity, &server);
@@ -180,7 +180,7 @@ impl System for OpenVpn {
         (self.gateway.iter().map(Daemon::pid).collect(), self.clients.iter().map(Daemon::pid).collect())
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> SystemInfo {
         self.facts.clone()
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Every byte crosses the gateway as it does with a VPN, so this is the ceiling for all of them.
 
-use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError};
+use super::{Cipher, ClientAddress, Profile, System, SystemError, SystemInfo};
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT_LINK, Lab};
 
@@ -40,10 +40,10 @@ impl System for Plain {
         (Vec::new(), Vec::new())
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> SystemInfo {
         let notes =
             vec!["forwarding runs in the kernel's interrupt time, which belongs to no process".to_owned()];
-        Facts { version: self.version.clone(), cipher: "none".into(), mtu: None, notes }
+        SystemInfo { version: self.version.clone(), cipher: "none".into(), mtu: None, notes }
     }
 
     fn down(&mut self) {}

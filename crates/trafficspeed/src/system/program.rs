@@ -60,7 +60,7 @@ pub enum Source {
 }
 
 impl Program {
-    /// What its version is, in its own words; for a Go module, what was built into it; for a packaged program that
+    /// Its version in its own words; for a Go module, the one built into it; for a packaged program that
     /// cannot say it, that of its package.
     pub fn version_of(&self, path: &Path) -> String {
         if let Source::Go { module, .. } = self.source

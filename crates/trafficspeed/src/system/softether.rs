@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::daemon::Daemon;
 use super::folder::Folder;
 use super::program::{Program, Programs, Source};
-use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError, check_tun, pause};
+use super::{Cipher, ClientAddress, Profile, System, SystemError, SystemInfo, check_tun, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
@@ -65,7 +65,7 @@ pub struct SoftEther {
     programs: Programs,
     cipher: Cipher,
     transport: Transport,
-    facts: Facts,
+    facts: SystemInfo,
     clients: Vec<Host>,
     gateway: Option<Host>,
 }
@@ -83,7 +83,7 @@ struct Host {
 
 impl SoftEther {
     fn new(programs: Programs, cipher: Cipher, transport: Transport) -> Self {
-        let facts = Facts::default();
+        let facts = SystemInfo::default();
         Self { programs, cipher, transport, facts, clients: Vec::new(), gateway: None }
     }
 
@@ -268,17 +268,17 @@ impl System for SoftEther {
     }
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
-        // What we started is not SoftEther; its one child is, and the rest below that.
+        // The process started here is not SoftEther; its one child is, and the rest below that.
         let own = |host: &Host| children_of(host.daemon.pid());
         (self.gateway.iter().flat_map(own).collect(), self.clients.iter().flat_map(own).collect())
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> SystemInfo {
         self.facts.clone()
     }
 
     fn down(&mut self) {
-        // What we started only waits, deaf to polite requests; all that is theirs ends with it.
+        // The process started here only waits and ignores polite requests; all that is theirs ends with it.
         for host in self.clients.iter_mut().chain(&mut self.gateway) {
             host.daemon.kill();
         }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::daemon::Daemon;
 use super::folder::Folder;
 use super::program::{Program, Programs, Source};
-use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError, check_tun};
+use super::{Cipher, ClientAddress, Profile, System, SystemError, SystemInfo, check_tun};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
@@ -72,7 +72,7 @@ pub const PROFILE: Profile = Profile {
 pub struct StrongSwan {
     programs: Programs,
     cipher: Cipher,
-    facts: Facts,
+    facts: SystemInfo,
     clients: Vec<Host>,
     gateway: Option<Host>,
 }
@@ -87,7 +87,7 @@ struct Host {
 
 impl StrongSwan {
     fn new(programs: Programs, cipher: Cipher) -> Self {
-        Self { programs, cipher, facts: Facts::default(), clients: Vec::new(), gateway: None }
+        Self { programs, cipher, facts: SystemInfo::default(), clients: Vec::new(), gateway: None }
     }
 
     fn start(&self, folder: &Folder, name: &str, namespace: &Namespace) -> Result<Host, SystemError> {
@@ -203,7 +203,7 @@ impl System for StrongSwan {
         (self.gateway.iter().map(pid).collect(), self.clients.iter().map(pid).collect())
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> SystemInfo {
         self.facts.clone()
     }
 

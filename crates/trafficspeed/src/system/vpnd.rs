@@ -18,7 +18,7 @@ use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 use super::daemon::Daemon;
 use super::program::{Program, Programs, Source};
-use super::{Cipher, ClientAddress, Facts, Profile, System, SystemError, check_tun, pause};
+use super::{Cipher, ClientAddress, Profile, System, SystemError, SystemInfo, check_tun, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
@@ -63,7 +63,7 @@ pub struct Vpnd {
     room: Option<Room>,
     files: Option<Files>,
     code: Code,
-    facts: Facts,
+    facts: SystemInfo,
     // Clients end before the gateway: they say goodbye to it.
     clients: Vec<Daemon>,
     gateway: Option<Daemon>,
@@ -88,7 +88,7 @@ pub enum Code {
     /// The fastest for this CPU.
     #[default]
     Native,
-    /// What a CPU without AES and carry-less multiplication instructions would run.
+    /// The code that a CPU without AES and carry-less multiplication instructions would run.
     WithoutAes,
 }
 
@@ -99,7 +99,7 @@ const WITHOUT_AES: &str = "OPENSSL_ia32cap=~0x200000200000000:~0x60000000000";
 
 impl Vpnd {
     fn new(programs: Programs, cipher: Cipher) -> Self {
-        let (room, files, gateway, facts) = (None, None, None, Facts::default());
+        let (room, files, gateway, facts) = (None, None, None, SystemInfo::default());
         Self { programs, cipher, room, files, code: Code::Native, facts, clients: Vec::new(), gateway }
     }
 
@@ -174,7 +174,7 @@ impl Vpnd {
         Ok(())
     }
 
-    /// What the gateway says that it holds; `None` if it does not answer. Only while it is up.
+    /// The gateway's account of what it holds; `None` if it does not answer. Only while it is up.
     pub fn held(&self) -> Option<Held> {
         let status = self.files().status(&self.programs.find(&VPND).ok()?)?;
         Some(Held::of(status, &self.files().directory.join("state")))
@@ -352,7 +352,7 @@ impl System for Vpnd {
         (self.gateway.iter().map(Daemon::pid).collect(), self.clients.iter().map(Daemon::pid).collect())
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> SystemInfo {
         self.facts.clone()
     }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::daemon::Daemon;
 use super::program::Programs;
-use super::{ClientAddress, Facts, System, SystemError, check_tun, pause};
+use super::{ClientAddress, System, SystemError, SystemInfo, check_tun, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
@@ -29,7 +29,7 @@ use uapi::{KeyPair, Peer};
 const SOCKETS: (&str, &str) = ("/var/run", "wireguard");
 const DEVICE: &str = "wg0";
 const PORT: u16 = 51820;
-/// What the outer headers take at most, over IPv6; wg-quick subtracts as much.
+/// The most that outer headers take, over IPv6; wg-quick subtracts as much.
 const OVERHEAD: u32 = 80;
 /// How often a client says that it is there; it also makes it begin the handshake.
 const KEEPALIVE_SECONDS: u16 = 25;
@@ -43,7 +43,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct WireGuard {
     implementation: &'static Implementation,
     programs: Programs,
-    facts: Facts,
+    facts: SystemInfo,
     gateway: Option<Host>,
     clients: Vec<Host>,
 }
@@ -57,7 +57,7 @@ struct Host {
 
 impl WireGuard {
     fn new(implementation: &'static Implementation, programs: &Programs) -> Self {
-        let (programs, facts) = (programs.clone(), Facts::default());
+        let (programs, facts) = (programs.clone(), SystemInfo::default());
         Self { implementation, programs, facts, gateway: None, clients: Vec::new() }
     }
 
@@ -79,7 +79,7 @@ impl WireGuard {
         let version = self.implementation.program.version_of(program);
         let route = "packets between clients cross the gateway's device twice; its kernel routes them";
         let notes = [self.implementation.note, route].into_iter().filter(|note| !note.is_empty());
-        self.facts = Facts {
+        self.facts = SystemInfo {
             version,
             cipher: "chacha20-poly1305".into(),
             mtu: Some(mtu),
@@ -128,7 +128,7 @@ impl System for WireGuard {
         (self.gateway.iter().map(pid).collect(), self.clients.iter().map(pid).collect())
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> SystemInfo {
         self.facts.clone()
     }
 
@@ -197,7 +197,7 @@ fn socket_directory() -> Result<PathBuf, SystemError> {
     make().map_err(|source| SystemError::Io { what: format!("making {parent}/{name}"), source })
 }
 
-/// What fits into a link of the lab beside WireGuard's own headers.
+/// The MTU that fits into a link of the lab beside WireGuard's own headers.
 fn inner_mtu(lab: &Lab) -> Result<u32, SystemError> {
     let devices = Device::all(&lab.clients()[0])?;
     let link = devices.iter().find(|device| device.name == CLIENT_LINK);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use trafficspeed::load::block::content::{Content, Verified, verify};
-use trafficspeed::load::block::process::{Answer, Order};
+use trafficspeed::load::block::process::{ProcessReply, ProcessRequest};
 use trafficspeed::load::block::{Blocks, Protection, Secret, TargetJob, WriterJob};
 
 use super::vpn::real_vpnd;
@@ -31,7 +31,7 @@ struct End {
 }
 
 impl End {
-    fn start(order: &Order) -> Self {
+    fn start(order: &ProcessRequest) -> Self {
         let parent = std::process::id().to_string();
         let mut child = Command::new(PROGRAM)
             .args(["block-end", "--parent", &parent])
@@ -45,7 +45,7 @@ impl End {
         Self { child, answers }
     }
 
-    fn answer(&mut self) -> Answer {
+    fn answer(&mut self) -> ProcessReply {
         let line = self.answers.next().expect("an answer").expect("text");
         serde_json::from_str(&line).expect("an answer")
     }
@@ -67,13 +67,13 @@ fn blocks(protection: Protection) -> Blocks {
 fn target(blocks: &Blocks, file: &Path) -> (End, u16) {
     let bind = Ipv4Addr::LOCALHOST.into();
     let job = TargetJob { blocks: blocks.clone(), file: file.to_owned(), sync: true, bind };
-    let mut target = End::start(&Order::Receive(job));
-    let Answer::Listening(port) = target.answer() else { panic!("it does not listen") };
+    let mut target = End::start(&ProcessRequest::Receive(job));
+    let ProcessReply::Listening(port) = target.answer() else { panic!("it does not listen") };
     (target, port)
 }
 
 fn writer(blocks: &Blocks, port: u16) -> End {
-    End::start(&Order::Write(WriterJob {
+    End::start(&ProcessRequest::Write(WriterJob {
         blocks: blocks.clone(),
         seed: 5,
         ahead: 8,
@@ -84,9 +84,9 @@ fn writer(blocks: &Blocks, port: u16) -> End {
     }))
 }
 
-/// What the file holds of the blocks that the writer knows to be acknowledged.
+/// Compares the file with the blocks that the writer knows to be acknowledged.
 fn held(blocks: &Blocks, file: &File, writer: &mut End) -> (Verified, u64) {
-    let Answer::Wrote(wrote) = writer.answer() else { panic!("no outcome of the writer") };
+    let ProcessReply::Wrote(wrote) = writer.answer() else { panic!("no outcome of the writer") };
     assert!(wrote.fault.is_some(), "the connection was cut: {wrote:?}");
     assert!(wrote.acknowledged < PLACES);
     let read = |offset: u64, data: &mut [u8]| file.read_exact_at(data, offset);
@@ -137,9 +137,9 @@ fn what_was_acknowledged_is_in_the_file_wherever_the_connection_is_cut() {
         cut_after(&listener, port, 100_000 + rand::random::<u32>() as usize % 2_000_000);
         let (found, count) = held(&blocks, file.as_file(), &mut writer);
         assert_eq!((found.right, found.wrong), (count, 0), "round {round}");
-        let Answer::Received(received) = target.answer() else { panic!("no outcome of the target") };
+        let ProcessReply::Received(received) = target.answer() else { panic!("no outcome of the target") };
         assert!(received.acknowledged >= count && received.written >= received.acknowledged, "{received:?}");
-        // What is there beyond is whole blocks: the first that never came is still empty.
+        // Beyond are whole blocks: the first that never came is still empty.
         let mut next = vec![1; BLOCK_BYTES as usize];
         let offset = received.written * u64::from(BLOCK_BYTES);
         let read = file.as_file().read_at(&mut next, offset).expect("the file is there");

@@ -18,7 +18,7 @@ use crate::load::block::target::serve;
 use crate::load::block::writer::write;
 use crate::load::block::{Blocks, WriterJob, process};
 
-/// What the owner of a host lets the holders of a token do with blocks.
+/// The permission of a host's owner for the holders of a token to write blocks.
 #[derive(Debug)]
 pub struct Leave {
     key: Zeroizing<[u8; 32]>,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::interrupt::Interrupt;
 use crate::lab::namespace::Namespace;
 use crate::line::{LineReader, LineWriter};
-use crate::load::block::process::{Answer, Order};
+use crate::load::block::process::{ProcessReply, ProcessRequest};
 use crate::load::block::target::Received;
 use crate::load::block::writer::Wrote;
 use crate::load::block::{Blocks, TargetJob, WriterJob};
@@ -31,7 +31,7 @@ pub enum EndsError {
     #[error("the {end} of blocks: {why}")]
     Failed {
         end: &'static str,
-        /// What it said, or that it said nothing.
+        /// Its report, if there was one.
         why: String,
     },
     /// The user ended it.
@@ -44,7 +44,7 @@ struct End {
     name: &'static str,
     child: Child,
     orders: LineWriter<ChildStdin>,
-    answers: Receiver<Answer>,
+    answers: Receiver<ProcessReply>,
 }
 
 impl End {
@@ -77,15 +77,15 @@ impl End {
         EndsError::Failed { end: self.name, why: why.into() }
     }
 
-    fn order(&mut self, order: &Order) -> Result<(), EndsError> {
+    fn order(&mut self, order: &ProcessRequest) -> Result<(), EndsError> {
         self.orders.write(order).map_err(|error| self.failed(error.to_string()))
     }
 
-    fn answer(&self, patience: Duration, interrupt: &Interrupt) -> Result<Answer, EndsError> {
+    fn answer(&self, patience: Duration, interrupt: &Interrupt) -> Result<ProcessReply, EndsError> {
         let deadline = Instant::now() + patience;
         loop {
             match self.answers.recv_timeout(POLL) {
-                Ok(Answer::Failed(why)) => return Err(self.failed(why)),
+                Ok(ProcessReply::Failed(why)) => return Err(self.failed(why)),
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.failed("its process has ended")),
                 Err(RecvTimeoutError::Timeout) if interrupt.is_set() => return Err(EndsError::Interrupted),
@@ -145,16 +145,16 @@ impl Ends {
         interrupt: &Interrupt,
     ) -> Result<(Wrote, Received), EndsError> {
         let Connection { blocks, file, sync, address, .. } = *connection;
-        self.target.order(&Order::Receive(TargetJob {
+        self.target.order(&ProcessRequest::Receive(TargetJob {
             blocks: blocks.clone(),
             file: file.to_owned(),
             sync,
             bind: address,
         }))?;
-        let Answer::Listening(port) = self.target.answer(ANSWER_TIMEOUT, interrupt)? else {
+        let ProcessReply::Listening(port) = self.target.answer(ANSWER_TIMEOUT, interrupt)? else {
             return Err(self.target.failed("it answered out of turn"));
         };
-        self.writer.order(&Order::Write(WriterJob {
+        self.writer.order(&ProcessRequest::Write(WriterJob {
             blocks: blocks.clone(),
             seed: connection.seed,
             ahead: connection.ahead,
@@ -164,10 +164,10 @@ impl Ends {
             peer: SocketAddr::new(address, port),
         }))?;
         let patience = connection.warmup + connection.duration + END_TIMEOUT;
-        let Answer::Wrote(wrote) = self.writer.answer(patience, interrupt)? else {
+        let ProcessReply::Wrote(wrote) = self.writer.answer(patience, interrupt)? else {
             return Err(self.writer.failed("it answered out of turn"));
         };
-        let Answer::Received(received) = self.target.answer(END_TIMEOUT, interrupt)? else {
+        let ProcessReply::Received(received) = self.target.answer(END_TIMEOUT, interrupt)? else {
             return Err(self.target.failed("it answered out of turn"));
         };
         Ok((wrote, received))

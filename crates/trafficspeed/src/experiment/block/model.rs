@@ -1,4 +1,4 @@
-//! What throughput the waiting and the work for a block predict, in bytes per second.
+//! The throughput that the waiting and the work for a block predict, in bytes per second.
 //!
 //! The first two are the original's. They take a write to cost two round trips without overlap, as iSCSI's does
 //! (command, ready to transfer, data, status). Ours costs one: the data go with the command. So the same model is also
@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What was measured on this host, in bytes per second and seconds.
+/// Measured on this host, in bytes per second and seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     /// Everything below encryption: many large plain blocks in progress, at the smallest delay.

@@ -1,4 +1,4 @@
-//! What was measured then: IP-SAN middleware that encrypts above TCP, against IPsec (Ochanomizu University and others,
+//! The original measurements: IP-SAN middleware that encrypts above TCP, against IPsec (Ochanomizu University and others,
 //! about 2006; Linux 2.4, Gigabit Ethernet, Dummynet, 3DES, TCP window 8 MB). Shown beside ours, never used as a result.
 
 /// Columns of [`RATIOS`] and [`CPU`].

@@ -1,4 +1,4 @@
-//! What the block experiment found, as plain data, and the means that its tables show.
+//! The results of the block experiment as plain data, and the means that its tables show.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::model::Parameters;
 use crate::experiment::environment::Environment;
 use crate::experiment::hosts::host_pairs::HostEnd;
 use crate::load::block::Protection;
-use crate::system::Facts;
+use crate::system::SystemInfo;
 
 /// How blocks are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ impl Way {
         if let Self::Ahead(ahead) = self { ahead } else { 1 }
     }
 
-    /// What the report calls it.
+    /// Its name in the report.
     pub fn name(self) -> String {
         match self {
             Self::Plain => "plain".into(),
@@ -70,12 +70,12 @@ pub struct BlockReport {
     /// The machines of the writer and of the target, if they are real hosts.
     #[serde(default)]
     pub hosts: Vec<HostEnd>,
-    /// What the system with the tunnel is called.
+    /// The name of the system with the tunnel.
     pub system: String,
-    /// What it says of itself.
-    pub facts: Facts,
+    /// Its own account.
+    pub facts: SystemInfo,
     pub target: String,
-    /// What an answer meant.
+    /// The meaning of an answer.
     pub synced: bool,
     /// Counted seconds of each case.
     pub seconds: f64,
@@ -86,7 +86,7 @@ pub struct BlockReport {
     pub cases: Vec<Case>,
     /// The model's parameters, measured here.
     pub parameters: Parameters,
-    /// What the emulated links did, delay by delay.
+    /// The accounts of the emulated links, delay by delay.
     pub links: Vec<String>,
     /// Labs that could not be had.
     pub problems: Vec<String>,
@@ -101,7 +101,7 @@ impl BlockReport {
             environment: Environment::read(None),
             hosts: Vec::new(),
             system,
-            facts: Facts::default(),
+            facts: SystemInfo::default(),
             target,
             synced: writes.sync,
             seconds: writes.duration.as_secs_f64(),

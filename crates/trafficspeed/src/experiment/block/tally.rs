@@ -9,12 +9,12 @@ use crate::load::block::target::Received;
 use crate::load::block::writer::Wrote;
 use crate::load::block::{Blocks, Protection};
 
-/// What became of the blocks at the target.
+/// The blocks at the target.
 #[derive(Debug)]
 pub struct Side<'a> {
-    /// What the target says.
+    /// By the target's own account.
     pub received: &'a Received,
-    /// What its file or device was found to hold.
+    /// By its file or device.
     pub verified: Verified,
     /// CPU time of the VPN's processes on its side, as far as they carried the blocks.
     pub vpn_cpu_seconds: f64,
@@ -53,10 +53,10 @@ impl Case {
     }
 }
 
-/// What the stages took, over all cases.
+/// The times of the stages, over all cases.
 #[derive(Debug, Default)]
 pub struct Work {
-    /// What the host carries without encryption and without waiting, bytes per second.
+    /// The rate of the host without encryption and without waiting, bytes per second.
     pub lower: f64,
     sealed_bytes: f64,
     seal_seconds: f64,

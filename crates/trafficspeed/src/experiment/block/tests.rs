@@ -1,7 +1,7 @@
 use super::model::Parameters;
 use super::*;
 use crate::experiment::environment::Environment;
-use crate::system::Facts;
+use crate::system::SystemInfo;
 
 /// Made-up results: OP-n is n times as fast as the tunnel.
 pub(crate) fn sample() -> BlockReport {
@@ -30,7 +30,7 @@ pub(crate) fn sample() -> BlockReport {
         environment: Environment::default(),
         hosts: Vec::new(),
         system: "vpnd, aes-256-gcm".into(),
-        facts: Facts::default(),
+        facts: SystemInfo::default(),
         target: "file x".into(),
         synced: true,
         seconds: 1.0,

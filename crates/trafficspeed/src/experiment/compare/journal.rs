@@ -59,7 +59,7 @@ pub struct Header {
     pub format: u32,
     /// The words of the command line after the program, to go on with the same.
     pub words: Vec<String>,
-    /// What must be the same for results to belong together.
+    /// Must be the same for results to belong together.
     pub identity: Identity,
     pub settings: Settings,
     pub environment: Environment,
@@ -94,7 +94,6 @@ pub struct Journal {
     path: PathBuf,
 }
 
-/// What a journal holds.
 #[derive(Debug)]
 pub struct Contents {
     pub header: Header,

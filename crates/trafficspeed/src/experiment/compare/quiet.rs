@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::outcome::Run;
 
-/// What a measurement may lose to others before it is repeated.
+/// The share of the machine that a measurement may lose to others before it is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Most of the machine's CPU time that the hypervisor may give to others, in percent.

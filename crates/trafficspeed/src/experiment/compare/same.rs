@@ -1,4 +1,4 @@
-//! What must be the same for two measurements to belong to one comparison: the machine, the programs, the settings.
+//! The conditions for two measurements to belong to one comparison: the same machine, programs and settings.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::experiment::environment::Environment;
 use crate::experiment::outcome::Run;
 use crate::observe::own_digest;
 
-/// What identifies a comparison, each part a name with its value in words.
+/// The identity of a comparison, each part a name with its value in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     parts: Vec<(String, String)>,

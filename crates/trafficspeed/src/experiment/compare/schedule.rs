@@ -1,4 +1,4 @@
-//! What is left to measure, and how long that takes.
+//! The measurements that are left, and the time that they take.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::experiment::outcome::{Run, Settings};
 use crate::experiment::traffic::Slot;
 use crate::stats::median;
 
-/// What a measurement takes beside its own seconds while none has been made: the lab, bringing a system up, draining.
+/// The time of a measurement beside its own seconds while none has been made: the lab, bringing a system up, draining.
 const OVERHEAD_SECONDS: f64 = 2.0;
 /// The same for each client.
 const OVERHEAD_PER_CLIENT_SECONDS: f64 = 0.25;
@@ -42,7 +42,7 @@ pub fn time_left(slots: &[Slot], settings: &Settings, runs: &[Run]) -> Duration 
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// What is said before the first measurement: how many there are, how long they take, where they go.
+/// The announcement before the first measurement: how many there are, how long they take, where they go.
 pub fn announcement(plan: &ComparePlan, earlier: &[Run], directory: &Path) -> String {
     let settings = &plan.traffic.settings;
     let slots = plan.traffic.slots();

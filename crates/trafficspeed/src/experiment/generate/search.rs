@@ -20,7 +20,6 @@ const LEAST_SENT: f64 = 0.97;
 /// The longest that a single trial of a search warms up.
 const SEARCH_WARMUP: Duration = Duration::from_millis(200);
 
-/// What a search found.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SearchOutcome {
     /// Messages per second of the best trial that was carried; zero if none was.

@@ -105,17 +105,17 @@ struct Table<'a> {
 /// The user ended it.
 struct Interrupted;
 
-/// What was heard of one connection.
+/// The reports of one connection.
 #[derive(Default)]
-struct Heard {
+struct ConnectionReports {
     wrote: Option<Wrote>,
     received: Option<Received>,
-    /// What hosts could not do, and that they are gone.
+    /// Failures of hosts, and their loss.
     faults: Vec<String>,
 }
 
 impl Table<'_> {
-    /// What the target's owner allows.
+    /// The permission of the target's owner.
     fn place(&mut self) -> Result<String, FleetError> {
         self.fleet.send(self.far, &Command::BlockPlace);
         let why = match self.answer(self.far, ANSWER_TIMEOUT) {
@@ -127,7 +127,7 @@ impl Table<'_> {
         Err(FleetError::Agent { name: self.fleet.name(self.far).to_owned(), why })
     }
 
-    /// What the network carries without encryption and without waiting in bytes per second, and its one-way delay;
+    /// The network's rate without encryption and without waiting in bytes per second, and its one-way delay;
     /// `None` if the user ended it.
     fn calibrate(&mut self, outer: IpAddr) -> Result<Option<(f64, Span)>, FleetError> {
         let blocks = self.writes.blocks(self.writes.largest(), Protection::Plain);
@@ -183,7 +183,7 @@ impl Table<'_> {
         address: IpAddr,
         work: &mut Work,
     ) -> Result<Case, Interrupted> {
-        let Heard { wrote, received, mut faults } =
+        let ConnectionReports { wrote, received, mut faults } =
             self.connection(blocks, (address, way.ahead()), (Writes::warmup(delay), self.writes.duration))?;
         // Where the writer cannot say any more what was acknowledged, the target's word is taken for it.
         let (acknowledged, sent) = match (&wrote, &received) {
@@ -209,7 +209,7 @@ impl Table<'_> {
         }
         if case.problem.is_some() {
             for host in [self.near, self.far] {
-                // What is still under way of this connection must not be taken for words of the next.
+                // Late reports of this connection must not be taken for those of the next.
                 let _ = self.fleet.compare_clocks(host);
             }
         }
@@ -221,10 +221,10 @@ impl Table<'_> {
         blocks: &Blocks,
         (address, ahead): (IpAddr, u32),
         (warmup, duration): (Duration, Duration),
-    ) -> Result<Heard, Interrupted> {
+    ) -> Result<ConnectionReports, Interrupted> {
         let Writes { sync, seed, .. } = *self.writes;
         self.fleet.send(self.far, &Command::TakeBlocks { blocks: blocks.clone(), sync, bind: address });
-        let refused = |why| Ok(Heard { faults: vec![why], ..Heard::default() });
+        let refused = |why| Ok(ConnectionReports { faults: vec![why], ..ConnectionReports::default() });
         let port = match self.answer(self.far, ANSWER_TIMEOUT)? {
             Ok(Report::Listening { port }) => port,
             Ok(other) => return refused(format!("unexpected answer {other:?}")),
@@ -246,8 +246,8 @@ impl Table<'_> {
     }
 
     /// Waits for what both ends say of their connection.
-    fn outcomes(&mut self, patience: Duration) -> Result<Heard, Interrupted> {
-        let mut heard = Heard::default();
+    fn outcomes(&mut self, patience: Duration) -> Result<ConnectionReports, Interrupted> {
+        let mut heard = ConnectionReports::default();
         let mut deadline = Instant::now() + patience;
         let mut waiting = vec![self.near, self.far];
         while !waiting.is_empty() {

@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 use super::{LEAD, PairSpec};
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::coordinate::token::Token;
-use crate::experiment::pair_run::{Moment, Observer, OnInterval, PairResult, PairRun, Times, run_pairs};
+use crate::experiment::pair_run::{
+    IntervalSamples, Observer, OnInterval, PairResult, PairRun, Times, run_pairs,
+};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
-use crate::observe::HostFacts;
+use crate::observe::HostInfo;
 
 /// The hosts that measure, and the name of the network between them in reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub struct HostPairsPlan {
 pub struct HostEnd {
     /// Its name, as the user wrote it.
     pub name: String,
-    pub host: HostFacts,
+    pub host: HostInfo,
     /// Its clock less the coordinator's, in milliseconds.
     pub clock_offset_ms: f64,
     /// The true offset lies within this of it, in milliseconds.
@@ -99,7 +101,7 @@ impl HostPairs {
         first.map_or_else(|| Ok(Self { fleet: Fleet::default(), pairs: Vec::new() }), Err)
     }
 
-    /// What reports call each pair.
+    /// The names of all pairs in reports.
     pub fn names(&self) -> Vec<String> {
         self.pairs.iter().map(|(name, _)| name.clone()).collect()
     }
@@ -173,11 +175,11 @@ impl HostPairs {
         &mut self,
         tasks: &[Task],
         times: Times,
-        on_interval: impl Fn(&str, usize, &Moment),
+        on_interval: impl Fn(&str, usize, &IntervalSamples),
         interrupt: &Interrupt,
     ) -> Vec<Result<PairResult, String>> {
         let names: Vec<String> = self.reached().map(|(name, _)| name.to_owned()).collect();
-        let mut observer = OnInterval(|pair: usize, number: usize, moment: &Moment| {
+        let mut observer = OnInterval(|pair: usize, number: usize, moment: &IntervalSamples| {
             on_interval(&names[pair], number, moment);
         });
         let mut results = self.run(&self.runs(|_| tasks), times, &mut observer, interrupt).into_iter();

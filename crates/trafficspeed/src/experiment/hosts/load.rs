@@ -8,7 +8,7 @@ use crate::coordinate::token::Token;
 use crate::experiment::environment::Environment;
 use crate::experiment::event::Event;
 use crate::experiment::generate::{LoadCampaign, LoadPlan, LoadRun, search};
-use crate::experiment::pair_run::{Moment, PairResult};
+use crate::experiment::pair_run::{IntervalSamples, PairResult};
 use crate::experiment::progress::Progress;
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
@@ -51,7 +51,7 @@ fn repetition(
         progress.note(&format!("{}, run {repeat}", run.label));
         progress.event(Event::LoadRunStarted(run));
     }
-    let on_interval = |name: &str, number: usize, moment: &Moment| {
+    let on_interval = |name: &str, number: usize, moment: &IntervalSamples| {
         plan.report(progress, (name, repeat), number, moment);
     };
     if plan.search.is_some() {
@@ -62,7 +62,7 @@ fn repetition(
             take(run, &tasks, results.swap_remove(0));
             run.error.clone().map_or(Ok(()), Err)
         };
-        // What went wrong is in the run already.
+        // An error is in the run already.
         let _: Result<(), String> = search::or_once(plan, run, &mut attempt, interrupt);
     } else {
         let tasks: Vec<Task> =
@@ -80,8 +80,8 @@ fn repetition(
 
 fn take(run: &mut LoadRun, tasks: &[Task], result: Result<PairResult, String>) {
     match result {
-        Ok(PairResult { heard, error }) => {
-            run.take(tasks, &heard);
+        Ok(PairResult { reports, error }) => {
+            run.take(tasks, &reports);
             run.error = error.map(|error| error.to_string());
         }
         Err(why) => run.error = Some(why),

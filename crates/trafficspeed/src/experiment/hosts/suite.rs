@@ -1,6 +1,6 @@
 //! The loads of experiment 2 between real hosts: one system, which is whatever the data addresses lead through.
 //!
-//! What the lab alone can do is left out: ciphers side by side, links of another MTU, and CPU hogs beside the load.
+//! Left out is whatever needs a lab: ciphers side by side, links of another MTU, and CPU hogs beside the load.
 
 use super::host_pairs::{HostPairs, HostPairsPlan};
 use crate::coordinate::fleet::FleetError;
@@ -8,12 +8,12 @@ use crate::coordinate::token::Token;
 use crate::experiment::environment::Environment;
 use crate::experiment::figures::figures;
 use crate::experiment::generate::fresh;
-use crate::experiment::pair_run::{Moment, PairResult};
+use crate::experiment::pair_run::{IntervalSamples, PairResult};
 use crate::experiment::progress::Progress;
 use crate::experiment::suite::ipsec::{self, Options, Sweep};
-use crate::experiment::suite::{Case, Row, StageFacts, SuiteCampaign, faults, report_interval};
+use crate::experiment::suite::{Case, Row, StageInfo, SuiteCampaign, faults, report_interval};
 use crate::interrupt::Interrupt;
-use crate::system::Facts;
+use crate::system::SystemInfo;
 use crate::system::vpnd::Code;
 
 /// Runs the loads one after the other, each with all pairs at once. A host that is lost takes out its pair only.
@@ -52,10 +52,10 @@ pub fn run(
 }
 
 /// The hosts of a pair stand where the lab has what the system says of itself.
-fn facts(host_pairs: &HostPairs, label: String, at: usize) -> StageFacts {
+fn facts(host_pairs: &HostPairs, label: String, at: usize) -> StageInfo {
     let notes: Vec<String> = host_pairs.hosts(at).iter().map(super::host_pairs::HostEnd::words).collect();
     let error = notes.is_empty().then(|| "the pair did not come; its measurements say why".to_owned());
-    StageFacts { label, facts: Facts { notes, ..Facts::default() }, error, ..StageFacts::default() }
+    StageInfo { label, facts: SystemInfo { notes, ..SystemInfo::default() }, error, ..StageInfo::default() }
 }
 
 fn measure(
@@ -66,16 +66,17 @@ fn measure(
     interrupt: &Interrupt,
 ) -> Vec<Row> {
     let tasks = [fresh(&case.task)];
-    let on_interval = |name: &str, number: usize, moment: &Moment| {
+    let on_interval = |name: &str, number: usize, moment: &IntervalSamples| {
         report_interval(progress, (name, repeat), case, number, moment);
     };
     let result = host_pairs.measure(&tasks, case.times, on_interval, interrupt);
     let row = |(label, result): (String, Result<PairResult, String>)| {
         let (figures, error) = match result {
             Err(why) => (None, Some(why)),
-            Ok(PairResult { heard, error }) => {
-                let all: Vec<String> = error.iter().map(ToString::to_string).chain(faults(&heard)).collect();
-                (Some(figures(&tasks[0], 0, &heard)), (!all.is_empty()).then(|| all.join("; ")))
+            Ok(PairResult { reports, error }) => {
+                let all: Vec<String> =
+                    error.iter().map(ToString::to_string).chain(faults(&reports)).collect();
+                (Some(figures(&tasks[0], 0, &reports)), (!all.is_empty()).then(|| all.join("; ")))
             }
         };
         Row {

@@ -1,4 +1,4 @@
-//! What the sum of the stages predicts.
+//! The prediction from the sum of the stages.
 //!
 //! One TCP stream goes from a client to a host behind the gateway. The client sends its data and receives its
 //! acknowledgements, the gateway the other way round. A stage that works on packets runs once for each `mss` bytes of
@@ -71,7 +71,7 @@ impl Shape {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct StageCost {
     pub stage: String,
     /// Whose work it is.
     pub way: Way,
@@ -84,7 +84,7 @@ pub struct Prediction {
     /// The pieces that were assumed.
     pub shape: Shape,
     /// The data's way, stage by stage.
-    pub parts: Vec<Part>,
+    pub parts: Vec<StageCost>,
     /// Nanoseconds of the client for the acknowledgements of each byte.
     pub client_acks: f64,
     /// Nanoseconds of the gateway for them.
@@ -99,7 +99,7 @@ impl Prediction {
             let way = way_of(stage)?;
             let piece = shape.piece(stage);
             // Whole inner packets are what a call works on; their headers are little beside the payload.
-            Some(Part { stage: stage.name.clone(), way, ns_per_byte: stage.line.ns(piece) / piece })
+            Some(StageCost { stage: stage.name.clone(), way, ns_per_byte: stage.line.ns(piece) / piece })
         });
         let acks = |way: Way| {
             let of_way = stages.iter().filter(mine).filter(|stage| way_of(stage) == Some(way));
@@ -145,13 +145,13 @@ impl Prediction {
     }
 
     /// The most expensive stage of the slower end.
-    pub fn bottleneck(&self) -> Option<&Part> {
+    pub fn bottleneck(&self) -> Option<&StageCost> {
         let slower = if self.client() > self.gateway() { Way::Sender } else { Way::Receiver };
         let parts = self.parts.iter().filter(|part| part.way == slower);
         parts.max_by(|a, b| a.ns_per_byte.total_cmp(&b.ns_per_byte))
     }
 
-    /// What each stage must cost for a rate.
+    /// The cost of each stage that a rate needs.
     pub fn target(&self, bits_per_second: f64) -> Target {
         let budget = 8e9 / bits_per_second;
         let needs = self.parts.iter().map(|part| {
@@ -174,7 +174,7 @@ fn way_of(stage: &Stage) -> Option<Way> {
     [Way::Sender, Way::Receiver].into_iter().find(|way| stage.side == way.name())
 }
 
-/// What a stage takes for the acknowledgements of each byte.
+/// The cost of a stage for the acknowledgements of each byte.
 fn ack_ns(stage: &Stage, shape: &Shape) -> f64 {
     let Line { each, per_byte, .. } = stage.line;
     let calls = if stage.name.starts_with("UDP ") { shape.ack_run } else { shape.acknowledged };
@@ -190,15 +190,15 @@ pub struct Target {
     pub needs: Vec<Need>,
 }
 
-/// What one stage must cost, in nanoseconds for each byte of payload.
+/// The cost that one stage must reach, in nanoseconds for each byte of payload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Need {
     pub stage: String,
     pub way: Way,
     pub now: f64,
-    /// What it must cost if all stages of that end get cheaper by the same factor.
+    /// If all stages of that end get cheaper by the same factor.
     pub all_alike: f64,
-    /// What it must cost if the others stay as they are; `None` if even nothing would not be enough.
+    /// If the others stay as they are; `None` if even nothing would not be enough.
     pub alone: Option<f64>,
 }
 

@@ -19,7 +19,7 @@ use crate::lab::{CLIENT_LINK, Lab};
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape as Socket, Way};
 use crate::stats::median;
-use crate::system::{Facts, Subject};
+use crate::system::{Subject, SystemInfo};
 
 /// Bytes of each send call, as `trafficspeed stream` has them.
 const WRITE_BYTES: u32 = 256 * 1024;
@@ -32,7 +32,7 @@ pub struct RealPlan {
     pub repeats: u32,
 }
 
-/// What came out: medians over the repetitions.
+/// Medians over the repetitions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Real {
     pub bits_per_second: f64,
@@ -45,8 +45,8 @@ pub struct Real {
     pub each: Vec<f64>,
     /// The share of the machine's CPU time that was used, in percent; the largest of all repetitions.
     pub busy_percent: f64,
-    /// What the VPN said of itself.
-    pub facts: Facts,
+    /// The VPN's own account.
+    pub facts: SystemInfo,
 }
 
 impl Real {
@@ -84,7 +84,7 @@ pub fn measure(
     for _ in 0..real.repeats {
         let trial = Trial { tasks: vec![fresh(&stream())], ip: 4, times };
         let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
-        ensure!(!measured.heard.stopped_early(), "interrupted");
+        ensure!(!measured.reports.stopped_early(), "interrupted");
         rounds.push(Round::of(&trial, &measured).context("the stream carried nothing")?);
     }
     let carried = Reading::take(testbed.lab())?.since(&before);
@@ -121,7 +121,7 @@ fn stream() -> Task {
 
 impl Round {
     fn of(trial: &Trial, measured: &TrialResult) -> Option<Self> {
-        let found = figures(&trial.tasks[0], 0, &measured.heard);
+        let found = figures(&trial.tasks[0], 0, &measured.reports);
         let cpu = measured.cpu;
         let gbit = found.received_bits_per_second * cpu.seconds / 1e9;
         let total = cpu.host.total();
@@ -142,7 +142,7 @@ struct Reading {
     gateway: HashMap<String, Counters>,
 }
 
-/// What was carried at both ends.
+/// The counters at both ends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
     client_tun: Counters,

@@ -29,7 +29,6 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 const MOST_SAMPLES: u32 = 400;
 const POLL: Duration = Duration::from_millis(20);
 
-/// What the program says.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Raw {
     /// The form of the rest.
@@ -121,7 +120,7 @@ fn parse(text: &str, suites: usize) -> anyhow::Result<Raw> {
     Ok(raw)
 }
 
-/// What a program prints, if it ends well in time.
+/// The output of a program that ends well in time.
 fn output(command: &mut Command, patience: Duration, interrupt: &Interrupt) -> anyhow::Result<String> {
     let (mut said, mut complaint) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let child =

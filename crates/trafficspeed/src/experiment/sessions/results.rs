@@ -4,9 +4,9 @@ use serde::Serialize;
 use vpnd_swarm::tally::{Storm, Watched};
 
 use super::Restart;
-use crate::observe::HostFacts;
+use crate::observe::HostInfo;
 use crate::observe::memory::Memory;
-use crate::system::Facts;
+use crate::system::SystemInfo;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionsResults {
@@ -18,8 +18,8 @@ pub struct SessionsResults {
     pub users: u32,
     /// Logins under way at once.
     pub at_once: u32,
-    pub host: HostFacts,
-    pub facts: Facts,
+    pub host: HostInfo,
+    pub facts: SystemInfo,
     /// All sessions logging in with their passwords.
     pub login: Option<Phase>,
     /// The gateway's memory before the first session.
@@ -77,7 +77,7 @@ pub struct Restarted {
     pub phase: Phase,
 }
 
-/// What was seen of the same sessions while nothing happened, and meanwhile.
+/// The same sessions while nothing happened, and meanwhile.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Beside {
     /// While nothing happened: what machine and measurement do by themselves.
@@ -138,8 +138,8 @@ pub(crate) mod samples {
             processes: 1,
             users: 2,
             at_once: 5,
-            host: HostFacts::read(),
-            facts: Facts::default(),
+            host: HostInfo::read(),
+            facts: SystemInfo::default(),
             login: Some(phase(10, 0, 10_600)),
             memory_before: Memory { rss_kib: 10_100, pss_kib: 10_000 },
             slope_kib: Some(59.0),

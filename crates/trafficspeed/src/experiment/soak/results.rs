@@ -8,8 +8,8 @@ use vpnd_swarm::churn::Counts;
 use super::SoakPlan;
 use super::judgement::{Judgement, judge};
 use super::sample::Sample;
-use crate::observe::HostFacts;
-use crate::system::Facts;
+use crate::observe::HostInfo;
+use crate::system::SystemInfo;
 use crate::system::vpnd::Counters;
 
 #[derive(Clone, Debug, Serialize)]
@@ -20,8 +20,8 @@ pub struct SoakResults {
     pub processes: u32,
     /// Decided which session acted when and how.
     pub seed: u64,
-    pub host: HostFacts,
-    pub facts: Facts,
+    pub host: HostInfo,
+    pub facts: SystemInfo,
     /// The actions of the sessions, and their traffic.
     pub done: Counts,
     /// Processes killed with all their sessions.
@@ -56,7 +56,7 @@ pub struct Incident {
 }
 
 impl SoakResults {
-    pub fn new(plan: &SoakPlan, host: HostFacts, facts: Facts) -> Self {
+    pub fn new(plan: &SoakPlan, host: HostInfo, facts: SystemInfo) -> Self {
         Self {
             clients: plan.clients,
             processes: plan.processes,
@@ -126,8 +126,8 @@ pub(crate) mod samples {
             clients: 5,
             processes: 1,
             seed: 3,
-            host: HostFacts::read(),
-            facts: Facts::default(),
+            host: HostInfo::read(),
+            facts: SystemInfo::default(),
             done: Counts { left: 2, ..Counts::default() },
             kills: 1,
             unexplained: 0,

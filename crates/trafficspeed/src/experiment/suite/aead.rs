@@ -30,7 +30,7 @@ pub const CIPHERS: [Cipher; 5] = [
 const SECTION_NATIVE: &str = "With this CPU's instructions";
 const SECTION_WITHOUT: &str = "Without AES instructions";
 
-/// What the user chose.
+/// The user's choices.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub ciphers: Vec<Cipher>,
@@ -115,7 +115,7 @@ fn section(code: Code) -> &'static str {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     pub code: Code,
-    /// What it chose, in its own words.
+    /// Its choice, in its own words.
     pub chosen: String,
     /// Mean throughput of that choice over both directions, in Mbit/s.
     pub chosen_mbit: Option<f64>,
@@ -189,8 +189,8 @@ mod tests {
     use super::*;
     use crate::experiment::environment::Environment;
     use crate::experiment::figures::Figures;
-    use crate::experiment::suite::StageFacts;
-    use crate::system::Facts;
+    use crate::experiment::suite::StageInfo;
+    use crate::system::SystemInfo;
 
     fn options() -> Options {
         let second = Duration::from_secs(1);
@@ -210,9 +210,9 @@ mod tests {
 
     /// A campaign in which vpnd chose `chosen`; per cipher the throughput of each repetition, both directions alike.
     fn campaign(chosen: &str, figures: &[(Cipher, [f64; 2])]) -> SuiteCampaign {
-        let facts = Facts { cipher: chosen.into(), ..Facts::default() };
+        let facts = SystemInfo { cipher: chosen.into(), ..SystemInfo::default() };
         let subject = |cipher| Subject::new(Kind::Vpnd, cipher);
-        let choice = StageFacts { subject: Some(subject(Cipher::Auto)), facts, ..StageFacts::default() };
+        let choice = StageInfo { subject: Some(subject(Cipher::Auto)), facts, ..StageInfo::default() };
         let mut rows = Vec::new();
         for (cipher, values) in figures {
             for (mbit, repeat) in values.iter().zip(1..) {

@@ -44,7 +44,7 @@ pub enum Sweep {
 
 /// A part of the original's measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
+pub enum SuitePart {
     /// TCP streams.
     Stream,
     /// UDP as fast as possible.
@@ -57,7 +57,7 @@ pub enum Part {
     Video,
 }
 
-/// What the user chose.
+/// The user's choices.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Few short measurements instead of many long ones.
@@ -65,7 +65,7 @@ pub struct Options {
     /// The ciphers.
     pub ciphers: Vec<Cipher>,
     /// The parts of the original.
-    pub parts: Vec<Part>,
+    pub parts: Vec<SuitePart>,
     /// The sweeps.
     pub sweeps: Vec<Sweep>,
     /// Times of each measurement.
@@ -124,12 +124,12 @@ fn cases(options: &Options, subject: Subject) -> Vec<Case> {
     let versions = options.ip.map_or(vec![4, 6], |ip| vec![ip]);
     let both =
         |part: fn(&Options, u8) -> Vec<Case>| versions.iter().flat_map(|&ip| part(options, ip)).collect();
-    let part = |part: &Part| match part {
-        Part::Stream => both(streams),
-        Part::Datagram => both(datagrams),
-        Part::Transaction => both(transactions),
-        Part::Time => over_time(options),
-        Part::Video => video(options),
+    let part = |part: &SuitePart| match part {
+        SuitePart::Stream => both(streams),
+        SuitePart::Datagram => both(datagrams),
+        SuitePart::Transaction => both(transactions),
+        SuitePart::Time => over_time(options),
+        SuitePart::Video => video(options),
     };
     let mut cases: Vec<Case> = options.parts.iter().flat_map(part).collect();
     // Of the sweeps, those ciphers that show what protection costs at all.
@@ -327,7 +327,7 @@ mod tests {
         Options {
             quick,
             ciphers: CIPHERS.to_vec(),
-            parts: Part::value_variants().to_vec(),
+            parts: SuitePart::value_variants().to_vec(),
             sweeps: vec![Sweep::Payload, Sweep::Mtu, Sweep::Rate],
             times: Times {
                 warmup: Duration::from_millis(100),

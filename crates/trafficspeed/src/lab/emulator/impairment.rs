@@ -1,7 +1,7 @@
-//! What a link does to packets, as plain values that can be written on a command line and read back in a report.
+//! Impairments of a link, as plain values that can be written on a command line and read back in a report.
 //!
 //! INVARIANT: everything is an integer (nanoseconds, parts per million, bits per second), so that settings compare
-//! exactly and the same seed gives the same fate to the same packets on every machine.
+//! exactly and the same seed gives the same decision to the same packets on every machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,7 +40,7 @@ const MAX_RATE: f64 = 1e12;
 /// Longest queue in bytes or packets.
 const MAX_QUEUE: f64 = 1e9;
 
-/// What one direction of a link does to packets, in this order: a packet waits in the queue for its turn at `rate`,
+/// The impairments of one direction of a link, in this order: a packet waits in the queue for its turn at `rate`,
 /// may be lost on the way, travels for `delay` give or take `jitter`, and may then come late or twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impairment {
@@ -61,7 +61,7 @@ pub struct Impairment {
     pub duplicate: Share,
     /// Rate of the link in bits of Ethernet frames; as fast as the machine can if absent.
     pub rate: Option<Rate>,
-    /// What may wait for the link; 50 ms of its rate (at least 32 full frames) if absent.
+    /// The longest queue; 50 ms of the rate (at least 32 full frames) if absent.
     pub queue: Option<QueueLimit>,
 }
 

@@ -1,8 +1,8 @@
 //! One direction of an emulated link as a thread: frames from one TAP device to another, each when it is due.
 //!
-//! In turn it gives out what is due, reads what has come and lets [`Fates`] decide, and sleeps until the next frame is
+//! In turn it gives out what is due, reads what has come and lets [`Decisions`] decide, and sleeps until the next frame is
 //! due or comes. A timerfd wakes the thread: unlike the timeout of `poll` it has no slack. All decisions are in
-//! `fate`, all bounds in `transit`; this file knows only descriptors and the clock.
+//! `decision`, all bounds in `transit`; this file knows only descriptors and the clock.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use rustix::time::{
 };
 
 use super::Observed;
-use super::fate::{Fate, Fates};
+use super::decision::{Decision, Decisions};
 use super::transit::Transit;
 use crate::clock;
 use crate::sys::realtime;
@@ -33,9 +33,9 @@ pub(super) struct Pump {
     to: Arc<Tap>,
     stop: Arc<OwnedFd>,
     timer: OwnedFd,
-    /// What the timer is set to; it is not set again to the same.
+    /// The timer's present setting; it is not set again to the same.
     timer_ns: Option<u64>,
-    fates: Fates,
+    decisions: Decisions,
     transit: Transit<Vec<u8>>,
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
@@ -50,7 +50,7 @@ impl Pump {
         from: Arc<Tap>,
         to: Arc<Tap>,
         stop: Arc<OwnedFd>,
-        fates: Fates,
+        decisions: Decisions,
         held_bytes: usize,
         observed: Arc<Mutex<Observed>>,
     ) -> io::Result<Self> {
@@ -62,7 +62,7 @@ impl Pump {
             stop,
             timer,
             timer_ns: None,
-            fates,
+            decisions,
             transit: Transit::new(held_bytes),
             buffer: vec![0; MAX_READ_LEN],
             spare: Vec::new(),
@@ -121,13 +121,13 @@ impl Pump {
 
     fn enter(&mut self, len: usize) {
         let wire_bytes = len.saturating_sub(VNET_HEADER_LEN) as u32;
-        let fate = self.fates.decide(clock::now_ns(), wire_bytes);
+        let decision = self.decisions.decide(clock::now_ns(), wire_bytes);
         self.note(|observed| {
             observed.entered += 1;
-            observed.queue_full += u64::from(fate == Fate::QueueFull);
-            observed.lost += u64::from(fate == Fate::Lost);
+            observed.queue_full += u64::from(decision == Decision::QueueFull);
+            observed.lost += u64::from(decision == Decision::Lost);
         });
-        if let Fate::Arrives { at_ns, twice } = fate {
+        if let Decision::Arrives { at_ns, twice } = decision {
             let copy = twice.then(|| self.buffer[..len].to_vec());
             let frame = self.keep(len);
             self.put(at_ns, frame);

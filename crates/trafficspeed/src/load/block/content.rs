@@ -1,4 +1,4 @@
-//! What the blocks hold, and whether a file holds it: every block is told from every other by its bytes.
+//! The contents of the blocks, and whether a file holds them: every block differs from every other in its bytes.
 
 use std::io;
 
@@ -37,7 +37,7 @@ impl Content {
     }
 }
 
-/// What a file was found to hold.
+/// The contents of a file, compared with what should be there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
     /// Places that hold the block that was acknowledged there last.
@@ -52,7 +52,7 @@ pub struct Verified {
 /// blocks that were `sent`.
 ///
 /// # Errors
-/// What `read` returns.
+/// The result of `read`.
 pub fn verify(
     blocks: &Blocks,
     content: &Content,

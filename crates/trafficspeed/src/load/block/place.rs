@@ -12,13 +12,13 @@ use tempfile::{NamedTempFile, TempPath};
 /// How the names of this program's own files begin.
 const OWN_PREFIX: &str = "trafficspeed-blocks-";
 
-/// What the user wants.
+/// As the user asked for it.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     /// A file or block device, or a directory for a file that is removed at the end; the directory for temporary files
     /// if absent.
     pub path: Option<PathBuf>,
-    /// What is there may be overwritten.
+    /// Existing contents may be overwritten.
     pub overwrite: bool,
 }
 
@@ -90,7 +90,7 @@ impl Place {
         Ok(Self { path, reader, is_device, bytes, own })
     }
 
-    /// What removes a file of this program's own when it is dropped: for a caller that ends before this value does.
+    /// Removes a file of this program's own when it is dropped: for a caller that ends before this value does.
     pub fn removal(&mut self) -> Option<TempPath> {
         self.own.take()
     }
@@ -104,16 +104,13 @@ impl Place {
         self.bytes
     }
 
-    /// What the report says of it.
+    /// Its description in the report.
     pub fn describe(&self) -> String {
         let kind = if self.is_device { "block device" } else { "file" };
         format!("{kind} {}, written through the page cache", self.path.display())
     }
 
     /// Reads what it holds.
-    ///
-    /// # Errors
-    /// What the system says.
     pub fn read_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.reader.read_exact_at(data, offset)
     }

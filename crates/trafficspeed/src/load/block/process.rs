@@ -13,20 +13,20 @@ use super::writer::{Wrote, write};
 use super::{TargetJob, WriterJob};
 use crate::line::{LineError, LineReader, LineWriter};
 
-/// What a coordinator wants.
+/// From the coordinator to the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum ProcessRequest {
     /// Be the target of one connection.
     Receive(TargetJob),
     /// Be the writer of one connection.
     Write(WriterJob),
 }
 
-/// What the process says.
+/// From the process to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum ProcessReply {
     /// The target waits for its writer on this port.
     Listening(u16),
     /// The target's connection is over.
@@ -47,10 +47,10 @@ pub fn run(orders: impl BufRead, answers: impl Write) -> Result<(), LineError> {
     while let Some(order) = orders.read()? {
         // Whoever gives the orders ends the process, so nothing else has to stop it.
         let answer = match order {
-            Order::Receive(job) => receive(&job, &mut answers)?,
-            Order::Write(job) => job.problem().map_or_else(
-                || write(&job, &mut || false).map(Answer::Wrote).unwrap_or_else(failed),
-                Answer::Failed,
+            ProcessRequest::Receive(job) => receive(&job, &mut answers)?,
+            ProcessRequest::Write(job) => job.problem().map_or_else(
+                || write(&job, &mut || false).map(ProcessReply::Wrote).unwrap_or_else(failed),
+                ProcessReply::Failed,
             ),
         };
         answers.write(&answer)?;
@@ -58,20 +58,20 @@ pub fn run(orders: impl BufRead, answers: impl Write) -> Result<(), LineError> {
     Ok(())
 }
 
-fn failed(error: impl std::fmt::Display) -> Answer {
-    Answer::Failed(error.to_string())
+fn failed(error: impl std::fmt::Display) -> ProcessReply {
+    ProcessReply::Failed(error.to_string())
 }
 
-fn receive(job: &TargetJob, answers: &mut LineWriter<impl Write>) -> Result<Answer, LineError> {
+fn receive(job: &TargetJob, answers: &mut LineWriter<impl Write>) -> Result<ProcessReply, LineError> {
     if let Some(problem) = job.blocks.problem() {
-        return Ok(Answer::Failed(problem));
+        return Ok(ProcessReply::Failed(problem));
     }
     let (disk, listener, port) = match open(&job.file, job.sync, job.bind) {
         Ok(opened) => opened,
-        Err(why) => return Ok(Answer::Failed(why)),
+        Err(why) => return Ok(ProcessReply::Failed(why)),
     };
-    answers.write(&Answer::Listening(port))?;
-    Ok(serve(&listener, &job.blocks, &disk, &mut || false).map(Answer::Received).unwrap_or_else(failed))
+    answers.write(&ProcessReply::Listening(port))?;
+    Ok(serve(&listener, &job.blocks, &disk, &mut || false).map(ProcessReply::Received).unwrap_or_else(failed))
 }
 
 /// Opens the file or device of a target and a port on `bind` for its writer; the port.

@@ -32,7 +32,7 @@ const MAX_AAD: usize = 32;
 /// Random bytes of one end.
 pub type Salt = [u8; SALT_BYTES];
 
-/// What a writer shows before the target gives it anything: that it holds the secret.
+/// A writer's proof that it holds the secret, before the target gives it anything.
 pub fn proof(secret: &Secret, salt: &Salt) -> Salt {
     let code = code(secret, b"trafficspeed block proof", &[salt]);
     code[..SALT_BYTES].try_into().expect("a code is longer than a salt")

@@ -21,15 +21,9 @@ use crate::clock;
 
 pub trait Disk: Sync {
     /// Writes all of `data` at `offset`.
-    ///
-    /// # Errors
-    /// What the system says.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
     /// Returns once everything written before is safe.
-    ///
-    /// # Errors
-    /// What the system says.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -51,7 +45,7 @@ impl Disk for FileDisk {
     }
 }
 
-/// What a target did on one connection.
+/// The account of a target for one connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Received {

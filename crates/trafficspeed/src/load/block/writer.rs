@@ -17,7 +17,7 @@ const MOST: Duration = Duration::from_secs(120);
 /// Most answers of which the instants are kept.
 const MOST_ANSWERS: usize = 10_000_000;
 
-/// What a writer did.
+/// The account of a writer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wrote {

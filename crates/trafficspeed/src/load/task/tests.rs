@@ -51,7 +51,7 @@ fn run(task: &Task) -> [(Reading, Findings); 2] {
     let running = ends.map(|end| end.begin(schedule).unwrap());
     clock::sleep_until(schedule.end_ns);
     running.iter().for_each(Running::stop);
-    // What is under way arrives before the sums are read.
+    // Whatever is under way arrives before the sums are read.
     std::thread::sleep(Duration::from_millis(100));
     std::thread::scope(|scope| {
         let end = |running: Running| (running.read(), running.finish(Duration::from_secs(5)));

@@ -29,11 +29,7 @@ pub enum ConnectError {
     #[error(
         "this host cannot use congestion control `{name}` ({source}); see net.ipv4.tcp_available_congestion_control"
     )]
-    Congestion {
-        /// What was asked for.
-        name: String,
-        source: io::Error,
-    },
+    Congestion { name: String, source: io::Error },
     /// The peer could not be reached.
     #[error("cannot connect to {address}: {source}")]
     Connect { address: SocketAddr, source: io::Error },

@@ -1,4 +1,4 @@
-//! What all charts draw alike: the frame, grids, ticks, legends, markers.
+//! The parts that all charts share: the frame, grids, ticks, legends, markers.
 
 use std::fmt::Write as _;
 

@@ -9,7 +9,7 @@ use super::{Point, Series};
 #[derive(Clone, Debug, PartialEq)]
 pub struct CdfChart {
     pub title: String,
-    /// What is distributed, with its unit.
+    /// The quantity, with its unit.
     pub x_label: String,
     /// The curves; see [`of_shares`].
     pub series: Vec<Series>,

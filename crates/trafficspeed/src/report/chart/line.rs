@@ -20,7 +20,7 @@ pub enum Horizontal {
 /// A chart of lines over a common axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChart {
-    /// What it shows, read aloud by screen readers.
+    /// Read aloud by screen readers.
     pub title: String,
     /// The horizontal axis, with its unit.
     pub x_label: String,

@@ -12,17 +12,16 @@ const SECOND: f64 = 44.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimeChart {
     pub title: String,
-    /// What time is counted from, with its unit.
+    /// The origin of time, with its unit.
     pub x_label: String,
     /// The end of the time axis, in seconds.
     pub end: f64,
-    /// What the left axis measures, with its unit.
+    /// The quantity of the left axis, with its unit.
     pub left_label: String,
-    /// What is measured on the left axis.
     pub left: Vec<Series>,
-    /// What the right axis measures, with its unit.
+    /// The quantity of the right axis, with its unit.
     pub right_label: String,
-    /// What is measured on the right axis; without any there is no right axis.
+    /// Without any there is no right axis.
     pub right: Vec<Series>,
 }
 

@@ -28,7 +28,7 @@ pub fn html(model: &Model) -> String {
     page.finish()
 }
 
-/// What the VPN's processes cost for a Gbit: predicted, and measured if it was.
+/// The cost of a Gbit in the VPN's processes: predicted, and measured if it was.
 pub fn pictures(model: &Model) -> Vec<Picture> {
     let bar = |name: String, style, y| (name, style, Point { x: 0.0, y, range: None });
     let bars = model.suites.iter().zip(0..).flat_map(|(suite, style)| {

@@ -1,4 +1,4 @@
-//! What the figures of experiment 3 say, in sentences.
+//! The figures of experiment 3 in sentences.
 
 use crate::experiment::model::predict::{Way, board_ns};
 use crate::experiment::model::stages::HandOver;

@@ -1,4 +1,4 @@
-//! What the authors of the crypto board found, in 2001.
+//! The findings of the authors of the crypto board, in 2001.
 
 use super::Figures;
 
@@ -11,7 +11,7 @@ pub const FIGURES: Figures = Figures {
     rows: &[&["9.9", "12.6", "29.3", "93.1", "95.9"]],
 };
 
-/// What they concluded, one sentence each.
+/// Their conclusions, one sentence each.
 pub const FINDINGS: [&str; 3] = [
     "The cipher was the bottleneck, neither policy nor the handling of packets.",
     "Their model, in ns for n blocks of 64 bits: Tt = n(4Tb + Tadu + Tasu/8) + 26Tb, where Tb is the transfer of a block, \

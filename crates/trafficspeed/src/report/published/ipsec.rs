@@ -1,4 +1,4 @@
-//! What was published of experiment 2, as text beside our own results. Nothing here is ever a result.
+//! The publications on experiment 2, as text beside our own results. Nothing here is ever a result.
 
 use super::Figures;
 

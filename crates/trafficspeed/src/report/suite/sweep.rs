@@ -16,7 +16,7 @@ const KEYS: &str = "TCP stream";
 /// Those ciphers, as their systems' labels end.
 const KEY_LENGTHS: [(&str, &str); 2] = [("aes-128-gcm", "128 bits"), ("aes-256-gcm", "256 bits")];
 
-/// What is swept, and how its axis is laid out.
+/// The quantity that is swept, and the layout of its axis.
 enum Axis {
     Payload,
     Rate,

@@ -4,9 +4,8 @@ use std::net::IpAddr;
 
 use crate::system::ClientAddress;
 
-/// What a script answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct ScriptAnswer {
     /// The clients in order.
     pub addresses: Vec<ClientAddress>,
     /// Processes of the gateway.
@@ -20,16 +19,14 @@ pub struct Answer {
     pub notes: Vec<String>,
 }
 
-/// What is wrong with an answer.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
+pub enum ScriptAnswerError {
     /// A line cannot be read.
     #[error("line {line}: `{text}`: {why}")]
     Line {
         /// Its number, from 1.
         line: usize,
         text: String,
-        /// What is wrong with it.
         why: String,
     },
     /// A client is not mentioned.
@@ -37,12 +34,12 @@ pub enum AnswerError {
     NoClient(usize),
 }
 
-impl Answer {
+impl ScriptAnswer {
     /// Reads an answer for a lab with `clients` clients.
     ///
     /// # Errors
-    /// [`AnswerError`] of the first line that is wrong.
-    pub fn parse(text: &str, clients: usize) -> Result<Self, AnswerError> {
+    /// [`ScriptAnswerError`] of the first line that is wrong.
+    pub fn parse(text: &str, clients: usize) -> Result<Self, ScriptAnswerError> {
         let mut answer = Self::default();
         let mut addresses: Vec<Option<ClientAddress>> = vec![None; clients];
         for (at, line) in text.lines().enumerate() {
@@ -50,8 +47,11 @@ impl Answer {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let wrong =
-                |why: String| AnswerError::Line { line: at + 1, text: line.chars().take(200).collect(), why };
+            let wrong = |why: String| ScriptAnswerError::Line {
+                line: at + 1,
+                text: line.chars().take(200).collect(),
+                why,
+            };
             let (kind, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
             let rest = rest.trim();
             match kind {
@@ -73,7 +73,7 @@ impl Answer {
             }
         }
         if let Some(missing) = addresses.iter().position(Option::is_none) {
-            return Err(AnswerError::NoClient(missing + 1));
+            return Err(ScriptAnswerError::NoClient(missing + 1));
         }
         answer.addresses = addresses.into_iter().flatten().collect();
         Ok(answer)
@@ -123,7 +123,7 @@ mod tests {
     fn a_whole_answer_is_read_in_any_order() {
         let text = "# mine\nclient 2 tun0 10.0.0.2\nversion mine 1.0\n\n  client 1 tun1 fd00::1 10.0.0.1\ncipher  x y\n\
                     process gateway 7\nprocess client 8\nprocess client 9\nnote a\nnote b c\n";
-        let answer = Answer::parse(text, 2).unwrap();
+        let answer = ScriptAnswer::parse(text, 2).unwrap();
         assert_eq!((answer.gateway, answer.clients), (vec![7], vec![8, 9]));
         assert_eq!((answer.version.as_deref(), answer.cipher.as_deref()), (Some("mine 1.0"), Some("x y")));
         assert_eq!(answer.notes, ["a", "b c"]);
@@ -155,7 +155,7 @@ mod tests {
             ("process gateway 0", "process gateway|client PID"),
             ("process other 5", "the gateway's or a client's"),
         ] {
-            let said = Answer::parse(text, 2).unwrap_err().to_string();
+            let said = ScriptAnswer::parse(text, 2).unwrap_err().to_string();
             assert!(said.contains(expected), "{text}: {said}");
         }
     }

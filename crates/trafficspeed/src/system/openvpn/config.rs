@@ -1,4 +1,4 @@
-//! What OpenVPN is told: certificates and configuration files, as text.
+//! OpenVPN's certificates and configuration files, as text.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ pub const DEVICE: &str = "tun0";
 pub const SOCKET_BUFFER: u64 = 4 << 20;
 const PORT: u16 = 1194;
 
-/// What distinguishes one measured tunnel from another.
+/// The parameters of one measured tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
     pub cipher: Cipher,
@@ -27,15 +27,15 @@ pub struct Tunnel {
 
 /// OpenVPN's own words for a cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Words {
+pub struct CipherNames {
     /// For `data-ciphers`.
     pub cipher: &'static str,
     /// For `auth`; a cipher that authenticates itself ignores it.
     pub auth: &'static str,
 }
 
-/// What OpenVPN calls a cipher; `None` if the choice is its own.
-pub fn words(cipher: Cipher) -> Option<Words> {
+/// OpenVPN's name of a cipher; `None` if the choice is its own.
+pub fn words(cipher: Cipher) -> Option<CipherNames> {
     let (cipher, auth) = match cipher {
         Cipher::Auto => return None,
         Cipher::Aes128Gcm => ("AES-128-GCM", "SHA256"),
@@ -45,18 +45,18 @@ pub fn words(cipher: Cipher) -> Option<Words> {
         Cipher::AuthOnly => ("none", "SHA256"),
         Cipher::Aes256CbcHmacSha256 => ("AES-256-CBC", "SHA256"),
     };
-    Some(Words { cipher, auth })
+    Some(CipherNames { cipher, auth })
 }
 
 /// A host's certificate, signed by itself, with its key.
-pub struct Identity {
+pub struct TlsIdentity {
     pub name: String,
     certificate: String,
     key: String,
     fingerprint: String,
 }
 
-impl Identity {
+impl TlsIdentity {
     /// A new one for a host called `name`.
     pub fn random(name: &str) -> Self {
         let key = KeyPair::generate().expect("the library can make keys of its default kind");
@@ -80,7 +80,7 @@ fn fingerprint(der: &[u8]) -> String {
 }
 
 /// The server's configuration file.
-pub fn server(tunnel: Tunnel, own: &Identity, clients: &[Identity]) -> String {
+pub fn server(tunnel: Tunnel, own: &TlsIdentity, clients: &[TlsIdentity]) -> String {
     let fingerprints: Vec<&str> = clients.iter().map(|client| client.fingerprint.as_str()).collect();
     let (address, fingerprints) = (Lab::SERVICE_V4, fingerprints.join("\n"));
     format!(
@@ -100,7 +100,7 @@ pub fn server(tunnel: Tunnel, own: &Identity, clients: &[Identity]) -> String {
 }
 
 /// A client's configuration file.
-pub fn client(tunnel: Tunnel, own: &Identity, server: &Identity) -> String {
+pub fn client(tunnel: Tunnel, own: &TlsIdentity, server: &TlsIdentity) -> String {
     let (address, fingerprint) = (Lab::SERVICE_V4, &server.fingerprint);
     format!(
         "client\n\
@@ -112,8 +112,8 @@ pub fn client(tunnel: Tunnel, own: &Identity, server: &Identity) -> String {
     )
 }
 
-fn common(tunnel: Tunnel, own: &Identity) -> String {
-    let Identity { certificate, key, .. } = own;
+fn common(tunnel: Tunnel, own: &TlsIdentity) -> String {
+    let TlsIdentity { certificate, key, .. } = own;
     let mut text = format!(
         "dev {DEVICE}\n\
          dev-type tun\n\
@@ -123,7 +123,7 @@ fn common(tunnel: Tunnel, own: &Identity) -> String {
          rcvbuf {SOCKET_BUFFER}\n\
          verb 3\n"
     );
-    if let Some(Words { cipher, auth }) = words(tunnel.cipher) {
+    if let Some(CipherNames { cipher, auth }) = words(tunnel.cipher) {
         writeln!(text, "data-ciphers {cipher}\nauth {auth}").expect("writing to a string");
         if cipher == "none" {
             // Without a cipher it would make new keys every 64 MiB, as if that protected anything.
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn each_end_knows_the_others_fingerprint_and_only_its_own_key() {
         let (server_id, clients) =
-            (Identity::random("server"), [Identity::random("a"), Identity::random("b")]);
+            (TlsIdentity::random("server"), [TlsIdentity::random("a"), TlsIdentity::random("b")]);
         let text = server(tunnel(Cipher::Auto, None), &server_id, &clients);
         for client in &clients {
             assert!(text.contains(&client.fingerprint) && !text.contains(&client.key));
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn ciphers_and_mtu_are_the_same_on_both_ends() {
-        let (a, b) = (Identity::random("a"), Identity::random("b"));
+        let (a, b) = (TlsIdentity::random("a"), TlsIdentity::random("b"));
         for (cipher, lines) in [
             (Cipher::Aes128Gcm, "data-ciphers AES-128-GCM\n"),
             (Cipher::None, "data-ciphers none\nauth none\ncipher none\nreneg-bytes 0\n"),

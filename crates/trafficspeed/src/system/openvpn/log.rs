@@ -1,8 +1,8 @@
-//! What OpenVPN's log says at its verbosity 3.
+//! OpenVPN's log at its verbosity 3.
 
 use std::fmt;
 
-use super::config::Words;
+use super::config::CipherNames;
 
 /// Whether the process says that it is ready: a server to serve, a client to send.
 pub fn is_complete(log: &str) -> bool {
@@ -18,7 +18,7 @@ pub struct Channel {
 
 impl Channel {
     /// Whether this is what was asked for.
-    pub fn is(&self, words: &Words) -> bool {
+    pub fn is(&self, words: &CipherNames) -> bool {
         let absent = |word: &str| word.starts_with("[null-");
         let same = |found: &str, wanted: &str| found == wanted || (wanted == "none" && absent(found));
         // A cipher that authenticates itself shows no other authentication.
@@ -63,19 +63,19 @@ mod tests {
     fn the_negotiated_cipher_is_the_newest_of_the_log() {
         let found = channel(GCM).unwrap();
         assert_eq!(found.to_string(), "AES-256-GCM");
-        assert!(found.is(&Words { cipher: "AES-256-GCM", auth: "SHA256" }));
-        assert!(!found.is(&Words { cipher: "AES-128-GCM", auth: "SHA256" }));
+        assert!(found.is(&CipherNames { cipher: "AES-256-GCM", auth: "SHA256" }));
+        assert!(!found.is(&CipherNames { cipher: "AES-128-GCM", auth: "SHA256" }));
         let later = format!("{GCM}x Data Channel: cipher 'AES-256-CBC', auth 'SHA256', peer-id: 1\n");
         let found = channel(&later).unwrap();
         assert_eq!(found.to_string(), "AES-256-CBC with SHA256");
-        assert!(!found.is(&Words { cipher: "AES-256-CBC", auth: "none" }));
+        assert!(!found.is(&CipherNames { cipher: "AES-256-CBC", auth: "none" }));
         assert_eq!(channel("Outgoing Data Channel: Cipher 'AES-256-GCM' initialized"), None);
     }
 
     #[test]
     fn without_protection_is_told_from_without_encryption() {
         let (nothing, auth_only) =
-            (Words { cipher: "none", auth: "none" }, Words { cipher: "none", auth: "SHA256" });
+            (CipherNames { cipher: "none", auth: "none" }, CipherNames { cipher: "none", auth: "SHA256" });
         let bare = channel("Data Channel: cipher '[null-cipher]', auth '[null-digest]', peer-id: 1").unwrap();
         assert!(bare.is(&nothing) && !bare.is(&auth_only));
         let signed = channel("Data Channel: cipher '[null-cipher]', auth 'SHA256', peer-id: 1").unwrap();

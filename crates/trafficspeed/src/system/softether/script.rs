@@ -1,4 +1,4 @@
-//! What `vpncmd` is told and what it answers: commands line by line, as one would type them.
+//! Commands for `vpncmd`, line by line as one would type them, and its answers.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// What a reader of the figures must know.
+    /// A remark for readers of the figures.
     pub fn note(self) -> &'static str {
         match self {
             Self::Tcp => "8 TCP connections for each client; the virtual hub switches between clients",

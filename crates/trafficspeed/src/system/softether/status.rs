@@ -1,4 +1,4 @@
-//! What a client says of its connection: a table of two columns.
+//! A client's own account of its connection: a table of two columns.
 
 use super::script::{CONNECTIONS, Transport};
 

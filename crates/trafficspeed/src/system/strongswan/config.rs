@@ -1,4 +1,4 @@
-//! What charon is told: its own settings and its connections, as text.
+//! charon's settings and connections, as text.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! What `swanctl` says of a running charon.
+//! The state of a running charon, by `swanctl`.
 
 /// The algorithms of the first association that is in use, for example `AES_GCM_16-256`.
 pub fn installed(associations: &str) -> Option<String> {

@@ -1,4 +1,4 @@
-//! What a running gateway says of itself, read from `vpnd status --json`.
+//! A running gateway's own account, read from `vpnd status --json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// What `vpnd status --json` says, as far as a measurement needs it.
+/// The output of `vpnd status --json`, as far as a measurement needs it.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Status {
     #[serde(default)]
@@ -16,7 +16,7 @@ pub(super) struct Status {
     counters: Counters,
 }
 
-/// What the gateway has counted since it started, by name.
+/// The gateway's counters since it started, by name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Packets and datagrams dropped.
@@ -25,12 +25,11 @@ pub struct Counters {
     /// Outcomes of logins and attaches.
     #[serde(default)]
     pub logins: BTreeMap<String, u64>,
-    /// What became of those who came to shake hands.
+    /// Handshakes by their end.
     #[serde(default)]
     pub handshakes: BTreeMap<String, u64>,
 }
 
-/// What a running gateway holds.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
     /// Sessions in its table.
@@ -41,7 +40,6 @@ pub struct Held {
     pub leases: u32,
     /// Bytes of everything in its state directory.
     pub store_bytes: u64,
-    /// What it has counted.
     pub counters: Counters,
 }
 
@@ -57,7 +55,7 @@ pub(super) struct Session {
 }
 
 impl Held {
-    /// What `status` says, and the size of the state in `directory`.
+    /// From `status`, with the size of the state in `directory`.
     pub(super) fn of(status: Status, directory: &Path) -> Self {
         let sessions = &status.sessions;
         let leases: BTreeSet<_> = sessions.iter().filter_map(|session| session.inner_v4).collect();

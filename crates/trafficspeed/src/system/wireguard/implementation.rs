@@ -10,7 +10,7 @@ pub struct Implementation {
     pub program: Program,
     /// Arguments before the device's name that keep it in the foreground and its privileges its own.
     pub arguments: &'static [&'static str],
-    /// What a reader of its figures must know.
+    /// A remark for readers of its figures.
     pub note: &'static str,
 }
 

@@ -20,7 +20,7 @@ const MAX_ANSWER_BYTES: u64 = 1 << 20;
 /// A Curve25519 key pair of one host.
 pub struct KeyPair {
     private: Zeroizing<[u8; 32]>,
-    /// What the others know of it.
+    /// The public half.
     pub public: [u8; 32],
 }
 

@@ -1,8 +1,8 @@
-//! What happens to each packet, and when: the emulator's decisions as a state machine without clock or I/O.
+//! The emulator's decision on each packet, and its time: a state machine without clock or I/O.
 //!
-//! [`Fates::decide`] gets the instant at which a packet entered the link and its length, and says when it leaves.
+//! [`Decisions::decide`] gets the instant at which a packet entered the link and its length, and says when it leaves.
 //! Each kind of chance (loss, jitter, lateness, duplication) draws from a generator of its own, once for every packet,
-//! so the n-th packet's fate depends on the seed and n alone and switching one kind on changes no other.
+//! so the n-th packet's decision depends on the seed and n alone and switching one kind on changes no other.
 //!
 //! INVARIANT: instants given to `decide` never decrease. Without `reorder`, the instants it gives never decrease either.
 
@@ -13,9 +13,9 @@ use rand::{RngExt, SeedableRng};
 
 use super::impairment::{Impairment, QueueLimit, Share};
 
-/// What happens to one packet.
+/// The decision on one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Decision {
     /// The queue in front of the link was full.
     QueueFull,
     /// Lost on the way.
@@ -30,7 +30,7 @@ pub enum Fate {
 
 /// The state of one direction of a link.
 #[derive(Debug)]
-pub struct Fates {
+pub struct Decisions {
     link: Impairment,
     queue: Queue,
     loss: Losses,
@@ -41,7 +41,7 @@ pub struct Fates {
     last_ns: u64,
 }
 
-impl Fates {
+impl Decisions {
     /// A link that has carried nothing yet. `link` must have passed [`Impairment::check`].
     pub fn new(link: Impairment, seed: u64) -> Self {
         debug_assert_eq!(link.check(), Ok(()));
@@ -62,23 +62,23 @@ impl Fates {
     }
 
     /// Decides about a packet of `bytes` that enters the link at `now_ns`.
-    pub fn decide(&mut self, now_ns: u64, bytes: u32) -> Fate {
+    pub fn decide(&mut self, now_ns: u64, bytes: u32) -> Decision {
         // Every generator is asked for every packet; see the module's documentation.
         let lost = self.loss.next();
         let travel_ns = self.travel_ns();
         let late = chance(&mut self.reorder, self.link.reorder);
         let twice = chance(&mut self.duplicate, self.link.duplicate);
         // A packet that is lost on the wire has used its time there; one that found no room has not.
-        let Some(sent_ns) = self.queue.admit(now_ns, bytes) else { return Fate::QueueFull };
+        let Some(sent_ns) = self.queue.admit(now_ns, bytes) else { return Decision::QueueFull };
         if lost {
-            return Fate::Lost;
+            return Decision::Lost;
         }
         let at_ns = (sent_ns + travel_ns).max(self.last_ns);
         if late {
-            return Fate::Arrives { at_ns: at_ns + self.link.reorder_late.ns, twice };
+            return Decision::Arrives { at_ns: at_ns + self.link.reorder_late.ns, twice };
         }
         self.last_ns = at_ns;
-        Fate::Arrives { at_ns, twice }
+        Decision::Arrives { at_ns, twice }
     }
 
     fn travel_ns(&mut self) -> u64 {
@@ -185,18 +185,20 @@ mod tests {
         Share { ppm: percent * 10_000 }
     }
 
-    fn run(link: Impairment, seed: u64, packets: u64) -> Vec<Fate> {
-        let mut fates = Fates::new(link, seed);
-        (0..packets).map(|n| fates.decide(n * 10_000, 1_500)).collect()
+    fn run(link: Impairment, seed: u64, packets: u64) -> Vec<Decision> {
+        let mut decisions = Decisions::new(link, seed);
+        (0..packets).map(|n| decisions.decide(n * 10_000, 1_500)).collect()
     }
 
-    fn arrivals(fates: &[Fate]) -> Vec<u64> {
-        let at = |fate: &Fate| if let Fate::Arrives { at_ns, .. } = fate { Some(*at_ns) } else { None };
-        fates.iter().filter_map(at).collect()
+    fn arrivals(decisions: &[Decision]) -> Vec<u64> {
+        let at = |decision: &Decision| {
+            if let Decision::Arrives { at_ns, .. } = decision { Some(*at_ns) } else { None }
+        };
+        decisions.iter().filter_map(at).collect()
     }
 
-    fn lost(fates: &[Fate]) -> usize {
-        fates.iter().filter(|fate| **fate == Fate::Lost).count()
+    fn lost(decisions: &[Decision]) -> usize {
+        decisions.iter().filter(|decision| **decision == Decision::Lost).count()
     }
 
     #[test]
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_fates_and_another_seed_others() {
+    fn the_same_seed_gives_the_same_decisions_and_another_seed_others() {
         let link = Impairment { loss: percent(5), ..Impairment::default() };
         assert_eq!(run(link, 7, 5_000), run(link, 7, 5_000));
         assert_ne!(run(link, 7, 5_000), run(link, 8, 5_000));
@@ -219,19 +221,19 @@ mod tests {
         let plain = Impairment { loss: percent(5), ..Impairment::default() };
         let more = Impairment { delay: ms(9), jitter: ms(3), duplicate: percent(10), ..plain };
         let which = |link| {
-            let fates = run(link, 3, 5_000);
-            fates.iter().map(|fate| *fate == Fate::Lost).collect::<Vec<_>>()
+            let decisions = run(link, 3, 5_000);
+            decisions.iter().map(|decision| *decision == Decision::Lost).collect::<Vec<_>>()
         };
         assert_eq!(which(plain), which(more));
     }
 
     #[test]
     fn independent_losses_have_the_share_asked_for_and_no_memory() {
-        let fates = run(Impairment { loss: percent(10), ..Impairment::default() }, 5, PACKETS);
+        let decisions = run(Impairment { loss: percent(10), ..Impairment::default() }, 5, PACKETS);
         // The standard deviation of the count is 134.
-        assert!(lost(&fates).abs_diff(20_000) < 700, "{}", lost(&fates));
-        let bursts = bursts(&fates);
-        let mean = lost(&fates) as f64 / bursts as f64;
+        assert!(lost(&decisions).abs_diff(20_000) < 700, "{}", lost(&decisions));
+        let bursts = bursts(&decisions);
+        let mean = lost(&decisions) as f64 / bursts as f64;
         assert!((mean - 1.0 / 0.9).abs() < 0.02, "{mean}");
     }
 
@@ -239,17 +241,20 @@ mod tests {
     fn bursts_have_the_share_and_the_mean_length_asked_for() {
         for (loss, burst) in [(1, 8), (5, 3), (50, 4)] {
             let link = Impairment { loss: percent(loss), loss_burst: burst, ..Impairment::default() };
-            let fates = run(link, 11, 1_000_000);
-            let share = lost(&fates) as f64 / 1e6;
+            let decisions = run(link, 11, 1_000_000);
+            let share = lost(&decisions) as f64 / 1e6;
             assert!((share / f64::from(loss) * 100.0 - 1.0).abs() < 0.1, "{loss} %: {share}");
-            let mean = lost(&fates) as f64 / bursts(&fates) as f64;
+            let mean = lost(&decisions) as f64 / bursts(&decisions) as f64;
             assert!((mean / f64::from(burst) - 1.0).abs() < 0.1, "bursts of {burst}: {mean}");
         }
     }
 
-    fn bursts(fates: &[Fate]) -> usize {
-        let begins = fates.windows(2).filter(|pair| pair[0] != Fate::Lost && pair[1] == Fate::Lost).count();
-        begins + usize::from(fates[0] == Fate::Lost)
+    fn bursts(decisions: &[Decision]) -> usize {
+        let begins = decisions
+            .windows(2)
+            .filter(|pair| pair[0] != Decision::Lost && pair[1] == Decision::Lost)
+            .count();
+        begins + usize::from(decisions[0] == Decision::Lost)
     }
 
     #[test]
@@ -261,12 +266,14 @@ mod tests {
     #[test]
     fn jitter_stays_within_its_bounds_is_spread_over_them_and_keeps_the_order() {
         let link = Impairment { delay: ms(20), jitter: ms(5), ..Impairment::default() };
-        let mut fates = Fates::new(link, 2);
+        let mut decisions = Decisions::new(link, 2);
         let (mut low, mut high, mut sum, mut last) = (u64::MAX, 0, 0, 0);
         for n in 0..10_000 {
             // Packets far apart, so that keeping the order does not change their delay.
             let now_ns = n * 20_000_000;
-            let Fate::Arrives { at_ns, .. } = fates.decide(now_ns, 100) else { panic!("nothing is lost") };
+            let Decision::Arrives { at_ns, .. } = decisions.decide(now_ns, 100) else {
+                panic!("nothing is lost")
+            };
             assert!(at_ns >= last);
             last = at_ns;
             let delay = at_ns - now_ns;
@@ -283,8 +290,8 @@ mod tests {
     #[test]
     fn late_packets_are_overtaken_and_only_they() {
         let link = Impairment { reorder: percent(10), reorder_late: ms(1), ..Impairment::default() };
-        let fates = run(link, 4, PACKETS);
-        let late = (0_u64..).zip(arrivals(&fates)).filter(|(n, at_ns)| *at_ns != n * 10_000);
+        let decisions = run(link, 4, PACKETS);
+        let late = (0_u64..).zip(arrivals(&decisions)).filter(|(n, at_ns)| *at_ns != n * 10_000);
         let late: Vec<u64> = late.map(|(n, at_ns)| at_ns - n * 10_000).collect();
         assert!(late.len().abs_diff(20_000) < 700, "{}", late.len());
         assert!(late.iter().all(|by| *by == 1_000_000));
@@ -292,8 +299,11 @@ mod tests {
 
     #[test]
     fn the_share_asked_for_comes_twice() {
-        let fates = run(Impairment { duplicate: percent(20), ..Impairment::default() }, 4, PACKETS);
-        let twice = fates.iter().filter(|fate| matches!(fate, Fate::Arrives { twice: true, .. })).count();
+        let decisions = run(Impairment { duplicate: percent(20), ..Impairment::default() }, 4, PACKETS);
+        let twice = decisions
+            .iter()
+            .filter(|decision| matches!(decision, Decision::Arrives { twice: true, .. }))
+            .count();
         assert!(twice.abs_diff(40_000) < 900, "{twice}");
     }
 
@@ -301,17 +311,17 @@ mod tests {
     fn the_rate_is_kept_to_the_nanosecond_and_an_idle_link_saves_nothing_up() {
         let rate = Some(Rate { bits_per_second: 7_000_000 });
         let queue = Some(QueueLimit::Packets(1_000_000));
-        let mut fates = Fates::new(Impairment { rate, queue, ..Impairment::default() }, 1);
+        let mut decisions = Decisions::new(Impairment { rate, queue, ..Impairment::default() }, 1);
         let mut last = 0;
         for n in 1..=7_000_u64 {
-            let Fate::Arrives { at_ns, .. } = fates.decide(0, 1_000) else { panic!("there is room") };
+            let Decision::Arrives { at_ns, .. } = decisions.decide(0, 1_000) else { panic!("there is room") };
             last = at_ns;
             assert_eq!(at_ns, n * 8_000 * 1_000_000_000 / 7_000_000);
         }
         assert_eq!(last, 8_000_000_000, "7,000 packets of 8,000 bit at 7 Mbit/s take 8 s");
         let later = 20_000_000_000;
-        let first = fates.decide(later, 1_000);
-        assert_eq!(first, Fate::Arrives { at_ns: later + 1_142_857, twice: false });
+        let first = decisions.decide(later, 1_000);
+        assert_eq!(first, Decision::Arrives { at_ns: later + 1_142_857, twice: false });
     }
 
     #[test]
@@ -321,20 +331,25 @@ mod tests {
             [(QueueLimit::Packets(5), 5), (QueueLimit::Bytes(5_999), 5), (QueueLimit::Bytes(1), 1)]
         {
             let link = Impairment { rate, queue: Some(queue), ..Impairment::default() };
-            let mut fates = Fates::new(link, 1);
-            let taken = (0..20).filter(|_| fates.decide(0, 1_000) != Fate::QueueFull).count();
+            let mut decisions = Decisions::new(link, 1);
+            let taken = (0..20).filter(|_| decisions.decide(0, 1_000) != Decision::QueueFull).count();
             assert_eq!(taken, room, "{queue}");
-            assert_eq!(fates.decide(999_999, 1_000), Fate::QueueFull, "{queue}");
-            assert_ne!(fates.decide(1_000_000, 1_000), Fate::QueueFull, "one packet has been sent: {queue}");
+            assert_eq!(decisions.decide(999_999, 1_000), Decision::QueueFull, "{queue}");
+            assert_ne!(
+                decisions.decide(1_000_000, 1_000),
+                Decision::QueueFull,
+                "one packet has been sent: {queue}"
+            );
         }
     }
 
     #[test]
     fn a_lost_packet_has_used_its_time_on_the_wire() {
         let rate = Some(Rate { bits_per_second: 8_000_000 });
-        let mut fates = Fates::new(Impairment { rate, loss: percent(50), ..Impairment::default() }, 9);
+        let mut decisions =
+            Decisions::new(Impairment { rate, loss: percent(50), ..Impairment::default() }, 9);
         for n in 1..=20 {
-            if let Fate::Arrives { at_ns, .. } = fates.decide(0, 1_000) {
+            if let Decision::Arrives { at_ns, .. } = decisions.decide(0, 1_000) {
                 assert_eq!(at_ns, n * 1_000_000);
             }
         }
