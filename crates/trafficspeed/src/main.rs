@@ -35,7 +35,7 @@ use trafficspeed::experiment::hog;
 use trafficspeed::experiment::hosts::{self, HostsPlan};
 use trafficspeed::experiment::link_check;
 use trafficspeed::experiment::model;
-use trafficspeed::experiment::outcome::{Campaign, Run, Settings};
+use trafficspeed::experiment::outcome::Settings;
 use trafficspeed::experiment::progress::Progress;
 use trafficspeed::experiment::suite;
 use trafficspeed::experiment::traffic::{self, TrafficPlan};
@@ -49,8 +49,8 @@ use trafficspeed::load::block::process;
 use trafficspeed::observe::HostInfo;
 use trafficspeed::output;
 use trafficspeed::report::chart::png;
-use trafficspeed::report::findings::Findings;
 use trafficspeed::report::page::Picture;
+use trafficspeed::report::results::Results;
 use trafficspeed::report::{self, files, stream};
 
 fn main() -> ExitCode {
@@ -113,8 +113,7 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     begin(&plan.settings, &Environment::read(Some(plan.links)), &args.output);
     let campaign = traffic::run(&plan, &output::progress(&args.output), &interrupt);
-    save(&campaign, &args.output)?;
-    show(&campaign, &args.output)
+    output::finish(&Results::Traffic(Box::new(campaign)), &args.output)
 }
 
 fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
@@ -185,7 +184,7 @@ fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
         progress.note(&format!("This takes about {} minutes.", plan.estimate().as_secs().div_ceil(60)));
         block::run(&plan, &progress, &Interrupt::install()?)?
     };
-    output::show(&Findings::Block(Box::new(found)), &output, None)
+    output::finish(&Results::Block(Box::new(found)), &output)
 }
 
 fn block_end(args: &BlockEndArgs) -> anyhow::Result<ExitCode> {
@@ -219,8 +218,7 @@ fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     begin(&plan.settings, &Environment::read(None), &args.output);
     let campaign = hosts::run(&plan, &token, &output::progress(&args.output), &interrupt)?;
-    save(&campaign, &args.output)?;
-    show(&campaign, &args.output)
+    output::finish(&Results::Traffic(Box::new(campaign)), &args.output)
 }
 
 fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<ExitCode> {
@@ -239,7 +237,7 @@ fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<E
             hosts::load::run(&plan, hosts_plan, &token, &progress, &Interrupt::install()?)?
         }
     };
-    output::show(&Findings::Load(Box::new(campaign)), output, path.unit())
+    output::finish(&Results::Load(Box::new(campaign)), output)
 }
 
 fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
@@ -258,7 +256,7 @@ fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
         progress.note(&format!("{} measurements, about {seconds:.0} s", plan.count()));
         suite::run(&plan, &progress, &Interrupt::install()?)
     };
-    output::show(&Findings::Suite(Box::new(campaign)), output, None)
+    output::finish(&Results::Suite(Box::new(campaign)), output)
 }
 
 fn hog(parent: u32, seconds: f64) -> anyhow::Result<ExitCode> {
@@ -281,9 +279,9 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
         }
         found => found?,
     };
-    let found = Findings::Model(Box::new(found));
+    let found = Results::Model(Box::new(found));
     output::event(output, "end", || found.json());
-    output::show(&found, output, None)
+    output::finish(&found, output)
 }
 
 /// The first event, if events are wanted.
@@ -291,36 +289,6 @@ fn begin(settings: &Settings, environment: &Environment, output: &OutputArgs) {
     if output.json_stream {
         output::print(&(stream::start(settings, environment) + "\n"));
     }
-}
-
-fn save(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<()> {
-    output.out.iter().try_for_each(|directory| Ok(files::write_measurements(directory, campaign)?))
-}
-
-fn show(campaign: &Campaign, output: &OutputArgs) -> anyhow::Result<ExitCode> {
-    output::print(&if output.json {
-        serde_json::to_string_pretty(&report::json::json(campaign))? + "\n"
-    } else if output.json_stream {
-        stream::end(campaign) + "\n"
-    } else if output.csv {
-        report::csv::csv(campaign)
-    } else {
-        report::table::table(campaign, output.format)
-    });
-    if let Some(directory) = &output.out {
-        files::write_reports(directory, campaign)?;
-        if !output.quiet {
-            eprintln!("Report: {}", directory.join("report.html").display());
-        }
-    }
-    let is_bad = |run: &Run| !run.superseded && (!run.is_whole() || !run.failures().is_empty());
-    Ok(if campaign.interrupted {
-        ExitCode::from(130)
-    } else if campaign.runs.iter().any(is_bad) {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
 }
 
 /// Compares systems, anew or from where an earlier session was interrupted.
@@ -350,8 +318,9 @@ fn compare(args: CompareArgs, says_work: bool) -> anyhow::Result<ExitCode> {
     begin(&plan.traffic.settings, &environment, &args.output);
     let done =
         compare::run(&plan, &mut journal, environment, earlier, &output::progress(&args.output), &interrupt);
-    let code = show(&done.campaign, &args.output)?;
-    if done.campaign.interrupted || done.error.is_some() {
+    let is_over = !done.campaign.interrupted && done.error.is_none();
+    let code = output::show(&Results::Traffic(Box::new(done.campaign)), &args.output)?;
+    if !is_over {
         eprintln!("To go on: trafficspeed compare --resume {}", directory.display());
     }
     done.error.map_or(Ok(code), |error| Err(error.into()))
@@ -380,25 +349,24 @@ fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let mut output = args.output.clone();
     let directory = output.out.get_or_insert_with(|| args.directory.clone()).clone();
     output::prepare(&output)?;
-    if let Some(found) = files::read_findings(&args.directory)? {
-        if args.baseline.is_some() {
-            bail!("--baseline: only the systems of experiment 1 are compared with one of them");
+    let mut results = files::read(&args.directory)?;
+    match (&mut results, &args.baseline) {
+        (Results::Traffic(campaign), Some(name)) => {
+            let known = report::summary::labels(campaign);
+            if !known.contains(name) {
+                bail!("--baseline {name}: name one of the systems that were measured: {}", known.join("; "));
+            }
+            campaign.baseline = Some(name.clone());
         }
-        output::event(&output, "end", || found.json());
-        let code = output::show(&found, &output, output.chosen_unit())?;
-        export(&found.pictures(), &directory, args)?;
-        return Ok(code);
-    }
-    let mut campaign = files::read(&args.directory)?;
-    if let Some(name) = &args.baseline {
-        let known = report::summary::labels(&campaign);
-        if !known.contains(name) {
-            bail!("--baseline {name}: name one of the systems that were measured: {}", known.join("; "));
+        (Results::Traffic(_), None) => {}
+        (_, Some(_)) => bail!("--baseline: only the systems of experiment 1 are compared with one of them"),
+        (_, None) => {
+            output::event(&output, "end", || results.json());
+            output::save(&results, &output)?;
         }
-        campaign.baseline = Some(name.clone());
     }
-    let code = show(&campaign, &output)?;
-    export(&report::pictures::pictures(&campaign), &directory, args)?;
+    let code = output::show(&results, &output)?;
+    export(&results.pictures(), &directory, args)?;
     Ok(code)
 }
 

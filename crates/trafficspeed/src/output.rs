@@ -9,9 +9,8 @@ use serde_json::Value;
 
 use crate::cli::OutputArgs;
 use crate::experiment::progress::Progress;
-use crate::report::findings::Findings;
+use crate::report::results::Results;
 use crate::report::{files, stream};
-use crate::unit::Unit;
 
 /// Finds out that results cannot be written before an hour is spent on them.
 ///
@@ -39,26 +38,47 @@ pub fn event(output: &OutputArgs, name: &str, data: impl FnOnce() -> Value) {
     }
 }
 
-/// Prints what the user wants to see, writes the files, and says what the exit code is. Events were printed as they
-/// happened.
+/// Writes the measurements, from which all reports can be made again, if there is a directory.
+///
+/// # Errors
+/// They cannot be written.
+pub fn save(results: &Results, output: &OutputArgs) -> anyhow::Result<()> {
+    output.out.iter().try_for_each(|directory| Ok(files::write_measurements(directory, results)?))
+}
+
+/// Prints results as the user asked for them, writes the reports, and returns the exit code. Events were printed as they
+/// happened, but for the last of experiment 1, which needs a summary.
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn show(findings: &Findings, output: &OutputArgs, unit: Option<Unit>) -> anyhow::Result<ExitCode> {
+pub fn show(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> {
     if output.json {
-        print(&(serde_json::to_string_pretty(&findings.json())? + "\n"));
+        print(&(serde_json::to_string_pretty(&results.json())? + "\n"));
+    } else if output.json_stream {
+        if let Results::Traffic(campaign) = results {
+            print(&(stream::end(campaign) + "\n"));
+        }
     } else if output.csv {
-        print(&findings.csv());
-    } else if !output.json_stream {
-        print(&findings.table(unit));
+        print(&results.csv());
+    } else {
+        print(&results.table(output.chosen_unit()));
     }
     if let Some(directory) = &output.out {
-        files::write_findings(directory, findings)?;
+        files::write_reports(directory, results)?;
         if !output.quiet {
             eprintln!("Report: {}", directory.join("report.html").display());
         }
     }
-    Ok(exit_code(findings.is_interrupted(), findings.is_whole()))
+    Ok(exit_code(results.is_interrupted(), results.is_whole()))
+}
+
+/// Saves results, and shows them.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn finish(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> {
+    save(results, output)?;
+    show(results, output)
 }
 
 /// The exit code of a campaign.

@@ -1,12 +1,11 @@
 //! How results are shown: a table for people, JSON and CSV for programs, one HTML page for papers.
 //!
-//! Reports are pure functions of an `experiment::outcome::Campaign`; they measure nothing and invent nothing.
+//! Reports are pure functions of an experiment's plain data ([`results::Results`]); they measure nothing and invent nothing.
 
 pub mod block;
 pub mod chart;
 pub mod csv;
 pub mod files;
-pub mod findings;
 pub mod html;
 pub mod json;
 pub mod link;
@@ -17,6 +16,7 @@ pub mod page;
 pub mod pictures;
 pub mod problems;
 pub mod published;
+pub mod results;
 pub mod sessions;
 pub mod soak;
 pub mod stream;

