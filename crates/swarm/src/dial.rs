@@ -99,9 +99,6 @@ pub(crate) fn request(
 
 /// Shakes hands with the gateway, sends the request that carries the proof of the device with this key, and waits for the
 /// answer.
-///
-/// # Errors
-/// [`DialError`]; another attempt may succeed.
 pub(crate) async fn dial(
     endpoint: Endpoint,
     gateway: SocketAddr,

@@ -21,7 +21,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::Settings;
 use crate::lab::{LinkSettings, MAX_CLIENTS};
-use crate::load::block::place::Wish;
+use crate::load::block::place::PlaceOptions;
 use crate::load::tcp::MAX_STREAMS;
 use crate::system::command::{HELP, Scripts};
 use crate::system::{Cipher, Kind, Programs, Subject};
@@ -235,9 +235,9 @@ pub struct ServeArgs {
 
 impl ServeArgs {
     /// Where blocks may be written, and how many bytes.
-    pub fn block_place(&self) -> Option<(Wish, u64)> {
+    pub fn block_place(&self) -> Option<(PlaceOptions, u64)> {
         let (path, overwrite) = (self.block_target.clone(), self.block_overwrite);
-        path.is_some().then(|| (Wish { path, overwrite }, u64::from(self.block_space) << 20))
+        path.is_some().then(|| (PlaceOptions { path, overwrite }, u64::from(self.block_space) << 20))
     }
 }
 

@@ -124,11 +124,8 @@ pub fn table(findings: &[Finding]) -> String {
     text
 }
 
-/// Installs the programs of a system that are missing; `tell` hears every command before it runs.
-///
-/// # Errors
-/// Any of [`InstallError`].
-pub fn install(kind: Kind, programs: &Programs, tell: impl Fn(&str)) -> Result<Finding, InstallError> {
+/// Installs the programs of a system that are missing; `on_step` hears every command before it runs.
+pub fn install(kind: Kind, programs: &Programs, on_step: impl Fn(&str)) -> Result<Finding, InstallError> {
     let profile = kind.profile();
     if profile.programs.is_empty() {
         return Err(InstallError::Nothing(kind.name()));
@@ -145,7 +142,7 @@ pub fn install(kind: Kind, programs: &Programs, tell: impl Fn(&str)) -> Result<F
     for (at, step) in absent.iter().enumerate() {
         // Two programs of one system often come from the same packages.
         if !absent[..at].contains(step) {
-            tell(&step.line());
+            on_step(&step.line());
             run(step)?;
         }
     }
@@ -196,8 +193,8 @@ mod tests {
 
     #[test]
     fn what_has_no_program_is_not_installed() {
-        let tell = |line: &str| panic!("nothing runs: {line}");
-        let said = install(Kind::None, &Programs::default(), tell).unwrap_err().to_string();
+        let on_step = |line: &str| panic!("nothing runs: {line}");
+        let said = install(Kind::None, &Programs::default(), on_step).unwrap_err().to_string();
         assert!(said.starts_with("none has no program of its own"), "{said}");
     }
 

@@ -62,8 +62,8 @@ fn main() -> ExitCode {
         Some(Command::Serve(args)) => serve_coordinator(&args),
         Some(Command::Token { file }) => make_token(&file),
         Some(Command::Compare(args)) => {
-            let says_work = matches.subcommand().is_some_and(|(_, inner)| CompareArgs::says_work(inner));
-            compare(args, says_work)
+            let has_work = matches.subcommand().is_some_and(|(_, inner)| CompareArgs::has_work(inner));
+            compare(args, has_work)
         }
         Some(Command::Report(args)) => show_again(&args),
         Some(Command::Completions { shell }) => {
@@ -292,10 +292,10 @@ fn begin(settings: &Settings, environment: &Environment, output: &OutputArgs) {
 }
 
 /// Compares systems, anew or from where an earlier session was interrupted.
-fn compare(args: CompareArgs, says_work: bool) -> anyhow::Result<ExitCode> {
+fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
     let directory = args.directory();
     let resumes = args.resume.is_some();
-    let mut args = if resumes && !says_work { saved_args(&directory, &args)? } else { args };
+    let mut args = if resumes && !has_work { saved_args(&directory, &args)? } else { args };
     args.output.out = Some(directory.clone());
     let plan = args.plan(HostInfo::read().cpus).map_err(|why| anyhow!(why))?;
     traffic::check(&plan.traffic)?;
@@ -389,12 +389,12 @@ fn manual(directory: &Path) -> anyhow::Result<ExitCode> {
 fn serve_coordinator(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let token = Token::read(&args.token_file)?;
     let interrupt = Interrupt::install()?;
-    let tell = |text: String| eprintln!("trafficspeed: {text}");
+    let log = |text: String| eprintln!("trafficspeed: {text}");
     let place = args.block_place().map(|(wish, bytes)| Place::prepare(&wish, bytes)).transpose()?;
     if let Some(place) = &place {
-        tell(format!("a coordinator may write {} bytes into {}", place.bytes(), place.describe()));
+        log(format!("a coordinator may write {} bytes into {}", place.bytes(), place.describe()));
     }
-    serve::serve(args.listen, token, place, &interrupt, tell)
+    serve::serve(args.listen, token, place, &interrupt, log)
         .with_context(|| format!("listening on {}", args.listen))?;
     Ok(ExitCode::SUCCESS)
 }

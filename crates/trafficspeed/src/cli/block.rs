@@ -11,7 +11,7 @@ use crate::experiment::block::{BlockPlan, Writes};
 use crate::experiment::hosts::block;
 use crate::experiment::hosts::host_pairs::HostPairsPlan;
 use crate::lab::emulator::impairment::Span;
-use crate::load::block::place::Wish;
+use crate::load::block::place::PlaceOptions;
 use crate::load::block::{BLOCK_BYTES, MAX_AHEAD};
 use crate::system::{Cipher, Kind, Programs, Subject};
 
@@ -130,7 +130,7 @@ impl BlockArgs {
                 span_bytes: u64::from(self.span) << 20,
                 seed: self.seed,
             },
-            place: Wish { path: self.target.clone(), overwrite: self.overwrite },
+            place: PlaceOptions { path: self.target.clone(), overwrite: self.overwrite },
             subject: Subject::new(self.vpn, self.cipher),
             programs: self
                 .vpnd

@@ -70,7 +70,7 @@ pub struct ReportArgs {
 
 impl CompareArgs {
     /// Whether the command line says what to measure, in `matches` of this command.
-    pub fn says_work(matches: &ArgMatches) -> bool {
+    pub fn has_work(matches: &ArgMatches) -> bool {
         let command = Self::augment_args(Command::new("compare"));
         let ids = command.get_arguments().map(|argument| argument.get_id().as_str());
         ids.filter(|id| !NOT_WORK.contains(id))
@@ -149,15 +149,15 @@ mod tests {
         let cli = Cli::from_arg_matches(&matches).map_err(|error| error.to_string())?;
         let (_, inner) = matches.subcommand().expect("a subcommand");
         match cli.command {
-            Some(Command::Compare(args)) => Ok((args, CompareArgs::says_work(inner))),
+            Some(Command::Compare(args)) => Ok((args, CompareArgs::has_work(inner))),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn the_defaults_are_five_rounds_at_four_numbers_of_clients() {
-        let (args, says_work) = read("trafficspeed compare").unwrap();
-        assert!(!says_work);
+        let (args, has_work) = read("trafficspeed compare").unwrap();
+        assert!(!has_work);
         let plan = args.plan(2).unwrap();
         assert_eq!(plan.traffic.clients, [2, 4, 8, 16]);
         assert_eq!(plan.traffic.settings.repeats, 5);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn resuming_with_settings_is_told_from_resuming_alone() {
-        for (line, says_work) in [
+        for (line, has_work) in [
             ("trafficspeed compare --resume d -J -q --baseline vpnd", false),
             ("trafficspeed compare --resume d --clients 2,4,8,16", true),
             ("trafficspeed compare --resume d -t 5", true),
@@ -176,7 +176,7 @@ mod tests {
             ("trafficspeed compare --resume d --attempts 3", true),
         ] {
             let (args, said) = read(line).unwrap();
-            assert_eq!(said, says_work, "{line}");
+            assert_eq!(said, has_work, "{line}");
             assert_eq!(args.directory(), PathBuf::from("d"));
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
-use self::blocks::Leave;
+use self::blocks::BlockPermission;
 use self::tasks::Times;
 use super::message::{Command, Report, VERSION};
 use crate::clock;
@@ -31,7 +31,7 @@ pub struct Agent {
     /// The connected tasks that wait for their beginning.
     tasks: Vec<Ready>,
     /// The permission of its host's owner to write blocks.
-    leave: Option<Arc<Leave>>,
+    permission: Option<Arc<BlockPermission>>,
 }
 
 /// The coordinator is gone.
@@ -40,13 +40,13 @@ struct Gone;
 impl Agent {
     /// An agent that takes `commands` and answers in `reports`.
     pub fn new(commands: Receiver<Command>, reports: Sender<Report>) -> Self {
-        Self { commands, reports, tasks: Vec::new(), leave: None }
+        Self { commands, reports, tasks: Vec::new(), permission: None }
     }
 
     /// It may also take and write blocks.
     #[must_use]
-    pub fn with_leave(self, leave: Arc<Leave>) -> Self {
-        Self { leave: Some(leave), ..self }
+    pub fn with_block_permission(self, permission: Arc<BlockPermission>) -> Self {
+        Self { permission: Some(permission), ..self }
     }
 
     /// Serves until the coordinator closes.

@@ -205,10 +205,10 @@ impl Fleet {
         }
     }
 
-    /// The next event within `patience`.
-    pub fn next(&mut self, patience: Duration) -> Option<(usize, Event)> {
+    /// The next event within `timeout`.
+    pub fn next(&mut self, timeout: Duration) -> Option<(usize, Event)> {
         loop {
-            let (number, event) = match self.events.recv_timeout(patience) {
+            let (number, event) = match self.events.recv_timeout(timeout) {
                 Ok(event) => event,
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
             };

@@ -16,7 +16,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::agent::Agent;
-use super::agent::blocks::Leave;
+use super::agent::blocks::BlockPermission;
 use super::message::{Command, Report};
 use super::token::{LineKeys, Token, TokenError, demand};
 use crate::interrupt::Interrupt;
@@ -27,7 +27,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_UNPROVED: usize = 16;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Serves on `address` until interrupted, with leave to write blocks into `place` if there is one; tells through `tell` what happens.
+/// Serves on `address` until interrupted, with permission to write blocks into `place` if there is one, and passes each event to `log`.
 ///
 /// # Errors
 /// When the address cannot be listened on.
@@ -36,49 +36,49 @@ pub fn serve(
     token: Token,
     mut place: Option<Place>,
     interrupt: &Interrupt,
-    tell: impl Fn(String) + Send + Sync + 'static,
+    log: impl Fn(String) + Send + Sync + 'static,
 ) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
-    tell(format!("waiting for a coordinator on {}", listener.local_addr()?));
+    log(format!("waiting for a coordinator on {}", listener.local_addr()?));
     // A coordinator's thread may outlive this function, and must not keep the file.
     let _removal = place.as_mut().and_then(Place::removal);
-    let house = Arc::new(House {
-        leave: Arc::new(Leave::new(&token, place)),
+    let state = Arc::new(ServeState {
+        permission: Arc::new(BlockPermission::new(&token, place)),
         token,
         unproved: AtomicUsize::new(0),
         busy: AtomicBool::new(false),
-        tell: Box::new(tell),
+        log: Box::new(log),
     });
     while !interrupt.is_set() {
         match listener.accept() {
-            Ok((socket, peer)) => admit(&house, socket, peer),
+            Ok((socket, peer)) => admit(&state, socket, peer),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
     Ok(())
 }
 
-struct House {
+struct ServeState {
     token: Token,
-    leave: Arc<Leave>,
+    permission: Arc<BlockPermission>,
     unproved: AtomicUsize,
     busy: AtomicBool,
-    tell: Box<dyn Fn(String) + Send + Sync>,
+    log: Box<dyn Fn(String) + Send + Sync>,
 }
 
-fn admit(house: &Arc<House>, socket: TcpStream, peer: SocketAddr) {
-    if house.unproved.fetch_add(1, Ordering::SeqCst) >= MAX_UNPROVED {
-        house.unproved.fetch_sub(1, Ordering::SeqCst);
+fn admit(state: &Arc<ServeState>, socket: TcpStream, peer: SocketAddr) {
+    if state.unproved.fetch_add(1, Ordering::SeqCst) >= MAX_UNPROVED {
+        state.unproved.fetch_sub(1, Ordering::SeqCst);
         return;
     }
-    let house = Arc::clone(house);
+    let state = Arc::clone(state);
     std::thread::spawn(move || {
-        let proved = prove_within(&house.token, &socket);
-        house.unproved.fetch_sub(1, Ordering::SeqCst);
+        let proved = prove_within(&state.token, &socket);
+        state.unproved.fetch_sub(1, Ordering::SeqCst);
         match proved {
-            Ok((input, keys)) => host(&house, socket, input, keys, peer),
-            Err(error) => (house.tell)(format!("refused {peer}: {error}")),
+            Ok((input, keys)) => host(&state, socket, input, keys, peer),
+            Err(error) => (state.log)(format!("refused {peer}: {error}")),
         }
     });
 }
@@ -89,7 +89,7 @@ fn prove_within(token: &Token, socket: &TcpStream) -> Result<(BufReader<TcpStrea
     keep_alive(socket)?;
     socket.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
     socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    // Each read may take the whole patience; the watcher bounds the handshake as a whole.
+    // Each read may take the whole timeout; the watcher bounds the handshake as a whole.
     let watched = socket.try_clone()?;
     let finished = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&finished);
@@ -109,32 +109,38 @@ fn prove_within(token: &Token, socket: &TcpStream) -> Result<(BufReader<TcpStrea
     Ok((input, keys))
 }
 
-fn host(house: &House, socket: TcpStream, input: BufReader<TcpStream>, keys: LineKeys, peer: SocketAddr) {
+fn host(
+    state: &ServeState,
+    socket: TcpStream,
+    input: BufReader<TcpStream>,
+    keys: LineKeys,
+    peer: SocketAddr,
+) {
     let mut writer = LineWriter::new(&socket, Some(keys.write));
-    if house.busy.swap(true, Ordering::SeqCst) {
-        (house.tell)(format!("refused {peer}: another coordinator is at work"));
+    if state.busy.swap(true, Ordering::SeqCst) {
+        (state.log)(format!("refused {peer}: another coordinator is at work"));
         let why = "another coordinator is at work on this host".to_owned();
         // The refused coordinator may have left already.
         let _ = writer.write(&Report::Failed { why });
         return;
     }
-    (house.tell)(format!("coordinator {peer} took over"));
+    (state.log)(format!("coordinator {peer} took over"));
     let (commands, inbox) = channel();
     let (outbox, reports) = channel();
     let reader = LineReader::new(input, Some(keys.read));
     let reading = std::thread::spawn(move || take_commands(reader, &commands));
-    let agent = Agent::new(inbox, outbox).with_leave(Arc::clone(&house.leave));
+    let agent = Agent::new(inbox, outbox).with_block_permission(Arc::clone(&state.permission));
     let working = std::thread::spawn(move || agent.run());
     give_reports(&reports, &mut writer);
     // An error here means that the connection is already closed.
     let _ = socket.shutdown(Shutdown::Both);
     for thread in [reading, working] {
         if thread.join().is_err() {
-            (house.tell)("the generator failed; see above".into());
+            (state.log)("the generator failed; see above".into());
         }
     }
-    house.busy.store(false, Ordering::SeqCst);
-    (house.tell)(format!("coordinator {peer} left"));
+    state.busy.store(false, Ordering::SeqCst);
+    (state.log)(format!("coordinator {peer} left"));
 }
 
 /// Has the kernel notice within two minutes that the other host vanished without a word.

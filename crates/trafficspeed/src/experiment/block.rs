@@ -26,7 +26,7 @@ use crate::lab::emulator::Emulation;
 use crate::lab::emulator::impairment::Span;
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::block::content::{Content, verify};
-use crate::load::block::place::{Place, PlaceError, Wish};
+use crate::load::block::place::{Place, PlaceError, PlaceOptions};
 use crate::load::block::{Blocks, Protection, Secret};
 use crate::observe::tree_cpu_seconds;
 use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
@@ -65,7 +65,7 @@ pub struct Writes {
 pub struct BlockPlan {
     pub delays: Vec<Span>,
     pub writes: Writes,
-    pub place: Wish,
+    pub place: PlaceOptions,
     /// The system with the tunnel.
     pub subject: Subject,
     pub programs: Programs,
@@ -138,9 +138,6 @@ impl BlockPlan {
 }
 
 /// Says what is missing, before anything is changed.
-///
-/// # Errors
-/// [`BlockRunError`].
 pub fn check(plan: &BlockPlan) -> Result<(), BlockRunError> {
     for delay in &plan.delays {
         Lab::check(BlockPlan::links(*delay))?;

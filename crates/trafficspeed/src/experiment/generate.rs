@@ -212,9 +212,6 @@ impl LoadCampaign {
 }
 
 /// Says what is missing, before anything is changed: a lab that cannot be, or no system that can run.
-///
-/// # Errors
-/// In words.
 pub fn check(subjects: &[Subject], programs: &Programs, links: LinkSettings) -> anyhow::Result<()> {
     Lab::check(links)?;
     let problems: Vec<_> = subjects.iter().filter_map(|subject| subject.check(programs).err()).collect();

@@ -16,15 +16,15 @@ const TERMS: u32 = 50_000;
 pub struct Hogs(Vec<Child>);
 
 impl Hogs {
-    /// Starts `count` processes that end after `patience` at the latest.
+    /// Starts `count` processes that end after `timeout` at the latest.
     ///
     /// # Errors
     /// [`LabError::System`].
-    pub fn start(count: u32, patience: Duration) -> Result<Self, LabError> {
+    pub fn start(count: u32, timeout: Duration) -> Result<Self, LabError> {
         let own = std::env::current_exe().expect("the kernel names a running program");
         let mut hogs = Self::default();
         for _ in 0..count {
-            let (parent, seconds) = (std::process::id().to_string(), patience.as_secs_f64().to_string());
+            let (parent, seconds) = (std::process::id().to_string(), timeout.as_secs_f64().to_string());
             let child = Command::new(&own)
                 .args(["hog", "--parent", &parent, "--seconds", &seconds])
                 .stdin(Stdio::null())
@@ -56,9 +56,9 @@ impl Drop for Hogs {
 ///
 /// # Errors
 /// [`LabError`] if it cannot be tied to its parent.
-pub fn run(parent: u32, patience: Duration) -> Result<f64, LabError> {
+pub fn run(parent: u32, timeout: Duration) -> Result<f64, LabError> {
     end_with_parent(parent)?;
-    Ok(compute(Instant::now() + patience))
+    Ok(compute(Instant::now() + timeout))
 }
 
 /// Pi by Leibniz' series, until `deadline`.

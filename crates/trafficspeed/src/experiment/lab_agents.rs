@@ -115,9 +115,6 @@ impl LabAgents {
     }
 
     /// Starts an agent on the gateway, at the address by which the first client reaches it, and returns its number.
-    ///
-    /// # Errors
-    /// [`TestbedError`].
     pub fn add_gateway(&mut self, lab: &Lab) -> Result<usize, TestbedError> {
         let address = gateway_address(lab, &self.agent(0, 4)?.address)?;
         let number = self.fleet.add_child("gateway", lab.gateway().agent())?;

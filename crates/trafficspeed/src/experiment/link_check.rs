@@ -132,9 +132,6 @@ impl From<&Impairment> for Asked {
 }
 
 /// Builds a link, measures it both ways and removes it.
-///
-/// # Errors
-/// [`LabError`].
 pub fn run(plan: &LinkCheckPlan) -> Result<LinkChecked, LabError> {
     let lab = Lab::build(1, plan.links)?;
     lab.widen_windows()?;

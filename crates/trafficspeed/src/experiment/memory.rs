@@ -29,9 +29,6 @@ pub struct TooLittle {
 
 /// Refuses a measurement with more `clients` than memory allows. A kernel that does not say what it has is believed
 /// to have enough.
-///
-/// # Errors
-/// [`TooLittle`].
 pub fn check(clients: u32, settings: &Settings) -> Result<(), TooLittle> {
     fits(clients, settings.streams, available_mib())
 }

@@ -86,9 +86,6 @@ impl SuiteModel {
 }
 
 /// Says what is missing, before anything is changed.
-///
-/// # Errors
-/// In words.
 pub fn check(plan: &ModelPlan) -> anyhow::Result<()> {
     Lab::check(plan.links)?;
     crate::system::check_tun()?;

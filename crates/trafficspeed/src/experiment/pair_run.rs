@@ -178,8 +178,8 @@ struct Drive<'a, 'b> {
 
 impl Drive<'_, '_> {
     /// The next report of an end: the number of its pair, its side, and the report or why there is none.
-    fn receive(&mut self, patience: Duration) -> Option<(usize, usize, Result<Report, String>)> {
-        let (agent, event) = self.fleet.next(patience)?;
+    fn receive(&mut self, timeout: Duration) -> Option<(usize, usize, Result<Report, String>)> {
+        let (agent, event) = self.fleet.next(timeout)?;
         let at = self.states.iter().position(|state| state.agents().contains(&agent))?;
         let side = usize::from(agent == self.states[at].pair.far);
         Some((
@@ -229,8 +229,8 @@ impl Drive<'_, '_> {
                 return self.fail_all(|state| !state.is_connected(), late);
             }
             self.connect_next();
-            let Some((at, side, said)) = self.receive(TICK) else { continue };
-            match said {
+            let Some((at, side, report)) = self.receive(TICK) else { continue };
+            match report {
                 Ok(Report::Prepared { ports }) if side == 1 => self.states[at].ports = Some(ports),
                 Ok(Report::Connected) => self.states[at].connected[side] = true,
                 // Late words of an earlier measurement that was ended.
@@ -291,8 +291,8 @@ impl Drive<'_, '_> {
                 marks.finish(observer);
                 deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT + REPORT_TIMEOUT);
             }
-            if let Some((at, side, said)) = self.receive(marks.wait()) {
-                self.take(at, side, said, times);
+            if let Some((at, side, report)) = self.receive(marks.wait()) {
+                self.take(at, side, report, times);
                 self.report_intervals(at, observer);
                 if self.sound() < sound {
                     sound = self.sound();
@@ -308,9 +308,9 @@ impl Drive<'_, '_> {
         self.states.iter().filter(|state| state.is_sound()).count()
     }
 
-    fn take(&mut self, at: usize, side: usize, said: Result<Report, String>, times: Times) {
+    fn take(&mut self, at: usize, side: usize, report: Result<Report, String>, times: Times) {
         let state = &mut self.states[at];
-        match said {
+        match report {
             Ok(Report::Sample { number, seconds, tasks }) => {
                 state.reports.add(side, number as usize, seconds, tasks, times);
             }

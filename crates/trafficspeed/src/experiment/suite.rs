@@ -86,7 +86,6 @@ impl Quantity {
 pub struct Case {
     /// The part of the report that it belongs to.
     pub section: String,
-    /// Its name there.
     pub name: String,
     pub task: Task,
     pub ip: u8,

@@ -76,8 +76,6 @@ pub struct Payload {
 pub struct Reading(HashMap<String, Counters>);
 
 impl Reading {
-    /// # Errors
-    /// [`LabError`].
     pub fn take(client: &Namespace) -> Result<Self, LabError> {
         Counters::read(client).map(Self)
     }

@@ -156,7 +156,7 @@ fn send(
         }
         let count = match pace.due(now, batch.most()) {
             Due::Wait(until) => {
-                // Short enough that a word from the coordinator is heard.
+                // Short enough that a word from the coordinator is last_arrival.
                 clock::sleep_until(until.min(stage.schedule.end_ns).min(now + 100_000_000));
                 continue;
             }
@@ -242,21 +242,21 @@ fn is_momentary(error: &std::io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error())
 }
 
-/// A receiver's books, and what of them the meter has not heard.
-struct Books<'a> {
+/// A receiver's statistics, and the part of them that the meter does not have yet.
+struct Accounting<'a> {
     stage: &'a SharedState,
     run_id: u64,
     account: ReceiverStats,
-    missing_told: i64,
+    missing_reported: i64,
     messages: u64,
     bytes: u64,
     delays: (u64, u64, u64),
 }
 
-impl<'a> Books<'a> {
+impl<'a> Accounting<'a> {
     fn new(stage: &'a SharedState, run_id: u64) -> Self {
         let account = ReceiverStats::default();
-        Self { stage, run_id, account, missing_told: 0, messages: 0, bytes: 0, delays: (0, 0, 0) }
+        Self { stage, run_id, account, missing_reported: 0, messages: 0, bytes: 0, delays: (0, 0, 0) }
     }
 
     /// Takes one message; false if it is none of this run.
@@ -274,15 +274,15 @@ impl<'a> Books<'a> {
         true
     }
 
-    /// Tells the meter what has come since the last time.
-    fn tell(&mut self) {
+    /// Adds what has come since the last time to the meter.
+    fn report(&mut self) {
         let meter = &self.stage.meter;
         meter.received(std::mem::take(&mut self.messages), std::mem::take(&mut self.bytes));
         let (count, sum, max) = std::mem::take(&mut self.delays);
         meter.delayed(count, sum, max);
         let missing = self.account.missing().cast_signed();
-        meter.missed(missing - self.missing_told, self.account.jitter_ns);
-        self.missing_told = missing;
+        meter.missed(missing - self.missing_reported, self.account.jitter_ns);
+        self.missing_reported = missing;
     }
 
     fn close(self, fault: Option<String>) -> WorkerResult {
@@ -293,24 +293,24 @@ impl<'a> Books<'a> {
 /// Receives over UDP until the sender has ended and nothing comes any more.
 pub(super) fn receive_udp(stage: &SharedState, work: &Messages, socket: &UdpSocket) -> WorkerResult {
     let mut receiver = Receiver::new(work.length as usize);
-    let mut books = Books::new(stage, work.run_id);
-    let mut heard = Instant::now();
-    while !stage.is_quiet(heard) {
+    let mut accounting = Accounting::new(stage, work.run_id);
+    let mut last_arrival = Instant::now();
+    while !stage.is_quiet(last_arrival) {
         match receiver.receive(socket) {
             Ok(()) => {
                 let now = clock::now_ns();
                 for message in receiver.datagrams() {
-                    books.take(message, now);
+                    accounting.take(message, now);
                 }
-                books.tell();
-                heard = Instant::now();
+                accounting.report();
+                last_arrival = Instant::now();
             }
             // Without a reader on the other side its kernel refuses; that it has ended shows as silence.
             Err(error) if is_momentary(&error) || error.kind() == ErrorKind::ConnectionRefused => {}
-            Err(error) => return books.close(Some(error.to_string())),
+            Err(error) => return accounting.close(Some(error.to_string())),
         }
     }
-    books.close(None)
+    accounting.close(None)
 }
 
 /// Receives over TCP until the sender closes.
@@ -318,26 +318,26 @@ pub(super) fn receive_tcp(stage: &SharedState, work: &Messages, mut socket: &Tcp
     let length = work.length as usize;
     let mut buffer = vec![0; READ_BYTES.max(2 * length)];
     let mut filled = 0;
-    let mut books = Books::new(stage, work.run_id);
+    let mut accounting = Accounting::new(stage, work.run_id);
     loop {
         match socket.read(&mut buffer[filled..]) {
-            Ok(0) if filled == 0 => return books.close(None),
-            Ok(0) => return books.close(Some(format!("the last {filled} bytes are no whole message"))),
+            Ok(0) if filled == 0 => return accounting.close(None),
+            Ok(0) => return accounting.close(Some(format!("the last {filled} bytes are no whole message"))),
             Ok(bytes) => filled += bytes,
             Err(error) if is_momentary(&error) && stage.aborted() => {
-                return books.close(Some("the sender's end was not seen".into()));
+                return accounting.close(Some("the sender's end was not seen".into()));
             }
             Err(error) if is_momentary(&error) => continue,
-            Err(error) => return books.close(Some(error.to_string())),
+            Err(error) => return accounting.close(Some(error.to_string())),
         }
         let now = clock::now_ns();
         let whole = filled / length * length;
         for message in buffer[..whole].chunks_exact(length) {
-            if !books.take(message, now) {
-                return books.close(Some("bytes came that were not sent".into()));
+            if !accounting.take(message, now) {
+                return accounting.close(Some("bytes came that were not sent".into()));
             }
         }
-        books.tell();
+        accounting.report();
         buffer.copy_within(whole..filled, 0);
         filled -= whole;
     }
@@ -388,15 +388,15 @@ mod tests {
     #[test]
     fn only_what_counts_is_accounted_and_what_comes_twice_is_no_goodput() {
         let work: Work = Box::new(|stage| {
-            let mut books = Books::new(stage, 77);
+            let mut accounting = Accounting::new(stage, 77);
             let mut batch = Batch::new(&work_of(64), 0, 4);
-            assert!(books.take(batch.stamp(1, false, 10), 20));
+            assert!(accounting.take(batch.stamp(1, false, 10), 20));
             for _ in 0..2 {
-                assert!(books.take(batch.stamp(1, true, 10), 30));
+                assert!(accounting.take(batch.stamp(1, true, 10), 30));
             }
-            assert!(!books.take(&[0; 64], 30), "no message of this run");
-            books.tell();
-            books.close(None)
+            assert!(!accounting.take(&[0; 64], 30), "no message of this run");
+            accounting.report();
+            accounting.close(None)
         });
         let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX, peer_ahead_ns: 0 };
         let pool = WorkerPool::begin(schedule, vec![work]).unwrap();
@@ -411,9 +411,9 @@ mod tests {
             [(5_000_000_000, 5_000_000_010, 40_010), (-5_000_000_000, 10, 5_000_040_010)]
         {
             let work: Work = Box::new(move |stage| {
-                let mut books = Books::new(stage, 77);
-                assert!(books.take(Batch::new(&work_of(64), 0, 4).stamp(1, true, sent_ns), received_ns));
-                books.close(None)
+                let mut accounting = Accounting::new(stage, 77);
+                assert!(accounting.take(Batch::new(&work_of(64), 0, 4).stamp(1, true, sent_ns), received_ns));
+                accounting.close(None)
             });
             let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX, peer_ahead_ns };
             let pool = WorkerPool::begin(schedule, vec![work]).unwrap();

@@ -19,7 +19,6 @@ pub struct Pace {
     given: u64,
 }
 
-/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Send(u64),

@@ -12,7 +12,7 @@ use super::delays::Delays;
 pub const REMEMBERED: u64 = 1 << 16;
 const WORDS: usize = (REMEMBERED / 64) as usize;
 
-/// The books on one stream of messages.
+/// The accounting on one stream of messages.
 #[derive(Clone, Debug)]
 pub struct ReceiverStats {
     /// One more than the highest number that has come.

@@ -50,7 +50,7 @@ impl RateSearch {
     }
 
     /// Tells how the trial at the rate that `next` named has ended.
-    pub fn tell(&mut self, carried: bool) {
+    pub fn record(&mut self, carried: bool) {
         let Some(rate) = self.next() else { return };
         self.trials += 1;
         if !carried && self.failures == 0 {
@@ -85,7 +85,7 @@ mod tests {
     fn search(limit: f64, most: f64, hiccup: Option<u32>) -> RateSearch {
         let mut search = RateSearch::new(most, 0.02);
         while let Some(rate) = search.next() {
-            search.tell(rate <= limit && hiccup != Some(search.trials()));
+            search.record(rate <= limit && hiccup != Some(search.trials()));
         }
         search
     }

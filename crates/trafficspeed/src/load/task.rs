@@ -115,25 +115,22 @@ impl Task {
         }))
     }
 
-    /// Reaches the listening end, trying again until `patience` is over.
-    ///
-    /// # Errors
-    /// Any of [`ConnectError`].
+    /// Reaches the listening end, trying again until `timeout` is over.
     pub fn reach(
         self,
         peer: IpAddr,
         ports: &[u16],
-        patience: Duration,
+        timeout: Duration,
         stopped: &mut dyn FnMut() -> bool,
     ) -> Result<Ready, ConnectError> {
         let sockets = match self.connections() {
             Some(job) => {
                 let port = ports.first().copied().unwrap_or_default();
-                Connected::Tcp(connect_all(SocketAddr::new(peer, port), &job, patience, stopped)?)
+                Connected::Tcp(connect_all(SocketAddr::new(peer, port), &job, timeout, stopped)?)
             }
             None => {
                 let (run_id, _, window) = self.udp();
-                Connected::Udp(reach(peer, ports, run_id, window, patience, stopped)?)
+                Connected::Udp(reach(peer, ports, run_id, window, timeout, stopped)?)
             }
         };
         Ok(Ready { task: self, sockets, connector: true })
@@ -169,15 +166,15 @@ impl ListeningTask {
     pub fn meet(
         self,
         task: Task,
-        patience: Duration,
+        timeout: Duration,
         stopped: &mut dyn FnMut() -> bool,
     ) -> Result<Ready, ConnectError> {
         let sockets = match self.0 {
             Inner::Tcp(listener) => {
                 let job = task.connections().expect("a TCP task has a TCP door");
-                Connected::Tcp(listener.accept_all(&job, patience, stopped)?)
+                Connected::Tcp(listener.accept_all(&job, timeout, stopped)?)
             }
-            Inner::Udp(door) => Connected::Udp(door.meet(task.udp().0, patience, stopped)?),
+            Inner::Udp(door) => Connected::Udp(door.meet(task.udp().0, timeout, stopped)?),
         };
         Ok(Ready { task, sockets, connector: false })
     }
@@ -309,14 +306,12 @@ impl Running {
         }
     }
 
-    /// Stops sending, waits up to `patience` for what is under way, and closes.
-    pub fn finish(self, patience: Duration) -> Findings {
+    /// Stops sending, waits up to `timeout` for what is under way, and closes.
+    pub fn finish(self, timeout: Duration) -> Findings {
         let mut findings = match self.kind {
-            Kind::WorkerPool(pool) => {
-                Findings::of(pool.finish(Instant::now() + patience.min(message::DRAIN)))
-            }
+            Kind::WorkerPool(pool) => Findings::of(pool.finish(Instant::now() + timeout.min(message::DRAIN))),
             Kind::Bulk { transfer, .. } => {
-                let totals = transfer.finish(patience);
+                let totals = transfer.finish(timeout);
                 let of = |sends: bool| totals.iter().filter(move |t| t.sends == sends).map(|t| t.bytes).sum();
                 let name = |t: &tcp::StreamTotal| Some(format!("stream {}: {}", t.index, t.fault.as_ref()?));
                 let (bytes_sent, bytes_received) = (of(true), of(false));

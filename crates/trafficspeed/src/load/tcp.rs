@@ -187,10 +187,10 @@ impl Transfer {
         self.shared.broken.load(Ordering::Relaxed) == self.shared.bytes.len()
     }
 
-    /// Stops sending, waits up to `patience` for what is under way, and closes.
-    pub fn finish(mut self, patience: Duration) -> Vec<StreamTotal> {
+    /// Stops sending, waits up to `timeout` for what is under way, and closes.
+    pub fn finish(mut self, timeout: Duration) -> Vec<StreamTotal> {
         self.shared.phase.store(DRAIN, Ordering::Relaxed);
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         while Instant::now() < deadline && self.workers.iter().any(|worker| !worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -45,15 +45,15 @@ impl UdpListener {
     pub(super) fn meet(
         self,
         run_id: u64,
-        patience: Duration,
+        timeout: Duration,
         stopped: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<UdpSocket>, ConnectError> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let wanted = self.sockets.len() as u32;
         for (socket, index) in self.sockets.iter().zip(0..) {
             let mut buffer = [0; 2048];
             loop {
-                check(deadline, index, wanted, patience, stopped)?;
+                check(deadline, index, wanted, timeout, stopped)?;
                 let Ok((bytes, peer)) = socket.recv_from(&mut buffer) else { continue };
                 if buffer[..bytes] == greeting(GREETING, run_id, index) {
                     socket.connect(peer)?;
@@ -81,10 +81,10 @@ pub(super) fn reach(
     ports: &[u16],
     run_id: u64,
     window: Option<u32>,
-    patience: Duration,
+    timeout: Duration,
     stopped: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<UdpSocket>, ConnectError> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut sockets = Vec::new();
     for (port, index) in ports.iter().zip(0..) {
         let address = SocketAddr::new(peer, *port);
@@ -93,7 +93,7 @@ pub(super) fn reach(
         socket.connect(address).map_err(|source| ConnectError::Connect { address, source })?;
         let mut buffer = [0; 2048];
         loop {
-            check(deadline, index, ports.len() as u32, patience, stopped)?;
+            check(deadline, index, ports.len() as u32, timeout, stopped)?;
             // A refused greeting shows at the next call; the peer may still be coming up.
             let _ = socket.send(&greeting(GREETING, run_id, index));
             if let Ok(bytes) = socket.recv(&mut buffer)
@@ -111,14 +111,14 @@ fn check(
     deadline: Instant,
     arrived: u32,
     wanted: u32,
-    patience: Duration,
+    timeout: Duration,
     stopped: &mut dyn FnMut() -> bool,
 ) -> Result<(), ConnectError> {
     if stopped() {
         return Err(ConnectError::Stopped);
     }
     if Instant::now() > deadline {
-        return Err(ConnectError::Missing { arrived: arrived as usize, wanted, seconds: patience.as_secs() });
+        return Err(ConnectError::Missing { arrived: arrived as usize, wanted, seconds: timeout.as_secs() });
     }
     Ok(())
 }
@@ -222,8 +222,8 @@ mod tests {
         let ports = door.ports().unwrap();
         let meeting =
             std::thread::spawn(move || door.meet(9, Duration::from_secs(5), &mut || false).unwrap());
-        let patience = Duration::from_secs(5);
-        let here = reach(Ipv4Addr::LOCALHOST.into(), &ports, 9, None, patience, &mut || false).unwrap();
+        let timeout = Duration::from_secs(5);
+        let here = reach(Ipv4Addr::LOCALHOST.into(), &ports, 9, None, timeout, &mut || false).unwrap();
         let there = meeting.join().unwrap();
         let datagrams: Vec<u8> = (0..5 * 30).collect();
         assert_eq!(send_batch(&here[1], &datagrams, 30).unwrap(), 5);
@@ -246,9 +246,9 @@ mod tests {
     fn another_run_is_not_let_in() {
         let door = UdpListener::bind(Ipv4Addr::LOCALHOST.into(), 1, None).unwrap();
         let ports = door.ports().unwrap();
-        let patience = Duration::from_millis(300);
-        let meeting = std::thread::spawn(move || door.meet(9, patience, &mut || false));
-        let stranger = reach(Ipv4Addr::LOCALHOST.into(), &ports, 8, None, patience, &mut || false);
+        let timeout = Duration::from_millis(300);
+        let meeting = std::thread::spawn(move || door.meet(9, timeout, &mut || false));
+        let stranger = reach(Ipv4Addr::LOCALHOST.into(), &ports, 8, None, timeout, &mut || false);
         assert!(matches!(stranger, Err(ConnectError::Missing { arrived: 0, wanted: 1, .. })));
         assert!(matches!(meeting.join().unwrap(), Err(ConnectError::Missing { .. })));
     }

@@ -60,9 +60,6 @@ pub fn write_measurements(directory: &Path, results: &Results) -> Result<(), Fil
 }
 
 /// Reads the measurements in `directory`.
-///
-/// # Errors
-/// [`FilesError`].
 pub fn read(directory: &Path) -> Result<Results, FilesError> {
     if let Some(results) = read_file(&directory.join(MEASUREMENTS))? {
         return Ok(results);

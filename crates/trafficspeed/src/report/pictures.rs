@@ -24,9 +24,6 @@ pub enum PictureError {
 }
 
 /// Writes every picture into `directory`, and returns the names of the files.
-///
-/// # Errors
-/// [`PictureError`].
 pub fn write(
     pictures: &[Picture],
     directory: &Path,

@@ -91,7 +91,7 @@ impl Daemon {
     }
 
     /// Its output until now, as far as it is text.
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
@@ -102,11 +102,11 @@ impl Daemon {
     pub fn wait_until<T>(
         &mut self,
         what: &str,
-        patience: Duration,
+        timeout: Duration,
         interrupt: &Interrupt,
         mut ready: impl FnMut(&Self) -> Result<Option<T>, SystemError>,
     ) -> Result<T, SystemError> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
             if let Some(found) = ready(self)? {
                 return Ok(found);
@@ -130,14 +130,14 @@ impl Daemon {
     ///
     /// # Errors
     /// [`SystemError::Start`] if it fails or takes too long, [`SystemError::Interrupted`].
-    pub fn wait_for_success(&mut self, patience: Duration, interrupt: &Interrupt) -> Result<(), SystemError> {
-        let deadline = Instant::now() + patience;
+    pub fn wait_for_success(&mut self, timeout: Duration, interrupt: &Interrupt) -> Result<(), SystemError> {
+        let deadline = Instant::now() + timeout;
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),
                 Ok(Some(status)) => return Err(self.failed(&format!("failed ({status})"))),
                 Ok(None) if Instant::now() > deadline => {
-                    return Err(self.failed(&format!("took more than {} s", patience.as_secs())));
+                    return Err(self.failed(&format!("took more than {} s", timeout.as_secs())));
                 }
                 Ok(None) => pause(interrupt)?,
                 Err(source) => {

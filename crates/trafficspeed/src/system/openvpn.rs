@@ -85,7 +85,7 @@ impl OpenVpn {
         let text = config::server(self.tunnel, identities.0, identities.1);
         let mut gateway = start("server", program, folder, lab.gateway(), &text)?;
         gateway.wait_until("did not become ready", SERVER_TIMEOUT, interrupt, |daemon| {
-            Ok(log::is_complete(&daemon.said()).then_some(()))
+            Ok(log::is_complete(&daemon.output()).then_some(()))
         })?;
         self.gateway = Some(gateway);
         Ok(())
@@ -101,7 +101,7 @@ impl OpenVpn {
         let client = &mut self.clients[number];
         let what = "did not connect";
         let (channel, device) = client.wait_until(what, CLIENT_TIMEOUT, interrupt, |daemon| {
-            let said = daemon.said();
+            let said = daemon.output();
             let Some(channel) = log::channel(&said).filter(|_| log::is_complete(&said)) else {
                 return Ok(None);
             };
@@ -171,7 +171,7 @@ impl System for OpenVpn {
             .enumerate()
             .map(|(number, namespace)| self.finish_client(number, namespace, interrupt))
             .collect::<Result<Vec<_>, _>>()?;
-        let said = self.gateway.as_ref().map(Daemon::said).unwrap_or_default();
+        let said = self.gateway.as_ref().map(Daemon::output).unwrap_or_default();
         self.note(&said);
         Ok(addresses)
     }

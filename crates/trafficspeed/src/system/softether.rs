@@ -115,7 +115,7 @@ impl SoftEther {
         let client = &mut self.clients[at];
         let deadline = Instant::now() + CLIENT_TIMEOUT;
         let status = loop {
-            let text = client.tell("status", script::STATUS, interrupt)?;
+            let text = client.run_commands("status", script::STATUS, interrupt)?;
             let status = Status::read(&text);
             if status.is_complete(self.transport) {
                 break status;
@@ -153,10 +153,10 @@ impl SoftEther {
 
 impl Host {
     /// Runs commands and returns what vpncmd said; every command must succeed.
-    fn tell(&self, name: &str, commands: &str, interrupt: &Interrupt) -> Result<String, SystemError> {
+    fn run_commands(&self, name: &str, commands: &str, interrupt: &Interrupt) -> Result<String, SystemError> {
         let mut vpncmd = self.start_command(name, commands)?;
         vpncmd.wait_for_success(COMMAND_TIMEOUT, interrupt)?;
-        let said = vpncmd.said();
+        let said = vpncmd.output();
         if script::is_refused(&said) { Err(vpncmd.failed("was refused")) } else { Ok(said) }
     }
 
@@ -178,7 +178,7 @@ impl Host {
     fn wait_for_answer(&mut self, interrupt: &Interrupt) -> Result<String, SystemError> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
-            match self.tell("about", script::ABOUT, interrupt) {
+            match self.run_commands("about", script::ABOUT, interrupt) {
                 Ok(said) => return Ok(script::version(&said).unwrap_or("version unknown").to_owned()),
                 Err(SystemError::Start { .. }) => {}
                 Err(other) => return Err(other),
@@ -253,7 +253,7 @@ impl System for SoftEther {
         self.facts.version = gateway.wait_for_answer(interrupt)?;
         self.facts.notes = vec![self.transport.note().to_owned()];
         let secrets: Vec<[u64; 2]> = lab.clients().iter().map(|_| rand::random()).collect();
-        gateway.tell("hub", &script::hub(&secrets), interrupt)?;
+        gateway.run_commands("hub", &script::hub(&secrets), interrupt)?;
         for (namespace, number) in lab.clients().iter().zip(1..) {
             let name = format!("client{number}");
             let host = self.start(&CLIENT, &folder, &name, namespace, script::CLIENT_TARGET)?;
@@ -262,7 +262,7 @@ impl System for SoftEther {
         for ((host, secret), number) in self.clients.iter_mut().zip(&secrets).zip(1..) {
             host.wait_for_answer(interrupt)?;
             let commands = script::client(number, secret, self.transport, self.cipher != Cipher::None);
-            host.tell("connect", &commands, interrupt)?;
+            host.run_commands("connect", &commands, interrupt)?;
         }
         (0..self.clients.len()).map(|at| self.finish_client(at, interrupt)).collect()
     }

@@ -20,12 +20,12 @@ use crate::load::block::{Blocks, WriterJob, process};
 
 /// The permission of a host's owner for the holders of a token to write blocks.
 #[derive(Debug)]
-pub struct Leave {
+pub struct BlockPermission {
     key: Zeroizing<[u8; 32]>,
     place: Option<Place>,
 }
 
-impl Leave {
+impl BlockPermission {
     /// Blocks may be written from here, and into `place` if there is one.
     pub fn new(token: &Token, place: Option<Place>) -> Self {
         Self { key: token.derive(b"blocks"), place }
@@ -37,12 +37,12 @@ impl Leave {
 }
 
 impl Agent {
-    fn place(&self) -> Result<(&Leave, &Place), String> {
-        let leave = self.leave.as_deref().ok_or("this agent has no leave for blocks")?;
-        let place = leave.place.as_ref();
+    fn place(&self) -> Result<(&BlockPermission, &Place), String> {
+        let permission = self.permission.as_deref().ok_or("this agent has no permission for blocks")?;
+        let place = permission.place.as_ref();
         let place =
             place.ok_or("no blocks may be written there; start `trafficspeed serve` with --block-target")?;
-        Ok((leave, place))
+        Ok((permission, place))
     }
 
     /// Says where blocks may be written.
@@ -55,9 +55,9 @@ impl Agent {
 
     /// Tells its port, takes one writer's blocks and says what came.
     pub(super) fn take_blocks(&self, blocks: &Blocks, sync: bool, bind: IpAddr) -> Result<(), Gone> {
-        let opened = self.place().and_then(|(leave, place)| {
+        let opened = self.place().and_then(|(permission, place)| {
             fits(blocks, place)?;
-            Ok((leave.bound(blocks), process::open(place.path(), sync, bind)?))
+            Ok((permission.bound(blocks), process::open(place.path(), sync, bind)?))
         });
         let (blocks, (disk, listener, port)) = match opened {
             Ok(opened) => opened,
@@ -70,11 +70,13 @@ impl Agent {
 
     /// Writes blocks to a target and says how that went.
     pub(super) fn write_blocks(&self, job: &WriterJob) -> Report {
-        let Some(leave) = &self.leave else { return failed("this agent has no leave for blocks".into()) };
+        let Some(permission) = &self.permission else {
+            return failed("this agent has no permission for blocks".into());
+        };
         if let Some(problem) = job.problem() {
             return failed(problem);
         }
-        let job = WriterJob { blocks: leave.bound(&job.blocks), ..job.clone() };
+        let job = WriterJob { blocks: permission.bound(&job.blocks), ..job.clone() };
         let wrote = write(&job, &mut || self.stopped());
         wrote.map_or_else(|error| failed(error.to_string()), Report::WroteBlocks)
     }
@@ -116,15 +118,15 @@ mod tests {
     use super::super::tests::Host;
     use super::*;
     use crate::coordinate::message::Command;
-    use crate::load::block::place::Wish;
+    use crate::load::block::place::PlaceOptions;
     use crate::load::block::{Protection, Secret};
 
     const PLACE_BYTES: u64 = 64 << 10;
     const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     fn host(secret: &[u8], place: Option<Place>) -> Host {
-        let leave = Arc::new(Leave::new(&Token::for_tests(secret), place));
-        Host::start(move |agent| agent.with_leave(leave))
+        let permission = Arc::new(BlockPermission::new(&Token::for_tests(secret), place));
+        Host::start(move |agent| agent.with_block_permission(permission))
     }
 
     impl Host {
@@ -135,7 +137,7 @@ mod tests {
     }
 
     fn place() -> Option<Place> {
-        Some(Place::prepare(&Wish::default(), PLACE_BYTES).unwrap())
+        Some(Place::prepare(&PlaceOptions::default(), PLACE_BYTES).unwrap())
     }
 
     fn blocks(span_bytes: u64) -> Blocks {

@@ -136,7 +136,7 @@ impl Agent {
         let stream_bytes = previous.streams_since(&first);
         let window = previous.readings.iter().zip(&first.readings);
         let sums: Vec<Sample> = window.map(|(last, first)| Sample::between(first, last)).collect();
-        // All of them drain at the same time, so together they need no more patience than one.
+        // All of them drain at the same time, so together they need no more time than one.
         let deadline = Instant::now() + DRAIN_TIMEOUT;
         let found = running.into_iter().map(|task| {
             task.finish(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(50)))

@@ -81,8 +81,8 @@ impl End {
         self.orders.write(order).map_err(|error| self.failed(error.to_string()))
     }
 
-    fn answer(&self, patience: Duration, interrupt: &Interrupt) -> Result<ProcessReply, EndsError> {
-        let deadline = Instant::now() + patience;
+    fn answer(&self, timeout: Duration, interrupt: &Interrupt) -> Result<ProcessReply, EndsError> {
+        let deadline = Instant::now() + timeout;
         loop {
             match self.answers.recv_timeout(POLL) {
                 Ok(ProcessReply::Failed(why)) => return Err(self.failed(why)),
@@ -127,8 +127,6 @@ pub struct Connection<'a> {
 }
 
 impl Ends {
-    /// Starts both.
-    ///
     /// # Errors
     /// [`EndsError::Spawn`].
     pub fn start(writer: &Namespace, target: &Namespace) -> Result<Self, EndsError> {
@@ -136,9 +134,6 @@ impl Ends {
     }
 
     /// Makes one connection and says what both ends did. After an error the ends are of no more use.
-    ///
-    /// # Errors
-    /// [`EndsError`].
     pub fn run(
         &mut self,
         connection: &Connection<'_>,
@@ -163,8 +158,8 @@ impl Ends {
             most_blocks: None,
             peer: SocketAddr::new(address, port),
         }))?;
-        let patience = connection.warmup + connection.duration + END_TIMEOUT;
-        let ProcessReply::Wrote(wrote) = self.writer.answer(patience, interrupt)? else {
+        let timeout = connection.warmup + connection.duration + END_TIMEOUT;
+        let ProcessReply::Wrote(wrote) = self.writer.answer(timeout, interrupt)? else {
             return Err(self.writer.failed("it answered out of turn"));
         };
         let ProcessReply::Received(received) = self.target.answer(END_TIMEOUT, interrupt)? else {

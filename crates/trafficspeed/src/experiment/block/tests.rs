@@ -78,7 +78,7 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
             span_bytes: 1 << 20,
             seed: 1,
         },
-        place: Wish::default(),
+        place: PlaceOptions::default(),
         subject: Subject::new(crate::system::Kind::Vpnd, crate::system::Cipher::Aes256Gcm),
         programs: Programs::default(),
     };

@@ -127,9 +127,6 @@ impl Journal {
     }
 
     /// Opens the journal in `directory` to go on with it, and cuts off what a kill left of its last line.
-    ///
-    /// # Errors
-    /// [`JournalError`].
     pub fn open(directory: &Path) -> Result<(Self, Contents), JournalError> {
         let path = directory.join(FILE);
         let file = OpenOptions::new().read(true).append(true).open(&path);
@@ -156,9 +153,6 @@ impl Journal {
 }
 
 /// Reads the journal in `directory` and leaves it as it is, also while it is being written.
-///
-/// # Errors
-/// [`JournalError`].
 pub fn read(directory: &Path) -> Result<Contents, JournalError> {
     let path = directory.join(FILE);
     let file = File::open(&path).map_err(|source| unopened(&path, source))?;

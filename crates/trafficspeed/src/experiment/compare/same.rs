@@ -73,9 +73,6 @@ impl Identity {
 
 /// Makes sure that the system of `run` is the one that `earlier` runs measured: its version and its executables. The
 /// cipher may differ where the system chooses it.
-///
-/// # Errors
-/// [`Changed`].
 pub fn check_system(earlier: &[Run], run: &Run) -> Result<(), Changed> {
     let before = earlier.iter().rev().find(|other| other.label == run.label && other.is_complete());
     let Some(before) = before.filter(|_| run.is_complete()) else { return Ok(()) };

@@ -105,7 +105,7 @@ fn search<E>(
             outcome.bits_per_second = run.figures[0].received_bits_per_second;
             outcome.limited_by_sender = !full;
         }
-        limits.tell(trial.carried);
+        limits.record(trial.carried);
         outcome.trials.push(trial);
     }
     Ok(outcome)

@@ -246,9 +246,9 @@ impl Table<'_> {
     }
 
     /// Waits for what both ends say of their connection.
-    fn outcomes(&mut self, patience: Duration) -> Result<ConnectionReports, Interrupted> {
+    fn outcomes(&mut self, timeout: Duration) -> Result<ConnectionReports, Interrupted> {
         let mut heard = ConnectionReports::default();
-        let mut deadline = Instant::now() + patience;
+        let mut deadline = Instant::now() + timeout;
         let mut waiting = vec![self.near, self.far];
         while !waiting.is_empty() {
             let Some((host, event)) = self.event(deadline)? else {
@@ -294,8 +294,8 @@ impl Table<'_> {
     }
 
     /// The next word of one host; in words why there is none.
-    fn answer(&mut self, host: usize, patience: Duration) -> Result<Result<Report, String>, Interrupted> {
-        let deadline = Instant::now() + patience;
+    fn answer(&mut self, host: usize, timeout: Duration) -> Result<Result<Report, String>, Interrupted> {
+        let deadline = Instant::now() + timeout;
         loop {
             match self.event(deadline)? {
                 Some((from, Event::Report(Report::Failed { why }) | Event::Lost(why))) if from == host => {

@@ -79,8 +79,6 @@ pub struct HostPairs {
 }
 
 impl HostPairs {
-    /// Reaches all hosts.
-    ///
     /// # Errors
     /// When no pair at all can be had.
     pub fn connect(specs: &[PairSpec], label: &str, token: &Token) -> Result<Self, FleetError> {

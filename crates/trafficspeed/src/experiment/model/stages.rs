@@ -100,8 +100,8 @@ pub fn measure(plan: &ModelPlan, interrupt: &Interrupt) -> anyhow::Result<Raw> {
     command.args(["--millis", &plan.millis.to_string(), "--suite", &suites.join(",")]);
     command.args(["--near", near.name(), "--near-address", &Lab::client_v4(1).to_string()]);
     command.args(["--far", far.name(), "--far-address", &Lab::gateway_v4(1).to_string()]);
-    let patience = REPLY_TIMEOUT + Duration::from_millis(plan.millis) * MOST_SAMPLES;
-    let text = output(&mut command, patience, interrupt).context("vpnd-stages")?;
+    let timeout = REPLY_TIMEOUT + Duration::from_millis(plan.millis) * MOST_SAMPLES;
+    let text = output(&mut command, timeout, interrupt).context("vpnd-stages")?;
     parse(&text, plan.ciphers.len()).context("vpnd-stages")
 }
 
@@ -121,11 +121,11 @@ fn parse(text: &str, suites: usize) -> anyhow::Result<Raw> {
 }
 
 /// The output of a program that ends well in time.
-fn output(command: &mut Command, patience: Duration, interrupt: &Interrupt) -> anyhow::Result<String> {
+fn output(command: &mut Command, timeout: Duration, interrupt: &Interrupt) -> anyhow::Result<String> {
     let (mut said, mut complaint) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let child =
         command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(complaint.try_clone()?).spawn()?;
-    let status = wait(child, Instant::now() + patience, interrupt)?;
+    let status = wait(child, Instant::now() + timeout, interrupt)?;
     let read = |file: &mut std::fs::File| {
         let mut text = String::new();
         file.rewind()?;
@@ -196,7 +196,7 @@ mod tests {
     fn a_program_that_fails_is_quoted() {
         let interrupt = Interrupt::default();
         let run =
-            |script: &str, patience| output(Command::new("sh").args(["-c", script]), patience, &interrupt);
+            |script: &str, timeout| output(Command::new("sh").args(["-c", script]), timeout, &interrupt);
         let second = Duration::from_secs(10);
         assert_eq!(run("echo figures", second).unwrap(), "figures\n");
         assert!(run("echo no TUN >&2; exit 3", second).unwrap_err().to_string().contains("no TUN"));

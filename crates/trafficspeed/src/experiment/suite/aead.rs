@@ -30,7 +30,6 @@ pub const CIPHERS: [Cipher; 5] = [
 const SECTION_NATIVE: &str = "With this CPU's instructions";
 const SECTION_WITHOUT: &str = "Without AES instructions";
 
-/// The user's choices.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub ciphers: Vec<Cipher>,

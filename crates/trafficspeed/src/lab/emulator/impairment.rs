@@ -96,9 +96,6 @@ impl Impairment {
     }
 
     /// Says what makes no sense.
-    ///
-    /// # Errors
-    /// [`ImpairmentError`].
     pub fn check(&self) -> Result<(), ImpairmentError> {
         if self.jitter > self.delay {
             return Err(ImpairmentError::JitterBeyondDelay);

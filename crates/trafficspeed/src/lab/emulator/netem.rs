@@ -43,9 +43,6 @@ pub fn check(link: &Impairment) -> Result<(), LabError> {
 }
 
 /// The words after `tc`, for a device that sends in this direction.
-///
-/// # Errors
-/// [`NetemError`].
 pub fn words(device: &str, link: &Impairment) -> Result<Vec<String>, NetemError> {
     if link.queue.is_some() {
         return Err(NetemError::Queue);

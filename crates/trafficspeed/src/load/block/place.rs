@@ -14,7 +14,7 @@ const OWN_PREFIX: &str = "trafficspeed-blocks-";
 
 /// As the user asked for it.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct PlaceOptions {
     /// A file or block device, or a directory for a file that is removed at the end; the directory for temporary files
     /// if absent.
     pub path: Option<PathBuf>,
@@ -58,11 +58,8 @@ pub struct Place {
 
 impl Place {
     /// Makes it ready: a file gets `bytes` of zeros on disk, so that later writes change data and nothing else.
-    ///
-    /// # Errors
-    /// [`PlaceError`].
-    pub fn prepare(wish: &Wish, bytes: u64) -> Result<Self, PlaceError> {
-        let path = wish.path.clone().unwrap_or_else(std::env::temp_dir);
+    pub fn prepare(options: &PlaceOptions, bytes: u64) -> Result<Self, PlaceError> {
+        let path = options.path.clone().unwrap_or_else(std::env::temp_dir);
         if path.is_dir() {
             let own = NamedTempFile::with_prefix_in(OWN_PREFIX, &path);
             let own = own.map_err(PlaceError::io("making a file in", &path))?;
@@ -75,7 +72,7 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::NotFound => (false, false, true),
             Err(error) => return Err(PlaceError::io("looking at", &path)(error)),
         };
-        if exists && !empty && !wish.overwrite {
+        if exists && !empty && !options.overwrite {
             return Err(PlaceError::Precious(path));
         }
         if !is_device {
@@ -136,13 +133,13 @@ mod tests {
     fn what_holds_data_is_overwritten_only_with_leave() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
-        let wish = |overwrite| Wish { path: Some(path.clone()), overwrite };
-        let place = Place::prepare(&wish(false), 4096).unwrap();
+        let options = |overwrite| PlaceOptions { path: Some(path.clone()), overwrite };
+        let place = Place::prepare(&options(false), 4096).unwrap();
         let mut data = [1; 4096];
         place.read_at(0, &mut data).unwrap();
         assert_eq!(data, [0; 4096]);
-        assert!(matches!(Place::prepare(&wish(false), 4096), Err(PlaceError::Precious(_))));
-        assert!(Place::prepare(&wish(true), 4096).is_ok());
+        assert!(matches!(Place::prepare(&options(false), 4096), Err(PlaceError::Precious(_))));
+        assert!(Place::prepare(&options(true), 4096).is_ok());
     }
 
     #[test]
@@ -151,7 +148,7 @@ mod tests {
         for (wanted, parent) in
             [(None, std::env::temp_dir()), (Some(directory.path().to_owned()), directory.path().to_owned())]
         {
-            let place = Place::prepare(&Wish { path: wanted, overwrite: false }, 512).unwrap();
+            let place = Place::prepare(&PlaceOptions { path: wanted, overwrite: false }, 512).unwrap();
             let path = place.path().to_owned();
             assert_eq!((path.parent(), place.bytes()), (Some(parent.as_path()), 512));
             drop(place);

@@ -89,10 +89,10 @@ impl Listener {
     pub fn accept_all(
         &self,
         job: &Job,
-        patience: Duration,
+        timeout: Duration,
         stopped: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<Stream>, ConnectError> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let mut slots: Vec<Option<TcpStream>> = (0..job.streams).map(|_| None).collect();
         let mut strangers = 0;
         while slots.iter().any(Option::is_none) {
@@ -104,7 +104,7 @@ impl Listener {
                 return Err(ConnectError::Missing {
                     arrived,
                     wanted: job.streams,
-                    seconds: patience.as_secs(),
+                    seconds: timeout.as_secs(),
                 });
             }
             let Ok((socket, _)) = self.listener.accept() else {
@@ -129,17 +129,17 @@ impl Listener {
     }
 }
 
-/// Opens every connection of the job to `peer`, trying again until `patience` is over.
+/// Opens every connection of the job to `peer`, trying again until `timeout` is over.
 ///
 /// # Errors
 /// [`ConnectError::Connect`], [`ConnectError::Congestion`], [`ConnectError::Stopped`].
 pub fn connect_all(
     peer: SocketAddr,
     job: &Job,
-    patience: Duration,
+    timeout: Duration,
     stopped: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<Stream>, ConnectError> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut streams = Vec::new();
     for index in 0..job.streams {
         let socket = loop {

@@ -36,8 +36,6 @@ mod renderer {
             Self
         }
 
-        /// # Errors
-        /// Always.
         pub fn png(&self, _svg: &str) -> Result<Vec<u8>, PngError> {
             Err(PngError::NotBuilt)
         }
