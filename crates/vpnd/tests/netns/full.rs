@@ -344,13 +344,13 @@ fn ipv4_that_it_does_not_carry_is_refused_at_once() {
 }
 
 /// The kernel's strict check of sources, as some distributions and administrators have it.
-fn check_sources(machine: &Namespace, mode: &str) {
+pub(crate) fn check_sources(machine: &Namespace, mode: &str) {
     for place in ["all", "default", UPLINK] {
         machine.sysctl(&format!("net/ipv4/conf/{place}/rp_filter"), mode);
     }
 }
 
-fn looks_back_with_marks(machine: &Namespace) -> String {
+pub(crate) fn looks_back_with_marks(machine: &Namespace) -> String {
     let read = || fs::read_to_string("/proc/sys/net/ipv4/conf/all/src_valid_mark");
     machine.within(read).expect("the kernel has it").trim_end().to_owned()
 }

@@ -63,5 +63,6 @@ mod theft;
 mod traffic;
 mod transfer;
 mod tunnels;
+mod unit;
 mod upgrade;
 mod without_ipv6;
