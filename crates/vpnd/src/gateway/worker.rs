@@ -252,13 +252,12 @@ impl Running {
         let shards = Shards::start(specs, &event_sender)?;
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);
-        let shard_failure = shards.failure();
-        let revoked = prepared.clients.revoked()?;
+        let (shard_failure, revoked) = (shards.failure(), prepared.clients.revoked()?);
         let (core, control) = Core::start(gateway, shards, events, registry, revoked);
         let admissions = Admissions::new(settings::admissions(config));
         let deaf = Arc::<AtomicBool>::default();
-        let (tls, keys) = (prepared.tls, prepared.keys);
-        let endpoint = quic::listen(quic_socket, tls, &keys, admissions.clone(), Arc::clone(&deaf))?;
+        let keys = prepared.keys;
+        let endpoint = quic::listen(quic_socket, prepared.tls, &keys, admissions.clone(), Arc::clone(&deaf))?;
         let (door, closed) = door(config, &core, &auth, admissions.clone());
         let (logins, door) = (Arc::clone(&door.logins), Arc::new(door));
         let administration = Arc::new(Administration {
@@ -269,6 +268,7 @@ impl Running {
             opener,
             certificate: prepared.certificate,
             before,
+            tunnel: config.tunnel.clone(),
         });
         let mut background = vec![
             tokio::spawn(door.run(endpoint.clone())),

@@ -73,7 +73,7 @@ impl<'l> Client<'l> {
         self.namespace().ip_batch(&format!(
             "addr del {net}.{from}/24 dev {UPLINK}\n\
              addr add {net}.{to}/24 dev {UPLINK}\n\
-             route replace default via {net}.1\n"
+             route replace default via {net}.1 dev {UPLINK}\n"
         ));
     }
 

@@ -170,7 +170,7 @@ fn full_packets_pass(outer: IpAddr) {
         let up = echoes(one.namespace(), &lab.campus, CAMPUS_V6.into()).expect("UDP from the client");
         let down = echoes(&lab.campus, one.namespace(), address).expect("UDP to the client");
         assert_eq!((up, down), (PACKETS, PACKETS), "UDP over {mtu}, silent {silent}");
-        transfer(one.namespace(), &lab.campus, CAMPUS_V6.into(), TEN_MB, 10 * SECOND);
+        transfer(one.namespace(), &lab.campus, CAMPUS_V6.into(), TEN_MB / 5, 30 * SECOND);
         eventually("what went in halves is counted", 5 * SECOND, || {
             let session = &gateway.sessions()[0];
             let counts = ["rx_halved", "tx_halved"].map(|name| session[name].as_u64());

@@ -5,6 +5,7 @@
 //! `./x heal` runs the long forms: `VPND_HEAL_ORDINARY=1` loses UDP for 100 s and stops the client for 130 s.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use crate::gateway::{Gateway, Login, edit_toml, strings};
 use crate::healing::until_answered;
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
 use crate::names::{NAME, PROVIDERS, PUSHED, name_server_at};
+use crate::namespace::Namespace;
 use crate::process;
 use crate::relay::{Faults, PORT, Relay};
 use crate::resolved::Resolved;
@@ -35,18 +37,24 @@ enum Resolver {
     SystemdResolved,
 }
 
-/// The gateway, and a user who knows it by its name alone.
-fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
+/// Somebody on the Internet, whom only a full tunnel takes packets to.
+const STRANGER: &str = "203.0.113.9";
+
+/// The gateway, and a user who knows it by its name alone and takes these routes into the tunnel.
+fn installation<'l>(lab: &'l Lab, routes: &str) -> (Gateway<'l>, Login) {
     let mut gateway = behind_nat(lab);
     gateway.configure("push.dns", strings(&[PUSHED]));
     let ann = gateway.add_user("ann");
-    edit_toml(&ann.profile, |profile| profile["server"]["addresses"] = strings(&[&format!("{NAME}:{PORT}")]));
+    edit_toml(&ann.profile, |profile| {
+        profile["server"]["addresses"] = strings(&[&format!("{NAME}:{PORT}")]);
+        profile["tunnel"]["routes"] = routes.into();
+    });
     gateway.start();
     (gateway, ann)
 }
 
 /// Counts what leaves the client's machine in clear and belongs into the tunnel: packets for the campus or from inner addresses.
-fn watch_for_leaks(lab: &Lab) {
+fn watch_for_leaks(lab: &Lab, routes: &str) {
     lab.net.nft(&format!(
         "add table inet leaks\n\
          add counter inet leaks clear\n\
@@ -57,6 +65,22 @@ fn watch_for_leaks(lab: &Lab) {
          add rule inet leaks pre iifname {port} ip6 saddr fd86::/64 counter name clear\n",
         port = Lab::port(1)
     ));
+    if routes == "all" {
+        let port = Lab::port(1);
+        lab.net
+            .nft(&format!("add rule inet leaks pre iifname {port} ip daddr {STRANGER} counter name clear\n"));
+    }
+}
+
+/// Sends to somebody on the Internet until it is over.
+fn speak_to_a_stranger(machine: &Namespace, over: &AtomicBool) {
+    machine.within(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
+        while !over.load(Ordering::Relaxed) {
+            let _ = socket.send_to(b"hello", (STRANGER, 9));
+            thread::sleep(SECOND / 200);
+        }
+    });
 }
 
 fn leaks(lab: &Lab) -> u64 {
@@ -69,7 +93,7 @@ fn leaks(lab: &Lab) -> u64 {
 }
 
 /// Ends the running conversation also where the test fails.
-struct Over<'a>(&'a AtomicBool);
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
@@ -134,7 +158,7 @@ impl Run<'_> {
     }
 }
 
-fn outages(resolver: Resolver) {
+fn outages(resolver: Resolver, routes: &str) {
     let long = std::env::var_os("VPND_HEAL_ORDINARY").is_some();
     let (lost, stopped) = if long { (100, 130) } else { (6, 6) };
     let Some(lab) = Lab::new(1) else { return };
@@ -152,11 +176,11 @@ fn outages(resolver: Resolver) {
         }
     };
     let relay = Relay::start(&lab, Faults::default());
-    let (mut gateway, ann) = installation(&lab);
+    let (mut gateway, ann) = installation(&lab, routes);
     let client = Client::connect(&lab, 1, &ann);
     let namespace = client.namespace();
     ping_until(namespace, CAMPUS_V4.into(), 5 * SECOND);
-    watch_for_leaks(&lab);
+    watch_for_leaks(&lab, routes);
     let mut run = Run { lab: &lab, client, resolved, resolver };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -164,6 +188,7 @@ fn outages(resolver: Resolver) {
         let talk = scope.spawn(|| {
             trickle_while(namespace, &lab.campus, CAMPUS_V4.into(), STILL, || !over.load(Ordering::Relaxed))
         });
+        scope.spawn(|| speak_to_a_stranger(namespace, &over));
         let over = Over(&over);
         thread::sleep(SECOND);
 
@@ -212,10 +237,15 @@ fn outages(resolver: Resolver) {
 
 #[test]
 fn outages_with_resolv_conf() {
-    outages(Resolver::ResolvConf);
+    outages(Resolver::ResolvConf, "pushed");
 }
 
 #[test]
 fn outages_with_systemd_resolved() {
-    outages(Resolver::SystemdResolved);
+    outages(Resolver::SystemdResolved, "pushed");
+}
+
+#[test]
+fn outages_of_a_full_tunnel_with_systemd_resolved() {
+    outages(Resolver::SystemdResolved, "all");
 }

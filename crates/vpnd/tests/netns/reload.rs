@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::client::Client;
+use crate::client::{Client, TUN};
 use crate::continuity::download;
 use crate::gateway::{Gateway, must, strings};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, UPLINK, eventually};
 use crate::names::{self, PROVIDERS, PUSHED};
 use crate::namespace::Namespace;
+use crate::ordinary::Over;
 use crate::process;
 use crate::traffic::ping_until;
 
@@ -64,6 +65,8 @@ impl<'l> Arrivals<'l> {
             "ip6 daddr { fd20::/48, fd21::/48 }",
             "ip saddr 10.86.0.0/16",
             "ip6 saddr fd86::/64",
+            "ip saddr 10.96.0.0/16",
+            "ip6 saddr fd96::/64",
         ];
         Self::count(lab, &lab.net, &Lab::port(1), &matches)
     }
@@ -239,4 +242,71 @@ fn a_reload_opens_the_gateway_for_no_moment() {
         let _ = lab.campus.within(|| bound_for(address).send(b"knock"));
         receiver.recv(&mut [0; 8]).ok()
     });
+}
+
+/// Size of the tunnel's device, as the kernel has it.
+fn mtu(place: &Namespace, device: &str) -> u64 {
+    let links: serde_json::Value = serde_json::from_str(&place.ip(&["-j", "link", "show", device])).unwrap();
+    links[0]["mtu"].as_u64().unwrap()
+}
+
+/// MTU, pools and inner addresses are what device, addresses and firewall are made of: a reload leaves them as they are and says so,
+/// a restart changes them at both ends, and nothing leaves in clear meanwhile.
+#[test]
+fn a_changed_tunnel_waits_for_a_restart() {
+    let Some(lab) = Lab::new(1) else { return };
+    let _providers = names::name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
+    lab.campus.ip_batch("route del default via 10.200.0.1\nroute del default via fd20::1\n");
+    let (mut gateway, ann) = names::gateway_with(&lab, "all", |gateway| {
+        gateway.configure("nat.mode", "nftables");
+        push(gateway, PUSHES[3]);
+    });
+    let mut client = Client::connect(&lab, 1, &ann);
+    let campus = [IpAddr::from(CAMPUS_V4), CAMPUS_V6.into()];
+    let reaches = || campus.iter().for_each(|to| ping_until(&lab.clients[0], *to, 20 * SECOND));
+    reaches();
+    let in_clear = Arrivals::in_clear(&lab);
+    let before = client.addresses();
+
+    gateway.configure("tunnel.mtu", 1380);
+    gateway.configure("tunnel.pool_v4", "10.96.0.0/16");
+    gateway.configure("tunnel.pool_v6", "fd96::/64");
+    push(&gateway, PUSHES[4]);
+    let times = set_up(&mut client);
+    let said = process::text(&must(gateway.ask(&["reload"])));
+    assert!(said.contains("[tunnel] has changed"), "{said}");
+    eventually("the client has the routes of the reload", 10 * SECOND, || {
+        (set_up(&mut client) > times).then_some(())
+    });
+    reaches();
+    assert_eq!((client.addresses(), mtu(client.namespace(), TUN)), (before, 1420));
+
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Somebody works all the while.
+        scope.spawn(|| {
+            client.namespace().within(|| {
+                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(b"work", (CAMPUS_V4, 9));
+                    thread::sleep(PACE);
+                }
+            });
+        });
+        let over = Over(&over);
+        gateway.terminate();
+        gateway.start();
+        eventually("the client has addresses of the new pools, and none else", 30 * SECOND, || {
+            let addresses: Vec<_> = client.addresses().iter().map(ToString::to_string).collect();
+            let new = |text: &String| text.starts_with("10.96.") || text.starts_with("fd96:");
+            (addresses.len() == 2 && addresses.iter().all(new)).then_some(())
+        });
+        reaches();
+        drop(over);
+    });
+    eventually("the device has the new MTU", 10 * SECOND, || {
+        (mtu(client.namespace(), TUN) == 1380).then_some(())
+    });
+    assert_eq!(mtu(&lab.gateway, "vpnd0"), 1380);
+    assert_eq!(in_clear.packets(), 0, "packets left in clear");
 }

@@ -88,6 +88,13 @@ impl Pools {
         };
         Ok(Addresses { v4: v4.and_then(as_v4), v6: v6.and_then(as_v6) })
     }
+
+    /// Whether these addresses are still leased here: the pools may have changed since.
+    pub(super) fn hold(&self, addresses: Addresses) -> bool {
+        let holds = |pool: Option<Pool>, address: IpAddr| pool.is_some_and(|pool| pool.contains(address));
+        addresses.v4.is_none_or(|v4| holds(self.v4, v4.into()))
+            && addresses.v6.is_none_or(|v6| holds(self.v6, v6.into()))
+    }
 }
 
 impl Pool {

@@ -13,7 +13,7 @@ use vpnd_proto::control::UserName;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::authenticator::{self, Authenticator, Outcome, Refused};
-use crate::gateway::auth::lease::{LeaseError, Pools};
+use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
     Account, Answer, Granted, Leased, LoginRequest, MAX_REVOCATIONS, MAX_WRITES, Numbered, Reason, Request,
     RevocationCause, Revoked, StoredSession, Write, id,
@@ -242,7 +242,9 @@ impl Service {
                 std::net::IpAddr::V4(_) => None,
             }),
         };
-        let usable = addresses.ipv4.is_some() || addresses.ipv6.is_some();
+        // With other pools than it began with a session is over: nothing leads to its addresses any more.
+        let usable = (addresses.ipv4.is_some() || addresses.ipv6.is_some())
+            && self.pools.hold(Addresses { v4: addresses.ipv4, v6: addresses.ipv6 });
         let Ok(account) = account(&user) else { return Ok(None) };
         Ok(usable.then(|| StoredSession {
             account,

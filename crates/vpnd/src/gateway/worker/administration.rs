@@ -13,6 +13,7 @@ use super::parent_client::Opener;
 use super::settings;
 use crate::admin::status::{Counters, Offloads, Process, Session, Steering, Suite, Tun, Udp};
 use crate::admin::{Handler, Status};
+use crate::config;
 use crate::config::check::now_s;
 use crate::gateway::worker::connection::Logins;
 use crate::gateway::worker::core::{Core, Ended};
@@ -46,15 +47,21 @@ pub(super) struct Administration {
     pub(super) certificate: Arc<WorkerCertificate>,
     /// What the gateway's earlier processes have counted.
     pub(super) before: Counters,
+    /// The tunnel as it was set up, which stays so until a restart: device, addresses and firewall are made for it.
+    pub(super) tunnel: config::Tunnel,
 }
 
 impl Administration {
     /// Network and policy of a configuration hold from now on. What has changed, in words.
     pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
-        let config = configuration.parse().map_err(|error| error.to_string())?;
+        let mut config = configuration.parse().map_err(|error| error.to_string())?;
+        let tunnel = std::mem::replace(&mut config.tunnel, self.tunnel.clone());
         let applied = self.core.apply(settings::network(&config), settings::policy(&config)).await;
         applied.map_err(|error| format!("{error:#}"))?;
-        Ok("policy, pushed routes, DNS and the certificate are as configured now; other settings need a restart".to_owned())
+        let waits = if tunnel == self.tunnel { "" } else { ", and [tunnel] has changed" };
+        Ok(format!(
+            "policy, pushed routes, DNS and the certificate are as configured now; other settings need a restart{waits}"
+        ))
     }
 }
 

@@ -29,9 +29,12 @@ impl AuthClient {
     pub(crate) fn start(channel: Channel, gone: Arc<Notify>) -> Self {
         let (questions, inbox) = mpsc::channel(QUEUE);
         let waiting = Waiting::default();
+        let askers = questions.downgrade();
         tokio::spawn(ask_all(channel.clone(), inbox, Arc::clone(&waiting)));
         tokio::spawn(async move {
             match hear_all(&channel, &waiting).await {
+                // Without anybody who asks it, it ends in order.
+                Ok(()) if askers.strong_count() == 0 => tracing::debug!("the auth process has ended"),
                 Ok(()) => tracing::error!("the auth process has ended"),
                 Err(error) => tracing::error!(%error, "the auth process is lost"),
             }

@@ -36,6 +36,18 @@ fn owner(user: u8, device: u8) -> LeaseOwner {
 }
 
 #[test]
+fn addresses_of_other_pools_are_not_held() {
+    let bench = Bench::new("10.86.0.0/16", Some("fd00:1::/64"));
+    let leased = bench.acquire(owner(1, 1), 1, 1000).unwrap();
+    assert!(bench.pools.hold(leased));
+    for (v4, v6) in
+        [("10.87.0.0/16", Some("fd00:1::/64")), ("10.86.0.0/16", Some("fd00:2::/64")), ("10.86.0.0/16", None)]
+    {
+        assert!(!Bench::new(v4, v6).pools.hold(leased), "{v4} and {v6:?}");
+    }
+}
+
+#[test]
 fn a_returning_device_gets_its_addresses_again() {
     let bench = Bench::new("10.86.0.0/16", Some("fd00:1::/64"));
     let first = bench.acquire(owner(1, 1), 1, 1000).unwrap();
