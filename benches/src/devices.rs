@@ -143,8 +143,13 @@ impl UdpPath {
             let now = left.min(GSO_DATAGRAMS);
             let contents = &CONTENTS[..now * DATAGRAM];
             let segment_size = (now > 1).then_some(DATAGRAM);
-            let transmit =
-                Transmit { destination: self.address, ecn: None, contents, segment_size, src_ip: None };
+            let transmit = Transmit {
+                destination: self.address,
+                traffic_class: 0,
+                contents,
+                segment_size,
+                src_ip: None,
+            };
             match self.near.try_send(&transmit) {
                 SendOutcome::Sent => left -= now,
                 other => bail!("sending: {other:?}"),

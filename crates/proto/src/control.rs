@@ -28,8 +28,10 @@ pub const FEATURE_PARTIAL_CHECKSUM: u32 = 1;
 pub const FEATURE_PATH_SIZE: u32 = 2;
 /// Feature bit 2: this end joins packets that come in two halves (PROTOCOL §9.3).
 pub const FEATURE_HALVES: u32 = 4;
+/// Feature bit 3: this end carries the congestion mark of a datagram over to the packet inside (PROTOCOL §12.1).
+pub const FEATURE_ECN: u32 = 8;
 /// All features of this implementation.
-pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM | FEATURE_PATH_SIZE | FEATURE_HALVES;
+pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM | FEATURE_PATH_SIZE | FEATURE_HALVES | FEATURE_ECN;
 
 /// Suites that an offer may name.
 pub const MAX_SUITES: usize = 32;

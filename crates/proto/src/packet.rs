@@ -13,10 +13,13 @@
 //! This module must not know sessions, keys, policies or devices.
 
 mod parse;
+mod rewrite;
 mod source;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::ecn::Ecn;
+pub use rewrite::{decrement_hop_limit, set_ecn};
 pub use source::SourceFilter;
 
 /// Bit of a plaintext's first byte: the TCP or UDP checksum is not filled in and must be ignored.
@@ -261,10 +264,7 @@ impl<'a> Packet<'a> {
     /// Traffic class byte: DSCP in the upper six bits, ECN in the lower two.
     #[inline]
     pub fn traffic_class(&self) -> u8 {
-        match self.shape.version {
-            Version::V4 => self.bytes[1],
-            Version::V6 => (self.bytes[0] << 4) | (self.bytes[1] >> 4),
-        }
+        traffic_class(array(self.bytes, 0))
     }
 
     /// Differentiated services code point (RFC 2474).
@@ -273,10 +273,10 @@ impl<'a> Packet<'a> {
         self.traffic_class() >> 2
     }
 
-    /// Explicit congestion notification bits (RFC 3168).
+    /// Explicit congestion notification (RFC 3168).
     #[inline]
-    pub fn ecn(&self) -> u8 {
-        self.traffic_class() & 3
+    pub fn ecn(&self) -> Ecn {
+        Ecn::of(self.traffic_class())
     }
 
     /// IPv4 time to live or IPv6 hop limit.
@@ -381,6 +381,13 @@ impl<'a> Tcp<'a> {
     pub const fn header(&self) -> &'a [u8] {
         self.header
     }
+}
+
+/// Traffic class of the packet that begins with these bytes.
+#[inline]
+pub(crate) fn traffic_class(first: [u8; 2]) -> u8 {
+    const V6: u8 = 0x20;
+    if first[0] & V6 == 0 { first[1] } else { (first[0] << 4) | (first[1] >> 4) }
 }
 
 /// The 16-bit big-endian number at `at`.

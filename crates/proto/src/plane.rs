@@ -17,29 +17,29 @@ mod halves;
 mod hash;
 mod outgoing;
 mod path;
+mod receive;
 mod session;
 
 use core::net::{IpAddr, SocketAddr};
-use core::ops::Range;
 use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
 
-use crate::inband::Inband;
-use crate::packet::Packet;
-use crate::policy::{Destination, Policy, Verdict};
+use crate::packet::{Packet, Version};
+use crate::policy::{Policy, Verdict};
 use crate::route::RouteTable;
 use crate::time::Time;
-use crate::wire::{HEADER_LEN, Header};
+use crate::wire::HEADER_LEN;
 
 pub use command::{Activity, Command, EpochSpec, Event, Heard, Progress, ReceiveSpec, SessionSpec, Slot};
 pub use count::{Counters, DropReason};
 use events::Events;
-use halves::{HALF, MAX_JOINED};
+use halves::MAX_JOINED;
 pub use hash::IndexHasher;
 pub use outgoing::Outgoing;
+pub use receive::Opened;
+pub use session::{Outer, Sealed, Sender};
 use session::{Receivers, Session};
-pub use session::{Sealed, Sender};
 
 /// Where a peer is: its outer address, and the local address it talks to (a gateway may have several).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Encode, Decode)]
@@ -61,40 +61,6 @@ pub enum Role {
     Client,
 }
 
-/// What became of a datagram. Ranges are positions in the datagram.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opened {
-    /// A packet for the TUN device.
-    Tun(Range<usize>),
-    /// A packet for another client; it stands at [`HEADER_LEN`] and is `len` bytes long.
-    Forward {
-        /// Whom it is for.
-        to: Slot,
-        /// Length of the packet in bytes.
-        len: usize,
-    },
-    /// A packet whose second half this was; [`Plane::joined`] has its `len` bytes.
-    Joined {
-        /// Which other client it is for; `None` for the TUN device.
-        to: Option<Slot>,
-        /// Length of the packet in bytes.
-        len: usize,
-    },
-    /// A probe to be answered with [`Plane::answer`].
-    Probe {
-        /// Who asks.
-        slot: Slot,
-        /// The probe's number.
-        id: u16,
-        /// Length of the probe's plaintext in bytes.
-        size: u16,
-        /// Whether the answer is to be as long.
-        padded: bool,
-    },
-    /// Nothing more to do.
-    Consumed,
-}
-
 /// One shard's data plane.
 #[derive(Debug)]
 pub struct Plane {
@@ -103,6 +69,7 @@ pub struct Plane {
     receivers: Receivers,
     routes: RouteTable<Slot>,
     policy: Arc<Policy>,
+    copies_dscp: bool,
     events: Events,
     /// Sessions in use since activities were taken last.
     used: Vec<Slot>,
@@ -121,11 +88,18 @@ impl Plane {
             receivers: Receivers::default(),
             routes: RouteTable::new(hash_seed),
             policy,
+            copies_dscp: false,
             events: Events::default(),
             used: Vec::new(),
             counters: Counters::default(),
             joined: Box::new([0; MAX_JOINED]),
         }
+    }
+
+    /// Whether the DSCP of packets is copied to the outer headers, in the epochs that are installed from now on. It is not unless
+    /// this says so: it shows the path which kind of traffic is inside.
+    pub fn set_copies_dscp(&mut self, copies_dscp: bool) {
+        self.copies_dscp = copies_dscp;
     }
 
     /// Carries out an order of the control plane. Probes and keepalives are not orders to the tables: they come back as
@@ -151,19 +125,6 @@ impl Plane {
             Command::Policy(policy) => self.policy = policy,
         }
         None
-    }
-
-    /// Checks and opens one datagram in place (PROTOCOL §7.2, §8).
-    ///
-    /// # Errors
-    /// Why it was dropped; the drop is counted already.
-    #[inline]
-    pub fn open(&mut self, now: Time, datagram: &mut [u8], from: Endpoint) -> Result<Opened, DropReason> {
-        let opened = self.try_open(now, datagram, from);
-        if let Err(reason) = opened {
-            self.counters.drop(reason);
-        }
-        opened
     }
 
     /// Finds the session that a packet of the TUN device is for.
@@ -316,70 +277,15 @@ impl Plane {
         &self.counters
     }
 
+    /// At a gateway: its own inner address of an IP version, from which it sends ICMP errors as a router.
+    #[must_use]
+    pub fn own_address(&self, version: Version) -> Option<IpAddr> {
+        self.policy.own_address(version)
+    }
+
     /// Counts a packet that the caller had to drop.
     pub fn count_drop(&mut self, reason: DropReason) {
         self.counters.drop(reason);
-    }
-
-    #[inline]
-    fn try_open(&mut self, now: Time, datagram: &mut [u8], from: Endpoint) -> Result<Opened, DropReason> {
-        let header = Header::parse(datagram).map_err(|_| DropReason::BadHeader)?;
-        let receiver = self.receivers.get_mut(&header.index).ok_or(DropReason::UnknownIndex)?;
-        let session = find(&mut self.sessions, receiver.slot).ok_or(DropReason::UnknownIndex)?;
-        let len = receiver.open(now, header, datagram, from, session, &mut self.events)?;
-        note_use(&mut self.used, session);
-        let slot = receiver.slot;
-        let plaintext = &datagram[HEADER_LEN..HEADER_LEN + len];
-        match plaintext.first() {
-            None => Ok(Opened::Consumed),
-            Some(&HALF) => self.half(now, slot, header, plaintext),
-            Some(0x10..=0x1F) => self.inband(now, slot, header.lane, Inband::parse(plaintext)),
-            Some(_) => self.inner(now, slot, plaintext),
-        }
-    }
-
-    /// Decides where an authentic inner packet goes.
-    #[inline]
-    fn inner(&mut self, now: Time, slot: Slot, plaintext: &[u8]) -> Result<Opened, DropReason> {
-        let packet = Packet::parse(plaintext).map_err(|_| DropReason::BadPacket)?;
-        let session = find(&mut self.sessions, slot).ok_or(DropReason::NoSession)?;
-        let (len, dst) = (packet.total_len(), packet.dst());
-        let opened = match self.role {
-            Role::Client => {
-                if !session.owns(dst) {
-                    return Err(DropReason::NotForUs);
-                }
-                Opened::Tun(HEADER_LEN..HEADER_LEN + len)
-            }
-            Role::Gateway => {
-                if !session.filter.permits(&packet) {
-                    return Err(DropReason::ForeignSource);
-                }
-                self.deliver(slot, &packet)?
-            }
-        };
-        if let Some(session) = find(&mut self.sessions, slot) {
-            session.received_packet(now, len);
-        }
-        Ok(opened)
-    }
-
-    /// At a gateway: to another client, if policy allows, or to the TUN device.
-    #[inline]
-    fn deliver(&self, from: Slot, packet: &Packet<'_>) -> Result<Opened, DropReason> {
-        let source = self.session(from).ok_or(DropReason::NoSession)?;
-        let len = packet.total_len();
-        let Some(to) = self.routes.lookup(packet.dst()) else {
-            return match self.policy.evaluate(&source.principal, Destination::Campus, packet) {
-                Verdict::Allow => Ok(Opened::Tun(HEADER_LEN..HEADER_LEN + len)),
-                Verdict::Deny => Err(DropReason::Policy),
-            };
-        };
-        let target = self.session(to).ok_or(DropReason::NoSession)?;
-        match self.policy.evaluate(&source.principal, Destination::Client(&target.principal), packet) {
-            Verdict::Allow => Ok(Opened::Forward { to, len }),
-            Verdict::Deny => Err(DropReason::Policy),
-        }
     }
 
     #[inline]
@@ -421,7 +327,7 @@ impl Plane {
 
     fn install(&mut self, spec: &EpochSpec) {
         let Some(session) = find(&mut self.sessions, spec.slot) else { return };
-        let Ok(receivers) = session.install(self.role, spec) else {
+        let Ok(receivers) = session.install(self.role, spec, self.copies_dscp) else {
             self.counters.drop(DropReason::BadEpoch);
             return;
         };

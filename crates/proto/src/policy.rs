@@ -27,7 +27,7 @@ use ipnet::IpNet;
 
 pub use names::{Names, Principal};
 
-use crate::packet::Packet;
+use crate::packet::{Packet, Version};
 use reach::Reach;
 use rule::{Flow, Rule};
 
@@ -186,6 +186,11 @@ impl Policy {
         let own = self.pools.own.iter().copied().map(IpNet::from);
         let reach = Reach::new(networks.iter().copied().chain(own));
         Self { reach: Some(reach), ..self }
+    }
+
+    /// The gateway's own inner address of an IP version, if it has one.
+    pub fn own_address(&self, version: Version) -> Option<IpAddr> {
+        self.pools.own.iter().copied().find(|own| own.is_ipv4() == (version == Version::V4))
     }
 
     /// Decides about a packet that a client sent.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use vpnd_crypto::{DeviceKey, EpochSecret};
 use vpnd_proto::client::{Action, Client, Config, ConfigError, Purpose};
-use vpnd_proto::control::{Code, Established, FEATURES, Message, Offer};
+use vpnd_proto::control::{Code, Established, FEATURE_ECN, FEATURES, Message, Offer};
+use vpnd_proto::ecn::Ecn;
 use vpnd_proto::plane::{Activity, Command, Endpoint, Event, Opened, Outgoing, Plane, Role, Sealed, Slot};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, LocalSuite, Timers};
@@ -80,7 +81,13 @@ impl Member {
     /// # Errors
     /// If `suites` can't be offered.
     pub(crate) fn new(suites: Vec<LocalSuite>, device: DeviceKey) -> Result<Self, ConfigError> {
-        let config = Config { lanes: 1, suites, features: FEATURES, lab: None, timers: Timers::default() };
+        let config = Config {
+            lanes: 1,
+            suites,
+            features: FEATURES & !FEATURE_ECN,
+            lab: None,
+            timers: Timers::default(),
+        };
         Ok(Self {
             core: Client::new(config, Box::new(|bytes| rand::Rng::fill_bytes(&mut rand::rng(), bytes)))?,
             plane: Plane::new(Role::Client, Policy::default().into(), rand::random()),
@@ -183,14 +190,14 @@ impl Member {
         from: Endpoint,
         tasks: &mut Vec<Task>,
     ) -> bool {
-        let Ok(opened) = self.plane.open(now, datagram, from) else { return false };
+        let Ok(opened) = self.plane.open(now, datagram, from, Ecn::NotEct) else { return false };
         match opened {
             Opened::Tun(range) => tasks.extend(replied(&datagram[range]).map(Task::Answered)),
             Opened::Probe { slot, id, size, padded } => {
                 self.originate(now, Outgoing::Reply { slot, id, size, padded }, tasks);
             }
             // It sends nothing that comes back in halves.
-            Opened::Forward { .. } | Opened::Joined { .. } | Opened::Consumed => {}
+            Opened::Forward { .. } | Opened::Expired { .. } | Opened::Joined { .. } | Opened::Consumed => {}
         }
         self.carry_out(now, tasks);
         true
@@ -283,7 +290,7 @@ impl Member {
 
 fn send(mut bytes: Vec<u8>, sealed: Sealed, tasks: &mut Vec<Task>) {
     bytes.truncate(sealed.len);
-    tasks.push(Task::Datagram { bytes, to: sealed.endpoint });
+    tasks.push(Task::Datagram { bytes, to: sealed.outer.endpoint });
 }
 
 #[cfg(test)]

@@ -303,6 +303,9 @@ pub struct ConnectArgs {
     /// Threads of the data path, each with a UDP port of its own, 1 to 16 [default: the profile's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_CLIENT_LANES as i64))]
     pub lanes: Option<u8>,
+    /// Show the path which kind of traffic is inside, so that it can prefer some: copy the DSCP of packets to the outer header
+    #[arg(long)]
+    pub copy_dscp: bool,
     /// Implementation of the ciphers: auto takes the fastest library; or ring, aws-lc, rustcrypto, or vaes, which is our own
     #[arg(long, default_value = "auto", value_name = "B")]
     pub backend: Preference,

@@ -145,6 +145,8 @@ pub struct Tunnel {
     pub name: String,
     /// MTU of the TUN device, bytes.
     pub mtu: u16,
+    /// Whether outer datagrams show the DSCP of the packets inside.
+    pub copy_dscp: bool,
     /// Inner IPv4 addresses; the gateway takes the first host address.
     pub pool_v4: Option<Ipv4Net>,
     /// Inner IPv6 addresses; the gateway takes the first host address.

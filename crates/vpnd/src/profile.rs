@@ -53,6 +53,8 @@ pub struct Profile {
     pub local_network: bool,
     /// Threads of the data path, each with a UDP port of its own.
     pub lanes: usize,
+    /// Whether outer datagrams show the DSCP of the packets inside.
+    pub copy_dscp: bool,
     /// Switches for kernel offloads; steering means nothing to a client.
     pub offload: Offload,
 }
@@ -173,6 +175,9 @@ impl Profile {
         if self.lanes != DEFAULT_LANES {
             writeln!(out, "lanes = {}", self.lanes)?;
         }
+        if self.copy_dscp {
+            writeln!(out, "# The path sees which kind of traffic is inside.\ncopy_dscp = true")?;
+        }
         let Offload { tun, tso, uso, udp_gso, udp_gro, .. } = self.offload;
         let switches = [("tun", tun), ("tso", tso), ("uso", uso), ("udp_gso", udp_gso), ("udp_gro", udp_gro)];
         if switches.iter().any(|(_, on)| !on) {
@@ -230,7 +235,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
     });
     let (servers, server_name, trust) = document.section("server", read_server);
     let (user, totp, identity) = document.section("user", read_user);
-    let (routes, dns, local_network, suites, lanes) = document.section("tunnel", read_tunnel);
+    let tunnel = document.section("tunnel", read_tunnel);
     let offload = document.section("offload", crate::config::device_offload);
     let (problems, _) = document.finish();
     if !problems.is_empty() || format != FORMAT {
@@ -243,11 +248,12 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         user,
         totp,
         identity,
-        suites,
-        routes,
-        dns,
-        local_network,
-        lanes,
+        suites: tunnel.suites,
+        routes: tunnel.routes,
+        dns: tunnel.dns,
+        local_network: tunnel.local_network,
+        lanes: tunnel.lanes,
+        copy_dscp: tunnel.copy_dscp,
         offload,
     })
 }
@@ -321,7 +327,17 @@ fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (String, bool, Option<Cli
     (name, totp, identity)
 }
 
-fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> (Routes, bool, bool, Vec<Suite>, usize) {
+/// `[tunnel]`, as in [`Profile`].
+struct TunnelSection {
+    routes: Routes,
+    dns: bool,
+    local_network: bool,
+    suites: Vec<Suite>,
+    lanes: usize,
+    copy_dscp: bool,
+}
+
+fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> TunnelSection {
     let expects = "\"pushed\", \"all\" or a list of networks such as \"10.20.0.0/16\"";
     let words: Vec<RouteWord> = s.list(p, "routes", expects).unwrap_or_else(|| vec![RouteWord::Pushed]);
     let routes = match words.as_slice() {
@@ -332,10 +348,14 @@ fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> (Routes, bool, bool, Ve
     if matches!(&routes, Routes::Only(networks) if networks.len() != words.len()) {
         s.problem(p, "routes", format!("'routes' in [tunnel] must be {expects}, not a mixture"));
     }
-    let dns = s.flag(p, "dns", true);
-    let local_network = s.flag(p, "local_network", true);
-    let lanes = s.number(p, "lanes", 1..=MAX_CLIENT_LANES as u64, DEFAULT_LANES as u64);
-    (routes, dns, local_network, crate::config::suites(s, p, "suites"), lanes as usize)
+    TunnelSection {
+        routes,
+        dns: s.flag(p, "dns", true),
+        local_network: s.flag(p, "local_network", true),
+        suites: crate::config::suites(s, p, "suites"),
+        lanes: s.number(p, "lanes", 1..=MAX_CLIENT_LANES as u64, DEFAULT_LANES as u64) as usize,
+        copy_dscp: s.flag(p, "copy_dscp", false),
+    }
 }
 
 fn check_certificates(s: &Section<'_>, p: &mut Problems, key: &str, text: &str) {

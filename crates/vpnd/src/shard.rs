@@ -24,6 +24,7 @@ use tokio::io::Interest;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
+use vpnd_proto::ecn::Ecn;
 use vpnd_proto::plane::{self, Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::time::Time;
@@ -87,7 +88,15 @@ pub struct Report {
 #[derive(Debug)]
 pub(crate) struct Misdirected {
     datagram: Box<[u8]>,
+    origin: Origin,
+}
+
+/// What the kernel says of a datagram beside its contents.
+#[derive(Clone, Copy, Debug)]
+struct Origin {
     from: Endpoint,
+    /// The congestion codepoint of its outer header.
+    mark: Ecn,
 }
 
 /// What a shard is made of.
@@ -110,6 +119,8 @@ pub struct ShardSpec {
     pub tun_offloads: TunOffloads,
     /// Largest inner packet that the tunnel carries, in bytes.
     pub mtu: u16,
+    /// Whether outer datagrams show the DSCP of the packets inside.
+    pub copy_dscp: bool,
     /// Its socket.
     pub socket: ShardSocket,
     /// Carried out before anything is received.
@@ -304,6 +315,7 @@ async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
     let mut shard =
         Shard::new(spec.number, spec.role, spec.policy, spec.hash_seed, spec.tun_offloads, spec.mtu);
     (shard.neighbours, shard.quic) = (links.neighbours, spec.quic);
+    shard.plane.set_copies_dscp(spec.copy_dscp);
     for command in spec.first {
         shard.obey(Order::Plane(command), socket.get_ref());
     }

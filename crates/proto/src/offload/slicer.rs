@@ -74,6 +74,12 @@ impl<'a> Slicer<'a> {
         Ok(Self { packet: *packet, plan })
     }
 
+    /// Traffic class of every slice.
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        self.packet.traffic_class()
+    }
+
     /// Number of slices, at least one.
     #[inline]
     pub const fn count(&self) -> usize {

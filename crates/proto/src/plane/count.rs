@@ -57,6 +57,11 @@ drop_reasons! {
     TooBig = "too_big",
     /// A half of a packet whose other half did not come in time.
     HalfAlone = "half_alone",
+    /// The time to live or hop limit of a packet of one client for another was used up; its sender was told so, as often as
+    /// its session may.
+    HopLimit = "hop_limit",
+    /// The datagram met congestion, and the packet inside is not ECN-capable, so it is dropped in its place (RFC 6040).
+    Congestion = "congestion",
     /// Keys that could not be made from what the control plane sent.
     BadEpoch = "bad_epoch",
     /// Offload fields of the TUN device that don't fit the packet.

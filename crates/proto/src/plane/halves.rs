@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use super::{DropReason, Opened, Plane, Slot, find};
+use crate::ecn::Ecn;
 use crate::pmtu::oversize::IPV6_MIN_MTU;
 use crate::time::Time;
 use crate::wire::{Header, Index};
@@ -148,11 +149,15 @@ impl Plane {
             Outcome::Joined(len) => len,
         };
         session.activity.rx_halved += 1;
-        let packet = *self.joined;
-        match self.inner(now, slot, &packet[..len])? {
+        let mut packet = *self.joined;
+        // Halves travel without congestion marks.
+        let opened = self.inner(now, slot, &mut packet[..len], Ecn::NotEct)?;
+        *self.joined = packet;
+        match opened {
             Opened::Tun(range) => Ok(Opened::Joined { to: None, len: range.len() }),
             Opened::Forward { to, len } => Ok(Opened::Joined { to: Some(to), len }),
-            other => Ok(other),
+            // Its hops are used up: counted already. There is no message, for its bytes are not where the caller looks.
+            _ => Ok(Opened::Consumed),
         }
     }
 

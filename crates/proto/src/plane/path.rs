@@ -1,5 +1,5 @@
 //! The path to a session's peer as one shard sees it: how large a datagram may be, whether large ones seem to arrive, and
-//! how often packets that do not fit may be answered (PROTOCOL §13).
+//! how often ICMP errors may be sent about its packets (PROTOCOL §12, §13).
 //!
 //! INVARIANT: nothing but what the peer sealed changes the limit, and never below [`BASE_SIZE`].
 
@@ -22,7 +22,7 @@ const JUST_NOW: Duration = Duration::from_millis(50);
 const ALMOST: usize = 32;
 /// Shortest time between two sizes that a client states. One that changes its mind on purpose must not flood the control plane.
 const STATE_INTERVAL: Duration = Duration::from_millis(20);
-/// Answers to packets that are too large: so many at once, and one more for each [`ANSWER_EVERY`].
+/// ICMP errors: so many at once, and one more for each [`ANSWER_EVERY`].
 const ANSWERS: u32 = 32;
 const ANSWER_EVERY: Duration = Duration::from_millis(10);
 
@@ -84,7 +84,7 @@ impl Path {
         due
     }
 
-    /// Whether a packet that is too large may be answered.
+    /// Whether an ICMP error may be sent.
     fn may_answer(&mut self, now: Time) -> bool {
         let more = now.since(self.answered).as_nanos() / ANSWER_EVERY.as_nanos();
         if more > 0 {
@@ -116,8 +116,9 @@ impl Plane {
         self.events.pop_path_check()
     }
 
-    /// Whether a packet that is too large for the path of this session may be answered now; counted against its rate.
-    pub fn may_answer_too_big(&mut self, now: Time, slot: Slot) -> bool {
+    /// Whether an ICMP error about a packet that is too large for the path of this session, or that this session has sent and
+    /// whose hops are used up, may be sent now; counted against its rate.
+    pub fn may_send_error(&mut self, now: Time, slot: Slot) -> bool {
         find(&mut self.sessions, slot).is_some_and(|session| session.path.may_answer(now))
     }
 

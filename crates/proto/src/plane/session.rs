@@ -1,5 +1,7 @@
 //! A session as one shard sees it: addresses, live epochs, and packets that wait for one.
 
+mod sender;
+
 use std::collections::{HashMap, VecDeque};
 
 use core::hash::BuildHasherDefault;
@@ -12,18 +14,19 @@ use vpnd_crypto::{Direction, KeyError, OpenKey, SealKey};
 use super::command::{Activity, EpochSpec, Event, Heard, Progress, SessionSpec, Slot};
 use super::count::DropReason;
 use super::events::Events;
-use super::halves::{self, Halves};
+use super::halves::Halves;
 use super::hash::IndexHasher;
 use super::path::Path;
 use super::{Endpoint, Role};
-use crate::checksum;
-use crate::control::{FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_SIZE};
+use crate::control::FEATURE_ECN;
+use crate::ecn;
 use crate::inband;
-use crate::lane::{OpenRefused, ReceiveLane, SealRefused, SendLane};
-use crate::packet::{PARTIAL_CHECKSUM, SourceFilter};
+use crate::lane::{OpenRefused, ReceiveLane, SendLane};
+use crate::packet::SourceFilter;
 use crate::policy::Principal;
 use crate::time::Time;
-use crate::wire::{HEADER_LEN, Header, Index};
+use crate::wire::{Header, Index};
+pub use sender::{Outer, Sealed, Sender};
 
 /// Shortest time between two moves of a lane. A peer that hops on purpose must not flood the control plane.
 const MOVE_INTERVAL: Duration = Duration::from_millis(20);
@@ -63,6 +66,8 @@ struct Epoch {
     /// A client goes on sending to the gateway's address that it dialled.
     follows_peer: bool,
     features: u32,
+    /// The bits of a packet's traffic class that its outer header gets.
+    copied: u8,
     indexes: Vec<Index>,
     rekey_reported: bool,
 }
@@ -112,6 +117,7 @@ impl Session {
         &mut self,
         role: Role,
         spec: &EpochSpec,
+        copies_dscp: bool,
     ) -> Result<Vec<(Index, Receiver)>, KeyError> {
         let (sending, receiving) = match role {
             Role::Client => (Direction::ToGateway, Direction::ToClient),
@@ -143,6 +149,7 @@ impl Session {
             peer_lane: spec.peer_lane,
             follows_peer: role == Role::Gateway,
             features: spec.features,
+            copied: copied_bits(spec.features, copies_dscp),
             indexes: spec.receive.iter().map(|receive| receive.index).collect(),
             rekey_reported: false,
         });
@@ -342,151 +349,12 @@ impl Receiving {
     }
 }
 
-/// A sealed datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sealed {
-    /// Length of the datagram in bytes.
-    pub len: usize,
-    /// Where to send it.
-    pub endpoint: Endpoint,
-}
-
-/// The lane that seals a session's packets now.
-#[derive(Debug)]
-pub struct Sender<'a> {
-    slot: Slot,
-    now: Time,
-    epoch: &'a mut Epoch,
-    activity: &'a mut Activity,
-    path: &'a mut Path,
-    events: &'a mut Events,
-}
-
-impl Sender<'_> {
-    /// Features that the peer understands (PROTOCOL §3.4).
-    #[inline]
-    #[must_use]
-    pub fn features(&self) -> u32 {
-        self.epoch.features
-    }
-
-    /// Where the datagrams go.
-    #[inline]
-    #[must_use]
-    pub fn endpoint(&self) -> Endpoint {
-        self.epoch.endpoint.expect("a sealing epoch knows its peer's endpoint")
-    }
-
-    /// Length of the datagram that a packet of `len` bytes makes.
-    #[inline]
-    #[must_use]
-    pub fn datagram_len(&self, len: usize) -> usize {
-        self.epoch.send.datagram_len(len)
-    }
-
-    /// Whether the path to the peer does not carry the datagram of a packet of `len` bytes, as far as is known.
-    #[inline]
-    #[must_use]
-    pub fn exceeds_path(&self, len: usize) -> bool {
-        self.datagram_len(len) > self.path.limit()
-    }
-
-    /// The largest packet that the path to the peer carries, in bytes.
-    #[must_use]
-    pub fn path_mtu(&self) -> u16 {
-        let limit = self.path.limit();
-        let mut len = limit.saturating_sub(self.datagram_len(0));
-        // Some suites pad.
-        while len > 0 && self.datagram_len(len) > limit {
-            len -= 1;
-        }
-        len as u16
-    }
-
-    /// Makes a plaintext packet understandable for the peer: fills in a checksum that it could not fill in itself.
-    ///
-    /// # Errors
-    /// If the packet is malformed.
-    #[inline]
-    pub fn suit(&self, packet: &mut [u8]) -> Result<(), DropReason> {
-        if self.epoch.features & FEATURE_PARTIAL_CHECKSUM != 0 || packet[0] & PARTIAL_CHECKSUM == 0 {
-            return Ok(());
-        }
-        checksum::complete(packet).map_err(|_| DropReason::BadPacket)
-    }
-
-    /// Seals the packet of `len` bytes that stands at [`crate::wire::HEADER_LEN`] in `datagram`.
-    ///
-    /// # Errors
-    /// If the key is used up or the buffer too short.
-    #[inline]
-    pub fn seal(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, DropReason> {
-        let sealed = self.seal_inband(datagram, len)?;
-        self.activity.tx_packets += 1;
-        self.activity.tx_bytes += len as u64;
-        self.activity.last_tx_packet = self.now;
-        if self.path.sent(self.now, sealed.len, self.activity.last_rx)
-            && self.epoch.features & FEATURE_PATH_SIZE != 0
-        {
-            self.ask_about_path();
-        }
-        Ok(sealed)
-    }
-
-    /// Whether the peer joins packets that come in two halves.
-    #[must_use]
-    pub fn joins_halves(&self) -> bool {
-        self.epoch.features & FEATURE_HALVES != 0
-    }
-
-    /// Writes one half of `packet` into `datagram` and seals it. The second must follow the first before anything else is
-    /// sealed; a `datagram` as long as for the whole packet has room for either.
-    ///
-    /// # Errors
-    /// If the packet is longer than any that is joined, the key is used up or the buffer too short.
-    pub fn seal_half(
-        &mut self,
-        datagram: &mut [u8],
-        packet: &[u8],
-        second: bool,
-    ) -> Result<Sealed, DropReason> {
-        let body = datagram.get_mut(HEADER_LEN..).ok_or(DropReason::TooLong)?;
-        let len = halves::write(packet, second, body).ok_or(DropReason::TooLong)?;
-        let sealed = self.seal_inband(datagram, len)?;
-        if second {
-            self.activity.tx_packets += 1;
-            self.activity.tx_bytes += packet.len() as u64;
-            self.activity.tx_halved += 1;
-            self.activity.last_tx_packet = self.now;
-        }
-        Ok(sealed)
-    }
-
-    /// Only clients probe: one does so at once, a gateway asks for it.
-    #[cold]
-    fn ask_about_path(&mut self) {
-        if self.epoch.follows_peer {
-            self.events.push_path_check(self.slot);
-        } else {
-            // Asked again while large packets go.
-            let _ = self.events.push(Event::PathInUse { slot: self.slot });
-        }
-    }
-
-    /// Like [`Sender::seal`] for what is no inner packet, and so no use of the tunnel.
-    #[inline]
-    pub(super) fn seal_inband(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, DropReason> {
-        let len = self.epoch.send.seal(self.now, datagram, len).map_err(|refused| match refused {
-            SealRefused::Spent => DropReason::KeySpent,
-            SealRefused::NoRoom => DropReason::TooLong,
-        })?;
-        self.activity.last_tx = self.now;
-        if self.epoch.send.rekey_due() && !self.epoch.rekey_reported {
-            let due = Event::RekeyDue { slot: self.slot, epoch: self.epoch.number };
-            self.epoch.rekey_reported = self.events.push(due);
-        }
-        Ok(Sealed { len, endpoint: self.endpoint() })
-    }
+/// The bits of a packet's traffic class that go to its outer header. Marks do only to a peer that carries them back over to the
+/// packet (RFC 6040): with any other they would be lost, and with them the sender's only sign of congestion.
+fn copied_bits(features: u32, copies_dscp: bool) -> u8 {
+    let ecn = if features & FEATURE_ECN != 0 { ecn::MASK } else { 0 };
+    let dscp = if copies_dscp { !ecn::MASK } else { 0 };
+    ecn | dscp
 }
 
 const _: () = assert!(inband::PROBE_MIN <= MAX_WAITING_LEN);

@@ -5,9 +5,11 @@ use ipnet::IpNet;
 use vpnd_crypto::{Backend, EpochSecret, Suite};
 
 use super::*;
+use crate::control::FEATURE_ECN;
+use crate::ecn::Ecn;
 use crate::packet::PARTIAL_CHECKSUM;
 use crate::policy::Principal;
-use crate::wire::Index;
+use crate::wire::{Header, Index};
 
 mod halves;
 
@@ -94,7 +96,7 @@ impl Net {
     }
 
     fn gateway_gets(&mut self, datagram: &[u8], from: &str) -> Result<Opened, DropReason> {
-        self.gateway.open(self.now, &mut datagram.to_vec(), endpoint(from))
+        self.gateway.open(self.now, &mut datagram.to_vec(), endpoint(from), Ecn::NotEct)
     }
 
     /// Lets the gateway hear every client, so that it can seal for all.
@@ -132,14 +134,14 @@ fn a_packet_goes_to_the_tun_device_and_back() {
     let mut net = Net::new(false);
     let sent = packet(10, 200);
     let mut datagram = net.client_sends(ALICE, &sent);
-    let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"));
+    let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct);
     let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
     assert_eq!(&datagram[range], &sent);
 
     let reply = packet(200, 10);
     let to = net.gateway.route(&Packet::parse(&reply).unwrap()).unwrap();
     let mut datagram = seal(&mut net.gateway, net.now, to, &reply).unwrap();
-    let opened = net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY));
+    let opened = net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct);
     let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
     assert_eq!(&datagram[range], &reply);
     let activity = net.gateway.activity(slot(ALICE)).unwrap();
@@ -154,7 +156,7 @@ fn only_sessions_in_use_are_told_of_and_each_use_once() {
     assert_eq!(net.gateway.take_activities(), []);
     for _ in 0..3 {
         let mut datagram = net.client_sends(ALICE, &packet(10, 200));
-        net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000")).unwrap();
+        net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct).unwrap();
     }
     let told = net.gateway.take_activities();
     assert_eq!(told.len(), 1);
@@ -178,7 +180,7 @@ fn clients_reach_each_other_only_if_policy_says_so() {
         let mut net = Net::new(allowed);
         net.meet();
         let mut datagram = net.client_sends(ALICE, &packet(10, 11));
-        let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"));
+        let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct);
         if !allowed {
             assert_eq!(opened, Err(DropReason::Policy));
             assert_eq!(net.gateway.counters().dropped(DropReason::Policy), 1);
@@ -186,10 +188,105 @@ fn clients_reach_each_other_only_if_policy_says_so() {
         }
         assert_eq!(opened, Ok(Opened::Forward { to: slot(BOB), len: 32 }));
         let sealed = net.gateway.forward(net.now, slot(BOB), &mut datagram, 32).unwrap();
-        assert_eq!((sealed.len, sealed.endpoint), (datagram.len(), endpoint("198.51.100.2:2000")));
-        let opened = net.clients[1].open(net.now, &mut datagram, endpoint(GATEWAY));
+        assert_eq!((sealed.len, sealed.outer.endpoint), (datagram.len(), endpoint("198.51.100.2:2000")));
+        let opened = net.clients[1].open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct);
         let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
-        assert_eq!(&datagram[range], packet(10, 11));
+        assert_eq!(&datagram[range], with_hops(packet(10, 11), 63), "routed once");
+    }
+}
+
+/// With another time to live, and the checksum for it.
+fn with_hops(mut packet: Vec<u8>, left: u8) -> Vec<u8> {
+    packet[8] = left;
+    let sum = crate::checksum::ipv4_header(&packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+#[test]
+fn a_packet_between_clients_is_routed_once_and_ends_where_its_hops_do() {
+    let mut net = Net::new(true);
+    net.meet();
+    for (hops, goes_on) in [(64, true), (2, true), (1, false), (0, false)] {
+        let sent = with_hops(packet(10, 11), hops);
+        let mut datagram = net.client_sends(ALICE, &sent);
+        let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct);
+        let inside = &datagram[HEADER_LEN..HEADER_LEN + sent.len()];
+        if goes_on {
+            assert_eq!(opened, Ok(Opened::Forward { to: slot(BOB), len: 32 }));
+            assert_eq!(inside, with_hops(sent, hops - 1));
+        } else {
+            assert_eq!(opened, Ok(Opened::Expired { slot: slot(ALICE), len: 32 }));
+            assert_eq!(inside, sent, "it is quoted as it came");
+        }
+        // The kernel routes what goes to the campus, and decrements there.
+        let sent = with_hops(packet(10, 200), hops);
+        let mut datagram = net.client_sends(ALICE, &sent);
+        let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct);
+        let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
+        assert_eq!(&datagram[range], sent);
+    }
+    assert_eq!(net.gateway.counters().dropped(DropReason::HopLimit), 2);
+    assert_eq!(net.gateway.activity(slot(ALICE)).unwrap().rx_packets, 6, "what was dropped is no traffic");
+}
+
+/// With another traffic class, and the checksum for it.
+fn with_class(mut packet: Vec<u8>, class: u8) -> Vec<u8> {
+    packet[1] = class;
+    with_hops(packet, 64)
+}
+
+#[test]
+fn outer_marks_arrive() {
+    let mut net = Net::new(true);
+    net.meet();
+    for (inner, mark, expected) in [
+        (0b10, Ecn::NotEct, Some(0b10)),
+        (0b10, Ecn::Ect0, Some(0b10)),
+        (0b10, Ecn::Ce, Some(0b11)),
+        (0b01, Ecn::Ce, Some(0b11)),
+        (0b00, Ecn::Ect0, Some(0b00)),
+        (0b00, Ecn::Ce, None),
+    ] {
+        // A DSCP of its own, which stays.
+        let dscp = 46 << 2;
+        for to in [200, 11] {
+            let mut datagram = net.client_sends(ALICE, &with_class(packet(10, to), dscp | inner));
+            let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), mark);
+            let Some(expected) = expected else {
+                assert_eq!(opened, Err(DropReason::Congestion));
+                continue;
+            };
+            let hops = if to == 200 { 64 } else { 63 };
+            let wanted = with_hops(with_class(packet(10, to), dscp | expected), hops);
+            assert!(matches!(opened, Ok(Opened::Tun(_) | Opened::Forward { .. })), "{opened:?}");
+            assert_eq!(datagram[HEADER_LEN..HEADER_LEN + 32], wanted, "{inner} in {mark:?}");
+        }
+    }
+    // What is no packet has no mark to lose.
+    let mut probe = net.client_sends(ALICE, &[0x10, 0, 0, 9]);
+    let opened = net.gateway.open(net.now, &mut probe, endpoint("198.51.100.1:1000"), Ecn::Ce);
+    assert!(matches!(opened, Ok(Opened::Probe { .. })), "{opened:?}");
+}
+
+#[test]
+fn the_outer_header_shows_marks_to_those_who_know_them_and_the_kind_of_traffic_if_asked_to() {
+    for (features, copies_dscp, expected) in
+        [(FEATURE_ECN, false, 0b10), (0, false, 0), (FEATURE_ECN, true, 46 << 2 | 0b10), (0, true, 46 << 2)]
+    {
+        let mut net = Net::new(false);
+        net.clients[0].set_copies_dscp(copies_dscp);
+        net.install(ALICE, 2, features);
+        let mut datagram = vec![0; 128];
+        let sent = with_class(packet(10, 200), 46 << 2 | 0b10);
+        datagram[HEADER_LEN..HEADER_LEN + sent.len()].copy_from_slice(&sent);
+        let mut sender = net.clients[0].sender(net.now, slot(0)).unwrap();
+        let sealed = sender.seal(&mut datagram, sent.len()).unwrap();
+        assert_eq!(sealed.outer.traffic_class, expected, "features {features}, DSCP {copies_dscp}");
+        assert_eq!(sender.outer(46 << 2 | 0b10), sealed.outer);
+        let probe = Outgoing::Probe { slot: slot(0), id: 1, size: 4 };
+        let sealed = net.clients[0].originate(net.now, probe, &mut datagram).unwrap();
+        assert_eq!(sealed.outer.traffic_class, 0, "a probe shows the path without marks");
     }
 }
 
@@ -239,7 +336,10 @@ fn a_client_takes_only_what_is_for_it() {
     let mut net = Net::new(true);
     net.meet();
     let mut datagram = seal(&mut net.gateway, net.now, slot(ALICE), &packet(200, 11)).unwrap();
-    assert_eq!(net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY)), Err(DropReason::NotForUs));
+    assert_eq!(
+        net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct),
+        Err(DropReason::NotForUs)
+    );
 }
 
 #[test]
@@ -342,7 +442,7 @@ fn the_gateway_seals_with_a_new_epoch_once_it_was_heard() {
     let after = seal(&mut net.gateway, net.now, slot(ALICE), &packet(200, 10)).unwrap();
     assert_ne!(index(&before), index(&after));
     for mut datagram in [before, after] {
-        assert!(net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY)).is_ok());
+        assert!(net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct).is_ok());
     }
 }
 
@@ -425,9 +525,10 @@ fn a_peer_without_the_feature_gets_complete_checksums() {
     let mut partial = packet(10, 11);
     partial[0] |= PARTIAL_CHECKSUM;
     let mut datagram = net.client_sends(ALICE, &partial);
-    net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000")).unwrap();
+    net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct).unwrap();
     net.gateway.forward(net.now, slot(BOB), &mut datagram, 32).unwrap();
-    let Ok(Opened::Tun(range)) = net.clients[1].open(net.now, &mut datagram, endpoint(GATEWAY)) else {
+    let Ok(Opened::Tun(range)) = net.clients[1].open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct)
+    else {
         panic!("the packet is good")
     };
     let packet = Packet::parse(&datagram[range]).unwrap();
@@ -445,7 +546,7 @@ fn probes_are_answered_and_answers_reported() {
     let reply = Outgoing::Reply { slot: slot(ALICE), id: 9, size: 600, padded: false };
     let sealed = net.gateway.originate(net.now, reply, &mut datagram).unwrap();
     assert_eq!(
-        net.clients[0].open(net.now, &mut datagram[..sealed.len], endpoint(GATEWAY)),
+        net.clients[0].open(net.now, &mut datagram[..sealed.len], endpoint(GATEWAY), Ecn::NotEct),
         Ok(Opened::Consumed)
     );
     let reported = std::iter::from_fn(|| net.clients[0].poll_event())

@@ -4,19 +4,12 @@
 //! every firewall and source check on the way back accepts from there: its kernel takes no packet from a device that bears
 //! its own address, and translators undo what they did to the quoted packet either way.
 
-use crate::checksum::{self, Sum};
-use crate::packet::{
-    ICMP, ICMPV6, IPV4_HEADER, IPV6_HEADER, PARTIAL_CHECKSUM, Packet, PacketError, Version, be16, put16,
-};
+use crate::checksum;
+use crate::icmp;
+use crate::packet::{IPV4_HEADER, Packet, PacketError, Version, be16, put16};
 
 /// The smallest MTU of an IPv6 link (RFC 8200 §5).
 pub const IPV6_MIN_MTU: u16 = 1280;
-/// The longest message: the smallest MTU, with IPv4 what every host accepts (RFC 1812 §4.3.2.3).
-const MAX_MESSAGE_V4: usize = 576;
-/// Header of an ICMP message about another packet, in bytes.
-const ICMP_HEADER: usize = 8;
-/// Room that [`too_big`] needs, in bytes.
-pub const MAX_MESSAGE: usize = IPV6_MIN_MTU as usize;
 
 /// What becomes of a packet that the path does not carry whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +30,7 @@ pub fn remedy(packet: &Packet<'_>, mtu: u16) -> Remedy {
     if packet.version() == Version::V6 && packet.total_len() <= IPV6_MIN_MTU.into() {
         return Remedy::Carry;
     }
-    if packet.dst().is_multicast() || is_error(packet) {
+    if !icmp::may_answer(packet) {
         return if packet.dont_fragment() { Remedy::Drop } else { Remedy::Fragment(mtu) };
     }
     match packet.version() {
@@ -47,61 +40,12 @@ pub fn remedy(packet: &Packet<'_>, mtu: u16) -> Remedy {
     }
 }
 
-/// Whether it is an ICMP error, or a fragment that might belong to one.
-fn is_error(packet: &Packet<'_>) -> bool {
-    if packet.fragment().is_some_and(|fragment| !fragment.is_first()) {
-        return true;
-    }
-    match (packet.version(), packet.icmp()) {
-        (Version::V4, Some((kind, _))) => matches!(kind, 3 | 4 | 5 | 11 | 12),
-        (Version::V6, Some((kind, _))) => kind < 128,
-        (_, None) => false,
-    }
-}
-
 /// Writes the message that `mtu` bytes of `packet` fit: "fragmentation needed" or "packet too big". Returns its length.
 ///
 /// # Panics
-/// If `out` is shorter than [`MAX_MESSAGE`].
+/// If `out` is shorter than [`icmp::MAX_MESSAGE`].
 pub fn too_big(packet: &Packet<'_>, mtu: u16, out: &mut [u8]) -> usize {
-    let bytes = packet.bytes();
-    let (header, longest) = match packet.version() {
-        Version::V4 => (IPV4_HEADER, MAX_MESSAGE_V4),
-        Version::V6 => (IPV6_HEADER, IPV6_MIN_MTU.into()),
-    };
-    let quoted = bytes.len().min(longest - header - ICMP_HEADER);
-    let len = header + ICMP_HEADER + quoted;
-    let out = &mut out[..len];
-    out[..header + ICMP_HEADER].fill(0);
-    out[header + ICMP_HEADER..].copy_from_slice(&bytes[..quoted]);
-    // The bit exists only inside the tunnel.
-    out[header + ICMP_HEADER] &= !PARTIAL_CHECKSUM;
-    match packet.version() {
-        Version::V4 => {
-            (out[0], out[8], out[9]) = (0x45, 64, ICMP);
-            put16(out, 2, len as u16);
-            out[12..16].copy_from_slice(&bytes[16..20]);
-            out[16..20].copy_from_slice(&bytes[12..16]);
-            let sum = checksum::ipv4_header(&out[..IPV4_HEADER]);
-            put16(out, 10, sum);
-            (out[header], out[header + 1]) = (3, 4);
-            put16(out, header + 6, mtu);
-            let sum = Sum::default().bytes(&out[header..]).checksum();
-            put16(out, header + 2, sum);
-        }
-        Version::V6 => {
-            (out[0], out[6], out[7]) = (0x60, ICMPV6, 64);
-            put16(out, 4, (len - header) as u16);
-            out[8..24].copy_from_slice(&bytes[24..40]);
-            out[24..40].copy_from_slice(&bytes[8..24]);
-            out[header] = 2;
-            put16(out, header + 6, mtu);
-            let pseudo = checksum::pseudo_header(out, Version::V6, ICMPV6, len - header);
-            let sum = pseudo.bytes(&out[header..]).checksum();
-            put16(out, header + 2, sum);
-        }
-    }
-    len
+    icmp::write_error(packet, packet.dst(), icmp::Error::TooBig(mtu), out)
 }
 
 /// Cuts an IPv4 packet, whose checksum must be filled in, into fragments of at most `mtu` bytes. Each is written to `out`
@@ -169,7 +113,9 @@ fn keep_copied_options(options: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::UDP;
+    use crate::checksum::Sum;
+    use crate::icmp::MAX_MESSAGE;
+    use crate::packet::{ICMP, ICMPV6, IPV6_HEADER, UDP};
 
     fn v4(dont_fragment: bool, protocol: u8, payload: usize) -> Vec<u8> {
         let total = (IPV4_HEADER + payload) as u16;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rand::RngExt;
 use vpnd_proto::client::{Action, Client, Config};
 use vpnd_proto::control::{Code, Network, Text, UserName};
+use vpnd_proto::ecn::Ecn;
 use vpnd_proto::gateway::Addresses;
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{Activity, Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
@@ -373,7 +374,7 @@ impl World {
         }
         let shard = header.index.shard(shards);
         let from = Endpoint { remote: HUB.parse().expect("an address"), local: None };
-        match self.devices[device].planes[shard].open(self.now, &mut datagram, from) {
+        match self.devices[device].planes[shard].open(self.now, &mut datagram, from, Ecn::NotEct) {
             Ok(Opened::Tun(range)) => self.oracle.deliver(inner::id(&datagram[range]), Place::Device(device)),
             Ok(Opened::Probe { slot, id, size, padded }) => {
                 self.device_originates(device, shard, Outgoing::Reply { slot, id, size, padded });
@@ -382,7 +383,7 @@ impl World {
                 let id = inner::id(&self.devices[device].planes[shard].joined()[..len]);
                 self.oracle.deliver(id, Place::Device(device));
             }
-            Ok(Opened::Forward { .. } | Opened::Joined { to: Some(_), .. }) => {
+            Ok(Opened::Forward { .. } | Opened::Expired { .. } | Opened::Joined { to: Some(_), .. }) => {
                 panic!("a client forwards nothing")
             }
             Ok(Opened::Consumed) | Err(_) => {}

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use vpnd_crypto::{Backend, Suite};
 use vpnd_proto::control::{Code, Network};
+use vpnd_proto::ecn::Ecn;
 use vpnd_proto::gateway::{Config, Effect, Gateway, SessionRecord};
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
@@ -200,7 +201,7 @@ impl World {
         let mut datagram = vec![0; 2048];
         if let Ok(sealed) = self.hub.planes[shard].originate(self.now, outgoing, &mut datagram) {
             datagram.truncate(sealed.len);
-            self.hub_transmits(shard, sealed.endpoint, datagram);
+            self.hub_transmits(shard, sealed.outer.endpoint, datagram);
         }
     }
 
@@ -229,7 +230,7 @@ impl World {
         match plane.sender(self.now, slot).and_then(|mut sender| sender.seal(&mut datagram, packet.len())) {
             Ok(sealed) => {
                 datagram.truncate(sealed.len);
-                self.hub_transmits(shard, sealed.endpoint, datagram);
+                self.hub_transmits(shard, sealed.outer.endpoint, datagram);
             }
             Err(_) => {
                 let _ = plane.wait(slot, packet);
@@ -254,7 +255,7 @@ impl World {
         let Ok(header) = Header::parse(&datagram) else { return };
         let shard = header.index.shard(self.hub.planes.len());
         let from = Endpoint { remote: from, local: None };
-        let opened = self.hub.planes[shard].open(self.now, &mut datagram, from);
+        let opened = self.hub.planes[shard].open(self.now, &mut datagram, from, Ecn::NotEct);
         if opened.is_ok() && self.captured.is_some() {
             self.heard.insert((header.index, header.lane, header.counter));
         }
@@ -276,13 +277,13 @@ impl World {
             Ok(Opened::Forward { to, len }) => {
                 if let Ok(sealed) = self.hub.planes[shard].forward(self.now, to, &mut datagram, len) {
                     datagram.truncate(sealed.len);
-                    self.hub_transmits(shard, sealed.endpoint, datagram);
+                    self.hub_transmits(shard, sealed.outer.endpoint, datagram);
                 }
             }
             Ok(Opened::Probe { slot, id, size, padded }) => {
                 self.hub_originates(shard, Outgoing::Reply { slot, id, size, padded });
             }
-            Ok(Opened::Consumed) | Err(_) => {}
+            Ok(Opened::Expired { .. } | Opened::Consumed) | Err(_) => {}
         }
         self.settle_hub();
     }
@@ -322,7 +323,7 @@ pub(crate) fn in_halves(
         let mut datagram = vec![0; packet.len() + ROOM];
         let sealed = sender.seal_half(&mut datagram, packet, second).expect("there is room");
         datagram.truncate(sealed.len);
-        (sealed.endpoint, datagram)
+        (sealed.outer.endpoint, datagram)
     });
     Some(halves.into())
 }

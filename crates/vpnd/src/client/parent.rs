@@ -165,6 +165,7 @@ impl Opened {
             },
             insecure_lab: args.insecure_lab,
             give_up_s: args.give_up,
+            copy_dscp: args.copy_dscp || profile.copy_dscp,
         };
         let lookups = Lookups::new(launch.common.clone(), profile.servers.clone());
         let lookup_user = launch.common.identity.as_ref().map(Identity::uid);

@@ -176,6 +176,7 @@ struct Connected {
 
 fn shard_specs(
     profile: &Profile,
+    copy_dscp: bool,
     devices: &Devices,
     descriptors: Vec<OwnedFd>,
 ) -> anyhow::Result<Vec<ShardSpec>> {
@@ -198,6 +199,7 @@ fn shard_specs(
             tun: TunQueue::adopt(queue),
             tun_offloads: devices.tun.into(),
             mtu: INITIAL_MTU,
+            copy_dscp,
             socket: ShardSocket::adopt(socket, &options)?,
             first: Vec::new(),
             quic: None,
@@ -216,7 +218,7 @@ impl Connected {
         opener: Arc<Opener>,
     ) -> anyhow::Result<Self> {
         let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
-        let specs = shard_specs(profile, devices, descriptors)?;
+        let specs = shard_specs(profile, launch.copy_dscp, devices, descriptors)?;
         let dual_stack =
             specs.iter().all(|spec| spec.socket.local_addr().is_ok_and(|address| address.is_ipv6()));
         let shards = Shards::start(specs, &event_sender)?;

@@ -352,6 +352,7 @@ fn profile(
         dns: true,
         local_network: true,
         lanes: crate::profile::DEFAULT_LANES,
+        copy_dscp: false,
         offload: crate::config::Offload::default(),
     })
 }

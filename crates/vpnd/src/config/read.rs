@@ -108,6 +108,7 @@ fn tunnel(s: &mut Section<'_>, p: &mut Problems) -> Tunnel {
     let tunnel = Tunnel {
         name: interface(s, p, "name").unwrap_or_else(|| "vpnd0".to_owned()),
         mtu: s.number(p, "mtu", u64::from(MIN_MTU)..=u64::from(MAX_MTU), 1420) as u16,
+        copy_dscp: s.flag(p, "copy_dscp", false),
         pool_v4: s.parsed::<Ipv4Net>(p, "pool_v4", "an IPv4 network such as \"10.86.0.0/16\""),
         pool_v6: s.parsed::<Ipv6Net>(p, "pool_v6", "an IPv6 network such as \"fd12:3456:789a::/64\""),
     };

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
+use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -78,7 +78,7 @@ impl AsyncUdpSocket for HandedSocket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let transmit = udp::Transmit {
             destination: transmit.destination,
-            ecn: transmit.ecn.map(ecn),
+            traffic_class: transmit.ecn.map_or(0, |ecn| ecn as u8),
             contents: transmit.contents,
             segment_size: transmit.segment_size,
             src_ip: transmit.src_ip,
@@ -117,15 +117,6 @@ impl AsyncUdpSocket for HandedSocket {
 
     fn may_fragment(&self) -> bool {
         self.sender.get_ref().offloads().may_fragment
-    }
-}
-
-/// The two releases of `quinn-udp` in use have a type each.
-fn ecn(mark: EcnCodepoint) -> udp::EcnCodepoint {
-    match mark {
-        EcnCodepoint::Ect0 => udp::EcnCodepoint::Ect0,
-        EcnCodepoint::Ect1 => udp::EcnCodepoint::Ect1,
-        EcnCodepoint::Ce => udp::EcnCodepoint::Ce,
     }
 }
 

@@ -468,6 +468,7 @@ fn shard_specs(
             tun,
             tun_offloads,
             mtu: config.tunnel.mtu,
+            copy_dscp: config.tunnel.copy_dscp,
             socket,
             first: Vec::new(),
             quic: hand_over.cloned(),

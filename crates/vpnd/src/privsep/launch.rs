@@ -214,6 +214,9 @@ pub(crate) struct ClientLaunch {
     /// How long it may be without a session before it ends.
     #[n(9)]
     pub(crate) give_up_s: Option<u32>,
+    /// Whether outer datagrams show the DSCP of the packets inside.
+    #[n(10)]
+    pub(crate) copy_dscp: bool,
 }
 
 impl ClientLaunch {

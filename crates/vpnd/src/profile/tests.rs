@@ -21,6 +21,7 @@ fn full() -> Profile {
         dns: false,
         local_network: false,
         lanes: 4,
+        copy_dscp: true,
         offload: Offload { tso: false, udp_gro: false, ..Offload::default() },
     }
 }
@@ -49,6 +50,7 @@ fn what_is_written_is_read_back() {
         suites: vec![],
         routes: Routes::Pushed,
         lanes: DEFAULT_LANES,
+        copy_dscp: false,
         offload: Offload::default(),
         ..full()
     };

@@ -1,12 +1,12 @@
-//! Datagrams on their way out: those that stand side by side, are equally long and go to one endpoint make a run, which
-//! the kernel cuts (UDP GSO); several runs go with one system call.
+//! Datagrams on their way out: those that stand side by side, are equally long and have the same outer header make a run,
+//! which the kernel cuts (UDP GSO); several runs go with one system call.
 //!
-//! INVARIANT: all datagrams of a run but the last have the same length, and they all go to one endpoint.
+//! INVARIANT: all datagrams of a run but the last have the same length, and they all have one endpoint and traffic class.
 
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use vpnd_proto::plane::Endpoint;
+use vpnd_proto::plane::Outer;
 use vpnd_proto::wire::HEADER_LEN;
 
 use super::devices::DatagramSocket;
@@ -28,7 +28,7 @@ const SEND_PATIENCE: Duration = Duration::from_millis(20);
 /// Datagrams side by side in a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
-    endpoint: Endpoint,
+    outer: Outer,
     start: usize,
     end: usize,
     segment: usize,
@@ -37,16 +37,16 @@ pub(super) struct Run {
 
 impl Run {
     /// A run of one datagram of `len` bytes at `start`.
-    pub(super) fn new(endpoint: Endpoint, start: usize, len: usize) -> Self {
-        Self { endpoint, start, end: start + len, segment: len, count: 1 }
+    pub(super) fn new(outer: Outer, start: usize, len: usize) -> Self {
+        Self { outer, start, end: start + len, segment: len, count: 1 }
     }
 
     /// True if the datagram of `len` bytes at `start` may go with it.
     #[inline]
-    pub(super) fn takes(&self, endpoint: Endpoint, start: usize, len: usize) -> bool {
+    pub(super) fn takes(&self, outer: Outer, start: usize, len: usize) -> bool {
         let last_is_full = self.len() == self.segment * self.count;
         last_is_full
-            && self.endpoint == endpoint
+            && self.outer == outer
             && self.end == start
             && len <= self.segment
             && self.count < MAX_SEGMENTS
@@ -65,15 +65,14 @@ impl Run {
         self.end - self.start
     }
 
-    /// What to send, out of the buffer where it stands. Outer datagrams are not ECN-capable, so no congestion mark is lost by
-    /// opening them (RFC 6040, compatibility mode).
+    /// What to send, out of the buffer where it stands.
     fn transmit<'a>(&self, buffer: &'a [u8]) -> Transmit<'a> {
         Transmit {
-            destination: self.endpoint.remote,
-            ecn: None,
+            destination: self.outer.endpoint.remote,
+            traffic_class: self.outer.traffic_class,
             contents: &buffer[self.start..self.end],
             segment_size: (self.count > 1).then_some(self.segment),
-            src_ip: self.endpoint.local,
+            src_ip: self.outer.endpoint.local,
         }
     }
 }
@@ -133,12 +132,12 @@ impl Batch {
         Self { buffer: vec![0; MAX_GSO_BYTES + MAX_SINGLE].into_boxed_slice(), len: 0, runs: ArrayVec::new() }
     }
 
-    /// True if a datagram of `len` bytes to `endpoint` may join.
+    /// True if a datagram of `len` bytes with this outer header may join.
     #[inline]
-    pub(super) fn takes(&self, endpoint: Endpoint, len: usize) -> bool {
+    pub(super) fn takes(&self, outer: Outer, len: usize) -> bool {
         let Some(last) = self.runs.last() else { return true };
         // No more in all than one run may have: what is sent should still be in the core's cache.
-        self.len + len <= MAX_GSO_BYTES && (last.takes(endpoint, self.len, len) || !self.runs.is_full())
+        self.len + len <= MAX_GSO_BYTES && (last.takes(outer, self.len, len) || !self.runs.is_full())
     }
 
     /// Where the next datagram is built; at least [`MAX_SINGLE`] bytes.
@@ -149,10 +148,10 @@ impl Batch {
 
     /// The `len` bytes at the tail are a datagram now.
     #[inline]
-    pub(super) fn push(&mut self, endpoint: Endpoint, len: usize) {
+    pub(super) fn push(&mut self, outer: Outer, len: usize) {
         match self.runs.last_mut() {
-            Some(last) if last.takes(endpoint, self.len, len) => last.push(len),
-            _ => self.runs.push(Run::new(endpoint, self.len, len)),
+            Some(last) if last.takes(outer, self.len, len) => last.push(len),
+            _ => self.runs.push(Run::new(outer, self.len, len)),
         }
         self.len += len;
     }
@@ -188,6 +187,8 @@ mod tests {
     use std::io::{self, IoSliceMut};
     use std::time::Duration;
 
+    use vpnd_proto::plane::Endpoint;
+
     use super::*;
     use crate::sys::udp::{DropReason, RecvMeta, SendOutcome, UdpOffloads};
 
@@ -200,17 +201,24 @@ mod tests {
         together: usize,
         calls: RefCell<Vec<usize>>,
         sent: RefCell<Vec<Sent>>,
+        classes: RefCell<Vec<u8>>,
     }
 
     impl Recorder {
         fn new(together: usize) -> Self {
-            Self { together, calls: RefCell::default(), sent: RefCell::default() }
+            Self {
+                together,
+                calls: RefCell::default(),
+                sent: RefCell::default(),
+                classes: RefCell::default(),
+            }
         }
 
         fn take(&self, transmit: &Transmit<'_>) -> bool {
             let port = transmit.destination.port();
             let taken = !matches!(port, 8 | 9);
             if taken {
+                self.classes.borrow_mut().push(transmit.traffic_class);
                 self.sent.borrow_mut().push((port, transmit.contents.to_vec(), transmit.segment_size));
             }
             taken
@@ -245,8 +253,13 @@ mod tests {
         }
     }
 
-    fn endpoint(port: u16) -> Endpoint {
-        Endpoint { remote: ([127, 0, 0, 1], port).into(), local: None }
+    fn endpoint(port: u16) -> Outer {
+        marked(port, 0)
+    }
+
+    fn marked(port: u16, traffic_class: u8) -> Outer {
+        let endpoint = Endpoint { remote: ([127, 0, 0, 1], port).into(), local: None };
+        Outer { endpoint, traffic_class }
     }
 
     fn push(batch: &mut Batch, port: u16, byte: u8, len: usize) {
@@ -273,6 +286,23 @@ mod tests {
         assert_eq!((sent[0].1[299], sent[0].1[300], sent[1].1[0]), (2, 3, 4));
         assert_eq!(socket.calls.take(), [4], "one system call for all");
         assert_eq!((batch.send(&socket), socket.calls.take().len()), (0, 0), "the batch is empty now");
+    }
+
+    #[test]
+    fn datagrams_of_different_classes_do_not_share_a_run() {
+        let (mut batch, socket) = (Batch::new(), Recorder::new(64));
+        for class in [2, 2, 3, 2, 0] {
+            assert!(batch.takes(marked(1, class), 100));
+            batch.push(marked(1, class), 100);
+        }
+        batch.send(&socket);
+        let lengths: Vec<_> = socket.sent.take().iter().map(|(_, bytes, _)| bytes.len()).collect();
+        assert_eq!((lengths, socket.classes.take()), (vec![200, 100, 100, 100], vec![2, 3, 2, 0]));
+        // Each takes a place of its own among the runs of a batch.
+        for class in (0..MAX_SENDS).map(|at| (at % 2) as u8) {
+            batch.push(marked(1, class), 100);
+        }
+        assert!(!batch.takes(marked(1, 0), 100) && batch.takes(marked(1, (MAX_SENDS as u8 - 1) % 2), 100));
     }
 
     #[test]

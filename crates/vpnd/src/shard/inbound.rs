@@ -3,6 +3,7 @@
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 
+use vpnd_proto::ecn::Ecn;
 use vpnd_proto::offload::Rebuilder;
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{DropReason, Endpoint, Opened, Outgoing, Role, Slot};
@@ -14,7 +15,7 @@ use super::batch::{Run, send_runs};
 use super::devices::{DatagramSocket, PacketDevice};
 use super::outbound::is_syn;
 use super::writes::{TunWrites, Writer};
-use super::{Misdirected, Progress, Shard, now};
+use super::{Misdirected, Origin, Progress, Shard, now};
 use crate::sys::tun::TunOffloads;
 use crate::sys::udp::{MAX_SENDS, RecvMeta};
 
@@ -84,8 +85,10 @@ impl Shard {
                     let now = now();
                     for (number, meta) in meta[..count].iter().enumerate() {
                         let from = Endpoint { remote: meta.addr, local: meta.dst_ip };
+                        let origin =
+                            Origin { from, mark: meta.ecn.map_or(Ecn::NotEct, |ecn| Ecn::of(ecn as u8)) };
                         let message = &mut buffers[number][..meta.len];
-                        self.run(now, number, message, meta.stride.max(1), from, socket, tun);
+                        self.run(now, number, message, meta.stride.max(1), origin, socket, tun);
                         self.send_if_enough(&buffers, socket);
                     }
                     self.send_runs(&buffers, socket);
@@ -120,9 +123,9 @@ impl Shard {
         socket: &impl DatagramSocket,
         tun: &impl PacketDevice,
     ) {
-        let Misdirected { mut datagram, from } = stray;
+        let Misdirected { mut datagram, origin } = stray;
         let len = datagram.len();
-        self.run(now(), 0, &mut datagram, len, from, socket, tun);
+        self.run(now(), 0, &mut datagram, len, origin, socket, tun);
         self.send_runs(&[datagram], socket);
     }
 
@@ -135,14 +138,14 @@ impl Shard {
         number: usize,
         message: &mut [u8],
         stride: usize,
-        from: Endpoint,
+        origin: Origin,
         socket: &impl DatagramSocket,
         tun: &impl PacketDevice,
     ) {
         let mut start = 0;
         while start < message.len() {
             let end = (start + stride).min(message.len());
-            match self.open(now, &mut message[start..end], from) {
+            match self.open(now, &mut message[start..end], origin) {
                 Ok(Opened::Tun(range)) => {
                     self.collect(message, start + range.start..start + range.end, tun);
                 }
@@ -153,6 +156,10 @@ impl Shard {
                     // What came before it is passed on before it.
                     self.flush_to_tun(message, tun);
                     self.joined(now, to, len, socket, tun);
+                }
+                Ok(Opened::Expired { slot, len }) => {
+                    let packet = &message[start + HEADER_LEN..start + HEADER_LEN + len];
+                    self.outbound.answer_expired(now, slot, packet, &mut self.plane, socket);
                 }
                 Ok(Opened::Probe { slot, id, size, padded }) => {
                     self.originate(Outgoing::Reply { slot, id, size, padded }, socket);
@@ -167,11 +174,11 @@ impl Shard {
     }
 
     /// Opens one datagram, or hands it to the shard or QUIC endpoint that can.
-    fn open(&mut self, now: Time, datagram: &mut [u8], from: Endpoint) -> Result<Opened, DropReason> {
+    fn open(&mut self, now: Time, datagram: &mut [u8], origin: Origin) -> Result<Opened, DropReason> {
         if let Some(quic) = &self.quic
             && Door::of(datagram) == Door::Quic
         {
-            if quic.pass(datagram, from) {
+            if quic.pass(datagram, origin.from) {
                 return Ok(Opened::Consumed);
             }
             self.plane.count_drop(DropReason::ShardQueue);
@@ -183,14 +190,14 @@ impl Shard {
         {
             let owner = header.index.shard(self.neighbours.len());
             if owner != self.number {
-                return self.hand_over(owner, datagram, from);
+                return self.hand_over(owner, datagram, origin);
             }
         }
-        self.plane.open(now, datagram, from)
+        self.plane.open(now, datagram, origin.from, origin.mark)
     }
 
-    fn hand_over(&mut self, owner: usize, datagram: &[u8], from: Endpoint) -> Result<Opened, DropReason> {
-        match self.neighbours[owner].try_send(Misdirected { datagram: datagram.into(), from }) {
+    fn hand_over(&mut self, owner: usize, datagram: &[u8], origin: Origin) -> Result<Opened, DropReason> {
+        match self.neighbours[owner].try_send(Misdirected { datagram: datagram.into(), origin }) {
             Ok(()) => Ok(Opened::Consumed),
             Err(_) => {
                 self.plane.count_drop(DropReason::ShardQueue);
@@ -226,10 +233,10 @@ impl Shard {
             Err(_) => return,
         };
         match self.inbound.runs.last_mut() {
-            Some((buffer, run)) if *buffer == number && run.takes(sealed.endpoint, start, sealed.len) => {
+            Some((buffer, run)) if *buffer == number && run.takes(sealed.outer, start, sealed.len) => {
                 run.push(sealed.len);
             }
-            _ => self.inbound.runs.push((number, Run::new(sealed.endpoint, start, sealed.len))),
+            _ => self.inbound.runs.push((number, Run::new(sealed.outer, start, sealed.len))),
         }
     }
 

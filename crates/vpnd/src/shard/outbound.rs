@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM;
 use vpnd_proto::offload::{PeerFeatures, Slicer, VirtioHeader};
 use vpnd_proto::packet::{Packet, tcp_flag};
-use vpnd_proto::plane::{DropReason, Outgoing, Plane, Sender, Slot};
+use vpnd_proto::plane::{DropReason, Outer, Outgoing, Plane, Sender, Slot};
 use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::HEADER_LEN;
@@ -118,12 +118,13 @@ impl Outbound {
         socket: &impl DatagramSocket,
     ) {
         let lost = plane.sender(now, slot).map(|mut sender| {
-            let mut lost = make_room(&sender, packet.len(), &mut self.batch, socket);
+            let outer = sender.outer_of(packet);
+            let mut lost = make_room(&sender, outer, packet.len(), &mut self.batch, socket);
             let tail = self.batch.tail();
             tail[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
             let suited = sender.suit(&mut tail[HEADER_LEN..HEADER_LEN + packet.len()]);
             match suited.and_then(|()| sender.seal(tail, packet.len())) {
-                Ok(sealed) => self.batch.push(sealed.endpoint, sealed.len),
+                Ok(sealed) => self.batch.push(sealed.outer, sealed.len),
                 Err(reason) => lost.refused = Some((reason, 1)),
             }
             lost
@@ -155,7 +156,7 @@ impl Outbound {
         self.flush(plane, socket);
         // A refusal is counted by the plane.
         if let Ok(sealed) = plane.originate(now, what, self.batch.tail()) {
-            self.batch.push(sealed.endpoint, sealed.len);
+            self.batch.push(sealed.outer, sealed.len);
             self.flush(plane, socket);
         }
     }
@@ -173,9 +174,10 @@ impl Outbound {
         let lost = plane.sender(now, slot).map(|mut sender| {
             let mut lost = Lost::default();
             for second in [false, true] {
-                lost.unsent += make_room(&sender, packet.len(), &mut self.batch, socket).unsent;
+                lost.unsent +=
+                    make_room(&sender, sender.outer(0), packet.len(), &mut self.batch, socket).unsent;
                 match sender.seal_half(self.batch.tail(), packet, second) {
-                    Ok(sealed) => self.batch.push(sealed.endpoint, sealed.len),
+                    Ok(sealed) => self.batch.push(sealed.outer, sealed.len),
                     Err(reason) => {
                         lost.refused = Some((reason, 1));
                         break;
@@ -235,14 +237,16 @@ fn flush(batch: &mut Batch, socket: &impl DatagramSocket) -> Lost {
     Lost { unsent: batch.send(socket), refused: None }
 }
 
-/// Makes sure that a packet of `len` bytes can join the batch.
+/// Makes sure that a packet of `len` bytes with this outer header can join the batch.
 #[inline]
-fn make_room(sender: &Sender<'_>, len: usize, batch: &mut Batch, socket: &impl DatagramSocket) -> Lost {
-    if batch.takes(sender.endpoint(), sender.datagram_len(len)) {
-        Lost::default()
-    } else {
-        flush(batch, socket)
-    }
+fn make_room(
+    sender: &Sender<'_>,
+    outer: Outer,
+    len: usize,
+    batch: &mut Batch,
+    socket: &impl DatagramSocket,
+) -> Lost {
+    if batch.takes(outer, sender.datagram_len(len)) { Lost::default() } else { flush(batch, socket) }
 }
 
 /// True for the packets that carry an MSS.
@@ -260,8 +264,10 @@ fn seal_slices(
     socket: &impl DatagramSocket,
 ) -> Lost {
     let mut lost = Lost::default();
+    // All slices have the first one's header.
+    let outer = sender.outer(slicer.traffic_class());
     for slice in 0..slicer.count() {
-        lost.unsent += make_room(sender, slicer.slice_len(slice), batch, socket).unsent;
+        lost.unsent += make_room(sender, outer, slicer.slice_len(slice), batch, socket).unsent;
         let tail = batch.tail();
         let len = slicer.write(slice, &mut tail[HEADER_LEN..]);
         if let Some(mtu) = clamp {
@@ -269,7 +275,7 @@ fn seal_slices(
             let _ = clamp_mss(&mut tail[HEADER_LEN..HEADER_LEN + len], mtu);
         }
         match sender.seal(tail, len) {
-            Ok(sealed) => batch.push(sealed.endpoint, sealed.len),
+            Ok(sealed) => batch.push(sealed.outer, sealed.len),
             Err(reason) => {
                 lost.refused = Some((reason, slicer.count() - slice));
                 break;

@@ -5,6 +5,7 @@
 use std::io::IoSlice;
 
 use vpnd_proto::checksum;
+use vpnd_proto::icmp;
 use vpnd_proto::offload::{PeerFeatures, Slicer, VIRTIO_HEADER, VirtioHeader};
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{DropReason, Outgoing, Plane, Slot};
@@ -34,6 +35,16 @@ impl Spare {
     pub(super) fn put(&mut self, packet: &[u8]) -> usize {
         self.packet[..packet.len()].copy_from_slice(packet);
         packet.len()
+    }
+
+    /// Makes the message that the hops of its packet of `len` bytes are used up, if there may be one. Returns its length.
+    fn time_exceeded(&mut self, now: Time, slot: Slot, len: usize, plane: &mut Plane) -> Option<usize> {
+        // What is quoted is read by others than the peer.
+        checksum::complete(&mut self.packet[..len]).ok()?;
+        let packet = Packet::parse(&self.packet[..len]).ok()?;
+        let source = plane.own_address(packet.version())?;
+        let may = icmp::may_answer(&packet) && plane.may_send_error(now, slot);
+        may.then(|| icmp::write_error(&packet, source, icmp::Error::TimeExceeded, &mut self.made))
     }
 
     /// The message of so many bytes that was made last.
@@ -99,7 +110,7 @@ impl Outbound {
             }
             Remedy::TooBig(mtu) => {
                 plane.count_drop(DropReason::TooBig);
-                let may = plane.may_answer_too_big(now, slot);
+                let may = plane.may_send_error(now, slot);
                 return Ok(may.then(|| oversize::too_big(&packet, mtu, &mut spare.made)));
             }
             Remedy::Drop => return Err(DropReason::TooBig),
@@ -151,6 +162,25 @@ impl Outbound {
         let Some(sender) = sender.and_then(|message| plane.session_of(message.dst())) else { return };
         let spare = std::mem::take(&mut self.spare);
         self.packet(now, sender, spare.made(message), plane, socket);
+        self.spare = spare;
+    }
+
+    /// Sends "time exceeded" to the client whose packet can't go on, as a router does: from the gateway's own address. The drop is
+    /// counted already.
+    #[cold]
+    pub(super) fn answer_expired(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        packet: &[u8],
+        plane: &mut Plane,
+        socket: &impl DatagramSocket,
+    ) {
+        let mut spare = std::mem::take(&mut self.spare);
+        let len = spare.put(packet);
+        if let Some(message) = spare.time_exceeded(now, slot, len, plane) {
+            self.packet(now, slot, spare.made(message), plane, socket);
+        }
         self.spare = spare;
     }
 

@@ -1,4 +1,4 @@
-//! UDP sockets of the shards: batched, offloaded, non-blocking, over `quinn-udp`.
+//! UDP sockets of the shards: batched, offloaded, non-blocking. `quinn-udp` sets them up and receives.
 //!
 //! A datagram that can't be sent is an ordinary event of a network: [`ShardSocket::try_send`] classifies it and
 //! never fails. Segmentation offload (UDP GSO) that the kernel or driver refuses is given up at run time, and
@@ -12,10 +12,9 @@ pub mod icmp;
 mod many;
 
 use std::io::{self, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
 
 use quinn_udp::UdpSocketState;
 use rustix::io::Errno;
@@ -24,7 +23,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-pub use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit};
+pub use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta};
 
 pub use many::MAX_SENDS;
 
@@ -81,6 +80,21 @@ pub struct UdpOffloads {
     pub send_buffer: usize,
     /// Datagrams might be fragmented because the kernel can't forbid it.
     pub may_fragment: bool,
+}
+
+/// A datagram to send, or a batch of them.
+#[derive(Debug, Clone)]
+pub struct Transmit<'a> {
+    /// Where to.
+    pub destination: SocketAddr,
+    /// Traffic class of the outer header: DSCP in the upper six bits, ECN in the lower two.
+    pub traffic_class: u8,
+    /// The bytes of all datagrams, one behind the other.
+    pub contents: &'a [u8],
+    /// Length of each datagram but the last, if there are several.
+    pub segment_size: Option<usize>,
+    /// The address to send from; `None` leaves it to the routing table.
+    pub src_ip: Option<IpAddr>,
 }
 
 /// Why a datagram was dropped on sending. Each is one counter.
@@ -154,8 +168,8 @@ pub enum UdpError {
 /// A shard's UDP socket.
 pub struct ShardSocket {
     socket: Socket,
-    /// Replaced when a refused send proves to be no fault of the offload: the state can only ever lose features.
-    state: RwLock<UdpSocketState>,
+    /// Receives, and knows what the kernel offered at the start.
+    state: UdpSocketState,
     gso: bool,
     gso_gave_up: AtomicBool,
     gro: bool,
@@ -217,18 +231,14 @@ impl ShardSocket {
     fn set_up(socket: Socket, address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {
         let failed = |source| classify_setup(address, "setting up", source);
         let state = UdpSocketState::new((&socket).into()).map_err(failed)?;
+        // Nobody reads the time of arrival, and its control message leaves no room for the congestion mark of merged datagrams.
+        set_flag(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, false).map_err(failed)?;
         // A kernel before 5.0 has no merging to switch off.
         let gro = state.gro_segments() > 1 && options.gro;
         if state.gro_segments() > 1 && !options.gro {
-            set_gro(&socket, false).map_err(failed)?;
+            set_flag(&socket, libc::SOL_UDP, libc::UDP_GRO, false).map_err(failed)?;
         }
-        Ok(Self {
-            socket,
-            state: RwLock::new(state),
-            gso: options.gso,
-            gso_gave_up: AtomicBool::new(false),
-            gro,
-        })
+        Ok(Self { socket, state, gso: options.gso, gso_gave_up: AtomicBool::new(false), gro })
     }
 
     /// The address that the socket is bound to.
@@ -244,7 +254,7 @@ impl ShardSocket {
     /// all the same, one at a time. The bytes of a batch are limited by [`MAX_GSO_BYTES`].
     pub fn max_gso_segments(&self) -> usize {
         let in_use = self.gso && !self.gso_gave_up.load(Ordering::Relaxed);
-        if in_use { self.state().max_gso_segments() } else { 1 }
+        if in_use { self.state.max_gso_segments() } else { 1 }
     }
 
     /// Offloads and buffers as they are now.
@@ -255,7 +265,7 @@ impl ShardSocket {
             gro: self.gro,
             recv_buffer: self.socket.recv_buffer_size().unwrap_or(0),
             send_buffer: self.socket.send_buffer_size().unwrap_or(0),
-            may_fragment: self.state().may_fragment(),
+            may_fragment: self.state.may_fragment(),
         }
     }
 
@@ -267,9 +277,7 @@ impl ShardSocket {
         if self.max_gso_segments() == 1 {
             return self.send_one_by_one(transmit, segment).outcome;
         }
-        // The guard must not outlive the call: finding the offload broken replaces the state.
-        let result = self.state().try_send((&self.socket).into(), transmit);
-        match result {
+        match self.send_message(transmit) {
             Ok(()) => SendOutcome::Sent,
             Err(error) if is_offload_refusal(&error) => self.without_offload(transmit, segment),
             Err(error) => classify_send(&error, transmit),
@@ -283,17 +291,14 @@ impl ShardSocket {
     /// [`io::ErrorKind::WouldBlock`] when there is nothing; other kinds are for the counters only.
     pub fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
         let count = bufs.len().min(meta.len());
-        self.state().recv((&self.socket).into(), &mut bufs[..count], meta)
+        self.state.recv((&self.socket).into(), &mut bufs[..count], meta)
     }
 
     fn send_one(&self, transmit: &Transmit<'_>) -> SendOutcome {
-        let result = self.state().try_send((&self.socket).into(), transmit);
-        let Err(error) = result else { return SendOutcome::Sent };
-        if is_offload_refusal(&error) {
-            // No offload was used, so none is to blame, but the state has switched it off.
-            self.renew_state();
+        match self.send_message(transmit) {
+            Ok(()) => SendOutcome::Sent,
+            Err(error) => classify_send(&error, transmit),
         }
-        classify_send(&error, transmit)
     }
 
     /// Sends each segment by itself.
@@ -320,30 +325,13 @@ impl ShardSocket {
     /// driver without offload, but then no single datagram passes either.
     fn without_offload(&self, batch: &Transmit<'_>, segment: usize) -> SendOutcome {
         let singles = self.send_one_by_one(batch, segment);
-        if singles.delivered == 0 {
-            self.renew_state();
-        } else if !self.gso_gave_up.swap(true, Ordering::Relaxed) {
+        if singles.delivered > 0 && !self.gso_gave_up.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "the kernel refuses UDP segmentation offload, so this shard sends without it from now on: slower, but nothing \
                  is lost. `udp_gso = false` in [offload] keeps it from being tried"
             );
         }
         singles.outcome
-    }
-
-    /// Starts again with all features that the kernel has.
-    fn renew_state(&self) {
-        // Renewal only repeats what succeeded at the start; should it fail now, the old state still works.
-        if let Ok(fresh) = UdpSocketState::new((&self.socket).into()) {
-            *self.state.write().unwrap_or_else(PoisonError::into_inner) = fresh;
-        }
-        if !self.gro {
-            let _ = set_gro(&self.socket, false);
-        }
-    }
-
-    fn state(&self) -> std::sync::RwLockReadGuard<'_, UdpSocketState> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -441,14 +429,15 @@ fn enlarge_buffers(socket: &Socket, options: &SocketOptions) -> io::Result<()> {
     Ok(())
 }
 
-fn set_gro(socket: &Socket, on: bool) -> io::Result<()> {
+/// Sets an option that is on or off.
+fn set_flag(socket: &Socket, level: libc::c_int, option: libc::c_int, on: bool) -> io::Result<()> {
     let value = libc::c_int::from(on);
-    // SAFETY: UDP_GRO reads one `int` of the given size during the call and keeps no pointer to it.
+    // SAFETY: the kernel reads one `int` of the given size during the call and keeps no pointer to it.
     let status = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_UDP,
-            libc::UDP_GRO,
+            level,
+            option,
             (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )

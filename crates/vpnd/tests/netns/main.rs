@@ -53,6 +53,7 @@ mod relay;
 mod reload;
 mod resolved;
 mod revocation_list;
+mod routing;
 mod sessions;
 mod shortage;
 mod shrink;

@@ -74,7 +74,7 @@ fn plain_tcp_over_v4() {
     assert_eq!(packet.total_len(), 20 + 24 + 5);
     assert_eq!((packet.src(), packet.dst()), (ip("10.8.0.2"), ip("10.1.0.9")));
     assert_eq!(packet.ports(), Some((8080, 80)));
-    assert_eq!((packet.dscp(), packet.ecn(), packet.hop_limit()), (46, 1, 64));
+    assert_eq!((packet.dscp(), packet.ecn() as u8, packet.hop_limit()), (46, 1, 64));
     assert_eq!(
         (packet.protocol(), packet.transport_offset(), packet.headers_len()),
         (TCP, Some(20), Some(44))
@@ -91,7 +91,7 @@ fn plain_udp_over_v6() {
     let packet = packet(&bytes).unwrap();
     assert_eq!((packet.src(), packet.dst()), (ip("fd00::2"), ip("fd00:0:0:1::9")));
     assert_eq!(packet.ports(), Some((53, 12345)));
-    assert_eq!((packet.dscp(), packet.ecn(), packet.hop_limit()), (46, 1, 63));
+    assert_eq!((packet.dscp(), packet.ecn() as u8, packet.hop_limit()), (46, 1, 63));
     assert_eq!(packet.headers_len(), Some(48));
     assert!(packet.tcp().is_none());
 }

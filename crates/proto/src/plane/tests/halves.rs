@@ -65,7 +65,7 @@ fn a_packet_in_halves_passes_the_checks_of_a_whole_one() {
     assert_eq!(alice_sends(&mut net, &[0x12, 0]), Err(DropReason::BadPacket), "no in-band message");
     let [first, second] = halves(&mut net.gateway, net.now, slot(ALICE), &packet(200, 66));
     let client = &mut net.clients[0];
-    let mut get = |mut datagram: Vec<u8>| client.open(net.now, &mut datagram, endpoint(GATEWAY));
+    let mut get = |mut datagram: Vec<u8>| client.open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct);
     assert_eq!((get(first), get(second)), (Ok(Opened::Consumed), Err(DropReason::NotForUs)));
 }
 
@@ -75,7 +75,9 @@ fn a_packet_in_halves_reaches_another_client() {
     let sent = packet(10, 11);
     let opened = alice_sends(&mut net, &sent);
     assert_eq!(opened, Ok(Opened::Joined { to: Some(slot(BOB)), len: sent.len() }));
-    assert_eq!(net.gateway.joined()[..sent.len()], sent);
+    assert_eq!(net.gateway.joined()[..sent.len()], with_hops(sent, 63), "routed once");
+    assert_eq!(alice_sends(&mut net, &with_hops(packet(10, 11), 1)), Ok(Opened::Consumed));
+    assert_eq!(net.gateway.counters().dropped(DropReason::HopLimit), 1);
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn batch_comes_out_as(offloads: TunOffloads) -> Vec<(usize, u8)> {
     let sender = ShardSocket::bind("10.9.0.1:0".parse().unwrap(), &SocketOptions::default()).unwrap();
     let batch = Transmit {
         destination: "10.9.0.2:4444".parse().unwrap(),
-        ecn: None,
+        traffic_class: 0,
         contents: &[5; 5000],
         segment_size: Some(1000),
         src_ip: None,
@@ -173,8 +173,13 @@ fn a_queue_wakes_its_shard() {
         for n in 0..3 {
             let payload = [n; 10];
             let destination = "10.9.0.2:4444".parse().unwrap();
-            let one =
-                Transmit { destination, ecn: None, contents: &payload, segment_size: None, src_ip: None };
+            let one = Transmit {
+                destination,
+                traffic_class: 0,
+                contents: &payload,
+                segment_size: None,
+                src_ip: None,
+            };
             let _ = socket.writable().await.unwrap();
             assert_eq!(socket.get_ref().try_send(&one), SendOutcome::Sent);
             let read = queue.async_io(tokio::io::Interest::READABLE, |queue| queue.try_read(&mut buffer));

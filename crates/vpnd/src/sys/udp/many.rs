@@ -1,6 +1,7 @@
-//! Several sends with one system call (`sendmmsg`): for datagrams that no segmentation offload can join, because they differ
-//! in length or go to different peers.
+//! Sending: one datagram or batch with its control messages (`sendmsg`), or several with one system call (`sendmmsg`), for
+//! datagrams that no segmentation offload can join, because they differ in length or go to different peers.
 
+use std::io;
 use std::mem::{MaybeUninit, zeroed};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -12,8 +13,9 @@ use super::{ShardSocket, Transmit};
 /// The most sends in one system call.
 pub const MAX_SENDS: usize = 64;
 
-/// Room for the control messages of one send: the segment's length, and the source address of either IP version.
-const CONTROL_LEN: usize = 64;
+/// Room for the control messages of one send: the segment's length, the traffic class, and the source address of either IP
+/// version.
+const CONTROL_LEN: usize = 96;
 
 /// What the kernel reads of one send beside its contents.
 struct Send {
@@ -22,10 +24,40 @@ struct Send {
     control: Control,
 }
 
+impl Send {
+    fn new(transmit: &Transmit<'_>) -> Self {
+        Self {
+            destination: transmit.destination.into(),
+            contents: libc::iovec {
+                iov_base: transmit.contents.as_ptr().cast_mut().cast(),
+                iov_len: transmit.contents.len(),
+            },
+            control: Control([0; CONTROL_LEN]),
+        }
+    }
+}
+
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
 
 impl ShardSocket {
+    /// Hands a datagram, or a batch for the kernel to cut, to the kernel.
+    pub(super) fn send_message(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let mut send = Send::new(transmit);
+        let header = describe(&mut send, transmit);
+        loop {
+            // SAFETY: the header points into `send`, which stays where it is, and to contents that `transmit` borrows; the
+            // kernel only reads those.
+            if unsafe { libc::sendmsg(self.as_raw_fd(), &raw const header, 0) } >= 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
     /// Hands up to [`MAX_SENDS`] of `transmits` to the kernel at once. Returns how many it took, from the first on; what it
     /// has against the next one, [`Self::try_send`] says.
     pub fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
@@ -36,14 +68,7 @@ impl ShardSocket {
         let mut sends = [const { MaybeUninit::<Send>::uninit() }; MAX_SENDS];
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_SENDS];
         for ((transmit, send), header) in transmits[..count].iter().zip(&mut sends).zip(&mut headers) {
-            let send = send.write(Send {
-                destination: transmit.destination.into(),
-                contents: libc::iovec {
-                    iov_base: transmit.contents.as_ptr().cast_mut().cast(),
-                    iov_len: transmit.contents.len(),
-                },
-                control: Control([0; CONTROL_LEN]),
-            });
+            let send = send.write(Send::new(transmit));
             header.write(libc::mmsghdr { msg_hdr: describe(send, transmit), msg_len: 0 });
         }
         // SAFETY: the first `count` headers are written above. They point into `sends`, which stays where it is, and to
@@ -63,7 +88,17 @@ fn describe(send: &mut Send, transmit: &Transmit<'_>) -> libc::msghdr {
     header.msg_iov = &raw mut send.contents;
     header.msg_iovlen = 1;
     let mut control = ControlWriter { buffer: &mut send.control, len: 0 };
-    if let Some(segment) = transmit.segment_size {
+    if transmit.traffic_class != 0 {
+        let class = libc::c_int::from(transmit.traffic_class);
+        // An IPv4 address as a socket for both versions names it is reached over IPv4.
+        if transmit.destination.ip().to_canonical().is_ipv4() {
+            control.put(libc::IPPROTO_IP, libc::IP_TOS, class);
+        } else {
+            control.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class);
+        }
+    }
+    // Some drivers refuse to cut what is one segment.
+    if let Some(segment) = transmit.segment_size.filter(|segment| *segment < transmit.contents.len()) {
         control.put(libc::SOL_UDP, libc::UDP_SEGMENT, segment as u16);
     }
     match transmit.src_ip {

@@ -20,6 +20,7 @@ impl Bench {
         let tunnel = Tunnel {
             name: "vpnd0".to_owned(),
             mtu: 1420,
+            copy_dscp: false,
             pool_v4: Some(v4.parse().unwrap()),
             pool_v6: v6.map(|net| net.parse().unwrap()),
         };

@@ -35,6 +35,7 @@ fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) ->
     let tunnel = Tunnel {
         name: "vpnd0".to_owned(),
         mtu: 1420,
+        copy_dscp: false,
         pool_v4: Some("10.0.0.0/29".parse().unwrap()),
         pool_v6: None,
     };
