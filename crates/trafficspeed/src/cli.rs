@@ -20,11 +20,13 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::Settings;
+use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::{LinkSettings, MAX_CLIENTS};
 use crate::load::block::place::PlaceOptions;
+use crate::load::congestion::CongestionControl;
 use crate::load::tcp::MAX_STREAMS;
 use crate::system::command::{HELP, Scripts};
-use crate::system::{Cipher, Kind, Programs, Subject};
+use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 use compare::{CompareArgs, ReportArgs};
 pub use output::OutputArgs;
@@ -168,6 +170,9 @@ pub struct SystemArgs {
     /// Measure without encryption (together with --cipher: also without).
     #[arg(long)]
     pub no_encryption: bool,
+    /// The CPU priority of the systems: what each takes by itself, or the same for all; both, to see what it brings.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    pub priority: Vec<Priority>,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
@@ -181,6 +186,10 @@ pub struct SystemArgs {
     /// Takes the system of that name down again.
     #[arg(long, value_name = "[NAME=]SCRIPT", value_parser = own_script, requires = "command_up")]
     pub command_down: Vec<(String, PathBuf)>,
+    /// Limit what the VPN's programs at the gateway use of the CPU, in cores such as 0.5: then the gateway is the bottleneck,
+    /// whatever the clients take.
+    #[arg(long, value_name = "CORES")]
+    pub gateway_cpu: Option<CpuLimit>,
     /// Segmentation offload of the lab's links; off is closer to a wire.
     #[arg(long, value_enum, default_value = "on")]
     pub offload: Switch,
@@ -293,9 +302,9 @@ pub struct WorkArgs {
     /// Read and check every byte that arrives instead of discarding it in the kernel.
     #[arg(long)]
     pub verify: bool,
-    /// Congestion control of the measured connections.
-    #[arg(long, default_value = "cubic")]
-    pub congestion: String,
+    /// Congestion control of the measured connections, and in the lab of VPNs over TCP.
+    #[arg(short = 'C', long, default_value_t)]
+    pub congestion: CongestionControl,
     /// Generator threads per host; by default the CPUs divided by the clients.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
@@ -328,8 +337,11 @@ pub fn naming_known(mut error: clap::Error) -> clap::Error {
 }
 
 impl SystemArgs {
-    pub fn subjects(&self) -> Vec<Subject> {
-        Subject::all(&self.vpn, &self.ciphers(), self.command_up.len())
+    /// The measured systems, with `priorities` unless the user names others.
+    pub fn subjects(&self, priorities: &[Priority]) -> Vec<Subject> {
+        let subjects = Subject::all(&self.vpn, &self.ciphers(), self.command_up.len());
+        let chosen = if self.priority.is_empty() { priorities } else { &self.priority };
+        Subject::with_priorities(&subjects, chosen)
     }
 
     /// The ciphers to measure.
@@ -358,9 +370,10 @@ impl SystemArgs {
     }
 
     /// The links of the lab.
-    pub fn links(&self) -> LinkSettings {
+    pub fn links(&self, congestion: CongestionControl) -> LinkSettings {
         let emulation = self.link.emulation();
-        LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu, emulation }
+        let (offload, gateway_cpu) = (self.offload == Switch::On, self.gateway_cpu);
+        LinkSettings { offload, mtu: self.mtu, emulation, congestion, gateway_cpu }
     }
 }
 
@@ -407,7 +420,7 @@ impl WorkArgs {
             seed: self.seed,
             write_bytes: self.length,
             verify: self.verify,
-            congestion: self.congestion.clone(),
+            congestion: self.congestion,
             threads,
         }
     }
@@ -501,7 +514,7 @@ mod tests {
             ("trafficspeed --clients 0", "even number"),
             ("trafficspeed --clients 256", "at most 254"),
             ("trafficspeed --clients x", "no number"),
-            ("trafficspeed --clients 2 --vpn pptp", "possible values: vpnd, wireguard-go"),
+            ("trafficspeed --clients 2 --vpn pptp", "possible values: vpnd, vpnd-vaes, wireguard-go"),
             ("trafficspeed --clients 2 --cipher rot13", "chacha20-poly1305"),
             ("trafficspeed --clients 2 --program vpnd", "NAME=PATH"),
             ("trafficspeed --clients 2 --command-up =x", "NAME=SCRIPT"),

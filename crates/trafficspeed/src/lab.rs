@@ -16,6 +16,7 @@
 //! INVARIANT: a namespace's name is recorded under [`record::RECORDS`] before it is made, so that
 //! `trafficspeed cleanup` finds what a killed run left behind and touches nothing else.
 
+pub mod cpu_limit;
 pub mod device;
 pub mod emulator;
 pub mod enter;
@@ -23,13 +24,17 @@ pub mod link;
 pub mod namespace;
 pub mod record;
 
+use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cpu_limit::CpuLimit;
 use emulator::{Emulation, Emulator};
 use namespace::Namespace;
 use record::Record;
+
+use crate::load::congestion::CongestionControl;
 
 /// Most clients a lab can hold: one /24 of 198.18.0.0/16 each.
 pub const MAX_CLIENTS: u32 = 254;
@@ -62,6 +67,18 @@ pub struct LinkSettings {
     pub mtu: u32,
     /// Impairments of the links; none if absent.
     pub emulation: Option<Emulation>,
+    /// Of all TCP in the lab that chooses none itself, such as a VPN's tunnel over TCP.
+    pub congestion: CongestionControl,
+    /// Of the VPN's programs at the gateway, all together.
+    pub gateway_cpu: Option<CpuLimit>,
+}
+
+impl Default for LinkSettings {
+    /// The links of an ordinary machine's lab: whole super-packets, an MTU of 1,500 bytes, nothing emulated or limited.
+    fn default() -> Self {
+        let (emulation, congestion, gateway_cpu) = (None, CongestionControl::default(), None);
+        Self { offload: true, mtu: 1500, emulation, congestion, gateway_cpu }
+    }
 }
 
 /// A gateway and its clients.
@@ -93,6 +110,13 @@ impl Lab {
             emulation.check().or_else(|error| missing(&error.to_string()))?;
             emulation.prepare()?;
         }
+        settings.gateway_cpu.map_or(Ok(()), CpuLimit::check)?;
+        let available =
+            fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
+        if !available.split_whitespace().any(|name| name == settings.congestion.name()) {
+            let (wanted, there) = (settings.congestion, available.trim());
+            return missing(&format!("this kernel has no congestion control `{wanted}`; it has: {there}"));
+        }
         Ok(())
     }
 
@@ -117,6 +141,13 @@ impl Lab {
             lab.clients.push(client);
         }
         lab.record.note_identities()?;
+        if let Some(limit) = settings.gateway_cpu {
+            limit.apply(lab.gateway.name())?;
+        }
+        let inherited = settings.congestion.in_namespaces();
+        for namespace in lab.clients.iter().chain([&lab.gateway]) {
+            namespace.sysctl("net/ipv4/tcp_congestion_control", inherited.name())?;
+        }
         lab.emulator = link::connect(&lab.gateway, &lab.clients, settings)?;
         Ok(lab)
     }

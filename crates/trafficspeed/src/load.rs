@@ -7,6 +7,7 @@
 //! requests and responses ([`exchange`]).
 
 pub mod block;
+pub mod congestion;
 pub mod delays;
 pub mod exchange;
 pub mod message;

@@ -52,6 +52,7 @@ use trafficspeed::report::chart::png;
 use trafficspeed::report::page::Picture;
 use trafficspeed::report::results::Results;
 use trafficspeed::report::{self, files, stream};
+use trafficspeed::system::Priority;
 
 fn main() -> ExitCode {
     let matches = Cli::command().try_get_matches().unwrap_or_else(|error| naming_known(error).exit());
@@ -102,10 +103,10 @@ fn main() -> ExitCode {
 fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let cpus = HostInfo::read().cpus;
     let plan = TrafficPlan {
-        subjects: args.systems.subjects(),
+        subjects: args.systems.subjects(&[Priority::Own]),
         clients: args.clients.clone(),
         settings: args.work.settings(args.threads(cpus)),
-        links: args.systems.links(),
+        links: args.systems.links(args.work.congestion),
         programs: args.systems.programs().map_err(anyhow::Error::msg)?,
     };
     traffic::check(&plan)?;

@@ -78,6 +78,8 @@ fn quoted(log: &str) -> String {
 pub enum Kind {
     /// This project's VPN.
     Vpnd,
+    /// The same with its own AES-GCM, which it uses only if told to.
+    VpndVaes,
     /// WireGuard's original user-space implementation, in Go.
     WireguardGo,
     /// Tailscale's fork of wireguard-go.
@@ -109,6 +111,7 @@ impl Kind {
     pub fn profile(self) -> &'static Profile {
         match self {
             Self::Vpnd => &vpnd::PROFILE,
+            Self::VpndVaes => &vpnd::VAES_PROFILE,
             Self::WireguardGo => &implementation::WIREGUARD_GO_PROFILE,
             Self::WireguardGoTailscale => &implementation::WIREGUARD_GO_TAILSCALE_PROFILE,
             Self::Boringtun => &implementation::BORINGTUN_PROFILE,
@@ -139,6 +142,8 @@ pub struct Profile {
     pub ciphers: &'static [Cipher],
     /// The programs that it needs; the first is the one whose version names the system's.
     pub programs: &'static [&'static Program],
+    /// Whether it asks the kernel for more than other programs get, and can be told not to.
+    pub has_priority: bool,
     /// Makes the adapter, not yet up.
     pub adapter: fn(&Programs, Subject) -> Box<dyn System>,
 }
@@ -191,6 +196,17 @@ impl Cipher {
     }
 }
 
+/// What a system may ask of the kernel's scheduler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Priority {
+    /// What it takes as its makers deliver it.
+    #[default]
+    Own,
+    /// The same for all systems: nice value 0.
+    Same,
+}
+
 /// One line of a report: a system with its cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Subject {
@@ -201,12 +217,14 @@ pub struct Subject {
     /// Which of the user's own systems, from 0; 0 for all others.
     #[serde(default)]
     pub own: usize,
+    #[serde(default)]
+    pub priority: Priority,
 }
 
 impl Subject {
     /// A system, the first if it is the user's own.
     pub const fn new(kind: Kind, cipher: Cipher) -> Self {
-        Self { kind, cipher, own: 0 }
+        Self { kind, cipher, own: 0, priority: Priority::Own }
     }
 
     /// All combinations of systems and ciphers, plain routing once, and for [`Kind::Command`] all `own` systems.
@@ -216,8 +234,8 @@ impl Subject {
             let ciphers = if kind == Kind::None { &[Cipher::None] } else { ciphers };
             // Without a script there is one still, which says that it needs one.
             let own = if kind == Kind::Command { own.max(1) } else { 1 };
-            for subject in
-                (0..own).flat_map(|own| ciphers.iter().map(move |&cipher| Self { kind, cipher, own }))
+            for subject in (0..own)
+                .flat_map(|own| ciphers.iter().map(move |&cipher| Self { own, ..Self::new(kind, cipher) }))
             {
                 if !subjects.contains(&subject) {
                     subjects.push(subject);
@@ -225,6 +243,22 @@ impl Subject {
             }
         }
         subjects
+    }
+
+    /// Each of `subjects` with each of `priorities`; a system that takes no priority of its own stays as it is.
+    pub fn with_priorities(subjects: &[Self], priorities: &[Priority]) -> Vec<Self> {
+        let mut all = Vec::new();
+        for subject in subjects {
+            let has_priority = subject.kind.profile().has_priority;
+            for &priority in priorities {
+                let subject =
+                    Self { priority: if has_priority { priority } else { Priority::Own }, ..*subject };
+                if !all.contains(&subject) {
+                    all.push(subject);
+                }
+            }
+        }
+        all
     }
 
     /// Its name in the report, where the user's own system has no name but its kind's.
@@ -241,11 +275,13 @@ impl Subject {
     }
 
     fn label_as(self, label: &str) -> String {
-        match (self.kind, self.cipher) {
-            (Kind::None, _) | (_, Cipher::Auto) => label.into(),
-            (_, Cipher::None) => format!("{label}, no encryption"),
-            (_, cipher) => format!("{label}, {}", cipher.name()),
-        }
+        let cipher = match (self.kind, self.cipher) {
+            (Kind::None, _) | (_, Cipher::Auto) => String::new(),
+            (_, Cipher::None) => ", no encryption".into(),
+            (_, cipher) => format!(", {}", cipher.name()),
+        };
+        let priority = if self.priority == Priority::Same { ", no priority" } else { "" };
+        format!("{label}{cipher}{priority}")
     }
 
     /// The adapter, not yet up.
@@ -368,6 +404,16 @@ mod tests {
         let labels: Vec<_> =
             Subject::all(&[Kind::None, Kind::Vpnd], &ciphers, 0).iter().map(|s| s.label()).collect();
         assert_eq!(labels, ["plain routing", "vpnd, aes-256-gcm", "vpnd, no encryption"]);
+    }
+
+    #[test]
+    fn only_a_system_that_takes_priority_is_measured_without_it_too() {
+        let subjects = Subject::all(&[Kind::Vpnd, Kind::Openvpn, Kind::None], &[Cipher::Auto], 0);
+        let both = Subject::with_priorities(&subjects, &[Priority::Own, Priority::Same]);
+        let labels: Vec<_> = both.iter().map(|subject| subject.label()).collect();
+        assert_eq!(labels, ["vpnd", "vpnd, no priority", "OpenVPN", "plain routing"]);
+        let without = Subject::with_priorities(&subjects, &[Priority::Same]);
+        assert_eq!(without.iter().filter(|subject| subject.priority == Priority::Same).count(), 1);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::experiment::hosts::host_pairs::HostPairsPlan;
 use crate::lab::emulator::impairment::Span;
 use crate::load::block::place::PlaceOptions;
 use crate::load::block::{BLOCK_BYTES, MAX_AHEAD};
+use crate::load::congestion::CongestionControl;
 use crate::system::{Cipher, Kind, Programs, Subject};
 
 /// Arguments that make no sense between real hosts: those about the lab, its system and its target.
@@ -23,7 +24,7 @@ const LAB_ONLY: [&str; 6] = ["delays", "target", "overwrite", "vpn", "cipher", "
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("pairs", |arg| arg.conflicts_with_all(LAB_ONLY)))]
 pub struct BlockArgs {
-    /// Fewer delays, sizes and seconds: about two minutes instead of half an hour.
+    /// Fewer delays, sizes, blocks in progress and seconds: about five minutes instead of hours.
     #[arg(long)]
     pub quick: bool,
     /// One-way delays.
@@ -32,12 +33,18 @@ pub struct BlockArgs {
     /// Bytes of a block: 8K, 1M or a plain number.
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = block_size)]
     pub sizes: Vec<u32>,
-    /// Blocks in progress.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,6,8,10", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_AHEAD)))]
+    /// Blocks in progress: 1,2,4,6,8,10, or 2,10 if --quick.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_AHEAD)))]
     pub ahead: Vec<u32>,
     /// Measured seconds of each case.
     #[arg(short = 't', long, value_parser = super::seconds)]
     pub seconds: Option<f64>,
+    /// Congestion control of both ends, and in the lab of VPNs over TCP.
+    #[arg(short = 'C', long, default_value_t)]
+    pub congestion: CongestionControl,
+    /// How often each case is measured; the ways take turns.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
     /// Answer once the kernel has a block, before it is on disk: to measure without the disk.
     #[arg(long)]
     pub no_sync: bool,
@@ -109,11 +116,11 @@ impl BlockArgs {
 
     /// The plan for the lab; between hosts, only what is written counts.
     pub fn plan(&self) -> BlockPlan {
-        let (delays_ms, sizes, seconds): (&[u64], &[u32], f64) = if self.quick {
-            (&[0, 4, 16, 64], &[8 << 10, 128 << 10, 2 << 20], 0.5)
+        let (delays_ms, sizes, ahead, seconds): (&[u64], &[u32], &[u32], f64) = if self.quick {
+            (&[0, 16, 64], &[8 << 10, 2 << 20], &[2, 10], 1.0)
         } else {
             const SIZES: [u32; 9] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
-            (&[0, 1, 2, 4, 8, 16, 32, 64], &SIZES.map(|kib| kib << 10), 2.0)
+            (&[0, 1, 2, 4, 8, 16, 32, 64], &SIZES.map(|kib| kib << 10), &[1, 2, 4, 6, 8, 10], 1.0)
         };
         let delays = if self.delays.is_empty() {
             delays_ms.iter().map(|ms| Span { ns: ms * 1_000_000 }).collect()
@@ -124,11 +131,13 @@ impl BlockArgs {
             delays,
             writes: Writes {
                 sizes: if self.sizes.is_empty() { sizes.to_vec() } else { self.sizes.clone() },
-                ahead: self.ahead.clone(),
+                ahead: if self.ahead.is_empty() { ahead.to_vec() } else { self.ahead.clone() },
                 duration: Duration::from_secs_f64(self.seconds.unwrap_or(seconds)),
                 sync: !self.no_sync,
                 span_bytes: u64::from(self.span) << 20,
                 seed: self.seed,
+                congestion: self.congestion,
+                repeats: self.repeat,
             },
             place: PlaceOptions { path: self.target.clone(), overwrite: self.overwrite },
             subject: Subject::new(self.vpn, self.cipher),
@@ -171,12 +180,12 @@ mod tests {
     #[test]
     fn by_default_the_whole_of_the_original_is_measured_and_quick_takes_minutes() {
         let plan = read("").unwrap();
-        assert_eq!((plan.delays.len(), plan.writes.sizes.len(), plan.writes.ways().len()), (8, 9, 8));
+        assert_eq!((plan.delays.len(), plan.writes.cases().len()), (8, 9 * 18 * 3));
         assert!(plan.writes.sync && plan.place.path.is_none());
         let minutes = |plan: &BlockPlan| plan.estimate().as_secs() / 60;
-        assert!((20..45).contains(&minutes(&plan)), "{}", minutes(&plan));
+        assert!((100..240).contains(&minutes(&plan)), "{}", minutes(&plan));
         let quick = read("--quick").unwrap();
-        assert!((1..4).contains(&minutes(&quick)), "{}", minutes(&quick));
+        assert!((3..8).contains(&minutes(&quick)), "{}", minutes(&quick));
     }
 
     #[test]

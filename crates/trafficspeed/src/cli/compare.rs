@@ -10,7 +10,7 @@ use crate::clock;
 use crate::experiment::compare::ComparePlan;
 use crate::experiment::compare::quiet::Limits;
 use crate::experiment::traffic::TrafficPlan;
-use crate::system::Subject;
+use crate::system::{Priority, Subject};
 
 /// Rounds of a comparison unless the user says otherwise: enough for a median with a spread.
 const ROUNDS: u32 = 5;
@@ -92,10 +92,10 @@ impl CompareArgs {
         let mut settings = self.work.settings(self.work.threads_per_client(cpus, most));
         settings.repeats = self.work.repeat.unwrap_or(ROUNDS);
         let traffic = TrafficPlan {
-            subjects: self.systems.subjects(),
+            subjects: self.systems.subjects(&[Priority::Own, Priority::Same]),
             clients: self.clients.clone(),
             settings,
-            links: self.systems.links(),
+            links: self.systems.links(self.work.congestion),
             programs: self.systems.programs()?,
         };
         let baseline = self.baseline.as_ref().map(|name| label_of(name, &traffic)).transpose()?;
@@ -114,7 +114,10 @@ fn label_of(name: &str, traffic: &TrafficPlan) -> Result<String, String> {
     let kind =
         |subject: &&Subject| subject.kind.to_possible_value().is_some_and(|value| value.get_name() == name);
     let exact = traffic.subjects.iter().find(|subject| subject.label_with(&traffic.programs) == name);
-    let of_kind: Vec<&Subject> = traffic.subjects.iter().filter(kind).collect();
+    let mut of_kind: Vec<&Subject> = traffic.subjects.iter().filter(kind).collect();
+    if of_kind.iter().any(|subject| subject.priority == Priority::Own) {
+        of_kind.retain(|subject| subject.priority == Priority::Own);
+    }
     match (exact, &of_kind[..]) {
         (Some(subject), _) => Ok(subject.label_with(&traffic.programs)),
         (None, [subject]) => Ok(subject.label_with(&traffic.programs)),
@@ -161,7 +164,11 @@ mod tests {
         let plan = args.plan(2).unwrap();
         assert_eq!(plan.traffic.clients, [2, 4, 8, 16]);
         assert_eq!(plan.traffic.settings.repeats, 5);
-        assert_eq!(plan.traffic.slots().len(), 2 * 4 * 5);
+        assert_eq!(
+            plan.traffic.slots().len(),
+            3 * 4 * 5,
+            "vpnd with its own priority and with that of all others"
+        );
         assert_eq!(plan.limits, Limits { steal_percent: 5.0, foreign_percent: 10.0, attempts: 3 });
         assert!(args.directory().to_string_lossy().starts_with("compare-20"));
     }
@@ -193,7 +200,10 @@ mod tests {
         assert_eq!(baseline("vpnd, aes-256-gcm"), Ok(Some("vpnd, aes-256-gcm".into())));
         assert_eq!(baseline("none"), Ok(Some("plain routing".into())));
         let refusal = baseline("pptp").unwrap_err();
-        assert!(refusal.contains("`vpnd, aes-256-gcm`, `plain routing`"), "{refusal}");
+        assert!(
+            refusal.contains("`vpnd, aes-256-gcm`, `vpnd, aes-256-gcm, no priority`, `plain routing`"),
+            "{refusal}"
+        );
         let (both, _) =
             read("trafficspeed compare --cipher aes-256-gcm --no-encryption --baseline vpnd").unwrap();
         assert!(both.plan(2).is_err(), "two systems have this name");

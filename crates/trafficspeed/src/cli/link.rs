@@ -139,7 +139,12 @@ impl LinkCheckArgs {
         let emulation = self.link.emulation().unwrap_or_else(|| Emulation::delay(Span { ns: 0 }));
         let offload = self.offload == super::Switch::On;
         LinkCheckPlan {
-            links: LinkSettings { offload, mtu: self.mtu, emulation: Some(emulation) },
+            links: LinkSettings {
+                offload,
+                mtu: self.mtu,
+                emulation: Some(emulation),
+                ..LinkSettings::default()
+            },
             emulation,
             duration: Duration::from_secs_f64(self.seconds),
             probes_per_second: self.probes,

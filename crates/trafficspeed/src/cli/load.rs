@@ -9,10 +9,12 @@ use super::{IpVersion, OutputArgs, SystemArgs, seconds, seconds_or_none};
 use crate::experiment::generate::{LabPath, LoadPlan, MeasuredPath, NamedTask};
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
+use crate::load::congestion::CongestionControl;
 use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
 use crate::load::task::{MAX_THREADED_STREAMS, Protocol, Sockets, Task};
 use crate::load::tcp::{Job, MAX_STREAMS, Shape, Way};
+use crate::system::Priority;
 
 /// Rest between two round trips that are measured beside other load, in microseconds.
 const PING_PAUSE_US: u32 = 10_000;
@@ -24,7 +26,9 @@ const MESSAGE_BYTES: u32 = 8192;
 const UDP_RATE: u64 = 1_000_000;
 
 /// Arguments that make no sense between real hosts: those about the lab and its systems.
-const LAB_ONLY: [&str; 12] = [
+const LAB_ONLY: [&str; 14] = [
+    "priority",
+    "gateway_cpu",
     "vpn",
     "cipher",
     "no_encryption",
@@ -67,6 +71,9 @@ pub struct PathArgs {
     /// How often each measurement is made; systems take turns.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
+    /// Congestion control of the measured connections, and in the lab of VPNs over TCP; of several each is measured.
+    #[arg(short = 'C', long, value_delimiter = ',', default_value = "cubic")]
+    pub congestion: Vec<CongestionControl>,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -113,9 +120,6 @@ pub struct StreamArgs {
     /// Largest TCP segment in bytes, TCP options included.
     #[arg(short = 'M', long, value_parser = clap::value_parser!(u32).range(88..=65_495))]
     pub set_mss: Option<u32>,
-    /// Congestion control.
-    #[arg(short = 'C', long)]
-    pub congestion: Option<String>,
     /// Send numbered messages and measure their one-way delay, also without a rate.
     #[arg(long)]
     pub stamped: bool,
@@ -176,12 +180,14 @@ impl PathArgs {
                 interval: seconds(self.interval),
             },
             repeats: self.repeat,
+            congestion: self.congestion.clone(),
             search: None,
         })
     }
 
     fn lab(&self) -> Result<LabPath, String> {
-        let (subjects, links) = (self.systems.subjects(), self.systems.links());
+        let (subjects, links) =
+            (self.systems.subjects(&[Priority::Own]), self.systems.links(self.congestion[0]));
         Ok(LabPath { subjects, far: self.to, links, programs: self.systems.programs()? })
     }
 }
@@ -236,7 +242,7 @@ impl FlowArgs {
                 threads: 1,
                 write_bytes: self.length.unwrap_or(256 * 1024),
                 verify: false,
-                congestion: sockets.congestion.clone(),
+                congestion: sockets.congestion,
                 shape: Shape { way, window: sockets.window, mss: sockets.mss },
             });
             NamedTask { name: named("TCP", backward), task }
@@ -266,8 +272,7 @@ impl StreamArgs {
     /// # Errors
     /// In words, if something does not fit together.
     pub fn plan(&self) -> Result<LoadPlan, String> {
-        let sockets =
-            Sockets { mss: self.set_mss, congestion: self.congestion.clone(), ..self.flow.sockets() };
+        let sockets = Sockets { mss: self.set_mss, ..self.flow.sockets() };
         let flow = &self.flow;
         let tasks = if self.udp {
             flow.messages(Protocol::Udp, flow.bitrate.or(Some(UDP_RATE)), DATAGRAM_BYTES, &sockets)

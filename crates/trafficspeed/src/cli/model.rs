@@ -9,6 +9,7 @@ use super::{OutputArgs, Switch, seconds, seconds_or_none};
 use crate::experiment::model::ModelPlan;
 use crate::experiment::model::real::RealPlan;
 use crate::lab::LinkSettings;
+use crate::load::congestion::CongestionControl;
 use crate::system::{Cipher, Kind, Programs};
 
 /// Range of a target, in bit/s.
@@ -47,6 +48,9 @@ pub struct ModelArgs {
     /// The `vpnd-stages` program, found in the same way. Build it from the same source, with the same options.
     #[arg(long, value_name = "PATH")]
     pub stages: Option<PathBuf>,
+    /// Congestion control of the measured connection.
+    #[arg(short = 'C', long, default_value_t)]
+    pub congestion: CongestionControl,
     /// Segmentation offload of the lab's links; off is closer to a wire.
     #[arg(long, value_enum, default_value = "on")]
     pub offload: Switch,
@@ -84,7 +88,12 @@ impl ModelArgs {
             ciphers: self.cipher.clone(),
             millis: self.millis,
             programs: programs.fold(Programs::default(), |all, (name, path)| all.with(name, path)),
-            links: LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu, emulation: None },
+            links: LinkSettings {
+                offload: self.offload == Switch::On,
+                mtu: self.mtu,
+                congestion: self.congestion,
+                ..LinkSettings::default()
+            },
             real: (!self.predict_only).then_some(real),
             targets: self.target.clone(),
         })

@@ -14,6 +14,7 @@ use crate::experiment::suite::ipsec::{SuitePart, Sweep};
 use crate::experiment::suite::{SuitePlan, aead, ipsec};
 use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
+use crate::load::congestion::CongestionControl;
 use crate::observe::HostInfo;
 use crate::system::vpnd::Code;
 use crate::system::{Cipher, Programs};
@@ -59,6 +60,9 @@ pub struct ScaleArgs {
     /// The other end: the gateway itself, or a second client behind it.
     #[arg(long, value_enum, default_value = "gateway")]
     pub to: RemoteEnd,
+    /// Congestion control of the measured connections, and in the lab of VPNs over TCP.
+    #[arg(short = 'C', long, default_value_t)]
+    pub congestion: CongestionControl,
     /// Segmentation offload of the lab's links; off is closer to a wire.
     #[arg(long, value_enum, default_value = "on")]
     pub offload: Switch,
@@ -160,8 +164,14 @@ impl ScaleArgs {
     }
 
     fn links(&self) -> LinkSettings {
-        let emulation = self.link.emulation();
-        LinkSettings { offload: self.offload == Switch::On, mtu: self.mtu, emulation }
+        let (emulation, congestion) = (self.link.emulation(), self.congestion);
+        LinkSettings {
+            offload: self.offload == Switch::On,
+            mtu: self.mtu,
+            emulation,
+            congestion,
+            ..LinkSettings::default()
+        }
     }
 
     fn programs(&self) -> Programs {

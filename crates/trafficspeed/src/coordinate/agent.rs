@@ -105,6 +105,7 @@ mod tests {
 
     use super::*;
     use crate::coordinate::message::Measurement;
+    use crate::load::congestion::CongestionControl;
     use crate::load::task::Task;
     use crate::load::tcp::{Job, Shape};
 
@@ -157,7 +158,7 @@ mod tests {
             threads: 1,
             write_bytes: 65536,
             verify: true,
-            congestion: None,
+            congestion: CongestionControl::default(),
             shape: Shape::default(),
         }
     }

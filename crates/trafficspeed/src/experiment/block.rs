@@ -4,9 +4,10 @@
 //!   client 1: writer ═══ emulated link ═══ gateway: target with its file
 //! ```
 //!
-//! Three ways to write the same blocks: *plain*, without a VPN, waiting for each answer; through the *tunnel*, waiting
-//! for each answer (the original's IPsec); and *OP-n*, without a VPN but sealed above TCP, with n blocks in progress.
-//! At each delay one lab with the tunnel up serves all of them in turn, so that drift hits all alike.
+//! The original's three ways to write the same blocks: *plain*, without a VPN, waiting for each answer; through the
+//! *tunnel*, waiting for each answer (its IPsec); and *OP-n*, without a VPN but sealed above TCP, with n blocks in progress.
+//! And two controls, *plain-n* and *tunnel-n*: what n blocks in progress gain by themselves is not the gain of encrypting
+//! ahead. At each delay one lab with the tunnel up serves all of them in turn, so that drift hits all alike.
 
 pub mod ends;
 pub mod model;
@@ -28,10 +29,11 @@ use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::block::content::{Content, verify};
 use crate::load::block::place::{Place, PlaceError, PlaceOptions};
 use crate::load::block::{Blocks, Protection, Secret};
+use crate::load::congestion::CongestionControl;
 use crate::observe::tree_cpu_seconds;
 use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
 use ends::{Connection, Ends, EndsError};
-pub use outcome::{BlockReport, Case, Way};
+pub use outcome::{BlockReport, Case, Route, Way};
 use tally::{Side, Work};
 
 /// The least share of the blocks' bytes that the tunnel must have carried.
@@ -59,6 +61,9 @@ pub struct Writes {
     pub span_bytes: u64,
     /// Seed of the content.
     pub seed: u64,
+    pub congestion: CongestionControl,
+    /// How often each case is measured.
+    pub repeats: u32,
 }
 
 #[derive(Debug)]
@@ -93,10 +98,15 @@ pub enum BlockRunError {
 }
 
 impl Writes {
-    /// All ways, in the order in which they take turns.
-    pub fn ways(&self) -> Vec<Way> {
-        let ahead = self.ahead.iter().map(|&ahead| Way::Ahead(ahead));
-        [Way::Tunnel, Way::Plain].into_iter().chain(ahead).collect()
+    /// All cases at one delay, in the order in which they are measured: block size, way, repetition. Repetitions come last,
+    /// so that drift of the machine hits all ways alike.
+    pub fn cases(&self) -> Vec<(u32, Way, u32)> {
+        let ways = outcome::ways(&self.ahead);
+        let of = |repeat: u32| {
+            let each = |&size: &u32| ways.iter().map(move |&way| (size, way, repeat)).collect::<Vec<_>>();
+            self.sizes.iter().flat_map(each).collect::<Vec<_>>()
+        };
+        (1..=self.repeats).flat_map(of).collect()
     }
 
     pub fn largest(&self) -> u32 {
@@ -107,7 +117,7 @@ impl Writes {
     pub fn blocks(&self, block_bytes: u32, protection: Protection) -> Blocks {
         let size = u64::from(block_bytes);
         let span_bytes = (self.span_bytes / size).max(1) * size;
-        Blocks { secret: Secret::random(), protection, block_bytes, span_bytes }
+        Blocks { secret: Secret::random(), protection, block_bytes, span_bytes, congestion: self.congestion }
     }
 
     /// Time before counting begins.
@@ -117,7 +127,7 @@ impl Writes {
 
     /// About how long all cases at one delay take.
     pub fn estimate(&self, delay: Span) -> Duration {
-        let cases = self.sizes.len() * self.ways().len();
+        let cases = self.cases().len();
         // A case lasts until enough answers have come: two windows, one after each round trip.
         let least = Duration::from_nanos(2 * delay.ns) * 3;
         let case = (Self::warmup(delay) + self.duration.max(least)).as_secs_f64() + CASE_SECONDS;
@@ -126,8 +136,12 @@ impl Writes {
 }
 
 impl BlockPlan {
-    fn links(delay: Span) -> LinkSettings {
-        LinkSettings { offload: true, mtu: 1500, emulation: Some(Emulation::delay(delay)) }
+    fn links(&self, delay: Span) -> LinkSettings {
+        LinkSettings {
+            emulation: Some(Emulation::delay(delay)),
+            congestion: self.writes.congestion,
+            ..LinkSettings::default()
+        }
     }
 
     /// About how long all of it takes.
@@ -140,7 +154,7 @@ impl BlockPlan {
 /// Says what is missing, before anything is changed.
 pub fn check(plan: &BlockPlan) -> Result<(), BlockRunError> {
     for delay in &plan.delays {
-        Lab::check(BlockPlan::links(*delay))?;
+        Lab::check(plan.links(*delay))?;
     }
     Ok(plan.subject.check(&plan.programs)?)
 }
@@ -180,7 +194,7 @@ fn run_delay(
 ) -> Result<(), BlockRunError> {
     let mut system = plan.subject.system(&plan.programs)?;
     system.check()?;
-    let lab = Lab::build(1, BlockPlan::links(delay))?;
+    let lab = Lab::build(1, plan.links(delay))?;
     lab.widen_windows()?;
     let measured = system.up(&lab, interrupt).map_err(BlockRunError::from).and_then(|addresses| {
         let none = || SystemError::Missing("the client has no address inside the system".into());
@@ -254,18 +268,13 @@ impl<'a> Bench<'a> {
         progress: &Progress,
         interrupt: &Interrupt,
     ) -> Result<(), BlockRunError> {
-        for &block_bytes in &self.plan.writes.sizes {
-            for way in self.plan.writes.ways() {
-                if interrupt.is_set() {
-                    return Ok(());
-                }
-                progress.live(&format!(
-                    "delay {}, blocks of {block_bytes} bytes, {}",
-                    self.delay,
-                    way.name()
-                ));
-                report.cases.push(self.case(block_bytes, way, work, interrupt)?);
+        for (block_bytes, way, repeat) in self.plan.writes.cases() {
+            if interrupt.is_set() {
+                return Ok(());
             }
+            let (delay, name) = (self.delay, way.name());
+            progress.live(&format!("delay {delay}, run {repeat}, blocks of {block_bytes} bytes, {name}"));
+            report.cases.push(self.case((block_bytes, way, repeat), work, interrupt)?);
         }
         progress.note(&format!("one-way delay {} done", self.delay));
         Ok(())
@@ -273,19 +282,18 @@ impl<'a> Bench<'a> {
 
     fn case(
         &mut self,
-        block_bytes: u32,
-        way: Way,
+        (block_bytes, way, repeat): (u32, Way, u32),
         work: &mut Work,
         interrupt: &Interrupt,
     ) -> Result<Case, BlockRunError> {
         let outer = Lab::gateway_v4(1).into();
-        let address = if way == Way::Tunnel { self.inner } else { outer };
+        let address = if way.route == Route::Tunnel { self.inner } else { outer };
         let blocks = self.plan.writes.blocks(block_bytes, way.protection());
-        if way == Way::Tunnel {
+        if way.route == Route::Tunnel {
             self.leads_into_the_tunnel()?;
         }
         let (before, cpu_before) = (self.tunnel_sent()?, tree_cpu_seconds(&self.system.processes().0));
-        let connection = self.connection(&blocks, address, way.ahead());
+        let connection = self.connection(&blocks, address, way.ahead);
         let (wrote, received) = self.ends.run(&connection, interrupt)?;
         let vpn_cpu = tree_cpu_seconds(&self.system.processes().0) - cpu_before;
         let carried = self.tunnel_sent()?.saturating_sub(before);
@@ -293,12 +301,12 @@ impl<'a> Bench<'a> {
         let verified = verify(&blocks, &self.content, wrote.acknowledged, wrote.sent, read)
             .map_err(PlaceError::reading(self.place.path()))?;
         work.add(&blocks, &wrote, &received);
-        let vpn_cpu_seconds = if way == Way::Tunnel { vpn_cpu } else { 0.0 };
+        let vpn_cpu_seconds = if way.route == Route::Tunnel { vpn_cpu } else { 0.0 };
         let side = Side { received: &received, verified, vpn_cpu_seconds };
         let delay_ms = self.delay.ns as f64 / 1e6;
-        let mut case = Case::measured((delay_ms, way), &blocks, &wrote, &side);
+        let mut case = Case::measured((delay_ms, way, repeat), &blocks, &wrote, &side);
         let payload = received.written * u64::from(block_bytes);
-        if way == Way::Tunnel && (carried as f64) < LEAST_SHARE * payload as f64 {
+        if way.route == Route::Tunnel && (carried as f64) < LEAST_SHARE * payload as f64 {
             let percent = carried * 100 / payload.max(1);
             case.problem = Some(format!("only {percent} % of the blocks went through the tunnel"));
         }

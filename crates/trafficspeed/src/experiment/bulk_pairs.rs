@@ -45,7 +45,7 @@ fn task(settings: &Settings, run_id: u64, pair: u64) -> Task {
         threads: settings.threads,
         write_bytes: settings.write_bytes,
         verify: settings.verify,
-        congestion: Some(settings.congestion.clone()),
+        congestion: settings.congestion,
         shape: Shape::default(),
     })
 }

@@ -56,7 +56,23 @@ fn describe(links: LinkSettings) -> String {
     } else {
         "segmentation offload off (frames cross one by one, gathered by the receiver)"
     };
-    let plain = format!("links between network namespaces, MTU {}, {offload}", links.mtu);
+    let (congestion, inherited) = (links.congestion, links.congestion.in_namespaces());
+    let tunnels = if congestion == inherited {
+        " and of TCP of the VPNs themselves".to_owned()
+    } else {
+        format!(
+            "; VPNs over TCP have {inherited}, since this machine lets namespaces choose no other (to change that: sysctl -w \
+             net.ipv4.tcp_allowed_congestion_control='reno {inherited} {congestion}')"
+        )
+    };
+    let plain = format!(
+        "links between network namespaces, MTU {}, {offload}; congestion control of the measured connections: {congestion}{tunnels}",
+        links.mtu
+    );
+    let plain = match links.gateway_cpu {
+        Some(limit) => format!("{plain}; the VPN's programs at the gateway limited to {limit}"),
+        None => plain,
+    };
     links.emulation.map_or(plain.clone(), |emulation| format!("{plain}; emulated: {emulation}"))
 }
 
@@ -101,8 +117,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_described() {
-        let environment =
-            Environment::read(Some(LinkSettings { offload: false, mtu: 1500, emulation: None }));
+        let environment = Environment::read(Some(LinkSettings { offload: false, ..LinkSettings::default() }));
         assert!(environment.memory_mib > 0 && environment.host.cpus > 0);
         assert!(
             environment.links.is_some_and(|text| text.contains("MTU 1500") && text.contains("offload off"))

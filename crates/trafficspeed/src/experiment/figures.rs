@@ -30,6 +30,9 @@ pub struct Figures {
     pub lost: Option<u64>,
     /// Their share, in percent.
     pub lost_percent: Option<f64>,
+    /// Of the messages that the rate asked for, those that arrived, in percent. A sender that gets no CPU skips what it
+    /// should have sent, and none of that is lost on the way; absent without a rate.
+    pub delivered_percent: Option<f64>,
     /// Messages that came twice.
     pub duplicates: Option<u64>,
     /// Messages that came after a later one.
@@ -90,12 +93,16 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
     };
     match task {
         Task::Bulk(_) => {}
-        Task::Messages(_) => {
+        Task::Messages(work) => {
             figures.received_per_second = end(to).map(|end| per_second(end.window.received_messages, to));
             figures.sent_per_second = end(1 - to).map(|end| per_second(end.window.sent_messages, 1 - to));
             figures.jitter_us = there.found.jitter_us;
             figures.delay.clone_from(&there.found.delay);
             both.iter().for_each(|(here, there)| figures.lose(here, there));
+            let asked = work.messages_per_second().map(|rate| rate * reports.ends[1 - to].seconds);
+            figures.delivered_percent = both
+                .zip(asked.filter(|asked| *asked > 0.0))
+                .map(|((_, there), asked)| 100.0 * there.found.messages_received as f64 / asked);
         }
         Task::Exchange(_) => {
             figures.sent_bits_per_second = 8.0 * per_second(there.window.sent_bytes, to);
@@ -243,6 +250,17 @@ mod tests {
             let side = usize::from(!backward);
             assert_eq!(arrived(&[messages(backward)], &reports)[side], 97_000);
         }
+    }
+
+    #[test]
+    fn what_a_starved_sender_skipped_was_not_delivered() {
+        // 100 bytes at 1.6 Mbit/s: 2,000 messages in the second, of which 990 were sent and 970 came.
+        let mut task = messages(false);
+        let Task::Messages(work) = &mut task else { unreachable!() };
+        work.bits_per_second = Some(1_600_000);
+        let figures = figures(&task, 0, &reports(sender(), receiver(), [1.0, 1.0]));
+        assert!((figures.delivered_percent.unwrap() - 48.5).abs() < 1e-9);
+        assert_eq!(figures.lost, Some(20), "and what was sent and lost stays what it is");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
 use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
+use crate::load::congestion::CongestionControl;
 use crate::load::task::Task;
 use crate::system::{Programs, Subject, SystemInfo};
 pub use search::SearchOutcome;
@@ -44,6 +45,8 @@ pub struct LoadPlan {
     pub times: Times,
     /// How often each is made.
     pub repeats: u32,
+    /// The congestion controls of TCP that are measured, one after the other.
+    pub congestion: Vec<CongestionControl>,
     /// Search the highest rate of the first task at which at most this percentage is lost.
     pub search: Option<f64>,
 }
@@ -98,6 +101,7 @@ pub struct LoadRun {
     pub subject: Option<Subject>,
     /// Its name in the report.
     pub label: String,
+    pub congestion: CongestionControl,
     /// Which repetition, from 1.
     pub repeat: u32,
     /// When it began, UTC.
@@ -156,6 +160,13 @@ pub struct Second<'a> {
 }
 
 impl LoadPlan {
+    /// The plan with TCP under one congestion control, and what tells it from the others in a label.
+    pub(super) fn under(&self, congestion: CongestionControl) -> (Self, String) {
+        let mut plan = Self { congestion: vec![congestion], ..self.clone() };
+        plan.tasks.iter_mut().for_each(|named| named.task.set_congestion(congestion));
+        (plan, if self.congestion.len() > 1 { format!(", {congestion}") } else { String::new() })
+    }
+
     /// Reports one interval as an event.
     pub(super) fn report(
         &self,
@@ -225,14 +236,19 @@ pub fn check(subjects: &[Subject], programs: &Programs, links: LinkSettings) -> 
 /// Runs everything in the lab.
 pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Interrupt) -> LoadCampaign {
     let mut campaign = plan.campaign(Environment::read(Some(lab.links)), plan.ip, progress);
+    let all: Vec<_> =
+        plan.congestion.iter().map(|&congestion| (congestion, plan.under(congestion))).collect();
     for repeat in 1..=plan.repeats {
-        for &subject in &lab.subjects {
+        let combinations =
+            lab.subjects.iter().flat_map(|&subject| all.iter().map(move |under| (subject, under)));
+        for (subject, &(congestion, (ref plan, ref suffix))) in combinations {
             if interrupt.is_set() {
                 continue;
             }
             let mut run = LoadRun {
                 subject: Some(subject),
-                label: subject.label_with(&lab.programs),
+                label: format!("{}{suffix}", subject.label_with(&lab.programs)),
+                congestion,
                 repeat,
                 started: clock::wall_text(),
                 ..LoadRun::default()
@@ -256,7 +272,8 @@ fn measure(
     interrupt: &Interrupt,
 ) -> Result<(), TestbedError> {
     let system = subject.system(&lab.programs)?;
-    let mut testbed = Testbed::build(system, lab.far, lab.links, interrupt)?;
+    let links = LinkSettings { congestion: run.congestion, ..lab.links };
+    let mut testbed = Testbed::build(system, lab.far, links, interrupt)?;
     run.facts = testbed.facts().clone();
     let ip = plan.ip;
     let mut attempt = |tasks: Vec<Task>, times: Times, run: &mut LoadRun| {

@@ -7,7 +7,7 @@
 //! a TCP connection as fast as it goes.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
@@ -361,10 +361,9 @@ fn stream(plan: &LinkCheckPlan, (from, to, address): Path<'_>) -> io::Result<f64
     let listen = || TcpListener::bind(SocketAddr::new(address, 0)).map_err(failed("listening"));
     let listener = to.within(listen).map_err(io::Error::other)?;
     let peer = listener.local_addr()?;
-    let warmup = plan.duration.min(Duration::from_secs(1));
+    let (warmup, congestion) = (plan.duration.min(Duration::from_secs(1)), plan.links.congestion);
     std::thread::scope(|scope| {
-        let connect =
-            || TcpStream::connect_timeout(&peer, Duration::from_secs(20)).map_err(failed("connecting"));
+        let connect = || congestion.connect(peer, Duration::from_secs(20)).map_err(failed("connecting"));
         let mut sender = from.within(connect).map_err(io::Error::other)?;
         let (mut receiver, _) = listener.accept()?;
         receiver.set_read_timeout(Some(Duration::from_secs(20)))?;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::environment::Environment;
 use super::tunnel::{self, Carried};
 use crate::coordinate::message::Measurement;
+use crate::load::congestion::CongestionControl;
 use crate::load::tcp::StreamTotal;
 use crate::observe::{HostCpu, HostInfo};
 use crate::stats::jain;
@@ -31,7 +32,7 @@ pub struct Settings {
     /// Every received byte is compared with what was sent.
     pub verify: bool,
     /// Congestion control of the sockets.
-    pub congestion: String,
+    pub congestion: CongestionControl,
     /// Worker threads per host.
     pub threads: u32,
 }
@@ -477,7 +478,7 @@ pub(crate) mod samples {
                 seed: 1,
                 write_bytes: 131_072,
                 verify: false,
-                congestion: "cubic".into(),
+                congestion: CongestionControl::default(),
                 threads: 1,
             },
             environment: Environment::default(),

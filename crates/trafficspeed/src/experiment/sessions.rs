@@ -23,6 +23,7 @@ use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, LabError, LinkSettings};
+use crate::load::congestion::CongestionControl;
 use crate::observe::memory::Memory;
 use crate::observe::{HostInfo, tree_cpu_seconds};
 use crate::stats::median;
@@ -100,7 +101,7 @@ pub enum SessionsError {
 
 impl SessionsPlan {
     fn links() -> LinkSettings {
-        LinkSettings { offload: true, mtu: 1500, emulation: None }
+        LinkSettings::default()
     }
 
     fn pair(&self) -> u32 {
@@ -415,7 +416,7 @@ fn settings(traffic: Traffic) -> Settings {
         seed: 1,
         write_bytes: 256 * 1024,
         verify: false,
-        congestion: "cubic".into(),
+        congestion: CongestionControl::default(),
         threads: 1,
     }
 }

@@ -83,7 +83,7 @@ pub struct SoakPlan {
 
 impl SoakPlan {
     fn links() -> LinkSettings {
-        LinkSettings { offload: true, mtu: 1500, emulation: None }
+        LinkSettings::default()
     }
 
     fn system(&self) -> Vpnd {

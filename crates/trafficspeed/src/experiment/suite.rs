@@ -39,8 +39,10 @@ pub enum Quantity {
     Throughput,
     /// Messages that arrived per second.
     Packets,
-    /// Messages that never arrived.
+    /// Messages that never arrived, of those that were sent.
     Loss,
+    /// Messages that arrived, of those that the rate asked for.
+    Delivered,
     /// Requests answered per second.
     Transactions,
     /// Median of the round trips.
@@ -58,6 +60,7 @@ impl Quantity {
             Self::Throughput => ("throughput", "Mbit/s"),
             Self::Packets => ("received", "packets/s"),
             Self::Loss => ("lost", "%"),
+            Self::Delivered => ("delivered", "%"),
             Self::Transactions => ("transactions", "1/s"),
             Self::RoundTrip => ("round trip, median", "µs"),
             Self::Delay => ("one-way delay, mean", "ms"),
@@ -72,6 +75,7 @@ impl Quantity {
             Self::Throughput => Some(figures.received_bits_per_second / 1e6),
             Self::Packets => figures.received_per_second,
             Self::Loss => figures.lost_percent,
+            Self::Delivered => figures.delivered_percent,
             Self::Transactions => figures.transactions_per_second,
             Self::RoundTrip => figures.round_trip.as_ref().map(|trip| trip.p50_us),
             Self::Delay => figures.delay.as_ref().map(|delay| delay.mean_us / 1e3),

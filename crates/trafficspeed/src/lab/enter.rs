@@ -10,7 +10,7 @@ use std::process::Command;
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use super::LabError;
+use super::{LabError, cpu_limit};
 
 /// Asks the kernel to kill this process when its parent `parent` ends.
 ///
@@ -38,6 +38,15 @@ const MOUNT_AND_EXEC: &str = r#"n=$1; shift; while [ "$n" -gt 0 ]; do mount --bi
 pub fn exec_inside(parent: u32, namespace: &str, private: &[PathBuf], words: &[OsString]) -> LabError {
     if let Err(error) = end_with_parent(parent) {
         return error;
+    }
+    if let Err(error) = cpu_limit::join(namespace) {
+        return error;
+    }
+    // A session of its own, as a service manager gives every service: a Ctrl-C at the terminal is for the coordinator alone,
+    // which ends the others in order, and where the kernel shares the CPU among sessions (`autogroup` in sched(7)) no VPN
+    // has to share the generators' part.
+    if let Err(error) = rustix::process::setsid() {
+        return LabError::System { what: "beginning a session".into(), source: error.into() };
     }
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace]);

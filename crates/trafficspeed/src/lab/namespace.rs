@@ -65,11 +65,7 @@ impl Namespace {
         for directory in private {
             command.arg("--private").arg(&directory.own).arg(&directory.seen_as);
         }
-        command
-            .args([&self.name, "--"])
-            .arg(program)
-            // A Ctrl-C at the terminal is for the coordinator alone; it ends the others in order.
-            .process_group(0);
+        command.args([&self.name, "--"]).arg(program);
         command
     }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use super::LabError;
 use super::namespace::Namespace;
+use super::{LabError, cpu_limit};
 use crate::observe::ProcessStat;
 
 pub const RECORDS: &str = "/run/trafficspeed";
@@ -180,6 +180,9 @@ fn remove_namespace(owner: &Content, entry: &Entry, outcome: &mut Cleanup) {
         return;
     }
     end_processes(&namespace);
+    if let Err(error) = cpu_limit::remove(&entry.name) {
+        outcome.problems.push(format!("removing the CPU limit of {}: {error}", entry.name));
+    }
     match namespace.remove() {
         Ok(()) => outcome.removed.push(entry.name.clone()),
         Err(error) => outcome.problems.push(error.to_string()),

@@ -31,6 +31,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use super::congestion::CongestionControl;
+
 /// Smallest and largest block in bytes.
 pub const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=16 << 20;
 /// Most blocks in progress.
@@ -87,6 +89,8 @@ pub struct Blocks {
     pub block_bytes: u32,
     /// Bytes of the target that are written, again and again from the start; a multiple of the block.
     pub span_bytes: u64,
+    /// Of both ends of the connection.
+    pub congestion: CongestionControl,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

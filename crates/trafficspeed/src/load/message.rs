@@ -67,6 +67,12 @@ impl Messages {
         (self.bits_per_second == Some(0)).then(|| "a rate of zero asked for".to_owned())
     }
 
+    /// Messages that all streams together should send; `None` without a rate.
+    pub fn messages_per_second(&self) -> Option<f64> {
+        let rate = self.bits_per_second? as f64 * f64::from(self.streams);
+        Some(rate / (8.0 * f64::from(self.length)))
+    }
+
     fn pace(&self, stage: &SharedState) -> Pace {
         Pace::new(self.bits_per_second, self.length, stage.schedule.start_ns)
     }

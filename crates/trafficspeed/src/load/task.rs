@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 
+use super::congestion::CongestionControl;
 use super::delays::{DelaySummary, Delays};
 use super::exchange::{self, Exchange};
 use super::message::{self, Messages};
@@ -42,8 +43,8 @@ pub struct Sockets {
     pub window: Option<u32>,
     /// Largest TCP segment in bytes, TCP options included; the path decides if absent.
     pub mss: Option<u32>,
-    /// Congestion control of TCP; the host's default if absent.
-    pub congestion: Option<String>,
+    /// Of TCP only.
+    pub congestion: CongestionControl,
 }
 
 /// One kind of load.
@@ -81,16 +82,24 @@ impl Task {
             Self::Messages(work) => (work.run_id, work.seed, work.streams, work.protocol, &work.sockets),
             Self::Exchange(work) => (work.run_id, work.seed, work.streams, work.protocol, &work.sockets),
         };
-        (protocol == Protocol::Tcp).then(|| tcp::Job {
+        (protocol == Protocol::Tcp).then_some(tcp::Job {
             run_id,
             seed,
             streams,
             threads: 1,
             write_bytes: 1,
             verify: false,
-            congestion: sockets.congestion.clone(),
+            congestion: sockets.congestion,
             shape: Shape { way: Way::Forward, window: sockets.window, mss: sockets.mss },
         })
+    }
+
+    pub fn set_congestion(&mut self, congestion: CongestionControl) {
+        match self {
+            Self::Bulk(job) => job.congestion = congestion,
+            Self::Messages(work) => work.sockets.congestion = congestion,
+            Self::Exchange(work) => work.sockets.congestion = congestion,
+        }
     }
 
     fn udp(&self) -> (u64, u32, Option<u32>) {

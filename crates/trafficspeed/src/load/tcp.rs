@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use connect::{ConnectError, Listener, connect_all};
 
+use crate::load::congestion::CongestionControl;
 use crate::load::payload::Payload;
 use worker::Worker;
 
@@ -46,8 +47,7 @@ pub struct Job {
     pub write_bytes: u32,
     /// Read and check every byte instead of discarding it in the kernel.
     pub verify: bool,
-    /// Congestion control of the sockets; the host's default if absent.
-    pub congestion: Option<String>,
+    pub congestion: CongestionControl,
     /// Which way the data go, and the sockets' other options.
     #[serde(default)]
     pub shape: Shape,

@@ -9,8 +9,9 @@ use super::chart::{Horizontal, LineChart, Point, Series};
 use super::page::{Page, Picture};
 use crate::csv_table;
 use crate::experiment::block::original;
-use crate::experiment::block::{BlockReport, Case, Way};
+use crate::experiment::block::{BlockReport, Case, Route, Way};
 use crate::experiment::hosts::host_pairs::HostEnd;
+use crate::stats::{median, range};
 use crate::system::SystemInfo;
 use crate::unit::significant;
 
@@ -74,6 +75,7 @@ pub fn csv(report: &BlockReport) -> String {
         "delay_ms",
         "block_bytes",
         "way",
+        "run",
         "bytes_per_second",
         "target_cpu_percent",
         "acknowledged",
@@ -87,6 +89,7 @@ pub fn csv(report: &BlockReport) -> String {
             case.delay_ms.to_string(),
             case.block_bytes.to_string(),
             case.way.name(),
+            case.repeat.to_string(),
             number(case.bytes_per_second),
             number(case.target_cpu_percent),
             case.acknowledged.to_string(),
@@ -99,7 +102,7 @@ pub fn csv(report: &BlockReport) -> String {
 }
 
 fn parts(report: &BlockReport) -> Vec<Section> {
-    let mut parts = vec![ratios(report), peaks(report), cpu(report)];
+    let mut parts = vec![ratios(report), overlap(report), peaks(report), cpu(report)];
     // One delay shows the model: the original's if it was measured, otherwise the longest.
     let delays = &report.asked.0;
     let longest = delays.iter().copied().reduce(f64::max);
@@ -109,25 +112,26 @@ fn parts(report: &BlockReport) -> Vec<Section> {
     parts
 }
 
-/// Over the delay: the gain of each number of blocks in progress, and what each way carries at best. With one delay only:
-/// what each way carries over the size of a block.
+/// Over the delay: the gain of each number of blocks in progress, and what each way carries at best. For each delay: what each
+/// way carries over the size of a block.
 pub fn pictures(report: &BlockReport) -> Vec<Picture> {
-    if let [delay] = report.asked.0[..] {
-        return over_sizes(report, delay).into_iter().collect();
+    let sizes = report.asked.0.iter().filter_map(|&delay| over_sizes(report, delay));
+    if report.asked.0.len() == 1 {
+        return sizes.collect();
     }
-    let ahead = || report.asked.2.iter().map(|&n| Way::Ahead(n));
+    let ahead = || report.asked.2.iter().map(|&n| Way::sealed(n));
     let gain = over_delays(
         report,
         "Throughput over delay, as a multiple of that through the tunnel",
         "times the tunnel with no overlap",
-        [Way::Plain].into_iter().chain(ahead()).collect(),
+        [Way::PLAIN].into_iter().chain(ahead()).collect(),
         |delay, way| report.ratio(delay, way),
     );
     let best = over_delays(
         report,
         "Best throughput over delay",
         "acknowledged blocks, MB/s",
-        [Way::Plain, Way::Tunnel].into_iter().chain(ahead()).collect(),
+        [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead()).collect(),
         |delay, way| Some(report.peak(delay, way)? / 1e6),
     );
     let picture = |name: &str, title: &str, caption: &str, svg| {
@@ -137,7 +141,7 @@ pub fn pictures(report: &BlockReport) -> Vec<Picture> {
     let gain =
         picture("block-ratio", "Gain over the tunnel", &format!("Mean over block sizes. {ways}"), gain);
     let best = picture("block-best", "Best throughput", &format!("Of any block size. {ways}"), best);
-    [gain, best].into_iter().flatten().collect()
+    [gain, best].into_iter().flatten().chain(sizes).collect()
 }
 
 fn over_delays(
@@ -166,10 +170,18 @@ fn over_delays(
 fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
     let (_, sizes, ahead) = &report.asked;
     let kilobytes = |size: u32| f64::from(size) / 1024.0;
-    let ways = [Way::Plain, Way::Tunnel].into_iter().chain(ahead.iter().map(|&n| Way::Ahead(n)));
+    let most = ahead.iter().copied().max().filter(|most| *most > 1);
+    let controls =
+        most.into_iter().flat_map(|ahead| [Route::Plain, Route::Tunnel].map(|route| Way { route, ahead }));
+    let ways =
+        [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead.iter().map(|&n| Way::sealed(n))).chain(controls);
     let series = ways.zip(0..).map(|(way, style)| {
         let rate = |size| Some(report.rate(delay, size, way)? / 1e6);
-        let point = |&size: &u32| Some(Point { x: kilobytes(size), y: rate(size)?, range: None });
+        let spread = |size| {
+            let (low, high) = range(&report.rates(delay, size, way))?;
+            Some((low / 1e6, high / 1e6)).filter(|(low, high)| low < high)
+        };
+        let point = |&size: &u32| Some(Point { x: kilobytes(size), y: rate(size)?, range: spread(size) });
         Series { label: way.name(), style, points: sizes.iter().filter_map(point).collect() }
     });
     let svg = LineChart {
@@ -181,9 +193,14 @@ fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
     }
     .svg()?;
     let caption = format!(
-        "At {delay} ms one way. OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no overlap."
+        "At {delay} ms one way; the bars reach from the least to the most of all runs. OP-n: n blocks in progress, sealed above \
+         TCP; plain: no VPN, no encryption; plain and tunnel wait for each answer, plain-n and tunnel-n have n in progress."
     );
-    Some(Picture { name: "block-sizes".into(), title: "Throughput".into(), caption, svg })
+    let name = match report.asked.0[..] {
+        [_] => "block-sizes".to_owned(),
+        _ => format!("block-sizes-{}", delay.to_string().replace('.', "-")),
+    };
+    Some(Picture { name, title: format!("Throughput at {delay} ms"), caption, svg })
 }
 
 fn original_ratio(delay_ms: f64, ahead: u32) -> Option<f64> {
@@ -211,7 +228,7 @@ fn ratios(report: &BlockReport) -> Section {
     for &delay in delays {
         let mut row = vec![format!("{delay} ms")];
         for &n in ahead {
-            let (ours, then) = (report.ratio(delay, Way::Ahead(n)), original_ratio(delay, n));
+            let (ours, then) = (report.ratio(delay, Way::sealed(n)), original_ratio(delay, n));
             if let (Some(ours), Some(then)) = (ours, then)
                 && delay >= 1.0
             {
@@ -219,7 +236,7 @@ fn ratios(report: &BlockReport) -> Section {
             }
             row.push(beside(ours, then));
         }
-        row.push(number(report.ratio(delay, Way::Plain)));
+        row.push(number(report.ratio(delay, Way::PLAIN)));
         rows.push(row);
     }
     let mut head = vec!["one-way delay".to_owned()];
@@ -245,17 +262,45 @@ fn ratios(report: &BlockReport) -> Section {
     }
 }
 
+/// What encrypting ahead gains beyond having as many blocks in progress.
+fn overlap(report: &BlockReport) -> Section {
+    let (delays, sizes, ahead) = &report.asked;
+    let several: Vec<u32> = ahead.iter().copied().filter(|ahead| *ahead > 1).collect();
+    let rows = delays.iter().map(|&delay| {
+        let beside = |route: Route, ahead: u32| {
+            let ratio = |&size: &u32| {
+                let control = report.rate(delay, size, Way { route, ahead })?;
+                Some(report.rate(delay, size, Way::sealed(ahead))? / control)
+            };
+            number(median(&sizes.iter().filter_map(ratio).collect::<Vec<_>>()))
+        };
+        let cells =
+            several.iter().flat_map(|&ahead| [Route::Tunnel, Route::Plain].map(|route| beside(route, ahead)));
+        std::iter::once(format!("{delay} ms")).chain(cells).collect()
+    });
+    let head =
+        several.iter().flat_map(|ahead| [format!("OP-{ahead} / tunnel-{ahead}"), format!("/ plain-{ahead}")]);
+    Section {
+        title: "What encrypting ahead gains beside as many blocks in progress without it".into(),
+        caption: "Median over block sizes of OP-n divided by the tunnel, and by no encryption at all, with the same n in progress. \
+                  Around 1: the gain over waiting for each answer is that of the queue's depth alone."
+            .into(),
+        head: std::iter::once("one-way delay".to_owned()).chain(head).collect(),
+        rows: rows.collect(),
+    }
+}
+
 fn peaks(report: &BlockReport) -> Section {
     let (delays, _, ahead) = &report.asked;
     let rows = delays.iter().map(|&delay| {
-        let best = ahead.iter().filter_map(|&n| report.peak(delay, Way::Ahead(n))).reduce(f64::max);
+        let best = ahead.iter().filter_map(|&n| report.peak(delay, Way::sealed(n))).reduce(f64::max);
         let then = original::PEAKS.iter().find(|(ms, _)| f64::from(*ms) == delay).map(|(_, row)| *row);
         let cell =
             |ours: Option<f64>, at: usize| beside(ours.map(|value| value / 1e6), then.map(|row| row[at]));
         vec![
             format!("{delay} ms"),
-            cell(report.peak(delay, Way::Plain), 0),
-            cell(report.peak(delay, Way::Tunnel), 1),
+            cell(report.peak(delay, Way::PLAIN), 0),
+            cell(report.peak(delay, Way::TUNNEL), 1),
             cell(best, 2),
         ]
     });
@@ -275,12 +320,12 @@ fn cpu(report: &BlockReport) -> Section {
         let then = original::CPU.iter().find(|(ms, ..)| f64::from(*ms) == delay);
         let mut row = vec![
             format!("{delay} ms"),
-            beside(report.cpu(delay, Way::Tunnel), then.map(|(_, ipsec, _)| *ipsec)),
+            beside(report.cpu(delay, Way::TUNNEL), then.map(|(_, ipsec, _)| *ipsec)),
         ];
         for &n in ahead {
             let at = original::AHEAD.iter().position(|known| *known == n);
             let then = then.zip(at).map(|((_, _, columns), at)| columns[at]);
-            row.push(beside(report.cpu(delay, Way::Ahead(n)), then));
+            row.push(beside(report.cpu(delay, Way::sealed(n)), then));
         }
         row
     });
@@ -316,11 +361,11 @@ fn model(report: &BlockReport, delay: f64) -> Section {
             size_name(size),
             mb(Some(p.without_overlap(block, rtt))),
             mb(Some(p.one_round_trip(block, rtt, 1))),
-            measured(Way::Tunnel),
+            measured(Way::TUNNEL),
             then(0),
             mb(Some(p.two_in_progress(block, rtt))),
             mb(Some(p.one_round_trip(block, rtt, 2))),
-            measured(Way::Ahead(2)),
+            measured(Way::sealed(2)),
             then(2),
         ]
     });
@@ -384,6 +429,10 @@ fn notes(report: &BlockReport) -> Vec<String> {
     let mut notes = vec![
         format!("Target: {}; {meaning}.", report.target),
         format!("Tunnel: {tunnel}. OP-n: AES-256-GCM in records of 32 KiB above TCP, without a VPN."),
+        format!(
+            "Congestion control of both ends: {}. Each case was measured {} times; medians.",
+            report.congestion, report.repeats
+        ),
         format!(
             "{windows}; {} s for each case after the window had opened; after each case every place of the target was \
              compared with what had been acknowledged.",

@@ -209,7 +209,7 @@ fn set_up(page: &mut Page, campaign: &Campaign) {
     let payload = if s.verify { "every received byte checked" } else { "discarded unread by the receiver" };
     page.section("Set-up");
     let rows = [
-        ("Congestion control", s.congestion.clone()),
+        ("Congestion control", s.congestion.to_string()),
         ("Bytes per send call", s.write_bytes.to_string()),
         ("Generator threads per host", s.threads.to_string()),
         ("Payload", format!("random bytes, seed {}, {payload}", s.seed)),

@@ -10,11 +10,15 @@ use crate::experiment::figures::{Figures, Point};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
 use crate::load::delays::DelaySummary;
 use crate::load::task::{Protocol, Task};
+use crate::stats::{median, range};
 use crate::unit::Unit;
 use crate::unit::significant;
 
 /// The version of the JSON report's layout.
 const FORMAT: u32 = 1;
+
+/// Less than this share of the messages that a rate asked for is said, in percent.
+const LEAST_DELIVERED: f64 = 99.0;
 
 /// `bits_per_second` in `unit`, or else in the one that suits it.
 pub fn rate(unit: Option<Unit>, bits_per_second: f64) -> String {
@@ -50,7 +54,9 @@ pub fn table(campaign: &LoadCampaign, unit: Option<Unit>) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     if table.row_count() > 0 {
-        writeln!(text, "{table}\n{DEFINITIONS}").expect("writing to a string");
+        writeln!(text, "{table}").expect("writing to a string");
+        text.push_str(&medians(campaign, unit));
+        writeln!(text, "{DEFINITIONS}").expect("writing to a string");
     }
     for run in &campaign.runs {
         notes(&mut text, run);
@@ -87,6 +93,37 @@ fn row(run: &LoadRun, named: &NamedTask, figures: &Figures, unit: Option<Unit>) 
     ]
 }
 
+/// One line for each system and load that was measured more than once; empty if none was.
+fn medians(campaign: &LoadCampaign, unit: Option<Unit>) -> String {
+    let mut groups: Vec<(&str, &str, Vec<&Figures>)> = Vec::new();
+    for run in campaign.runs.iter().filter(|run| run.is_whole()) {
+        for (named, figures) in campaign.settings.tasks.iter().zip(&run.figures) {
+            match groups.iter_mut().find(|(label, load, _)| *label == run.label && *load == named.name) {
+                Some((_, _, all)) => all.push(figures),
+                None => groups.push((&run.label, &named.name, vec![figures])),
+            }
+        }
+    }
+    let several = groups.iter().filter(|(_, _, all)| all.len() > 1);
+    let mut text = String::new();
+    for (label, load, all) in several {
+        let spread = |of: &dyn Fn(&Figures) -> Option<f64>, show: &dyn Fn(f64) -> String| {
+            let values: Vec<f64> = all.iter().filter_map(|figures| of(figures)).collect();
+            let (low, high) = range(&values)?;
+            Some(format!("{} ({} to {})", show(median(&values)?), show(low), show(high)))
+        };
+        let in_unit = |value: f64| rate(unit, value);
+        let received = spread(&|figures| Some(figures.received_bits_per_second), &in_unit);
+        let per_second = |value: f64| format!("{value:.0}/s");
+        let each =
+            spread(&|figures| figures.transactions_per_second.or(figures.received_per_second), &per_second);
+        let shown: Vec<String> = received.into_iter().chain(each).collect();
+        writeln!(text, "Median of {} runs (least to most), {label}, {load}: {}", all.len(), shown.join(", "))
+            .expect("writing to a string");
+    }
+    text
+}
+
 fn notes(text: &mut String, run: &LoadRun) {
     let name = format!("{}, run {}", run.label, run.repeat);
     let mut say = |line: String| writeln!(text, "{name}: {line}").expect("writing to a string");
@@ -99,6 +136,14 @@ fn notes(text: &mut String, run: &LoadRun) {
             rate(None, search.bits_per_second),
             search.trials.len(),
         ));
+    }
+    for delivered in run.figures.iter().filter_map(|figures| figures.delivered_percent) {
+        if delivered < LEAST_DELIVERED {
+            say(format!(
+                "only {delivered:.1} % of the messages that the rate asked for arrived; `lost` counts those that were sent, and \
+                 a sender that gets no CPU skips some"
+            ));
+        }
     }
     if run.socket_drops > 0 {
         say(format!(
@@ -166,6 +211,7 @@ pub fn run_json(campaign: &LoadCampaign, run: &LoadRun) -> Value {
     json!({
         "system": run.label,
         "subject": run.subject,
+        "congestion": run.congestion,
         "repeat": run.repeat,
         "timestamp": { "time": run.started },
         "facts": run.facts,
@@ -220,6 +266,7 @@ fn sums_json(campaign: &LoadCampaign, figures: &Figures) -> Value {
             "packets": figures.messages,
             "lost_packets": figures.lost,
             "lost_percent": figures.lost_percent,
+            "delivered_percent": figures.delivered_percent,
             "jitter_ms": figures.jitter_us.map(|us| us / 1e3),
             "out_of_order": figures.reordered,
         },
@@ -240,8 +287,9 @@ fn point_json(point: &Point) -> Value {
     })
 }
 
-const CSV_HEAD: [&str; 26] = [
+const CSV_HEAD: [&str; 28] = [
     "system",
+    "congestion",
     "cipher",
     "mtu",
     "load",
@@ -252,6 +300,7 @@ const CSV_HEAD: [&str; 26] = [
     "sent_per_second",
     "transactions_per_second",
     "lost_percent",
+    "delivered_percent",
     "duplicates",
     "reordered",
     "timeouts",
@@ -278,7 +327,7 @@ pub fn csv(campaign: &LoadCampaign) -> String {
     csv_table::text(CSV_HEAD, campaign.runs.iter().flat_map(of))
 }
 
-fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 26] {
+fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 28] {
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
     let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     let [delay, trip] = [&figures.delay, &figures.round_trip].map(|delays| {
@@ -289,6 +338,7 @@ fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 26
     let [trip_p50, trip_p99, trip_max] = trip;
     [
         run.label.clone(),
+        run.congestion.to_string(),
         run.facts.cipher.clone(),
         run.facts.mtu.map_or_else(String::new, |mtu| mtu.to_string()),
         named.name.clone(),
@@ -299,6 +349,7 @@ fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 26
         number(figures.sent_per_second),
         number(figures.transactions_per_second),
         number(figures.lost_percent),
+        number(figures.delivered_percent),
         count(figures.duplicates),
         count(figures.reordered),
         count(figures.timeouts),

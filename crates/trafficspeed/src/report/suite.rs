@@ -22,7 +22,7 @@ const FORMAT: u32 = 1;
 /// Stands below the tables.
 pub const DEFINITIONS: &str = "\
 Means of the repeats; ± half the distance between the lowest and the highest. Throughput is payload that arrived. The other
-end is where each load is received. Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message; the
+end is where each load is received. Lost: of the messages that were sent; delivered: of those that the rate asked for. Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message; the
 lab has one clock. Only what the kernel's counters saw in the tunnel counts. Systems but plain routing are vpnd with the cipher named.
 Between real hosts clocks are compared before each measurement, and a system is what the user called the network between them.";
 
@@ -308,6 +308,7 @@ pub(crate) mod tests {
     use crate::experiment::pair_run::Times;
     use crate::experiment::suite::{Case, StageInfo};
     use crate::experiment::testbed::RemoteEnd;
+    use crate::load::congestion::CongestionControl;
     use crate::load::task::Task;
     use crate::load::tcp::{Job, Shape};
     use crate::system::{Cipher, Kind, Subject};
@@ -321,7 +322,7 @@ pub(crate) mod tests {
             threads: 1,
             write_bytes: 1,
             verify: false,
-            congestion: None,
+            congestion: CongestionControl::default(),
             shape: Shape::default(),
         };
         let point = |end| Point { end, received_bits_per_second: mbit * 1e6, ..Point::default() };

@@ -65,6 +65,7 @@ pub const PROFILE: Profile = Profile {
         Cipher::Aes256CbcHmacSha256,
     ],
     programs: &[],
+    has_priority: false,
     adapter: |programs, subject| {
         Box::new(Scripted::new(programs.scripts(subject.own).cloned(), subject.cipher))
     },

@@ -45,6 +45,7 @@ pub const PROFILE: Profile = Profile {
     label: "OpenVPN",
     ciphers: CIPHERS,
     programs: &[&OPENVPN],
+    has_priority: false,
     adapter: |programs, Subject { cipher, .. }| {
         Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: None }))
     },
@@ -53,6 +54,7 @@ pub const PROFILE: Profile = Profile {
 /// OpenVPN with the large TUN packets that make it several times faster, before it runs.
 pub const MTU9000_PROFILE: Profile = Profile {
     label: "OpenVPN, tun-mtu 9000",
+    has_priority: false,
     adapter: |programs, Subject { cipher, .. }| {
         Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: Some(9000) }))
     },

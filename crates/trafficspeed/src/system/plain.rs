@@ -11,6 +11,7 @@ pub const PROFILE: Profile = Profile {
     label: "plain routing",
     ciphers: &[Cipher::None],
     programs: &[],
+    has_priority: false,
     adapter: |_, _| Box::new(Plain::default()),
 };
 

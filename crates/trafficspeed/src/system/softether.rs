@@ -48,6 +48,7 @@ pub const PROFILE: Profile = Profile {
     label: "SoftEther",
     ciphers: &[Cipher::Aes256Gcm, Cipher::None],
     programs: &[&SERVER, &CLIENT, &COMMAND],
+    has_priority: false,
     adapter: |programs, subject| Box::new(SoftEther::new(programs.clone(), subject.cipher, Transport::Tcp)),
 };
 
@@ -55,6 +56,7 @@ pub const PROFILE: Profile = Profile {
 pub const UDP_PROFILE: Profile = Profile {
     label: "SoftEther, UDP acceleration",
     ciphers: &[Cipher::None],
+    has_priority: false,
     adapter: |programs, subject| Box::new(SoftEther::new(programs.clone(), subject.cipher, Transport::Udp)),
     ..PROFILE
 };

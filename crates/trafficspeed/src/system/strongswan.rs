@@ -64,6 +64,7 @@ pub const PROFILE: Profile = Profile {
         Cipher::Aes256CbcHmacSha256,
     ],
     programs: &[&SWANCTL, &CHARON, &LIBIPSEC],
+    has_priority: false,
     adapter: |programs, subject| Box::new(StrongSwan::new(programs.clone(), subject.cipher)),
 };
 

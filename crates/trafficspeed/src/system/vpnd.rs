@@ -2,13 +2,13 @@
 //!
 //! Nothing of vpnd's internals is used, so it gets no treatment that another system could not get.
 
+mod files;
 mod status;
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,13 +18,16 @@ use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 use super::daemon::Daemon;
 use super::program::{Program, Programs, Source};
-use super::{Cipher, ClientAddress, Profile, System, SystemError, SystemInfo, check_tun, pause};
+use super::{
+    Cipher, ClientAddress, Priority, Profile, Subject, System, SystemError, SystemInfo, check_tun, pause,
+};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, find_program, run_tool};
+use files::Files;
+use status::Session;
 pub use status::{Counters, Held};
-use status::{Session, Status};
 
 /// How long the gateway may take until it answers.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -52,7 +55,16 @@ pub const PROFILE: Profile = Profile {
         Cipher::Aes256CbcHmacSha256,
     ],
     programs: &[&VPND],
-    adapter: |programs, subject| Box::new(Vpnd::new(programs.clone(), subject.cipher)),
+    has_priority: true,
+    adapter: |programs, subject| Box::new(Vpnd::of(programs, subject)),
+};
+
+/// vpnd with its own AES-GCM before it runs.
+pub const VAES_PROFILE: Profile = Profile {
+    label: "vpnd (vaes)",
+    ciphers: &[Cipher::Aes128Gcm, Cipher::Aes256Gcm],
+    adapter: |programs, subject| Box::new(Vpnd { backend: Some(VAES), ..Vpnd::of(programs, subject) }),
+    ..PROFILE
 };
 
 /// vpnd in a lab.
@@ -63,6 +75,9 @@ pub struct Vpnd {
     room: Option<Room>,
     files: Option<Files>,
     code: Code,
+    /// The implementation of its ciphers, as it names it, if not its own choice.
+    backend: Option<&'static str>,
+    priority: Priority,
     facts: SystemInfo,
     // Clients end before the gateway: they say goodbye to it.
     clients: Vec<Daemon>,
@@ -94,18 +109,26 @@ pub enum Code {
 
 /// The one library whose use of CPU instructions can be restricted from outside, as vpnd names it.
 const RESTRICTABLE: &str = "aws-lc";
+/// Its own AES-GCM, as it names it.
+const VAES: &str = "vaes";
 /// Masks AESNI and PCLMULQDQ, then VAES and VPCLMULQDQ, in what that library sees of an x86 CPU.
 const WITHOUT_AES: &str = "OPENSSL_ia32cap=~0x200000200000000:~0x60000000000";
 
 impl Vpnd {
     fn new(programs: Programs, cipher: Cipher) -> Self {
         let (room, files, gateway, facts) = (None, None, None, SystemInfo::default());
-        Self { programs, cipher, room, files, code: Code::Native, facts, clients: Vec::new(), gateway }
+        let (code, backend, priority, clients) = (Code::Native, None, Priority::Own, Vec::new());
+        Self { programs, cipher, room, files, code, backend, priority, facts, clients, gateway }
+    }
+
+    fn of(programs: &Programs, subject: Subject) -> Self {
+        Self { priority: subject.priority, ..Self::new(programs.clone(), subject.cipher) }
     }
 
     /// vpnd with `cipher` as this machine code.
     pub fn with_code(programs: Programs, cipher: Cipher, code: Code) -> Self {
-        Self { code, ..Self::new(programs, cipher) }
+        let backend = (code == Code::WithoutAes).then_some(RESTRICTABLE);
+        Self { code, backend, ..Self::new(programs, cipher) }
     }
 
     /// The words that start vpnd with its machine code: the program, and what comes before its own arguments.
@@ -184,6 +207,47 @@ impl Vpnd {
         self.files.as_ref().expect("a system that is up has its files")
     }
 
+    fn edit_config(&self) -> Result<(), SystemError> {
+        let path = self.files().config();
+        let failed = |source| SystemError::Io { what: format!("editing {}", path.display()), source };
+        let text = fs::read_to_string(&path).map_err(failed)?;
+        let edited = self
+            .config(&text, &self.files().socket())
+            .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+        fs::write(&path, edited).map_err(failed)
+    }
+
+    /// The configuration that `vpnd init` wrote, set up for a lab: clients may talk to each other, no NAT.
+    fn config(&self, text: &str, socket: &Path) -> Result<String, toml_edit::TomlError> {
+        let mut config: DocumentMut = text.parse()?;
+        let mut set = |section: &str, key: &str, item: Item| {
+            let table = config.entry(section).or_insert_with(|| Item::Table(Table::new()));
+            table[key] = item;
+        };
+        set("policy", "client_to_client", value(true));
+        set("nat", "mode", value("none"));
+        set("admin", "socket", value(socket.to_string_lossy().into_owned()));
+        // Beside the socket and apart from the machine's own.
+        set("server", "journal_dir", value(socket.with_file_name("journal").to_string_lossy().into_owned()));
+        if self.priority == Priority::Same {
+            set("server", "priority", value(0));
+        }
+        if self.cipher != Cipher::Auto {
+            set("crypto", "suites", value(Array::from_iter([self.cipher.name()])));
+        }
+        if let Some(backend) = self.backend {
+            set("crypto", "backend", value(backend));
+        }
+        if let Some(room) = self.room {
+            set("limits", "max_sessions", value(i64::from(room.sessions)));
+            set("limits", "max_sessions_per_user", value(i64::from(room.per_user)));
+            if let Some(seconds) = room.rekey_after_s {
+                set("timeouts", "rekey_after_s", value(i64::from(seconds)));
+            }
+        }
+        Ok(config.to_string())
+    }
+
     fn insecure(&self) -> &'static [&'static str] {
         if self.cipher.is_lab_only() { &["--insecure-lab"] } else { &[] }
     }
@@ -198,7 +262,7 @@ impl Vpnd {
                 .args(["--name", &name, "--listen", &listen])
                 .args(["--pool-v4", "10.86.0.0/16", "--pool-v6", "fd86::/64"]),
         )?;
-        self.files().edit_config(self.cipher, self.room, self.code)?;
+        self.edit_config()?;
         self.launch(program, lab, interrupt)
     }
 
@@ -258,8 +322,8 @@ impl Vpnd {
         ];
         // A client offers the suites of the laboratory only when it is told to.
         let suite = if self.cipher == Cipher::Auto { vec![] } else { vec!["--suite", self.cipher.name()] };
-        let code = if self.code == Code::Native { vec![] } else { vec!["--backend", RESTRICTABLE] };
-        let choices = self.insecure().iter().copied().chain(suite).chain(code).map(AsRef::as_ref);
+        let backend = self.backend.map_or(vec![], |backend| vec!["--backend", backend]);
+        let choices = self.insecure().iter().copied().chain(suite).chain(backend).map(AsRef::as_ref);
         let name = format!("vpnd connect (client {number})");
         let (starter, first) = self.starter(program)?;
         let arguments = first.iter().map(OsString::as_os_str).chain(arguments).chain(choices);
@@ -379,97 +443,8 @@ fn check_mask<'a>(namespaces: impl Iterator<Item = &'a Namespace>) -> Result<(),
     Ok(())
 }
 
-/// The files of one run.
-#[derive(Debug)]
-struct Files {
-    directory: PathBuf,
-}
-
-impl Files {
-    fn make(directory: PathBuf) -> Result<Self, SystemError> {
-        fs::create_dir_all(&directory)
-            .map_err(|source| SystemError::Io { what: format!("making {}", directory.display()), source })?;
-        Ok(Self { directory })
-    }
-
-    fn config(&self) -> PathBuf {
-        self.directory.join("server.toml")
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.directory.join("admin.sock")
-    }
-
-    /// A file with a new password, and the password.
-    fn make_password(&self, user: &str) -> Result<(PathBuf, String), SystemError> {
-        let path = self.directory.join(format!("{user}.password"));
-        let secret: [u64; 2] = rand::random();
-        let password = format!("{:016x}{:016x}", secret[0], secret[1]);
-        write_private(&path, &format!("{password}\n"))?;
-        Ok((path, password))
-    }
-
-    fn edit_config(&self, cipher: Cipher, room: Option<Room>, code: Code) -> Result<(), SystemError> {
-        let path = self.config();
-        let failed = |source| SystemError::Io { what: format!("editing {}", path.display()), source };
-        let text = fs::read_to_string(&path).map_err(failed)?;
-        let edited = lab_config(&text, cipher, room, code, &self.socket())
-            .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
-        fs::write(&path, edited).map_err(failed)
-    }
-
-    /// The gateway's status; `None` until it answers.
-    fn status(&self, program: &Path) -> Option<Status> {
-        let mut command = Command::new(program);
-        command.args(["status", "--socket"]).arg(self.socket()).arg("--json");
-        serde_json::from_str(&run_tool(&mut command).ok()?).ok()
-    }
-}
-
-/// The configuration that `vpnd init` wrote, set up for a lab: clients may talk to each other, no NAT.
-fn lab_config(
-    text: &str,
-    cipher: Cipher,
-    room: Option<Room>,
-    code: Code,
-    socket: &Path,
-) -> Result<String, toml_edit::TomlError> {
-    let mut config: DocumentMut = text.parse()?;
-    let mut set = |section: &str, key: &str, item: Item| {
-        let table = config.entry(section).or_insert_with(|| Item::Table(Table::new()));
-        table[key] = item;
-    };
-    set("policy", "client_to_client", value(true));
-    set("nat", "mode", value("none"));
-    set("admin", "socket", value(socket.to_string_lossy().into_owned()));
-    // Beside the socket and apart from the machine's own.
-    set("server", "journal_dir", value(socket.with_file_name("journal").to_string_lossy().into_owned()));
-    if cipher != Cipher::Auto {
-        set("crypto", "suites", value(Array::from_iter([cipher.name()])));
-    }
-    if code == Code::WithoutAes {
-        set("crypto", "backend", value(RESTRICTABLE));
-    }
-    if let Some(room) = room {
-        set("limits", "max_sessions", value(i64::from(room.sessions)));
-        set("limits", "max_sessions_per_user", value(i64::from(room.per_user)));
-        if let Some(seconds) = room.rekey_after_s {
-            set("timeouts", "rekey_after_s", value(i64::from(seconds)));
-        }
-    }
-    Ok(config.to_string())
-}
-
 fn user(number: usize) -> String {
     format!("client{number}")
-}
-
-fn write_private(path: &Path, text: &str) -> Result<(), SystemError> {
-    let write = || {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(text.as_bytes())
-    };
-    write().map_err(|source| SystemError::Io { what: format!("writing {}", path.display()), source })
 }
 
 /// The client's device once it has the session's addresses.
@@ -489,9 +464,9 @@ mod tests {
     fn the_lab_configuration_keeps_what_init_wrote() {
         let init =
             "# written by init\nname = \"x\"\n\n[policy]\n# closed by default\nclient_to_client = false\n";
-        let edited =
-            lab_config(init, Cipher::Aes256Gcm, None, Code::WithoutAes, Path::new("/run/x/admin.sock"))
-                .unwrap();
+        let programs = Programs::default;
+        let without_aes = Vpnd::with_code(programs(), Cipher::Aes256Gcm, Code::WithoutAes);
+        let edited = without_aes.config(init, Path::new("/run/x/admin.sock")).unwrap();
         assert!(
             edited.contains("# written by init") && edited.contains("client_to_client = true"),
             "{edited}"
@@ -502,14 +477,18 @@ mod tests {
         );
         assert!(edited.contains("socket = \"/run/x/admin.sock\""), "{edited}");
         assert!(edited.contains("journal_dir = \"/run/x/journal\""), "{edited}");
-        let auto = lab_config(init, Cipher::Auto, None, Code::Native, Path::new("/s")).unwrap();
+        let of = |vpnd: &Vpnd| vpnd.config(init, Path::new("/s")).unwrap();
+        let auto = of(&Vpnd::new(programs(), Cipher::Auto));
         assert!(edited.contains("backend = \"aws-lc\"") && !auto.contains("backend"), "{edited}");
         assert!(!auto.contains("suites"), "the system's own choice stays: {auto}");
         let room = Room { clients: 2, sessions: 5_010, per_user: 400, rekey_after_s: Some(30) };
-        let roomy = lab_config(init, Cipher::Auto, Some(room), Code::Native, Path::new("/s")).unwrap();
+        let roomy = of(&Vpnd::with_room(programs(), room));
         assert!(roomy.contains("max_sessions = 5010") && roomy.contains("max_sessions_per_user = 400"));
         assert!(roomy.contains("rekey_after_s = 30"), "{roomy}");
-        assert!(lab_config("not toml", Cipher::Auto, None, Code::Native, Path::new("/s")).is_err());
+        let subject =
+            Subject { priority: Priority::Same, ..Subject::new(super::super::Kind::Vpnd, Cipher::Auto) };
+        assert!(of(&Vpnd::of(&programs(), subject)).contains("priority = 0") && !auto.contains("priority"));
+        assert!(without_aes.config("not toml", Path::new("/s")).is_err());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use serde_json::Value;
 use trafficspeed::load::block::content::{Content, Verified, verify};
 use trafficspeed::load::block::process::{ProcessReply, ProcessRequest};
 use trafficspeed::load::block::{Blocks, Protection, Secret, TargetJob, WriterJob};
+use trafficspeed::load::congestion::CongestionControl;
 
 use super::vpn::real_vpnd;
 use super::{PROGRAM, can_run, measured, run, wait_until};
@@ -61,7 +62,13 @@ impl Drop for End {
 
 fn blocks(protection: Protection) -> Blocks {
     let span_bytes = PLACES * u64::from(BLOCK_BYTES);
-    Blocks { secret: Secret::random(), protection, block_bytes: BLOCK_BYTES, span_bytes }
+    Blocks {
+        secret: Secret::random(),
+        protection,
+        block_bytes: BLOCK_BYTES,
+        span_bytes,
+        congestion: CongestionControl::default(),
+    }
 }
 
 fn target(blocks: &Blocks, file: &Path) -> (End, u16) {
@@ -154,12 +161,17 @@ fn blocks_in_progress_overtake_waiting_through_the_tunnel() {
     }
     let Some(program) = real_vpnd() else { return };
     let report = measured(&format!(
-        "block --delays 20ms --sizes 8K --ahead 1,8 -t 0.3 --span 4 --json --quiet --vpnd {}",
+        "block --delays 20ms --sizes 8K --ahead 1,8 -t 0.3 --repeat 1 --span 4 --json --quiet --vpnd {}",
         program.display()
     ));
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
     let cases = report["cases"].as_array().expect("cases");
-    assert_eq!(cases.len(), 4);
+    let ways: Vec<String> =
+        cases.iter().map(|case| format!("{}{}", case["way"]["route"], case["way"]["ahead"])).collect();
+    assert_eq!(
+        ways,
+        ["\"tunnel\"1", "\"plain\"1", "\"sealed\"1", "\"sealed\"8", "\"plain\"8", "\"tunnel\"8"]
+    );
     let rate = |at: usize| {
         assert_eq!(cases[at]["problem"], Value::Null, "{report:#}");
         assert!(cases[at]["verified"].as_u64() > Some(0));

@@ -35,7 +35,7 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
     let Some(program) = real_vpnd() else { return };
     let out = tempfile::tempdir().expect("a directory");
     let line = format!(
-        "compare --vpn vpnd,none --vpnd {} --clients 2 -P 2 -t 0.5 -O 0.1 --repeat 2 {ANY_NOISE} --baseline vpnd \
+        "compare --vpn vpnd,none --vpnd {} --clients 2 -P 2 -t 0.5 -O 0.1 --repeat 2 {ANY_NOISE} --baseline vpnd --priority own \
          --out {}",
         program.display(),
         out.path().display()

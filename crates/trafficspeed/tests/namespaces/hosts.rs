@@ -16,6 +16,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use trafficspeed::load::block::content::{Content, verify};
 use trafficspeed::load::block::{Blocks, Protection, Secret};
+use trafficspeed::load::congestion::CongestionControl;
 
 use super::{Served, measured, report_again, run, signal, token, trafficspeed, wait_until};
 
@@ -179,10 +180,11 @@ impl BlockHosts {
 fn blocks_are_written_between_hosts_where_the_targets_owner_allows_and_are_byte_for_byte_right() {
     let mut hosts = BlockHosts::start();
     let out = tempfile::tempdir().expect("a directory");
-    let line = hosts.line(&format!("--sizes 8K,64K --ahead 4 -t 0.2 --out {}", out.path().display()));
+    let line =
+        hosts.line(&format!("--sizes 8K,64K --ahead 4 -t 0.2 --repeat 1 --out {}", out.path().display()));
     let report = measured(&line);
     let cases = report["cases"].as_array().expect("cases");
-    assert_eq!(cases.len(), 2 * 3, "two sizes; tunnel, plain and OP-4: {report:#}");
+    assert_eq!(cases.len(), 2 * 5, "two sizes; tunnel, plain, OP-4, plain-4 and tunnel-4: {report:#}");
     for case in cases {
         assert_eq!(case["problem"], Value::Null, "{case:#}");
         assert!(number(&case["verified"]) > 0.0 && number(&case["bytes_per_second"]) > 0.0, "{case:#}");
@@ -241,6 +243,7 @@ fn holds(file: &Path, acknowledged: u64) -> bool {
         protection: Protection::Plain,
         block_bytes: 4096,
         span_bytes: 4 << 20,
+        congestion: CongestionControl::default(),
     };
     let file = File::open(file).expect("it is there");
     let read = |offset: u64, data: &mut [u8]| file.read_exact_at(data, offset);
@@ -282,7 +285,7 @@ fn interrupting_block_writes_between_hosts_shows_what_was_measured_and_frees_the
     assert_eq!(report["interrupted"], true);
     let mut next = None;
     wait_until("the hosts are free for the next", || {
-        let output = run(&hosts.line("--sizes 4K --ahead 4 -t 0.2"));
+        let output = run(&hosts.line("--sizes 4K --ahead 4 -t 0.2 --repeat 1"));
         next = output.status.success().then_some(output);
         next.is_some()
     });

@@ -57,7 +57,7 @@ impl Agent {
     pub(super) fn take_blocks(&self, blocks: &Blocks, sync: bool, bind: IpAddr) -> Result<(), Gone> {
         let opened = self.place().and_then(|(permission, place)| {
             fits(blocks, place)?;
-            Ok((permission.bound(blocks), process::open(place.path(), sync, bind)?))
+            Ok((permission.bound(blocks), process::open(place.path(), sync, bind, blocks.congestion)?))
         });
         let (blocks, (disk, listener, port)) = match opened {
             Ok(opened) => opened,
@@ -120,6 +120,7 @@ mod tests {
     use crate::coordinate::message::Command;
     use crate::load::block::place::PlaceOptions;
     use crate::load::block::{Protection, Secret};
+    use crate::load::congestion::CongestionControl;
 
     const PLACE_BYTES: u64 = 64 << 10;
     const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -141,7 +142,13 @@ mod tests {
     }
 
     fn blocks(span_bytes: u64) -> Blocks {
-        Blocks { secret: Secret::random(), protection: Protection::Sealed, block_bytes: 4096, span_bytes }
+        Blocks {
+            secret: Secret::random(),
+            protection: Protection::Sealed,
+            block_bytes: 4096,
+            span_bytes,
+            congestion: CongestionControl::default(),
+        }
     }
 
     fn job(blocks: &Blocks, port: u16) -> WriterJob {

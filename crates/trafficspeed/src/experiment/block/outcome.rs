@@ -7,38 +7,66 @@ use super::model::Parameters;
 use crate::experiment::environment::Environment;
 use crate::experiment::hosts::host_pairs::HostEnd;
 use crate::load::block::Protection;
+use crate::load::congestion::CongestionControl;
+use crate::stats::median;
 use crate::system::SystemInfo;
+
+/// Which way blocks take, and how they are protected on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Route {
+    /// Without a VPN and without encryption.
+    Plain,
+    /// Through the tunnel.
+    Tunnel,
+    /// Without a VPN, sealed above TCP.
+    Sealed,
+}
 
 /// How blocks are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// Without a VPN and without encryption, waiting for each answer.
-    Plain,
-    /// Through the tunnel, waiting for each answer.
-    Tunnel,
-    /// Without a VPN, sealed above TCP, with this many in progress.
-    Ahead(u32),
+pub struct Way {
+    pub route: Route,
+    /// Blocks in progress at most; with one each answer is waited for.
+    pub ahead: u32,
 }
 
 impl Way {
-    /// Whether the blocks are sealed above TCP.
-    pub fn protection(self) -> Protection {
-        if matches!(self, Self::Ahead(_)) { Protection::Sealed } else { Protection::Plain }
+    /// Without a VPN, waiting for each answer.
+    pub const PLAIN: Self = Self { route: Route::Plain, ahead: 1 };
+    /// Through the tunnel, waiting for each answer.
+    pub const TUNNEL: Self = Self { route: Route::Tunnel, ahead: 1 };
+
+    /// The original's OP-n.
+    pub const fn sealed(ahead: u32) -> Self {
+        Self { route: Route::Sealed, ahead }
     }
 
-    pub fn ahead(self) -> u32 {
-        if let Self::Ahead(ahead) = self { ahead } else { 1 }
+    /// Whether the blocks are sealed above TCP.
+    pub fn protection(self) -> Protection {
+        if self.route == Route::Sealed { Protection::Sealed } else { Protection::Plain }
     }
 
     /// Its name in the report.
     pub fn name(self) -> String {
-        match self {
-            Self::Plain => "plain".into(),
-            Self::Tunnel => "tunnel".into(),
-            Self::Ahead(ahead) => format!("OP-{ahead}"),
+        match (self.route, self.ahead) {
+            (Route::Plain, 1) => "plain".into(),
+            (Route::Tunnel, 1) => "tunnel".into(),
+            (Route::Plain, ahead) => format!("plain-{ahead}"),
+            (Route::Tunnel, ahead) => format!("tunnel-{ahead}"),
+            (Route::Sealed, ahead) => format!("OP-{ahead}"),
         }
     }
+}
+
+/// All ways that are measured with these numbers of blocks in progress, in the order in which they take turns: beside the
+/// original's, plain and tunnel with as many in progress, which is what tells queue depth from encrypting ahead.
+pub fn ways(ahead: &[u32]) -> Vec<Way> {
+    let with = |&ahead: &u32| {
+        let controls = [Route::Plain, Route::Tunnel].map(|route| Way { route, ahead });
+        std::iter::once(Way::sealed(ahead)).chain(controls.into_iter().filter(move |_| ahead > 1))
+    };
+    [Way::TUNNEL, Way::PLAIN].into_iter().chain(ahead.iter().flat_map(with)).collect()
 }
 
 /// One case: what was measured.
@@ -49,6 +77,8 @@ pub struct Case {
     /// Bytes of a block.
     pub block_bytes: u32,
     pub way: Way,
+    /// Which repetition, from 1.
+    pub repeat: u32,
     /// Bytes of acknowledged blocks per second.
     pub bytes_per_second: Option<f64>,
     /// CPU use at the target in percent of one core: its process and, with the tunnel, the VPN's on that side.
@@ -79,8 +109,12 @@ pub struct BlockReport {
     pub synced: bool,
     /// Counted seconds of each case.
     pub seconds: f64,
+    /// Congestion control of both ends.
+    pub congestion: CongestionControl,
     /// Largest TCP window, bytes; 0: whatever the hosts have.
     pub window_bytes: u32,
+    /// How often each case was to be measured.
+    pub repeats: u32,
     /// Delays in ms, block sizes and blocks in progress, as asked for.
     pub asked: (Vec<f64>, Vec<u32>, Vec<u32>),
     pub cases: Vec<Case>,
@@ -105,7 +139,9 @@ impl BlockReport {
             target,
             synced: writes.sync,
             seconds: writes.duration.as_secs_f64(),
+            congestion: writes.congestion,
             window_bytes: 0,
+            repeats: writes.repeats,
             asked: (delays_ms, writes.sizes.clone(), writes.ahead.clone()),
             cases: Vec::new(),
             parameters: Parameters::default(),
@@ -115,21 +151,27 @@ impl BlockReport {
         }
     }
 
-    /// The case of a delay, block size and way, if it has a figure to be trusted.
+    /// The median of all repetitions of a delay, block size and way, of those that are to be trusted.
     pub fn rate(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<f64> {
-        self.find(delay_ms, block_bytes, way)?.bytes_per_second
+        median(&self.rates(delay_ms, block_bytes, way))
     }
 
-    fn find(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<&Case> {
-        let same =
-            |case: &&Case| case.delay_ms == delay_ms && case.block_bytes == block_bytes && case.way == way;
-        self.cases.iter().find(same).filter(|case| case.problem.is_none())
+    /// Every repetition's throughput, bytes per second.
+    pub fn rates(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Vec<f64> {
+        self.sound(delay_ms, block_bytes, way).filter_map(|case| case.bytes_per_second).collect()
+    }
+
+    fn sound(&self, delay_ms: f64, block_bytes: u32, way: Way) -> impl Iterator<Item = &Case> {
+        self.cases.iter().filter(move |case| {
+            let same = case.delay_ms == delay_ms && case.block_bytes == block_bytes && case.way == way;
+            same && case.problem.is_none()
+        })
     }
 
     /// Throughput as a multiple of that through the tunnel, mean over block sizes.
     pub fn ratio(&self, delay_ms: f64, way: Way) -> Option<f64> {
         let of =
-            |&size: &u32| Some(self.rate(delay_ms, size, way)? / self.rate(delay_ms, size, Way::Tunnel)?);
+            |&size: &u32| Some(self.rate(delay_ms, size, way)? / self.rate(delay_ms, size, Way::TUNNEL)?);
         mean(self.asked.1.iter().filter_map(of))
     }
 
@@ -140,16 +182,21 @@ impl BlockReport {
 
     /// CPU use at the target in percent of one core, mean over block sizes.
     pub fn cpu(&self, delay_ms: f64, way: Way) -> Option<f64> {
-        mean(self.asked.1.iter().filter_map(|&size| self.find(delay_ms, size, way)?.target_cpu_percent))
+        let of = |&size: &u32| {
+            let all = self.sound(delay_ms, size, way).filter_map(|case| case.target_cpu_percent);
+            median(&all.collect::<Vec<_>>())
+        };
+        mean(self.asked.1.iter().filter_map(of))
     }
 
     /// Whether everything that was asked for was measured and is right.
     pub fn is_whole(&self) -> bool {
         let (delays, sizes, ahead) = &self.asked;
+        let ways = ways(ahead).len();
         let sound = |case: &Case| case.problem.is_none() && case.bytes_per_second.is_some();
         self.problems.is_empty()
             && !delays.is_empty()
-            && self.cases.len() == delays.len() * sizes.len() * (ahead.len() + 2)
+            && self.cases.len() == delays.len() * sizes.len() * ways * self.repeats as usize
             && self.cases.iter().all(sound)
     }
 }

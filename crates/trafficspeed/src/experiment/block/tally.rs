@@ -26,8 +26,13 @@ pub fn rate(blocks: &Blocks, wrote: &Wrote) -> Option<f64> {
 }
 
 impl Case {
-    /// The case of a one-way delay in ms and a way of writing.
-    pub fn measured((delay_ms, way): (f64, Way), blocks: &Blocks, wrote: &Wrote, side: &Side<'_>) -> Self {
+    /// The case of a one-way delay in ms, a way of writing and a repetition.
+    pub fn measured(
+        (delay_ms, way, repeat): (f64, Way, u32),
+        blocks: &Blocks,
+        wrote: &Wrote,
+        side: &Side<'_>,
+    ) -> Self {
         let Side { received, verified, vpn_cpu_seconds } = side;
         let cpu_each = (received.cpu_ns as f64 / 1e9 + vpn_cpu_seconds) / received.written.max(1) as f64;
         let wrong = || {
@@ -40,6 +45,7 @@ impl Case {
             delay_ms,
             block_bytes: blocks.block_bytes,
             way,
+            repeat,
             bytes_per_second: rate(blocks, wrote),
             target_cpu_percent: wrote.blocks_per_second.map(|rate| 100.0 * rate * cpu_each),
             acknowledged: wrote.acknowledged,

@@ -9,13 +9,17 @@ pub(crate) fn sample() -> BlockReport {
     let mut cases = Vec::new();
     for &delay_ms in &delays {
         for &block_bytes in &sizes {
-            for (way, factor) in
-                [(Way::Tunnel, 1.0), (Way::Plain, 1.5), (Way::Ahead(2), 2.0), (Way::Ahead(10), 10.0)]
-            {
+            for way in outcome::ways(&ahead) {
+                let factor = match way.route {
+                    Route::Tunnel => 0.9 * f64::from(way.ahead - 1) + 1.0,
+                    Route::Plain => 1.5 * f64::from(way.ahead),
+                    Route::Sealed => f64::from(way.ahead),
+                };
                 cases.push(Case {
                     delay_ms,
                     block_bytes,
                     way,
+                    repeat: 1,
                     bytes_per_second: Some(factor * f64::from(block_bytes) * 10.0),
                     target_cpu_percent: Some(5.0 * factor),
                     acknowledged: 100,
@@ -34,7 +38,9 @@ pub(crate) fn sample() -> BlockReport {
         target: "file x".into(),
         synced: true,
         seconds: 1.0,
+        congestion: CongestionControl::default(),
         window_bytes: 64 << 20,
+        repeats: 1,
         asked: (delays, sizes, ahead),
         cases,
         parameters: Parameters { lower: 1e9, encrypt: 4e9, decrypt: 4e9, commit_seconds: 0.001 },
@@ -47,10 +53,10 @@ pub(crate) fn sample() -> BlockReport {
 #[test]
 fn ratios_peaks_and_cpu_are_formed_over_block_sizes() {
     let report = sample();
-    assert_eq!(report.ratio(16.0, Way::Ahead(10)), Some(10.0));
-    assert_eq!(report.peak(16.0, Way::Tunnel), Some(20_971_520.0));
-    assert_eq!(report.cpu(0.0, Way::Ahead(2)), Some(10.0));
-    assert_eq!(report.ratio(3.0, Way::Plain), None);
+    assert_eq!(report.ratio(16.0, Way::sealed(10)), Some(10.0));
+    assert_eq!(report.peak(16.0, Way::TUNNEL), Some(20_971_520.0));
+    assert_eq!(report.cpu(0.0, Way::sealed(2)), Some(10.0));
+    assert_eq!(report.ratio(3.0, Way::PLAIN), None);
     assert!(report.is_whole());
 }
 
@@ -58,9 +64,24 @@ fn ratios_peaks_and_cpu_are_formed_over_block_sizes() {
 fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
     let mut report = sample();
     report.cases[2].problem = Some("broken".into());
-    assert_eq!(report.rate(0.0, 8192, Way::Ahead(2)), None);
+    assert_eq!(report.rate(0.0, 8192, Way::sealed(2)), None);
     assert!(!report.is_whole());
-    assert_eq!(report.ratio(0.0, Way::Ahead(2)), Some(2.0), "the other block size still counts");
+    assert_eq!(report.ratio(0.0, Way::sealed(2)), Some(2.0), "the other block size still counts");
+    let mut again = sample();
+    again.repeats = 2;
+    assert!(!again.is_whole(), "each case was to be measured twice");
+    let more: Vec<Case> = again
+        .cases
+        .iter()
+        .map(|case| Case {
+            bytes_per_second: case.bytes_per_second.map(|rate| 3.0 * rate),
+            repeat: 2,
+            ..case.clone()
+        })
+        .collect();
+    again.cases.extend(more);
+    assert!(again.is_whole());
+    assert_eq!(again.rate(0.0, 8192, Way::TUNNEL), Some(2.0 * 81_920.0), "the median of both");
     let mut short = sample();
     short.cases.pop();
     assert!(!short.is_whole());
@@ -77,6 +98,8 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
             sync: true,
             span_bytes: 1 << 20,
             seed: 1,
+            congestion: CongestionControl::default(),
+            repeats: 1,
         },
         place: PlaceOptions::default(),
         subject: Subject::new(crate::system::Kind::Vpnd, crate::system::Cipher::Aes256Gcm),
@@ -86,7 +109,8 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
     assert!((short.as_secs_f64() - 8.5).abs() < 0.01, "{short:?}");
     assert!(plan(&[64], &[1]).estimate() > short + Duration::from_secs(4));
     assert!(plan(&[0], &[1, 2]).estimate() > short + Duration::from_secs(1));
-    assert_eq!(plan(&[0], &[1, 2]).writes.ways().len(), 4);
+    let ways: Vec<String> = plan(&[0], &[1, 2]).writes.cases().iter().map(|(_, way, _)| way.name()).collect();
+    assert_eq!(ways, ["tunnel", "plain", "OP-1", "OP-2", "plain-2", "tunnel-2"]);
     let blocks = plan(&[0], &[1]).writes.blocks(3000, Protection::Plain);
     assert_eq!(blocks.problem(), None, "the span is made a whole number of blocks");
 }

@@ -105,7 +105,7 @@ pub(super) mod tests {
                 subjects: Subject::all(&[Kind::Vpnd, Kind::None], &[Cipher::Auto], 0),
                 clients: vec![2, 4],
                 settings: samples::campaign().settings,
-                links: LinkSettings { offload: true, mtu: 1500, emulation: None },
+                links: LinkSettings::default(),
                 programs: Programs::default(),
             },
             limits: Limits { steal_percent: 5.0, foreign_percent: 10.0, attempts: 3 },

@@ -86,7 +86,7 @@ mod tests {
             subjects: Subject::all(&[Kind::Vpnd, Kind::None], &[Cipher::Aes256Gcm], 0),
             clients: vec![2, 4],
             settings,
-            links: LinkSettings { offload: true, mtu: 1500, emulation: None },
+            links: LinkSettings::default(),
             programs: Programs::default(),
         }
     }

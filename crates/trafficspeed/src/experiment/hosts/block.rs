@@ -17,7 +17,7 @@ use crate::coordinate::fleet::{Event, Fleet, FleetError};
 use crate::coordinate::message::{Command, Report};
 use crate::coordinate::token::Token;
 use crate::experiment::block::tally::{Side, Work, rate};
-use crate::experiment::block::{BlockReport, CALIBRATION_AHEAD, Case, Way, Writes};
+use crate::experiment::block::{BlockReport, CALIBRATION_AHEAD, Case, Route, Way, Writes};
 use crate::experiment::progress::Progress;
 use crate::interrupt::Interrupt;
 use crate::lab::emulator::impairment::Span;
@@ -156,39 +156,37 @@ impl Table<'_> {
         work: &mut Work,
         progress: &Progress,
     ) {
-        for &block_bytes in &self.writes.sizes {
-            for way in self.writes.ways() {
-                if self.interrupt.is_set() {
-                    return;
-                }
-                progress.live(&format!("blocks of {block_bytes} bytes, {}", way.name()));
-                let blocks = self.writes.blocks(block_bytes, way.protection());
-                let address = if way == Way::Tunnel { inner } else { outer };
-                let Ok(case) = self.case((delay, way), &blocks, address, work) else { return };
-                report.cases.push(case);
-                let lost = [self.near, self.far].into_iter().find(|&host| self.fleet.is_lost(host));
-                if let Some(host) = lost {
-                    let name = self.fleet.name(host);
-                    report.problems.push(format!("{name} dropped out; nothing more was measured"));
-                    return;
-                }
+        for (block_bytes, way, repeat) in self.writes.cases() {
+            if self.interrupt.is_set() {
+                return;
+            }
+            progress.live(&format!("run {repeat}, blocks of {block_bytes} bytes, {}", way.name()));
+            let blocks = self.writes.blocks(block_bytes, way.protection());
+            let address = if way.route == Route::Tunnel { inner } else { outer };
+            let Ok(case) = self.case((delay, way, repeat), &blocks, address, work) else { return };
+            report.cases.push(case);
+            let lost = [self.near, self.far].into_iter().find(|&host| self.fleet.is_lost(host));
+            if let Some(host) = lost {
+                let name = self.fleet.name(host);
+                report.problems.push(format!("{name} dropped out; nothing more was measured"));
+                return;
             }
         }
     }
 
     fn case(
         &mut self,
-        (delay, way): (Span, Way),
+        (delay, way, repeat): (Span, Way, u32),
         blocks: &Blocks,
         address: IpAddr,
         work: &mut Work,
     ) -> Result<Case, Interrupted> {
         let ConnectionReports { wrote, received, mut faults } =
-            self.connection(blocks, (address, way.ahead()), (Writes::warmup(delay), self.writes.duration))?;
+            self.connection(blocks, (address, way.ahead), (Writes::warmup(delay), self.writes.duration))?;
         // Where the writer cannot say any more what was acknowledged, the target's word is taken for it.
         let (acknowledged, sent) = match (&wrote, &received) {
             (Some(wrote), _) => (wrote.acknowledged, wrote.sent),
-            (None, Some(received)) => (received.acknowledged, received.written + u64::from(way.ahead())),
+            (None, Some(received)) => (received.acknowledged, received.written + u64::from(way.ahead)),
             (None, None) => (0, 0),
         };
         let verified = match self.verify(blocks, acknowledged, sent)? {
@@ -202,7 +200,7 @@ impl Table<'_> {
         let received = received.unwrap_or_default();
         work.add(blocks, &wrote, &received);
         let side = Side { received: &received, verified, vpn_cpu_seconds: 0.0 };
-        let mut case = Case::measured((milliseconds(delay), way), blocks, &wrote, &side);
+        let mut case = Case::measured((milliseconds(delay), way, repeat), blocks, &wrote, &side);
         if verified.wrong == 0 && !faults.is_empty() {
             // A host that went away is why the other's connection broke.
             case.problem = Some(faults.join("; "));

@@ -30,8 +30,11 @@ pub fn run(
         if interrupt.is_set() || host_pairs.is_over() {
             break;
         }
-        for run in repetition(plan, &mut host_pairs, repeat, progress, interrupt) {
-            campaign.add(run, progress);
+        for &congestion in &plan.congestion {
+            let (plan, suffix) = plan.under(congestion);
+            for run in repetition(&plan, &suffix, &mut host_pairs, repeat, progress, interrupt) {
+                campaign.add(run, progress);
+            }
         }
     }
     Ok(campaign.close(interrupt, progress))
@@ -39,20 +42,25 @@ pub fn run(
 
 fn repetition(
     plan: &LoadPlan,
+    suffix: &str,
     host_pairs: &mut HostPairs,
     repeat: u32,
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Vec<LoadRun> {
     let started = clock::wall_text();
-    let new = |label| LoadRun { label, repeat, started: started.clone(), ..LoadRun::default() };
+    let congestion = plan.congestion[0];
+    let new = |name: String| {
+        let label = name + suffix;
+        LoadRun { label, congestion, repeat, started: started.clone(), ..LoadRun::default() }
+    };
     let mut runs: Vec<LoadRun> = host_pairs.names().into_iter().map(new).collect();
     for run in &runs {
         progress.note(&format!("{}, run {repeat}", run.label));
         progress.event(Event::LoadRunStarted(run));
     }
     let on_interval = |name: &str, number: usize, moment: &IntervalSamples| {
-        plan.report(progress, (name, repeat), number, moment);
+        plan.report(progress, (&format!("{name}{suffix}"), repeat), number, moment);
     };
     if plan.search.is_some() {
         // The command line allows one pair: a rate is searched on a path that nothing else uses.

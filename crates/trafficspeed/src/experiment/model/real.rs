@@ -16,6 +16,7 @@ use crate::interrupt::Interrupt;
 use crate::lab::device::Counters;
 use crate::lab::namespace::Namespace;
 use crate::lab::{CLIENT_LINK, Lab};
+use crate::load::congestion::CongestionControl;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape as Socket, Way};
 use crate::stats::median;
@@ -82,7 +83,7 @@ pub fn measure(
     let before = Reading::take(testbed.lab())?;
     let mut rounds = Vec::new();
     for _ in 0..real.repeats {
-        let trial = Trial { tasks: vec![fresh(&stream())], ip: 4, times };
+        let trial = Trial { tasks: vec![fresh(&stream(plan.links.congestion))], ip: 4, times };
         let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
         ensure!(!measured.reports.stopped_early(), "interrupted");
         rounds.push(Round::of(&trial, &measured).context("the stream carried nothing")?);
@@ -106,7 +107,7 @@ fn middle(rounds: &[Round], of: fn(&Round) -> f64) -> f64 {
     median(&rounds.iter().map(of).collect::<Vec<_>>()).unwrap_or_default()
 }
 
-fn stream() -> Task {
+fn stream(congestion: CongestionControl) -> Task {
     Task::Bulk(Job {
         run_id: 0,
         seed: 1,
@@ -114,7 +115,7 @@ fn stream() -> Task {
         threads: 1,
         write_bytes: WRITE_BYTES,
         verify: false,
-        congestion: None,
+        congestion,
         shape: Socket { way: Way::Forward, window: None, mss: None },
     })
 }

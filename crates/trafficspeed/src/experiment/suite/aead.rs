@@ -90,7 +90,7 @@ fn cases(options: &Options, code: Code) -> Vec<Case> {
             threads: 1,
             write_bytes: 256 * 1024,
             verify: false,
-            congestion: None,
+            congestion: options.links.congestion,
             shape: Shape { way, window: None, mss: Some(options.mss) },
         });
         Case {
@@ -201,7 +201,7 @@ mod tests {
             times: Times { warmup: second, duration: second, interval: second },
             repeats: 2,
             ip: 4,
-            links: LinkSettings { offload: true, mtu: 1500, emulation: None },
+            links: LinkSettings::default(),
             far: RemoteEnd::Gateway,
             programs: Programs::default(),
         }

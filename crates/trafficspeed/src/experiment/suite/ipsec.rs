@@ -10,6 +10,7 @@ use super::{Case, Quantity, Stage, SuitePlan};
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
+use crate::load::congestion::CongestionControl;
 use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
 use crate::load::task::{Protocol, Sockets, Task};
@@ -104,6 +105,9 @@ pub fn plan(options: &Options) -> SuitePlan {
     if options.sweeps.contains(&Sweep::Mtu) {
         stages.extend(mtu_stages(options, plain));
     }
+    for case in stages.iter_mut().flat_map(|stage| &mut stage.cases) {
+        case.task.set_congestion(options.links.congestion);
+    }
     let about = format!(
         "What authentication and encryption cost streams, transactions, a loaded CPU and live video; each \
          measurement {} s after {} s of warm-up.",
@@ -173,7 +177,7 @@ fn bulk(write_bytes: u32, window: Option<u32>) -> Task {
         threads: 1,
         write_bytes,
         verify: false,
-        congestion: None,
+        congestion: CongestionControl::default(),
         shape: Shape { way: Way::Forward, window, mss: None },
     })
 }
@@ -267,8 +271,14 @@ fn over_time(options: &Options) -> Vec<Case> {
 fn video(options: &Options) -> Vec<Case> {
     let ip = options.ip.unwrap_or(6);
     let task = messages(Protocol::Udp, options.video_payload, Some(options.video_rate), None);
-    let shown =
-        [Quantity::Throughput, Quantity::Packets, Quantity::Loss, Quantity::Jitter, Quantity::Delay99];
+    let shown = [
+        Quantity::Throughput,
+        Quantity::Packets,
+        Quantity::Delivered,
+        Quantity::Loss,
+        Quantity::Jitter,
+        Quantity::Delay99,
+    ];
     let rate = options.video_rate as f64 / 1e6;
     let name = format!("IPv{ip}, {rate} Mbit/s in datagrams of {} bytes", options.video_payload);
     idle_and_loaded(options, case(options, "Live video over UDP", name, task, ip, &shown))
@@ -293,7 +303,7 @@ fn rates(options: &Options) -> Vec<Case> {
     let many: &[u64] = &[1, 10, 50, 100, 200, 300, 400, 500, 700, 1_000, 1_500, 2_000];
     let one = |mbit: &u64| {
         let task = messages(Protocol::Udp, RATE_PAYLOAD, Some(mbit * 1_000_000), None);
-        let shown = [Quantity::Throughput, Quantity::Loss, Quantity::Delay99];
+        let shown = [Quantity::Throughput, Quantity::Delivered, Quantity::Loss, Quantity::Delay99];
         let name = format!("IPv{ip}, {mbit} Mbit/s in datagrams of {RATE_PAYLOAD} bytes");
         case(options, "Sweep: rate", name, task, ip, &shown)
     };
@@ -339,7 +349,7 @@ mod tests {
             video_payload: 500,
             hogs: 2,
             ip: None,
-            links: LinkSettings { offload: true, mtu: 1500, emulation: None },
+            links: LinkSettings::default(),
             far: RemoteEnd::Gateway,
             programs: Programs::default(),
         }

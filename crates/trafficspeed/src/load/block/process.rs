@@ -12,6 +12,7 @@ use super::target::{FileDisk, Received, serve};
 use super::writer::{Wrote, write};
 use super::{TargetJob, WriterJob};
 use crate::line::{LineError, LineReader, LineWriter};
+use crate::load::congestion::CongestionControl;
 
 /// From the coordinator to the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +67,7 @@ fn receive(job: &TargetJob, answers: &mut LineWriter<impl Write>) -> Result<Proc
     if let Some(problem) = job.blocks.problem() {
         return Ok(ProcessReply::Failed(problem));
     }
-    let (disk, listener, port) = match open(&job.file, job.sync, job.bind) {
+    let (disk, listener, port) = match open(&job.file, job.sync, job.bind, job.blocks.congestion) {
         Ok(opened) => opened,
         Err(why) => return Ok(ProcessReply::Failed(why)),
     };
@@ -78,7 +79,12 @@ fn receive(job: &TargetJob, answers: &mut LineWriter<impl Write>) -> Result<Proc
 ///
 /// # Errors
 /// In words, what could not be opened and why.
-pub fn open(file: &Path, sync: bool, bind: IpAddr) -> Result<(FileDisk, TcpListener, u16), String> {
+pub fn open(
+    file: &Path,
+    sync: bool,
+    bind: IpAddr,
+    congestion: CongestionControl,
+) -> Result<(FileDisk, TcpListener, u16), String> {
     let opened = OpenOptions::new().write(true).open(file).and_then(|file| {
         let kind = file.metadata()?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
@@ -87,8 +93,10 @@ pub fn open(file: &Path, sync: bool, bind: IpAddr) -> Result<(FileDisk, TcpListe
         Ok(FileDisk { file, sync })
     });
     let disk = opened.map_err(|error| format!("opening {}: {error}", file.display()))?;
-    let listening = TcpListener::bind(SocketAddr::new(bind, 0))
-        .and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
+    let listening = TcpListener::bind(SocketAddr::new(bind, 0)).and_then(|listener| {
+        congestion.set(&listener)?;
+        Ok((listener.local_addr()?.port(), listener))
+    });
     let (port, listener) = listening.map_err(|error| format!("listening on {bind}: {error}"))?;
     Ok((disk, listener, port))
 }

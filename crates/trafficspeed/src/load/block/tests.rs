@@ -8,6 +8,7 @@ use super::seal::{self, End, Salt};
 use super::target::{Disk, Received, serve};
 use super::writer::{Wrote, write};
 use super::*;
+use crate::load::congestion::CongestionControl;
 
 /// A disk in memory that knows which blocks were safe, and can fail.
 struct Memory {
@@ -46,7 +47,13 @@ impl Disk for Memory {
 }
 
 fn blocks(protection: Protection, block_bytes: u32, count: u64) -> Blocks {
-    Blocks { secret: Secret::random(), protection, block_bytes, span_bytes: count * u64::from(block_bytes) }
+    Blocks {
+        secret: Secret::random(),
+        protection,
+        block_bytes,
+        span_bytes: count * u64::from(block_bytes),
+        congestion: CongestionControl::default(),
+    }
 }
 
 fn job(blocks: &Blocks, ahead: u32, most_blocks: u64, listener: &TcpListener) -> WriterJob {

@@ -64,11 +64,11 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn connect(job: &'a WriterJob, content: &'a Content) -> Result<Self, BlockError> {
-        let Blocks { secret, protection, block_bytes, .. } = &job.blocks;
+        let Blocks { secret, protection, block_bytes, congestion, .. } = &job.blocks;
         let failed = BlockError::connection("connecting to the target");
         let greet = || {
             let begin = Instant::now();
-            let stream = TcpStream::connect_timeout(&job.peer, IDLE_TIMEOUT)?;
+            let stream = congestion.connect(job.peer, IDLE_TIMEOUT)?;
             let connect_ns = begin.elapsed().as_nanos() as u64;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(IDLE_TIMEOUT))?;

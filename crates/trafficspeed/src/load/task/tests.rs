@@ -2,6 +2,7 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::clock;
+use crate::load::congestion::CongestionControl;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -127,7 +128,7 @@ fn bulk_data_go_the_way_they_are_told_with_the_segments_they_are_told() {
             threads: 1,
             write_bytes: 65_536,
             verify: true,
-            congestion: None,
+            congestion: CongestionControl::default(),
             shape: Shape { way, window: Some(65_536), mss: Some(1_000) },
         };
         let [listener, connector] = run(&Task::Bulk(job));

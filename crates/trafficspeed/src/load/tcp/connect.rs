@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Job, Stream};
+use crate::load::congestion::CongestionControl;
 
 const PREAMBLE_BYTES: usize = 12;
 const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -29,7 +30,7 @@ pub enum ConnectError {
     #[error(
         "this host cannot use congestion control `{name}` ({source}); see net.ipv4.tcp_available_congestion_control"
     )]
-    Congestion { name: String, source: io::Error },
+    Congestion { name: CongestionControl, source: io::Error },
     /// The peer could not be reached.
     #[error("cannot connect to {address}: {source}")]
     Connect { address: SocketAddr, source: io::Error },
@@ -163,12 +164,9 @@ pub fn connect_all(
 
 fn socket_for(address: SocketAddr, job: &Job) -> Result<Socket, ConnectError> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if let Some(name) = &job.congestion {
-        // Set on the socket before the handshake, so no sysctl of the host has to change.
-        socket
-            .set_tcp_congestion(name.as_bytes())
-            .map_err(|source| ConnectError::Congestion { name: name.clone(), source })?;
-    }
+    // Set on the socket before the handshake, so no sysctl of the host has to change.
+    let name = job.congestion;
+    name.set(&socket).map_err(|source| ConnectError::Congestion { name, source })?;
     // Before the handshake, so that the announced window and segment size follow; accepted sockets inherit them.
     if let Some(bytes) = job.shape.window {
         socket.set_send_buffer_size(bytes as usize)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::clock;
+use crate::load::congestion::CongestionControl;
 
 fn job(streams: u32, verify: bool) -> Job {
     Job {
@@ -15,7 +16,7 @@ fn job(streams: u32, verify: bool) -> Job {
         threads: 2,
         write_bytes: 128 * 1024,
         verify,
-        congestion: None,
+        congestion: CongestionControl::default(),
         shape: Shape::default(),
     }
 }
@@ -100,7 +101,7 @@ fn connections_of_another_run_are_not_taken() {
 
 #[test]
 fn an_unknown_congestion_control_is_named() {
-    let job = Job { congestion: Some("nosuchcc".into()), ..job(1, false) };
+    let job = Job { congestion: "nosuchcc".parse().unwrap(), ..job(1, false) };
     let error = Listener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &job).unwrap_err();
     assert!(error.to_string().contains("`nosuchcc`"), "{error}");
 }

@@ -75,6 +75,7 @@ pub const WIREGUARD_GO_PROFILE: Profile = Profile {
     label: "wireguard-go",
     ciphers: CIPHERS,
     programs: &[&WIREGUARD_GO.program],
+    has_priority: false,
     adapter: |programs, _| Box::new(WireGuard::new(&WIREGUARD_GO, programs)),
 };
 
@@ -83,6 +84,7 @@ pub const WIREGUARD_GO_TAILSCALE_PROFILE: Profile = Profile {
     label: "wireguard-go-tailscale",
     ciphers: CIPHERS,
     programs: &[&WIREGUARD_GO_TAILSCALE.program],
+    has_priority: false,
     adapter: |programs, _| Box::new(WireGuard::new(&WIREGUARD_GO_TAILSCALE, programs)),
 };
 
@@ -91,6 +93,7 @@ pub const BORINGTUN_PROFILE: Profile = Profile {
     label: "boringtun",
     ciphers: CIPHERS,
     programs: &[&BORINGTUN.program],
+    has_priority: false,
     adapter: |programs, _| Box::new(WireGuard::new(&BORINGTUN, programs)),
 };
 
@@ -99,5 +102,6 @@ pub const GOTATUN_PROFILE: Profile = Profile {
     label: "gotatun",
     ciphers: CIPHERS,
     programs: &[&GOTATUN.program],
+    has_priority: false,
     adapter: |programs, _| Box::new(WireGuard::new(&GOTATUN, programs)),
 };
