@@ -1,15 +1,17 @@
 //! Any bytes as a message from another process of the daemon, or of its predecessor: nothing panics, what is read can be
 //! written and is then read as the same, and what is printed of it shows no secret.
 //!
-//! Input: one byte that chooses what the message is to be, and its CBOR.
+//! Input: one byte that chooses the channel and direction, and the message's CBOR.
 
 use std::fmt::Debug;
 
 use minicbor::{Decode, Encode};
 
+use crate::client::messages as client;
+use crate::gateway::messages as gateway;
 use crate::gateway::messages::auth::{Answer, Numbered, Request};
 use crate::gateway::worker::handover::{FromNew, FromOld};
-use crate::privsep::launch::{AuthLaunch, ClientLaunch, LookupLaunch, ToOpener, ToWorker, WorkerLaunch};
+use crate::privsep::messages::{Prepared, Ready};
 
 /// Checks one input.
 pub fn run(data: &[u8]) {
@@ -17,14 +19,27 @@ pub fn run(data: &[u8]) {
     match kind % 10 {
         0 => check::<Numbered<Request>>(bytes),
         1 => check::<Numbered<Answer>>(bytes),
-        2 => check::<ToOpener>(bytes),
-        3 => check::<ToWorker>(bytes),
+        2 => {
+            check::<Prepared>(bytes);
+            check::<Ready>(bytes);
+            check::<gateway::FromWorker>(bytes);
+            check::<gateway::FromAuth>(bytes);
+            check::<client::FromWorker>(bytes);
+            check::<client::FromLookup>(bytes);
+        }
+        3 => {
+            check::<gateway::Begin>(bytes);
+            check::<gateway::ToWorker>(bytes);
+            check::<gateway::ToAuth>(bytes);
+            check::<client::Begin>(bytes);
+            check::<client::ToWorker>(bytes);
+        }
         4 => check::<FromOld>(bytes),
         5 => check::<FromNew>(bytes),
-        6 => check::<AuthLaunch>(bytes),
-        7 => check::<WorkerLaunch>(bytes),
-        8 => check::<ClientLaunch>(bytes),
-        _ => check::<LookupLaunch>(bytes),
+        6 => check::<gateway::AuthLaunch>(bytes),
+        7 => check::<gateway::WorkerLaunch>(bytes),
+        8 => check::<client::WorkerLaunch>(bytes),
+        _ => check::<client::LookupLaunch>(bytes),
     }
 }
 

@@ -60,7 +60,7 @@ pub enum Command {
     #[command(hide = true)]
     Part {
         /// Which.
-        part: crate::privsep::part::Part,
+        part: crate::privsep::child::ChildRole,
     },
     /// Print the completions of a shell
     Completions {

@@ -2,6 +2,7 @@
 //! [`worker`] has the network; [`lookup`] looks up one name and ends.
 
 pub(crate) mod lookup;
+pub(crate) mod messages;
 pub mod parent;
 pub(crate) mod worker;
 

@@ -5,10 +5,12 @@
 #![deny(unsafe_code)]
 
 pub mod admin;
+pub mod admin_store;
 pub mod authority;
 pub mod certificate;
 pub mod cli;
 pub mod client;
+pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod control;
@@ -29,6 +31,23 @@ pub mod suites;
 pub mod sys;
 pub mod tls;
 pub mod totp;
+
+/// Runs as a child of `vpnd server` or `vpnd connect` until the parent is gone or ends it. All that goes wrong is reported to the
+/// parent.
+///
+/// # Errors
+/// Only what can't be reported there: this process was started by somebody else.
+pub fn run_child(role: privsep::child::ChildRole) -> anyhow::Result<()> {
+    use privsep::child::ChildRole;
+    let parent = privsep::child::enter()?;
+    match role {
+        ChildRole::Auth => gateway::auth::run(parent),
+        ChildRole::Worker => gateway::worker::run(parent),
+        ChildRole::Client => client::worker::run(parent),
+        ChildRole::Lookup => client::lookup::run(parent),
+        ChildRole::Store => admin_store::run(parent),
+    }
+}
 
 /// The error and its causes, without those that the sentence before quotes already, for a person's terminal.
 #[must_use]

@@ -7,15 +7,16 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
+use vpnd::admin_store::Confined;
 use vpnd::cli::{Cli, Command};
 use vpnd::client::parent as client;
+use vpnd::clock::wall_s;
 use vpnd::commands::admin::{self, CommandError};
 use vpnd::commands::init::{self, InitError};
 use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::users::{self, UserError, revoke};
-use vpnd::config::{ConfigError, check, review};
+use vpnd::config::{ConfigError, review};
 use vpnd::gateway::parent as gateway;
-use vpnd::privsep::store::Confined;
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
@@ -66,15 +67,15 @@ fn run(command: Command) -> anyhow::Result<()> {
                 "renewed; the certificate is good until {expires}\na running gateway takes it over with: vpnd reload"
             );
         }
-        Command::User(command) => users::run(&command, &Confined, check::now_s(), &mut std::io::stdout())?,
-        Command::Revoke(args) => revoke::revoke(&args, &Confined, check::now_s(), &mut std::io::stdout())?,
+        Command::User(command) => users::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
+        Command::Revoke(args) => revoke::revoke(&args, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Status(args) => admin::status(&args)?,
         Command::Kick(args) => admin::kick(&args)?,
         Command::Reload(args) => admin::reload(&args)?,
         Command::Server(args) if args.upgrade => admin::upgrade(&args)?,
         Command::Server(args) if args.teardown => block_on(gateway::tear_down(args))?,
         Command::Server(args) => block_on(gateway::run(args))?,
-        Command::Part { part } => vpnd::privsep::part::run(part)?,
+        Command::Part { part } => vpnd::run_child(part)?,
         Command::Connect(args) => {
             vpnd::logging::init("info", args.log_format)?;
             block_on(client::run(args))?;

@@ -2,20 +2,22 @@
 //!
 //! ```text
 //!   gateway                                         client
-//!   opener (privileged) ──── auth (the store)       opener (privileged)
-//!      └── worker (network) ────┘                      └── worker (network)
+//!   parent (privileged) ──── auth (the store)       parent (privileged)
+//!      └── worker (network) ────┘                      ├── worker (network)
+//!                                                      └── look-up of a name (short-lived)
 //! ```
 //!
-//! The *opener* is what the administrator starts. It opens devices and sockets, changes the machine's network through the
-//! undo journal, and starts the other *parts* from its own program with one channel each on standard input. The *worker*
-//! talks to the network. The *auth process* keeps the store. Invariants: a part shuts itself in before it reads anything
-//! that an outsider could have written; all parts end together: one that loses its opener ends at once, and an opener
-//! that loses a part undoes its changes and ends; what a part reads from a channel is bounded and checked.
+//! The *privileged parent* is what the administrator starts. It opens devices and sockets, changes the machine's network through
+//! the undo journal, and starts its *children* from its own program with one channel each on standard input. The *worker*
+//! has the network. The *auth process* keeps the store. Invariants: a child shuts itself in before it reads anything
+//! that an outsider could have written; all end together: a child that loses its parent ends at once, and a parent
+//! that loses a child undoes its changes and ends; what is read from a channel is bounded and checked. These modules know
+//! no process in particular: [`crate::gateway`] and [`crate::client`] do.
 
 pub(crate) mod allowance;
 pub(crate) mod channel;
-pub(crate) mod launch;
-pub mod part;
+pub mod child;
+pub(crate) mod messages;
+pub(crate) mod requests;
 pub(crate) mod spawn;
 mod stderr;
-pub mod store;

@@ -27,8 +27,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use vpnd_proto::ecn::Ecn;
 use vpnd_proto::plane::{self, Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
-use vpnd_proto::time::Time;
 
+use crate::clock::now;
 use crate::control::handed::HandOver;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
@@ -471,9 +471,4 @@ impl Shard {
     fn originate(&mut self, outgoing: Outgoing, socket: &impl DatagramSocket) {
         self.outbound.originate(now(), outgoing, &mut self.plane, socket);
     }
-}
-
-/// Boot time as the protocol's clock: it goes on while the machine sleeps, so keys age then too.
-pub(crate) fn now() -> Time {
-    Time::from_nanos(u64::try_from(process::boottime().as_nanos()).unwrap_or(u64::MAX))
 }

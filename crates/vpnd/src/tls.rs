@@ -212,7 +212,7 @@ fn server_config(
 /// # Errors
 /// [`TlsError`] names the input that can't be used.
 pub fn client(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client, TlsError> {
-    Ok(Client::new(client_config(trust, identity)?, crate::shard::now))
+    Ok(Client::new(client_config(trust, identity)?, crate::clock::now))
 }
 
 fn client_config(trust: &Trust<'_>, identity: Option<Identity>) -> Result<ClientConfig, TlsError> {

@@ -91,3 +91,100 @@ fn the_core_has_no_runtime() {
 fn the_measuring_tool_speaks_no_vpns_protocol() {
     has_none_of("trafficspeed", &["tokio", "quinn", "rustls", "vpnd-proto"]);
 }
+
+/// The folders of vpnd that are one process each. Whatever one of them needs of another it asks for by a message; code that
+/// several processes run belongs to none of these.
+const PROCESSES: [&str; 6] =
+    ["gateway/parent", "gateway/worker", "gateway/auth", "client/parent", "client/worker", "client/lookup"];
+/// Modules that begin processes, and those of tests.
+const MAY_USE_ALL: [&str; 3] = ["lib.rs", "main.rs", "fuzzing.rs"];
+/// Shared modules with the only processes that may use them.
+const RESERVED: [(&str, &[&str]); 5] = [
+    ("store::sqlite", &["gateway/auth", "admin_store", "store"]),
+    ("journal", &["gateway/parent", "client/parent", "cli", "config"]),
+    ("sys::change", &["gateway/parent", "client/parent", "journal", "sys"]),
+    ("sys::nft", &["gateway/parent", "client/parent", "sys"]),
+    ("shard", &["gateway/worker", "client/worker", "admin"]),
+];
+
+/// The source files of vpnd without their tests, by their path in `src`.
+fn sources() -> Vec<(String, String)> {
+    let src = root().join("crates/vpnd/src");
+    let (mut folders, mut files) = (vec![src.clone()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder of sources is readable") {
+            let path = entry.expect("and so are its entries").path();
+            let name = path.strip_prefix(&src).expect("it lies there").display().to_string();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".rs") && !name.ends_with("tests.rs") && !name.ends_with("testing.rs") {
+                let text = fs::read_to_string(&path).expect("a source file is text");
+                let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+                let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+                files.push((name, lines.collect::<Vec<_>>().join("\n")));
+            }
+        }
+    }
+    files
+}
+
+/// Whether the file belongs to this folder, or is the one that opens it.
+fn is_in(file: &str, folder: &str) -> bool {
+    file.strip_prefix(folder).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+}
+
+/// Whether `code` names the module: by its whole path or, from within the same daemon, by a relative one.
+fn names(file: &str, code: &str, module: &str) -> bool {
+    let followed_by_end =
+        |text: &str, at: usize| !text[at..].starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    let named = |path: &str| code.match_indices(path).any(|(at, _)| followed_by_end(code, at + path.len()));
+    let relative = module.rsplit_once("::").is_some_and(|(daemon, process)| {
+        let depth = file.matches('/').count();
+        let up = "super::".repeat(depth);
+        file.starts_with(daemon) && depth > 0 && named(&format!("use {up}{process}"))
+    });
+    named(&format!("crate::{module}")) || relative
+}
+
+#[test]
+fn no_process_uses_the_code_of_another() {
+    let sources = sources();
+    assert!(sources.len() > 80, "there are only {} files", sources.len());
+    for process in PROCESSES {
+        assert!(sources.iter().any(|(file, _)| is_in(file, process)), "there is no {process}");
+        let module = process.replace('/', "::");
+        let strangers = sources.iter().filter(|(file, _)| !is_in(file, process));
+        let strangers = strangers.filter(|(file, _)| !MAY_USE_ALL.contains(&file.as_str()));
+        let using: Vec<_> = strangers.filter(|(file, code)| names(file, code, &module)).collect();
+        let using: Vec<_> = using.iter().map(|(file, _)| file).collect();
+        assert!(using.is_empty(), "{process} is a process of its own, and these use its code: {using:?}");
+    }
+}
+
+#[test]
+fn what_takes_a_right_is_used_where_that_right_is() {
+    let sources = sources();
+    for (module, users) in RESERVED {
+        let own = module.replace("::", "/");
+        let others = sources
+            .iter()
+            .filter(|(file, _)| !is_in(file, &own) && !users.iter().any(|user| is_in(file, user)));
+        let others = others.filter(|(file, _)| !MAY_USE_ALL.contains(&file.as_str()));
+        let using: Vec<_> =
+            others.filter(|(file, code)| names(file, code, module)).map(|(file, _)| file).collect();
+        assert!(using.is_empty(), "{module} is for {users:?}, and these use it: {using:?}");
+    }
+}
+
+#[test]
+fn a_module_is_found_by_each_of_its_names() {
+    let code = "use crate::gateway::auth::service;\nuse super::super::auth::lease;";
+    assert!(names("gateway/worker/core.rs", "crate::gateway::auth::run()", "gateway::auth"));
+    assert!(names("gateway/worker/core.rs", "use super::super::auth::lease;", "gateway::auth"));
+    assert!(names("gateway/messages.rs", "use super::auth::lease;", "gateway::auth"));
+    assert!(!names("client/worker/dial.rs", "use super::super::auth::lease;", "gateway::auth"));
+    assert!(!names("gateway/worker.rs", "use crate::gateway::auth_client;", "gateway::auth"));
+    assert!(names("gateway/worker.rs", code, "gateway::auth"));
+    assert!(is_in("gateway/auth.rs", "gateway/auth") && is_in("gateway/auth/lease.rs", "gateway/auth"));
+    assert!(!is_in("gateway/auth_client.rs", "gateway/auth"));
+}

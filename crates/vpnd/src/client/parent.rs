@@ -9,6 +9,7 @@ mod credentials;
 mod device;
 mod layer;
 mod limits;
+mod lookups;
 mod network;
 mod outer_path;
 mod permission;
@@ -25,16 +26,17 @@ use tokio::task::JoinHandle;
 use vpnd_crypto::{Binding, Preference};
 use vpnd_proto::control::{AsText, OneTimePassword, SecretText};
 
-use super::lookup::Lookups;
 use super::{INITIAL_MTU, socket_options};
 use crate::cli::{CleanupArgs, ConnectArgs};
+use crate::client::messages::{Begin, FromWorker, Reply, Request, ToWorker, WorkerLaunch};
+use crate::clock::now;
 use crate::journal::{self, JournalDirectory};
-use crate::privsep::launch::{Ask, ClientLaunch, Common, Devices, Reply, SecretBytes, ToOpener, ToWorker};
-use crate::privsep::part::Part;
-use crate::privsep::spawn::{PartError, Running};
+use crate::privsep::child::ChildRole;
+use crate::privsep::messages::{Common, Devices, SecretBytes};
+use crate::privsep::spawn::{ChildError, Running, Starting};
 use crate::profile::Profile;
-use crate::shard::now;
 use crate::sys::account::Identity;
+use crate::sys::change::Layer;
 use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
 use crate::sys::process::{self, Capability};
 use crate::sys::sandbox::SandboxMode;
@@ -44,15 +46,16 @@ use credentials::Source;
 use device::Device;
 use layer::OwnLayer;
 use limits::Limits;
+use lookups::Lookups;
 use network::{NetworkSetup, Wishes};
 use outer_path::OuterPaths;
 
 /// Changes of the machine's network come in bursts; this long after the first the core is told.
-const NETWORK_SETTLES: Duration = Duration::from_millis(100);
+const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
 /// How long the worker has to tell the gateway that it leaves.
-const WORKER_ENDS_WITHIN: Duration = Duration::from_secs(6);
+const WORKER_END_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long the worker of a client that was killed may keep its device.
-const DEVICE_GOES_WITHIN: Duration = Duration::from_secs(2);
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs `vpnd connect` until the user ends it or the gateway refuses for good.
 ///
@@ -70,20 +73,20 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let journals = clean_up_after_others(&args).await?;
     let password = password(&args, &profile)?;
     let identity = Identity::choose(args.user.as_deref())?;
-    let client = Opened::start(&args, &profile, text, password, identity, &journals).await?;
+    let client = RunningClient::start(&args, &profile, text, password, identity, &journals).await?;
     client.serve().await
 }
 
 /// Whether `error`, of [`run`], is that the gateway was out of reach for as long as the user wanted to wait.
 #[must_use]
 pub fn gave_up(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref::<PartError>(), Some(PartError::Unreached(_)))
+    matches!(error.downcast_ref::<ChildError>(), Some(ChildError::Unreached(_)))
 }
 
 /// Whether `error`, of [`run`], is one that a person must do something about before trying again makes sense.
 #[must_use]
 pub fn needs_a_person(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref::<PartError>(), Some(PartError::Refused(_)))
+    matches!(error.downcast_ref::<ChildError>(), Some(ChildError::Refused(_)))
         || error.is::<credentials::CredentialsError>()
 }
 
@@ -125,9 +128,9 @@ fn password(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<zeroize::Ze
     Ok(credentials::read(&source, &prompt)?)
 }
 
-/// A running client, as its opener holds it.
-struct Opened {
-    worker: Running,
+/// A running client, as its privileged parent holds it.
+struct RunningClient {
+    worker: Running<FromWorker>,
     setup: NetworkSetup,
     lookups: Lookups,
     paths: OuterPaths,
@@ -138,7 +141,7 @@ struct Opened {
     layer: OwnLayer,
 }
 
-impl Opened {
+impl RunningClient {
     /// Opens everything that the client needs; nothing of the machine's network is changed yet.
     async fn start(
         args: &ConnectArgs,
@@ -151,7 +154,7 @@ impl Opened {
         let layer = OwnLayer::take(journals)?;
         let device = Device::take(&args.state_dir, &profile.user, &profile.server_name)?;
         let lanes = args.lanes.map_or(profile.lanes, usize::from);
-        let launch = ClientLaunch {
+        let launch = WorkerLaunch {
             common: Common::new("info", args.log_format, args.sandbox, identity),
             profile: SecretBytes(zeroize::Zeroizing::new(text.as_bytes().to_vec())),
             file: args.profile.display().to_string(),
@@ -169,11 +172,12 @@ impl Opened {
         };
         let lookups = Lookups::new(launch.common.clone(), profile.servers.clone());
         let lookup_user = launch.common.identity.as_ref().map(Identity::uid);
-        let mut worker = Running::start(Part::Client)?;
-        let told = worker.tell(&launch, &[]).await;
+        let mut worker = Starting::start(ChildRole::Client)?;
+        let sent = worker.send(&launch, &[]).await;
         drop(launch);
+        // If the worker has ended by itself, this error says why, and the other only that nobody reads.
         let protections = worker.prepared().await?;
-        told?;
+        sent?;
         tracing::debug!(?protections, "the network worker has given up its privileges");
         let tun = open_tun(args, profile, lanes).await?;
         let (interface, interface_index) = (tun.name().to_owned(), tun.index());
@@ -187,36 +191,17 @@ impl Opened {
         let setup = NetworkSetup::new(journals, &interface, interface_index, layer.layer(), wishes)?;
         let paths = OuterPaths::new(layer.layer().mark());
         let limits = Limits::new();
-        let client = Self { worker, setup, lookups, paths, interface_index, device, limits, layer };
-        client.hand_over(tun, profile, lanes).await
-    }
-
-    /// Gives the worker its devices.
-    async fn hand_over(mut self, tun: Tun, profile: &Profile, lanes: usize) -> anyhow::Result<Self> {
-        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-        let options = socket_options(&profile.offload, Some(self.layer.layer().mark()));
-        let sockets: Result<Vec<_>, _> = (0..lanes).map(|_| ShardSocket::bind(any, &options)).collect();
-        let devices = Devices {
-            shards: u32::try_from(lanes).context("too many lanes")?,
-            tun: tun.offloads().into(),
-            steering_refused: None,
-        };
-        let mut descriptors: Vec<OwnedFd> = tun.into_queues().into_iter().map(OwnedFd::from).collect();
-        descriptors.extend(sockets?.into_iter().map(OwnedFd::from));
-        self.worker.tell(&ToWorker::Devices(devices), &descriptors).await?;
-        // The device goes away with the worker.
-        drop(descriptors);
-        self.worker.ready().await?;
-        Ok(self)
+        let worker = begin(worker, tun, profile, lanes, layer.layer()).await?;
+        Ok(Self { worker, setup, lookups, paths, interface_index, device, limits, layer })
     }
 
     /// Does what the worker asks for until one of the two ends; then everything is undone.
     async fn serve(mut self) -> anyhow::Result<()> {
         let outcome = self.work().await;
-        // A worker that has ended by itself hears nothing.
+        // A worker that has ended by itself does not receive it.
         let reason = outcome.as_ref().map_or("failure", |reason| reason);
-        let _ = self.worker.tell(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
-        self.worker.end(WORKER_ENDS_WITHIN).await;
+        let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
+        self.worker.end(WORKER_END_TIMEOUT).await;
         self.setup.undo().await;
         outcome.map(drop)
     }
@@ -232,14 +217,18 @@ impl Opened {
             tokio::select! {
                 _ = terminate.recv() => return Ok("SIGTERM"),
                 _ = interrupt.recv() => return Ok("SIGINT"),
-                said = self.worker.hear() => match said? {
+                message = self.worker.receive() => match message? {
                     // One person is asked one thing at a time.
-                    ToOpener::Ask { number, ask: ask @ Ask::Code } if prompt.is_none() && self.limits.take(&ask, now()).is_ok() => {
+                    FromWorker::Request { number, request: request @ Request::Code }
+                        if prompt.is_none() && self.limits.take(&request, now()).is_ok() =>
+                    {
                         let asked = tokio::task::spawn_blocking(|| credentials::ask("One-time code (Enter if you have none): "));
                         prompt = Some(Prompt { number, asked });
                     }
-                    ToOpener::Ask { number, ask } => self.answer(number, ask).await?,
-                    _ => return Err(PartError::Unexpected(Part::Client).into()),
+                    FromWorker::Request { number, request } => self.answer(number, request).await?,
+                    FromWorker::Failed(why) => return Err(ChildError::Failed(why).into()),
+                    FromWorker::Refused(why) => return Err(ChildError::Refused(why).into()),
+                    FromWorker::Unreached(why) => return Err(ChildError::Unreached(why).into()),
                 },
                 Some((number, reply)) = self.lookups.next() => {
                     if self.lookups.is_idle()
@@ -248,16 +237,16 @@ impl Opened {
                         let error = crate::told(&error.into());
                         tracing::error!(%error, "names are looked up outside the tunnel for longer than they should");
                     }
-                    self.worker.tell(&ToWorker::Answer { number, reply }, &[]).await?;
+                    self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
                 }
                 (number, code) = typed(&mut prompt), if prompt.is_some() => {
                     prompt = None;
                     let reply = Reply::Code(code);
-                    self.worker.tell(&ToWorker::Answer { number, reply }, &[]).await?;
+                    self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
                 }
                 change = watch.next() => {
                     if change.is_some_and(|change| self.is_foreign(change)) && settles.is_none() {
-                        settles = Some(tokio::time::Instant::now() + NETWORK_SETTLES);
+                        settles = Some(tokio::time::Instant::now() + NETWORK_CHANGE_DELAY);
                     }
                 }
                 () = sleep_until(settles), if settles.is_some() => {
@@ -268,38 +257,38 @@ impl Opened {
                     }
                     if self.paths.have_changed(self.setup.netlink()).await {
                         tracing::info!("the machine's network changed");
-                        self.worker.tell(&ToWorker::NetworkChanged, &[]).await?;
+                        self.worker.send(&ToWorker::NetworkChanged, &[]).await?;
                     }
                 }
             }
         }
     }
 
-    /// Does one thing for the worker, which hears whether it was done.
-    async fn answer(&mut self, number: u64, ask: Ask) -> Result<(), PartError> {
-        if let Err(why) = self.limits.take(&ask, now()) {
-            return self.worker.tell(&ToWorker::Answer { number, reply: Reply::Failed(why) }, &[]).await;
+    /// Does one thing for the worker and replies to it.
+    async fn answer(&mut self, number: u64, request: Request) -> Result<(), ChildError> {
+        if let Err(why) = self.limits.take(&request, now()) {
+            return self.worker.send(&ToWorker::Reply { number, reply: Reply::Failed(why) }, &[]).await;
         }
-        let (reply, descriptors) = match ask {
-            Ask::Socket(AsText(gateway)) => {
+        let (reply, descriptors) = match request {
+            Request::Socket(AsText(gateway)) => {
                 self.paths.watch(self.setup.netlink(), gateway.ip()).await;
                 match control_socket::socket(gateway, Some(self.layer.layer().mark())) {
                     Ok(socket) => (Reply::Done, vec![OwnedFd::from(socket)]),
                     Err(error) => (Reply::Failed(error.to_string()), Vec::new()),
                 }
             }
-            Ask::Addresses(server) => match self.start_lookup(number, server).await {
+            Request::Addresses(server) => match self.start_lookup(number, server).await {
                 Ok(()) => return Ok(()),
                 Err(why) => (Reply::Failed(why), Vec::new()),
             },
-            Ask::UseTunnelDns(true) => (told(self.setup.use_tunnel_dns().await), Vec::new()),
-            Ask::UseTunnelDns(false) => (told(self.setup.use_own_dns().await), Vec::new()),
-            Ask::Configure(network) => (told(self.setup.apply(&network).await), Vec::new()),
-            Ask::Mtu(mtu) => (told(self.setup.set_mtu(mtu).await), Vec::new()),
-            Ask::Code => (Reply::Code(None), Vec::new()),
-            Ask::Prove(binding) => (self.prove(binding), Vec::new()),
+            Request::UseTunnelDns(true) => (told(self.setup.use_tunnel_dns().await), Vec::new()),
+            Request::UseTunnelDns(false) => (told(self.setup.use_own_dns().await), Vec::new()),
+            Request::Configure(network) => (told(self.setup.apply(&network).await), Vec::new()),
+            Request::Mtu(mtu) => (told(self.setup.set_mtu(mtu).await), Vec::new()),
+            Request::Code => (Reply::Code(None), Vec::new()),
+            Request::Prove(binding) => (self.prove(binding), Vec::new()),
         };
-        self.worker.tell(&ToWorker::Answer { number, reply }, &descriptors).await
+        self.worker.send(&ToWorker::Reply { number, reply }, &descriptors).await
     }
 
     /// The key stays here, so whoever has the worker can use it only while the client runs, and only to prove a connection.
@@ -329,6 +318,30 @@ impl Opened {
     }
 }
 
+/// Opens the sockets and gives the worker its devices.
+async fn begin(
+    worker: Starting,
+    tun: Tun,
+    profile: &Profile,
+    lanes: usize,
+    layer: Layer,
+) -> anyhow::Result<Running<FromWorker>> {
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let options = socket_options(&profile.offload, Some(layer.mark()));
+    let sockets: Result<Vec<_>, _> = (0..lanes).map(|_| ShardSocket::bind(any, &options)).collect();
+    let devices = Devices {
+        shards: u32::try_from(lanes).context("too many lanes")?,
+        tun: tun.offloads(),
+        steering_refused: None,
+    };
+    let mut descriptors: Vec<OwnedFd> = tun.into_queues().into_iter().map(OwnedFd::from).collect();
+    descriptors.extend(sockets?.into_iter().map(OwnedFd::from));
+    worker.send(&Begin::Devices(devices), &descriptors).await?;
+    // The device goes away with the worker.
+    drop(descriptors);
+    Ok(worker.ready().await?)
+}
+
 fn told(outcome: Result<(), network::NetworkError>) -> Reply {
     outcome.map_or_else(|error| Reply::Failed(crate::told(&error.into())), |()| Reply::Done)
 }
@@ -354,12 +367,12 @@ async fn open_tun(args: &ConnectArgs, profile: &Profile, queues: usize) -> anyho
         tx_queue_len: CLIENT_TX_QUEUE_LEN,
         offloads: profile.offload.tun_offloads(),
     };
-    let deadline = tokio::time::Instant::now() + DEVICE_GOES_WITHIN;
+    let deadline = tokio::time::Instant::now() + DEVICE_TIMEOUT;
     let tun = loop {
         match Tun::open(&spec) {
             // The worker of a client that was killed ends a moment after it.
             Err(TunError::NameInUse(_)) if tokio::time::Instant::now() < deadline => {
-                tokio::time::sleep(NETWORK_SETTLES).await;
+                tokio::time::sleep(NETWORK_CHANGE_DELAY).await;
             }
             opened => break opened?,
         }

@@ -1,6 +1,6 @@
 //! The network worker of a client: everything that talks to the network, without a privilege.
 //!
-//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and asks the opener to change
+//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and asks the parent to change
 //! the machine's network as the core wants it.
 
 mod dial;
@@ -32,17 +32,19 @@ use vpnd_proto::session::{ConnectionId, Timers};
 use vpnd_proto::time::Time;
 
 use super::{INITIAL_MTU, Refusal, socket_options};
+use crate::client::messages::{Begin, FromWorker, WorkerLaunch};
+use crate::clock::now;
 use crate::privsep::channel;
-use crate::privsep::launch::{ClientLaunch, Devices, ToOpener, ToWorker};
-use crate::privsep::part::{self, Before, Begun, Part};
+use crate::privsep::child::{self, ChildRole, Preparation, Started};
+use crate::privsep::messages::{self as common, Devices};
 use crate::profile::{Profile, Trust};
-use crate::shard::{EVENT_QUEUE, ShardSpec, Shards, now};
+use crate::shard::{EVENT_QUEUE, ShardSpec, Shards};
 use crate::suites;
 use crate::sys::tun::TunQueue;
 use crate::sys::udp::ShardSocket;
 use crate::tls;
 use dial::{Answer, Credentials, DialError, Dialer};
-use parent_client::{Opener, OpenerError, Word};
+use parent_client::{ParentClient, ParentError, ParentEvent};
 use path::{mapped, say_path};
 use reach::Reach;
 
@@ -54,36 +56,37 @@ const SLEPT: Duration = Duration::from_secs(5);
 /// How long a last message may take on its way out.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Runs it; `stream` leads to the opener.
+/// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     // Behind the sandbox there are no files.
-    let read_trust = |launch: &ClientLaunch| {
+    let read_trust = |launch: &WorkerLaunch| {
         let by_system = launch.profile()?.trust == Trust::System;
         let made = by_system.then(tls::SystemTrust::read).transpose()?;
-        Ok(Before { writable: Vec::new(), made })
+        Ok(Preparation { writable: Vec::new(), made })
     };
-    match part::begin(Part::Client, &stream, |launch: &ClientLaunch| &launch.common, read_trust) {
-        Ok(begun) => part::work(stream, async |opener| serve(begun, opener).await),
-        Err(error) => part::fail(stream, &error),
+    let started =
+        child::start(ChildRole::Client, &stream, |launch: &WorkerLaunch| &launch.common, read_trust);
+    match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
+        Ok(()) => Ok(()),
+        Err(error) => child::finish(stream, &FromWorker::from(&error)),
     }
 }
 
 async fn serve(
-    begun: Begun<ClientLaunch, Option<tls::SystemTrust>>,
+    started: Started<WorkerLaunch, Option<tls::SystemTrust>>,
     channel: channel::Channel,
 ) -> anyhow::Result<()> {
-    let launch = begun.launch.alone()?;
+    let launch = started.launch.alone()?;
     let profile = launch.profile()?;
-    let prepared = Prepared::new(&launch, &profile, begun.made)?;
-    channel.send(&ToOpener::Prepared(begun.protections), &[]).await?;
-    let first = channel.receive::<ToWorker>().await?.context("the opener is gone")?;
-    let ToWorker::Devices(devices) = first.message else {
-        bail!("the worker was told something else than its devices");
-    };
-    let (opener, words) = Opener::start(channel);
-    let connected = Connected::start(launch, &profile, prepared, &devices, first.descriptors, opener)?;
-    connected.opener.ready().await?;
-    connected.run(words).await
+    let prepared = Prepared::new(&launch, &profile, started.made)?;
+    channel.send(&common::Prepared::Prepared(started.protections), &[]).await?;
+    let begin = channel.receive::<Begin>().await?.context("the parent is gone")?;
+    let Begin::Devices(devices) = begin.message;
+    let (parent, events) = ParentClient::start(channel.clone());
+    let connected = Connected::start(launch, &profile, prepared, &devices, begin.descriptors, parent)?;
+    // Nothing was asked of the parent until now, which expects this message first.
+    channel.send(&common::Ready::Ready, &[]).await?;
+    connected.run(events).await
 }
 
 /// What is there before the devices are.
@@ -95,7 +98,7 @@ struct Prepared {
 impl Prepared {
     /// Checks all that it was given.
     fn new(
-        launch: &ClientLaunch,
+        launch: &WorkerLaunch,
         profile: &Profile,
         system_trust: Option<tls::SystemTrust>,
     ) -> anyhow::Result<Self> {
@@ -153,7 +156,7 @@ struct Connected {
     core: Client,
     shards: Shards,
     events: mpsc::Receiver<(usize, Event)>,
-    opener: Arc<Opener>,
+    parent: Arc<ParentClient>,
     dialer: Arc<Dialer>,
     attempts: HashMap<ConnectionId, JoinHandle<()>>,
     live: HashMap<ConnectionId, Live>,
@@ -168,7 +171,7 @@ struct Connected {
     was_up: bool,
     was_ever_up: bool,
     reach: Reach,
-    /// Which DNS servers the opener was told to use: the tunnel's, or the machine's own. `None` if that may have changed since.
+    /// The DNS servers that the parent was asked to use: the tunnel's, or the machine's own. `None` if that may have changed since.
     tunnel_dns: Option<bool>,
     /// Whether the data sockets are for both protocol versions.
     dual_stack: bool,
@@ -197,7 +200,7 @@ fn shard_specs(
             policy: Arc::new(Policy::default()),
             hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
             tun: TunQueue::adopt(queue),
-            tun_offloads: devices.tun.into(),
+            tun_offloads: devices.tun,
             mtu: INITIAL_MTU,
             copy_dscp,
             socket: ShardSocket::adopt(socket, &options)?,
@@ -210,12 +213,12 @@ fn shard_specs(
 
 impl Connected {
     fn start(
-        launch: ClientLaunch,
+        launch: WorkerLaunch,
         profile: &Profile,
         prepared: Prepared,
         devices: &Devices,
         descriptors: Vec<OwnedFd>,
-        opener: Arc<Opener>,
+        parent: Arc<ParentClient>,
     ) -> anyhow::Result<Self> {
         let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
         let specs = shard_specs(profile, launch.copy_dscp, devices, descriptors)?;
@@ -227,13 +230,13 @@ impl Connected {
             password: launch.password,
             device: launch.device.into(),
         };
-        let dialer = Arc::new(Dialer::new(profile, prepared.tls, credentials, Arc::clone(&opener)));
+        let dialer = Arc::new(Dialer::new(profile, prepared.tls, credentials, Arc::clone(&parent)));
         let (news, inbox) = mpsc::channel(NEWS_QUEUE);
         Ok(Self {
             core: prepared.core,
             shards,
             events,
-            opener,
+            parent,
             dialer,
             attempts: HashMap::new(),
             live: HashMap::new(),
@@ -251,11 +254,11 @@ impl Connected {
         })
     }
 
-    /// The loop. What it has changed on the machine is undone by the opener.
-    async fn run(mut self, words: mpsc::Receiver<Word>) -> anyhow::Result<()> {
-        let outcome = self.serve(words).await;
+    /// The loop. What it has changed on the machine is undone by the parent.
+    async fn run(mut self, parent_events: mpsc::Receiver<ParentEvent>) -> anyhow::Result<()> {
+        let outcome = self.serve(parent_events).await;
         // The end may come while something is asked for, which is then not done.
-        let outcome = if self.opener.is_ending() { Ok(()) } else { outcome };
+        let outcome = if self.parent.is_ending() { Ok(()) } else { outcome };
         // Shards forget what a session has carried when it is closed.
         self.tick().await;
         self.log_end(&outcome);
@@ -268,7 +271,7 @@ impl Connected {
         outcome
     }
 
-    async fn serve(&mut self, mut words: mpsc::Receiver<Word>) -> anyhow::Result<()> {
+    async fn serve(&mut self, mut parent_events: mpsc::Receiver<ParentEvent>) -> anyhow::Result<()> {
         let shard_failure = self.shards.failure();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -279,13 +282,13 @@ impl Connected {
             self.reach.check(now(), || self.dialer.report())?;
             let due = self.core.poll_timeout().map(|(at, _)| at.since(now()));
             tokio::select! {
-                word = words.recv() => match word {
-                    Some(Word::NetworkChanged) => {
+                event = parent_events.recv() => match event {
+                    Some(ParentEvent::NetworkChanged) => {
                         self.core.network_changed(now());
                         self.dialer.network_changed();
                     }
                     // What it has changed is undone by whoever starts next, or by `vpnd cleanup`.
-                    Some(Word::Stop) | None => return Ok(()),
+                    Some(ParentEvent::Stop) | None => return Ok(()),
                 },
                 () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
                 Some(news) = self.inbox.recv() => self.hear(news)?,
@@ -298,10 +301,10 @@ impl Connected {
         }
     }
 
-    /// One line about the whole life of the client. An error is told once, by the opener.
+    /// One line about the whole life of the client. An error is reported once, by the parent.
     fn log_end(&self, outcome: &anyhow::Result<()>) {
         let reason = match outcome {
-            Ok(()) => self.opener.reason().unwrap_or("the client's first process is gone"),
+            Ok(()) => self.parent.reason().unwrap_or("the client's first process is gone"),
             Err(error) if error.is::<Refusal>() => "refused",
             Err(_) => "failure",
         };
@@ -347,9 +350,9 @@ impl Connected {
         self.reach.note(now(), self.core.is_within_reach());
         let Some(tunnel) = self.reach.tunnel_dns(now()) else { return Ok(()) };
         if self.was_ever_up && self.tunnel_dns.replace(tunnel) != Some(tunnel) {
-            match self.opener.use_tunnel_dns(tunnel).await {
+            match self.parent.use_tunnel_dns(tunnel).await {
                 // The session is worth more than its DNS servers.
-                Err(OpenerError::Refused(why)) => {
+                Err(ParentError::Refused(why)) => {
                     tracing::warn!("the machine's DNS servers stay as they are: {why}")
                 }
                 outcome => outcome?,
@@ -445,10 +448,10 @@ impl Connected {
                     tracing::debug!(mtu, "the tunnel's MTU");
                     // New TCP connections are held to it in both directions, also where it is too small for the device.
                     self.shards.set_mtu(mtu).await;
-                    self.opener.set_mtu(mtu).await?;
+                    self.parent.set_mtu(mtu).await?;
                 }
                 Action::Configure(network) => {
-                    self.opener.configure(&network).await?;
+                    self.parent.configure(&network).await?;
                     tracing::info!(
                         ipv4 = network.ipv4.map(tracing::field::display),
                         ipv6 = network.ipv6.map(tracing::field::display),

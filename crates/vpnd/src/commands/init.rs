@@ -15,10 +15,10 @@ use std::time::SystemTime;
 use ipnet::{Ipv4Net, Ipv6Net};
 use sha2::{Digest as _, Sha256};
 
+use crate::admin_store::{Opening, Stores};
 use crate::authority::{Authority, CertificateError};
 use crate::cli::InitArgs;
 use crate::config::{Invalid, ServerConfig};
-use crate::privsep::store::{Opening, Stores};
 use crate::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
 use crate::store::StoreError;
 

@@ -14,12 +14,12 @@ use std::time::{Duration, UNIX_EPOCH};
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 
+use crate::admin_store::{AdminStore, Opening, Stores, UserSummary};
 use crate::authority::{Authority, CertificateError, Identity};
 use crate::certificate::{self, Leaf};
 use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs};
 use crate::config::{ConfigError, ServerConfig};
 use crate::password::{Hasher, NoMemory};
-use crate::privsep::store::{AdminStore, Opening, Stores, UserSummary};
 use crate::profile::{ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name};
 use crate::secret_file::WriteError;
 use crate::store::{AuditEntry, NewUser, StoreError};

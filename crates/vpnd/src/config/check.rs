@@ -6,7 +6,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use rustls::sign::CertifiedKey;
@@ -27,11 +27,6 @@ pub struct LocalNetwork {
     pub network: IpNet,
     /// The interface towards it.
     pub interface: String,
-}
-
-/// Seconds since 1970 by the system's clock; 0 if it stands before that.
-pub fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 impl ServerConfig {

@@ -12,7 +12,8 @@ use x509_parser::parse_x509_certificate;
 
 use super::check::{self, LocalNetwork, first_certificate};
 use super::{ConfigError, Invalid, NatMode, Problem, Selector, ServerConfig};
-use crate::privsep::store::{Opening, Stores, UserSummary};
+use crate::admin_store::{Opening, Stores, UserSummary};
+use crate::clock::wall_s;
 use crate::revocation_list::RevocationList;
 use crate::store::StoreError;
 use crate::sys::account::Identity;
@@ -64,7 +65,7 @@ pub fn report(
         interfaces: &check::interfaces(),
         networks: &check::local_networks(),
         ipv6: sysctl::has_ipv6(&config.tunnel.name),
-        now_s: check::now_s(),
+        now_s: wall_s(),
     };
     let mut review = config.review(&machine, insecure_lab);
     let users = stores.open(&config, Opening::Inspect).and_then(|mut store| store.users());

@@ -15,11 +15,12 @@ use crate::gateway::auth::authenticator::{Authenticator, LONGEST_WAIT, Settings}
 use crate::gateway::auth::lease::Pools;
 use crate::gateway::auth::service::{Clocks, Service};
 use crate::gateway::messages;
+use crate::gateway::messages::{AuthLaunch, FromAuth, ToAuth};
 use crate::gateway::signing::{self, SigningError};
 use crate::password::Hasher;
 use crate::privsep::channel::Channel;
-use crate::privsep::launch::{AuthLaunch, ToAuth, ToOpener};
-use crate::privsep::part::{self, Before, Begun, Part};
+use crate::privsep::child::{self, ChildRole, Preparation, Started};
+use crate::privsep::messages::Prepared;
 use crate::store::Store;
 use crate::store::sqlite::Sqlite;
 use crate::sys::process;
@@ -28,27 +29,28 @@ use crate::tls;
 /// How often the user store is copied.
 const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
-/// How long the opener may take to notice that the worker is gone.
-const LET_GO_WITHIN: Duration = Duration::from_secs(5);
+/// How long the parent may take to notice that the worker is gone.
+const DISMISSAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs it; `stream` leads to the opener.
+/// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let state_dir = |launch: &AuthLaunch| {
-        Ok(Before { writable: vec![launch.configuration.parse()?.server.state_dir], made: () })
+        Ok(Preparation { writable: vec![launch.configuration.parse()?.server.state_dir], made: () })
     };
-    match part::begin(Part::Auth, &stream, |launch: &AuthLaunch| &launch.common, state_dir) {
-        Ok(begun) => part::work(stream, async |opener| serve(begun, opener).await),
-        Err(error) => part::fail(stream, &error),
+    let started = child::start(ChildRole::Auth, &stream, |launch: &AuthLaunch| &launch.common, state_dir);
+    match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
+        Ok(()) => Ok(()),
+        Err(error) => child::finish(stream, &FromAuth::Failed(crate::told(&error))),
     }
 }
 
-async fn serve(begun: Begun<AuthLaunch>, opener: Channel) -> anyhow::Result<()> {
-    let config = begun.launch.message.configuration.parse()?;
-    let Ok([worker, signatures]) = <[_; 2]>::try_from(begun.launch.descriptors) else {
+async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<()> {
+    let config = started.launch.message.configuration.parse()?;
+    let Ok([worker, signatures]) = <[_; 2]>::try_from(started.launch.descriptors) else {
         bail!("the auth process was started without its channels to the worker");
     };
     let keys = signing::Keys::default();
-    let first_key = begun.launch.message.key;
+    let first_key = started.launch.message.key;
     keys.add(tls::signing_key(&first_key.0)?)?;
     drop(first_key);
     let worker = Channel::new(worker.into(), messages::auth::MAX_FRAME)?;
@@ -70,17 +72,17 @@ async fn serve(begun: Begun<AuthLaunch>, opener: Channel) -> anyhow::Result<()> 
     ));
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
-    opener.send(&ToOpener::Prepared(begun.protections), &[]).await?;
+    parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     tokio::spawn(back_up(sqlite));
     tokio::select! {
         // That its channel ends is what this process waits for.
-        ended = take_keys(&opener, &keys) => ended,
+        ended = take_keys(&parent, &keys) => ended,
         ended = service.run(worker) => match ended {
-            Ok(()) => without_worker(&opener).await,
+            Ok(()) => without_worker(&parent).await,
             Err(error) => Err(error).context("the worker has sent what no worker sends"),
         },
         ended = signing => match ended {
-            Ok(SigningError::Closed) => without_worker(&opener).await,
+            Ok(SigningError::Closed) => without_worker(&parent).await,
             Ok(error) => Err(error).context("the worker has sent what no worker sends"),
             Err(_) => bail!("the thread that signs handshakes has ended"),
         },
@@ -88,18 +90,18 @@ async fn serve(begun: Begun<AuthLaunch>, opener: Channel) -> anyhow::Result<()> 
 }
 
 /// Signs with each key that the privileged parent sends, until that has ended.
-async fn take_keys(opener: &Channel, keys: &signing::Keys) -> anyhow::Result<()> {
-    while let Some(received) = opener.receive::<ToAuth>().await? {
+async fn take_keys(parent: &Channel, keys: &signing::Keys) -> anyhow::Result<()> {
+    while let Some(received) = parent.receive::<ToAuth>().await? {
         let ToAuth::Key(key) = received.alone()?;
         keys.add(tls::signing_key(&key.0)?)?;
-        opener.send(&ToOpener::KeyTaken, &[]).await?;
+        parent.send(&FromAuth::KeyTaken, &[]).await?;
     }
     Ok(())
 }
 
-/// The opener waits for the worker's end before it lets this process go.
-async fn without_worker(opener: &Channel) -> anyhow::Result<()> {
-    match tokio::time::timeout(LET_GO_WITHIN, opener.receive::<ToAuth>()).await {
+/// The parent waits for the worker's end before it lets this process go.
+async fn without_worker(parent: &Channel) -> anyhow::Result<()> {
+    match tokio::time::timeout(DISMISSAL_TIMEOUT, parent.receive::<ToAuth>()).await {
         Ok(Ok(None)) => Ok(()),
         _ => bail!("the auth process has lost the worker"),
     }

@@ -1,3 +1,233 @@
-//! What the processes of a gateway say to each other.
+//! The messages between a gateway's parent and its two children; those between the children are in [`auth`].
+//!
+//! | | first | then |
+//! |---|---|---|
+//! | parent → auth | [`AuthLaunch`] | [`ToAuth`] |
+//! | auth → parent | [`Prepared`] | [`FromAuth`] |
+//! | parent → worker | [`WorkerLaunch`], [`Begin`] | [`ToWorker`] |
+//! | worker → parent | [`Prepared`], [`Ready`] | [`FromWorker`] |
+//!
+//! [`Prepared`]: crate::privsep::messages::Prepared
+//! [`Ready`]: crate::privsep::messages::Ready
 
 pub(crate) mod auth;
+
+use std::path::Path;
+
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+
+use crate::config::{Invalid, ServerConfig};
+use crate::gateway::signing::KeyDescription;
+use crate::privsep::messages::{Common, Devices, SecretBytes};
+use crate::sys::sandbox::Protections;
+use crate::sys::sysctl;
+
+/// A gateway's configuration as it was read; the other processes parse it again, so that no second form of it exists.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(crate) struct Configuration {
+    #[n(0)]
+    text: String,
+    #[n(1)]
+    file: String,
+    #[n(2)]
+    base: String,
+    /// Whether the machine can't do what the file says of IPv6; parents of earlier versions don't say.
+    #[n(3)]
+    without_ipv6: Option<bool>,
+}
+
+impl Configuration {
+    /// Reads the file at `path` and parses it, too. If IPv6 is switched off on this machine, and IPv4 is there to go on with,
+    /// the configuration is one without IPv6.
+    pub(crate) fn read(path: &Path) -> Result<(Self, ServerConfig), crate::config::ConfigError> {
+        let text = crate::config::read_text(path)?;
+        let base = crate::secret_file::parent(path);
+        let config = ServerConfig::parse(&text, &path.display().to_string(), base)?;
+        let tunnel = &config.tunnel;
+        let without_ipv6 =
+            tunnel.pool_v6.is_some() && tunnel.pool_v4.is_some() && !sysctl::has_ipv6(&tunnel.name);
+        let config = if without_ipv6 { config.without_ipv6() } else { config };
+        let (file, base) = (path.display().to_string(), base.to_string_lossy().into_owned());
+        Ok((Self { text, file, base, without_ipv6: Some(without_ipv6) }, config))
+    }
+
+    /// Whether what the file says of IPv6 was left out.
+    pub(crate) fn is_without_ipv6(&self) -> bool {
+        self.without_ipv6 == Some(true)
+    }
+
+    pub(crate) fn parse(&self) -> Result<ServerConfig, Invalid> {
+        let config = ServerConfig::parse(&self.text, &self.file, Path::new(&self.base))?;
+        Ok(if self.is_without_ipv6() { config.without_ipv6() } else { config })
+    }
+}
+
+/// The gateway's certificate as the worker has it: the chain, and a description of the key, which the auth process keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct GatewayCertificate {
+    /// PEM, the gateway's own certificate first.
+    #[n(0)]
+    pub(crate) chain: ByteVec,
+    #[n(1)]
+    pub(crate) key: KeyDescription,
+    /// When it should be replaced, seconds since 1970.
+    #[n(2)]
+    pub(crate) due_s: u64,
+    /// When it expires, seconds since 1970.
+    #[n(3)]
+    pub(crate) expires_s: u64,
+}
+
+/// The auth process's first message; with two descriptors: its ends of the channels to the worker, for questions and for
+/// signatures.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct AuthLaunch {
+    #[n(0)]
+    pub(crate) common: Common,
+    #[n(1)]
+    pub(crate) configuration: Configuration,
+    /// The gateway's TLS key, PEM. No other process is given it.
+    #[n(2)]
+    pub(crate) key: SecretBytes,
+}
+
+/// The worker's first message; with descriptors: its ends of the channels to the auth process, for questions and for
+/// signatures, the listening control socket, and the metrics' listener if there is one. No secret of TLS is in it.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct WorkerLaunch {
+    #[n(0)]
+    pub(crate) common: Common,
+    #[n(1)]
+    pub(crate) configuration: Configuration,
+    #[n(2)]
+    pub(crate) insecure_lab: bool,
+    #[n(3)]
+    pub(crate) certificate: GatewayCertificate,
+    #[n(5)]
+    pub(crate) client_ca: Option<ByteVec>,
+    #[n(6)]
+    pub(crate) quic_secret: SecretBytes,
+    /// The user who may use the control socket besides root.
+    #[n(7)]
+    pub(crate) owner: u32,
+    /// The parent.
+    #[n(8)]
+    pub(crate) pid: u32,
+    /// How the auth process is shut in.
+    #[n(9)]
+    pub(crate) auth: Protections,
+    /// The parent's version; an upgrade leaves the parent as it is.
+    #[n(10)]
+    pub(crate) parent_version: Option<String>,
+    /// The file of revocation lists, as it was checked.
+    #[n(11)]
+    pub(crate) client_crl: Option<ByteVec>,
+}
+
+/// A worker's second message, by which it gets its devices.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Begin {
+    /// With the devices' descriptors.
+    #[n(0)]
+    Devices(#[n(0)] Devices),
+    /// With a channel to the worker that runs: take over from it.
+    #[n(6)]
+    TakeOver,
+}
+
+/// Parent → worker, once the worker is ready.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum ToWorker {
+    /// The configuration as it is now, or why it can't be used: after [`FromWorker::ReadConfiguration`], and after SIGHUP.
+    #[n(1)]
+    Configuration(#[n(0)] Reread),
+    /// Inform the clients, and end; with the reason, for the log, which earlier versions don't give.
+    #[n(2)]
+    Stop(#[n(0)] Option<String>),
+    /// With a channel to the successor: hand everything over, and end.
+    #[n(5)]
+    HandOver,
+    /// Why [`FromWorker::Upgrade`] did not come about.
+    #[n(7)]
+    NotUpgraded(#[n(0)] String),
+    /// Present this certificate from now on. The auth process signs for it already.
+    #[n(8)]
+    Certificate(#[n(0)] GatewayCertificate),
+    /// Let no certificate in any more that these revocation lists name. Their file, which was checked.
+    #[n(9)]
+    Revoked(#[n(0)] ByteVec),
+}
+
+/// A configuration that was read again.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Reread {
+    #[n(0)]
+    Good(#[n(0)] Configuration),
+    #[n(1)]
+    Bad(#[n(0)] String),
+}
+
+/// Worker → parent, once the worker is ready.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum FromWorker {
+    /// It can't go on, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+    /// An administrator wants the configuration to be read again.
+    #[n(3)]
+    ReadConfiguration,
+    /// An administrator wants the daemon to be replaced by the program that is installed now.
+    #[n(5)]
+    Upgrade,
+    /// The sessions are the successor's now.
+    #[n(6)]
+    HandedOver,
+    /// It has not handed over and goes on, and why.
+    #[n(7)]
+    GoesOn(#[n(0)] String),
+}
+
+/// Parent → auth process.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum ToAuth {
+    /// Sign with this key, too (PEM). Answered by [`FromAuth::KeyTaken`].
+    #[n(0)]
+    Key(#[n(0)] SecretBytes),
+}
+
+/// Auth process → parent, once it is prepared.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum FromAuth {
+    /// It can't go on, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+    /// It signs with the key that it was given.
+    #[n(9)]
+    KeyTaken,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_without_a_reason_is_one() {
+        // From the parent of a version that gave none: the variant alone.
+        let old = [0x82, 0x02, 0x80];
+        assert!(matches!(minicbor::decode(&old), Ok(ToWorker::Stop(None))));
+    }
+
+    #[test]
+    fn what_an_earlier_parent_sends_is_understood() {
+        // Numbers as they were when gateway and client shared one enum.
+        assert!(matches!(minicbor::decode(&[0x82, 0x06, 0x80]), Ok(Begin::TakeOver)));
+        assert!(matches!(minicbor::decode(&[0x82, 0x05, 0x80]), Ok(ToWorker::HandOver)));
+        let encoded = |message: FromWorker| minicbor::to_vec(message).unwrap();
+        assert_eq!(encoded(FromWorker::ReadConfiguration), [0x82, 0x03, 0x80]);
+        assert_eq!(encoded(FromWorker::Upgrade), [0x82, 0x05, 0x80]);
+        assert_eq!(encoded(FromWorker::HandedOver), [0x82, 0x06, 0x80]);
+        assert_eq!(minicbor::to_vec(FromAuth::KeyTaken).unwrap(), [0x82, 0x09, 0x80]);
+        assert_eq!(minicbor::to_vec(crate::privsep::messages::Ready::Ready).unwrap(), [0x82, 0x01, 0x80]);
+    }
+}

@@ -3,9 +3,10 @@
 //! Start-up goes from what can fail without a trace to what changes the machine: configuration, store, certificate,
 //! ciphers, then sockets, the TUN device, addresses and firewall, these through the undo journal. Nothing of the machine
 //! is changed before everything that can be checked has been. [`crate::privsep`] tells the processes apart: this one, the
-//! opener, touches nothing that a client sends.
+//! parent, touches nothing that a client sends.
 
 mod certificate;
+pub(crate) mod listeners;
 mod machine;
 mod upgrade;
 
@@ -18,21 +19,20 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::socket_options;
 use crate::cli::ServerArgs;
+use crate::clock::{now, wall_s};
 use crate::config::{ConfigError, ServerConfig, check, review};
+use crate::gateway::messages::{
+    AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, Reread, ToWorker,
+    WorkerLaunch,
+};
 use crate::gateway::quic_keys;
 use crate::gateway::signing;
-use crate::gateway::worker::admin_server::{AdminSocket, Place};
-use crate::gateway::worker::metrics::Metrics;
 use crate::logging;
 use crate::privsep::allowance::Allowance;
 use crate::privsep::channel;
-use crate::privsep::launch::{
-    AuthLaunch, Common, Configuration, Devices, GatewayCertificate, Reread, SecretBytes, ToOpener, ToWorker,
-    WorkerLaunch,
-};
-use crate::privsep::part::Part;
-use crate::privsep::spawn::{self, PartError, Running};
-use crate::shard::now;
+use crate::privsep::child::ChildRole;
+use crate::privsep::messages::{Common, Devices, SecretBytes};
+use crate::privsep::spawn::{self, ChildError, Running, Starting};
 use crate::sys::account::Identity;
 use crate::sys::process::{self, Capability};
 use crate::sys::sandbox::{Protections, SandboxMode};
@@ -40,10 +40,11 @@ use crate::sys::sysctl;
 use crate::sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{self, ReuseportGroup, bind_reuseport_group};
 use certificate::{Credentials, Presented, revoked_by_authority};
+use listeners::SocketFile;
 use machine::Machine;
 
 /// How long the worker has to say goodbye to the clients, and the auth process to finish a write.
-const PARTS_END_WITHIN: Duration = Duration::from_secs(6);
+const CHILD_END_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Runs `vpnd server` until it is told to stop.
 ///
@@ -77,7 +78,7 @@ fn review(
         interfaces: &check::interfaces(),
         networks: &check::local_networks(),
         ipv6: sysctl::has_ipv6(&config.tunnel.name),
-        now_s: check::now_s(),
+        now_s: wall_s(),
     };
     if configuration.is_without_ipv6() {
         tracing::warn!("IPv6 is switched off on this machine: the gateway goes on with IPv4 alone");
@@ -107,7 +108,7 @@ enum End {
     Interrupted,
 }
 
-/// A gateway that is up, as its opener holds it.
+/// A gateway that is up, as its privileged parent holds it.
 struct Gateway {
     args: ServerArgs,
     /// As it was when devices and sockets were opened.
@@ -115,8 +116,8 @@ struct Gateway {
     common: Common,
     /// Where this program was when it started: an upgrade takes what is there then.
     program: PathBuf,
-    auth: Running,
-    worker: Running,
+    auth: Running<FromAuth>,
+    worker: Running<FromWorker>,
     presented: Presented,
     machine: Machine,
     /// The control socket, and that of the metrics.
@@ -126,7 +127,7 @@ struct Gateway {
     /// How often it may have the gateway upgraded.
     upgrades: Allowance,
     /// Removed at the end.
-    _admin: Option<Place>,
+    _socket_file: SocketFile,
 }
 
 impl Gateway {
@@ -141,36 +142,28 @@ impl Gateway {
         let Credentials { certificate, key } = Credentials::load(&config.tls)?;
         let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key).await?;
         let presented = Presented::new(certificate.clone(), &config.tls);
-        let admin = AdminSocket::bind(&config.admin.socket)?;
-        let metrics = match config.admin.metrics {
-            Some(address) => Some(Metrics::bind(address).await?),
-            None => None,
-        };
+        let (admin, socket_file) = listeners::control_socket(&config.admin.socket)?;
+        let metrics = config.admin.metrics.map(listeners::metrics).transpose()?;
         let mut machine = Machine::new(&config).await?;
-        let (admin, place) = admin.into_parts()?;
-        let mut listeners = vec![admin];
-        listeners.extend(metrics.map(Metrics::into_descriptor).transpose()?);
+        let listeners: Vec<OwnedFd> = [admin].into_iter().chain(metrics).collect();
         let launch = worker_launch(&args, &config, configuration, common.clone(), certificate, protections)?;
-        let mut worker = start_worker(this, &launch, to_auth, &listeners).await?;
+        let worker = start_worker(this, &launch, to_auth, &listeners).await?;
         drop(launch);
-        match open_devices(&config, &mut machine, &mut worker).await {
-            Ok(()) => {
-                let _admin = place;
-                Ok(Self {
-                    args,
-                    config,
-                    common,
-                    program,
-                    auth,
-                    worker,
-                    presented,
-                    machine,
-                    listeners,
-                    rereads: Allowance::new(32, Duration::from_secs(1)),
-                    upgrades: Allowance::new(16, Duration::from_secs(10)),
-                    _admin,
-                })
-            }
+        match open_devices(&config, &mut machine, worker).await {
+            Ok(worker) => Ok(Self {
+                args,
+                config,
+                common,
+                program,
+                auth: auth.at_work(),
+                worker,
+                presented,
+                machine,
+                listeners,
+                rereads: Allowance::new(32, Duration::from_secs(1)),
+                upgrades: Allowance::new(16, Duration::from_secs(10)),
+                _socket_file: socket_file,
+            }),
             Err(error) => {
                 machine.abandon().await;
                 Err(error)
@@ -197,22 +190,28 @@ impl Gateway {
                         break Err(error);
                     }
                 }
-                said = self.worker.hear() => match said {
-                    Ok(ToOpener::ReadConfiguration) => {
+                message = self.worker.receive() => match message {
+                    Ok(FromWorker::ReadConfiguration) => {
                         if let Err(error) = self.reconfigure_for_worker().await {
                             break Err(error);
                         }
                     }
-                    Ok(ToOpener::Upgrade) => {
+                    Ok(FromWorker::Upgrade) => {
                         if let Err(error) = self.upgrade_for_worker().await {
                             break Err(error);
                         }
                     }
-                    Ok(_) => break Err(PartError::Unexpected(Part::Worker)),
+                    Ok(FromWorker::Failed(why)) => break Err(ChildError::Failed(why)),
+                    // Only within an upgrade.
+                    Ok(FromWorker::HandedOver | FromWorker::GoesOn(_)) => {
+                        break Err(ChildError::Unexpected(ChildRole::Worker));
+                    }
                     Err(error) => break Err(error),
                 },
-                said = self.auth.hear() => break Err(match said {
-                    Ok(_) => PartError::Unexpected(Part::Auth),
+                message = self.auth.receive() => break Err(match message {
+                    Ok(FromAuth::Failed(why)) => ChildError::Failed(why),
+                    // Only after a key was sent.
+                    Ok(FromAuth::KeyTaken) => ChildError::Unexpected(ChildRole::Auth),
                     Err(error) => error,
                 }),
             }
@@ -226,30 +225,30 @@ impl Gateway {
     }
 
     /// The same for a worker that asks, which does so for an administrator or because it was taken over.
-    async fn reconfigure_for_worker(&mut self) -> Result<(), PartError> {
+    async fn reconfigure_for_worker(&mut self) -> Result<(), ChildError> {
         if self.rereads.take(now()) {
             return self.reconfigure().await;
         }
         let why = "the configuration was read too often of late; try again in a second".to_owned();
-        self.worker.tell(&ToWorker::Configuration(Reread::Bad(why)), &[]).await
+        self.worker.send(&ToWorker::Configuration(Reread::Bad(why)), &[]).await
     }
 
     /// An upgrade starts processes, so a worker gets few of them.
-    async fn upgrade_for_worker(&mut self) -> Result<(), PartError> {
+    async fn upgrade_for_worker(&mut self) -> Result<(), ChildError> {
         if self.upgrades.take(now()) {
             return self.upgrade().await;
         }
         let why = "there were too many upgrades of late; try again in 10 s".to_owned();
-        self.worker.tell(&ToWorker::NotUpgraded(why), &[]).await
+        self.worker.send(&ToWorker::NotUpgraded(why), &[]).await
     }
 
     /// Reads the configuration for the worker, takes over the certificate, and puts into force what it says of the firewall.
-    async fn reconfigure(&mut self) -> Result<(), PartError> {
+    async fn reconfigure(&mut self) -> Result<(), ChildError> {
         let reread = match Configuration::read(&self.args.config) {
             Ok((configuration, config)) => {
                 if let Err(error) = self.take_over_revocations(&config).await? {
                     let why = format!("{error}; nothing was changed");
-                    return self.worker.tell(&ToWorker::Configuration(Reread::Bad(why)), &[]).await;
+                    return self.worker.send(&ToWorker::Configuration(Reread::Bad(why)), &[]).await;
                 }
                 self.adopt_tls(&config);
                 self.take_over_certificate().await?;
@@ -260,7 +259,7 @@ impl Gateway {
             }
             Err(error) => Reread::Bad(error.to_string()),
         };
-        self.worker.tell(&ToWorker::Configuration(reread), &[]).await
+        self.worker.send(&ToWorker::Configuration(reread), &[]).await
     }
 
     /// Lets the worker tell the clients. What was changed on the machine stays for the next start, unless this is for good.
@@ -271,9 +270,9 @@ impl Gateway {
             None => "failure",
         };
         // A worker that is gone has no clients to tell.
-        let _ = self.worker.tell(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
-        self.worker.end(PARTS_END_WITHIN).await;
-        self.auth.dismiss(PARTS_END_WITHIN).await;
+        let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
+        self.worker.end(CHILD_END_TIMEOUT).await;
+        self.auth.dismiss(CHILD_END_TIMEOUT).await;
         match end {
             Some(End::Stopped) | None => self.machine.leave(),
             Some(End::Interrupted) => self.machine.undo().await,
@@ -293,7 +292,7 @@ async fn start_auth(
     configuration: &Configuration,
     common: &Common,
     key: SecretBytes,
-) -> anyhow::Result<(Running, ToAuth, Protections)> {
+) -> anyhow::Result<(Starting, ToAuth, Protections)> {
     let (questions, to_worker) = channel::pair()?;
     let (signatures, for_signing) = signing::pair()?;
     let launch = AuthLaunch {
@@ -303,7 +302,7 @@ async fn start_auth(
         key,
     };
     let descriptors = vec![to_worker.into(), for_signing];
-    let (auth, protections) = start_part(program, Part::Auth, &launch, descriptors).await?;
+    let (auth, protections) = start_child(program, ChildRole::Auth, &launch, descriptors).await?;
     Ok((auth, ToAuth { questions: questions.into(), signatures }, protections))
 }
 
@@ -313,35 +312,35 @@ async fn start_worker(
     launch: &WorkerLaunch,
     to_auth: ToAuth,
     listeners: &[OwnedFd],
-) -> anyhow::Result<Running> {
+) -> anyhow::Result<Starting> {
     let mut descriptors = vec![to_auth.questions, to_auth.signatures];
     for listener in listeners {
         descriptors.push(listener.try_clone()?);
     }
-    Ok(start_part(program, Part::Worker, launch, descriptors).await?.0)
+    Ok(start_child(program, ChildRole::Worker, launch, descriptors).await?.0)
 }
 
-/// Starts a part of `program` with its first message.
-async fn start_part<T: minicbor::Encode<()>>(
+/// Starts `program` as a child with its first message.
+async fn start_child<T: minicbor::Encode<()>>(
     program: &Path,
-    part: Part,
+    role: ChildRole,
     launch: &T,
     descriptors: Vec<OwnedFd>,
-) -> anyhow::Result<(Running, Protections)> {
-    let mut running = Running::start_from(program, part)?;
-    // A part that has ended by itself says why.
-    let told = running.tell(launch, &descriptors).await;
+) -> anyhow::Result<(Starting, Protections)> {
+    let mut child = Starting::start_from(program, role)?;
+    let sent = child.send(launch, &descriptors).await;
     drop(descriptors);
-    let protections = running.prepared().await?;
-    told?;
+    // If the child has ended by itself, this error says why, and the other only that nobody reads.
+    let protections = child.prepared().await?;
+    sent?;
     tracing::info!(
-        process = %part,
+        process = %role,
         uid = protections.uid,
         seccomp = protections.seccomp,
         landlock = ?protections.landlock,
         "privileges given up"
     );
-    Ok((running, protections))
+    Ok((child, protections))
 }
 
 fn worker_launch(
@@ -364,7 +363,7 @@ fn worker_launch(
         owner: rustix::process::geteuid().as_raw(),
         pid: std::process::id(),
         auth,
-        opener: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        parent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         client_crl: client_crl.map(|list| list.file().into()),
     })
 }
@@ -373,24 +372,24 @@ fn worker_launch(
 async fn open_devices(
     config: &ServerConfig,
     machine: &mut Machine,
-    worker: &mut Running,
-) -> anyhow::Result<()> {
+    worker: Starting,
+) -> anyhow::Result<Running<FromWorker>> {
     let (group, shards) = bind(config)?;
     let tun = open_tun(config, shards)?;
     machine.configure(config, &tun).await?;
     let devices = Devices {
         shards: u32::try_from(shards).context("too many shards")?,
-        tun: tun.offloads().into(),
+        tun: tun.offloads(),
         steering_refused: group.steering_refused.as_ref().map(ToString::to_string),
     };
     let mut descriptors: Vec<OwnedFd> = tun.into_queues().into_iter().map(OwnedFd::from).collect();
     descriptors.extend(group.into_descriptors());
-    worker.tell(&ToWorker::Devices(devices), &descriptors).await?;
+    worker.send(&Begin::Devices(devices), &descriptors).await?;
     // The device goes away with the worker.
     drop(descriptors);
-    worker.ready().await?;
+    let worker = worker.ready().await?;
     tracing::info!(listen = %config.server.listen, interface = %config.tunnel.name, "the gateway is up");
-    Ok(())
+    Ok(worker)
 }
 
 /// Binds the port for QUIC and all shards.

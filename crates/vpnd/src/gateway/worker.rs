@@ -38,9 +38,11 @@ use vpnd_proto::session::LocalSuite;
 use super::socket_options;
 use crate::admin::Handler as _;
 use crate::admin::status::{Counters, Process, Steering};
+use crate::clock::now;
 use crate::config::ServerConfig;
 use crate::control::handed::HandOver;
 use crate::gateway::messages;
+use crate::gateway::messages::{Begin, FromWorker, Reread, ToWorker, WorkerLaunch};
 use crate::gateway::quic_keys::Keys;
 use crate::gateway::signing::SigningClient;
 use crate::gateway::worker::admin_server::AdminSocket;
@@ -51,9 +53,9 @@ use crate::gateway::worker::metrics::Metrics;
 use crate::gateway::worker::quic::gate::{Admissions, Gate};
 use crate::gateway::worker::registry::Registry;
 use crate::privsep::channel::{Channel, ChannelError, Received};
-use crate::privsep::launch::{Devices, Reread, ToOpener, ToWorker, WorkerLaunch};
-use crate::privsep::part::{self, Before, Begun, Part};
-use crate::shard::{EVENT_QUEUE, ShardSpec, Shards, now};
+use crate::privsep::child::{self, ChildRole, Preparation, Started};
+use crate::privsep::messages::{self as common, Devices};
+use crate::shard::{EVENT_QUEUE, ShardSpec, Shards};
 use crate::suites;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
@@ -62,7 +64,7 @@ use administration::{Administration, Facts};
 use certificate::WorkerCertificate;
 use client_certificates::ClientCertificates;
 use handover::{Predecessor, Successor};
-use parent_client::Opener;
+use parent_client::ParentClient;
 use revocation::{Revocations, end_revoked};
 
 /// How long clients have to hear that the gateway goes down.
@@ -72,7 +74,7 @@ const SUCCESSOR_STARTS_WITHIN: Duration = Duration::from_secs(10);
 /// How long the last datagrams have to leave.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Runs it; `stream` leads to the opener.
+/// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let prefer = |launch: &WorkerLaunch| {
         // While it is still allowed: shards inherit it. Where it is not, they say so themselves.
@@ -81,26 +83,25 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
             // Without this the session of its own that the worker is in would take the effect away.
             let _ = process::prefer_session(config.server.priority);
         }
-        Ok(Before { writable: Vec::new(), made: () })
+        Ok(Preparation { writable: Vec::new(), made: () })
     };
-    match part::begin(Part::Worker, &stream, |launch: &WorkerLaunch| &launch.common, prefer) {
-        Ok(begun) => part::work(stream, async |opener| serve(begun, opener).await),
-        Err(error) => part::fail(stream, &error),
+    let started = child::start(ChildRole::Worker, &stream, |launch: &WorkerLaunch| &launch.common, prefer);
+    match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
+        Ok(()) => Ok(()),
+        Err(error) => child::finish(stream, &FromWorker::Failed(crate::told(&error))),
     }
 }
 
-async fn serve(begun: Begun<WorkerLaunch>, channel: Channel) -> anyhow::Result<()> {
-    let prepared = Prepared::new(begun)?;
-    channel.send(&ToOpener::Prepared(prepared.protections.clone()), &[]).await?;
-    let first = channel.receive::<ToWorker>().await?.ok_or_else(|| anyhow!("the opener is gone"))?;
-    let beginning = Beginning::of(first.message, first.descriptors).await?;
-    let opener = Arc::new(Opener::new(channel.clone()));
-    let running = Running::start(prepared, beginning, Arc::clone(&opener)).await?;
-    channel.send(&ToOpener::Ready, &[]).await?;
-    running.serve(channel, &opener).await
+async fn serve(started: Started<WorkerLaunch>, channel: Channel) -> anyhow::Result<()> {
+    let prepared = Prepared::new(started)?;
+    channel.send(&common::Prepared::Prepared(prepared.protections.clone()), &[]).await?;
+    let begin = channel.receive::<Begin>().await?.ok_or_else(|| anyhow!("the parent is gone"))?;
+    let beginning = Beginning::of(begin.message, begin.descriptors).await?;
+    let running = Running::start(prepared, beginning, &channel).await?;
+    running.serve(channel).await
 }
 
-/// What it begins with.
+/// The devices that it begins with.
 struct Beginning {
     devices: Devices,
     descriptors: Vec<OwnedFd>,
@@ -109,16 +110,16 @@ struct Beginning {
 }
 
 impl Beginning {
-    async fn of(message: ToWorker, descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
-        match (message, <[_; 1]>::try_from(descriptors)) {
-            (ToWorker::Devices(devices), Err(descriptors)) => {
-                Ok(Self { devices, descriptors, predecessor: None })
-            }
-            (ToWorker::TakeOver, Ok([stream])) => {
+    async fn of(message: Begin, descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
+        match message {
+            Begin::Devices(devices) => Ok(Self { devices, descriptors, predecessor: None }),
+            Begin::TakeOver => {
+                let Ok([stream]) = <[_; 1]>::try_from(descriptors) else {
+                    bail!("the worker was given no channel to the one that runs");
+                };
                 let (predecessor, devices, descriptors) = Predecessor::meet(stream).await?;
                 Ok(Self { devices, descriptors, predecessor: Some(predecessor) })
             }
-            _ => bail!("the worker was told something else than its devices"),
         }
     }
 }
@@ -140,13 +141,13 @@ struct Prepared {
 
 impl Prepared {
     /// Checks all that it was given.
-    fn new(begun: Begun<WorkerLaunch>) -> anyhow::Result<Self> {
-        let launch = begun.launch.message;
+    fn new(started: Started<WorkerLaunch>) -> anyhow::Result<Self> {
+        let launch = started.launch.message;
         let config = launch.configuration.parse()?;
         let suites = suites::measure(&config.crypto.suites, config.crypto.backend, launch.insecure_lab)?;
         let keys = Keys::from_secret(&launch.quic_secret.0)
             .ok_or_else(|| anyhow!("the QUIC secret has the wrong length"))?;
-        let mut descriptors = begun.launch.descriptors.into_iter();
+        let mut descriptors = started.launch.descriptors.into_iter();
         let mut next =
             |what: &str| descriptors.next().with_context(|| format!("the worker was started without {what}"));
         let auth = Channel::new(next("a channel to the auth process")?.into(), messages::auth::MAX_FRAME)?;
@@ -160,7 +161,7 @@ impl Prepared {
             Some(_) => Some(Metrics::adopt(next("the listener of its metrics")?)?),
             None => None,
         };
-        let protections = begun.protections;
+        let protections = started.protections;
         Ok(Self {
             launch,
             config,
@@ -180,12 +181,12 @@ impl Prepared {
         let named = |name: &str, protections| Process::new(name, protections);
         Facts {
             pid: self.launch.pid,
-            opener: self.launch.opener.clone(),
+            parent_version: self.launch.parent_version.clone(),
             started: now(),
             listen,
             shards: devices.shards as usize,
             steering: if devices.steering_refused.is_none() { Steering::Cbpf } else { Steering::Hash },
-            tun: devices.tun.into(),
+            tun: devices.tun,
             suites: self.suites.clone(),
             processes: vec![named("worker", &self.protections), named("auth", &self.launch.auth)],
         }
@@ -203,13 +204,13 @@ struct Running {
     shard_failure: Arc<Notify>,
     auth_gone: Arc<Notify>,
     background: Vec<JoinHandle<()>>,
-    handing: Handing,
+    handover: HandoverState,
     clients: ClientCertificates,
     keys: Keys,
 }
 
-/// What is needed to hand over.
-struct Handing {
+/// Kept for a hand-over to the next worker.
+struct HandoverState {
     devices: Devices,
     /// Second handles of all that the shards and QUIC have.
     descriptors: Vec<OwnedFd>,
@@ -222,7 +223,7 @@ struct Handing {
 }
 
 impl Running {
-    async fn start(prepared: Prepared, beginning: Beginning, opener: Arc<Opener>) -> anyhow::Result<Self> {
+    async fn start(prepared: Prepared, beginning: Beginning, channel: &Channel) -> anyhow::Result<Self> {
         let Beginning { devices, descriptors, predecessor } = beginning;
         let config = &prepared.config;
         let mut names = Names::new();
@@ -231,7 +232,7 @@ impl Running {
         let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
         let (queues, group) = adopt(config, &devices, descriptors)?;
         let (quic_socket, hand_over) = quic::socket(group.quic)?;
-        let tun = devices.tun.into();
+        let tun = devices.tun;
         let mut specs = shard_specs(group.shards, queues, tun, config, &policy, hand_over.as_ref())?;
         let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
         let mut gateway = Gateway::new(
@@ -265,7 +266,7 @@ impl Running {
             core: core.clone(),
             logins,
             admissions,
-            opener,
+            parent: ParentClient::start(channel.clone()),
             certificate: prepared.certificate,
             before,
             tunnel: config.tunnel.clone(),
@@ -274,9 +275,11 @@ impl Running {
             tokio::spawn(door.run(endpoint.clone())),
             tokio::spawn(end_revoked(core.clone(), auth, revocations.clone())),
         ];
+        // Before administrators can ask for anything: the parent expects this message first.
+        channel.send(&common::Ready::Ready, &[]).await?;
         let admin_over = Arc::<Notify>::default();
         let admin = tokio::spawn(prepared.admin.serve(Arc::clone(&administration), Arc::clone(&admin_over)));
-        let handing = Handing { devices, descriptors: handles, revocations, deaf, admin, admin_over };
+        let handover = HandoverState { devices, descriptors: handles, revocations, deaf, admin, admin_over };
         let metrics = prepared.metrics;
         background.extend(metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
         Ok(Self {
@@ -288,44 +291,44 @@ impl Running {
             shard_failure,
             auth_gone,
             background,
-            handing,
+            handover,
             clients: prepared.clients,
             keys,
         })
     }
 
-    /// Works until the opener says so or is gone.
-    async fn serve(mut self, channel: Channel, opener: &Opener) -> anyhow::Result<()> {
+    /// Works until the parent ends it or is gone.
+    async fn serve(mut self, channel: Channel) -> anyhow::Result<()> {
         // Not cancelled half-way in a message: it runs by itself.
-        let (news, mut inbox) = mpsc::channel(1);
+        let (sender, mut inbox) = mpsc::channel(1);
         tokio::spawn(async move {
             loop {
-                let heard = channel.receive::<ToWorker>().await.transpose();
-                let over = !matches!(heard, Some(Ok(_)));
-                if news.send(heard).await.is_err() || over {
+                let received = channel.receive::<ToWorker>().await.transpose();
+                let over = !matches!(received, Some(Ok(_)));
+                if sender.send(received).await.is_err() || over {
                     return;
                 }
             }
         });
         let reason = loop {
             tokio::select! {
-                heard = inbox.recv() => match heard.flatten() {
-                    Some(heard) => match heard.and_then(Received::into_parts)? {
+                received = inbox.recv() => match received.flatten() {
+                    Some(received) => match received.and_then(Received::into_parts)? {
                         (ToWorker::Stop(reason), None) => break reason,
-                        (ToWorker::Configuration(reread), None) => self.reconfigure(reread, opener).await,
+                        (ToWorker::Configuration(reread), None) => self.reconfigure(reread).await,
                         (ToWorker::Certificate(certificate), None) => {
                             self.administration.certificate.replace(&certificate)?;
                         }
                         (ToWorker::Revoked(file), None) => {
                             self.clients.revoke(file.into(), &self.endpoint, &self.keys, &self.core).await?;
                         }
-                        (ToWorker::NotUpgraded(why), None) => opener.upgraded(Err(why)),
+                        (ToWorker::NotUpgraded(why), None) => self.administration.parent.upgraded(Err(why)),
                         (ToWorker::HandOver, Some(stream)) => {
-                            if self.hand_over(stream, opener, &mut inbox).await? {
+                            if self.hand_over(stream, &mut inbox).await? {
                                 return Ok(());
                             }
                         }
-                        _ => Err(ChannelError::Broken("a message that is not for a gateway at work"))?,
+                        _ => Err(ChannelError::Broken("a descriptor too many or too few"))?,
                     },
                     // It was killed. Its successor gets our clients back.
                     None => {
@@ -342,57 +345,51 @@ impl Running {
     }
 
     /// Puts a configuration into force, and tells who asked for it.
-    async fn reconfigure(&self, reread: Reread, opener: &Opener) {
+    async fn reconfigure(&self, reread: Reread) {
         let outcome = match reread {
             Reread::Good(configuration) => self.administration.apply(&configuration).await,
             Reread::Bad(why) => Err(why),
         };
-        let asker = opener.reread_by();
-        match (asker, outcome) {
-            // Who has asked may have gone meanwhile.
-            (Some(asker), outcome) => drop(asker.send(outcome)),
-            (None, Ok(said)) => tracing::info!("{said}"),
-            (None, Err(error)) => tracing::error!(%error, "the configuration stays as it was"),
+        // Without anybody who waits for it, the outcome goes to the log.
+        match self.administration.parent.reread_done(outcome) {
+            Ok(()) => {}
+            Err(Ok(changed)) => tracing::info!("{changed}"),
+            Err(Err(error)) => tracing::error!(%error, "the configuration stays as it was"),
         }
     }
 
     /// Hands everything to the worker behind `stream`; whether it did, and so is no gateway any more.
-    async fn hand_over(
-        &mut self,
-        stream: OwnedFd,
-        opener: &Opener,
-        inbox: &mut Inbox,
-    ) -> anyhow::Result<bool> {
+    async fn hand_over(&mut self, stream: OwnedFd, inbox: &mut Inbox) -> anyhow::Result<bool> {
         let handed = match self.offer(stream).await {
             Ok(handed) => handed,
             Err(error) => {
-                opener.say(&ToOpener::GoesOn(crate::told(&error))).await?;
+                self.administration.parent.send(FromWorker::GoesOn(crate::told(&error))).await?;
                 return Ok(false);
             }
         };
-        self.handing.deaf.store(true, Ordering::Relaxed);
-        self.handing.admin_over.notify_one();
+        self.handover.deaf.store(true, Ordering::Relaxed);
+        self.handover.admin_over.notify_one();
         for task in &self.background {
             task.abort();
         }
         let Handed { sessions, version, stood } = handed;
-        let said = format!(
+        let outcome = format!(
             "vpnd {version} goes on with {sessions} sessions; traffic stood still for {stood:.0?}; the privileged process stays the \
              program that it was started as until a restart"
         );
-        tracing::info!("{said}");
-        opener.say(&ToOpener::HandedOver).await?;
-        // The opener says so once the other worker is at work.
-        let told = tokio::time::timeout(SUCCESSOR_STARTS_WITHIN, inbox.recv()).await;
-        if let Ok(Some(Some(Ok(Received { message: ToWorker::Stop(_), .. })))) = told {
-            opener.upgraded(Ok(said));
-            let _ = tokio::time::timeout(FAREWELL, &mut self.handing.admin).await;
+        tracing::info!("{outcome}");
+        self.administration.parent.send(FromWorker::HandedOver).await?;
+        // The parent sends this once the other worker is at work.
+        let stop = tokio::time::timeout(SUCCESSOR_STARTS_WITHIN, inbox.recv()).await;
+        if let Ok(Some(Some(Ok(Received { message: ToWorker::Stop(_), .. })))) = stop {
+            self.administration.parent.upgraded(Ok(outcome));
+            let _ = tokio::time::timeout(FAREWELL, &mut self.handover.admin).await;
         }
         Ok(true)
     }
 
     async fn offer(&self, stream: OwnedFd) -> anyhow::Result<Handed> {
-        let Handing { devices, descriptors, revocations, .. } = &self.handing;
+        let HandoverState { devices, descriptors, revocations, .. } = &self.handover;
         let Some(revocations) = revocations.get() else {
             bail!("the gateway has only just started; try again in a second");
         };
@@ -404,7 +401,7 @@ impl Running {
     /// Logs what the gateway has done, and tells the clients.
     async fn stop(mut self, reason: Option<&str>) {
         self.administration.log_end(reason.unwrap_or("unknown")).await;
-        self.handing.admin.abort();
+        self.handover.admin.abort();
         for task in &self.background {
             task.abort();
         }
@@ -417,7 +414,7 @@ impl Running {
     }
 }
 
-/// What the opener says, in its order.
+/// The parent's messages, in its order.
 type Inbox = mpsc::Receiver<Option<Result<Received<ToWorker>, ChannelError>>>;
 
 /// Gives each shard what it has to know before it receives anything.

@@ -1,4 +1,4 @@
-//! The opener's side of a part: starting it, hearing from it, ending it.
+//! The parent's side of a child: starting it, receiving from it, ending it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,23 +6,23 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use minicbor::Encode;
+use minicbor::{Decode, Encode};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
-use super::channel::{self, Channel, ChannelError};
-use super::launch::{MAX_FRAME, ToOpener, borrowed};
-use super::part::Part;
+use super::channel::{self, Channel, ChannelError, Received};
+use super::child::ChildRole;
+use super::messages::{MAX_FRAME, Prepared, Ready, borrowed};
 use super::stderr::{self, Relay};
 use crate::sys::process;
 use crate::sys::sandbox::Protections;
 
-/// How long a part may take to be ready: the store is checked as a whole, and ciphers are measured.
-const STARTS_WITHIN: Duration = Duration::from_secs(120);
-/// How long a message may take until there is room for it: as long as a part leaves its messages unread, nothing else is done, and no
+/// How long a child may take to be ready: the store is checked as a whole, and ciphers are measured.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a message may take until there is room for it: as long as a child leaves its messages unread, nothing else is done, and no
 /// signal taken.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// Variables that parts keep; whatever else the caller's environment holds is none of their business.
+/// Variables that children keep; whatever else the caller's environment holds is none of their business.
 /// `OPENSSL_ia32cap` is whoever starts the gateway saying which CPU instructions its ciphers may use.
 const KEPT_VARIABLES: [&str; 8] = [
     "JOURNAL_STREAM",
@@ -34,64 +34,69 @@ const KEPT_VARIABLES: [&str; 8] = [
     "SSL_CERT_FILE",
     "TZ",
 ];
-/// For the part that looks up names (`resolv.conf(5)`): a name server that is silent is not waited for as long as usual, because the
+/// For the child that looks up names (`resolv.conf(5)`): a name server that is silent is not waited for as long as usual, because the
 /// others may be asked over a protocol version that works.
 const RESOLVER_OPTIONS: &str = "timeout:2 attempts:3";
 /// The program of this process, whatever has become of its file.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
-/// Messages of a part that wait to be read.
+/// Messages of a child that wait to be read.
 const QUEUE: usize = 64;
 
-/// Why there is no part, or no more.
+/// Why there is no child, or no more.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PartError {
-    #[error("the {part} process can't be started: {source}")]
-    Start { part: Part, source: io::Error },
-    #[error("the {part} process is lost: {source}")]
-    Channel { part: Part, source: ChannelError },
+pub(crate) enum ChildError {
+    #[error("the {role} process can't be started: {source}")]
+    Start { role: ChildRole, source: io::Error },
+    #[error("the {role} process is lost: {source}")]
+    Channel { role: ChildRole, source: ChannelError },
     #[error("{0}")]
     Failed(String),
     #[error("{0}")]
     Refused(String),
     #[error("{0}")]
     Unreached(String),
-    #[error("the {part} process has ended by itself ({how}); see the log above")]
-    Ended { part: Part, how: String },
+    #[error("the {role} process has ended by itself ({how}); see the log above")]
+    Ended { role: ChildRole, how: String },
     #[error("the {0} process was not ready in time")]
-    Slow(Part),
-    #[error("the {0} process has said something else than was expected")]
-    Unexpected(Part),
+    Slow(ChildRole),
+    #[error("the {0} process has sent something else than was expected")]
+    Unexpected(ChildRole),
     #[error("the {0} process does not read what it is sent")]
-    Unread(Part),
+    Unread(ChildRole),
 }
 
-/// A running part. Dropping it ends it.
-pub(crate) struct Running {
-    part: Part,
-    child: Child,
+/// A child that has been started, whose messages are received one by one until it works. Dropping it ends it.
+pub(crate) struct Starting {
+    role: ChildRole,
+    process: Child,
     channel: Channel,
-    inbox: mpsc::Receiver<Result<ToOpener, ChannelError>>,
     /// What it logs, unless it may write to standard error itself.
     relay: Option<Relay>,
 }
 
-impl Running {
-    /// Starts this program again as `part`. The caller must be the process's first thread: the kernel ends a part when
+/// A child at work, which sends messages `M`. Dropping it ends it.
+pub(crate) struct Running<M> {
+    child: Starting,
+    inbox: mpsc::Receiver<Result<M, ChannelError>>,
+}
+
+impl Starting {
+    /// Starts this program again as `role`. The caller must be the process's first thread: the kernel ends a child when
     /// the thread that started it ends.
-    pub(crate) fn start(part: Part) -> Result<Self, PartError> {
-        Self::start_from(Path::new(THIS_PROGRAM), part)
+    pub(crate) fn start(role: ChildRole) -> Result<Self, ChildError> {
+        Self::start_from(Path::new(THIS_PROGRAM), role)
     }
 
     /// The same with another program, a later version of this one.
-    pub(crate) fn start_from(program: &Path, part: Part) -> Result<Self, PartError> {
-        let failed = |source| PartError::Start { part, source };
+    pub(crate) fn start_from(program: &Path, role: ChildRole) -> Result<Self, ChildError> {
+        let failed = |source| ChildError::Start { role, source };
         let (ours, theirs) = channel::pair().map_err(failed)?;
         process::keep_descriptors_from_programs().map_err(failed)?;
-        let (log, relay) = stderr::of_part().map_err(failed)?;
+        let (log, relay) = stderr::of_child().map_err(failed)?;
         let kept = KEPT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-        let child = Command::new(program)
+        let process = Command::new(program)
             .arg0("vpnd")
-            .args(["part", part.name()])
+            .args(["part", role.name()])
             .env_clear()
             .envs(kept)
             .env("RES_OPTIONS", RESOLVER_OPTIONS)
@@ -102,90 +107,89 @@ impl Running {
             .spawn()
             .map_err(failed)?;
         let channel = Channel::new(ours, MAX_FRAME).map_err(failed)?;
-        let (news, inbox) = mpsc::channel(QUEUE);
-        let ear = channel.clone();
-        tokio::spawn(async move {
-            loop {
-                let heard = match ear.receive::<ToOpener>().await {
-                    Ok(Some(received)) => received.alone(),
-                    Ok(None) => return,
-                    // A part that ends before it has read everything resets its channel: how it ended says more.
-                    Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => return,
-                    Err(error) => Err(error),
-                };
-                let broken = heard.is_err();
-                if news.send(heard).await.is_err() || broken {
-                    return;
-                }
-            }
-        });
-        Ok(Self { part, child, channel, inbox, relay })
+        Ok(Self { role, process, channel, relay })
     }
 
-    /// Sends a message. A part that reads none is given up.
-    pub(crate) async fn tell<T: Encode<()>>(
+    /// Sends a message. A child that reads none is given up.
+    pub(crate) async fn send<T: Encode<()>>(
         &self,
         message: &T,
         descriptors: &[OwnedFd],
-    ) -> Result<(), PartError> {
+    ) -> Result<(), ChildError> {
         let descriptors = borrowed(descriptors);
         let Ok(sent) = tokio::time::timeout(SEND_TIMEOUT, self.channel.send(message, &descriptors)).await
         else {
             // Half a message may be on its way, so nothing can follow.
             let _ = self.channel.close();
-            return Err(PartError::Unread(self.part));
+            return Err(ChildError::Unread(self.role));
         };
-        sent.map_err(|source| PartError::Channel { part: self.part, source })
+        sent.map_err(|source| ChildError::Channel { role: self.role, source })
     }
 
-    /// Waits until it says that it is prepared.
-    pub(crate) async fn prepared(&mut self) -> Result<Protections, PartError> {
-        match self.starting().await? {
-            ToOpener::Prepared(protections) => Ok(protections),
-            _ => Err(PartError::Unexpected(self.part)),
+    /// Waits until it is prepared.
+    pub(crate) async fn prepared(&mut self) -> Result<Protections, ChildError> {
+        match self.receive().await? {
+            Prepared::Prepared(protections) => Ok(protections),
+            Prepared::Failed(why) => Err(ChildError::Failed(why)),
         }
     }
 
-    /// Waits until it says that it works.
-    pub(crate) async fn ready(&mut self) -> Result<(), PartError> {
-        match self.starting().await? {
-            ToOpener::Ready => Ok(()),
-            _ => Err(PartError::Unexpected(self.part)),
+    /// Waits until it works.
+    pub(crate) async fn ready<M: FromChild>(mut self) -> Result<Running<M>, ChildError> {
+        match self.receive().await? {
+            Ready::Ready => Ok(self.at_work()),
+            Ready::Failed(why) => Err(ChildError::Failed(why)),
         }
     }
 
-    async fn starting(&mut self) -> Result<ToOpener, PartError> {
-        tokio::time::timeout(STARTS_WITHIN, self.hear()).await.map_err(|_| PartError::Slow(self.part))?
+    /// Why it has failed to get ready, if that comes within this time. Nothing is received from it afterwards.
+    pub(crate) async fn failure(&mut self, timeout: Duration) -> Option<ChildError> {
+        match tokio::time::timeout(timeout, self.receive()).await.ok()? {
+            Ok(Ready::Ready) => None,
+            Ok(Ready::Failed(why)) => Some(ChildError::Failed(why)),
+            Err(error) => Some(error),
+        }
     }
 
-    /// What it says next. A part that has ended is an error, as is one that gives up. Safe to cancel.
-    pub(crate) async fn hear(&mut self) -> Result<ToOpener, PartError> {
-        let part = self.part;
-        match self.inbox.recv().await {
-            Some(Ok(ToOpener::Failed(text))) => Err(PartError::Failed(text)),
-            Some(Ok(ToOpener::Refused(text))) => Err(PartError::Refused(text)),
-            Some(Ok(ToOpener::Unreached(text))) => Err(PartError::Unreached(text)),
-            Some(Ok(message)) => Ok(message),
-            Some(Err(source)) => Err(PartError::Channel { part, source }),
-            None => {
-                let how = match self.child.wait().await {
-                    Ok(status) => told(status),
-                    Err(error) => error.to_string(),
-                };
-                self.finish_log();
-                Err(PartError::Ended { part, how })
+    /// A child that works once it is prepared.
+    pub(crate) fn at_work<M: FromChild>(self) -> Running<M> {
+        let (sender, inbox) = mpsc::channel(QUEUE);
+        let channel = self.channel.clone();
+        tokio::spawn(async move {
+            while let Some(received) = receive(&channel).await.transpose() {
+                let broken = received.is_err();
+                if sender.send(received).await.is_err() || broken {
+                    return;
+                }
             }
+        });
+        Running { child: self, inbox }
+    }
+
+    async fn receive<M: FromChild>(&mut self) -> Result<M, ChildError> {
+        let role = self.role;
+        let received = tokio::time::timeout(START_TIMEOUT, receive(&self.channel)).await;
+        match received.map_err(|_| ChildError::Slow(role))? {
+            Ok(Some(message)) => Ok(message),
+            Ok(None) => Err(self.ended().await),
+            Err(source) => Err(ChildError::Channel { role, source }),
         }
     }
 
-    /// Waits for its end, which was asked for; ends it when `patience` is over.
-    pub(crate) async fn end(mut self, patience: Duration) {
-        // What it says now is of no interest, but it must not wait for a reader.
-        self.inbox.close();
-        if tokio::time::timeout(patience, self.child.wait()).await.is_err() {
-            tracing::warn!("the {} process does not end by itself and is killed", self.part);
-            if let Err(error) = self.child.kill().await {
-                tracing::error!(%error, "the {} process can't be killed", self.part);
+    async fn ended(&mut self) -> ChildError {
+        let how = match self.process.wait().await {
+            Ok(status) => describe(status),
+            Err(error) => error.to_string(),
+        };
+        self.finish_log();
+        ChildError::Ended { role: self.role, how }
+    }
+
+    async fn end(mut self, timeout: Duration) {
+        if tokio::time::timeout(timeout, self.process.wait()).await.is_err() {
+            tracing::warn!("the {} process does not end by itself and is killed", self.role);
+            if let Err(error) = self.process.kill().await {
+                tracing::error!(%error, "the {} process can't be killed", self.role);
                 return;
             }
         }
@@ -198,18 +202,60 @@ impl Running {
             relay.finish();
         }
     }
+}
 
-    /// Lets it go: it ends when its channel does.
-    pub(crate) async fn dismiss(mut self, patience: Duration) {
-        self.inbox.close();
-        if let Err(error) = self.channel.close() {
-            tracing::debug!(%error, "a channel was closed already");
-        }
-        self.end(patience).await;
+/// A message that a child sends.
+pub(crate) trait FromChild: for<'b> Decode<'b, ()> + Send + 'static {}
+
+impl<T: for<'b> Decode<'b, ()> + Send + 'static> FromChild for T {}
+
+/// The next message; `None` when the child is gone.
+async fn receive<M: FromChild>(channel: &Channel) -> Result<Option<M>, ChannelError> {
+    match channel.receive::<M>().await {
+        Ok(received) => received.map(Received::alone).transpose(),
+        // A child that ends before it has read everything resets its channel: how it ended says more.
+        Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
-fn told(status: ExitStatus) -> String {
+impl<M> Running<M> {
+    /// Sends a message.
+    pub(crate) async fn send<T: Encode<()>>(
+        &self,
+        message: &T,
+        descriptors: &[OwnedFd],
+    ) -> Result<(), ChildError> {
+        self.child.send(message, descriptors).await
+    }
+
+    /// Its next message. A child that has ended is an error. Safe to cancel.
+    pub(crate) async fn receive(&mut self) -> Result<M, ChildError> {
+        match self.inbox.recv().await {
+            Some(Ok(message)) => Ok(message),
+            Some(Err(source)) => Err(ChildError::Channel { role: self.child.role, source }),
+            None => Err(self.child.ended().await),
+        }
+    }
+
+    /// Waits for its end, which was asked for; ends it after `timeout`.
+    pub(crate) async fn end(mut self, timeout: Duration) {
+        // Its messages are of no interest now, but it must not wait for a reader.
+        self.inbox.close();
+        self.child.end(timeout).await;
+    }
+
+    /// Lets it go: it ends when its channel does.
+    pub(crate) async fn dismiss(mut self, timeout: Duration) {
+        self.inbox.close();
+        if let Err(error) = self.child.channel.close() {
+            tracing::debug!(%error, "a channel was closed already");
+        }
+        self.child.end(timeout).await;
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt as _;
     match status.signal() {
         Some(libc::SIGSYS) => "a system call that it may not use".to_owned(),

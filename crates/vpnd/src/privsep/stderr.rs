@@ -1,5 +1,5 @@
-//! Where the log of a part goes. INVARIANT: no part holds a terminal, which it could read what people type from, and whose
-//! control sequences could make it answer as if somebody had typed; a part's lines reach a terminal through the opener,
+//! Where the log of a child goes. INVARIANT: no child holds a terminal, which it could read what people type from, and whose
+//! control sequences could make it answer as if somebody had typed; a child's lines reach a terminal through the parent,
 //! without control characters.
 
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _, PipeReader, Read as _, Write};
@@ -9,28 +9,28 @@ use std::thread::JoinHandle;
 /// A longer line is passed on in pieces, so that one without an end takes no memory.
 const MAX_LINE: u64 = 8 * 1024;
 
-/// The thread that passes on what a part writes. It ends with the part.
+/// The thread that passes on what a child writes. It ends with the child.
 pub(super) struct Relay(JoinHandle<()>);
 
 impl Relay {
-    /// Waits until all is passed on; the part must have ended.
+    /// Waits until all is passed on; the child must have ended.
     pub(super) fn finish(self) {
         // It has nothing to report, and a panic there was printed.
         let _ = self.0.join();
     }
 }
 
-/// Standard error for a part that is to be started: this process's, unless that is a terminal.
+/// Standard error for a child that is to be started: this process's, unless that is a terminal.
 ///
 /// # Errors
 /// If there are no descriptors or threads left.
-pub(super) fn of_part() -> io::Result<(Stdio, Option<Relay>)> {
+pub(super) fn of_child() -> io::Result<(Stdio, Option<Relay>)> {
     if !io::stderr().is_terminal() {
         return Ok((Stdio::inherit(), None));
     }
     let (reader, writer) = io::pipe()?;
     let pass_on = move || {
-        // It ends with the part, which would be held up by a pipe that nobody reads.
+        // It ends with the child, which would be held up by a pipe that nobody reads.
         let _ = relay(reader, io::stderr());
     };
     let thread = std::thread::Builder::new().name("log-relay".to_owned()).spawn(pass_on)?;

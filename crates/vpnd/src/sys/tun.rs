@@ -44,17 +44,22 @@ const TUNSETVNETLE: ioctl::Opcode = opcode::write::<i32>(b'T', 220);
 /// Which offloads of a TUN device are wanted, or which the kernel gave.
 ///
 /// An offload lets the kernel hand over packets with that work undone: unfinished checksums and super-packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, minicbor::Encode, minicbor::Decode)]
 pub struct TunOffloads {
     /// Packets may come with a partial checksum (`TUN_F_CSUM`); all others need it.
+    #[n(0)]
     pub checksum: bool,
     /// TCP super-packets over IPv4 (`TUN_F_TSO4`).
+    #[n(1)]
     pub tso4: bool,
     /// TCP super-packets over IPv6 (`TUN_F_TSO6`).
+    #[n(2)]
     pub tso6: bool,
     /// TCP super-packets may carry the CWR flag (`TUN_F_TSO_ECN`).
+    #[n(3)]
     pub tso_ecn: bool,
     /// UDP super-packets, IPv4 and IPv6 (`TUN_F_USO4` and `TUN_F_USO6`, which Linux gives only together; 6.2).
+    #[n(4)]
     pub uso: bool,
 }
 

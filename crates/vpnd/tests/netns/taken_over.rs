@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A part's channel to its parent comes in on standard input and is the first descriptor that the part makes.
 const CHANNEL: i32 = 3;
 
-// The numbers of messages in `crates/vpnd/src/privsep/launch.rs`.
+// The numbers of messages in `crates/vpnd/src/gateway/messages.rs` and `crates/vpnd/src/client/messages.rs`.
 const READ_CONFIGURATION: u32 = 3;
 const ASK: u32 = 4;
 const UPGRADE: u32 = 5;
@@ -358,14 +358,14 @@ fn what_no_clients_worker_says_ends_the_client_and_undoes_it() {
     let too_long = [u32::MAX.to_le_bytes(), 0_u32.to_le_bytes()].concat();
     let announced = [1_u32.to_le_bytes(), 200_u32.to_le_bytes()].concat();
     let frames = [
-        (bare(READ_CONFIGURATION), "something else than was expected"),
-        (bare(UPGRADE), "something else than was expected"),
-        (bare(KEY_TAKEN), "something else than was expected"),
+        (bare(READ_CONFIGURATION), "makes no sense"),
+        (bare(UPGRADE), "makes no sense"),
+        (bare(KEY_TAKEN), "makes no sense"),
         (
             frame(FOUND, 1, |body| {
                 body.array(0).unwrap();
             }),
-            "something else than was expected",
+            "makes no sense",
         ),
         (bare(1_000), "makes no sense"),
         (too_long, "too long"),
@@ -430,8 +430,8 @@ fn what_no_gateways_worker_says_ends_the_gateway() {
         body.array(1).unwrap().u16(1_400).unwrap();
     });
     let frames = [
-        (mtu, "something else than was expected"),
-        (bare(KEY_TAKEN), "something else than was expected"),
+        (mtu, "makes no sense"),
+        (bare(KEY_TAKEN), "makes no sense"),
         // It was not asked to hand over.
         (bare(6), "something else than was expected"),
         (bare(1_000), "makes no sense"),

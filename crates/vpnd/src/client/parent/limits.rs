@@ -1,12 +1,12 @@
 //! How much of everything a client's worker may ask of its privileged parent. Numbers of routes, name servers and domains are
-//! bounded where the message is decoded, the number of lookups at a time in [`super::lookup`].
+//! bounded where the message is decoded, the number of lookups at a time in [`super::lookups`].
 
 use std::time::Duration;
 
 use vpnd_proto::time::Time;
 
+use crate::client::messages::Request;
 use crate::privsep::allowance::Allowance;
-use crate::privsep::launch::Ask;
 
 /// The allowances of one worker. An honest one asks for a socket for each address of each attempt to connect, and for the
 /// others once for each attempt or change.
@@ -36,19 +36,19 @@ impl Limits {
         }
     }
 
-    /// Takes one from the allowance that `ask` needs.
+    /// Takes one from the allowance that `request` needs.
     ///
     /// # Errors
     /// If it is used up, for the worker.
-    pub(super) fn take(&mut self, ask: &Ask, now: Time) -> Result<(), String> {
-        let (allowance, what) = match ask {
-            Ask::Socket(_) => (&mut self.sockets, "sockets"),
-            Ask::Configure(_) => (&mut self.changes, "changes of the tunnel"),
-            Ask::Mtu(_) => (&mut self.sizes, "sizes of packets"),
-            Ask::UseTunnelDns(_) => (&mut self.dns, "changes of DNS servers"),
-            Ask::Addresses(_) => (&mut self.lookups, "lookups"),
-            Ask::Prove(_) => (&mut self.proofs, "signatures"),
-            Ask::Code => (&mut self.codes, "one-time codes"),
+    pub(super) fn take(&mut self, request: &Request, now: Time) -> Result<(), String> {
+        let (allowance, what) = match request {
+            Request::Socket(_) => (&mut self.sockets, "sockets"),
+            Request::Configure(_) => (&mut self.changes, "changes of the tunnel"),
+            Request::Mtu(_) => (&mut self.sizes, "sizes of packets"),
+            Request::UseTunnelDns(_) => (&mut self.dns, "changes of DNS servers"),
+            Request::Addresses(_) => (&mut self.lookups, "lookups"),
+            Request::Prove(_) => (&mut self.proofs, "signatures"),
+            Request::Code => (&mut self.codes, "one-time codes"),
         };
         if allowance.take(now) {
             return Ok(());
@@ -70,14 +70,14 @@ mod tests {
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
-        let asks: [(Ask, usize); 7] = [
-            (Ask::Socket(AsText("192.0.2.1:4433".parse().unwrap())), 512 + 1_200),
-            (Ask::Configure(Network::default()), 64 + 120),
-            (Ask::Mtu(1_400), 256 + 600),
-            (Ask::UseTunnelDns(true), 64 + 120),
-            (Ask::Addresses(0), 64 + 120),
-            (Ask::Prove([7; 32].into()), 256 + 600),
-            (Ask::Code, 16 + 12),
+        let asks: [(Request, usize); 7] = [
+            (Request::Socket(AsText("192.0.2.1:4433".parse().unwrap())), 512 + 1_200),
+            (Request::Configure(Network::default()), 64 + 120),
+            (Request::Mtu(1_400), 256 + 600),
+            (Request::UseTunnelDns(true), 64 + 120),
+            (Request::Addresses(0), 64 + 120),
+            (Request::Prove([7; 32].into()), 256 + 600),
+            (Request::Code, 16 + 12),
         ];
         for (ask, most) in asks {
             let mut limits = Limits::new();
@@ -88,7 +88,7 @@ mod tests {
             let why = limits.take(&ask, end).unwrap_err();
             assert!(why.contains("than any client needs"), "{why}");
             // One kind does not use up another's.
-            let other = if matches!(ask, Ask::Code) { Ask::Mtu(1_400) } else { Ask::Code };
+            let other = if matches!(ask, Request::Code) { Request::Mtu(1_400) } else { Request::Code };
             assert!(limits.take(&other, end).is_ok());
         }
     }

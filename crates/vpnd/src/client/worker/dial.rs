@@ -25,7 +25,7 @@ use vpnd_proto::control::{
 use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
-use super::parent_client::{Opener, OpenerError};
+use super::parent_client::{ParentClient, ParentError};
 use crate::profile::{Profile, ServerAddress};
 use crate::sys::udp::icmp::IcmpErrors;
 use crate::tls::{self, TlsError};
@@ -42,7 +42,7 @@ const PERSON_TIMEOUT: Duration = Duration::from_secs(80);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("{0}")]
-    Opener(#[from] OpenerError),
+    Parent(#[from] ParentError),
     #[error("the profile names no gateway")]
     NoAddress,
     #[error("a socket for the control channel can't be made: {0}")]
@@ -58,7 +58,7 @@ pub(super) enum DialError {
     #[error(transparent)]
     Login(#[from] LoginError),
     #[error("this device can't prove itself: {0}")]
-    NoProof(#[source] OpenerError),
+    NoProof(#[source] ParentError),
     #[error(transparent)]
     TooLong(#[from] TooLong),
     #[error(transparent)]
@@ -120,7 +120,7 @@ pub(super) struct Dialer {
     tls: tls::Client,
     credentials: Credentials,
     /// Makes sockets, looks up names and asks people.
-    opener: Arc<Opener>,
+    parent: Arc<ParentClient>,
     /// Where the gateway has answered, the last place first, and where else it may be.
     known: Mutex<Vec<SocketAddr>>,
     /// When the machine's network has changed last.
@@ -133,7 +133,7 @@ impl Dialer {
         profile: &Profile,
         tls: tls::Client,
         credentials: Credentials,
-        opener: Arc<Opener>,
+        parent: Arc<ParentClient>,
     ) -> Self {
         // Addresses need no lookup, and names need one only where the profile has no address.
         let servers = profile.servers.iter();
@@ -145,7 +145,7 @@ impl Dialer {
             server_name: profile.server_name.clone(),
             tls,
             credentials,
-            opener,
+            parent,
             network: watch::Sender::new(None),
             trials: Mutex::new(Trials::default()),
         }
@@ -269,7 +269,7 @@ impl Dialer {
         address: SocketAddr,
         rtt: Option<Duration>,
     ) -> Result<(quinn::Endpoint, Connection), DialError> {
-        let socket = self.opener.socket(address).await?;
+        let socket = self.parent.socket(address).await?;
         let errors = IcmpErrors::start(&socket)
             .inspect_err(|error| tracing::debug!(%error, "ICMP errors are not seen"));
         let endpoint = client_endpoint(socket, self.tls.quic()?, rtt)?;
@@ -304,7 +304,7 @@ impl Dialer {
         for (place, server) in self.servers.iter().enumerate() {
             match server.host.parse::<IpAddr>() {
                 Ok(address) => found.push(SocketAddr::new(address, server.port)),
-                Err(_) => match self.opener.addresses(place).await {
+                Err(_) => match self.parent.addresses(place).await {
                     Ok(addresses) => {
                         found.extend(addresses.iter().map(|address| SocketAddr::new(*address, server.port)));
                     }
@@ -346,7 +346,7 @@ impl Dialer {
 
     /// Asks the person at the terminal. Without one, or without an answer, an empty code has the gateway say how it stands.
     async fn one_time_code(&self) -> Result<Message, DialError> {
-        let answer = tokio::time::timeout(PERSON_TIMEOUT, self.opener.one_time_code()).await;
+        let answer = tokio::time::timeout(PERSON_TIMEOUT, self.parent.one_time_code()).await;
         let code = match answer.ok().flatten() {
             Some(code) => code,
             None => {
@@ -359,9 +359,9 @@ impl Dialer {
         Ok(Message::OneTimeCode(OneTimeCode { code }))
     }
 
-    /// The opener signs, for it alone has the device's key.
+    /// The parent signs, for it alone has the device's key.
     async fn prove(&self, requesting: &Requesting) -> Result<DeviceProof, DialError> {
-        let proof = self.opener.prove(&requesting.binding()?).await.map_err(DialError::NoProof)?;
+        let proof = self.parent.prove(&requesting.binding()?).await.map_err(DialError::NoProof)?;
         Ok(DeviceProof::new(self.credentials.device, proof))
     }
 

@@ -1,188 +1,151 @@
-//! The worker's end of the channel to the opener: what it asks for, and what it hears without having asked.
+//! The worker's requests to the privileged parent, and the parent's own messages.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
 use vpnd_proto::control::{AsText, Network, OneTimePassword};
 
+use crate::client::messages::{FromWorker, Reply, Request, ToWorker};
 use crate::privsep::channel::{Channel, ChannelError};
-use crate::privsep::launch::{Ask, Reply, ToOpener, ToWorker};
+use crate::privsep::requests::{Gone, Requests};
 
-/// Words that wait to be heard at most.
+/// Events that wait to be handled at most.
 const QUEUE: usize = 16;
 
-/// What the opener says by itself.
+/// The parent's messages that nobody has asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum ParentEvent {
     /// The machine's network changed.
     NetworkChanged,
-    /// Tell the gateway, and end.
+    /// Inform the gateway, and end.
     Stop,
 }
 
-/// Something was not done.
+/// A request was not carried out.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum OpenerError {
-    /// The opener says why.
+pub(super) enum ParentError {
+    /// The parent's reason.
     #[error("{0}")]
     Refused(String),
-    /// The channel broke.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// The opener is gone.
     #[error("the client's first process is gone")]
-    Gone,
+    Gone(#[from] Gone),
 }
 
 type Answered = (Reply, Vec<OwnedFd>);
 
-/// The opener, as the worker sees it.
-#[derive(Debug)]
-pub(super) struct Opener {
-    channel: Channel,
-    /// The number of the last question; who holds it may send.
-    turn: tokio::sync::Mutex<u64>,
-    /// `None` once nothing is answered any more.
-    waiting: Mutex<Option<HashMap<u64, oneshot::Sender<Answered>>>>,
-    /// Why the client is to end, once it is.
+/// The privileged parent, as the worker sees it.
+pub(super) struct ParentClient {
+    requests: Requests<Request, Answered>,
+    /// Why the client is to end.
     reason: OnceLock<String>,
 }
 
-impl Opener {
-    /// Talks over `channel` from now on. Words end with the opener.
-    pub(super) fn start(channel: Channel) -> (Arc<Self>, mpsc::Receiver<Word>) {
-        let opener = Arc::new(Self {
-            channel,
-            turn: tokio::sync::Mutex::new(0),
-            waiting: Mutex::new(Some(HashMap::new())),
-            reason: OnceLock::new(),
-        });
-        let (words, inbox) = mpsc::channel(QUEUE);
-        let ear = Arc::clone(&opener);
+impl ParentClient {
+    /// Uses `channel` from now on. The parent's own messages come from the receiver, until it is gone.
+    pub(super) fn start(channel: Channel) -> (Arc<Self>, mpsc::Receiver<ParentEvent>) {
+        let frame = |number, request| FromWorker::Request { number, request };
+        let requests = Requests::start(channel.clone(), frame);
+        let parent = Arc::new(Self { requests, reason: OnceLock::new() });
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let reader = Arc::clone(&parent);
         tokio::spawn(async move {
-            if let Err(error) = ear.hear(&words).await {
+            if let Err(error) = reader.receive_all(&channel, &events).await {
                 tracing::error!(%error, "the client's first process is lost");
             }
-            ear.waiting().take();
+            reader.requests.close();
         });
-        (opener, inbox)
+        (parent, inbox)
     }
 
-    async fn hear(&self, words: &mpsc::Sender<Word>) -> Result<(), ChannelError> {
-        while let Some(received) = self.channel.receive::<ToWorker>().await? {
+    async fn receive_all(
+        &self,
+        channel: &Channel,
+        events: &mpsc::Sender<ParentEvent>,
+    ) -> Result<(), ChannelError> {
+        while let Some(received) = channel.receive::<ToWorker>().await? {
             match received.message {
-                ToWorker::Answer { number, reply } => {
-                    let Some(asker) = self.waiting().as_mut().map(|waiting| waiting.remove(&number)) else {
-                        continue;
-                    };
-                    let asker = asker.ok_or(ChannelError::Broken("an answer that nobody waits for"))?;
-                    // Who has asked may have gone meanwhile.
-                    let _ = asker.send((reply, received.descriptors));
+                ToWorker::Reply { number, reply } => {
+                    self.requests.reply(number, (reply, received.descriptors))?;
                 }
-                ToWorker::NetworkChanged => drop(words.send(Word::NetworkChanged).await),
+                ToWorker::NetworkChanged => drop(events.send(ParentEvent::NetworkChanged).await),
                 ToWorker::Stop(reason) => {
                     let _ = self.reason.set(reason.unwrap_or_default());
                     // It answers no more, so whoever waits for an answer would not see that this is the end.
-                    self.waiting().take();
-                    let _ = words.send(Word::Stop).await;
-                }
-                ToWorker::Devices(_)
-                | ToWorker::Configuration(_)
-                | ToWorker::HandOver
-                | ToWorker::TakeOver
-                | ToWorker::Certificate(_)
-                | ToWorker::Revoked(_)
-                | ToWorker::NotUpgraded(_) => {
-                    return Err(ChannelError::Broken("a message that is not for a client"));
+                    self.requests.close();
+                    let _ = events.send(ParentEvent::Stop).await;
                 }
             }
         }
         Ok(())
     }
 
-    /// Says that the worker works.
-    pub(super) async fn ready(&self) -> Result<(), OpenerError> {
-        let _turn = self.turn.lock().await;
-        Ok(self.channel.send(&ToOpener::Ready, &[]).await?)
-    }
-
     /// A new UDP socket for the control channel to `gateway`, whose datagrams never enter the tunnel. Refused if the
     /// machine knows no way there.
-    pub(super) async fn socket(&self, gateway: SocketAddr) -> Result<UdpSocket, OpenerError> {
-        let (_, descriptors) = self.ask(Ask::Socket(AsText(gateway))).await?;
+    pub(super) async fn socket(&self, gateway: SocketAddr) -> Result<UdpSocket, ParentError> {
+        let (_, descriptors) = self.ask(Request::Socket(AsText(gateway))).await?;
         let descriptor = descriptors.into_iter().next();
         Ok(descriptor.ok_or(ChannelError::Broken("an answer without a socket"))?.into())
     }
 
     /// The addresses of the gateway that the profile names in this place.
-    pub(super) async fn addresses(&self, server: usize) -> Result<Vec<IpAddr>, OpenerError> {
-        match self.ask(Ask::Addresses(server as u32)).await? {
+    pub(super) async fn addresses(&self, server: usize) -> Result<Vec<IpAddr>, ParentError> {
+        match self.ask(Request::Addresses(server as u32)).await? {
             (Reply::Addresses(found), _) => Ok(found.into_iter().map(|address| address.0).collect()),
             _ => Err(ChannelError::Broken("an answer without addresses").into()),
         }
     }
 
     /// Has the machine use the tunnel's DNS servers, or its own.
-    pub(super) async fn use_tunnel_dns(&self, tunnel: bool) -> Result<(), OpenerError> {
-        self.ask(Ask::UseTunnelDns(tunnel)).await.map(drop)
+    pub(super) async fn use_tunnel_dns(&self, tunnel: bool) -> Result<(), ParentError> {
+        self.ask(Request::UseTunnelDns(tunnel)).await.map(drop)
     }
 
     /// Sets up the tunnel.
-    pub(super) async fn configure(&self, network: &Network) -> Result<(), OpenerError> {
-        self.ask(Ask::Configure(network.clone())).await.map(drop)
+    pub(super) async fn configure(&self, network: &Network) -> Result<(), ParentError> {
+        self.ask(Request::Configure(network.clone())).await.map(drop)
     }
 
     /// Sets what the tunnel's device carries.
-    pub(super) async fn set_mtu(&self, mtu: u16) -> Result<(), OpenerError> {
-        self.ask(Ask::Mtu(mtu)).await.map(drop)
+    pub(super) async fn set_mtu(&self, mtu: u16) -> Result<(), ParentError> {
+        self.ask(Request::Mtu(mtu)).await.map(drop)
     }
 
     /// Has the person at the terminal asked; `None` if there is no answer.
     pub(super) async fn one_time_code(&self) -> Option<OneTimePassword> {
-        match self.ask(Ask::Code).await {
+        match self.ask(Request::Code).await {
             Ok((Reply::Code(code), _)) => code,
             _ => None,
         }
     }
 
     /// The device's signature for the connection that has this binding.
-    pub(super) async fn prove(&self, binding: &Binding) -> Result<[u8; SIGNATURE_LEN], OpenerError> {
-        match self.ask(Ask::Prove((*binding.as_bytes()).into())).await? {
+    pub(super) async fn prove(&self, binding: &Binding) -> Result<[u8; SIGNATURE_LEN], ParentError> {
+        match self.ask(Request::Prove((*binding.as_bytes()).into())).await? {
             (Reply::Proof(signature), _) => Ok(signature.into()),
             _ => Err(ChannelError::Broken("an answer to something else").into()),
         }
     }
 
-    async fn ask(&self, ask: Ask) -> Result<Answered, OpenerError> {
-        let (done, answer) = oneshot::channel();
-        {
-            let mut number = self.turn.lock().await;
-            *number += 1;
-            self.waiting().as_mut().ok_or(OpenerError::Gone)?.insert(*number, done);
-            self.channel.send(&ToOpener::Ask { number: *number, ask }, &[]).await?;
-        }
-        match answer.await.map_err(|_| OpenerError::Gone)? {
-            (Reply::Failed(why), _) => Err(OpenerError::Refused(why)),
+    async fn ask(&self, request: Request) -> Result<Answered, ParentError> {
+        match self.requests.ask(request).await? {
+            (Reply::Failed(why), _) => Err(ParentError::Refused(why)),
             answered => Ok(answered),
         }
     }
 
-    /// Whether it has said that this is the end, or is gone: nothing is answered any more.
+    /// Whether it has ended the client, or is gone: nothing is answered any more.
     pub(super) fn is_ending(&self) -> bool {
-        self.waiting().is_none()
+        self.requests.is_closed()
     }
 
-    /// Why the client is to end; `None` unless the opener has said so.
+    /// Why the client is to end; `None` unless the parent ends it.
     pub(super) fn reason(&self) -> Option<&str> {
         self.reason.get().map(String::as_str)
-    }
-
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Option<HashMap<u64, oneshot::Sender<Answered>>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -192,25 +155,25 @@ mod tests {
 
     use super::*;
     use crate::privsep::channel;
-    use crate::privsep::launch::MAX_FRAME;
+    use crate::privsep::messages::MAX_FRAME;
 
     #[tokio::test]
     async fn whoever_waits_for_an_answer_learns_that_it_is_the_end() {
         let (ours, theirs) = channel::pair().unwrap();
         let parent = Channel::new(theirs, MAX_FRAME).unwrap();
-        let (opener, mut words) = Opener::start(Channel::new(ours, MAX_FRAME).unwrap());
-        let asker = Arc::clone(&opener);
+        let (client, mut events) = ParentClient::start(Channel::new(ours, MAX_FRAME).unwrap());
+        let asker = Arc::clone(&client);
         let asked = tokio::spawn(async move { asker.set_mtu(1400).await });
-        parent.receive::<ToOpener>().await.unwrap().unwrap();
-        assert!(!opener.is_ending());
+        parent.receive::<FromWorker>().await.unwrap().unwrap();
+        assert!(!client.is_ending());
         parent.send(&ToWorker::Stop(Some("SIGTERM".to_owned())), &[]).await.unwrap();
         let soon = Duration::from_secs(5);
         let answer = tokio::time::timeout(soon, asked).await.expect("it waits for ever").unwrap();
-        assert!(matches!(answer, Err(OpenerError::Gone)), "{answer:?}");
-        assert_eq!(words.recv().await, Some(Word::Stop));
-        assert_eq!(opener.reason(), Some("SIGTERM"));
-        let late = tokio::time::timeout(soon, opener.set_mtu(1400)).await.expect("it waits for ever");
-        assert!(matches!(late, Err(OpenerError::Gone)), "{late:?}");
-        assert!(opener.is_ending());
+        assert!(matches!(answer, Err(ParentError::Gone(_))), "{answer:?}");
+        assert_eq!(events.recv().await, Some(ParentEvent::Stop));
+        assert_eq!(client.reason(), Some("SIGTERM"));
+        let late = tokio::time::timeout(soon, client.set_mtu(1400)).await.expect("it waits for ever");
+        assert!(matches!(late, Err(ParentError::Gone(_))), "{late:?}");
+        assert!(client.is_ending());
     }
 }

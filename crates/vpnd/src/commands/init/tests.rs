@@ -11,8 +11,8 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::*;
-use crate::config::check::now_s;
-use crate::privsep::store::InThisProcess;
+use crate::admin_store::InThisProcess;
+use crate::clock::wall_s;
 use crate::store::sqlite::Sqlite;
 
 fn args(dir: &Path, names: &[&str]) -> InitArgs {
@@ -42,7 +42,7 @@ fn everything_that_is_made_passes_the_check() {
     let args = args(dir.path(), &["vpn.example.org", "192.0.2.1", "2001:db8::1"]);
     let path = init(&args, &InThisProcess, SystemTime::now()).unwrap();
     let config = ServerConfig::load(&path).unwrap();
-    config.check(&[], now_s()).unwrap();
+    config.check(&[], wall_s()).unwrap();
     assert_eq!((config.server.listen, config.tunnel.pool_v4), (args.listen, Some(args.pool_v4)));
     let ula = config.tunnel.pool_v6.unwrap();
     assert!(ula.prefix_len() == 64 && ula.addr().octets()[0] == 0xfd);
@@ -80,7 +80,7 @@ struct DurationDays(u64);
 
 impl From<DurationDays> for std::time::Duration {
     fn from(days: DurationDays) -> Self {
-        Self::from_secs(now_s() + days.0 * 86_400)
+        Self::from_secs(wall_s() + days.0 * 86_400)
     }
 }
 

@@ -11,8 +11,8 @@ use rustls_pki_types::pem::PemObject as _;
 use sha2::{Digest as _, Sha256};
 
 use super::{UserError, entry};
+use crate::admin_store::{Stores, UserSummary};
 use crate::cli::RevokeArgs;
-use crate::privsep::store::{Stores, UserSummary};
 use crate::store::CertificateHash;
 
 /// Runs it and prints what was done to `out`; `now_s` is the time in seconds since 1970.

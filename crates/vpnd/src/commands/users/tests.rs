@@ -9,9 +9,9 @@ use clap::Parser as _;
 use rustls_pki_types::pem::PemObject as _;
 
 use super::*;
+use crate::admin_store::InThisProcess;
 use crate::cli::{Cli, Command};
 use crate::password::Password;
-use crate::privsep::store::InThisProcess;
 use crate::store::sqlite::Sqlite;
 use crate::store::{RevocationCause, Store as _};
 

@@ -1,9 +1,11 @@
 //! The machine's side of a configuration: each problem is found, and its line is named.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use super::*;
 use crate::authority::Authority;
+use crate::clock::wall_s;
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -43,7 +45,7 @@ impl Bench {
     }
 
     fn problems(&self) -> String {
-        self.check("", &[], now_s())
+        self.check("", &[], wall_s())
     }
 }
 
@@ -90,11 +92,11 @@ fn a_key_of_another_certificate_is_refused() {
 #[test]
 fn a_certificate_has_its_time() {
     let bench = Bench::new();
-    assert_eq!(bench.check("", &[], now_s() + 31 * 86_400), "", "the gateway renews it when it begins");
+    assert_eq!(bench.check("", &[], wall_s() + 31 * 86_400), "", "the gateway renews it when it begins");
     fs::remove_file(bench.path("ca-key.pem")).unwrap();
-    let later = bench.check("", &[], now_s() + 31 * 86_400);
+    let later = bench.check("", &[], wall_s() + 31 * 86_400);
     assert!(later.contains("server.pem expired on") && later.contains("run: vpnd renew"), "{later}");
-    let earlier = bench.check("", &[], now_s() - 86_400);
+    let earlier = bench.check("", &[], wall_s() - 86_400);
     assert!(earlier.contains("is this machine's clock right?"), "{earlier}");
 }
 
@@ -120,13 +122,13 @@ fn pools_must_not_overlap_what_is_there() {
         ("0.0.0.0/0", "eth0", false),
         ("10.86.0.0/16", "vpnd0", false),
     ] {
-        let problems = bench.check("", &[near(network, interface)], now_s());
+        let problems = bench.check("", &[near(network, interface)], wall_s());
         assert_eq!(problems.contains("choose another pool"), bad, "{network} {interface}: {problems}");
     }
     for (route, bad) in
         [("10.0.0.0/8", true), ("10.86.1.0/24", true), ("10.86.0.0/16", false), ("0.0.0.0/0", false)]
     {
-        let problems = bench.check(&format!("[push]\nroutes = '{route}'\n"), &[], now_s());
+        let problems = bench.check(&format!("[push]\nroutes = '{route}'\n"), &[], wall_s());
         assert_eq!(problems.starts_with("server.toml:10: the pushed route"), bad, "{route}: {problems}");
     }
 }
@@ -135,9 +137,9 @@ fn pools_must_not_overlap_what_is_there() {
 fn paths_are_checked() {
     let bench = Bench::new();
     let long = format!("[admin]\nsocket = '/{}'\n", "x".repeat(107));
-    assert!(bench.check(&long, &[], now_s()).contains("server.toml:10: the path of the control socket"));
+    assert!(bench.check(&long, &[], wall_s()).contains("server.toml:10: the path of the control socket"));
     let file = "[server]\nstate_dir = 'ca.pem'\n";
-    assert!(bench.check(file, &[], now_s()).contains("is not a directory"));
+    assert!(bench.check(file, &[], wall_s()).contains("is not a directory"));
 }
 
 #[test]

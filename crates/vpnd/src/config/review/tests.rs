@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::super::check::now_s;
 use super::*;
+use crate::admin_store::InThisProcess;
 use crate::authority::Authority;
-use crate::privsep::store::InThisProcess;
+use crate::clock::wall_s;
 use crate::store::{NewUser, PasswordHash, Store as _, sqlite::Sqlite};
 
 struct Bench {
@@ -42,7 +42,7 @@ impl Bench {
     }
 
     fn review(&self, extra: &str) -> Review {
-        self.review_at(extra, true, now_s())
+        self.review_at(extra, true, wall_s())
     }
 
     /// The store with `ann`, who is in `staff`.
@@ -55,7 +55,7 @@ impl Bench {
             groups: vec!["staff".to_owned()],
             certificate: None,
         };
-        store.add_user(&ann, now_s()).unwrap();
+        store.add_user(&ann, wall_s()).unwrap();
         store
     }
 }
@@ -90,7 +90,7 @@ fn a_laboratory_suite_is_an_error_without_its_switch() {
     let bench = Bench::new();
     let extra = format!("{ROUTES}[crypto]\nsuites = ['aes-256-gcm', 'none']\n");
     only(&bench.review(&extra).errors, 10, "'none'");
-    let machine = Machine { interfaces: &[], networks: &[], ipv6: true, now_s: now_s() };
+    let machine = Machine { interfaces: &[], networks: &[], ipv6: true, now_s: wall_s() };
     assert!(bench.config(&extra).review(&machine, true).errors.is_empty());
 }
 
@@ -113,7 +113,7 @@ fn a_pushed_network_behind_another_interface_than_the_outgoing_one_is_a_warning(
         interface: interface.to_owned(),
     };
     let networks = [by("10.20.7.0/24", "eth1"), by("192.0.2.0/24", "eth1"), by("0.0.0.0/0", "eth1")];
-    let machine = Machine { interfaces: &interfaces, networks: &networks, ipv6: true, now_s: now_s() };
+    let machine = Machine { interfaces: &interfaces, networks: &networks, ipv6: true, now_s: wall_s() };
     let nat = |name: &str, routes: &str| {
         let extra =
             format!("[push]\nroutes = {routes}\n[nat]\noutgoing_interface = '{name}'\nmode = 'nftables'\n");
@@ -133,12 +133,12 @@ fn clients_that_are_sent_nowhere_are_a_warning() {
 #[test]
 fn without_ipv6_the_gateway_goes_on_if_it_can() {
     let bench = Bench::new();
-    let review = bench.review_at(ROUTES, false, now_s());
+    let review = bench.review_at(ROUTES, false, wall_s());
     assert!(review.errors.is_empty());
     only(&review.warnings, 6, "IPv4 alone");
     let text = BASE.replace("pool_v4 = '10.86.0.0/16'\n", "") + ROUTES;
     let alone = ServerConfig::parse(&text, "server.toml", bench.dir.path()).unwrap();
-    let machine = Machine { interfaces: &[], networks: &[], ipv6: false, now_s: now_s() };
+    let machine = Machine { interfaces: &[], networks: &[], ipv6: false, now_s: wall_s() };
     only(&alone.review(&machine, false).errors, 5, "switched off");
 }
 
@@ -223,7 +223,7 @@ fn name_servers_that_clients_reach_in_a_way_that_few_mean() {
     let v4_only = BASE.replace("pool_v6 = 'fd00:1::/64'\n", "");
     let text = format!("{v4_only}[push]\nroutes = ['10.20.0.0/16', 'fd20::/64']\ndns = ['fd20::53']\n");
     let config = ServerConfig::parse(&text, "server.toml", bench.dir.path()).unwrap();
-    let machine = Machine { interfaces: &[], networks: &[], ipv6: true, now_s: now_s() };
+    let machine = Machine { interfaces: &[], networks: &[], ipv6: true, now_s: wall_s() };
     let review = config.review(&machine, false);
     assert!(
         review.warnings.iter().any(|warning| warning.message.contains("fd20::53")),

@@ -21,8 +21,8 @@ use vpnd_proto::admission::Source;
 use vpnd_proto::admission::shares::Standing;
 use vpnd_proto::session::DeviceId;
 
+use crate::clock::now;
 use crate::password::{Hasher, NoMemory, Password};
-use crate::shard::now;
 use crate::store::{
     AuditEntry, CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User,
     UserId,
@@ -40,9 +40,6 @@ const KNOWN_SOURCE_S: u64 = 90 * 86_400;
 /// How long a login may wait for its turn. A client gives up after 20 s, and on a machine where turns take that long, what comes
 /// before and after takes its time too: to check passwords of clients that have gone would keep out those that come.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(8);
-
-/// When a client that found too many others waiting should come back, seconds.
-pub const BUSY_S: u64 = 2;
 
 /// What a client shows.
 #[derive(Clone, Debug)]
@@ -77,8 +74,8 @@ pub enum Outcome {
     /// Too many wrong guesses: nothing was checked, and it makes sense to come back in so many seconds.
     Throttled(u64),
     /// Too many wait already, its turn did not come, or there is no memory now: nothing was checked, and the client should
-    /// come back in so many seconds.
-    Busy(u64),
+    /// come back a little later.
+    Busy,
 }
 
 /// What the client is told of a refusal: no cause, except that it should come back later.
@@ -207,7 +204,7 @@ impl Authenticator {
         };
         let Some(turn) = turn else {
             log_refusal(&login, Cause::Overloaded);
-            return Outcome::Busy(BUSY_S);
+            return Outcome::Busy;
         };
         let this = Arc::clone(self);
         // The turn moves into the thread: a client that hangs up does not make room before its hash is done.
@@ -280,7 +277,7 @@ impl Authenticator {
                 // As if it had not come: it does not count as a guess, and may come again.
                 tracing::error!(error = %none, "a login could not be checked");
                 log_refusal(login, Cause::NoMemory);
-                Outcome::Busy(BUSY_S)
+                Outcome::Busy
             }
             Err(error) => self.failed(login, &error),
         }
@@ -356,14 +353,14 @@ impl Authenticator {
         for attempt in &over {
             self.record_without_code(attempt, now_s);
         }
-        number.map_or(Outcome::Busy(BUSY_S), Outcome::CodeWanted)
+        number.map_or(Outcome::Busy, Outcome::CodeWanted)
     }
 
     /// The code came, for a login that was asked for one.
     pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> Outcome {
         let Some(Attempt { login, awaited }) = self.pending().take(number) else {
             // It came too late or lost its place, and was counted then.
-            return Outcome::Busy(BUSY_S);
+            return Outcome::Busy;
         };
         let source = Source::from(login.source);
         match (self.judge_code(awaited.as_deref().map_err(|cause| *cause), code, now_s), awaited) {

@@ -13,12 +13,12 @@ use vpnd_proto::control::UserName;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::authenticator::{self, Authenticator, Outcome, Refused};
+use crate::clock::{steady_s, wall_s};
 use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
     Account, Answer, Granted, Leased, LoginRequest, MAX_REVOCATIONS, MAX_WRITES, Numbered, Reason, Request,
     RevocationCause, Revoked, StoredSession, Write, id,
 };
-use crate::gateway::worker::registry::{steady_clock_s, wall_clock_s};
 use crate::password::Password;
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::store::{
@@ -43,7 +43,7 @@ pub(crate) struct Clocks {
 
 impl Default for Clocks {
     fn default() -> Self {
-        Self { wall: wall_clock_s, steady: steady_clock_s }
+        Self { wall: wall_s, steady: steady_s }
     }
 }
 
@@ -129,7 +129,7 @@ impl Service {
         };
         match outcome {
             Outcome::Granted(user) => self.blocking(move |service| service.admit(&user, device)).await,
-            Outcome::Busy(_) => Answer::Busy,
+            Outcome::Busy => Answer::Busy,
             Outcome::CodeWanted(number) => Answer::CodeWanted(number),
             Outcome::Throttled(retry_after_s) => Answer::Throttled(retry_after_s),
             Outcome::NotCertified => Answer::NotCertified,

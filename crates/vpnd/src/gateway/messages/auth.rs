@@ -20,6 +20,9 @@ pub(crate) const MAX_WRITES: usize = 512;
 /// Revocations of one answer, at most; the worker asks again.
 pub(crate) const MAX_REVOCATIONS: usize = 128;
 
+/// When a client that found too many others waiting should come back, seconds.
+pub(crate) const BUSY_S: u64 = 2;
+
 /// A request with its number, which the answer repeats.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Numbered<T> {

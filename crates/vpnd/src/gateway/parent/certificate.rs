@@ -10,11 +10,13 @@ use zeroize::Zeroizing;
 
 use super::Gateway;
 use crate::certificate::{self, Renewal};
-use crate::config::{ServerConfig, Tls, check::now_s};
+use crate::clock::wall_s;
+use crate::config::{ServerConfig, Tls};
+use crate::gateway::messages::{FromAuth, GatewayCertificate, ToAuth, ToWorker};
 use crate::gateway::signing::KeyDescription;
-use crate::privsep::launch::{GatewayCertificate, SecretBytes, ToAuth, ToOpener, ToWorker};
-use crate::privsep::part::Part;
-use crate::privsep::spawn::PartError;
+use crate::privsep::child::ChildRole;
+use crate::privsep::messages::SecretBytes;
+use crate::privsep::spawn::ChildError;
 use crate::revocation_list::{LoadError, RevocationList};
 use crate::tls;
 
@@ -67,7 +69,7 @@ fn log(tls: &Tls, renewal: &Renewal, overdue_s: u64) {
             "the gateway's certificate is renewed, but in memory alone: let the service write into the directory of {certificate}"
         ),
         // It is on its way out. Before that its owner may well be about to renew it.
-        Renewal::Failed(error) if now_s() >= overdue_s => {
+        Renewal::Failed(error) if wall_s() >= overdue_s => {
             tracing::warn!(%error, "THE GATEWAY'S CERTIFICATE EXPIRES SOON, and it can't be renewed here");
         }
         Renewal::Failed(error) => {
@@ -82,7 +84,7 @@ fn log(tls: &Tls, renewal: &Renewal, overdue_s: u64) {
 /// If the lists can't be used.
 pub(super) fn revoked_by_authority(tls: &Tls) -> Result<Option<RevocationList>, LoadError> {
     match (&tls.client_crl, &tls.client_ca) {
-        (Some(list), Some(authority)) => RevocationList::load(list, authority, now_s()).map(Some),
+        (Some(list), Some(authority)) => RevocationList::load(list, authority, wall_s()).map(Some),
         _ => Ok(None),
     }
 }
@@ -101,14 +103,14 @@ impl Presented {
 
     /// When it should be looked at again.
     pub(super) fn next_look(&self) -> Duration {
-        let until_due = Duration::from_secs(self.certificate.due_s.saturating_sub(now_s()));
+        let until_due = Duration::from_secs(self.certificate.due_s.saturating_sub(wall_s()));
         // If it is due and was not renewed, that is not tried again at once.
         if until_due.is_zero() { LOOK_INTERVAL } else { until_due.min(LOOK_INTERVAL) }
     }
 
     fn is_settled(&self, tls: &Tls) -> bool {
         let is_same = std::fs::read(&tls.certificate).is_ok_and(|file| file == self.file);
-        is_same && now_s() < self.certificate.due_s
+        is_same && wall_s() < self.certificate.due_s
     }
 }
 
@@ -117,7 +119,7 @@ impl Gateway {
     ///
     /// # Errors
     /// If a process is lost.
-    pub(super) async fn look_at_certificate(&mut self) -> Result<(), PartError> {
+    pub(super) async fn look_at_certificate(&mut self) -> Result<(), ChildError> {
         if self.presented.is_settled(&self.config.tls) { Ok(()) } else { self.take_over_certificate().await }
     }
 
@@ -125,7 +127,7 @@ impl Gateway {
     ///
     /// # Errors
     /// If a process is lost.
-    pub(super) async fn take_over_certificate(&mut self) -> Result<(), PartError> {
+    pub(super) async fn take_over_certificate(&mut self) -> Result<(), ChildError> {
         let Credentials { certificate, key } = match Credentials::load(&self.config.tls) {
             Ok(credentials) => credentials,
             Err(error) => {
@@ -140,15 +142,15 @@ impl Gateway {
         }
         // The other way round, handshakes would fail for want of the key.
         if before.certificate.key != certificate.key {
-            self.auth.tell(&ToAuth::Key(key), &[]).await?;
-            match tokio::time::timeout(KEY_TIMEOUT, self.auth.hear()).await {
-                Ok(Ok(ToOpener::KeyTaken)) => {}
-                Ok(Ok(_)) => return Err(PartError::Unexpected(Part::Auth)),
+            self.auth.send(&ToAuth::Key(key), &[]).await?;
+            match tokio::time::timeout(KEY_TIMEOUT, self.auth.receive()).await {
+                Ok(Ok(FromAuth::KeyTaken)) => {}
+                Ok(Ok(FromAuth::Failed(why))) => return Err(ChildError::Failed(why)),
                 Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(PartError::Slow(Part::Auth)),
+                Err(_) => return Err(ChildError::Slow(ChildRole::Auth)),
             }
         }
-        self.worker.tell(&ToWorker::Certificate(certificate.clone()), &[]).await?;
+        self.worker.send(&ToWorker::Certificate(certificate.clone()), &[]).await?;
         tracing::info!(expires_s = certificate.expires_s, "another certificate is presented");
         Ok(())
     }
@@ -161,14 +163,14 @@ impl Gateway {
     pub(super) async fn take_over_revocations(
         &mut self,
         config: &ServerConfig,
-    ) -> Result<Result<(), LoadError>, PartError> {
+    ) -> Result<Result<(), LoadError>, ChildError> {
         let revoked = match revoked_by_authority(&config.tls) {
             Ok(revoked) => revoked.unwrap_or_default(),
             Err(error) => return Ok(Err(error)),
         };
         // The worker goes on with the authority that it began with.
         if config.tls.client_ca == self.config.tls.client_ca {
-            self.worker.tell(&ToWorker::Revoked(revoked.file().into()), &[]).await?;
+            self.worker.send(&ToWorker::Revoked(revoked.file().into()), &[]).await?;
         }
         Ok(Ok(()))
     }

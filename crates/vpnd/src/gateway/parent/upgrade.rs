@@ -1,12 +1,12 @@
-//! The opener's part in an upgrade: it starts the program that is installed now beside the one that runs, lets one worker
+//! The parent's part in an upgrade: it starts the program that is installed now beside the one that runs, lets one worker
 //! hand over to the other, and ends the old one.
 //!
 //! Invariants: whatever goes wrong before the old worker has handed over, that one goes on as if nothing had been; which
 //! program is started is decided here, never by who asks, for the worker that passes the wish on is not trusted; the program's
-//! file can be changed by nobody else than its owner, who is root or this process's user. The opener sees no key: the workers
+//! file can be changed by nobody else than its owner, who is root or this process's user. The parent sees no key: the workers
 //! speak with each other.
 //!
-//! The opener itself goes on as the program that it was started as: what it knows of the machine, and its journal, stay where
+//! The parent itself goes on as the program that it was started as: what it knows of the machine, and its journal, stay where
 //! they are. It could replace itself by `execve`, but then a new program would have to adopt, with all privileges, children
 //! that end with the thread that started them, half-read channels and an open journal, and a failure after the point of no
 //! return would end every session. Of all processes it has the least to do with the network: it reads nothing that a client
@@ -19,27 +19,28 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 
 use super::certificate::{Credentials, Presented};
-use super::{Gateway, PARTS_END_WITHIN, start_auth, start_worker, worker_launch};
+use super::{CHILD_END_TIMEOUT, Gateway, start_auth, start_worker, worker_launch};
+use crate::clock::wall_s;
 use crate::config::{ConfigError, ServerConfig, check};
+use crate::gateway::messages::{Begin, Configuration, FromWorker, ToWorker};
 use crate::privsep::channel;
-use crate::privsep::launch::{Configuration, ToOpener, ToWorker};
-use crate::privsep::part::Part;
-use crate::privsep::spawn::{PartError, Running};
+use crate::privsep::child::ChildRole;
+use crate::privsep::spawn::{ChildError, Starting};
 
 /// How long the new version's processes may take to be prepared.
-const PREPARED_WITHIN: Duration = Duration::from_secs(30);
-/// How long the old worker may take to hand over or to say that it goes on; an honest one gives up after 5 s.
-const HANDED_OVER_WITHIN: Duration = Duration::from_secs(20);
+const PREPARATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the old worker may take to hand over or to refuse that; an honest one gives up after 5 s.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long one that has failed may take to say why.
-const SAYS_WHY_WITHIN: Duration = Duration::from_secs(1);
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bits of a file's mode that let others write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The new version's processes, prepared.
 struct Next {
     config: ServerConfig,
-    auth: Running,
-    worker: Running,
+    auth: Starting,
+    worker: Starting,
     presented: Presented,
 }
 
@@ -49,11 +50,11 @@ impl Gateway {
     /// # Errors
     /// If the gateway has lost its worker: the old one, or the new one after it took over. A failure before that is told to who
     /// has asked, and is none.
-    pub(super) async fn upgrade(&mut self) -> Result<(), PartError> {
+    pub(super) async fn upgrade(&mut self) -> Result<(), ChildError> {
         tracing::info!(program = %self.program.display(), "an upgrade begins");
-        let prepared = match tokio::time::timeout(PREPARED_WITHIN, self.prepare()).await {
+        let prepared = match tokio::time::timeout(PREPARATION_TIMEOUT, self.prepare()).await {
             Ok(prepared) => prepared,
-            Err(_) => Err(anyhow!("its processes were not ready within {} s", PREPARED_WITHIN.as_secs())),
+            Err(_) => Err(anyhow!("its processes were not ready within {} s", PREPARATION_TIMEOUT.as_secs())),
         };
         let mut next = match prepared {
             Ok(next) => next,
@@ -62,8 +63,8 @@ impl Gateway {
         if let Err(error) = self.hand_over(&mut next).await? {
             return self.not_upgraded(&error).await;
         }
-        next.worker.ready().await?;
         let Next { config, auth, worker, presented } = next;
+        let (auth, worker) = (auth.at_work(), worker.ready().await?);
         self.presented = presented;
         let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
         if let Err(error) = self.machine.reconfigure(&config).await {
@@ -71,24 +72,24 @@ impl Gateway {
         }
         self.config = config;
         // If it is gone already, so is who has asked.
-        let _ = old.0.tell(&ToWorker::Stop(None), &[]).await;
-        old.0.end(PARTS_END_WITHIN).await;
-        old.1.dismiss(PARTS_END_WITHIN).await;
+        let _ = old.0.send(&ToWorker::Stop(None), &[]).await;
+        old.0.end(CHILD_END_TIMEOUT).await;
+        old.1.dismiss(CHILD_END_TIMEOUT).await;
         tracing::info!("the gateway is upgraded");
         Ok(())
     }
 
-    async fn not_upgraded(&self, error: &anyhow::Error) -> Result<(), PartError> {
+    async fn not_upgraded(&self, error: &anyhow::Error) -> Result<(), ChildError> {
         let why = format!("the gateway is not upgraded and goes on as it was: {}", crate::told(error));
         tracing::error!("{why}");
-        self.worker.tell(&ToWorker::NotUpgraded(why), &[]).await
+        self.worker.send(&ToWorker::NotUpgraded(why), &[]).await
     }
 
     /// Starts the new version's processes. The old ones carry on meanwhile.
     async fn prepare(&self) -> anyhow::Result<Next> {
         check_program(&self.program)?;
         let (configuration, config) = Configuration::read(&self.args.config)?;
-        config.check(&check::local_networks(), check::now_s()).map_err(ConfigError::Invalid)?;
+        config.check(&check::local_networks(), wall_s()).map_err(ConfigError::Invalid)?;
         if let Some(settings) = first_difference(&self.config, &config) {
             bail!("{settings} is not as it was when the gateway started: that takes a restart");
         }
@@ -103,29 +104,29 @@ impl Gateway {
     }
 
     /// Lets the old worker hand over to the new one: the inner result says why it goes on instead.
-    async fn hand_over(&mut self, next: &mut Next) -> Result<anyhow::Result<()>, PartError> {
+    async fn hand_over(&mut self, next: &mut Next) -> Result<anyhow::Result<()>, ChildError> {
         let (from_old, from_new) = match channel::pair() {
             Ok((one, other)) => (one.into(), other.into()),
             Err(error) => return Ok(Err(error.into())),
         };
-        if let Err(error) = next.worker.tell(&ToWorker::TakeOver, &[from_new]).await {
+        if let Err(error) = next.worker.send(&Begin::TakeOver, &[from_new]).await {
             return Ok(Err(error.into()));
         }
-        self.worker.tell(&ToWorker::HandOver, &[from_old]).await?;
-        let deadline = tokio::time::Instant::now() + HANDED_OVER_WITHIN;
+        self.worker.send(&ToWorker::HandOver, &[from_old]).await?;
+        let deadline = tokio::time::Instant::now() + HANDOVER_TIMEOUT;
         loop {
-            let said = tokio::time::timeout_at(deadline, self.worker.hear()).await;
+            let received = tokio::time::timeout_at(deadline, self.worker.receive()).await;
             // Whether the new one has something of it nobody knows, and both must not go on.
-            match said.map_err(|_| PartError::Slow(Part::Worker))?? {
-                ToOpener::HandedOver => return Ok(Ok(())),
-                ToOpener::GoesOn(why) => {
+            match received.map_err(|_| ChildError::Slow(ChildRole::Worker))?? {
+                FromWorker::HandedOver => return Ok(Ok(())),
+                FromWorker::GoesOn(why) => {
                     // If the new one has failed, it knows better.
-                    let failed = tokio::time::timeout(SAYS_WHY_WITHIN, next.worker.hear()).await;
-                    let said = failed.ok().and_then(Result::err).map(|error| error.to_string());
-                    return Ok(Err(anyhow!(said.unwrap_or(why))));
+                    let failure = next.worker.failure(FAILURE_TIMEOUT).await;
+                    return Ok(Err(anyhow!(failure.map_or(why, |error| error.to_string()))));
                 }
-                ToOpener::ReadConfiguration => self.reconfigure_for_worker().await?,
-                _ => return Err(PartError::Unexpected(Part::Worker)),
+                FromWorker::ReadConfiguration => self.reconfigure_for_worker().await?,
+                FromWorker::Failed(why) => return Err(ChildError::Failed(why)),
+                FromWorker::Upgrade => return Err(ChildError::Unexpected(ChildRole::Worker)),
             }
         }
     }

@@ -9,17 +9,16 @@ use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
 
 use super::certificate::WorkerCertificate;
-use super::parent_client::Opener;
+use super::parent_client::ParentClient;
 use super::settings;
 use crate::admin::status::{Counters, Offloads, Process, Session, Steering, Suite, Tun, Udp};
 use crate::admin::{Handler, Status};
+use crate::clock::{now, wall_s};
 use crate::config;
-use crate::config::check::now_s;
+use crate::gateway::messages::Configuration;
 use crate::gateway::worker::connection::Logins;
 use crate::gateway::worker::core::{Core, Ended};
 use crate::gateway::worker::quic::gate::Admissions;
-use crate::privsep::launch::Configuration;
-use crate::shard::now;
 use crate::sys::tun::TunOffloads;
 
 /// What does not change while the gateway runs.
@@ -27,7 +26,7 @@ pub(super) struct Facts {
     /// The daemon's first process.
     pub(super) pid: u32,
     /// Its version, if it says that.
-    pub(super) opener: Option<String>,
+    pub(super) parent_version: Option<String>,
     pub(super) started: Time,
     pub(super) listen: SocketAddr,
     pub(super) shards: usize,
@@ -43,7 +42,7 @@ pub(super) struct Administration {
     pub(super) core: Core,
     pub(super) logins: Arc<Logins>,
     pub(super) admissions: Admissions,
-    pub(super) opener: Arc<Opener>,
+    pub(super) parent: ParentClient,
     pub(super) certificate: Arc<WorkerCertificate>,
     /// What the gateway's earlier processes have counted.
     pub(super) before: Counters,
@@ -103,7 +102,7 @@ impl Handler for Administration {
         let now = now();
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            opener: self.facts.opener.clone(),
+            opener: self.facts.parent_version.clone(),
             pid: self.facts.pid,
             uptime_s: now.since(self.facts.started).as_secs(),
             listen: self.facts.listen,
@@ -115,7 +114,7 @@ impl Handler for Administration {
             },
             suites: self.facts.suites.iter().map(Suite::from).collect(),
             processes: self.facts.processes.clone(),
-            certificate_left_s: Some(self.certificate.expires_s().saturating_sub(now_s())),
+            certificate_left_s: Some(self.certificate.expires_s().saturating_sub(wall_s())),
             counters,
             sessions: snapshot.sessions.iter().map(|session| Session::at(now, session)).collect(),
         })
@@ -131,11 +130,11 @@ impl Handler for Administration {
     }
 
     async fn reload(&self) -> Result<String, String> {
-        self.opener.reread().await
+        self.parent.reread().await
     }
 
     async fn upgrade(&self) -> Result<String, String> {
-        self.opener.upgrade().await
+        self.parent.upgrade().await
     }
 }
 

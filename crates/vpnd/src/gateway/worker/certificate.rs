@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::gateway::messages::GatewayCertificate;
 use crate::gateway::signing::{RemoteKey, SigningClient};
-use crate::privsep::launch::GatewayCertificate;
 use crate::tls::{Presented, TlsError};
 
 /// The certificate in use, which may be replaced while the gateway runs.

@@ -11,8 +11,8 @@ use quinn::crypto::rustls::QuicServerConfig;
 use super::certificate::WorkerCertificate;
 use super::core::Core;
 use super::quic;
+use crate::gateway::messages::WorkerLaunch;
 use crate::gateway::quic_keys::Keys;
-use crate::privsep::launch::WorkerLaunch;
 use crate::revocation_list::{ListError, RevocationList};
 use crate::tls::{self, TlsError};
 

@@ -22,14 +22,12 @@ use vpnd_proto::device::{BadProof, CertificateKey, DeviceProof};
 use vpnd_proto::gateway::Claim;
 use vpnd_proto::session::{ConnectionId, DeviceId};
 
-use crate::config::check;
-use crate::gateway::auth::authenticator::BUSY_S;
-use crate::gateway::messages::auth::{Answer, Granted, LoginRequest, Request as Asked};
+use crate::clock::wall_s;
+use crate::gateway::messages::auth::{Answer, BUSY_S, Granted, LoginRequest, Request as Asked};
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::core::{Core, OUTBOX, Outgoing, Request};
 use crate::gateway::worker::quic::gate::{Gate, Place};
 use crate::revocation_list::CertificateNumber;
-use crate::store::CertificateHash;
 use crate::tls;
 
 /// How long a person has to type a one-time code.
@@ -467,7 +465,7 @@ async fn writer_farewell(writer: &mut Writer) {
 }
 
 /// SHA-256 of the certificate that the client showed.
-fn certificate_hash(connection: &Connection) -> Option<CertificateHash> {
+fn certificate_hash(connection: &Connection) -> Option<[u8; 32]> {
     certificate(connection).map(|certificate| Sha256::digest(certificate).into())
 }
 
@@ -475,7 +473,7 @@ fn certificate_hash(connection: &Connection) -> Option<CertificateHash> {
 /// without a certificate.
 fn certificate_key(connection: &Connection) -> Result<Option<CertificateKey>, Failure> {
     let Some(certificate) = certificate(connection) else { return Ok(None) };
-    if !is_valid_at(&certificate, check::now_s()) {
+    if !is_valid_at(&certificate, wall_s()) {
         return Err(Failure::Expired);
     }
     let parsed = ParsedCertificate::try_from(&certificate).map_err(|_| BadProof)?;

@@ -21,10 +21,11 @@ use vpnd_proto::plane::{Counters, Event};
 use vpnd_proto::policy::{Names, Policy, PolicyError, Pools, RuleSpec};
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
+use crate::clock::now;
 use crate::gateway::worker::handover::{HandOverError, Successor};
 use crate::gateway::worker::registry::{self, Admission, Ending, Registry};
 use crate::revocation_list::{CertificateNumber, RevocationList};
-use crate::shard::{Shards, TunWrites, now};
+use crate::shard::{Shards, TunWrites};
 use crate::sys::udp::UdpOffloads;
 
 /// What a client is told whose certificate is no good any more.

@@ -19,11 +19,11 @@ use vpnd_proto::gateway::Gateway;
 use vpnd_proto::gateway::handover::{FORMAT, HandedSession};
 
 use crate::admin::status::Counters;
+use crate::clock::now;
 use crate::gateway::worker::registry::Registry;
 use crate::privsep::channel::{Channel, ChannelError};
-use crate::privsep::launch::{Devices, MAX_FRAME, borrowed};
+use crate::privsep::messages::{Devices, MAX_FRAME, borrowed};
 use crate::revocation_list::CertificateNumber;
-use crate::shard::now;
 
 /// Sessions of one frame. Each has a few kilobytes with the most lanes and shards.
 const BATCH: usize = 64;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     fn devices() -> Devices {
-        Devices { shards: 1, tun: TunOffloads::NONE.into(), steering_refused: None }
+        Devices { shards: 1, tun: TunOffloads::NONE, steering_refused: None }
     }
 
     /// The old worker's raw end, and the new worker's descriptor.

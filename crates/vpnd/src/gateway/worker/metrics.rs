@@ -41,16 +41,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// OpenMetrics 1.0, section "Protocol negotiation".
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Metrics can't be served.
-#[derive(Debug, thiserror::Error)]
-#[error("can't serve metrics on {address}: {source}; choose another `metrics` in [admin]")]
-pub(crate) struct BindError {
-    /// Where.
-    pub address: SocketAddr,
-    /// The reason.
-    pub source: io::Error,
-}
-
 /// The open listener.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -59,16 +49,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Opens the listener.
-    ///
-    /// # Errors
-    /// [`BindError`], if the address is in use or not of this machine.
-    pub(crate) async fn bind(address: SocketAddr) -> Result<Self, BindError> {
-        let listener = TcpListener::bind(address).await.map_err(|source| BindError { address, source })?;
-        Ok(Self { listener, deadline: DEADLINE })
-    }
-
-    /// Takes over a listener that another process has opened with [`Metrics::bind`].
+    /// Takes over a listener that the parent has opened.
     ///
     /// # Errors
     /// If the descriptor can't be used by the runtime.
@@ -76,14 +57,6 @@ impl Metrics {
         let listener = std::net::TcpListener::from(listener);
         listener.set_nonblocking(true)?;
         Ok(Self { listener: TcpListener::from_std(listener)?, deadline: DEADLINE })
-    }
-
-    /// The listener's descriptor, for another process.
-    ///
-    /// # Errors
-    /// If the runtime does not let go of it.
-    pub(crate) fn into_descriptor(self) -> io::Result<OwnedFd> {
-        Ok(self.listener.into_std()?.into())
     }
 
     /// The address, with the port that the kernel chose if 0 was asked for.

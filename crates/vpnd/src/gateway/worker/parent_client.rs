@@ -1,81 +1,52 @@
-//! The opener as its gateway's worker sees it: what it is asked for, and who waits for the answer.
+//! The worker's requests to the privileged parent, each for an administrator who waits for the outcome.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::gateway::messages::FromWorker;
+use crate::privsep::channel::Channel;
+use crate::privsep::requests::{Gone, Requests};
 
-use tokio::sync::oneshot;
+/// For an administrator: the changes, or why there are none.
+pub(super) type Outcome = Result<String, String>;
 
-use crate::privsep::channel::{Channel, ChannelError};
-use crate::privsep::launch::ToOpener;
-
-/// What became of a request, in words.
-type Outcome = Result<String, String>;
-
-/// The channel to the opener, and who waits for what it does.
-pub(super) struct Opener {
-    channel: Channel,
-    turn: tokio::sync::Mutex<()>,
-    /// One for each conversation on the control socket at most, of which there are few.
-    rereading: Mutex<VecDeque<oneshot::Sender<Outcome>>>,
-    upgrading: Mutex<Option<oneshot::Sender<Outcome>>>,
+/// The channel to the parent. Its replies have no numbers; they come in the order of the requests of their kind.
+pub(super) struct ParentClient {
+    requests: Requests<FromWorker, Outcome>,
+    upgrading: tokio::sync::Mutex<()>,
 }
 
-impl Opener {
-    pub(super) fn new(channel: Channel) -> Self {
-        Self {
-            channel,
-            turn: tokio::sync::Mutex::default(),
-            rereading: Mutex::default(),
-            upgrading: Mutex::default(),
-        }
+impl ParentClient {
+    pub(super) fn start(channel: Channel) -> Self {
+        let requests = Requests::start(channel, |_, message| message);
+        Self { requests, upgrading: tokio::sync::Mutex::default() }
     }
 
-    /// Has the configuration read again and put into force. What has changed, in words.
+    /// Has the configuration read again and put into force.
     pub(super) async fn reread(&self) -> Outcome {
-        let (done, outcome) = oneshot::channel();
-        {
-            // Answers come in the order of questions.
-            let _turn = self.turn.lock().await;
-            lock(&self.rereading).push_back(done);
-            self.say(&ToOpener::ReadConfiguration).await.map_err(|error| error.to_string())?;
-        }
-        outcome.await.unwrap_or_else(|_| Err("the daemon is going down".to_owned()))
+        self.requests.ask(FromWorker::ReadConfiguration).await.unwrap_or_else(|gone| Err(gone.to_string()))
     }
 
-    /// Who waits longest for the configuration to be read.
-    pub(super) fn reread_by(&self) -> Option<oneshot::Sender<Outcome>> {
-        lock(&self.rereading).pop_front()
+    /// The configuration was read again. Gives the outcome back if nobody waits for it: SIGHUP has the same effect.
+    pub(super) fn reread_done(&self, outcome: Outcome) -> Result<(), Outcome> {
+        self.requests.reply_to_oldest(&FromWorker::ReadConfiguration, outcome)
     }
 
-    /// Has the daemon replaced. What goes on, in words.
+    /// Has the daemon replaced.
     pub(super) async fn upgrade(&self) -> Outcome {
-        let (done, outcome) = oneshot::channel();
-        {
-            let _turn = self.turn.lock().await;
-            // Who has asked before may have gone meanwhile, but what it asked for goes on.
-            let before = lock(&self.upgrading).replace(done);
-            if before.is_some() {
-                *lock(&self.upgrading) = before;
-                return Err("an upgrade is under way already".to_owned());
-            }
-            self.say(&ToOpener::Upgrade).await.map_err(|error| error.to_string())?;
+        let turn = self.upgrading.try_lock();
+        // Whoever has asked before may have gone meanwhile, but the upgrade goes on.
+        if turn.is_err() || self.requests.is_under_way(&FromWorker::Upgrade) {
+            return Err("an upgrade is under way already".to_owned());
         }
-        outcome.await.unwrap_or_else(|_| Err("the daemon is going down".to_owned()))
+        self.requests.ask(FromWorker::Upgrade).await.unwrap_or_else(|gone| Err(gone.to_string()))
     }
 
-    /// Tells who has asked for an upgrade what became of it.
+    /// The upgrade is over.
     pub(super) fn upgraded(&self, outcome: Outcome) {
-        if let Some(asker) = lock(&self.upgrading).take() {
-            // It may have gone meanwhile.
-            let _ = asker.send(outcome);
-        }
+        // Whoever asked for it may have gone meanwhile.
+        let _ = self.requests.reply_to_oldest(&FromWorker::Upgrade, outcome);
     }
 
-    pub(super) async fn say(&self, message: &ToOpener) -> Result<(), ChannelError> {
-        self.channel.send(message, &[]).await
+    /// Sends a message that is not answered.
+    pub(super) async fn send(&self, message: FromWorker) -> Result<(), Gone> {
+        self.requests.send(message).await
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

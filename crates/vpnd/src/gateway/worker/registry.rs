@@ -3,8 +3,7 @@
 //! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::OnceLock;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::{Addresses, SessionRecord};
@@ -12,25 +11,11 @@ use vpnd_proto::policy::{Names, Principal};
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
 
+use crate::clock::{self, now};
 use crate::gateway::messages::auth::{Account, Answer, Granted, MAX_WRITES, Request, Write, id};
-use crate::gateway::worker::auth_client::{AuthClient, AuthGone};
+use crate::gateway::worker::auth_client::AuthClient;
+use crate::privsep::requests::Gone;
 use crate::revocation_list::{CertificateNumber, RevocationList};
-use crate::shard::now;
-
-/// Seconds since 1970.
-pub(crate) fn wall_clock_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Seconds since 1970 as the machine's clock had it when this process first asked, gone on evenly since, suspend included.
-///
-/// Sessions, leases and grants go by this one. Somebody who sets the machine's clock, by a year even, neither ends a session
-/// nor frees the address of one.
-pub(crate) fn steady_clock_s() -> u64 {
-    static START: OnceLock<(u64, Time)> = OnceLock::new();
-    let (wall_s, at) = *START.get_or_init(|| (wall_clock_s(), now()));
-    wall_s.saturating_add(now().since(at).as_secs())
-}
 
 /// A session that is over, for the audit log.
 #[derive(Debug)]
@@ -76,7 +61,7 @@ pub(crate) struct Registry {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistryError {
     #[error(transparent)]
-    Gone(#[from] AuthGone),
+    Gone(#[from] Gone),
     #[error("{0}")]
     Failed(String),
     #[error("the auth process has answered something else")]
@@ -207,5 +192,5 @@ impl Registry {
 
 /// The deadline on this process's clock.
 pub(crate) fn deadline(expires_s: u64) -> Time {
-    now() + Duration::from_secs(expires_s.saturating_sub(steady_clock_s()))
+    now() + Duration::from_secs(expires_s.saturating_sub(clock::steady_s()))
 }

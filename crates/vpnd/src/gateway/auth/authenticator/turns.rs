@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use vpnd_proto::admission::Source;
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PlaceId, Shares, Standing};
 
-use crate::shard::now;
+use crate::clock::now;
 
 /// Gives turns to logins.
 pub(super) struct Turns(Mutex<Queue>);

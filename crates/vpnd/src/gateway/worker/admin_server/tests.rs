@@ -12,6 +12,7 @@ use crate::admin::Status;
 use crate::admin::testing::{Fake, status};
 use crate::commands::admin::client::{Client, ClientError};
 use crate::commands::admin::{CommandError, kick};
+use crate::gateway::parent::listeners::{BindError, SocketFile, control_socket};
 
 /// A user that is neither root nor whoever runs the tests.
 const STRANGER: u32 = 65_534;
@@ -21,6 +22,7 @@ struct Gateway {
     runtime: tokio::runtime::Runtime,
     serving: tokio::task::JoinHandle<()>,
     path: PathBuf,
+    _file: SocketFile,
     _dir: tempfile::TempDir,
 }
 
@@ -34,10 +36,10 @@ impl Gateway {
         let path = dir.path().join("run").join("admin.sock");
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let mut socket = bind(&runtime, &path).unwrap();
+        let (mut socket, file) = bind(&runtime, &path).unwrap();
         change(&mut socket);
         let serving = runtime.spawn(socket.serve(Arc::new(fake), Arc::default()));
-        Self { runtime, serving, path, _dir: dir }
+        Self { runtime, serving, path, _file: file, _dir: dir }
     }
 
     fn client(&self) -> Client {
@@ -68,9 +70,11 @@ impl Gateway {
     }
 }
 
-fn bind(runtime: &tokio::runtime::Runtime, path: &Path) -> Result<AdminSocket, BindError> {
+fn bind(runtime: &tokio::runtime::Runtime, path: &Path) -> Result<(AdminSocket, SocketFile), BindError> {
     let _inside = runtime.enter();
-    AdminSocket::bind(path)
+    let (listener, file) = control_socket(path)?;
+    let owner = rustix::process::geteuid().as_raw();
+    Ok((AdminSocket::adopt(listener, owner).unwrap(), file))
 }
 
 fn mode(path: &Path) -> u32 {

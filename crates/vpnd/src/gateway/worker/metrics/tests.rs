@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::admin::testing::Fake;
+use crate::gateway::parent::listeners;
 
 struct Server {
     address: SocketAddr,
@@ -16,7 +17,10 @@ impl Server {
     fn start(fake: Fake, deadline: Duration) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let mut metrics = runtime.block_on(Metrics::bind((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
+        let mut metrics = {
+            let _inside = runtime.enter();
+            Metrics::adopt(listeners::metrics((Ipv4Addr::LOCALHOST, 0).into()).unwrap()).unwrap()
+        };
         metrics.deadline = deadline;
         let address = metrics.address().unwrap();
         runtime.spawn(metrics.serve(Arc::new(fake)));
@@ -102,7 +106,6 @@ fn silent_and_slow_peers_hold_no_place_for_long() {
 #[test]
 fn an_address_in_use_is_named() {
     let server = Server::start(Fake::new(), DEADLINE);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let error = runtime.block_on(Metrics::bind(server.address)).unwrap_err();
+    let error = listeners::metrics(server.address).unwrap_err();
     assert!(error.to_string().contains(&server.address.to_string()), "{error}");
 }

@@ -22,8 +22,7 @@ use vpnd_proto::wire::Door;
 
 use super::gate::Admissions;
 use super::retry::{self, Initial, Kind};
-use crate::gateway::worker::registry::wall_clock_s;
-use crate::shard::now;
+use crate::clock::{now, wall_s};
 
 /// Batches in which nothing was for QUIC that are taken at once: then it is others' turn on this thread.
 const BATCHES: usize = 4;
@@ -49,7 +48,7 @@ impl Front {
 
     /// Takes out what is not for QUIC and moves the rest to the front. Returns how many buffers are left.
     fn sift(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
-        let now_s = wall_clock_s();
+        let now_s = wall_s();
         let mut left = 0;
         for number in 0..metas.len() {
             let mut meta = metas[number];

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PlaceId, Shares};
 use vpnd_proto::admission::{Admission, Greeting, Limits, Source, Verdict};
 
-use crate::shard::now;
+use crate::clock::now;
 
 /// A person who has typed for this long makes room for another.
 const TYPING_PATIENCE: Duration = Duration::from_secs(20);

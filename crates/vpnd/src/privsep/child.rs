@@ -1,4 +1,4 @@
-//! A part's side: how a process that the opener has started begins.
+//! A child's side: how a process that the privileged parent has started begins and ends.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -6,20 +6,19 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow, bail};
-use minicbor::Decode;
+use minicbor::{Decode, Encode};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
 
 use super::channel::{Channel, Received};
-use super::launch::{Common, MAX_FRAME, ToOpener};
-use crate::client::{Refusal, Unreached};
+use super::messages::{Common, MAX_FRAME};
 use crate::sys::process;
 use crate::sys::sandbox::{self, Confinement, Protections};
 use crate::sys::seccomp::SystemCalls;
 
-/// The processes that an opener starts.
+/// The processes that a parent starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
+pub enum ChildRole {
     /// A gateway's auth process.
     Auth,
     /// A gateway's network worker.
@@ -32,8 +31,8 @@ pub enum Part {
     Store,
 }
 
-impl Part {
-    /// Its word on the command line.
+impl ChildRole {
+    /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,44 +52,38 @@ impl Part {
         }
     }
 
-    /// What it reads besides what it was given: names are looked up as by any other program.
+    /// Files that it reads besides those it was given: names are looked up as by any other program.
     fn readable(self) -> Vec<PathBuf> {
-        let places: &[&str] = match self {
+        let paths: &[&str] = match self {
             Self::Auth | Self::Worker | Self::Client | Self::Store => &[],
             Self::Lookup => &["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/nscd"],
         };
-        places.iter().map(PathBuf::from).filter(|place| place.exists()).collect()
+        paths.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for ChildRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// Runs as `part` until the opener is gone or says so. Everything that goes wrong is told to the opener.
+/// Takes this process out of the reach of whoever else could use it: the first thing that each child does. Returns the channel to
+/// the parent, which is on standard input; nothing is there afterwards.
 ///
 /// # Errors
-/// Only what can't be told to the opener: this process was started by somebody else.
-pub fn run(part: Part) -> anyhow::Result<()> {
-    let stream = opener()?;
+/// Only what can't be reported to the parent: this process was started by somebody else.
+pub(crate) fn enter() -> anyhow::Result<UnixStream> {
+    let stream = parent()?;
     process::ignore_signals().context("can't leave signals to the daemon's first process")?;
     // A process of a terminal's session could type into it whatever the next command of a privileged shell is to be.
     process::leave_session().context("can't leave the terminal")?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
     process::keep_memory_small();
-    match part {
-        Part::Auth => crate::gateway::auth::run(stream),
-        Part::Worker => crate::gateway::worker::run(stream),
-        Part::Client => crate::client::worker::run(stream),
-        Part::Lookup => crate::client::lookup::run(stream),
-        Part::Store => super::store::run(stream),
-    }
+    Ok(stream)
 }
 
-/// The channel to the opener, which is on standard input; nothing is there afterwards.
-fn opener() -> anyhow::Result<UnixStream> {
+fn parent() -> anyhow::Result<UnixStream> {
     let stdin = rustix::stdio::stdin();
     if !sockopt::socket_domain(stdin).is_ok_and(|family| family == AddressFamily::UNIX) {
         bail!("this command is for vpnd itself: 'vpnd server' and 'vpnd connect' start it");
@@ -101,30 +94,30 @@ fn opener() -> anyhow::Result<UnixStream> {
     Ok(channel.into())
 }
 
-/// What a part makes of its first message before it shuts itself in.
-pub(crate) struct Before<P> {
+/// A child's privileged preparation: the last that it does before it shuts itself in.
+pub(crate) struct Preparation<P> {
     /// Directories in which it may do anything afterwards.
     pub(crate) writable: Vec<PathBuf>,
-    /// What it has read or done with the privileges that it is about to give up.
+    /// Made with the privileges that it is about to give up.
     pub(crate) made: P,
 }
 
-/// A part that has its orders and has shut itself in.
-pub(crate) struct Begun<T, P = ()> {
+/// A child that has its first message and has shut itself in.
+pub(crate) struct Started<T, P = ()> {
     /// The first message, with its descriptors.
     pub(crate) launch: Received<T>,
     pub(crate) made: P,
-    /// What holds now.
+    /// In force from now on.
     pub(crate) protections: Protections,
 }
 
-/// Hears the first message, begins to log and gives up all that is not needed. Blocks, and leaves no thread behind.
-pub(crate) fn begin<T: for<'b> Decode<'b, ()>, P>(
-    part: Part,
+/// Receives the first message, begins to log and gives up all that is not needed. Blocks, and leaves no thread behind.
+pub(crate) fn start<T: for<'b> Decode<'b, ()>, P>(
+    role: ChildRole,
     stream: &UnixStream,
     common: impl Fn(&T) -> &Common,
-    before: impl FnOnce(&T) -> anyhow::Result<Before<P>>,
-) -> anyhow::Result<Begun<T, P>> {
+    prepare: impl FnOnce(&T) -> anyhow::Result<Preparation<P>>,
+) -> anyhow::Result<Started<T, P>> {
     let stream = stream.try_clone()?;
     let first = alone(async {
         let channel = Channel::new(stream, MAX_FRAME)?;
@@ -134,21 +127,21 @@ pub(crate) fn begin<T: for<'b> Decode<'b, ()>, P>(
     let common = common(&launch.message);
     common.log()?;
     // Otherwise a page of the log's own memory would be the first to be asked for behind the filter.
-    tracing::debug!(%part, "started");
-    let Before { writable, made } = before(&launch.message)?;
+    tracing::debug!(part = %role, "started");
+    let Preparation { writable, made } = prepare(&launch.message)?;
     let protections = sandbox::enter(&Confinement {
         mode: common.sandbox,
         identity: common.identity.clone(),
-        system_calls: part.system_calls(),
-        readable: part.readable(),
+        system_calls: role.system_calls(),
+        readable: role.readable(),
         writable,
     })?;
-    Ok(Begun { launch, made, protections })
+    Ok(Started { launch, made, protections })
 }
 
-/// Runs the part's own work with a thread or two, and tells the opener if it fails.
+/// Runs the child's own work with a thread or two.
 pub(crate) fn work(
-    stream: UnixStream,
+    stream: &UnixStream,
     task: impl AsyncFnOnce(Channel) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -156,38 +149,18 @@ pub(crate) fn work(
         .enable_all()
         // A worker's first thread runs before others until it has started its shards.
         .on_thread_start(|| drop(process::prefer_current_thread(0)))
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(stream, &error.into()),
-    };
+        .build()?;
     let outcome = runtime.block_on(async {
         let channel = Channel::new(stream.try_clone()?, MAX_FRAME)?;
         task(channel).await
     });
     // Threads that wait for the disk or for nothing must not hold up the end.
     runtime.shutdown_background();
-    match outcome {
-        Ok(()) => Ok(()),
-        Err(error) => fail(stream, &error),
-    }
+    outcome
 }
 
-/// Tells the opener why this part gives up. It is the opener that tells people.
-pub(crate) fn fail(stream: UnixStream, error: &anyhow::Error) -> anyhow::Result<()> {
-    let text = crate::told(error);
-    let last = if error.is::<Refusal>() {
-        ToOpener::Refused(text)
-    } else if error.is::<Unreached>() {
-        ToOpener::Unreached(text)
-    } else {
-        ToOpener::Failed(text)
-    };
-    finish(stream, &last)
-}
-
-/// Tells the opener the last of what this part has to tell.
-pub(crate) fn finish(stream: UnixStream, last: &ToOpener) -> anyhow::Result<()> {
+/// Sends the parent this child's last message: why it gives up, or its result. It is the parent that informs people.
+pub(crate) fn finish(stream: UnixStream, last: &impl Encode<()>) -> anyhow::Result<()> {
     alone(async {
         let channel = Channel::new(stream, MAX_FRAME)?;
         channel.send(last, &[]).await?;
@@ -208,10 +181,10 @@ mod tests {
 
     #[test]
     fn only_a_lookup_makes_connections_and_reads_files_of_the_machine() {
-        for part in Part::value_variants() {
-            let looks_up = *part == Part::Lookup;
-            assert_eq!(part.system_calls().may_ask_name_servers(), looks_up, "{part}");
-            assert_eq!(part.readable().is_empty(), !looks_up, "{part}");
+        for role in ChildRole::value_variants() {
+            let looks_up = *role == ChildRole::Lookup;
+            assert_eq!(role.system_calls().may_ask_name_servers(), looks_up, "{role}");
+            assert_eq!(role.readable().is_empty(), !looks_up, "{role}");
         }
     }
 }

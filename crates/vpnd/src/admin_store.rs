@@ -1,4 +1,5 @@
-//! The store for commands of an administrator (`vpnd user`, `revoke`, `check`, `init`): opened by a process of its own.
+//! The store for commands of an administrator (`vpnd user`, `revoke`, `check`, `init`): [`Confined`] is the command's end, and a
+//! process of its own opens it ([`run`]).
 //!
 //! The auth process of a gateway writes the state directory, and whoever has taken it over writes there what they like.
 //! SQLite follows links, opens files by names that it makes up, and believes a journal beside a database that it finds there,
@@ -21,13 +22,14 @@ use anyhow::{Context as _, bail};
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::runtime::Runtime;
 
-use super::channel::Channel;
-use super::launch::{Common, ToOpener};
-use super::part::{self, Before, Begun, Part};
-use super::spawn::{PartError, Running};
 use crate::config::{LogFormat, ServerConfig};
+use crate::privsep::channel::Channel;
+use crate::privsep::child::{self, ChildRole, Preparation, Started};
+use crate::privsep::messages::{Common, Prepared, SecretBytes};
+use crate::privsep::spawn::{ChildError, Running, Starting};
 use crate::store::{self, AuditEntry, CertificateHash, NewUser, PasswordHash, StoreError};
 use crate::sys::account::Identity;
+use message::FromStore;
 pub(crate) use message::{Answer, Request};
 pub use message::{Opening, UserSummary};
 use message::{StoreLaunch, UserToAdd};
@@ -102,7 +104,7 @@ impl AdminStore {
 
     /// Gives a user another password, which is a revocation.
     pub fn set_password(&mut self, name: &str, hash: &PasswordHash, now_s: u64) -> Result<(), StoreError> {
-        let hash = super::launch::SecretBytes(hash.expose().as_bytes().to_vec().into());
+        let hash = SecretBytes(hash.expose().as_bytes().to_vec().into());
         self.change(&Request::SetPassword { name: name.to_owned(), hash, now_s })
     }
 
@@ -153,7 +155,7 @@ impl AdminStore {
     }
 }
 
-/// Opens stores in a process that has shut itself in. Only for a process's first thread, as [`Running::start`] is.
+/// Opens stores in a process that has shut itself in. Only for a process's first thread, as [`Starting::start`] is.
 #[derive(Clone, Copy, Debug)]
 pub struct Confined;
 
@@ -192,20 +194,20 @@ impl Stores for Confined {
     }
 }
 
-async fn start(launch: &StoreLaunch) -> Result<Running, PartError> {
-    let mut running = Running::start(Part::Store)?;
-    // A part that has ended by itself says why.
-    let sent = running.tell(launch, &[]).await;
-    running.prepared().await?;
+async fn start(launch: &StoreLaunch) -> Result<Running<FromStore>, ChildError> {
+    let mut child = Starting::start(ChildRole::Store)?;
+    let sent = child.send(launch, &[]).await;
+    // If it has ended by itself, this error says why, and the other only that nobody reads.
+    child.prepared().await?;
     sent?;
-    Ok(running)
+    Ok(child.at_work())
 }
 
 /// The command's end of the process.
 struct StoreProcess {
     runtime: Runtime,
     /// `None` once it is ended.
-    running: Option<Running>,
+    running: Option<Running<FromStore>>,
     path: PathBuf,
 }
 
@@ -220,10 +222,10 @@ impl StoreProcess {
             return Err(self.failed("the process that opened it has ended"));
         };
         let answer =
-            self.runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, running.hear()).await });
+            self.runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, running.receive()).await });
         match answer {
-            Ok(Ok(ToOpener::Stored(answer))) => Ok(answer),
-            Ok(Ok(_)) => Err(self.failed(PartError::Unexpected(Part::Store))),
+            Ok(Ok(FromStore::Answer(answer))) => Ok(answer),
+            Ok(Ok(FromStore::Failed(why))) => Err(self.failed(why)),
             Ok(Err(error)) => Err(self.failed(error)),
             Err(_) => {
                 // Dropping it kills it.
@@ -240,7 +242,7 @@ impl StoreProcess {
 impl Requests for StoreProcess {
     fn request(&mut self, request: &Request) -> Result<Answer, StoreError> {
         if let Some(running) = &self.running {
-            let sent = self.runtime.block_on(running.tell(request, &[]));
+            let sent = self.runtime.block_on(running.send(request, &[]));
             sent.map_err(|error| self.failed(error))?;
         }
         self.answer()
@@ -258,14 +260,16 @@ impl Drop for StoreProcess {
 
 /// Runs the process; `stream` leads to the command.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
-    match part::begin(Part::Store, &stream, |launch: &StoreLaunch| &launch.common, own_directory) {
-        Ok(begun) => part::work(stream, async |command| serve(begun, command).await),
-        Err(error) => part::fail(stream, &error),
+    let started =
+        child::start(ChildRole::Store, &stream, |launch: &StoreLaunch| &launch.common, own_directory);
+    match started.and_then(|started| child::work(&stream, async |command| serve(started, command).await)) {
+        Ok(()) => Ok(()),
+        Err(error) => child::finish(stream, &FromStore::Failed(crate::told(&error))),
     }
 }
 
 /// The state directory as the only place that stays in reach.
-fn own_directory(launch: &StoreLaunch) -> anyhow::Result<Before<OwnedFd>> {
+fn own_directory(launch: &StoreLaunch) -> anyhow::Result<Preparation<OwnedFd>> {
     let path = directory(launch);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(CWD, path, flags, Mode::empty())
@@ -283,28 +287,28 @@ fn own_directory(launch: &StoreLaunch) -> anyhow::Result<Before<OwnedFd>> {
     }
     // By its descriptor, since by its name another directory could be reached meanwhile.
     let writable = vec![PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))];
-    Ok(Before { writable, made: opened })
+    Ok(Preparation { writable, made: opened })
 }
 
 fn directory(launch: &StoreLaunch) -> &Path {
     Path::new(OsStr::from_bytes(&launch.directory))
 }
 
-async fn serve(begun: Begun<StoreLaunch, OwnedFd>, command: Channel) -> anyhow::Result<()> {
-    command.send(&ToOpener::Prepared(begun.protections), &[]).await?;
-    let launch = begun.launch.alone()?;
+async fn serve(started: Started<StoreLaunch, OwnedFd>, command: Channel) -> anyhow::Result<()> {
+    command.send(&Prepared::Prepared(started.protections), &[]).await?;
+    let launch = started.launch.alone()?;
     let mut store = match Served::open(&directory(&launch).join(store::FILE_NAME), launch.opening) {
         Ok(store) => store,
         Err(error) => {
-            let refused = ToOpener::Stored(Answer::Failed(error.into()));
+            let refused = FromStore::Answer(Answer::Failed(error.into()));
             return Ok(command.send(&refused, &[]).await?);
         }
     };
-    command.send(&ToOpener::Stored(Answer::Done), &[]).await?;
+    command.send(&FromStore::Answer(Answer::Done), &[]).await?;
     while let Some(received) = command.receive::<Request>().await? {
         // Nothing else is to be done meanwhile.
         let answer = store.answer(received.alone()?);
-        command.send(&ToOpener::Stored(answer), &[]).await?;
+        command.send(&FromStore::Answer(answer), &[]).await?;
     }
     Ok(())
 }

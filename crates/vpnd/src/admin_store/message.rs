@@ -8,7 +8,7 @@ use std::path::Path;
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 
-use crate::privsep::launch::{Common, SecretBytes};
+use crate::privsep::messages::{Common, SecretBytes};
 use crate::store::{AuditEntry, CertificateHash, NewUser, StoreError, User};
 
 /// Users of one answer, at most; the command asks again.
@@ -39,6 +39,16 @@ pub(crate) struct StoreLaunch {
     pub(crate) directory: ByteVec,
     #[n(2)]
     pub(crate) opening: Opening,
+}
+
+/// The process's messages to the command, once it is prepared.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum FromStore {
+    /// It can't go on, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+    #[n(12)]
+    Answer(#[n(0)] Answer),
 }
 
 /// A user without secrets.

@@ -1,0 +1,190 @@
+//! The messages between a client's parent and its children.
+//!
+//! | | first | then |
+//! |---|---|---|
+//! | parent → worker | [`WorkerLaunch`], [`Begin`] | [`ToWorker`] |
+//! | worker → parent | [`Prepared`], [`Ready`] | [`FromWorker`] |
+//! | parent → look-up | [`LookupLaunch`] | |
+//! | look-up → parent | [`FromLookup`] | |
+//!
+//! [`Prepared`]: crate::privsep::messages::Prepared
+//! [`Ready`]: crate::privsep::messages::Ready
+
+use std::net::{IpAddr, SocketAddr};
+
+use minicbor::bytes::ByteArray;
+use minicbor::{Decode, Encode};
+use vpnd_proto::control::{AsText, Network, OneTimePassword, SecretText};
+
+use super::{Refusal, Unreached};
+use crate::privsep::messages::{Common, Devices, SecretBytes};
+use crate::profile::Profile;
+
+/// Addresses of one name that are tried at most.
+pub(crate) const MAX_ADDRESSES: usize = 16;
+
+/// The first message of a client's worker.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct WorkerLaunch {
+    #[n(0)]
+    pub(crate) common: Common,
+    /// The profile's text; it may hold a private key.
+    #[n(1)]
+    pub(crate) profile: SecretBytes,
+    /// The profile's name, for messages.
+    #[n(2)]
+    pub(crate) file: String,
+    #[n(3)]
+    pub(crate) password: SecretText<1024>,
+    /// The public key of this device; the private one stays in the parent.
+    #[n(4)]
+    pub(crate) device: ByteArray<32>,
+    #[n(5)]
+    pub(crate) lanes: u32,
+    #[n(6)]
+    pub(crate) suite: Option<String>,
+    #[n(7)]
+    pub(crate) backend: Option<String>,
+    #[n(8)]
+    pub(crate) insecure_lab: bool,
+    /// How long it may be without a session before it ends.
+    #[n(9)]
+    pub(crate) give_up_s: Option<u32>,
+    /// Whether outer datagrams show the DSCP of the packets inside.
+    #[n(10)]
+    pub(crate) copy_dscp: bool,
+}
+
+impl WorkerLaunch {
+    pub(crate) fn profile(&self) -> anyhow::Result<Profile> {
+        Ok(Profile::parse(std::str::from_utf8(&self.profile.0)?, &self.file)?)
+    }
+}
+
+/// The first and only message of a process that looks up a name.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct LookupLaunch {
+    #[n(0)]
+    pub(crate) common: Common,
+    #[n(1)]
+    pub(crate) host: String,
+}
+
+/// A worker's second message, by which it gets its devices.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Begin {
+    /// With the devices' descriptors.
+    #[n(0)]
+    Devices(#[n(0)] Devices),
+}
+
+/// Parent → worker, once the worker is ready.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum ToWorker {
+    /// Inform the gateway, and end; with the reason, for the log.
+    #[n(2)]
+    Stop(#[n(0)] Option<String>),
+    /// To [`FromWorker::Request`]; with the socket, if that was asked for.
+    #[n(3)]
+    Reply {
+        #[n(0)]
+        number: u64,
+        #[n(1)]
+        reply: Reply,
+    },
+    /// The machine's network changed.
+    #[n(4)]
+    NetworkChanged,
+}
+
+/// Worker → parent, once the worker is ready.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum FromWorker {
+    /// It can't go on, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+    /// Answered with the same number.
+    #[n(4)]
+    Request {
+        #[n(0)]
+        number: u64,
+        #[n(1)]
+        request: Request,
+    },
+    /// The gateway refuses it for good, and why: a person must do something.
+    #[n(10)]
+    Refused(#[n(0)] String),
+    /// It had no session for as long as its user wanted to wait, and what was tried.
+    #[n(11)]
+    Unreached(#[n(0)] String),
+}
+
+impl From<&anyhow::Error> for FromWorker {
+    /// Its last message.
+    fn from(error: &anyhow::Error) -> Self {
+        let why = crate::told(error);
+        if error.is::<Refusal>() {
+            Self::Refused(why)
+        } else if error.is::<Unreached>() {
+            Self::Unreached(why)
+        } else {
+            Self::Failed(why)
+        }
+    }
+}
+
+/// Look-up → parent.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum FromLookup {
+    /// It can't go on, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+    /// The addresses of the name, at most [`MAX_ADDRESSES`].
+    #[n(8)]
+    Found(#[n(0)] Vec<AsText<IpAddr>>),
+}
+
+/// Answers a [`Request`].
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Reply {
+    #[n(0)]
+    Done,
+    #[n(1)]
+    Failed(#[n(0)] String),
+    /// What the person at the terminal has typed, if anything.
+    #[n(2)]
+    Code(#[n(0)] Option<OneTimePassword>),
+    /// The device's signature.
+    #[n(3)]
+    Proof(#[n(0)] ByteArray<64>),
+    /// At most [`MAX_ADDRESSES`].
+    #[n(4)]
+    Addresses(#[n(0)] Vec<AsText<IpAddr>>),
+}
+
+/// What the worker can't do without privileges.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Request {
+    /// A UDP socket for the control channel to this address.
+    #[n(0)]
+    Socket(#[n(0)] AsText<SocketAddr>),
+    /// Addresses, routes and DNS as the gateway says, as far as the user wants that.
+    #[n(1)]
+    Configure(#[n(0)] Network),
+    /// The size of packets that the tunnel's device carries.
+    #[n(2)]
+    Mtu(#[n(0)] u16),
+    /// A one-time code.
+    #[n(3)]
+    Code,
+    /// The device's signature for the connection that has this binding, and for nothing else: the parent puts the context
+    /// before it.
+    #[n(4)]
+    Prove(#[n(0)] ByteArray<32>),
+    /// The addresses of a gateway, by its place in the profile.
+    #[n(5)]
+    Addresses(#[n(0)] u32),
+    /// Whether the machine uses the tunnel's DNS servers, as configured, or its own: without a tunnel nothing answers there.
+    #[n(6)]
+    UseTunnelDns(#[n(0)] bool),
+}

@@ -1,0 +1,79 @@
+//! The parent's look-ups of gateways' names, each in a short-lived process of its own ([`crate::client::lookup`]). Invariants:
+//! only names that the profile holds are looked up; a worker that asks without end gets few of these processes at a time.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::client::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES, Reply};
+use crate::privsep::child::ChildRole;
+use crate::privsep::messages::Common;
+use crate::privsep::spawn::Starting;
+use crate::profile::ServerAddress;
+
+/// Three name servers that are silent, each asked once, are waited for.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(17);
+/// How long one may take to end after its answer.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
+/// Lookups at a time.
+const MAX_RUNNING: usize = 4;
+
+/// The lookups that a client's worker waits for.
+pub(super) struct Lookups {
+    common: Common,
+    servers: Vec<ServerAddress>,
+    running: JoinSet<(u64, Reply)>,
+}
+
+impl Lookups {
+    pub(super) fn new(common: Common, servers: Vec<ServerAddress>) -> Self {
+        Self { common, servers, running: JoinSet::new() }
+    }
+
+    /// Starts a lookup for the question `number`. Only for the process's first thread, as [`Starting::start`] is.
+    ///
+    /// # Errors
+    /// Why there is none, for the worker.
+    pub(super) fn start(&mut self, number: u64, server: u32) -> Result<(), String> {
+        let server = self.servers.get(server as usize).ok_or("the profile names no such gateway")?;
+        if self.running.len() >= MAX_RUNNING {
+            return Err("too many names are being looked up".to_owned());
+        }
+        let running = Starting::start(ChildRole::Lookup).map_err(|error| error.to_string())?;
+        let launch = LookupLaunch { common: self.common.clone(), host: server.host.clone() };
+        self.running.spawn(async move { (number, wait(running, &launch).await) });
+        Ok(())
+    }
+
+    /// Whether nothing is being looked up.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// The next answer, and to which question. `None` if nothing is being looked up.
+    pub(super) async fn next(&mut self) -> Option<(u64, Reply)> {
+        // None of them is aborted, and a panic has been printed.
+        self.running.join_next().await?.ok()
+    }
+}
+
+async fn wait(lookup: Starting, launch: &LookupLaunch) -> Reply {
+    let mut lookup = lookup.at_work();
+    let answer = tokio::time::timeout(LOOKUP_TIMEOUT, async {
+        lookup.send(launch, &[]).await?;
+        lookup.receive().await
+    });
+    let reply = match answer.await {
+        Ok(Ok(FromLookup::Found(found))) if found.len() <= MAX_ADDRESSES => Reply::Addresses(found),
+        Ok(Ok(FromLookup::Found(_))) => {
+            Reply::Failed("the lookup found more addresses than it may".to_owned())
+        }
+        Ok(Ok(FromLookup::Failed(why))) => Reply::Failed(why),
+        Ok(Err(error)) => Reply::Failed(error.to_string()),
+        Err(_) => {
+            Reply::Failed(format!("the name {} can't be resolved: no name server answers", launch.host))
+        }
+    };
+    lookup.dismiss(END_TIMEOUT).await;
+    reply
+}

@@ -1,0 +1,116 @@
+//! What the messages between a daemon's processes have in common. Each daemon has its own: [`crate::gateway::messages`] and
+//! [`crate::client::messages`], with one enum for each direction of each channel and phase, so that nothing can be sent that
+//! the other end has no use for. An upgrade leaves the parent as it is, so numbers are never given to something else.
+
+use std::fmt;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use minicbor::{Decode, Encode};
+use zeroize::Zeroizing;
+
+use crate::config::LogFormat;
+use crate::logging::{self, LogError};
+use crate::sys::account::Identity;
+use crate::sys::sandbox::{Protections, SandboxMode};
+use crate::sys::tun::TunOffloads;
+
+/// The longest frame between a parent and its child, bytes: a configuration of full size and a certificate chain fit.
+pub(crate) const MAX_FRAME: usize = 4 << 20;
+
+/// What every child must know to begin.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(crate) struct Common {
+    /// The log filter.
+    #[n(0)]
+    pub(crate) log_filter: String,
+    /// Whether log lines are JSON objects.
+    #[n(1)]
+    pub(crate) log_json: bool,
+    #[n(2)]
+    pub(crate) sandbox: SandboxMode,
+    /// The user that the child becomes.
+    #[n(3)]
+    pub(crate) identity: Option<Identity>,
+}
+
+impl Common {
+    pub(crate) fn new(
+        log_filter: &str,
+        log_format: LogFormat,
+        sandbox: SandboxMode,
+        identity: Option<Identity>,
+    ) -> Self {
+        let log_json = log_format == LogFormat::Json;
+        Self { log_filter: log_filter.to_owned(), log_json, sandbox, identity }
+    }
+
+    /// Begins to log as the parent does.
+    pub(crate) fn log(&self) -> Result<(), LogError> {
+        logging::init(&self.log_filter, if self.log_json { LogFormat::Json } else { LogFormat::Text })
+    }
+}
+
+/// Bytes that are erased when they are dropped, and don't print.
+#[derive(Clone)]
+pub(crate) struct SecretBytes(pub(crate) Zeroizing<Vec<u8>>);
+
+impl fmt::Debug for SecretBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretBytes(<secret>)")
+    }
+}
+
+impl<C> Encode<C> for SecretBytes {
+    fn encode<W: minicbor::encode::Write>(
+        &self,
+        e: &mut minicbor::Encoder<W>,
+        _: &mut C,
+    ) -> Result<(), minicbor::encode::Error<W::Error>> {
+        e.bytes(&self.0)?.ok()
+    }
+}
+
+impl<'b, C> Decode<'b, C> for SecretBytes {
+    fn decode(d: &mut minicbor::Decoder<'b>, _: &mut C) -> Result<Self, minicbor::decode::Error> {
+        Ok(Self(Zeroizing::new(d.bytes()?.to_vec())))
+    }
+}
+
+/// A child's first message.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Prepared {
+    /// It is shut in and has found no fault with its first message.
+    #[n(0)]
+    Prepared(#[n(0)] Protections),
+    /// It can't go on, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+}
+
+/// A worker's second message, once it has its devices.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Ready {
+    #[n(1)]
+    Ready,
+    /// It can't go on, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+}
+
+/// The data path's devices, which exist once everything else was checked. Descriptors: the TUN queues, as many sockets of
+/// shards, and QUIC's socket.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(crate) struct Devices {
+    #[n(0)]
+    pub(crate) shards: u32,
+    #[n(1)]
+    pub(crate) tun: TunOffloads,
+    /// Why the kernel does not steer datagrams, if it does not. Then QUIC's socket is a second handle of the first shard's.
+    #[n(2)]
+    pub(crate) steering_refused: Option<String>,
+}
+
+/// Borrows descriptors for sending.
+pub(crate) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    descriptors.iter().map(|descriptor| descriptor.as_fd()).collect()
+}
