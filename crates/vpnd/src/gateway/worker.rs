@@ -280,8 +280,8 @@ impl Running {
         let admin_over = Arc::<Notify>::default();
         let admin = tokio::spawn(prepared.admin.serve(Arc::clone(&administration), Arc::clone(&admin_over)));
         let handover = HandoverState { devices, descriptors: handles, revocations, deaf, admin, admin_over };
-        let metrics = prepared.metrics;
-        background.extend(metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
+        background
+            .extend(prepared.metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
         Ok(Self {
             administration,
             core,
