@@ -84,7 +84,6 @@ async fn serve(
     let Begin::Devices(devices) = begin.message;
     let (parent, events) = ParentClient::start(channel.clone());
     let connected = Connected::start(launch, &profile, prepared, &devices, begin.descriptors, parent)?;
-    // Nothing was asked of the parent until now, which expects this message first.
     channel.send(&common::Ready::Ready, &[]).await?;
     connected.run(events).await
 }
@@ -151,7 +150,6 @@ struct Live {
     reader: JoinHandle<()>,
 }
 
-/// A running client.
 struct Connected {
     core: Client,
     shards: Shards,
