@@ -239,7 +239,7 @@ impl Running {
             settings::core(config, specs.len(), prepared.suites.clone(), lab),
             crate::control::random(),
         )?;
-        let auth_gone = Arc::new(Notify::new());
+        let (auth_gone, admin_over) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
         let mut registry = Registry::new(auth.clone(), names);
         let (revocations, mut before) = (Revocations::default(), Counters::default());
@@ -277,7 +277,6 @@ impl Running {
         ];
         // Before administrators can ask for anything: the parent expects this message first.
         channel.send(&common::Ready::Ready, &[]).await?;
-        let admin_over = Arc::<Notify>::default();
         let admin = tokio::spawn(prepared.admin.serve(Arc::clone(&administration), Arc::clone(&admin_over)));
         let handover = HandoverState { devices, descriptors: handles, revocations, deaf, admin, admin_over };
         background
