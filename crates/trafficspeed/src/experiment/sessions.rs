@@ -242,7 +242,7 @@ impl Measurement<'_> {
         let mut samples = Vec::new();
         self.wait_until_up(&mut tally, "sessions logged in", &mut samples)?;
         self.results.slope_kib = tally::slope(&samples);
-        self.results.login = Some(self.phase(&mut tally, cpu)?);
+        self.results.login = Some(self.phase(&mut tally, Some(cpu))?);
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl Measurement<'_> {
         let back = self.system.restart(self.lab, how == Restart::Kill, self.interrupt)?;
         self.wait_until_up(&mut tally, "sessions back", &mut Vec::new())?;
         // A new process has used nothing yet.
-        let phase = self.phase(&mut tally, 0.0)?;
+        let phase = self.phase(&mut tally, Some(0.0))?;
         let gateway_back_seconds = back.duration_since(begun).as_secs_f64();
         self.results.restarts.push(Restarted { how, gateway_back_seconds, watched: None, phase });
         Ok(())
@@ -301,17 +301,17 @@ impl Measurement<'_> {
         }
     }
 
-    /// The end of a phase: its cost, and how many sessions carry packets.
-    fn phase(&mut self, tally: &mut Tally, cpu_before: f64) -> Result<Phase, SessionsError> {
+    /// The end of a phase: its cost since the gateway had used `cpu_before`, and how many sessions carry packets.
+    fn phase(&mut self, tally: &mut Tally, cpu_before: Option<f64>) -> Result<Phase, SessionsError> {
         let storm = tally.storm();
-        let gateway_cpu_seconds = self.cpu() - cpu_before;
+        let gateway_cpu_seconds = cpu_before.map(|before| self.cpu() - before);
         let epochs = f64::from((storm.logins + storm.attaches).max(1));
         self.verify(tally);
         self.wait(tally, SETTLE);
         Ok(Phase {
             storm,
             gateway_cpu_seconds,
-            cpu_ms_each: 1e3 * gateway_cpu_seconds / epochs,
+            cpu_ms_each: gateway_cpu_seconds.map(|seconds| 1e3 * seconds / epochs),
             answered: tally.answered(),
             memory: self.memory()?,
         })

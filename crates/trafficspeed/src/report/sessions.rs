@@ -127,7 +127,7 @@ fn grid(results: &SessionsResults) -> Table {
             significant(ms.p90),
             significant(ms.p99),
             significant(ms.max),
-            significant(phase.cpu_ms_each),
+            phase.cpu_ms_each.map_or("–".into(), significant),
         ]);
     }
     for column in table.column_iter_mut().skip(1) {

@@ -40,7 +40,12 @@ fn a_hundred_sessions_log_in_carry_packets_and_come_back_without_passwords() {
         let phase = &restart["phase"];
         assert_eq!((&phase["storm"]["up"], &phase["answered"]), (&100.into(), &100.into()), "{restart:#}");
         assert_eq!((&phase["storm"]["logins"], &phase["storm"]["gave_up"]), (&0.into(), &0.into()));
-        assert!(phase["gateway_cpu_seconds"].as_f64() > Some(0.0));
+        // The processes of before an upgrade take along what they used.
+        assert_eq!(
+            phase["gateway_cpu_seconds"].as_f64() > Some(0.0),
+            restart["how"] != "upgrade",
+            "{restart:#}"
+        );
         assert!(phase["memory"]["pss_kib"].as_u64() > Some(1_000));
     }
 }

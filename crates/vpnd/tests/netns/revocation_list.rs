@@ -56,7 +56,8 @@ impl Campus {
         });
         let params = CertificateRevocationListParams {
             this_update: made,
-            next_update: now + left,
+            // A second before, since lists know whole seconds only: none is good for as long as it is asked for.
+            next_update: now + left - Duration::from_secs(1),
             crl_number: SerialNumber::from(1_u64),
             issuing_distribution_point: None,
             revoked_certs: revoked.collect(),

@@ -44,10 +44,10 @@ pub struct SessionsResults {
 pub struct Phase {
     /// How they came up.
     pub storm: Storm,
-    /// CPU seconds of the gateway meanwhile.
-    pub gateway_cpu_seconds: f64,
+    /// CPU seconds of the gateway meanwhile; absent if its processes were replaced.
+    pub gateway_cpu_seconds: Option<f64>,
     /// CPU milliseconds of the gateway for each new epoch.
-    pub cpu_ms_each: f64,
+    pub cpu_ms_each: Option<f64>,
     /// Sessions that then carried a packet both ways.
     pub answered: u32,
     /// The gateway's memory afterwards.
@@ -122,8 +122,8 @@ pub(crate) mod samples {
     pub(crate) fn results() -> SessionsResults {
         let phase = |logins, attaches, pss_kib| Phase {
             storm: Storm { up: 10, logins, attaches, seconds: 2.0, per_second: 5.0, ..Storm::default() },
-            gateway_cpu_seconds: 0.5,
-            cpu_ms_each: 50.0,
+            gateway_cpu_seconds: Some(0.5),
+            cpu_ms_each: Some(50.0),
             answered: 10,
             memory: Memory { rss_kib: pss_kib + 100, pss_kib },
         };

@@ -29,11 +29,10 @@ impl Measurement<'_> {
         let begun = Instant::now();
         self.system.upgrade()?;
         let gateway_back_seconds = begun.elapsed().as_secs_f64();
-        // The old processes have taken along what they used.
-        let cpu = self.cpu();
         self.wait_until_up(&mut tally, "sessions attached", &mut Vec::new())?;
         let meanwhile = self.watched(0);
-        let phase = self.phase(&mut tally, cpu)?;
+        // The old processes end meanwhile and take along what they used, so there is no figure of both.
+        let phase = self.phase(&mut tally, None)?;
         let watched = Some(Beside { before, meanwhile });
         let how = Restart::Upgrade;
         self.results.restarts.push(Restarted { how, gateway_back_seconds, watched, phase });
