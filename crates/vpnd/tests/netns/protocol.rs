@@ -28,8 +28,32 @@ use crate::traffic::ping_until;
 const BYE: u64 = 0;
 const BAD_REQUEST: u64 = 3;
 
-/// Connects, lets `talk` send what it wants on the control stream, and waits for the gateway to close. The close code.
+/// Sends `first` on the control stream, ends that if `finish`, and waits for the gateway to close. The close code.
 fn close_code(namespace: &Namespace, login: &Login, first: &[u8], finish: bool) -> u64 {
+    connected(namespace, login, async |connection| {
+        let (mut send, _receive) = connection.open_bi().await.unwrap();
+        send.write_all(first).await.unwrap();
+        if finish {
+            send.finish().unwrap();
+        }
+        closed(&connection).await
+    })
+}
+
+/// The certificate that the gateway presents.
+pub(crate) fn presented(namespace: &Namespace, login: &Login) -> CertificateDer<'static> {
+    connected(namespace, login, async |connection| {
+        let chain = connection.peer_identity().expect("a gateway shows a certificate");
+        chain.downcast::<Vec<CertificateDer<'static>>>().expect("rustls keeps it so").swap_remove(0)
+    })
+}
+
+/// Connects as far as TLS goes, and leaves the rest to `talk`.
+fn connected<T: Send>(
+    namespace: &Namespace,
+    login: &Login,
+    talk: impl AsyncFnOnce(Connection) -> T + Send,
+) -> T {
     let tls = tls(login);
     namespace.within(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -38,30 +62,7 @@ fn close_code(namespace: &Namespace, login: &Login, first: &[u8], finish: bool) 
             let config = quinn::ClientConfig::new(Arc::new(tls));
             let gateway = SocketAddr::from((GATEWAY_V4, PORT));
             let connecting = endpoint.connect_with(config, gateway, &GATEWAY_V4.to_string()).unwrap();
-            let connection = connecting.await.unwrap();
-            let (mut send, _receive) = connection.open_bi().await.unwrap();
-            send.write_all(first).await.unwrap();
-            if finish {
-                send.finish().unwrap();
-            }
-            closed(&connection).await
-        })
-    })
-}
-
-/// The certificate that the gateway presents.
-pub(crate) fn presented(namespace: &Namespace, login: &Login) -> CertificateDer<'static> {
-    let tls = tls(login);
-    namespace.within(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let endpoint = quinn::Endpoint::client(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
-            let config = quinn::ClientConfig::new(Arc::new(tls));
-            let gateway = SocketAddr::from((GATEWAY_V4, PORT));
-            let connection =
-                endpoint.connect_with(config, gateway, &GATEWAY_V4.to_string()).unwrap().await.unwrap();
-            let chain = connection.peer_identity().expect("a gateway shows a certificate");
-            chain.downcast::<Vec<CertificateDer<'static>>>().expect("rustls keeps it so").swap_remove(0)
+            talk(connecting.await.unwrap()).await
         })
     })
 }
