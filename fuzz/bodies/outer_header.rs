@@ -10,7 +10,7 @@ use vpnd_proto::plane::{
 };
 use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::time::Time;
-use vpnd_proto::wire::{DATA, Door, HEADER_LEN, Header, HeaderError, Index};
+use vpnd_proto::wire::{DATA, HEADER_LEN, Header, HeaderError, Index, PacketClass};
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 const REJECT_AT: Time = Time::from_nanos(181_000_000_000);
@@ -35,10 +35,10 @@ pub(crate) fn run(data: &[u8]) {
 }
 
 fn check_header(data: &[u8]) {
-    let door = Door::of(data);
+    let class = PacketClass::of(data);
     match Header::parse(data) {
         Ok(header) => {
-            assert_eq!(door, Door::Data);
+            assert_eq!(class, PacketClass::Data);
             assert_eq!(header.to_bytes(), data[..HEADER_LEN]);
             assert!((1..=64).all(|shards| header.index.shard(shards) < shards));
         }

@@ -9,16 +9,16 @@ use minicbor::{Decode, Encode};
 
 use crate::client::messages as client;
 use crate::gateway::messages as gateway;
-use crate::gateway::messages::auth::{Answer, Numbered, Request};
-use crate::gateway::worker::handover::{FromNew, FromOld};
+use crate::gateway::messages::auth::{AuthReply, AuthRequest, Numbered};
+use crate::gateway::worker::handover::{FromPredecessor, FromSuccessor};
 use crate::privsep::messages::{Prepared, Ready};
 
 /// Checks one input.
 pub fn run(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else { return };
     match kind % 10 {
-        0 => check::<Numbered<Request>>(bytes),
-        1 => check::<Numbered<Answer>>(bytes),
+        0 => check::<Numbered<AuthRequest>>(bytes),
+        1 => check::<Numbered<AuthReply>>(bytes),
         2 => {
             check::<Prepared>(bytes);
             check::<Ready>(bytes);
@@ -34,8 +34,8 @@ pub fn run(data: &[u8]) {
             check::<client::Begin>(bytes);
             check::<client::ToWorker>(bytes);
         }
-        4 => check::<FromOld>(bytes),
-        5 => check::<FromNew>(bytes),
+        4 => check::<FromPredecessor>(bytes),
+        5 => check::<FromSuccessor>(bytes),
         6 => check::<gateway::AuthLaunch>(bytes),
         7 => check::<gateway::WorkerLaunch>(bytes),
         8 => check::<client::WorkerLaunch>(bytes),

@@ -93,7 +93,7 @@ pub fn request(
 }
 
 /// The gateway's answer to a request.
-pub enum Answer {
+pub enum LoginReply {
     /// A new epoch.
     Established(Box<Established>),
     /// No session.
@@ -103,7 +103,7 @@ pub enum Answer {
 }
 
 /// A connection on which a request is sent and answered.
-pub struct Requesting {
+pub struct RequestStream {
     connection: Connection,
     reader: Reader,
     writer: Writer,
@@ -123,7 +123,7 @@ pub struct Channel {
     pub secret: EpochSecret,
 }
 
-impl Requesting {
+impl RequestStream {
     /// Opens the one stream.
     ///
     /// # Errors
@@ -153,15 +153,15 @@ impl Requesting {
     ///
     /// # Errors
     /// [`LoginError`].
-    pub async fn answer(&mut self) -> Result<Answer, LoginError> {
+    pub async fn reply(&mut self) -> Result<LoginReply, LoginError> {
         let next = timeout(ANSWER_TIMEOUT, self.reader.next()).await;
         match next.map_err(|_| LoginError::NoAnswer)?? {
-            Some(Message::Established(established)) => Ok(Answer::Established(established)),
-            Some(Message::Refused(refused)) => Ok(Answer::Refused(refused)),
+            Some(Message::Established(established)) => Ok(LoginReply::Established(established)),
+            Some(Message::Refused(refused)) => Ok(LoginReply::Refused(refused)),
             Some(Message::Close(close)) => {
-                Ok(Answer::Refused(Refused { code: close.code, text: close.text, retry_after_ms: None }))
+                Ok(LoginReply::Refused(Refused { code: close.code, text: close.text, retry_after_ms: None }))
             }
-            Some(Message::OneTimeCodeWanted) => Ok(Answer::OneTimeCodeWanted),
+            Some(Message::OneTimeCodeWanted) => Ok(LoginReply::OneTimeCodeWanted),
             Some(_) => Err(LoginError::Unexpected("a message that is no answer")),
             None => Err(LoginError::Unexpected("the end of the stream")),
         }

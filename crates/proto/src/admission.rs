@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher as _};
 
 use crate::time::Time;
-use shares::{Displaced, Division, Entered, PlaceId, Shares, Standing};
+use shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use sketch::{Cells, Rate, Sketch};
 use source::LEVELS;
 pub use source::{Network, Source};
@@ -38,7 +38,7 @@ const INITIALS: u64 = 8;
 const BACKLOG_STEP: u32 = 8;
 const MOST_HALVINGS: u32 = 6;
 /// A handshake takes three round trips. Whoever has held a place for longer loses it first.
-const PATIENCE: Duration = Duration::from_secs(1);
+const DISPLACE_AFTER: Duration = Duration::from_secs(1);
 
 /// How much is let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,22 +51,22 @@ pub struct Limits {
 
 /// What to do with a first datagram whose source is not proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Greeting {
+pub enum RetryDecision {
     /// Ask for a proof, with a datagram that is shorter.
-    Answer,
+    Retry,
     /// Nothing: the source's network has had its answers.
     Drop,
 }
 
 /// What to do with a handshake from an address that is proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ConnectionDecision {
     /// Let it in.
     Accept {
         /// Its place until [`Admission::leave`].
-        place: PlaceId,
+        permit: PermitId,
         /// This place was taken away for it: end the connection that had it.
-        displaced: Option<PlaceId>,
+        displaced: Option<PermitId>,
     },
     /// Say no: there is no place for its network, it may try again.
     Refuse,
@@ -125,7 +125,7 @@ impl Admission {
             familiar_handshakes: Sketch::new(rate(per_s * FAMILIAR)),
             places: Shares::new(Division {
                 limit: limits.places,
-                patience: PATIENCE,
+                displace_after: DISPLACE_AFTER,
                 displaced: Displaced::Oldest,
             }),
             backlog: 0,
@@ -143,32 +143,32 @@ impl Admission {
     }
 
     /// A first datagram came from `source`, which has not proved that it is there.
-    pub fn greet(&mut self, now: Time, source: Source) -> Greeting {
+    pub fn on_initial(&mut self, now: Time, source: Source) -> RetryDecision {
         let cells = self.cells(source);
         // A forged source may be familiar, so its own address is limited like any other, but not by its neighbours.
         let familiar = self.is_familiar(source);
         let from = first_level(familiar);
         if (familiar || self.is_strangers_turn()) && take(&mut self.answers[from..], &cells[from..], now) {
             self.counts.retried += 1;
-            Greeting::Answer
+            RetryDecision::Retry
         } else {
             self.counts.dropped += 1;
-            Greeting::Drop
+            RetryDecision::Drop
         }
     }
 
     /// A datagram of a handshake came from `source`, which has proved that it is there. Whether to look at it: whoever has a
     /// proof may show it often, and each look costs the derivation of keys.
-    pub fn hear(&mut self, now: Time, source: Source) -> bool {
+    pub fn on_validated(&mut self, now: Time, source: Source) -> bool {
         let cells = self.cells(source);
         let from = first_level(self.is_familiar(source));
-        let heard = take(&mut self.initials[from..], &cells[from..], now);
-        self.counts.dropped += u64::from(!heard);
-        heard
+        let allowed = take(&mut self.initials[from..], &cells[from..], now);
+        self.counts.dropped += u64::from(!allowed);
+        allowed
     }
 
-    /// `source` has proved that it is there and begins a handshake. Every [`Verdict::Accept`] takes a place.
-    pub fn arrive(&mut self, now: Time, source: Source) -> Verdict {
+    /// `source` has proved that it is there and begins a handshake. Every [`ConnectionDecision::Accept`] takes a place.
+    pub fn on_connection(&mut self, now: Time, source: Source) -> ConnectionDecision {
         let (familiar, standing) = (self.is_familiar(source), self.standing(source));
         let cells = self.cells(source);
         let (sketches, cells) = if familiar {
@@ -178,25 +178,25 @@ impl Admission {
         };
         if !allows(sketches, cells, now) {
             self.counts.ignored += 1;
-            return Verdict::Ignore;
+            return ConnectionDecision::Ignore;
         }
         match self.places.enter(now, source, standing) {
-            Entered::In { place, displaced } => {
+            Entered::In { permit, displaced } => {
                 charge(sketches, cells, now);
                 self.counts.accepted += 1;
                 self.counts.displaced += u64::from(displaced.is_some());
-                Verdict::Accept { place, displaced }
+                ConnectionDecision::Accept { permit, displaced }
             }
             Entered::Full => {
                 self.counts.refused += 1;
-                Verdict::Refuse
+                ConnectionDecision::Refuse
             }
         }
     }
 
     /// An accepted connection has authenticated or is gone: its place is free.
-    pub fn leave(&mut self, place: PlaceId) {
-        self.places.leave(place);
+    pub fn leave(&mut self, permit: PermitId) {
+        self.places.leave(permit);
     }
 
     /// A session is connected from `source`, until [`Admission::session_ended`].

@@ -19,23 +19,23 @@ pub const MAX_CLIENT_LANES: usize = 16;
 
 /// Which part of the gateway a datagram is for (PROTOCOL §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum PacketClass {
     /// The control channel.
     Quic,
     /// A data datagram, or one of the types reserved beside it.
     Data,
     /// Nobody: to be dropped.
-    Closed,
+    Unknown,
 }
 
-impl Door {
+impl PacketClass {
     /// Decides by the first byte alone.
     #[must_use]
     pub fn of(datagram: &[u8]) -> Self {
         match datagram.first() {
             Some(byte) if byte & 0x40 != 0 => Self::Quic,
             Some(byte) if byte & 0x80 != 0 => Self::Data,
-            _ => Self::Closed,
+            _ => Self::Unknown,
         }
     }
 }
@@ -157,13 +157,13 @@ mod tests {
     fn every_first_byte_has_its_door() {
         for byte in 0..=255u8 {
             let want = match byte {
-                0x40..=0x7F | 0xC0..=0xFF => Door::Quic,
-                0x80..=0xBF => Door::Data,
-                _ => Door::Closed,
+                0x40..=0x7F | 0xC0..=0xFF => PacketClass::Quic,
+                0x80..=0xBF => PacketClass::Data,
+                _ => PacketClass::Unknown,
             };
-            assert_eq!(Door::of(&[byte]), want);
+            assert_eq!(PacketClass::of(&[byte]), want);
         }
-        assert_eq!(Door::of(&[]), Door::Closed);
+        assert_eq!(PacketClass::of(&[]), PacketClass::Unknown);
     }
 
     proptest! {

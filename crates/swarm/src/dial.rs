@@ -12,7 +12,7 @@ use quinn::crypto::rustls::QuicClientConfig;
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use vpnd_control_channel::login::{self, Channel, HandshakeError, LoginError, Requesting, shake_hands};
+use vpnd_control_channel::login::{self, Channel, HandshakeError, LoginError, RequestStream, shake_hands};
 use vpnd_control_channel::quic::client_endpoint;
 use vpnd_control_channel::tls::{client_builder, finish};
 use vpnd_crypto::DeviceKey;
@@ -50,7 +50,7 @@ pub enum SetUpError {
 }
 
 /// The gateway's answer to a request.
-pub(crate) enum Answer {
+pub(crate) enum DialOutcome {
     Established(Box<Channel>),
     Refused(Refused),
 }
@@ -105,16 +105,16 @@ pub(crate) async fn dial(
     server_name: Arc<str>,
     key: &DeviceKey,
     request: impl FnOnce(DeviceProof) -> Message,
-) -> Result<Answer, DialError> {
+) -> Result<DialOutcome, DialError> {
     let connection = shake_hands(&endpoint, gateway, &server_name).await?;
-    let mut requesting = Requesting::open(connection).await?;
-    let proof = key.sign(&requesting.binding()?);
-    requesting.send(&request(DeviceProof::new(key.public(), proof))).await?;
-    match requesting.answer().await? {
-        login::Answer::Established(established) => {
-            Ok(Answer::Established(Box::new(requesting.establish(*established)?)))
+    let mut stream = RequestStream::open(connection).await?;
+    let proof = key.sign(&stream.binding()?);
+    stream.send(&request(DeviceProof::new(key.public(), proof))).await?;
+    match stream.reply().await? {
+        login::LoginReply::Established(established) => {
+            Ok(DialOutcome::Established(Box::new(stream.establish(*established)?)))
         }
-        login::Answer::Refused(refused) => Ok(Answer::Refused(refused)),
-        login::Answer::OneTimeCodeWanted => Err(DialError::OneTimeCode),
+        login::LoginReply::Refused(refused) => Ok(DialOutcome::Refused(refused)),
+        login::LoginReply::OneTimeCodeWanted => Err(DialError::OneTimeCode),
     }
 }

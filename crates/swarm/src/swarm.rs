@@ -27,7 +27,7 @@ use vpnd_proto::time::Time;
 use vpnd_proto::timer::TimerQueue;
 use vpnd_proto::wire::Header;
 
-use crate::dial::{self, Answer, DialError, SetUpError, bind};
+use crate::dial::{self, DialError, DialOutcome, SetUpError, bind};
 use crate::member::{Member, Task};
 use crate::message::{Command, Job, Report};
 use crate::now_ns;
@@ -108,7 +108,7 @@ async fn serve(mut commands: UnboundedReceiver<Command>) -> Result<(), SwarmErro
 
 /// From a connection's task to the owner.
 enum ConnectionEvent {
-    Dialled(usize, ConnectionId, Result<Answer, DialError>),
+    Dialled(usize, ConnectionId, Result<DialOutcome, DialError>),
     Message(usize, ConnectionId, Message),
     Lost(usize, ConnectionId, Option<Code>),
 }
@@ -269,10 +269,10 @@ impl Swarm {
         }
     }
 
-    fn dialled(&mut self, number: usize, id: ConnectionId, result: Result<Answer, DialError>) {
+    fn dialled(&mut self, number: usize, id: ConnectionId, result: Result<DialOutcome, DialError>) {
         match result {
-            Ok(Answer::Established(channel)) => self.established(number, id, *channel),
-            Ok(Answer::Refused(Refused { code, text, retry_after_ms })) => {
+            Ok(DialOutcome::Established(channel)) => self.established(number, id, *channel),
+            Ok(DialOutcome::Refused(Refused { code, text, retry_after_ms })) => {
                 self.failed(number, format!("refused: {code}"));
                 let retry_after = Duration::from_millis(retry_after_ms.unwrap_or(0).into());
                 self.with(number, |m, tasks| {

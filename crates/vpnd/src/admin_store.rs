@@ -26,13 +26,13 @@ use crate::config::{LogFormat, ServerConfig};
 use crate::privsep::channel::Channel;
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::{Common, Prepared, SecretBytes};
-use crate::privsep::spawn::{ChildError, Running, Starting};
+use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
 use crate::store::{self, AuditEntry, CertificateHash, NewUser, PasswordHash, StoreError};
-use crate::sys::account::Identity;
+use crate::sys::account::UnixUser;
 use message::FromStore;
-pub(crate) use message::{Answer, Request};
 pub use message::{Opening, UserSummary};
 use message::{StoreLaunch, UserToAdd};
+pub(crate) use message::{StoreReply, StoreRequest};
 #[cfg(test)]
 pub(crate) use served::InThisProcess;
 use served::Served;
@@ -55,7 +55,7 @@ pub trait Stores {
 
 /// Carries requests to a store.
 pub(crate) trait Requests {
-    fn request(&mut self, request: &Request) -> Result<Answer, StoreError>;
+    fn request(&mut self, request: &StoreRequest) -> Result<StoreReply, StoreError>;
 }
 
 /// A gateway's store, as far as commands of an administrator need it.
@@ -73,50 +73,52 @@ impl AdminStore {
         let mut users: Vec<UserSummary> = Vec::new();
         loop {
             let after = users.last().map(|user| user.name.clone());
-            let Answer::Users(more) = self.ask(&Request::Users(after))? else { return Err(self.nonsense()) };
+            let StoreReply::Users(more) = self.ask(&StoreRequest::Users(after))? else {
+                return Err(self.unexpected_reply());
+            };
             if more.is_empty() {
                 return Ok(users.into_iter().map(UserSummary::plain).collect());
             }
             users.extend(more);
             if users.len() > MAX_LISTED {
-                return Err(self.nonsense());
+                return Err(self.unexpected_reply());
             }
         }
     }
 
     /// The user with this login name.
     pub fn user(&mut self, name: &str) -> Result<Option<UserSummary>, StoreError> {
-        match self.ask(&Request::User(name.to_owned()))? {
-            Answer::User(user) => Ok(user.map(UserSummary::plain)),
-            _ => Err(self.nonsense()),
+        match self.ask(&StoreRequest::User(name.to_owned()))? {
+            StoreReply::User(user) => Ok(user.map(UserSummary::plain)),
+            _ => Err(self.unexpected_reply()),
         }
     }
 
     /// Adds a user.
     pub fn add_user(&mut self, user: &NewUser, now_s: u64) -> Result<(), StoreError> {
-        self.change(&Request::Add { user: UserToAdd::from(user), now_s })
+        self.change(&StoreRequest::Add { user: UserToAdd::from(user), now_s })
     }
 
     /// Lets a user in or not. Disabling is a revocation.
     pub fn set_enabled(&mut self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError> {
-        self.change(&Request::SetEnabled { name: name.to_owned(), enabled, now_s })
+        self.change(&StoreRequest::SetEnabled { name: name.to_owned(), enabled, now_s })
     }
 
     /// Gives a user another password, which is a revocation.
     pub fn set_password(&mut self, name: &str, hash: &PasswordHash, now_s: u64) -> Result<(), StoreError> {
         let hash = SecretBytes(hash.expose().as_bytes().to_vec().into());
-        self.change(&Request::SetPassword { name: name.to_owned(), hash, now_s })
+        self.change(&StoreRequest::SetPassword { name: name.to_owned(), hash, now_s })
     }
 
     /// Removes a user, which is a revocation.
     pub fn remove_user(&mut self, name: &str, now_s: u64) -> Result<(), StoreError> {
-        self.change(&Request::Remove { name: name.to_owned(), now_s })
+        self.change(&StoreRequest::Remove { name: name.to_owned(), now_s })
     }
 
     /// A certificate that the user may show from now on; they must show one then.
     pub fn add_certificate(&mut self, name: &str, certificate: &CertificateHash) -> Result<(), StoreError> {
         let certificate = (*certificate).into();
-        self.change(&Request::AddCertificate { name: name.to_owned(), certificate })
+        self.change(&StoreRequest::AddCertificate { name: name.to_owned(), certificate })
     }
 
     /// These certificates of the user are no good any more, which is a revocation.
@@ -127,35 +129,35 @@ impl AdminStore {
         now_s: u64,
     ) -> Result<(), StoreError> {
         let certificates = certificates.to_vec();
-        self.change(&Request::RevokeCertificates { name: name.to_owned(), certificates, now_s })
+        self.change(&StoreRequest::RevokeCertificates { name: name.to_owned(), certificates, now_s })
     }
 
     /// Adds a line to the audit log.
     pub fn audit(&mut self, entry: AuditEntry) -> Result<(), StoreError> {
-        self.change(&Request::audit(entry))
+        self.change(&StoreRequest::audit(entry))
     }
 
-    fn change(&mut self, request: &Request) -> Result<(), StoreError> {
+    fn change(&mut self, request: &StoreRequest) -> Result<(), StoreError> {
         match self.ask(request)? {
-            Answer::Done => Ok(()),
-            _ => Err(self.nonsense()),
+            StoreReply::Done => Ok(()),
+            _ => Err(self.unexpected_reply()),
         }
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Answer, StoreError> {
+    fn ask(&mut self, request: &StoreRequest) -> Result<StoreReply, StoreError> {
         match self.requests.request(request)? {
-            Answer::Failed(fault) => Err(fault.into_error(&self.path, request.name())),
+            StoreReply::Failed(fault) => Err(fault.into_error(&self.path, request.name())),
             answer => Ok(answer),
         }
     }
 
-    fn nonsense(&self) -> StoreError {
+    fn unexpected_reply(&self) -> StoreError {
         let detail = "the process that opened it has answered something else than was asked".to_owned();
         StoreError::Failed { path: self.path.clone(), detail }
     }
 }
 
-/// Opens stores in a process that has shut itself in. Only for a process's first thread, as [`Starting::start`] is.
+/// Opens stores in a process that has shut itself in. Only for a process's first thread, as [`StartingChild::start`] is.
 #[derive(Clone, Copy, Debug)]
 pub struct Confined;
 
@@ -174,7 +176,7 @@ impl Stores for Confined {
             }
             Err(source) => return Err(StoreError::Unreadable { path, source }),
         };
-        let identity = Identity::to_become(owner).map_err(|error| failed(error.to_string()))?;
+        let identity = UnixUser::to_become(owner).map_err(|error| failed(error.to_string()))?;
         let launch = StoreLaunch {
             common: Common::new("warn", LogFormat::Text, config.process.sandbox, identity),
             directory: directory.as_os_str().as_bytes().to_vec().into(),
@@ -185,8 +187,8 @@ impl Stores for Confined {
         let running = runtime.block_on(start(&launch)).map_err(|error| failed(error.to_string()))?;
         let mut process = StoreProcess { runtime, running: Some(running), path: path.clone() };
         match process.answer()? {
-            Answer::Done => Ok(AdminStore { requests: Box::new(process), path }),
-            Answer::Failed(fault) => Err(fault.into_error(&path, "")),
+            StoreReply::Done => Ok(AdminStore { requests: Box::new(process), path }),
+            StoreReply::Failed(fault) => Err(fault.into_error(&path, "")),
             _ => {
                 Err(failed("the process that opens it has sent something else than was expected".to_owned()))
             }
@@ -194,8 +196,8 @@ impl Stores for Confined {
     }
 }
 
-async fn start(launch: &StoreLaunch) -> Result<Running<FromStore>, ChildError> {
-    let mut child = Starting::start(ChildRole::Store)?;
+async fn start(launch: &StoreLaunch) -> Result<RunningChild<FromStore>, ChildError> {
+    let mut child = StartingChild::start(ChildRole::Store)?;
     let sent = child.send(launch, &[]).await;
     // If it has ended by itself, this error says why, and the other only that nobody reads.
     child.prepared().await?;
@@ -207,7 +209,7 @@ async fn start(launch: &StoreLaunch) -> Result<Running<FromStore>, ChildError> {
 struct StoreProcess {
     runtime: Runtime,
     /// `None` once it is ended.
-    running: Option<Running<FromStore>>,
+    running: Option<RunningChild<FromStore>>,
     path: PathBuf,
 }
 
@@ -217,14 +219,14 @@ impl StoreProcess {
     }
 
     /// Its next answer. A process that gives none in time is ended.
-    fn answer(&mut self) -> Result<Answer, StoreError> {
+    fn answer(&mut self) -> Result<StoreReply, StoreError> {
         let Some(running) = &mut self.running else {
             return Err(self.failed("the process that opened it has ended"));
         };
         let answer =
             self.runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, running.receive()).await });
         match answer {
-            Ok(Ok(FromStore::Answer(answer))) => Ok(answer),
+            Ok(Ok(FromStore::StoreReply(answer))) => Ok(answer),
             Ok(Ok(FromStore::Failed(why))) => Err(self.failed(why)),
             Ok(Err(error)) => Err(self.failed(error)),
             Err(_) => {
@@ -240,7 +242,7 @@ impl StoreProcess {
 }
 
 impl Requests for StoreProcess {
-    fn request(&mut self, request: &Request) -> Result<Answer, StoreError> {
+    fn request(&mut self, request: &StoreRequest) -> Result<StoreReply, StoreError> {
         if let Some(running) = &self.running {
             let sent = self.runtime.block_on(running.send(request, &[]));
             sent.map_err(|error| self.failed(error))?;
@@ -264,7 +266,7 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
         child::start(ChildRole::Store, &stream, |launch: &StoreLaunch| &launch.common, own_directory);
     match started.and_then(|started| child::work(&stream, async |command| serve(started, command).await)) {
         Ok(()) => Ok(()),
-        Err(error) => child::finish(stream, &FromStore::Failed(crate::told(&error))),
+        Err(error) => child::finish(stream, &FromStore::Failed(crate::format_chain(&error))),
     }
 }
 
@@ -276,7 +278,7 @@ fn own_directory(launch: &StoreLaunch) -> anyhow::Result<Preparation<OwnedFd>> {
         .with_context(|| format!("the state directory {} can't be opened", path.display()))?;
     let owner = rustix::fs::fstat(&opened)?.st_uid;
     let this = rustix::process::geteuid();
-    let user = launch.common.identity.as_ref().map_or(this.as_raw(), Identity::uid);
+    let user = launch.common.identity.as_ref().map_or(this.as_raw(), UnixUser::uid);
     // Somebody without privileges has none to lose.
     if this.is_root() && owner != user {
         bail!(
@@ -300,15 +302,15 @@ async fn serve(started: Started<StoreLaunch, OwnedFd>, command: Channel) -> anyh
     let mut store = match Served::open(&directory(&launch).join(store::FILE_NAME), launch.opening) {
         Ok(store) => store,
         Err(error) => {
-            let refused = FromStore::Answer(Answer::Failed(error.into()));
+            let refused = FromStore::StoreReply(StoreReply::Failed(error.into()));
             return Ok(command.send(&refused, &[]).await?);
         }
     };
-    command.send(&FromStore::Answer(Answer::Done), &[]).await?;
-    while let Some(received) = command.receive::<Request>().await? {
+    command.send(&FromStore::StoreReply(StoreReply::Done), &[]).await?;
+    while let Some(received) = command.receive::<StoreRequest>().await? {
         // Nothing else is to be done meanwhile.
         let answer = store.answer(received.alone()?);
-        command.send(&FromStore::Answer(answer), &[]).await?;
+        command.send(&FromStore::StoreReply(answer), &[]).await?;
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ pub enum CertificateError {
 
 /// A certificate and its key, as PEM.
 #[derive(Clone)]
-pub struct Identity {
+pub struct IssuedCertificate {
     /// The certificate.
     pub certificate_pem: String,
     /// The certificate's DER.
@@ -98,10 +98,10 @@ impl Authority {
     }
 
     /// Makes a certificate for a gateway that is reached by `names`.
-    pub fn server(&self, names: &[String], now: SystemTime) -> Result<Identity, CertificateError> {
+    pub fn server(&self, names: &[String], now: SystemTime) -> Result<IssuedCertificate, CertificateError> {
         let (key, key_pem) = new_key()?;
         let params = self.server_params(names, SERVER_DAYS, now)?;
-        self.sign(params, ExtendedKeyUsagePurpose::ServerAuth, &key).map(|certificate| Identity {
+        self.sign(params, ExtendedKeyUsagePurpose::ServerAuth, &key).map(|certificate| IssuedCertificate {
             certificate_pem: certificate.pem(),
             certificate_der: certificate.der().to_vec(),
             key_pem,
@@ -138,11 +138,11 @@ impl Authority {
     }
 
     /// Makes a certificate for the client of `user`.
-    pub fn client(&self, user: &str, now: SystemTime) -> Result<Identity, CertificateError> {
+    pub fn client(&self, user: &str, now: SystemTime) -> Result<IssuedCertificate, CertificateError> {
         let (key, key_pem) = new_key()?;
         let certificate =
             self.sign(params(user, now, CLIENT_DAYS), ExtendedKeyUsagePurpose::ClientAuth, &key)?;
-        Ok(Identity {
+        Ok(IssuedCertificate {
             certificate_pem: certificate.pem(),
             certificate_der: certificate.der().to_vec(),
             key_pem,

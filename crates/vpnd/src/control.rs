@@ -1,6 +1,6 @@
 //! What belongs to the control channel beside the channel itself (`vpnd_control_channel`).
 
-pub(crate) mod handed;
+pub(crate) mod quic_forwarder;
 
 use rand::TryRng as _;
 use vpnd_proto::session::Random;

@@ -51,11 +51,11 @@ pub fn run_child(role: privsep::child::ChildRole) -> anyhow::Result<()> {
 
 /// The error and its causes, without those that the sentence before quotes already, for a person's terminal.
 #[must_use]
-pub fn told(error: &anyhow::Error) -> String {
+pub fn format_chain(error: &anyhow::Error) -> String {
     let text =
         error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
             "" => cause,
-            told if told.contains(&cause) => text,
+            written if written.contains(&cause) => text,
             _ => format!("{text}: {cause}"),
         });
     plain(&text)
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn an_error_does_not_play_with_the_terminal() {
         let error = anyhow::anyhow!("\x1b[2J\rall is well\u{9b}m").context("the gateway refuses this client");
-        assert_eq!(told(&error), "the gateway refuses this client: ?[2J?all is well?m");
+        assert_eq!(format_chain(&error), "the gateway refuses this client: ?[2J?all is well?m");
         assert_eq!(plain("line 3:\n\tä"), "line 3:\n\tä");
     }
 }

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vpnd: {}", vpnd::told(&error));
+            eprintln!("vpnd: {}", vpnd::format_chain(&error));
             ExitCode::from(status(&error))
         }
     }
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 fn status(error: &anyhow::Error) -> u8 {
     match error {
         _ if is_usage(error) => 2,
-        _ if client::needs_a_person(error) => 3,
+        _ if client::needs_user_action(error) => 3,
         _ if client::gave_up(error) => 4,
         _ => 1,
     }

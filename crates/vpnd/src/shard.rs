@@ -29,7 +29,7 @@ use vpnd_proto::plane::{self, Activity, Command, Counters, Endpoint, Event, Outg
 use vpnd_proto::policy::Policy;
 
 use crate::clock::now;
-use crate::control::handed::HandOver;
+use crate::control::quic_forwarder::QuicForwarder;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{ShardSocket, UdpOffloads};
@@ -126,7 +126,7 @@ pub struct ShardSpec {
     /// Carried out before anything is received.
     pub first: Vec<Command>,
     /// Where to pass datagrams for QUIC; there is such a place only if the kernel does not steer them to QUIC itself.
-    pub(crate) quic: Option<HandOver>,
+    pub(crate) quic: Option<QuicForwarder>,
 }
 
 /// The control plane's ends of all shards.
@@ -376,7 +376,7 @@ struct Shard {
     inbound: Inbound,
     outbound: Outbound,
     neighbours: Vec<mpsc::Sender<Misdirected>>,
-    quic: Option<HandOver>,
+    quic: Option<QuicForwarder>,
 }
 
 impl Shard {

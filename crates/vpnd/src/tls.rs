@@ -130,14 +130,14 @@ pub enum ClientCertificates<'a> {
     /// None.
     Ignored,
     /// One of this CA, if the client has one.
-    Optional(Authority<'a>),
+    Optional(ClientCa<'a>),
     /// One of this CA, or the handshake fails.
-    Required(Authority<'a>),
+    Required(ClientCa<'a>),
 }
 
 /// Who signs client certificates.
 #[derive(Clone, Copy, Debug)]
-pub struct Authority<'a> {
+pub struct ClientCa<'a> {
     /// PEM.
     pub ca: &'a [u8],
     /// What it has revoked. If there is any list, a certificate that none is about is refused.
@@ -187,7 +187,7 @@ fn server_config(
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
-    let verifier = |authority: &Authority<'_>| {
+    let verifier = |authority: &ClientCa<'_>| {
         let roots = roots(authority.ca)?.into();
         let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
         Ok::<_, TlsError>(builder.with_crls(authority.revoked.lists().iter().cloned()))

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
 use vpnd::journal::JournalDirectory;
-use vpnd::sys::account::Identity;
+use vpnd::sys::account::UnixUser;
 use vpnd::sys::sandbox::{Confinement, Landlock, Protections, SandboxMode, enter};
 use vpnd::sys::seccomp::SystemCalls;
 

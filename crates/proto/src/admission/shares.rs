@@ -54,14 +54,14 @@ pub struct Division {
     /// Places; at least 1.
     pub limit: usize,
     /// Whoever has held a place for so long can be displaced by a newcomer whose network holds as much.
-    pub patience: Duration,
+    pub displace_after: Duration,
     /// Who of a host's.
     pub displaced: Displaced,
 }
 
 /// A place that is, or was, taken. Never the same twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PlaceId(u64);
+pub struct PermitId(u64);
 
 /// What became of a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +69,9 @@ pub enum Entered {
     /// It has a place.
     In {
         /// Until [`Shares::leave`], or until somebody displaces it.
-        place: PlaceId,
+        permit: PermitId,
         /// This place was taken away for it.
-        displaced: Option<PlaceId>,
+        displaced: Option<PermitId>,
     },
     /// There is none: its own network holds as much as any.
     Full,
@@ -113,7 +113,7 @@ enum Obstacle {
 #[derive(Debug)]
 pub struct Shares {
     division: Division,
-    holders: BTreeMap<PlaceId, Holder>,
+    holders: BTreeMap<PermitId, Holder>,
     loads: BTreeMap<(Standing, Network), Load>,
     counts: [usize; STANDINGS.len()],
     next_id: u64,
@@ -156,21 +156,21 @@ impl Shares {
         if let Some(victim) = displaced {
             self.leave(victim);
         }
-        let place = PlaceId(self.next_id);
+        let permit = PermitId(self.next_id);
         self.next_id += 1;
-        self.holders.insert(place, newcomer);
+        self.holders.insert(permit, newcomer);
         self.counts[standing as usize] += 1;
         for network in newcomer.judged_by() {
             self.turns += 1;
             let fresh = Load { count: 0, turn: self.turns };
             self.loads.entry((standing, *network)).or_insert(fresh).count += 1;
         }
-        Entered::In { place, displaced }
+        Entered::In { permit, displaced }
     }
 
     /// A place is free; false if it was already.
-    pub fn leave(&mut self, place: PlaceId) -> bool {
-        let Some(holder) = self.holders.remove(&place) else { return false };
+    pub fn leave(&mut self, permit: PermitId) -> bool {
+        let Some(holder) = self.holders.remove(&permit) else { return false };
         self.counts[holder.standing as usize] -= 1;
         for network in holder.judged_by() {
             let key = (holder.standing, *network);
@@ -185,19 +185,19 @@ impl Shares {
     }
 
     /// Whose turn it is; their place is free then. Of one host's, whoever came first.
-    pub fn next_turn(&mut self) -> Option<PlaceId> {
+    pub fn next_turn(&mut self) -> Option<PermitId> {
         let standing = self.standing_in_turn()?;
         let waiting = self.holders.iter().filter(|(_, holder)| holder.standing == standing);
         let first = waiting.min_by_key(|(id, holder)| (self.loads_of(holder).map(|load| load.turn), **id));
-        let (place, holder) = first.map(|(id, holder)| (*id, *holder))?;
-        self.leave(place);
+        let (permit, holder) = first.map(|(id, holder)| (*id, *holder))?;
+        self.leave(permit);
         for network in holder.judged_by() {
             self.turns += 1;
             if let Some(load) = self.loads.get_mut(&(standing, *network)) {
                 load.turn = self.turns;
             }
         }
-        Some(place)
+        Some(permit)
     }
 
     fn standing_in_turn(&mut self) -> Option<Standing> {
@@ -236,7 +236,7 @@ impl Shares {
         above.filter(|standing| *standing <= newcomer || owed).unwrap_or(newcomer)
     }
 
-    fn displaced_by(&self, newcomer: &Holder, obstacle: Obstacle) -> Option<PlaceId> {
+    fn displaced_by(&self, newcomer: &Holder, obstacle: Obstacle) -> Option<PermitId> {
         let candidates = self.holders.iter().filter(|(_, holder)| match obstacle {
             Obstacle::Network(network) => {
                 holder.standing == newcomer.standing && holder.judged_by().contains(&network)
@@ -264,7 +264,7 @@ impl Shares {
         let apart = pairs.find(|(theirs, ours)| theirs != ours);
         // With one more of ours they would still hold as much: otherwise two would take from each other for ever.
         apart.is_some_and(|(theirs, ours)| count(theirs) > count(ours) + 1)
-            || newcomer.since.since(holder.since) >= self.division.patience
+            || newcomer.since.since(holder.since) >= self.division.displace_after
     }
 
     fn loads_of(&self, holder: &Holder) -> [Load; LEVELS] {

@@ -28,20 +28,21 @@ fn random_v4(number: u32) -> Source {
 
 /// How many of `times` handshakes are let in that are over at once.
 fn handshakes(admission: &mut Admission, now: Time, from: Source, times: usize) -> usize {
-    let come_and_go = |_: &usize| arrive(admission, now, from).map(|place| admission.leave(place)).is_some();
+    let come_and_go =
+        |_: &usize| on_connection(admission, now, from).map(|permit| admission.leave(permit)).is_some();
     (0..times).filter(come_and_go).count()
 }
 
 /// The place that a handshake gets.
-fn arrive(admission: &mut Admission, now: Time, from: Source) -> Option<PlaceId> {
-    match admission.arrive(now, from) {
-        Verdict::Accept { place, .. } => Some(place),
-        Verdict::Refuse | Verdict::Ignore => None,
+fn on_connection(admission: &mut Admission, now: Time, from: Source) -> Option<PermitId> {
+    match admission.on_connection(now, from) {
+        ConnectionDecision::Accept { permit, .. } => Some(permit),
+        ConnectionDecision::Refuse | ConnectionDecision::Ignore => None,
     }
 }
 
 fn answers(admission: &mut Admission, now: Time, from: Source, times: usize) -> usize {
-    (0..times).filter(|_| admission.greet(now, from) == Greeting::Answer).count()
+    (0..times).filter(|_| admission.on_initial(now, from) == RetryDecision::Retry).count()
 }
 
 #[test]
@@ -96,23 +97,25 @@ fn a_morning_of_five_hundred_logins_from_one_address_passes() {
     // Each connection needs three round trips of 50 ms; who is refused comes again within a second, as clients do.
     let (mut admission, campus) = (admission(), source("192.0.2.1"));
     let mut waiting: Vec<u64> = vec![0; 500];
-    let mut leaving: Vec<(u64, PlaceId)> = Vec::new();
+    let mut leaving: Vec<(u64, PermitId)> = Vec::new();
     let mut done = 0;
     for now in (0..5_000).step_by(10) {
-        leaving.retain(|(due, place)| {
+        leaving.retain(|(due, permit)| {
             let over = *due <= now;
             if over {
-                admission.leave(*place);
+                admission.leave(*permit);
                 done += 1;
             }
             !over
         });
         for (number, due) in (0..).zip(&mut waiting).filter(|(_, due)| **due <= now) {
             assert_eq!(answers(&mut admission, at(now), campus, 2), 2, "both datagrams of a first flight");
-            match admission.arrive(at(now), campus) {
-                Verdict::Accept { place, .. } => (*due, _) = (u64::MAX, leaving.push((now + 150, place))),
-                Verdict::Refuse => *due = now + 250 + (now + number) * 7_919 % 500,
-                Verdict::Ignore => panic!("the storm is within the rate"),
+            match admission.on_connection(at(now), campus) {
+                ConnectionDecision::Accept { permit, .. } => {
+                    (*due, _) = (u64::MAX, leaving.push((now + 150, permit)))
+                }
+                ConnectionDecision::Refuse => *due = now + 250 + (now + number) * 7_919 % 500,
+                ConnectionDecision::Ignore => panic!("the storm is within the rate"),
             }
         }
     }
@@ -135,10 +138,11 @@ fn while_the_queue_is_full_fewer_strangers_are_answered() {
     admission.session_began(known);
     let mut answered = |batches: u32| {
         (0..batches).for_each(|_| admission.batch_read(true));
-        let strangers = (0..1_280).filter(|n| admission.greet(at(0), random_v4(*n)) == Greeting::Answer);
+        let strangers =
+            (0..1_280).filter(|n| admission.on_initial(at(0), random_v4(*n)) == RetryDecision::Retry);
         let strangers = strangers.count();
         assert_eq!(answers(&mut admission, at(0), known, 10), 10, "who has a session does not wait");
-        assert!(admission.hear(at(0), source("203.0.113.1")), "nor who has a proof");
+        assert!(admission.on_validated(at(0), source("203.0.113.1")), "nor who has a proof");
         admission.batch_read(false);
         strangers
     };
@@ -150,8 +154,8 @@ fn while_the_queue_is_full_fewer_strangers_are_answered() {
 #[test]
 fn a_proof_is_not_looked_at_too_often() {
     let (mut admission, host) = (admission(), source("192.0.2.1"));
-    assert_eq!((0..100_000).filter(|_| admission.hear(at(0), host)).count(), 4_800);
-    assert!(admission.hear(at(0), source("192.0.2.2")) && admission.hear(at(10), host));
+    assert_eq!((0..100_000).filter(|_| admission.on_validated(at(0), host)).count(), 4_800);
+    assert!(admission.on_validated(at(0), source("192.0.2.2")) && admission.on_validated(at(10), host));
     assert_eq!(admission.counts().dropped, 95_200);
 }
 
@@ -162,7 +166,7 @@ fn a_flood_from_everywhere_leaves_others_alone() {
     let mut honest = 0;
     for ms in 0..2_000u32 {
         for number in 0..300 {
-            admission.greet(at(ms.into()), random_v4(ms * 300 + number));
+            admission.on_initial(at(ms.into()), random_v4(ms * 300 + number));
         }
         let from = random_v4(0x8000_0000 + ms);
         honest += answers(&mut admission, at(ms.into()), from, 1);
@@ -199,13 +203,13 @@ fn places_are_limited_and_some_are_kept() {
     let mut admission = admission();
     let (known, crowd) = (source("198.51.100.1"), source("192.0.2.1"));
     admission.session_began(known);
-    let taken: Vec<PlaceId> = (0..300).filter_map(|_| arrive(&mut admission, at(0), crowd)).collect();
+    let taken: Vec<PermitId> = (0..300).filter_map(|_| on_connection(&mut admission, at(0), crowd)).collect();
     assert_eq!(taken.len(), 64, "one source");
     let others =
-        (0..300).filter(|number| arrive(&mut admission, at(0), random_v4(*number)).is_some()).count();
+        (0..300).filter(|number| on_connection(&mut admission, at(0), random_v4(*number)).is_some()).count();
     assert!(others >= 128, "{others} others, of whom some took the crowd's places");
     assert_eq!(admission.places.taken(), 192, "strangers together have three quarters");
-    let kept: Vec<PlaceId> = (0..300).filter_map(|_| arrive(&mut admission, at(0), known)).collect();
+    let kept: Vec<PermitId> = (0..300).filter_map(|_| on_connection(&mut admission, at(0), known)).collect();
     assert!(kept.len() >= 64, "a source with a session");
     assert_eq!(admission.places.taken(), 256);
     assert!(kept.len() <= 128, "it is not the only one either");
@@ -220,12 +224,12 @@ fn two_addresses_with_all_they_can_hold_keep_no_stranger_out() {
     let mut admission = admission();
     for crowd in ["192.0.2.1", "198.51.100.1"] {
         for _ in 0..600 {
-            let _ = arrive(&mut admission, at(0), source(crowd));
+            let _ = on_connection(&mut admission, at(0), source(crowd));
         }
     }
     for number in 0..128 {
         let stranger = random_v4(number);
-        assert!(arrive(&mut admission, at(0), stranger).is_some(), "number {number}");
+        assert!(on_connection(&mut admission, at(0), stranger).is_some(), "number {number}");
     }
 }
 
@@ -238,10 +242,10 @@ fn many_hosts_of_one_network_keep_no_stranger_out() {
             IpAddr::V4(v4) => IpAddr::from(Ipv4Addr::from_bits(v4.to_bits() + number)),
         };
         for number in 0..5_000 {
-            arrive(&mut admission, at(0), Source::from(crowd(number)));
+            on_connection(&mut admission, at(0), Source::from(crowd(number)));
         }
         for number in 0..64 {
-            assert!(arrive(&mut admission, at(0), random_v4(number)).is_some(), "{network}: {number}");
+            assert!(on_connection(&mut admission, at(0), random_v4(number)).is_some(), "{network}: {number}");
         }
     }
 }
@@ -249,10 +253,10 @@ fn many_hosts_of_one_network_keep_no_stranger_out() {
 #[test]
 fn the_smallest_gateway_lets_one_in() {
     let mut admission = Admission::new(Limits { places: 1, handshakes_per_s: 1 }, SECRET);
-    assert!(arrive(&mut admission, at(0), source("192.0.2.1")).is_some());
-    assert_eq!(admission.arrive(at(0), source("192.0.2.2")), Verdict::Refuse);
+    assert!(on_connection(&mut admission, at(0), source("192.0.2.1")).is_some());
+    assert_eq!(admission.on_connection(at(0), source("192.0.2.2")), ConnectionDecision::Refuse);
     assert!(
-        arrive(&mut admission, at(1_000), source("192.0.2.2")).is_some(),
+        on_connection(&mut admission, at(1_000), source("192.0.2.2")).is_some(),
         "whoever stays for long makes room"
     );
     assert_eq!((admission.places.taken(), admission.counts().displaced), (1, 1));

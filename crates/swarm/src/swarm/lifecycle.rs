@@ -24,7 +24,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A process that did nothing for so long was stopped, or the whole machine was.
 const STALL: Duration = Duration::from_secs(5);
 /// How long that explains what happens to its sessions: connections time out within a minute.
-const AFTERMATH: Duration = Duration::from_secs(90);
+const STALL_RECOVERY: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lifecycle {
@@ -78,7 +78,7 @@ impl Churning {
     /// For how long the process stood still not long before `at`.
     fn stalled(&self, at: Time) -> Option<Duration> {
         let now = Some((at, at - self.ticked)).filter(|(_, stood)| *stood > STALL);
-        now.or(self.stall).filter(|(then, _)| at - *then < AFTERMATH).map(|(_, stood)| stood)
+        now.or(self.stall).filter(|(then, _)| at - *then < STALL_RECOVERY).map(|(_, stood)| stood)
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Status {
     pub version: String,
     /// Version of its privileged process, which stays the same through an upgrade; `None` if that is too old to say it.
     #[serde(default)]
-    pub opener: Option<String>,
+    pub parent_version: Option<String>,
     /// Its process.
     pub pid: u32,
     /// Seconds since it started.

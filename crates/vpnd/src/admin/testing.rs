@@ -49,7 +49,7 @@ pub(crate) fn status() -> Status {
     };
     Status {
         version: "0.1.0".to_owned(),
-        opener: Some("0.1.0".to_owned()),
+        parent_version: Some("0.1.0".to_owned()),
         pid: 812,
         uptime_s: 183_600,
         listen: "[::]:4433".parse().unwrap(),

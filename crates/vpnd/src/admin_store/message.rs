@@ -48,7 +48,7 @@ pub(crate) enum FromStore {
     #[n(2)]
     Failed(#[n(0)] String),
     #[n(12)]
-    Answer(#[n(0)] Answer),
+    StoreReply(#[n(0)] StoreReply),
 }
 
 /// A user without secrets.
@@ -104,7 +104,7 @@ impl UserSummary {
 
 /// What a command asks for. All but the first two change the store, and are durable when they are answered.
 #[derive(Debug, Encode, Decode)]
-pub(crate) enum Request {
+pub(crate) enum StoreRequest {
     /// The users after this one, by name.
     #[n(0)]
     Users(#[n(0)] Option<String>),
@@ -172,7 +172,7 @@ pub(crate) enum Request {
     },
 }
 
-impl Request {
+impl StoreRequest {
     /// A line for the audit log, from the command line.
     pub(crate) fn audit(entry: AuditEntry) -> Self {
         Self::Audit { event: entry.event, user: entry.user, detail: entry.detail, at_s: entry.at_s }
@@ -224,7 +224,7 @@ impl From<&NewUser> for UserToAdd {
 
 /// The answers.
 #[derive(Debug, Encode, Decode)]
-pub(crate) enum Answer {
+pub(crate) enum StoreReply {
     /// To opening the store, and to changes.
     #[n(0)]
     Done,

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::store::sqlite::Sqlite;
 use crate::store::{AuditEntry, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User};
 
-use super::message::{Answer, Fault, MAX_USERS, Opening, Request, UserSummary, UserToAdd};
+use super::message::{Fault, MAX_USERS, Opening, StoreReply, StoreRequest, UserSummary, UserToAdd};
 
 /// A store that is open.
 pub(super) enum Served {
@@ -23,43 +23,45 @@ impl Served {
         })
     }
 
-    pub(super) fn answer(&mut self, request: Request) -> Answer {
+    pub(super) fn answer(&mut self, request: StoreRequest) -> StoreReply {
         let answer = match self {
             Self::Store(store) => of_store(store, request),
             Self::Inspected(users) => match request {
-                Request::Users(after) => Ok(page(users, after.as_deref())),
-                _ => Ok(Answer::Failed(Fault::Failed("it was opened for a look only".to_owned()))),
+                StoreRequest::Users(after) => Ok(page(users, after.as_deref())),
+                _ => Ok(StoreReply::Failed(Fault::Failed("it was opened for a look only".to_owned()))),
             },
         };
-        answer.unwrap_or_else(|error| Answer::Failed(error.into()))
+        answer.unwrap_or_else(|error| StoreReply::Failed(error.into()))
     }
 }
 
-fn of_store(store: &Sqlite, request: Request) -> Result<Answer, StoreError> {
+fn of_store(store: &Sqlite, request: StoreRequest) -> Result<StoreReply, StoreError> {
     match request {
-        Request::Users(after) => return Ok(page(&store.users()?, after.as_deref())),
-        Request::User(name) => return Ok(Answer::User(store.user(&name)?.as_ref().map(UserSummary::from))),
-        Request::Add { user, now_s } => store.add_user(&new_user(user)?, now_s).map(drop)?,
-        Request::SetEnabled { name, enabled, now_s } => store.set_enabled(&name, enabled, now_s)?,
-        Request::SetPassword { name, hash, now_s } => {
+        StoreRequest::Users(after) => return Ok(page(&store.users()?, after.as_deref())),
+        StoreRequest::User(name) => {
+            return Ok(StoreReply::User(store.user(&name)?.as_ref().map(UserSummary::from)));
+        }
+        StoreRequest::Add { user, now_s } => store.add_user(&new_user(user)?, now_s).map(drop)?,
+        StoreRequest::SetEnabled { name, enabled, now_s } => store.set_enabled(&name, enabled, now_s)?,
+        StoreRequest::SetPassword { name, hash, now_s } => {
             store.set_password(&name, &password_hash(&hash.0)?, now_s)?;
         }
-        Request::Remove { name, now_s } => store.remove_user(&name, now_s)?,
-        Request::AddCertificate { name, certificate } => store.add_certificate(&name, &certificate)?,
-        Request::RevokeCertificates { name, certificates, now_s } => {
+        StoreRequest::Remove { name, now_s } => store.remove_user(&name, now_s)?,
+        StoreRequest::AddCertificate { name, certificate } => store.add_certificate(&name, &certificate)?,
+        StoreRequest::RevokeCertificates { name, certificates, now_s } => {
             store.revoke_certificates(&name, &certificates, now_s)?;
         }
-        Request::Audit { event, user, detail, at_s } => {
+        StoreRequest::Audit { event, user, detail, at_s } => {
             store.audit(&AuditEntry { at_s, event, user, source: String::new(), detail })?;
         }
     }
-    Ok(Answer::Done)
+    Ok(StoreReply::Done)
 }
 
 /// The first users after the one of this name; they are sorted by it.
-fn page(users: &[User], after: Option<&str>) -> Answer {
+fn page(users: &[User], after: Option<&str>) -> StoreReply {
     let later = users.iter().filter(|user| after.is_none_or(|after| user.name.as_str() > after));
-    Answer::Users(later.take(MAX_USERS).map(UserSummary::from).collect())
+    StoreReply::Users(later.take(MAX_USERS).map(UserSummary::from).collect())
 }
 
 fn new_user(user: UserToAdd) -> Result<NewUser, StoreError> {
@@ -98,7 +100,7 @@ impl super::Stores for InThisProcess {
 
 #[cfg(test)]
 impl super::Requests for Served {
-    fn request(&mut self, request: &Request) -> Result<Answer, StoreError> {
+    fn request(&mut self, request: &StoreRequest) -> Result<StoreReply, StoreError> {
         // As it would come from the channel.
         let bytes = minicbor::to_vec(request).unwrap();
         let answer = minicbor::to_vec(self.answer(minicbor::decode(&bytes).unwrap())).unwrap();

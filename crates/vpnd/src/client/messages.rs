@@ -90,7 +90,7 @@ pub(crate) enum ToWorker {
         #[n(0)]
         number: u64,
         #[n(1)]
-        reply: Reply,
+        reply: ParentReply,
     },
     /// The machine's network changed.
     #[n(4)]
@@ -109,7 +109,7 @@ pub(crate) enum FromWorker {
         #[n(0)]
         number: u64,
         #[n(1)]
-        request: Request,
+        request: ParentRequest,
     },
     /// The gateway refuses it for good, and why: a person must do something.
     #[n(10)]
@@ -122,7 +122,7 @@ pub(crate) enum FromWorker {
 impl From<&anyhow::Error> for FromWorker {
     /// Its last message.
     fn from(error: &anyhow::Error) -> Self {
-        let why = crate::told(error);
+        let why = crate::format_chain(error);
         if error.is::<Refusal>() {
             Self::Refused(why)
         } else if error.is::<Unreached>() {
@@ -144,9 +144,9 @@ pub(crate) enum FromLookup {
     Found(#[n(0)] Vec<AsText<IpAddr>>),
 }
 
-/// Answers a [`Request`].
+/// Answers a [`ParentRequest`].
 #[derive(Debug, Encode, Decode)]
-pub(crate) enum Reply {
+pub(crate) enum ParentReply {
     #[n(0)]
     Done,
     #[n(1)]
@@ -164,7 +164,7 @@ pub(crate) enum Reply {
 
 /// What the worker can't do without privileges.
 #[derive(Debug, Encode, Decode)]
-pub(crate) enum Request {
+pub(crate) enum ParentRequest {
     /// A UDP socket for the control channel to this address.
     #[n(0)]
     Socket(#[n(0)] AsText<SocketAddr>),

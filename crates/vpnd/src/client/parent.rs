@@ -28,14 +28,14 @@ use vpnd_proto::control::{AsText, OneTimePassword, SecretText};
 
 use super::{INITIAL_MTU, socket_options};
 use crate::cli::{CleanupArgs, ConnectArgs};
-use crate::client::messages::{Begin, FromWorker, Reply, Request, ToWorker, WorkerLaunch};
+use crate::client::messages::{Begin, FromWorker, ParentReply, ParentRequest, ToWorker, WorkerLaunch};
 use crate::clock::now;
 use crate::journal::{self, JournalDirectory};
 use crate::privsep::child::ChildRole;
 use crate::privsep::messages::{Common, Devices, SecretBytes};
-use crate::privsep::spawn::{ChildError, Running, Starting};
+use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
 use crate::profile::Profile;
-use crate::sys::account::Identity;
+use crate::sys::account::UnixUser;
 use crate::sys::change::Layer;
 use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
 use crate::sys::process::{self, Capability};
@@ -47,7 +47,7 @@ use device::Device;
 use layer::OwnLayer;
 use limits::Limits;
 use lookups::Lookups;
-use network::{NetworkSetup, Wishes};
+use network::{NetworkSetup, TunnelOptions};
 use outer_path::OuterPaths;
 
 /// Changes of the machine's network come in bursts; this long after the first the core is told.
@@ -72,7 +72,7 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     }
     let journals = clean_up_after_others(&args).await?;
     let password = password(&args, &profile)?;
-    let identity = Identity::choose(args.user.as_deref())?;
+    let identity = UnixUser::choose(args.user.as_deref())?;
     let client = RunningClient::start(&args, &profile, text, password, identity, &journals).await?;
     client.serve().await
 }
@@ -85,7 +85,7 @@ pub fn gave_up(error: &anyhow::Error) -> bool {
 
 /// Whether `error`, of [`run`], is one that a person must do something about before trying again makes sense.
 #[must_use]
-pub fn needs_a_person(error: &anyhow::Error) -> bool {
+pub fn needs_user_action(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<ChildError>(), Some(ChildError::Refused(_)))
         || error.is::<credentials::CredentialsError>()
 }
@@ -130,7 +130,7 @@ fn password(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<zeroize::Ze
 
 /// A running client, as its privileged parent holds it.
 struct RunningClient {
-    worker: Running<FromWorker>,
+    worker: RunningChild<FromWorker>,
     setup: NetworkSetup,
     lookups: Lookups,
     paths: OuterPaths,
@@ -148,7 +148,7 @@ impl RunningClient {
         profile: &Profile,
         text: zeroize::Zeroizing<String>,
         password: zeroize::Zeroizing<String>,
-        identity: Option<Identity>,
+        identity: Option<UnixUser>,
         journals: &JournalDirectory,
     ) -> anyhow::Result<Self> {
         let layer = OwnLayer::take(journals)?;
@@ -171,8 +171,8 @@ impl RunningClient {
             copy_dscp: args.copy_dscp || profile.copy_dscp,
         };
         let lookups = Lookups::new(launch.common.clone(), profile.servers.clone());
-        let lookup_user = launch.common.identity.as_ref().map(Identity::uid);
-        let mut worker = Starting::start(ChildRole::Client)?;
+        let lookup_user = launch.common.identity.as_ref().map(UnixUser::uid);
+        let mut worker = StartingChild::start(ChildRole::Client)?;
         let sent = worker.send(&launch, &[]).await;
         drop(launch);
         // If the worker has ended by itself, this error says why, and the other only that nobody reads.
@@ -181,14 +181,14 @@ impl RunningClient {
         tracing::debug!(?protections, "the network worker has given up its privileges");
         let tun = open_tun(args, profile, lanes).await?;
         let (interface, interface_index) = (tun.name().to_owned(), tun.index());
-        let wishes = Wishes {
+        let options = TunnelOptions {
             routes: profile.routes.clone(),
             set_routes: !args.no_routes,
             dns: profile.dns && !args.no_dns,
             local_network: profile.local_network,
             lookups: lookup_user,
         };
-        let setup = NetworkSetup::new(journals, &interface, interface_index, layer.layer(), wishes)?;
+        let setup = NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options)?;
         let paths = OuterPaths::new(layer.layer().mark());
         let limits = Limits::new();
         let worker = begin(worker, tun, profile, lanes, layer.layer()).await?;
@@ -211,7 +211,7 @@ impl RunningClient {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut watch = NetworkWatch::open()?;
-        let mut settles: Option<tokio::time::Instant> = None;
+        let mut recheck_at: Option<tokio::time::Instant> = None;
         let mut prompt: Option<Prompt> = None;
         loop {
             tokio::select! {
@@ -219,13 +219,13 @@ impl RunningClient {
                 _ = interrupt.recv() => return Ok("SIGINT"),
                 message = self.worker.receive() => match message? {
                     // One person is asked one thing at a time.
-                    FromWorker::Request { number, request: request @ Request::Code }
+                    FromWorker::Request { number, request: request @ ParentRequest::Code }
                         if prompt.is_none() && self.limits.take(&request, now()).is_ok() =>
                     {
                         let asked = tokio::task::spawn_blocking(|| credentials::ask("One-time code (Enter if you have none): "));
                         prompt = Some(Prompt { number, asked });
                     }
-                    FromWorker::Request { number, request } => self.answer(number, request).await?,
+                    FromWorker::Request { number, request } => self.handle_request(number, request).await?,
                     FromWorker::Failed(why) => return Err(ChildError::Failed(why).into()),
                     FromWorker::Refused(why) => return Err(ChildError::Refused(why).into()),
                     FromWorker::Unreached(why) => return Err(ChildError::Unreached(why).into()),
@@ -234,25 +234,25 @@ impl RunningClient {
                     if self.lookups.is_idle()
                         && let Err(error) = self.setup.end_lookups().await
                     {
-                        let error = crate::told(&error.into());
+                        let error = crate::format_chain(&error.into());
                         tracing::error!(%error, "names are looked up outside the tunnel for longer than they should");
                     }
                     self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
                 }
-                (number, code) = typed(&mut prompt), if prompt.is_some() => {
+                (number, code) = entered_code(&mut prompt), if prompt.is_some() => {
                     prompt = None;
-                    let reply = Reply::Code(code);
+                    let reply = ParentReply::Code(code);
                     self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
                 }
                 change = watch.next() => {
-                    if change.is_some_and(|change| self.is_foreign(change)) && settles.is_none() {
-                        settles = Some(tokio::time::Instant::now() + NETWORK_CHANGE_DELAY);
+                    if change.is_some_and(|change| self.is_foreign(change)) && recheck_at.is_none() {
+                        recheck_at = Some(tokio::time::Instant::now() + NETWORK_CHANGE_DELAY);
                     }
                 }
-                () = sleep_until(settles), if settles.is_some() => {
-                    settles = None;
+                () = sleep_until(recheck_at), if recheck_at.is_some() => {
+                    recheck_at = None;
                     if let Err(error) = self.setup.follow().await {
-                        let error = crate::told(&error.into());
+                        let error = crate::format_chain(&error.into());
                         tracing::error!(%error, "the tunnel's exceptions for local networks are not up to date");
                     }
                     if self.paths.have_changed(self.setup.netlink()).await {
@@ -265,43 +265,43 @@ impl RunningClient {
     }
 
     /// Does one thing for the worker and replies to it.
-    async fn answer(&mut self, number: u64, request: Request) -> Result<(), ChildError> {
+    async fn handle_request(&mut self, number: u64, request: ParentRequest) -> Result<(), ChildError> {
         if let Err(why) = self.limits.take(&request, now()) {
-            return self.worker.send(&ToWorker::Reply { number, reply: Reply::Failed(why) }, &[]).await;
+            return self.worker.send(&ToWorker::Reply { number, reply: ParentReply::Failed(why) }, &[]).await;
         }
         let (reply, descriptors) = match request {
-            Request::Socket(AsText(gateway)) => {
+            ParentRequest::Socket(AsText(gateway)) => {
                 self.paths.watch(self.setup.netlink(), gateway.ip()).await;
                 match control_socket::socket(gateway, Some(self.layer.layer().mark())) {
-                    Ok(socket) => (Reply::Done, vec![OwnedFd::from(socket)]),
-                    Err(error) => (Reply::Failed(error.to_string()), Vec::new()),
+                    Ok(socket) => (ParentReply::Done, vec![OwnedFd::from(socket)]),
+                    Err(error) => (ParentReply::Failed(error.to_string()), Vec::new()),
                 }
             }
-            Request::Addresses(server) => match self.start_lookup(number, server).await {
+            ParentRequest::Addresses(server) => match self.start_lookup(number, server).await {
                 Ok(()) => return Ok(()),
-                Err(why) => (Reply::Failed(why), Vec::new()),
+                Err(why) => (ParentReply::Failed(why), Vec::new()),
             },
-            Request::UseTunnelDns(true) => (told(self.setup.use_tunnel_dns().await), Vec::new()),
-            Request::UseTunnelDns(false) => (told(self.setup.use_own_dns().await), Vec::new()),
-            Request::Configure(network) => (told(self.setup.apply(&network).await), Vec::new()),
-            Request::Mtu(mtu) => (told(self.setup.set_mtu(mtu).await), Vec::new()),
-            Request::Code => (Reply::Code(None), Vec::new()),
-            Request::Prove(binding) => (self.prove(binding), Vec::new()),
+            ParentRequest::UseTunnelDns(true) => (reply_to(self.setup.use_tunnel_dns().await), Vec::new()),
+            ParentRequest::UseTunnelDns(false) => (reply_to(self.setup.use_own_dns().await), Vec::new()),
+            ParentRequest::Configure(network) => (reply_to(self.setup.apply(&network).await), Vec::new()),
+            ParentRequest::Mtu(mtu) => (reply_to(self.setup.set_mtu(mtu).await), Vec::new()),
+            ParentRequest::Code => (ParentReply::Code(None), Vec::new()),
+            ParentRequest::Prove(binding) => (self.prove(binding), Vec::new()),
         };
         self.worker.send(&ToWorker::Reply { number, reply }, &descriptors).await
     }
 
     /// The key stays here, so whoever has the worker can use it only while the client runs, and only to prove a connection.
-    fn prove(&self, binding: ByteArray<32>) -> Reply {
-        Reply::Proof(self.device.key().sign(&Binding::new(binding.into())).into())
+    fn prove(&self, binding: ByteArray<32>) -> ParentReply {
+        ParentReply::Proof(self.device.key().sign(&Binding::new(binding.into())).into())
     }
 
     /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.
     async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
-        self.setup.begin_lookups().await.map_err(|error| crate::told(&error.into()))?;
+        self.setup.begin_lookups().await.map_err(|error| crate::format_chain(&error.into()))?;
         let started = self.lookups.start(number, server);
         if self.lookups.is_idle() {
-            self.setup.end_lookups().await.map_err(|error| crate::told(&error.into()))?;
+            self.setup.end_lookups().await.map_err(|error| crate::format_chain(&error.into()))?;
         }
         started
     }
@@ -320,12 +320,12 @@ impl RunningClient {
 
 /// Opens the sockets and gives the worker its devices.
 async fn begin(
-    worker: Starting,
+    worker: StartingChild,
     tun: Tun,
     profile: &Profile,
     lanes: usize,
     layer: Layer,
-) -> anyhow::Result<Running<FromWorker>> {
+) -> anyhow::Result<RunningChild<FromWorker>> {
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     let options = socket_options(&profile.offload, Some(layer.mark()));
     let sockets: Result<Vec<_>, _> = (0..lanes).map(|_| ShardSocket::bind(any, &options)).collect();
@@ -342,8 +342,9 @@ async fn begin(
     Ok(worker.ready().await?)
 }
 
-fn told(outcome: Result<(), network::NetworkError>) -> Reply {
-    outcome.map_or_else(|error| Reply::Failed(crate::told(&error.into())), |()| Reply::Done)
+fn reply_to(outcome: Result<(), network::NetworkError>) -> ParentReply {
+    outcome
+        .map_or_else(|error| ParentReply::Failed(crate::format_chain(&error.into())), |()| ParentReply::Done)
 }
 
 /// A person who was asked for a one-time code.
@@ -353,10 +354,10 @@ struct Prompt {
 }
 
 /// What was typed, if anything; for which question. Waits for ever if nobody was asked.
-async fn typed(prompt: &mut Option<Prompt>) -> (u64, Option<OneTimePassword>) {
+async fn entered_code(prompt: &mut Option<Prompt>) -> (u64, Option<OneTimePassword>) {
     let Some(prompt) = prompt else { return std::future::pending().await };
-    let typed = (&mut prompt.asked).await.ok().and_then(Result::ok);
-    (prompt.number, typed.and_then(|typed| OneTimePassword::new(typed.trim()).ok()))
+    let entered_code = (&mut prompt.asked).await.ok().and_then(Result::ok);
+    (prompt.number, entered_code.and_then(|entered_code| OneTimePassword::new(entered_code.trim()).ok()))
 }
 
 async fn open_tun(args: &ConnectArgs, profile: &Profile, queues: usize) -> anyhow::Result<Tun> {

@@ -43,18 +43,18 @@ use crate::suites;
 use crate::sys::tun::TunQueue;
 use crate::sys::udp::ShardSocket;
 use crate::tls;
-use dial::{Answer, Credentials, DialError, Dialer};
+use dial::{Credentials, DialError, DialOutcome, Dialer};
 use parent_client::{ParentClient, ParentError, ParentEvent};
-use path::{mapped, say_path};
+use path::{log_path, mapped};
 use reach::Reach;
 
 /// How often the core hears of traffic, which bounds how soon it notices silence, and looks at the clock whatever
 /// happened: after a suspend its timers are late.
 const TICK: Duration = Duration::from_millis(250);
 /// Whoever did not look at the clock for so long has slept, or was stopped: a busy machine alone does not do that.
-const SLEPT: Duration = Duration::from_secs(5);
+const SUSPEND_THRESHOLD: Duration = Duration::from_secs(5);
 /// How long a last message may take on its way out.
-const FAREWELL: Duration = Duration::from_secs(2);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
@@ -128,14 +128,14 @@ fn preference(backend: Option<&str>) -> anyhow::Result<Preference> {
     name.parse().with_context(|| format!("there is no backend {name}"))
 }
 
-/// News that wait for the loop at most. Whoever brings more waits in its own task, and with it the gateway that sends faster than
+/// Connection events that wait for the loop at most. Whoever brings more waits in its own task, and with it the gateway that sends faster than
 /// it is listened to; the loop itself brings none.
-const NEWS_QUEUE: usize = 64;
+const CONNECTION_EVENT_QUEUE: usize = 64;
 
 /// What attempts and connections tell the loop.
-enum News {
+enum ConnectionEvent {
     /// An attempt is over.
-    Dialled(ConnectionId, Result<Answer, DialError>),
+    Dialled(ConnectionId, Result<DialOutcome, DialError>),
     /// A message came.
     Message(ConnectionId, Message),
     /// A connection is gone.
@@ -143,7 +143,7 @@ enum News {
 }
 
 /// A connection that the core uses.
-struct Live {
+struct LiveConnection {
     connection: quinn::Connection,
     endpoint: quinn::Endpoint,
     writer: Writer,
@@ -157,10 +157,10 @@ struct Connected {
     parent: Arc<ParentClient>,
     dialer: Arc<Dialer>,
     attempts: HashMap<ConnectionId, JoinHandle<()>>,
-    live: HashMap<ConnectionId, Live>,
-    news: mpsc::Sender<News>,
-    inbox: mpsc::Receiver<News>,
-    farewells: Vec<JoinHandle<()>>,
+    live: HashMap<ConnectionId, LiveConnection>,
+    connection_events: mpsc::Sender<ConnectionEvent>,
+    inbox: mpsc::Receiver<ConnectionEvent>,
+    closing: Vec<JoinHandle<()>>,
     started: Time,
     /// All that went through the tunnel.
     carried: Activity,
@@ -229,7 +229,7 @@ impl Connected {
             device: launch.device.into(),
         };
         let dialer = Arc::new(Dialer::new(profile, prepared.tls, credentials, Arc::clone(&parent)));
-        let (news, inbox) = mpsc::channel(NEWS_QUEUE);
+        let (connection_events, inbox) = mpsc::channel(CONNECTION_EVENT_QUEUE);
         Ok(Self {
             core: prepared.core,
             shards,
@@ -238,9 +238,9 @@ impl Connected {
             dialer,
             attempts: HashMap::new(),
             live: HashMap::new(),
-            news,
+            connection_events,
             inbox,
-            farewells: Vec::new(),
+            closing: Vec::new(),
             started: now(),
             carried: Activity::default(),
             looked: now(),
@@ -263,8 +263,8 @@ impl Connected {
         self.core.quit();
         // What fails now must not keep the gateway from being told.
         while self.carry_out().await.is_err() {}
-        for farewell in self.farewells.drain(..) {
-            let _ = farewell.await;
+        for task in self.closing.drain(..) {
+            let _ = task.await;
         }
         outcome
     }
@@ -275,7 +275,7 @@ impl Connected {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.carry_out().await?;
-            self.tell_state();
+            self.log_state();
             self.choose_dns().await?;
             self.reach.check(now(), || self.dialer.report())?;
             let due = self.core.poll_timeout().map(|(at, _)| at.since(now()));
@@ -289,7 +289,7 @@ impl Connected {
                     Some(ParentEvent::Stop) | None => return Ok(()),
                 },
                 () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
-                Some(news) = self.inbox.recv() => self.hear(news)?,
+                Some(event) = self.inbox.recv() => self.handle_connection_event(event)?,
                 Some((_, event)) = self.events.recv() => self.core.handle_event(now(), event),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.core.handle_timeout(now());
@@ -314,7 +314,7 @@ impl Connected {
     async fn tick(&mut self) {
         let looked = now();
         let slept = looked.since(mem::replace(&mut self.looked, looked));
-        if slept >= SLEPT {
+        if slept >= SUSPEND_THRESHOLD {
             tracing::info!("nothing ran here for {} s: looking for the gateway", slept.as_secs());
             self.reach.slept(looked);
             self.core.resumed(looked);
@@ -327,10 +327,10 @@ impl Connected {
             self.core.handle_activity(now(), shard, seen);
         }
         self.core.handle_timeout(now());
-        self.farewells.retain(|farewell| !farewell.is_finished());
+        self.closing.retain(|task| !task.is_finished());
     }
 
-    fn tell_state(&mut self) {
+    fn log_state(&mut self) {
         let up = self.core.is_up();
         if up != self.was_up {
             self.was_up = up;
@@ -359,17 +359,17 @@ impl Connected {
         Ok(())
     }
 
-    fn hear(&mut self, news: News) -> anyhow::Result<()> {
-        match news {
-            News::Dialled(connection, outcome) => {
+    fn handle_connection_event(&mut self, event: ConnectionEvent) -> anyhow::Result<()> {
+        match event {
+            ConnectionEvent::Dialled(connection, outcome) => {
                 self.attempts.remove(&connection);
                 // It may have looked up a name.
                 self.tunnel_dns = None;
                 match outcome {
-                    Ok(Answer::Established(channel, endpoint)) => {
+                    Ok(DialOutcome::Established(channel, endpoint)) => {
                         self.established(connection, *channel, endpoint);
                     }
-                    Ok(Answer::Refused(refused)) => {
+                    Ok(DialOutcome::Refused(refused)) => {
                         let retry_after = Duration::from_millis(refused.retry_after_ms.unwrap_or(0).into());
                         self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
                         // A refusal for good ends the client, which says why.
@@ -379,7 +379,7 @@ impl Connected {
                     }
                     // Once the gateway has proved itself, somebody else on the way is no reason to give up.
                     Err(error) if error.is_final() && !self.was_ever_up => {
-                        return Err(Refusal(crate::told(&error.into())).into());
+                        return Err(Refusal(crate::format_chain(&error.into())).into());
                     }
                     Err(error) if error.is_full() => {
                         tracing::warn!("the gateway has no place now; trying again soon");
@@ -393,8 +393,10 @@ impl Connected {
                     }
                 }
             }
-            News::Message(connection, message) => self.core.handle_message(now(), connection, message),
-            News::Lost(connection, code) => {
+            ConnectionEvent::Message(connection, message) => {
+                self.core.handle_message(now(), connection, message)
+            }
+            ConnectionEvent::Lost(connection, code) => {
                 self.live.remove(&connection);
                 self.core.connection_lost(now(), connection, code);
             }
@@ -408,12 +410,12 @@ impl Connected {
         // Sockets for both protocol versions name an IPv4 gateway by its mapped address.
         let remote = if self.dual_stack { mapped(gateway) } else { gateway };
         let gateway = Endpoint { remote, local: None };
-        let (news, watched) = (self.news.clone(), connection.clone());
+        let (connection_events, watched) = (self.connection_events.clone(), connection.clone());
         let reader = tokio::spawn(async move {
             let code = loop {
                 match reader.next().await {
                     Ok(Some(message)) => {
-                        let _ = news.send(News::Message(id, message)).await;
+                        let _ = connection_events.send(ConnectionEvent::Message(id, message)).await;
                     }
                     Ok(None) => break close_code(&watched.closed().await),
                     Err(StreamError::Message(error)) => {
@@ -423,9 +425,9 @@ impl Connected {
                     Err(_) => break close_code(&watched.closed().await),
                 }
             };
-            let _ = news.send(News::Lost(id, code)).await;
+            let _ = connection_events.send(ConnectionEvent::Lost(id, code)).await;
         });
-        self.live.insert(id, Live { connection, endpoint, writer, reader });
+        self.live.insert(id, LiveConnection { connection, endpoint, writer, reader });
         self.core.established(now(), id, &established, secret, gateway);
     }
 
@@ -438,7 +440,7 @@ impl Connected {
                     if let Command::PathSize { size, .. } = command
                         && shard == 0
                     {
-                        say_path(size);
+                        log_path(size);
                     }
                     self.shards.command(shard, command).await;
                 }
@@ -474,12 +476,12 @@ impl Connected {
     }
 
     fn dial(&mut self, connection: ConnectionId, purpose: Purpose, offer: Offer) {
-        let (dialer, news) = (Arc::clone(&self.dialer), self.news.clone());
+        let (dialer, connection_events) = (Arc::clone(&self.dialer), self.connection_events.clone());
         let may_look_up = !self.core.is_within_reach() || self.core.is_in_doubt();
         let rtt = self.live.values().map(|live| live.connection.rtt()).min();
         let attempt = tokio::spawn(async move {
             let outcome = dialer.dial(&purpose, offer, rtt, may_look_up).await;
-            let _ = news.send(News::Dialled(connection, outcome)).await;
+            let _ = connection_events.send(ConnectionEvent::Dialled(connection, outcome)).await;
         });
         self.attempts.insert(connection, attempt);
     }
@@ -491,10 +493,10 @@ impl Connected {
         }
         let Some(mut live) = self.live.remove(&connection) else { return };
         live.reader.abort();
-        self.farewells.push(tokio::spawn(async move {
-            let _ = tokio::time::timeout(FAREWELL, live.writer.finish()).await;
+        self.closing.push(tokio::spawn(async move {
+            let _ = tokio::time::timeout(FINISH_TIMEOUT, live.writer.finish()).await;
             close(&live.connection, code, "");
-            let _ = tokio::time::timeout(FAREWELL, live.endpoint.wait_idle()).await;
+            let _ = tokio::time::timeout(FINISH_TIMEOUT, live.endpoint.wait_idle()).await;
         }));
     }
 }

@@ -27,7 +27,7 @@ pub fn renew(args: &RenewArgs, now: SystemTime) -> Result<String, RenewError> {
         let files = Files { certificate, ca, ca_key };
         let renewed = files.renew(None, args.days.unwrap_or(SERVER_DAYS), now)?;
         publish(certificate, &renewed, None)?;
-        return Ok(told(&renewed));
+        return Ok(describe(&renewed));
     }
     let config = ServerConfig::load(&args.config)?;
     let mut files = Files::of(&config.tls)?;
@@ -49,7 +49,7 @@ pub fn renew(args: &RenewArgs, now: SystemTime) -> Result<String, RenewError> {
         publish(&config.tls.certificate, &renewed, None)?;
         renewed
     };
-    Ok(told(&renewed))
+    Ok(describe(&renewed))
 }
 
 /// Writes the certificate, and the key before it. Whoever is stopped in between has a key without its certificate, and runs the
@@ -62,7 +62,7 @@ fn publish(path: &Path, certificate: &str, key: Option<(&Path, &str)>) -> Result
     Ok(certificate.publish(Existing::Replace)?)
 }
 
-fn told(pem: &str) -> String {
+fn describe(pem: &str) -> String {
     let leaf = chain(pem.as_bytes()).first().and_then(|leaf| Leaf::parse(leaf));
     let expires_s = leaf.map_or(0, |leaf| i64::try_from(leaf.not_after_s).unwrap_or(i64::MAX));
     x509_parser::time::ASN1Time::from_timestamp(expires_s)

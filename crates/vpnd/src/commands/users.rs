@@ -15,7 +15,7 @@ use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 
 use crate::admin_store::{AdminStore, Opening, Stores, UserSummary};
-use crate::authority::{Authority, CertificateError, Identity};
+use crate::authority::{Authority, CertificateError, IssuedCertificate};
 use crate::certificate::{self, Leaf};
 use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs};
 use crate::config::{ConfigError, ServerConfig};
@@ -129,7 +129,7 @@ fn open(args: &StoreArgs, stores: &dyn Stores) -> Result<(ServerConfig, AdminSto
 /// The parts of a user that are made before anything is stored.
 struct Prepared {
     user: NewUser,
-    identity: Option<Identity>,
+    identity: Option<IssuedCertificate>,
     profile: Option<Profile>,
 }
 
@@ -300,7 +300,7 @@ fn entry(event: &str, user: &str, now_s: u64) -> AuditEntry {
     }
 }
 
-fn write_identity(out: &mut dyn Write, identity: Option<&Identity>) -> std::io::Result<()> {
+fn write_identity(out: &mut dyn Write, identity: Option<&IssuedCertificate>) -> std::io::Result<()> {
     let Some(identity) = identity else { return Ok(()) };
     writeln!(out, "client certificate and key, shown only now:")?;
     write!(out, "{}{}", identity.certificate_pem, *identity.key_pem)
@@ -311,7 +311,7 @@ fn client_identity(
     store: &StoreArgs,
     config: &ServerConfig,
     now_s: u64,
-) -> Result<Identity, UserError> {
+) -> Result<IssuedCertificate, UserError> {
     let (Some(certificate), Some(key)) = (&config.tls.client_ca, &config.tls.client_ca_key) else {
         return Err(UserError::NoAuthority { config: store.config.display().to_string() });
     };
@@ -325,7 +325,7 @@ fn profile(
     user: &str,
     totp: bool,
     config: &ServerConfig,
-    identity: Option<&Identity>,
+    identity: Option<&IssuedCertificate>,
 ) -> Result<Profile, UserError> {
     let path = &config.tls.certificate;
     let chain = certificate::chain(read(path)?.as_bytes());

@@ -16,7 +16,7 @@ use crate::admin_store::{Opening, Stores, UserSummary};
 use crate::clock::wall_s;
 use crate::revocation_list::RevocationList;
 use crate::store::StoreError;
-use crate::sys::account::Identity;
+use crate::sys::account::UnixUser;
 use crate::sys::sysctl;
 
 /// A certificate ends soon when less than this part of its life is left, but no sooner than [`SOON_S`] before.
@@ -152,7 +152,7 @@ impl Findings<'_> {
 
     fn account(&mut self) {
         if let Some(name) = &self.config.process.user
-            && let Err(error) = Identity::of(name)
+            && let Err(error) = UnixUser::of(name)
         {
             self.error("process.user", error.to_string());
         }
@@ -262,7 +262,7 @@ impl Findings<'_> {
         let left_s = ends.timestamp().saturating_sub(now_s as i64);
         let life_s = ends.timestamp().saturating_sub(begins.timestamp());
         if (0..(life_s / LAST_PART).min(SOON_S).max(ALWAYS_S.min(life_s / 2))).contains(&left_s) {
-            let left = Left(left_s);
+            let left = TimeLeft(left_s);
             self.warning(place, format!("{} expires in {left}, on {ends}; renew it", path.display()));
         }
     }
@@ -279,7 +279,7 @@ impl Findings<'_> {
             let message = format!(
                 "{} expires in {}: fetch the authority's newer one, then 'vpnd reload'. One that has expired is not taken at a start",
                 path.display(),
-                Left(left_s)
+                TimeLeft(left_s)
             );
             self.warning("tls.client_crl", message);
         }
@@ -318,9 +318,9 @@ fn meant<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> String {
 }
 
 /// So many seconds, for people.
-struct Left(i64);
+struct TimeLeft(i64);
 
-impl fmt::Display for Left {
+impl fmt::Display for TimeLeft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 / 86_400 {
             0 => write!(f, "{} hours", self.0 / 3_600),

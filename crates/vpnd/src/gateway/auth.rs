@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 
 use crate::config::ServerConfig;
-use crate::gateway::auth::authenticator::{Authenticator, LONGEST_WAIT, Settings};
+use crate::gateway::auth::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::gateway::auth::lease::Pools;
 use crate::gateway::auth::service::{Clocks, Service};
 use crate::gateway::messages;
@@ -40,7 +40,7 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let started = child::start(ChildRole::Auth, &stream, |launch: &AuthLaunch| &launch.common, state_dir);
     match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
         Ok(()) => Ok(()),
-        Err(error) => child::finish(stream, &FromAuth::Failed(crate::told(&error))),
+        Err(error) => child::finish(stream, &FromAuth::Failed(crate::format_chain(&error))),
     }
 }
 
@@ -114,7 +114,7 @@ fn settings(config: &ServerConfig) -> anyhow::Result<Settings> {
             workers => workers,
         },
         queue: config.limits.password_queue,
-        longest_wait: LONGEST_WAIT,
+        longest_wait: QUEUE_TIMEOUT,
         require_certificate: config.tls.require_client_certificate,
     })
 }

@@ -141,13 +141,13 @@ pub(crate) enum Begin {
 pub(crate) enum ToWorker {
     /// The configuration as it is now, or why it can't be used: after [`FromWorker::ReadConfiguration`], and after SIGHUP.
     #[n(1)]
-    Configuration(#[n(0)] Reread),
+    Configuration(#[n(0)] ReloadedConfiguration),
     /// Inform the clients, and end; with the reason, for the log, which earlier versions don't give.
     #[n(2)]
     Stop(#[n(0)] Option<String>),
     /// With a channel to the successor: hand everything over, and end.
     #[n(5)]
-    HandOver,
+    QuicForwarder,
     /// Why [`FromWorker::Upgrade`] did not come about.
     #[n(7)]
     NotUpgraded(#[n(0)] String),
@@ -161,7 +161,7 @@ pub(crate) enum ToWorker {
 
 /// A configuration that was read again.
 #[derive(Debug, Encode, Decode)]
-pub(crate) enum Reread {
+pub(crate) enum ReloadedConfiguration {
     #[n(0)]
     Good(#[n(0)] Configuration),
     #[n(1)]
@@ -185,7 +185,7 @@ pub(crate) enum FromWorker {
     HandedOver,
     /// It has not handed over and goes on, and why.
     #[n(7)]
-    GoesOn(#[n(0)] String),
+    HandoverFailed(#[n(0)] String),
 }
 
 /// Parent → auth process.
@@ -222,7 +222,7 @@ mod tests {
     fn what_an_earlier_parent_sends_is_understood() {
         // Numbers as they were when gateway and client shared one enum.
         assert!(matches!(minicbor::decode(&[0x82, 0x06, 0x80]), Ok(Begin::TakeOver)));
-        assert!(matches!(minicbor::decode(&[0x82, 0x05, 0x80]), Ok(ToWorker::HandOver)));
+        assert!(matches!(minicbor::decode(&[0x82, 0x05, 0x80]), Ok(ToWorker::QuicForwarder)));
         let encoded = |message: FromWorker| minicbor::to_vec(message).unwrap();
         assert_eq!(encoded(FromWorker::ReadConfiguration), [0x82, 0x03, 0x80]);
         assert_eq!(encoded(FromWorker::Upgrade), [0x82, 0x05, 0x80]);

@@ -22,8 +22,8 @@ use crate::cli::ServerArgs;
 use crate::clock::{now, wall_s};
 use crate::config::{ConfigError, ServerConfig, check, review};
 use crate::gateway::messages::{
-    AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, Reread, ToWorker,
-    WorkerLaunch,
+    AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, ReloadedConfiguration,
+    ToWorker, WorkerLaunch,
 };
 use crate::gateway::quic_keys;
 use crate::gateway::signing;
@@ -32,14 +32,14 @@ use crate::privsep::allowance::Allowance;
 use crate::privsep::channel;
 use crate::privsep::child::ChildRole;
 use crate::privsep::messages::{Common, Devices, SecretBytes};
-use crate::privsep::spawn::{self, ChildError, Running, Starting};
-use crate::sys::account::Identity;
+use crate::privsep::spawn::{self, ChildError, RunningChild, StartingChild};
+use crate::sys::account::UnixUser;
 use crate::sys::process::{self, Capability};
 use crate::sys::sandbox::{Protections, SandboxMode};
 use crate::sys::sysctl;
 use crate::sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{self, ReuseportGroup, bind_reuseport_group};
-use certificate::{Credentials, Presented, revoked_by_authority};
+use certificate::{CurrentCertificate, TlsMaterial, revoked_by_authority};
 use listeners::SocketFile;
 use machine::Machine;
 
@@ -62,7 +62,7 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
     if sandbox == SandboxMode::Off {
         tracing::warn!("THE SANDBOX IS OFF: neither system calls nor files are filtered for any process");
     }
-    let identity = Identity::choose(config.process.user.as_deref())?;
+    let identity = UnixUser::choose(config.process.user.as_deref())?;
     let common = Common::new(&config.log.level, log_format, sandbox, identity);
     let gateway = Gateway::start(args, config, configuration, common).await?;
     gateway.serve().await
@@ -116,9 +116,9 @@ struct Gateway {
     common: Common,
     /// Where this program was when it started: an upgrade takes what is there then.
     program: PathBuf,
-    auth: Running<FromAuth>,
-    worker: Running<FromWorker>,
-    presented: Presented,
+    auth: RunningChild<FromAuth>,
+    worker: RunningChild<FromWorker>,
+    certificate_in_use: CurrentCertificate,
     machine: Machine,
     /// The control socket, and that of the metrics.
     listeners: Vec<OwnedFd>,
@@ -139,9 +139,9 @@ impl Gateway {
     ) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("this program can't be found")?;
         let this = Path::new(spawn::THIS_PROGRAM);
-        let Credentials { certificate, key } = Credentials::load(&config.tls)?;
+        let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
         let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key).await?;
-        let presented = Presented::new(certificate.clone(), &config.tls);
+        let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let (admin, socket_file) = listeners::control_socket(&config.admin.socket)?;
         let metrics = config.admin.metrics.map(listeners::metrics).transpose()?;
         let mut machine = Machine::new(&config).await?;
@@ -157,7 +157,7 @@ impl Gateway {
                 program,
                 auth: auth.at_work(),
                 worker,
-                presented,
+                certificate_in_use,
                 machine,
                 listeners,
                 rereads: Allowance::new(32, Duration::from_secs(1)),
@@ -176,7 +176,7 @@ impl Gateway {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
         let outcome = loop {
-            let next_look = self.presented.next_look();
+            let next_look = self.certificate_in_use.next_look();
             tokio::select! {
                 () = tokio::time::sleep(next_look) => {
                     if let Err(error) = self.look_at_certificate().await {
@@ -203,7 +203,7 @@ impl Gateway {
                     }
                     Ok(FromWorker::Failed(why)) => break Err(ChildError::Failed(why)),
                     // Only within an upgrade.
-                    Ok(FromWorker::HandedOver | FromWorker::GoesOn(_)) => {
+                    Ok(FromWorker::HandedOver | FromWorker::HandoverFailed(_)) => {
                         break Err(ChildError::Unexpected(ChildRole::Worker));
                     }
                     Err(error) => break Err(error),
@@ -230,7 +230,7 @@ impl Gateway {
             return self.reconfigure().await;
         }
         let why = "the configuration was read too often of late; try again in a second".to_owned();
-        self.worker.send(&ToWorker::Configuration(Reread::Bad(why)), &[]).await
+        self.worker.send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[]).await
     }
 
     /// An upgrade starts processes, so a worker gets few of them.
@@ -248,16 +248,19 @@ impl Gateway {
             Ok((configuration, config)) => {
                 if let Err(error) = self.take_over_revocations(&config).await? {
                     let why = format!("{error}; nothing was changed");
-                    return self.worker.send(&ToWorker::Configuration(Reread::Bad(why)), &[]).await;
+                    return self
+                        .worker
+                        .send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[])
+                        .await;
                 }
                 self.adopt_tls(&config);
                 self.take_over_certificate().await?;
                 match self.machine.reconfigure(&config).await {
-                    Ok(()) => Reread::Good(configuration),
-                    Err(error) => Reread::Bad(crate::told(&error)),
+                    Ok(()) => ReloadedConfiguration::Good(configuration),
+                    Err(error) => ReloadedConfiguration::Bad(crate::format_chain(&error)),
                 }
             }
-            Err(error) => Reread::Bad(error.to_string()),
+            Err(error) => ReloadedConfiguration::Bad(error.to_string()),
         };
         self.worker.send(&ToWorker::Configuration(reread), &[]).await
     }
@@ -292,7 +295,7 @@ async fn start_auth(
     configuration: &Configuration,
     common: &Common,
     key: SecretBytes,
-) -> anyhow::Result<(Starting, ToAuth, Protections)> {
+) -> anyhow::Result<(StartingChild, ToAuth, Protections)> {
     let (questions, to_worker) = channel::pair()?;
     let (signatures, for_signing) = signing::pair()?;
     let launch = AuthLaunch {
@@ -312,7 +315,7 @@ async fn start_worker(
     launch: &WorkerLaunch,
     to_auth: ToAuth,
     listeners: &[OwnedFd],
-) -> anyhow::Result<Starting> {
+) -> anyhow::Result<StartingChild> {
     let mut descriptors = vec![to_auth.questions, to_auth.signatures];
     for listener in listeners {
         descriptors.push(listener.try_clone()?);
@@ -326,8 +329,8 @@ async fn start_child<T: minicbor::Encode<()>>(
     role: ChildRole,
     launch: &T,
     descriptors: Vec<OwnedFd>,
-) -> anyhow::Result<(Starting, Protections)> {
-    let mut child = Starting::start_from(program, role)?;
+) -> anyhow::Result<(StartingChild, Protections)> {
+    let mut child = StartingChild::start_from(program, role)?;
     let sent = child.send(launch, &descriptors).await;
     drop(descriptors);
     // If the child has ended by itself, this error says why, and the other only that nobody reads.
@@ -372,8 +375,8 @@ fn worker_launch(
 async fn open_devices(
     config: &ServerConfig,
     machine: &mut Machine,
-    worker: Starting,
-) -> anyhow::Result<Running<FromWorker>> {
+    worker: StartingChild,
+) -> anyhow::Result<RunningChild<FromWorker>> {
     let (group, shards) = bind(config)?;
     let tun = open_tun(config, shards)?;
     machine.configure(config, &tun).await?;

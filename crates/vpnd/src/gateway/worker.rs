@@ -1,6 +1,6 @@
 //! The network worker of a gateway: everything that talks to the network, without a privilege.
 //!
-//! It gets its devices, sockets and secrets from the opener and asks the auth process about users. What it holds of
+//! It gets its devices, sockets and secrets from the parent and asks the auth process about users. What it holds of
 //! secrets is what TLS needs and the keys of sessions.
 
 pub(crate) mod admin_server;
@@ -40,17 +40,17 @@ use crate::admin::Handler as _;
 use crate::admin::status::{Counters, Process, Steering};
 use crate::clock::now;
 use crate::config::ServerConfig;
-use crate::control::handed::HandOver;
+use crate::control::quic_forwarder::QuicForwarder;
 use crate::gateway::messages;
-use crate::gateway::messages::{Begin, FromWorker, Reread, ToWorker, WorkerLaunch};
+use crate::gateway::messages::{Begin, FromWorker, ReloadedConfiguration, ToWorker, WorkerLaunch};
 use crate::gateway::quic_keys::Keys;
 use crate::gateway::signing::SigningClient;
 use crate::gateway::worker::admin_server::AdminSocket;
 use crate::gateway::worker::auth_client::AuthClient;
-use crate::gateway::worker::connection::Door;
-use crate::gateway::worker::core::{Core, Handed};
+use crate::gateway::worker::connection::ControlServer;
+use crate::gateway::worker::core::{Core, HandoverSummary};
 use crate::gateway::worker::metrics::Metrics;
-use crate::gateway::worker::quic::gate::{Admissions, Gate};
+use crate::gateway::worker::quic::acceptor::{Acceptor, AdmissionControl};
 use crate::gateway::worker::registry::Registry;
 use crate::privsep::channel::{Channel, ChannelError, Received};
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
@@ -60,7 +60,7 @@ use crate::suites;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{ReuseportGroup, ShardSocket};
-use administration::{Administration, Facts};
+use administration::{Administration, StaticInfo};
 use certificate::WorkerCertificate;
 use client_certificates::ClientCertificates;
 use handover::{Predecessor, Successor};
@@ -68,11 +68,11 @@ use parent_client::ParentClient;
 use revocation::{Revocations, end_revoked};
 
 /// How long clients have to hear that the gateway goes down.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the worker that goes on may take to be at work.
-const SUCCESSOR_STARTS_WITHIN: Duration = Duration::from_secs(10);
+const SUCCESSOR_START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the last datagrams have to leave.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
@@ -88,7 +88,7 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let started = child::start(ChildRole::Worker, &stream, |launch: &WorkerLaunch| &launch.common, prefer);
     match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
         Ok(()) => Ok(()),
-        Err(error) => child::finish(stream, &FromWorker::Failed(crate::told(&error))),
+        Err(error) => child::finish(stream, &FromWorker::Failed(crate::format_chain(&error))),
     }
 }
 
@@ -96,20 +96,20 @@ async fn serve(started: Started<WorkerLaunch>, channel: Channel) -> anyhow::Resu
     let prepared = Prepared::new(started)?;
     channel.send(&common::Prepared::Prepared(prepared.protections.clone()), &[]).await?;
     let begin = channel.receive::<Begin>().await?.ok_or_else(|| anyhow!("the parent is gone"))?;
-    let beginning = Beginning::of(begin.message, begin.descriptors).await?;
-    let running = Running::start(prepared, beginning, &channel).await?;
+    let initial = InitialState::of(begin.message, begin.descriptors).await?;
+    let running = RunningWorker::start(prepared, initial, &channel).await?;
     running.serve(channel).await
 }
 
 /// The devices that it begins with.
-struct Beginning {
+struct InitialState {
     devices: Devices,
     descriptors: Vec<OwnedFd>,
     /// The worker that has the sessions until now.
     predecessor: Option<Predecessor>,
 }
 
-impl Beginning {
+impl InitialState {
     async fn of(message: Begin, descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
         match message {
             Begin::Devices(devices) => Ok(Self { devices, descriptors, predecessor: None }),
@@ -117,7 +117,7 @@ impl Beginning {
                 let Ok([stream]) = <[_; 1]>::try_from(descriptors) else {
                     bail!("the worker was given no channel to the one that runs");
                 };
-                let (predecessor, devices, descriptors) = Predecessor::meet(stream).await?;
+                let (predecessor, devices, descriptors) = Predecessor::receive_devices(stream).await?;
                 Ok(Self { devices, descriptors, predecessor: Some(predecessor) })
             }
         }
@@ -177,9 +177,9 @@ impl Prepared {
         })
     }
 
-    fn facts(&self, devices: &Devices, listen: std::net::SocketAddr) -> Facts {
+    fn static_info(&self, devices: &Devices, listen: std::net::SocketAddr) -> StaticInfo {
         let named = |name: &str, protections| Process::new(name, protections);
-        Facts {
+        StaticInfo {
             pid: self.launch.pid,
             parent_version: self.launch.parent_version.clone(),
             started: now(),
@@ -194,7 +194,7 @@ impl Prepared {
 }
 
 /// A worker that carries packets.
-struct Running {
+struct RunningWorker {
     administration: Arc<Administration>,
     core: Core,
     control: JoinHandle<()>,
@@ -217,23 +217,23 @@ struct HandoverState {
     /// The last revocation that was carried out.
     revocations: Revocations,
     /// QUIC hears nothing more.
-    deaf: Arc<AtomicBool>,
+    paused: Arc<AtomicBool>,
     admin: JoinHandle<()>,
     admin_over: Arc<Notify>,
 }
 
-impl Running {
-    async fn start(prepared: Prepared, beginning: Beginning, channel: &Channel) -> anyhow::Result<Self> {
-        let Beginning { devices, descriptors, predecessor } = beginning;
+impl RunningWorker {
+    async fn start(prepared: Prepared, initial: InitialState, channel: &Channel) -> anyhow::Result<Self> {
+        let InitialState { devices, descriptors, predecessor } = initial;
         let config = &prepared.config;
         let mut names = Names::new();
         let policy = Arc::new(settings::policy(config).compile(&mut names)?);
         let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
         let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
         let (queues, group) = adopt(config, &devices, descriptors)?;
-        let (quic_socket, hand_over) = quic::socket(group.quic)?;
+        let (quic_socket, forwarder) = quic::socket(group.quic)?;
         let tun = devices.tun;
-        let mut specs = shard_specs(group.shards, queues, tun, config, &policy, hand_over.as_ref())?;
+        let mut specs = shard_specs(group.shards, queues, tun, config, &policy, forwarder.as_ref())?;
         let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
         let mut gateway = Gateway::new(
             settings::core(config, specs.len(), prepared.suites.clone(), lab),
@@ -243,42 +243,44 @@ impl Running {
         let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
         let mut registry = Registry::new(auth.clone(), names);
         let (revocations, mut before) = (Revocations::default(), Counters::default());
-        let facts = prepared.facts(&devices, quic_socket.local_addr()?);
+        let static_info = prepared.static_info(&devices, quic_socket.local_addr()?);
         if let Some(mut predecessor) = predecessor {
             revocations.set(predecessor.revocations);
             before = std::mem::take(&mut predecessor.counters);
             predecessor.take_over(&mut gateway, &mut registry).await?;
-            give_commands(&mut gateway, &mut specs);
+            queue_commands(&mut gateway, &mut specs);
         }
         let shards = Shards::start(specs, &event_sender)?;
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);
         let (shard_failure, revoked) = (shards.failure(), prepared.clients.revoked()?);
         let (core, control) = Core::start(gateway, shards, events, registry, revoked);
-        let admissions = Admissions::new(settings::admissions(config));
-        let deaf = Arc::<AtomicBool>::default();
+        let admission = AdmissionControl::new(settings::admission(config));
+        let paused = Arc::<AtomicBool>::default();
         let keys = prepared.keys;
-        let endpoint = quic::listen(quic_socket, prepared.tls, &keys, admissions.clone(), Arc::clone(&deaf))?;
-        let (door, closed) = door(config, &core, &auth, admissions.clone());
-        let (logins, door) = (Arc::clone(&door.logins), Arc::new(door));
+        let endpoint =
+            quic::listen(quic_socket, prepared.tls, &keys, admission.clone(), Arc::clone(&paused))?;
+        let (server, closed) = server(config, &core, &auth, admission.clone());
+        let (logins, server) = (Arc::clone(&server.logins), Arc::new(server));
         let administration = Arc::new(Administration {
-            facts,
+            static_info,
             core: core.clone(),
             logins,
-            admissions,
+            admission,
             parent: ParentClient::start(channel.clone()),
             certificate: prepared.certificate,
             before,
             tunnel: config.tunnel.clone(),
         });
         let mut background = vec![
-            tokio::spawn(door.run(endpoint.clone())),
+            tokio::spawn(server.run(endpoint.clone())),
             tokio::spawn(end_revoked(core.clone(), auth, revocations.clone())),
         ];
         // Before administrators can ask for anything: the parent expects this message first.
         channel.send(&common::Ready::Ready, &[]).await?;
         let admin = tokio::spawn(prepared.admin.serve(Arc::clone(&administration), Arc::clone(&admin_over)));
-        let handover = HandoverState { devices, descriptors: handles, revocations, deaf, admin, admin_over };
+        let handover =
+            HandoverState { devices, descriptors: handles, revocations, paused, admin, admin_over };
         background
             .extend(prepared.metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
         Ok(Self {
@@ -314,7 +316,7 @@ impl Running {
                 received = inbox.recv() => match received.flatten() {
                     Some(received) => match received.and_then(Received::into_parts)? {
                         (ToWorker::Stop(reason), None) => break reason,
-                        (ToWorker::Configuration(reread), None) => self.reconfigure(reread).await,
+                        (ToWorker::Configuration(reloaded), None) => self.reconfigure(reloaded).await,
                         (ToWorker::Certificate(certificate), None) => {
                             self.administration.certificate.replace(&certificate)?;
                         }
@@ -322,7 +324,7 @@ impl Running {
                             self.clients.revoke(file.into(), &self.endpoint, &self.keys, &self.core).await?;
                         }
                         (ToWorker::NotUpgraded(why), None) => self.administration.parent.upgraded(Err(why)),
-                        (ToWorker::HandOver, Some(stream)) => {
+                        (ToWorker::QuicForwarder, Some(stream)) => {
                             if self.hand_over(stream, &mut inbox).await? {
                                 return Ok(());
                             }
@@ -344,13 +346,13 @@ impl Running {
     }
 
     /// Puts a configuration into force, and tells who asked for it.
-    async fn reconfigure(&self, reread: Reread) {
-        let outcome = match reread {
-            Reread::Good(configuration) => self.administration.apply(&configuration).await,
-            Reread::Bad(why) => Err(why),
+    async fn reconfigure(&self, reloaded: ReloadedConfiguration) {
+        let outcome = match reloaded {
+            ReloadedConfiguration::Good(configuration) => self.administration.apply(&configuration).await,
+            ReloadedConfiguration::Bad(why) => Err(why),
         };
         // Without anybody who waits for it, the outcome goes to the log.
-        match self.administration.parent.reread_done(outcome) {
+        match self.administration.parent.reload_finished(outcome) {
             Ok(()) => {}
             Err(Ok(changed)) => tracing::info!("{changed}"),
             Err(Err(error)) => tracing::error!(%error, "the configuration stays as it was"),
@@ -359,35 +361,38 @@ impl Running {
 
     /// Hands everything to the worker behind `stream`; whether it did, and so is no gateway any more.
     async fn hand_over(&mut self, stream: OwnedFd, inbox: &mut Inbox) -> anyhow::Result<bool> {
-        let handed = match self.offer(stream).await {
-            Ok(handed) => handed,
+        let summary = match self.hand_over_sessions(stream).await {
+            Ok(summary) => summary,
             Err(error) => {
-                self.administration.parent.send(FromWorker::GoesOn(crate::told(&error))).await?;
+                self.administration
+                    .parent
+                    .send(FromWorker::HandoverFailed(crate::format_chain(&error)))
+                    .await?;
                 return Ok(false);
             }
         };
-        self.handover.deaf.store(true, Ordering::Relaxed);
+        self.handover.paused.store(true, Ordering::Relaxed);
         self.handover.admin_over.notify_one();
         for task in &self.background {
             task.abort();
         }
-        let Handed { sessions, version, stood } = handed;
+        let HandoverSummary { sessions, version, paused_for } = summary;
         let outcome = format!(
-            "vpnd {version} goes on with {sessions} sessions; traffic stood still for {stood:.0?}; the privileged process stays the \
+            "vpnd {version} goes on with {sessions} sessions; traffic stood still for {paused_for:.0?}; the privileged process stays the \
              program that it was started as until a restart"
         );
         tracing::info!("{outcome}");
         self.administration.parent.send(FromWorker::HandedOver).await?;
         // The parent sends this once the other worker is at work.
-        let stop = tokio::time::timeout(SUCCESSOR_STARTS_WITHIN, inbox.recv()).await;
+        let stop = tokio::time::timeout(SUCCESSOR_START_TIMEOUT, inbox.recv()).await;
         if let Ok(Some(Some(Ok(Received { message: ToWorker::Stop(_), .. })))) = stop {
             self.administration.parent.upgraded(Ok(outcome));
-            let _ = tokio::time::timeout(FAREWELL, &mut self.handover.admin).await;
+            let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut self.handover.admin).await;
         }
         Ok(true)
     }
 
-    async fn offer(&self, stream: OwnedFd) -> anyhow::Result<Handed> {
+    async fn hand_over_sessions(&self, stream: OwnedFd) -> anyhow::Result<HandoverSummary> {
         let HandoverState { devices, descriptors, revocations, .. } = &self.handover;
         let Some(revocations) = revocations.get() else {
             bail!("the gateway has only just started; try again in a second");
@@ -405,11 +410,11 @@ impl Running {
             task.abort();
         }
         self.core.shut_down().await;
-        let _ = tokio::time::timeout(FAREWELL, self.control).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.control).await;
         // QUIC would like to linger, for who did not hear it. Those hear a reset from the next gateway, and everybody else
         // gets it sooner.
-        let _ = tokio::time::timeout(FAREWELL, self.closed.recv()).await;
-        let _ = tokio::time::timeout(LAST_WORDS, self.endpoint.wait_idle()).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.closed.recv()).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.endpoint.wait_idle()).await;
     }
 }
 
@@ -417,7 +422,7 @@ impl Running {
 type Inbox = mpsc::Receiver<Option<Result<Received<ToWorker>, ChannelError>>>;
 
 /// Gives each shard what it has to know before it receives anything.
-fn give_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
+fn queue_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
     while let Some(effect) = gateway.poll_effect() {
         if let Effect::Command { shard, command } = effect {
             specs[shard].first.push(command);
@@ -449,7 +454,7 @@ fn shard_specs(
     tun_offloads: TunOffloads,
     config: &ServerConfig,
     policy: &Arc<Policy>,
-    hand_over: Option<&HandOver>,
+    forwarder: Option<&QuicForwarder>,
 ) -> anyhow::Result<Vec<ShardSpec>> {
     let cores = process::available_cores()?;
     let mut specs = Vec::new();
@@ -467,26 +472,26 @@ fn shard_specs(
             copy_dscp: config.tunnel.copy_dscp,
             socket,
             first: Vec::new(),
-            quic: hand_over.cloned(),
+            quic: forwarder.cloned(),
         });
     }
     Ok(specs)
 }
 
-fn door(
+fn server(
     config: &ServerConfig,
     core: &Core,
     auth: &AuthClient,
-    admissions: Admissions,
-) -> (Door, mpsc::Receiver<Infallible>) {
+    admission: AdmissionControl,
+) -> (ControlServer, mpsc::Receiver<Infallible>) {
     let (open, closed) = mpsc::channel(1);
-    let door = Door {
+    let server = ControlServer {
         core: core.clone(),
         auth: auth.clone(),
         deadline: config.timeouts.authentication_deadline,
-        gate: Gate::new(admissions, config.limits.max_handshakes + config.limits.password_queue),
+        acceptor: Acceptor::new(admission, config.limits.max_handshakes + config.limits.password_queue),
         logins: Arc::default(),
         _open: open,
     };
-    (door, closed)
+    (server, closed)
 }

@@ -55,12 +55,12 @@ fn forwarding() -> Change {
 }
 
 /// A directory for journals, and what is put into it.
-struct Place {
+struct TestJournals {
     dir: tempfile::TempDir,
     netlink: Netlink,
 }
 
-impl Place {
+impl TestJournals {
     fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap(), netlink: Netlink::open().unwrap() }
     }
@@ -113,17 +113,17 @@ impl Place {
 fn all_is_undone_and_the_journal_goes() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
+        let journals = TestJournals::new();
         let before = machine();
-        let mut journal = place.journal();
+        let mut journal = journals.journal();
         for change in [route("10.20.0.0/16"), rule(), forwarding(), route("10.21.0.0/16")] {
-            journal.apply(&place.netlink, change).await.unwrap();
+            journal.apply(&journals.netlink, change).await.unwrap();
         }
         assert_ne!(machine(), before);
-        let report = journal.undo_all(&place.netlink).await;
+        let report = journal.undo_all(&journals.netlink).await;
         assert_eq!((report.restored, report.is_complete()), (4, true), "{report:?}");
         assert_eq!(machine(), before);
-        assert!(place.names().is_empty());
+        assert!(journals.names().is_empty());
     });
 }
 
@@ -132,26 +132,26 @@ fn all_is_undone_and_the_journal_goes() {
 fn a_route_that_takes_the_place_of_another_is_undone_from_every_moment() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
+        let journals = TestJournals::new();
         let before = machine();
         run("ip", &["address", "add", "10.86.0.9/32", "dev", "vp0"]);
         let with_address = machine();
         let Change::Route(plain) = route("10.20.0.0/16") else { panic!("it is a route") };
         let sourced = Change::Route(RouteSpec { source: "10.86.0.9".parse().ok(), ..plain });
         for moment in ["written down", "made", "done"] {
-            let mut journal = place.journal();
-            let old = journal.apply(&place.netlink, route("10.20.0.0/16")).await.unwrap();
+            let mut journal = journals.journal();
+            let old = journal.apply(&journals.netlink, route("10.20.0.0/16")).await.unwrap();
             match moment {
                 "written down" => drop(journal.note(&sourced).unwrap()),
                 "made" => {
                     journal.note(&sourced).unwrap();
-                    sourced.replace(&place.netlink).await.unwrap();
+                    sourced.replace(&journals.netlink).await.unwrap();
                 }
-                _ => drop(journal.supersede(&place.netlink, old, sourced.clone()).await.unwrap()),
+                _ => drop(journal.supersede(&journals.netlink, old, sourced.clone()).await.unwrap()),
             }
             assert_ne!(machine(), with_address, "{moment}");
             drop(journal);
-            let (report, damaged) = place.undone().await;
+            let (report, damaged) = journals.undone().await;
             assert_eq!(
                 (report.restored, report.is_complete(), damaged),
                 (1, true, 0),
@@ -169,14 +169,14 @@ fn what_was_changed_last_is_undone_first() {
     in_namespace_async(async || {
         link();
         run("ip", &["link", "set", "vp0", "down"]);
-        let place = Place::new();
+        let journals = TestJournals::new();
         let before = machine();
-        let mut journal = place.journal();
+        let mut journal = journals.journal();
         for change in [Change::LinkUp { interface: "vp0".to_owned() }, route("10.20.0.0/16")] {
-            journal.apply(&place.netlink, change).await.unwrap();
+            journal.apply(&journals.netlink, change).await.unwrap();
         }
         drop(journal);
-        let (report, _) = place.undone().await;
+        let (report, _) = journals.undone().await;
         assert_eq!((report.restored, report.were_gone), (2, 0), "the route would have gone with the link");
         assert_eq!(machine(), before);
     });
@@ -186,16 +186,16 @@ fn what_was_changed_last_is_undone_first() {
 fn one_change_is_undone_while_the_others_stay() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
-        let mut journal = place.journal();
-        let first = journal.apply(&place.netlink, route("10.20.0.0/16")).await.unwrap();
-        journal.apply(&place.netlink, route("10.21.0.0/16")).await.unwrap();
-        assert_eq!(journal.undo(&place.netlink, first).await.unwrap(), Undone::Restored);
-        assert_eq!(journal.undo(&place.netlink, first).await.unwrap(), Undone::WasGone);
+        let journals = TestJournals::new();
+        let mut journal = journals.journal();
+        let first = journal.apply(&journals.netlink, route("10.20.0.0/16")).await.unwrap();
+        journal.apply(&journals.netlink, route("10.21.0.0/16")).await.unwrap();
+        assert_eq!(journal.undo(&journals.netlink, first).await.unwrap(), Undone::Restored);
+        assert_eq!(journal.undo(&journals.netlink, first).await.unwrap(), Undone::WasGone);
         let shown = run("ip", &["route", "show", "table", "30002"]);
         assert!(!shown.contains("10.20.0.0/16") && shown.contains("10.21.0.0/16"), "{shown}");
         drop(journal);
-        let (report, _) = place.undone().await;
+        let (report, _) = journals.undone().await;
         assert_eq!((report.restored, report.were_gone), (1, 0), "only the one in force is left to undo");
     });
 }
@@ -204,12 +204,12 @@ fn one_change_is_undone_while_the_others_stay() {
 fn the_record_is_durable_before_the_change_is_made() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
-        let mut journal = place.journal();
+        let journals = TestJournals::new();
+        let mut journal = journals.journal();
         // A journal that can't be written: its file is open for reading only.
         journal.file.break_for_test();
         let before = machine();
-        let refused = journal.apply(&place.netlink, route("10.20.0.0/16")).await;
+        let refused = journal.apply(&journals.netlink, route("10.20.0.0/16")).await;
         assert!(matches!(refused, Err(JournalError::Os { .. })), "{refused:?}");
         assert_eq!(machine(), before, "what can't be written down is not done");
     });
@@ -219,14 +219,14 @@ fn the_record_is_durable_before_the_change_is_made() {
 fn a_change_that_was_not_made_is_undone_without_harm() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
+        let journals = TestJournals::new();
         let before = machine();
-        let mut journal = place.journal();
+        let mut journal = journals.journal();
         for (id, change) in [route("10.20.0.0/16"), rule(), forwarding()].into_iter().enumerate() {
             journal.write(&Record::Change { id: id as u64, change }.to_line()).unwrap();
         }
         drop(journal);
-        let (report, _) = place.undone().await;
+        let (report, _) = journals.undone().await;
         assert!(report.is_complete(), "{report:?}");
         assert_eq!(machine(), before);
     });
@@ -236,14 +236,14 @@ fn a_change_that_was_not_made_is_undone_without_harm() {
 fn what_was_there_before_survives_a_failed_change() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
+        let journals = TestJournals::new();
         // Even one of our own origin, as another instance would make it.
-        route("10.20.0.0/16").apply(&place.netlink).await.unwrap();
+        route("10.20.0.0/16").apply(&journals.netlink).await.unwrap();
         let before = machine();
-        let mut journal = place.journal();
-        let failed = journal.apply(&place.netlink, route("10.20.0.0/16")).await;
+        let mut journal = journals.journal();
+        let failed = journal.apply(&journals.netlink, route("10.20.0.0/16")).await;
         assert!(matches!(failed, Err(JournalError::Change { .. })), "{failed:?}");
-        journal.undo_all(&place.netlink).await;
+        journal.undo_all(&journals.netlink).await;
         assert_eq!(machine(), before);
     });
 }
@@ -252,38 +252,38 @@ fn what_was_there_before_survives_a_failed_change() {
 fn the_living_and_other_namespaces_are_left_alone() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
-        let mut journal = place.journal();
-        journal.apply(&place.netlink, route("10.20.0.0/16")).await.unwrap();
+        let journals = TestJournals::new();
+        let mut journal = journals.journal();
+        journal.apply(&journals.netlink, route("10.20.0.0/16")).await.unwrap();
         let changed = machine();
-        let outcome = place.outcome().await;
+        let outcome = journals.outcome().await;
         assert!(matches!(outcome, RecoveryOutcome::StillRunning), "{outcome:?}");
         drop(journal);
 
-        place.relabel(&Owner { namespace: (0, 0), ..Owner::this_process().unwrap() });
-        let outcome = place.outcome().await;
+        journals.relabel(&Owner { namespace: (0, 0), ..Owner::this_process().unwrap() });
+        let outcome = journals.outcome().await;
         assert!(matches!(outcome, RecoveryOutcome::OtherNamespace), "{outcome:?}");
         assert_eq!(machine(), changed);
 
         // A later process may have the same number: what counts is the lock.
-        place.relabel(&Owner::this_process().unwrap());
-        assert_eq!(place.undone().await.0.restored, 1);
+        journals.relabel(&Owner::this_process().unwrap());
+        assert_eq!(journals.undone().await.0.restored, 1);
     });
 }
 
 #[test]
 fn after_a_reboot_only_files_are_put_back() {
     in_namespace_async(async || {
-        let place = Place::new();
-        let mut journal = place.journal();
-        journal.apply(&place.netlink, forwarding()).await.unwrap();
+        let journals = TestJournals::new();
+        let mut journal = journals.journal();
+        journal.apply(&journals.netlink, forwarding()).await.unwrap();
         drop(journal);
-        place.relabel(&Owner { boot: "an earlier one".to_owned(), ..Owner::this_process().unwrap() });
-        let (report, _) = place.undone().await;
+        journals.relabel(&Owner { boot: "an earlier one".to_owned(), ..Owner::this_process().unwrap() });
+        let (report, _) = journals.undone().await;
         assert_eq!(report.restored, 0);
         // The value may be the administrator's own by now.
         assert_eq!(run("cat", &["/proc/sys/net/ipv4/ip_forward"]).trim(), "1");
-        assert!(place.names().is_empty());
+        assert!(journals.names().is_empty());
     });
 }
 
@@ -291,20 +291,20 @@ fn after_a_reboot_only_files_are_put_back() {
 fn a_damaged_journal_is_undone_as_far_as_it_can_be_read_and_kept() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
-        let mut journal = place.journal();
+        let journals = TestJournals::new();
+        let mut journal = journals.journal();
         for destination in ["10.20.0.0/16", "10.21.0.0/16", "10.22.0.0/16"] {
-            journal.apply(&place.netlink, route(destination)).await.unwrap();
+            journal.apply(&journals.netlink, route(destination)).await.unwrap();
         }
         drop(journal);
-        let path = place.path();
+        let path = journals.path();
         let text = fs::read_to_string(&path).unwrap().replace("10.21.0.0", "10.99.0.0");
         fs::write(&path, text + "torn").unwrap();
-        let (report, damaged) = place.undone().await;
+        let (report, damaged) = journals.undone().await;
         assert_eq!((report.restored, damaged), (2, 1));
         assert!(run("ip", &["route", "show", "table", "30002"]).contains("10.21.0.0/16"));
         assert!(path.with_extension("journal-damaged").exists());
-        assert!(place.recover().await.is_empty(), "it is looked at once");
+        assert!(journals.recover().await.is_empty(), "it is looked at once");
     });
 }
 
@@ -312,16 +312,16 @@ fn a_damaged_journal_is_undone_as_far_as_it_can_be_read_and_kept() {
 fn a_journal_whose_undoing_fails_is_kept_for_the_next_time() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
-        let mut journal = place.journal();
-        journal.apply(&place.netlink, route("10.20.0.0/16")).await.unwrap();
+        let journals = TestJournals::new();
+        let mut journal = journals.journal();
+        journal.apply(&journals.netlink, route("10.20.0.0/16")).await.unwrap();
         let mut broken = SysctlChange::plan(SETTING, "1").unwrap().unwrap();
         broken.set.key = "../outside".to_owned();
         journal.write(&Record::Change { id: 9, change: Change::Sysctl(broken) }.to_line()).unwrap();
         drop(journal);
-        let (report, _) = place.undone().await;
+        let (report, _) = journals.undone().await;
         assert_eq!((report.restored, report.failed.len()), (1, 1), "one failure does not stop the rest");
-        let (report, _) = place.undone().await;
+        let (report, _) = journals.undone().await;
         assert_eq!((report.were_gone, report.failed.len()), (1, 1));
     });
 }
@@ -329,18 +329,18 @@ fn a_journal_whose_undoing_fails_is_kept_for_the_next_time() {
 #[test]
 fn what_was_never_a_journal_is_swept_away_when_nobody_writes_it() {
     in_namespace_async(async || {
-        let place = Place::new();
-        let directory = place.directory();
+        let journals = TestJournals::new();
+        let directory = journals.directory();
         let living = directory.create_file("7-0.journal-new").unwrap();
         drop(directory.create_file("8-0.journal-new").unwrap());
         // A process that died in its first line.
         let header = Record::Start(Owner::this_process().unwrap()).to_line();
         drop(directory.create_file("9-0.journal").unwrap());
-        fs::write(place.dir.path().join("9-0.journal"), &header[..header.len() / 2]).unwrap();
-        assert_eq!(place.undone().await.0.restored, 0);
-        assert_eq!(place.names(), ["7-0.journal-new"]);
+        fs::write(journals.dir.path().join("9-0.journal"), &header[..header.len() / 2]).unwrap();
+        assert_eq!(journals.undone().await.0.restored, 0);
+        assert_eq!(journals.names(), ["7-0.journal-new"]);
         drop(living);
-        assert!(place.recover().await.is_empty() && place.names().is_empty());
+        assert!(journals.recover().await.is_empty() && journals.names().is_empty());
         assert!(JournalDirectory::open(Path::new("/nonexistent")).unwrap().is_none());
     });
 }
@@ -349,24 +349,24 @@ fn what_was_never_a_journal_is_swept_away_when_nobody_writes_it() {
 fn a_journal_of_nobody_in_particular_is_not_undone() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
-        let mut journal = place.journal();
-        journal.apply(&place.netlink, route("10.20.0.0/16")).await.unwrap();
+        let journals = TestJournals::new();
+        let mut journal = journals.journal();
+        journal.apply(&journals.netlink, route("10.20.0.0/16")).await.unwrap();
         drop(journal);
         let before = machine();
-        let text = fs::read_to_string(place.path()).unwrap();
+        let text = fs::read_to_string(journals.path()).unwrap();
         let (start, rest) = text.split_once('\n').unwrap();
         for forged in [rest.to_owned(), format!("{rest}{start}\n"), format!("{}\n{rest}", &start[1..])] {
-            fs::write(place.path(), forged).unwrap();
-            let outcome = place.outcome().await;
+            fs::write(journals.path(), forged).unwrap();
+            let outcome = journals.outcome().await;
             assert!(
                 matches!(&outcome, RecoveryOutcome::Refused(why) if why.contains("process")),
                 "{outcome:?}"
             );
             assert_eq!(machine(), before);
         }
-        fs::write(place.path(), text).unwrap();
-        assert_eq!(place.undone().await.0.restored, 1, "it is the first line that counts");
+        fs::write(journals.path(), text).unwrap();
+        assert_eq!(journals.undone().await.0.restored, 1, "it is the first line that counts");
     });
 }
 
@@ -374,9 +374,9 @@ fn a_journal_of_nobody_in_particular_is_not_undone() {
 fn a_journal_stays_short_however_much_is_changed() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
-        let mut journal = place.journal();
-        journal.apply(&place.netlink, rule()).await.unwrap();
+        let journals = TestJournals::new();
+        let mut journal = journals.journal();
+        journal.apply(&journals.netlink, rule()).await.unwrap();
         let mut longest = 0;
         // More than is ever read, made and undone without asking the kernel for each.
         for id in 1_000..1_400 {
@@ -385,24 +385,24 @@ fn a_journal_stays_short_however_much_is_changed() {
             let change = Change::Dns(DnsChange::File(change));
             journal.write(&Record::Change { id, change }.to_line()).unwrap();
             journal.done(id).unwrap();
-            longest = longest.max(fs::metadata(place.path()).unwrap().len());
+            longest = longest.max(fs::metadata(journals.path()).unwrap().len());
         }
         assert!(longest <= 2 << 20, "{longest} bytes");
-        journal.apply(&place.netlink, route("10.21.0.0/16")).await.unwrap();
+        journal.apply(&journals.netlink, route("10.21.0.0/16")).await.unwrap();
         drop(journal);
-        assert_eq!(place.undone().await.0.restored, 2, "what is in force outlives being left out");
+        assert_eq!(journals.undone().await.0.restored, 2, "what is in force outlives being left out");
     });
 }
 
 #[test]
 fn no_more_is_changed_than_can_be_read_again() {
     in_namespace_async(async || {
-        let place = Place::new();
-        let mut journal = place.journal();
+        let journals = TestJournals::new();
+        let mut journal = journals.journal();
         let line = "x".repeat(usize::try_from(file::MAX_IN_FORCE).unwrap());
         journal.active.push(Active { id: 99, change: forwarding(), line });
         let before = machine();
-        let refused = journal.apply(&place.netlink, forwarding()).await;
+        let refused = journal.apply(&journals.netlink, forwarding()).await;
         assert!(matches!(refused, Err(JournalError::Full(_))), "{refused:?}");
         assert_eq!(machine(), before);
     });
@@ -422,20 +422,20 @@ fn only_its_user_may_read_it() {
 fn what_is_kept_goes_on_with_its_keeper_and_nobody_else() {
     in_namespace_async(async || {
         link();
-        let place = Place::new();
+        let journals = TestJournals::new();
         let before = machine();
-        let directory = place.directory();
+        let directory = journals.directory();
         let mut first = Journal::create_kept(&directory, "gateway a").unwrap();
         let changes = [route("10.20.0.0/16"), forwarding()];
         for change in &changes {
-            first.apply(&place.netlink, change.clone()).await.unwrap();
+            first.apply(&journals.netlink, change.clone()).await.unwrap();
         }
         drop(first);
         let changed = machine();
-        let outcome = place.outcome().await;
+        let outcome = journals.outcome().await;
         assert!(matches!(outcome, RecoveryOutcome::Kept), "{outcome:?}");
         assert!(Journal::create_kept(&directory, "gateway b").unwrap().in_force().is_empty());
-        let others = take_back(&directory, &place.netlink, "gateway b").await.unwrap();
+        let others = take_back(&directory, &journals.netlink, "gateway b").await.unwrap();
         assert!(others.iter().any(|one| matches!(one.outcome, RecoveryOutcome::Kept)), "{others:?}");
         assert_eq!(machine(), changed, "nobody else touches it");
 
@@ -443,7 +443,7 @@ fn what_is_kept_goes_on_with_its_keeper_and_nobody_else() {
         let inherited: Vec<Change> = second.in_force().into_iter().map(|(_, change)| change).collect();
         assert_eq!(inherited, changes, "in the order they were made");
         drop(second);
-        take_back(&directory, &place.netlink, "gateway a").await.unwrap();
+        take_back(&directory, &journals.netlink, "gateway a").await.unwrap();
         assert_eq!(machine(), before);
         assert!(Journal::create_kept(&directory, "gateway a").unwrap().in_force().is_empty());
     });
@@ -452,9 +452,9 @@ fn what_is_kept_goes_on_with_its_keeper_and_nobody_else() {
 #[test]
 fn a_change_in_place_of_another_is_undone_once() {
     in_namespace_async(async || {
-        let place = Place::new();
+        let journals = TestJournals::new();
         let before = machine();
-        let mut journal = place.journal();
+        let mut journal = journals.journal();
         let rules = |address: &str| {
             Change::Guard(crate::sys::nft::GuardRules {
                 tunnel: "vp0".to_owned(),
@@ -462,19 +462,19 @@ fn a_change_in_place_of_another_is_undone_once() {
                 returning: None,
             })
         };
-        let id = journal.apply(&place.netlink, rules("10.8.0.2")).await.unwrap();
-        journal.apply(&place.netlink, forwarding()).await.unwrap();
-        journal.replace(&place.netlink, id, rules("10.8.0.3")).await.unwrap();
+        let id = journal.apply(&journals.netlink, rules("10.8.0.2")).await.unwrap();
+        journal.apply(&journals.netlink, forwarding()).await.unwrap();
+        journal.replace(&journals.netlink, id, rules("10.8.0.3")).await.unwrap();
         let ruleset = || run("nft", &["list", "ruleset"]);
         assert!(ruleset().contains("10.8.0.3") && !ruleset().contains("10.8.0.2"), "{}", ruleset());
 
         let bad =
             crate::sys::nft::GuardRules { tunnel: "vp*".to_owned(), addresses: Vec::new(), returning: None };
-        journal.replace(&place.netlink, id, Change::Guard(bad)).await.unwrap_err();
+        journal.replace(&journals.netlink, id, Change::Guard(bad)).await.unwrap_err();
         let kept: Vec<Change> = journal.in_force().into_iter().map(|(_, change)| change).collect();
         assert_eq!(kept[0], rules("10.8.0.3"), "and it keeps its place");
         drop(journal);
-        assert_eq!(place.undone().await.0.restored, 2);
+        assert_eq!(journals.undone().await.0.restored, 2);
         assert_eq!((ruleset().as_str(), machine()), ("", before));
     });
 }

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::config::LogFormat;
 use crate::logging::{self, LogError};
-use crate::sys::account::Identity;
+use crate::sys::account::UnixUser;
 use crate::sys::sandbox::{Protections, SandboxMode};
 use crate::sys::tun::TunOffloads;
 
@@ -30,7 +30,7 @@ pub(crate) struct Common {
     pub(crate) sandbox: SandboxMode,
     /// The user that the child becomes.
     #[n(3)]
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<UnixUser>,
 }
 
 impl Common {
@@ -38,7 +38,7 @@ impl Common {
         log_filter: &str,
         log_format: LogFormat,
         sandbox: SandboxMode,
-        identity: Option<Identity>,
+        identity: Option<UnixUser>,
     ) -> Self {
         let log_json = log_format == LogFormat::Json;
         Self { log_filter: log_filter.to_owned(), log_json, sandbox, identity }

@@ -23,12 +23,12 @@ pub(crate) struct Gone;
 /// Requests of one kind of message, `M`, which are answered by `R`.
 pub(crate) struct Requests<M, R> {
     outbox: mpsc::Sender<(u64, M)>,
-    waiting: Arc<Waiting<M, R>>,
+    waiting: Arc<PendingReplies<M, R>>,
 }
 
-struct Waiting<M, R>(Mutex<Option<Open<M, R>>>);
+struct PendingReplies<M, R>(Mutex<Option<OpenRequests<M, R>>>);
 
-struct Open<M, R> {
+struct OpenRequests<M, R> {
     last: u64,
     /// By number, so the first is the oldest.
     requests: BTreeMap<u64, (Discriminant<M>, oneshot::Sender<R>)>,
@@ -41,8 +41,8 @@ impl<M: Send + 'static, R: Send + 'static> Requests<M, R> {
         F: Encode<()> + Send + Sync,
     {
         let (outbox, mut inbox) = mpsc::channel(QUEUE);
-        let open = Open { last: 0, requests: BTreeMap::new() };
-        let waiting = Arc::new(Waiting(Mutex::new(Some(open))));
+        let open = OpenRequests { last: 0, requests: BTreeMap::new() };
+        let waiting = Arc::new(PendingReplies(Mutex::new(Some(open))));
         let of_task = Arc::clone(&waiting);
         tokio::spawn(async move {
             while let Some((number, message)) = inbox.recv().await {
@@ -58,7 +58,7 @@ impl<M: Send + 'static, R: Send + 'static> Requests<M, R> {
     }
 
     /// Sends a request and waits for its reply.
-    pub(crate) async fn ask(&self, request: M) -> Result<R, Gone> {
+    pub(crate) async fn request(&self, request: M) -> Result<R, Gone> {
         let permit = self.outbox.reserve().await.map_err(|_| Gone)?;
         let reply = {
             let mut waiting = self.waiting.lock();
@@ -123,8 +123,8 @@ impl<M: Send + 'static, R: Send + 'static> Requests<M, R> {
     }
 }
 
-impl<M, R> Waiting<M, R> {
-    fn lock(&self) -> MutexGuard<'_, Option<Open<M, R>>> {
+impl<M, R> PendingReplies<M, R> {
+    fn lock(&self) -> MutexGuard<'_, Option<OpenRequests<M, R>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::privsep::channel::pair;
 
-    const SOON: Duration = Duration::from_secs(5);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 
     fn ends() -> (Arc<Requests<u8, u8>>, Channel) {
         let (ours, theirs) = pair().unwrap();
@@ -152,11 +152,11 @@ mod tests {
     #[tokio::test]
     async fn replies_find_their_requests_in_any_order() {
         let (requests, other) = ends();
-        let ask = |request| {
+        let request_of = |request| {
             let requests = Arc::clone(&requests);
-            tokio::spawn(async move { requests.ask(request).await })
+            tokio::spawn(async move { requests.request(request).await })
         };
-        let (one, two) = (ask(1), ask(2));
+        let (one, two) = (request_of(1), request_of(2));
         let (first, second) = (receive(&other).await, receive(&other).await);
         requests.reply(second.0, second.1 + 10).unwrap();
         requests.reply(first.0, first.1 + 10).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     async fn whoever_gives_up_leaves_the_channel_whole() {
         let (requests, other) = ends();
         for request in 0..10 {
-            drop(tokio::time::timeout(Duration::ZERO, requests.ask(request)).await);
+            drop(tokio::time::timeout(Duration::ZERO, requests.request(request)).await);
         }
         requests.send(99).await.unwrap();
         let last = async {
@@ -178,19 +178,19 @@ mod tests {
                 }
             }
         };
-        tokio::time::timeout(SOON, last).await.expect("all that was sent arrives");
+        tokio::time::timeout(TEST_TIMEOUT, last).await.expect("all that was sent arrives");
     }
 
     #[tokio::test]
     async fn nobody_waits_behind_the_end() {
         let (requests, other) = ends();
         let asker = Arc::clone(&requests);
-        let asked = tokio::spawn(async move { asker.ask(1).await });
+        let asked = tokio::spawn(async move { asker.request(1).await });
         receive(&other).await;
         requests.close();
-        let soon = |work| tokio::time::timeout(SOON, work);
+        let soon = |work| tokio::time::timeout(TEST_TIMEOUT, work);
         assert_eq!(soon(asked).await.expect("it waits for ever").unwrap(), Err(Gone));
-        let late = tokio::time::timeout(SOON, requests.ask(2)).await;
+        let late = tokio::time::timeout(TEST_TIMEOUT, requests.request(2)).await;
         assert_eq!(late.expect("it waits for ever"), Err(Gone));
         assert!(requests.is_closed());
     }

@@ -66,7 +66,7 @@ pub(crate) enum ChildError {
 }
 
 /// A child that has been started, whose messages are received one by one until it works. Dropping it ends it.
-pub(crate) struct Starting {
+pub(crate) struct StartingChild {
     role: ChildRole,
     process: Child,
     channel: Channel,
@@ -75,12 +75,12 @@ pub(crate) struct Starting {
 }
 
 /// A child at work, which sends messages `M`. Dropping it ends it.
-pub(crate) struct Running<M> {
-    child: Starting,
+pub(crate) struct RunningChild<M> {
+    child: StartingChild,
     inbox: mpsc::Receiver<Result<M, ChannelError>>,
 }
 
-impl Starting {
+impl StartingChild {
     /// Starts this program again as `role`. The caller must be the process's first thread: the kernel ends a child when
     /// the thread that started it ends.
     pub(crate) fn start(role: ChildRole) -> Result<Self, ChildError> {
@@ -135,7 +135,7 @@ impl Starting {
     }
 
     /// Waits until it works.
-    pub(crate) async fn ready<M: FromChild>(mut self) -> Result<Running<M>, ChildError> {
+    pub(crate) async fn ready<M: FromChild>(mut self) -> Result<RunningChild<M>, ChildError> {
         match self.receive().await? {
             Ready::Ready => Ok(self.at_work()),
             Ready::Failed(why) => Err(ChildError::Failed(why)),
@@ -152,7 +152,7 @@ impl Starting {
     }
 
     /// A child that works once it is prepared.
-    pub(crate) fn at_work<M: FromChild>(self) -> Running<M> {
+    pub(crate) fn at_work<M: FromChild>(self) -> RunningChild<M> {
         let (sender, inbox) = mpsc::channel(QUEUE);
         let channel = self.channel.clone();
         tokio::spawn(async move {
@@ -163,7 +163,7 @@ impl Starting {
                 }
             }
         });
-        Running { child: self, inbox }
+        RunningChild { child: self, inbox }
     }
 
     async fn receive<M: FromChild>(&mut self) -> Result<M, ChildError> {
@@ -219,7 +219,7 @@ async fn receive<M: FromChild>(channel: &Channel) -> Result<Option<M>, ChannelEr
     }
 }
 
-impl<M> Running<M> {
+impl<M> RunningChild<M> {
     /// Sends a message.
     pub(crate) async fn send<T: Encode<()>>(
         &self,

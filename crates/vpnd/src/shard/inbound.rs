@@ -9,7 +9,7 @@ use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{DropReason, Endpoint, Opened, Outgoing, Role, Slot};
 use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::time::Time;
-use vpnd_proto::wire::{Door, HEADER_LEN, Header};
+use vpnd_proto::wire::{HEADER_LEN, Header, PacketClass};
 
 use super::batch::{Run, send_runs};
 use super::devices::{DatagramSocket, PacketDevice};
@@ -176,9 +176,9 @@ impl Shard {
     /// Opens one datagram, or hands it to the shard or QUIC endpoint that can.
     fn open(&mut self, now: Time, datagram: &mut [u8], origin: Origin) -> Result<Opened, DropReason> {
         if let Some(quic) = &self.quic
-            && Door::of(datagram) == Door::Quic
+            && PacketClass::of(datagram) == PacketClass::Quic
         {
-            if quic.pass(datagram, origin.from) {
+            if quic.forward(datagram, origin.from) {
                 return Ok(Opened::Consumed);
             }
             self.plane.count_drop(DropReason::ShardQueue);

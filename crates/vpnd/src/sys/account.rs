@@ -14,7 +14,7 @@ const DYNAMIC: std::ops::RangeInclusive<u32> = 61_184..=65_519;
 
 /// A user and its group.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Identity {
+pub struct UnixUser {
     #[n(0)]
     uid: u32,
     #[n(1)]
@@ -42,7 +42,7 @@ pub enum AccountError {
     NoneFree,
 }
 
-impl Identity {
+impl UnixUser {
     /// Whom unprivileged processes become: `configured`, else the user `vpnd`, else a number that nobody has. `None` if
     /// this process may not change its user; then it is nobody special already.
     ///
@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn a_configured_user_must_exist_and_not_be_root() {
-        let missing = Identity::choose(Some("no-such-user-of-vpnd"));
+        let missing = UnixUser::choose(Some("no-such-user-of-vpnd"));
         assert!(matches!(missing, Err(AccountError::NoSuchUser(_))), "{missing:?}");
-        let root = Identity::choose(Some("root"));
+        let root = UnixUser::choose(Some("root"));
         assert!(matches!(root, Err(AccountError::Root(_))), "{root:?}");
-        assert_eq!(Identity::choose(Some("nobody")).unwrap().is_some(), may_change_user());
+        assert_eq!(UnixUser::choose(Some("nobody")).unwrap().is_some(), may_change_user());
     }
 
     #[test]

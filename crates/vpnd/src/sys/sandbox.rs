@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde::{Deserialize, Serialize};
 
-use crate::sys::account::Identity;
+use crate::sys::account::UnixUser;
 use crate::sys::process;
 use crate::sys::seccomp::{self, SystemCalls};
 
@@ -49,7 +49,7 @@ pub struct Confinement {
     /// How much there has to be.
     pub mode: SandboxMode,
     /// Whom it becomes; `None` if it stays who it is.
-    pub identity: Option<Identity>,
+    pub identity: Option<UnixUser>,
     /// The system calls that it may use.
     pub system_calls: SystemCalls,
     /// Files and directories that it may read.

@@ -11,7 +11,7 @@ use tokio::process::Command;
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The longest that any of them may take.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why a tool did not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub enum ToolError {
         message: String,
     },
     /// It did not end.
-    #[error("{program} did not end within {} s", TIME_LIMIT.as_secs())]
+    #[error("{program} did not end within {} s", TOOL_TIMEOUT.as_secs())]
     TimedOut {
         /// Its name.
         program: &'static str,
@@ -85,7 +85,7 @@ impl Tool {
             drop(stdin);
             child.wait_with_output().await
         };
-        let output = tokio::time::timeout(TIME_LIMIT, work)
+        let output = tokio::time::timeout(TOOL_TIMEOUT, work)
             .await
             .map_err(|_| ToolError::TimedOut { program })?
             .map_err(failed)?;

@@ -2,7 +2,7 @@
 //!
 //! In a resumed handshake the gateway proves that it can read its tickets and nothing else, and it issues the next ticket
 //! itself. Whoever has the key of the tickets can therefore answer a client as the gateway for as long as that client goes
-//! from ticket to ticket. INVARIANT: no client does so for longer than [`RESUME_WITHIN`]; then it forgets all tickets, and the
+//! from ticket to ticket. INVARIANT: no client does so for longer than [`RESUMPTION_LIFETIME`]; then it forgets all tickets, and the
 //! gateway has to sign with the key of its certificate, which the process that makes the tickets does not have.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use vpnd_proto::time::Time;
 use super::TlsError;
 
 /// How long a client goes from ticket to ticket before it wants to see the gateway's certificate again.
-pub(super) const RESUME_WITHIN: Duration = Duration::from_secs(3600);
+pub(super) const RESUMPTION_LIFETIME: Duration = Duration::from_secs(3600);
 /// How long the gateway issues tickets under one key, seconds. It takes them for as long again.
 const TICKET_KEY_LIFETIME_S: u32 = 1800;
 /// Tickets that a client keeps. It has one gateway, and each is good once.
@@ -51,7 +51,7 @@ impl Client {
         let now = (self.clock)();
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((since, config)) = &*current
-            && now.since(*since) < RESUME_WITHIN
+            && now.since(*since) < RESUMPTION_LIFETIME
         {
             return Arc::clone(config);
         }

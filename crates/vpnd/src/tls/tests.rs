@@ -7,7 +7,7 @@ use rustls::{ClientConnection, HandshakeKind, ServerConnection};
 use rustls_pki_types::ServerName;
 use vpnd_proto::time::Time;
 
-use super::resumption::RESUME_WITHIN;
+use super::resumption::RESUMPTION_LIFETIME;
 use super::*;
 use crate::authority::Authority;
 
@@ -74,10 +74,10 @@ fn a_client_resumes_for_an_hour_and_then_wants_to_see_the_certificate() {
     for _ in 0..3 {
         assert!(matches!(connect(&client, &gateway), Ok(HandshakeKind::Full)));
         for _ in 0..29 {
-            sleep(RESUME_WITHIN / 30);
+            sleep(RESUMPTION_LIFETIME / 30);
             assert!(is_resumed(connect(&client, &gateway)));
         }
-        sleep(RESUME_WITHIN / 30);
+        sleep(RESUMPTION_LIFETIME / 30);
     }
 }
 
@@ -91,10 +91,10 @@ fn a_stolen_key_of_tickets_is_worth_an_hour() {
     thief.ticketer = Arc::clone(&genuine.ticketer);
     // From here on the client is in the thief's hands, who gives it new tickets.
     for _ in 0..59 {
-        sleep(RESUME_WITHIN / 60);
+        sleep(RESUMPTION_LIFETIME / 60);
         assert!(is_resumed(connect(&client, &thief)));
     }
-    sleep(RESUME_WITHIN / 60);
+    sleep(RESUMPTION_LIFETIME / 60);
     assert!(connect(&client, &thief).is_err(), "a thief who can't sign is not the gateway");
     assert!(connect(&client, &genuine).is_ok());
 }
@@ -155,7 +155,7 @@ fn a_certificate_that_is_revoked_is_refused_and_a_ticket_of_before_too() {
         let identity = Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes());
         let presented = Presented::new(identity.unwrap().certified().unwrap());
         let ca = authority.certificate_pem().as_bytes();
-        server_config(presented, &ClientCertificates::Optional(super::Authority { ca, revoked })).unwrap()
+        server_config(presented, &ClientCertificates::Optional(super::ClientCa { ca, revoked })).unwrap()
     };
     let (_, parsed) = x509_parser::parse_x509_certificate(&made.certificate_der).unwrap();
     let (others, its_own) = (gateway(&list(vec![7])), gateway(&list(parsed.raw_serial().to_vec())));

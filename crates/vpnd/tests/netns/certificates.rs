@@ -42,8 +42,8 @@ fn the_worker_of_a_running_gateway_does_not_hold_the_key() {
     let client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     let key = fs::read_to_string(gateway.file("server-key.pem")).expect("vpnd init made it");
-    let opener = Seen::opener(&gateway);
-    let (worker, auth) = (opener.part("worker"), opener.part("auth"));
+    let parent = Seen::parent(&gateway);
+    let (worker, auth) = (parent.part("worker"), parent.part("auth"));
     let held = |process: &Seen| shapes(&key).iter().map(|shape| process.remembers(shape)).collect::<Vec<_>>();
     assert!(held(&auth).contains(&true), "the auth process signs with it, so this search finds keys");
     assert_eq!(held(&worker), [false; 4], "the worker holds the gateway's key");
@@ -111,8 +111,8 @@ fn a_certificate_is_renewed_under_traffic() {
     ping_until(two.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 2, "nobody had to log in again");
     let key = fs::read_to_string(gateway.file("server-key.pem")).expect("it is there");
-    let opener = Seen::opener(&gateway);
-    let (worker, auth) = (opener.part("worker"), opener.part("auth"));
+    let parent = Seen::parent(&gateway);
+    let (worker, auth) = (parent.part("worker"), parent.part("auth"));
     assert!(shapes(&key).iter().any(|shape| auth.remembers(shape)), "it has signed for the second client");
     assert!(!shapes(&key).iter().any(|shape| worker.remembers(shape)), "the worker holds the new key");
 }

@@ -232,7 +232,7 @@ fn rate(received: &AtomicU64, seconds: u64) -> f64 {
 
 /// Bytes of memory of the gateway's processes.
 fn memory(gateway: &Gateway<'_>) -> u64 {
-    let opener = gateway.status()["pid"].as_u64().expect("a process");
+    let parent = gateway.status()["pid"].as_u64().expect("a process");
     let field = |status: &str, name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
@@ -240,7 +240,7 @@ fn memory(gateway: &Gateway<'_>) -> u64 {
     let processes = fs::read_dir("/proc").expect("there is a /proc").flatten();
     let statuses = processes.filter_map(|entry| fs::read_to_string(entry.path().join("status")).ok());
     let family = statuses
-        .filter(|status| field(status, "Pid:") == Some(opener) || field(status, "PPid:") == Some(opener));
+        .filter(|status| field(status, "Pid:") == Some(parent) || field(status, "PPid:") == Some(parent));
     family.filter_map(|status| field(&status, "VmRSS:")).sum::<u64>() * 1_024
 }
 

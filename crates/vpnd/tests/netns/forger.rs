@@ -39,10 +39,10 @@ impl Flood {
     /// Begins to send from `namespace` to `to`, so many each second, or as many as one thread can.
     pub(crate) fn start(namespace: &Namespace, to: SocketAddrV4, rate: Option<u32>) -> Self {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (door, flight) = (namespace.door(), first_datagrams());
+        let (handle, flight) = (namespace.handle(), first_datagrams());
         let (is_over, count) = (Arc::clone(&stop), Arc::clone(&sent));
         let thread = std::thread::spawn(move || {
-            door.enter();
+            handle.enter();
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW))).expect("root may");
             let mut packets: Vec<Vec<u8>> =
                 (0..BATCH).map(|number| packet(&flight[number % flight.len()], to)).collect();

@@ -114,14 +114,14 @@ fn come_and_go(lab: &Lab, gateway: &Gateway<'_>, login: &Login, duration: Durati
 
 /// Resident bytes of the gateway's processes.
 fn memory(gateway: &Gateway<'_>) -> u64 {
-    let opener = gateway.status()["pid"].as_u64().expect("a process");
+    let parent = gateway.status()["pid"].as_u64().expect("a process");
     let resident = |pid: u64| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().to_owned();
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
-    let children = fs::read_to_string(format!("/proc/{opener}/task/{opener}/children")).unwrap_or_default();
-    let family = children.split_whitespace().filter_map(|pid| pid.parse().ok()).chain([opener]);
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    let family = children.split_whitespace().filter_map(|pid| pid.parse().ok()).chain([parent]);
     family.filter_map(resident).sum::<u64>() * 1_024
 }
 

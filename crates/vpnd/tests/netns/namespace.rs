@@ -51,7 +51,7 @@ impl Namespace {
     pub(crate) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                self.door().enter();
+                self.handle().enter();
                 work()
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -59,8 +59,8 @@ impl Namespace {
     }
 
     /// What a thread needs to enter it, whenever that will be.
-    pub(crate) fn door(&self) -> Door {
-        Door(File::open(format!("/run/netns/{}", self.name)).expect("the namespace exists"))
+    pub(crate) fn handle(&self) -> NamespaceHandle {
+        NamespaceHandle(File::open(format!("/run/netns/{}", self.name)).expect("the namespace exists"))
     }
 
     /// Runs lines of `ip -batch` in it; all must succeed.
@@ -94,9 +94,9 @@ impl Drop for Namespace {
 }
 
 /// The way into a namespace.
-pub(crate) struct Door(File);
+pub(crate) struct NamespaceHandle(File);
 
-impl Door {
+impl NamespaceHandle {
     /// Moves the calling thread into the namespace, for good.
     pub(crate) fn enter(&self) {
         move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))

@@ -21,7 +21,7 @@ const PIECE: usize = 1_000;
 /// Pieces under way at once.
 const WINDOW: usize = 64;
 /// How long echoes are awaited before what is missing is sent again.
-const PATIENCE: Duration = Duration::from_millis(10);
+const RESEND_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Sends `bytes` from one box to another and back. Fails if a byte is different or it takes longer than `limit`.
 pub(crate) fn transfer(from: &Namespace, server: &Namespace, to: IpAddr, bytes: usize, limit: Duration) {
@@ -32,7 +32,7 @@ pub(crate) fn transfer(from: &Namespace, server: &Namespace, to: IpAddr, bytes: 
     let socket = from.within(|| UdpSocket::bind(SocketAddr::new(any, 0))).expect("a port is free");
     socket.connect(address).expect("there is a route");
     for end in [&echo, &socket] {
-        end.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        end.set_read_timeout(Some(RESEND_TIMEOUT)).expect("a timeout can be set");
     }
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

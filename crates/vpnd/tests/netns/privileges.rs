@@ -27,7 +27,7 @@ impl Seen {
     }
 
     /// The gateway's first process.
-    pub(crate) fn opener(gateway: &Gateway<'_>) -> Self {
+    pub(crate) fn parent(gateway: &Gateway<'_>) -> Self {
         Self::of(u32::try_from(gateway.status()["pid"].as_u64().unwrap()).unwrap())
     }
 
@@ -158,8 +158,8 @@ fn the_worker_and_the_auth_process_are_shut_in() {
     gateway.start();
     let client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
-    let opener = Seen::opener(&gateway);
-    let (worker, auth) = (opener.part("worker"), opener.part("auth"));
+    let parent = Seen::parent(&gateway);
+    let (worker, auth) = (parent.part("worker"), parent.part("auth"));
     assert_shut_in(&worker);
     assert_shut_in(&auth);
 
@@ -172,7 +172,7 @@ fn the_worker_and_the_auth_process_are_shut_in() {
     }
 
     // Shards go before other work, and nothing else does.
-    let usual = opener.nice();
+    let usual = parent.nice();
     let (shards, others): (Vec<_>, Vec<_>) =
         worker.threads().into_iter().partition(|thread| thread.name().starts_with("shard-"));
     assert!(!shards.is_empty() && shards.iter().all(|shard| shard.nice() == -10));
@@ -204,7 +204,7 @@ fn without_the_sandbox_the_worker_has_no_privileges_either() {
     let client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     assert!(gateway.process().output().contains("THE SANDBOX IS OFF"));
-    let worker = Seen::opener(&gateway).part("worker");
+    let worker = Seen::parent(&gateway).part("worker");
     assert_eq!(
         (worker.status("Seccomp").unwrap(), worker.status("CapEff").unwrap()),
         ("0".into(), "0".repeat(16))
@@ -222,15 +222,15 @@ fn secrets_stay_where_they_belong() {
     gateway.start();
     let client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
-    let opener = Seen::opener(&gateway);
-    let (worker, auth) = (opener.part("worker"), opener.part("auth"));
+    let parent = Seen::parent(&gateway);
+    let (worker, auth) = (parent.part("worker"), parent.part("auth"));
     assert!(auth.remembers(hash.as_bytes()), "it has just checked a password, so this test can find a hash");
     assert!(!worker.remembers(hash.as_bytes()), "the worker has the hash of a password");
-    assert!(!opener.remembers(hash.as_bytes()), "the opener has the hash of a password");
+    assert!(!parent.remembers(hash.as_bytes()), "the parent has the hash of a password");
 
     let key = fs::read_to_string(gateway.file("server-key.pem")).unwrap();
     let key_line = key.lines().nth(1).unwrap();
-    for process in [&opener, &worker, &auth] {
+    for process in [&parent, &worker, &auth] {
         for file in ["cmdline", "environ"] {
             let text = String::from_utf8_lossy(&process.bytes(file)).into_owned();
             assert!(!text.contains("ann's password") && !text.contains(key_line), "{file}: {text}");
@@ -262,9 +262,9 @@ fn a_part_that_is_killed_ends_the_daemon() {
         let Some(lab) = Lab::new(1) else { return };
         let mut gateway = Gateway::init(&lab);
         gateway.start();
-        let opener = Seen::opener(&gateway);
-        let other = opener.part(if name == "auth" { "worker" } else { "auth" });
-        opener.part(name).kill();
+        let parent = Seen::parent(&gateway);
+        let other = parent.part(if name == "auth" { "worker" } else { "auth" });
+        parent.part(name).kill();
         let status = gateway.process().wait(10 * SECOND);
         assert_eq!(status.code(), Some(1), "the service manager starts it again");
         assert!(other.is_gone());
@@ -282,8 +282,8 @@ fn parts_end_with_the_first_process() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     gateway.start();
-    let opener = Seen::opener(&gateway);
-    let parts = [opener.part("auth"), opener.part("worker")];
+    let parent = Seen::parent(&gateway);
+    let parts = [parent.part("auth"), parent.part("worker")];
     gateway.kill();
     eventually("they are gone", 2 * SECOND, || parts.iter().all(Seen::is_gone).then_some(()));
     gateway.start();
@@ -303,11 +303,11 @@ fn a_clients_worker_is_shut_in_and_looks_up_names() {
     });
     let mut client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
-    let opener = Seen::of(client.process().id());
-    let worker = opener.part("client");
+    let parent = Seen::of(client.process().id());
+    let worker = parent.part("client");
     assert_shut_in(&worker);
     assert!(worker.status("Uid").unwrap().split_whitespace().all(|uid| uid != "0"));
-    for process in [&opener, &worker] {
+    for process in [&parent, &worker] {
         for file in ["cmdline", "environ"] {
             assert!(!String::from_utf8_lossy(&process.bytes(file)).contains("ann's password"));
         }
@@ -329,15 +329,15 @@ fn a_clients_worker_has_no_terminal_and_nothing_that_was_left_open() {
     let line = format!("exec 7<'{}'; exec {}", left_open.display(), words.join(" "));
     command.args(["--quiet", "--flush", "--return", "--command", &line, "/dev/null"]);
     let mut script = Process::start(&lab, "terminal", command);
-    // The worker's own words, which come through its opener.
+    // The worker's own words, which come through its parent.
     eventually("the client is connected", 20 * SECOND, || {
         script.assert_running();
         script.output().contains("connected").then_some(())
     });
-    let opener = Seen::of(script.children()[0]);
-    assert_ne!(opener.session_and_terminal().1, 0, "the opener runs at a terminal");
-    assert!(opener.open_files().contains(&left_open));
-    let worker = opener.part("client");
+    let parent = Seen::of(script.children()[0]);
+    assert_ne!(parent.session_and_terminal().1, 0, "the parent runs at a terminal");
+    assert!(parent.open_files().contains(&left_open));
+    let worker = parent.part("client");
     assert_shut_in(&worker);
     assert!(!worker.open_files().contains(&left_open));
 }

@@ -79,9 +79,9 @@ impl Relay {
         let shared = Arc::new(Shared::default());
         let work = Arc::clone(&shared);
         let (entered, enters) = std::sync::mpsc::channel();
-        let door = lab.net.door();
+        let handle = lab.net.handle();
         let thread = thread::spawn(move || {
-            door.enter();
+            handle.enter();
             entered.send(()).expect("the laboratory waits for it");
             Worker::new(listen, faults, work).run();
         });

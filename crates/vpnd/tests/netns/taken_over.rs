@@ -114,7 +114,7 @@ impl TakenOver {
     }
 
     fn of_gateway(gateway: &Gateway<'_>) -> Self {
-        Self::new(&Seen::opener(gateway), "worker")
+        Self::new(&Seen::parent(gateway), "worker")
     }
 
     /// Sends bytes as far as there is room for them; whether there was. The other end may have gone.

@@ -353,9 +353,9 @@ fn the_worker_of_a_client_never_has_the_devices_key() {
     let der = fs::read(file).unwrap();
     let seed = &der[der.len() - 32..];
     let public = DeviceKey::from_pkcs8(&der).expect("the file holds a key").public();
-    let opener = Seen::of(client.process().id());
-    let worker = opener.part("client");
-    assert!(opener.remembers(seed), "the client's first process signs with it, so this search finds keys");
+    let parent = Seen::of(client.process().id());
+    let worker = parent.part("client");
+    assert!(parent.remembers(seed), "the client's first process signs with it, so this search finds keys");
     assert!(worker.remembers(&public), "the worker knows the public key");
     assert!(!worker.remembers(seed), "the worker holds the device's key");
 }

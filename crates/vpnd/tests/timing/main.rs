@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
-use vpnd::gateway::auth::authenticator::{Authenticator, LONGEST_WAIT, Login, Outcome, Settings};
+use vpnd::gateway::auth::authenticator::{Authenticator, Login, LoginOutcome, QUEUE_TIMEOUT, Settings};
 use vpnd::password::{Hasher, Password};
 use vpnd::store::sqlite::Sqlite;
 use vpnd::store::{NewUser, Store, TotpSecret};
@@ -96,7 +96,7 @@ impl Gateway {
             store.add_user(&user, 1).unwrap();
         }
         let settings =
-            Settings { workers: 1, queue: 1, longest_wait: LONGEST_WAIT, require_certificate: false };
+            Settings { workers: 1, queue: 1, longest_wait: QUEUE_TIMEOUT, require_certificate: false };
         let auth = Authenticator::new(store as Arc<dyn Store>, hasher, settings).unwrap();
         Self { auth, pair, names: [unknown, known], now_s: 1_000_000_000, _dir: dir }
     }
@@ -144,12 +144,15 @@ fn compare(pair: Pair, second: &str) {
         |(login, now_s)| {
             let gateway = gateway.borrow();
             let outcome = match gateway.auth.check(&login, now_s) {
-                Outcome::CodeWanted(number) => {
+                LoginOutcome::CodeRequired(number) => {
                     gateway.auth.complete(number, &Password::new("000000".to_owned()), now_s)
                 }
                 other => panic!("{other:?}"),
             };
-            assert!(matches!(outcome, Outcome::Refused(no) if no.retry_after_s.is_none()), "{outcome:?}");
+            assert!(
+                matches!(outcome, LoginOutcome::Refused(no) if no.retry_after_s.is_none()),
+                "{outcome:?}"
+            );
         },
     );
     println!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use vpnd_proto::time::Time;
 
-use crate::client::messages::Request;
+use crate::client::messages::ParentRequest;
 use crate::privsep::allowance::Allowance;
 
 /// The allowances of one worker. An honest one asks for a socket for each address of each attempt to connect, and for the
@@ -40,15 +40,15 @@ impl Limits {
     ///
     /// # Errors
     /// If it is used up, for the worker.
-    pub(super) fn take(&mut self, request: &Request, now: Time) -> Result<(), String> {
+    pub(super) fn take(&mut self, request: &ParentRequest, now: Time) -> Result<(), String> {
         let (allowance, what) = match request {
-            Request::Socket(_) => (&mut self.sockets, "sockets"),
-            Request::Configure(_) => (&mut self.changes, "changes of the tunnel"),
-            Request::Mtu(_) => (&mut self.sizes, "sizes of packets"),
-            Request::UseTunnelDns(_) => (&mut self.dns, "changes of DNS servers"),
-            Request::Addresses(_) => (&mut self.lookups, "lookups"),
-            Request::Prove(_) => (&mut self.proofs, "signatures"),
-            Request::Code => (&mut self.codes, "one-time codes"),
+            ParentRequest::Socket(_) => (&mut self.sockets, "sockets"),
+            ParentRequest::Configure(_) => (&mut self.changes, "changes of the tunnel"),
+            ParentRequest::Mtu(_) => (&mut self.sizes, "sizes of packets"),
+            ParentRequest::UseTunnelDns(_) => (&mut self.dns, "changes of DNS servers"),
+            ParentRequest::Addresses(_) => (&mut self.lookups, "lookups"),
+            ParentRequest::Prove(_) => (&mut self.proofs, "signatures"),
+            ParentRequest::Code => (&mut self.codes, "one-time codes"),
         };
         if allowance.take(now) {
             return Ok(());
@@ -70,14 +70,14 @@ mod tests {
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
-        let asks: [(Request, usize); 7] = [
-            (Request::Socket(AsText("192.0.2.1:4433".parse().unwrap())), 512 + 1_200),
-            (Request::Configure(Network::default()), 64 + 120),
-            (Request::Mtu(1_400), 256 + 600),
-            (Request::UseTunnelDns(true), 64 + 120),
-            (Request::Addresses(0), 64 + 120),
-            (Request::Prove([7; 32].into()), 256 + 600),
-            (Request::Code, 16 + 12),
+        let asks: [(ParentRequest, usize); 7] = [
+            (ParentRequest::Socket(AsText("192.0.2.1:4433".parse().unwrap())), 512 + 1_200),
+            (ParentRequest::Configure(Network::default()), 64 + 120),
+            (ParentRequest::Mtu(1_400), 256 + 600),
+            (ParentRequest::UseTunnelDns(true), 64 + 120),
+            (ParentRequest::Addresses(0), 64 + 120),
+            (ParentRequest::Prove([7; 32].into()), 256 + 600),
+            (ParentRequest::Code, 16 + 12),
         ];
         for (ask, most) in asks {
             let mut limits = Limits::new();
@@ -88,7 +88,11 @@ mod tests {
             let why = limits.take(&ask, end).unwrap_err();
             assert!(why.contains("than any client needs"), "{why}");
             // One kind does not use up another's.
-            let other = if matches!(ask, Request::Code) { Request::Mtu(1_400) } else { Request::Code };
+            let other = if matches!(ask, ParentRequest::Code) {
+                ParentRequest::Mtu(1_400)
+            } else {
+                ParentRequest::Code
+            };
             assert!(limits.take(&other, end).is_ok());
         }
     }

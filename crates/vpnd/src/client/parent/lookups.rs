@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::client::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES, Reply};
+use crate::client::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES, ParentReply};
 use crate::privsep::child::ChildRole;
 use crate::privsep::messages::Common;
-use crate::privsep::spawn::Starting;
+use crate::privsep::spawn::StartingChild;
 use crate::profile::ServerAddress;
 
 /// Three name servers that are silent, each asked once, are waited for.
@@ -22,7 +22,7 @@ const MAX_RUNNING: usize = 4;
 pub(super) struct Lookups {
     common: Common,
     servers: Vec<ServerAddress>,
-    running: JoinSet<(u64, Reply)>,
+    running: JoinSet<(u64, ParentReply)>,
 }
 
 impl Lookups {
@@ -30,7 +30,7 @@ impl Lookups {
         Self { common, servers, running: JoinSet::new() }
     }
 
-    /// Starts a lookup for the question `number`. Only for the process's first thread, as [`Starting::start`] is.
+    /// Starts a lookup for the question `number`. Only for the process's first thread, as [`StartingChild::start`] is.
     ///
     /// # Errors
     /// Why there is none, for the worker.
@@ -39,7 +39,7 @@ impl Lookups {
         if self.running.len() >= MAX_RUNNING {
             return Err("too many names are being looked up".to_owned());
         }
-        let running = Starting::start(ChildRole::Lookup).map_err(|error| error.to_string())?;
+        let running = StartingChild::start(ChildRole::Lookup).map_err(|error| error.to_string())?;
         let launch = LookupLaunch { common: self.common.clone(), host: server.host.clone() };
         self.running.spawn(async move { (number, wait(running, &launch).await) });
         Ok(())
@@ -51,27 +51,27 @@ impl Lookups {
     }
 
     /// The next answer, and to which question. `None` if nothing is being looked up.
-    pub(super) async fn next(&mut self) -> Option<(u64, Reply)> {
+    pub(super) async fn next(&mut self) -> Option<(u64, ParentReply)> {
         // None of them is aborted, and a panic has been printed.
         self.running.join_next().await?.ok()
     }
 }
 
-async fn wait(lookup: Starting, launch: &LookupLaunch) -> Reply {
+async fn wait(lookup: StartingChild, launch: &LookupLaunch) -> ParentReply {
     let mut lookup = lookup.at_work();
     let answer = tokio::time::timeout(LOOKUP_TIMEOUT, async {
         lookup.send(launch, &[]).await?;
         lookup.receive().await
     });
     let reply = match answer.await {
-        Ok(Ok(FromLookup::Found(found))) if found.len() <= MAX_ADDRESSES => Reply::Addresses(found),
+        Ok(Ok(FromLookup::Found(found))) if found.len() <= MAX_ADDRESSES => ParentReply::Addresses(found),
         Ok(Ok(FromLookup::Found(_))) => {
-            Reply::Failed("the lookup found more addresses than it may".to_owned())
+            ParentReply::Failed("the lookup found more addresses than it may".to_owned())
         }
-        Ok(Ok(FromLookup::Failed(why))) => Reply::Failed(why),
-        Ok(Err(error)) => Reply::Failed(error.to_string()),
+        Ok(Ok(FromLookup::Failed(why))) => ParentReply::Failed(why),
+        Ok(Err(error)) => ParentReply::Failed(error.to_string()),
         Err(_) => {
-            Reply::Failed(format!("the name {} can't be resolved: no name server answers", launch.host))
+            ParentReply::Failed(format!("the name {} can't be resolved: no name server answers", launch.host))
         }
     };
     lookup.dismiss(END_TIMEOUT).await;

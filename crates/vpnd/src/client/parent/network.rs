@@ -12,7 +12,7 @@ use vpnd_proto::client::DEFAULT_MTU;
 use vpnd_proto::control::Network;
 use vpnd_proto::wire::HEADER_LEN;
 
-use super::permission::{self, Forbidden, Machine};
+use super::permission::{self, Forbidden, HostNetworks};
 use super::plan::{self, Plan, Step};
 use crate::config::{MAX_MTU, MIN_MTU};
 use crate::journal::{ChangeId, Journal, JournalDirectory, JournalError};
@@ -59,7 +59,7 @@ pub(super) enum NetworkError {
 
 /// What the user wants of the tunnel.
 #[derive(Clone, Debug)]
-pub(super) struct Wishes {
+pub(super) struct TunnelOptions {
     /// What may go into the tunnel.
     pub(super) routes: Routes,
     /// Whether to set routes for that; otherwise the machine's stay as they are.
@@ -79,7 +79,7 @@ pub(super) struct NetworkSetup {
     interface: String,
     interface_index: u32,
     layer: Layer,
-    wishes: Wishes,
+    options: TunnelOptions,
     mtu: u16,
     active: Vec<(ChangeId, Change)>,
     /// What the profile permits of what the gateway has named last, and what came of it.
@@ -113,7 +113,7 @@ impl NetworkSetup {
         interface: &str,
         interface_index: u32,
         layer: Layer,
-        wishes: Wishes,
+        options: TunnelOptions,
     ) -> Result<Self, NetworkError> {
         let netlink = Netlink::open()?;
         let journal = Journal::create(journals)?;
@@ -123,7 +123,7 @@ impl NetworkSetup {
             interface: interface.to_owned(),
             interface_index,
             layer,
-            wishes,
+            options,
             mtu: DEFAULT_MTU,
             active: Vec::new(),
             in_force: None,
@@ -153,21 +153,21 @@ impl NetworkSetup {
     pub(super) async fn apply(&mut self, network: &Network) -> Result<(), NetworkError> {
         let name_servers = self.own_name_servers();
         let machine =
-            Machine::read(&self.netlink, &self.interface, self.interface_index, name_servers).await?;
-        let network = &permission::permitted(network, &self.wishes, &machine)?;
+            HostNetworks::read(&self.netlink, &self.interface, self.interface_index, name_servers).await?;
+        let network = &permission::permitted(network, &self.options, &machine)?;
         let addresses: Vec<IpAddr> = host_addresses(network).iter().map(IpNet::addr).collect();
         let mut old_and_new =
             self.guard.as_ref().map(|(_, rules)| rules.addresses.clone()).unwrap_or_default();
         old_and_new
             .extend(addresses.iter().filter(|new| !old_and_new.contains(new)).copied().collect::<Vec<_>>());
-        let routing = Routing::new(&self.wishes, network, machine.local());
+        let routing = Routing::new(&self.options, network, machine.local());
         self.pass_source_checks(&routing).await;
         self.guard(old_and_new).await?;
         self.set_mtu(self.mtu).await?;
         let obsolete = self.make(network, &routing).await?;
         log_refused(&routing);
         // Servers are asked only once there is a way to them, and as long as there is one.
-        self.set_dns(dns_settings(&self.interface, &self.wishes, network, &routing)).await?;
+        self.set_dns(dns_settings(&self.interface, &self.options, network, &routing)).await?;
         self.take_back(obsolete).await?;
         self.in_force = Some((network.clone(), routing));
         self.guard(addresses).await
@@ -179,8 +179,9 @@ impl NetworkSetup {
     /// If the machine can't be read or a change was refused.
     pub(super) async fn follow(&mut self) -> Result<(), NetworkError> {
         let Some((network, before)) = self.in_force.clone() else { return Ok(()) };
-        let machine = Machine::read(&self.netlink, &self.interface, self.interface_index, Vec::new()).await?;
-        let routing = Routing::new(&self.wishes, &network, machine.local());
+        let machine =
+            HostNetworks::read(&self.netlink, &self.interface, self.interface_index, Vec::new()).await?;
+        let routing = Routing::new(&self.options, &network, machine.local());
         // An interface may have come that checks sources; another client of this machine may have put the setting back.
         self.pass_source_checks(&routing).await;
         let addresses = self.guard.as_ref().map(|(_, rules)| rules.addresses.clone());
@@ -242,7 +243,7 @@ impl NetworkSetup {
     /// If a change was refused.
     pub(super) async fn begin_lookups(&mut self) -> Result<(), NetworkError> {
         self.use_own_dns().await?;
-        let Some(user) = self.wishes.lookups.filter(|_| self.lookup_rules.is_empty()) else { return Ok(()) };
+        let Some(user) = self.options.lookups.filter(|_| self.lookup_rules.is_empty()) else { return Ok(()) };
         for family in [Family::V4, Family::V6] {
             let leads_in = |change: &Change| matches!(change, Change::Rule(rule) if rule.family == family);
             if self.active.iter().any(|(_, change)| leads_in(change)) {
@@ -412,12 +413,12 @@ impl NetworkSetup {
 /// How the machine's names are looked up while the tunnel is there; `None` leaves that as it is.
 fn dns_settings(
     interface: &str,
-    wishes: &Wishes,
+    options: &TunnelOptions,
     network: &Network,
     routing: &Routing,
 ) -> Option<DnsSettings> {
-    let servers = name_servers(wishes, network);
-    if !wishes.dns || servers.is_empty() {
+    let servers = name_servers(options, network);
+    if !options.dns || servers.is_empty() {
         if routing.is_full {
             tracing::warn!(
                 "the tunnel is for everything but names: the machine goes on asking its own name servers, in clear if they are in \
@@ -465,9 +466,9 @@ fn log_refused(routing: &Routing) {
 
 /// The gateway's name servers that are reached through the tunnel. One of a protocol version that the tunnel does not carry
 /// would be asked in clear.
-fn name_servers(wishes: &Wishes, network: &Network) -> Vec<IpAddr> {
+fn name_servers(options: &TunnelOptions, network: &Network) -> Vec<IpAddr> {
     let mut servers: Vec<IpAddr> = network.dns.iter().map(|server| server.0).collect();
-    if wishes.set_routes {
+    if options.set_routes {
         servers.retain(|server| {
             let reached = has_address_for(network, *server);
             if !reached {
@@ -482,20 +483,21 @@ fn name_servers(wishes: &Wishes, network: &Network) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::parent::network::routing::tests::{network, texts, wishes};
+    use crate::client::parent::network::routing::tests::{network, options, texts};
     use vpnd_proto::control::{AsText, List};
 
     #[test]
     fn name_servers_are_asked_through_the_tunnel_or_not_at_all() {
         let dns = ["192.0.2.53", "9.9.9.9", "2620:fe::9"].map(|server| AsText(server.parse().unwrap()));
         let network = Network { dns: List::new(dns.to_vec()).unwrap(), ..network() };
-        let destinations = |wishes: &Wishes| texts(&Routing::new(wishes, &network, &[]).destinations);
-        let pushed = wishes(Routes::Pushed);
+        let destinations =
+            |options: &TunnelOptions| texts(&Routing::new(options, &network, &[]).destinations);
+        let pushed = options(Routes::Pushed);
         assert_eq!(destinations(&pushed), ["192.0.2.0/24", "10.86.0.1/32", "9.9.9.9/32"]);
         let asked = name_servers(&pushed, &network);
         assert_eq!(asked, ["192.0.2.53", "9.9.9.9"].map(|server| server.parse::<IpAddr>().unwrap()));
 
-        let without = Wishes { dns: false, ..pushed };
+        let without = TunnelOptions { dns: false, ..pushed };
         assert_eq!(destinations(&without), ["192.0.2.0/24", "10.86.0.1/32"]);
     }
 
@@ -506,15 +508,15 @@ mod tests {
             search: List::new(vec![vpnd_proto::control::Text::new("campus.example").unwrap()]).unwrap(),
             ..network()
         };
-        let settings = |wishes: &Wishes, network: &Network| {
-            dns_settings("vpn0", wishes, network, &Routing::new(wishes, network, &[]))
+        let settings = |options: &TunnelOptions, network: &Network| {
+            dns_settings("vpn0", options, network, &Routing::new(options, network, &[]))
         };
-        let all_names = |routes| settings(&wishes(routes), &network).map(|settings| settings.all_names);
+        let all_names = |routes| settings(&options(routes), &network).map(|settings| settings.all_names);
         assert_eq!(all_names(Routes::Pushed), Some(false), "the domains are divided");
         assert_eq!(all_names(Routes::All), Some(true));
         let without_search = Network { search: List::default(), ..network.clone() };
-        assert!(settings(&wishes(Routes::Pushed), &without_search).unwrap().all_names);
-        assert_eq!(settings(&Wishes { dns: false, ..wishes(Routes::All) }, &network), None);
+        assert!(settings(&options(Routes::Pushed), &without_search).unwrap().all_names);
+        assert_eq!(settings(&TunnelOptions { dns: false, ..options(Routes::All) }, &network), None);
     }
 
     #[test]

@@ -5,14 +5,14 @@
 //! keeps out of the tunnel is kept out in each of these forms. This is decided in the privileged process: the worker
 //! only passes on what the gateway said.
 //!
-//! Pure but for [`Machine::read`]: what this machine uses is an argument.
+//! Pure but for [`HostNetworks::read`]: what this machine uses is an argument.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use vpnd_proto::control::{AsText, List, Network};
 
-use super::network::Wishes;
+use super::network::TunnelOptions;
 use crate::profile::Routes;
 use crate::sys::netlink::{MAIN_TABLE, Netlink, NetlinkError};
 use crate::sys::sysctl;
@@ -41,7 +41,7 @@ pub(super) enum Forbidden {
 
 /// What the machine uses without the tunnel.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Machine {
+pub(super) struct HostNetworks {
     /// Its own addresses, and those of its routers and name servers.
     addresses: Vec<IpAddr>,
     /// The networks that it has routes for, but for default routes.
@@ -53,7 +53,7 @@ pub(super) struct Machine {
     without_ipv6: bool,
 }
 
-impl Machine {
+impl HostNetworks {
     /// Reads it from the kernel; what belongs to the tunnel is left out. `name_servers` are those it asks without the tunnel.
     ///
     /// # Errors
@@ -106,34 +106,38 @@ fn local_networks(own: &[IpNet]) -> Vec<IpNet> {
 ///
 /// # Errors
 /// If that is the client's own address, without which there is no tunnel.
-pub(super) fn permitted(network: &Network, wishes: &Wishes, machine: &Machine) -> Result<Network, Forbidden> {
+pub(super) fn permitted(
+    network: &Network,
+    options: &TunnelOptions,
+    machine: &HostNetworks,
+) -> Result<Network, Forbidden> {
     let mut network = network.clone();
     if machine.without_ipv6 && network.ipv6.take().is_some() {
         tracing::warn!("IPv6 is switched off on this machine: the tunnel carries IPv4 only");
     }
-    if let (Routes::Only(networks), true) = (&wishes.routes, wishes.set_routes) {
+    if let (Routes::Only(networks), true) = (&options.routes, options.set_routes) {
         // An address of a version that nothing is routed of serves nobody.
         network.ipv4 = network.ipv4.filter(|_| networks.iter().any(|net| net.addr().is_ipv4()));
         network.ipv6 = network.ipv6.filter(|_| networks.iter().any(|net| net.addr().is_ipv6()));
     }
     let own = [network.ipv4.map(IpAddr::from), network.ipv6.map(IpAddr::from)];
     for address in own.into_iter().flatten() {
-        check_own(address, wishes, machine)?;
+        check_own(address, options, machine)?;
     }
     if own == [None, None] {
         tracing::warn!("the gateway gives no address that the networks of the profile could be reached from");
     }
     let may_lead_into_tunnel = |address: IpAddr| {
-        is_host(address) && !machine.addresses.contains(&address) && contains(&wishes.routes, address)
+        is_host(address) && !machine.addresses.contains(&address) && contains(&options.routes, address)
     };
     network.gateway_ipv4 = network.gateway_ipv4.filter(|address| may_lead_into_tunnel((*address).into()));
     network.gateway_ipv6 = network.gateway_ipv6.filter(|address| may_lead_into_tunnel((*address).into()));
-    permit_dns(&mut network, wishes);
+    permit_dns(&mut network, options);
     Ok(network)
 }
 
 /// Whether the client may have this address.
-fn check_own(address: IpAddr, wishes: &Wishes, machine: &Machine) -> Result<(), Forbidden> {
+fn check_own(address: IpAddr, options: &TunnelOptions, machine: &HostNetworks) -> Result<(), Forbidden> {
     if !is_host(address) {
         return Err(Forbidden::NoHost(address));
     }
@@ -141,7 +145,7 @@ fn check_own(address: IpAddr, wishes: &Wishes, machine: &Machine) -> Result<(), 
         return Err(Forbidden::InUse(address));
     }
     let elsewhere = || machine.networks.iter().any(|net| net.contains(&address));
-    if contains(&wishes.routes, address) || is_private(address) && !elsewhere() {
+    if contains(&options.routes, address) || is_private(address) && !elsewhere() {
         Ok(())
     } else {
         Err(Forbidden::Outside(address))
@@ -149,13 +153,12 @@ fn check_own(address: IpAddr, wishes: &Wishes, machine: &Machine) -> Result<(), 
 }
 
 /// Leaves the name servers that queries may go to, and without any no search domains.
-fn permit_dns(network: &mut Network, wishes: &Wishes) {
-    let (permitted, others): (Vec<_>, Vec<_>) = network
-        .dns
-        .iter()
-        .copied()
-        .partition(|AsText(server)| wishes.dns && is_host(*server) && contains(&wishes.routes, *server));
-    if wishes.dns {
+fn permit_dns(network: &mut Network, options: &TunnelOptions) {
+    let (permitted, others): (Vec<_>, Vec<_>) =
+        network.dns.iter().copied().partition(|AsText(server)| {
+            options.dns && is_host(*server) && contains(&options.routes, *server)
+        });
+    if options.dns {
         for AsText(server) in others {
             tracing::warn!(%server, "not used: 'routes' of the profile does not contain this name server of the gateway");
         }
@@ -201,16 +204,16 @@ mod tests {
     const PRIVATE: &str = "10.86.0.9";
     const PRIVATE_V6: &str = "fd86::9";
 
-    fn wishes(routes: Routes) -> Wishes {
-        Wishes { routes, set_routes: true, dns: true, local_network: true, lookups: None }
+    fn options(routes: Routes) -> TunnelOptions {
+        TunnelOptions { routes, set_routes: true, dns: true, local_network: true, lookups: None }
     }
 
-    fn only(networks: &[&str]) -> Wishes {
-        wishes(Routes::Only(networks.iter().map(|net| net.parse().unwrap()).collect()))
+    fn only(networks: &[&str]) -> TunnelOptions {
+        options(Routes::Only(networks.iter().map(|net| net.parse().unwrap()).collect()))
     }
 
-    fn machine() -> Machine {
-        Machine {
+    fn machine() -> HostNetworks {
+        HostNetworks {
             addresses: ["192.168.1.7", "192.168.1.1", "192.168.1.53", "2001:db8::1"]
                 .map(|address| address.parse().unwrap())
                 .into(),
@@ -224,13 +227,13 @@ mod tests {
         Network { ipv4: v4.parse().ok(), ipv6: v6.parse().ok(), ..Network::default() }
     }
 
-    fn refused(network: &Network, wishes: &Wishes) -> Option<Forbidden> {
-        permitted(network, wishes, &machine()).err()
+    fn refused(network: &Network, options: &TunnelOptions) -> Option<Forbidden> {
+        permitted(network, options, &machine()).err()
     }
 
     #[test]
     fn an_inner_address_that_means_something_else_is_refused_whatever_is_routed() {
-        for routes in [wishes(Routes::Pushed), wishes(Routes::All), only(&["0.0.0.0/0", "::/0"])] {
+        for routes in [options(Routes::Pushed), options(Routes::All), only(&["0.0.0.0/0", "::/0"])] {
             assert_eq!(refused(&own(PRIVATE, PRIVATE_V6), &routes), None);
             for used in ["192.168.1.7", "192.168.1.1", "192.168.1.53"] {
                 let expected = Some(Forbidden::InUse(used.parse().unwrap()));
@@ -260,11 +263,11 @@ mod tests {
             let network = if captured.contains(':') { own("", captured) } else { own(captured, "") };
             let expected = Some(Forbidden::Outside(captured.parse().unwrap()));
             assert_eq!(refused(&network, &routes), expected, "{captured}");
-            assert_eq!(refused(&network, &wishes(Routes::All)), None, "{captured}");
+            assert_eq!(refused(&network, &options(Routes::All)), None, "{captured}");
             let named = only(&[&format!("{captured}/{}", if captured.contains(':') { 128 } else { 32 })]);
             assert_eq!(refused(&network, &named), None, "{captured} is named in the profile");
         }
-        let by_hand = Wishes { set_routes: false, ..routes };
+        let by_hand = TunnelOptions { set_routes: false, ..routes };
         assert!(refused(&own("8.8.8.8", ""), &by_hand).is_some(), "also if routes are set by hand");
     }
 
@@ -272,23 +275,23 @@ mod tests {
     fn a_version_that_nothing_is_routed_of_gets_no_address() {
         let given = permitted(&own(PRIVATE, "2001:4860::9"), &only(&["10.200.0.0/24"]), &machine()).unwrap();
         assert_eq!((given.ipv4.is_some(), given.ipv6), (true, None));
-        let without = Machine { without_ipv6: true, ..machine() };
-        let given = permitted(&own(PRIVATE, PRIVATE_V6), &wishes(Routes::All), &without).unwrap();
+        let without = HostNetworks { without_ipv6: true, ..machine() };
+        let given = permitted(&own(PRIVATE, PRIVATE_V6), &options(Routes::All), &without).unwrap();
         assert_eq!((given.ipv4.is_some(), given.ipv6), (true, None));
     }
 
     #[test]
     fn a_gateway_address_leads_into_the_tunnel_only_where_routes_do() {
         let named = |v4: &str| Network { gateway_ipv4: v4.parse().ok(), ..own(PRIVATE, "") };
-        let kept = |v4: &str, wishes: &Wishes| {
-            permitted(&named(v4), wishes, &machine()).unwrap().gateway_ipv4.is_some()
+        let kept = |v4: &str, options: &TunnelOptions| {
+            permitted(&named(v4), options, &machine()).unwrap().gateway_ipv4.is_some()
         };
-        assert!(kept("10.86.0.1", &wishes(Routes::Pushed)));
+        assert!(kept("10.86.0.1", &options(Routes::Pushed)));
         assert!(!kept("10.86.0.1", &only(&["10.200.0.0/24"])), "nobody asked for it");
         assert!(!kept("8.8.8.8", &only(&["10.200.0.0/24"])));
         assert!(kept("10.200.0.1", &only(&["10.200.0.0/24"])));
         for captured in ["192.168.1.1", "127.0.0.1", "224.0.0.1"] {
-            assert!(!kept(captured, &wishes(Routes::Pushed)), "{captured}");
+            assert!(!kept(captured, &options(Routes::Pushed)), "{captured}");
         }
     }
 
@@ -300,13 +303,13 @@ mod tests {
             search: List::new(vec![vpnd_proto::control::Text::new("corp.example").unwrap()]).unwrap(),
             ..own(PRIVATE, "")
         };
-        let left = |wishes: &Wishes| {
-            let network = permitted(&network, wishes, &machine()).unwrap();
+        let left = |options: &TunnelOptions| {
+            let network = permitted(&network, options, &machine()).unwrap();
             (network.dns.iter().map(|server| server.0.to_string()).collect::<Vec<_>>(), network.search.len())
         };
-        assert_eq!(left(&wishes(Routes::Pushed)), (vec!["10.200.0.53".to_owned(), "8.8.8.8".to_owned()], 1));
+        assert_eq!(left(&options(Routes::Pushed)), (vec!["10.200.0.53".to_owned(), "8.8.8.8".to_owned()], 1));
         assert_eq!(left(&only(&["10.200.0.0/24"])), (vec!["10.200.0.53".to_owned()], 1));
         assert_eq!(left(&only(&["10.9.0.0/24"])), (vec![], 0), "no server, no search domains");
-        assert_eq!(left(&Wishes { dns: false, ..wishes(Routes::All) }), (vec![], 0));
+        assert_eq!(left(&TunnelOptions { dns: false, ..options(Routes::All) }), (vec![], 0));
     }
 }

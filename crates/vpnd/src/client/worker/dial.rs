@@ -14,7 +14,7 @@ use quinn::{ConnectError, Connection, ConnectionError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use vpnd_control_channel::login::{
-    self, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, Requesting, request, shake_hands,
+    self, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, RequestStream, request, shake_hands,
 };
 use vpnd_control_channel::quic::client_endpoint;
 use vpnd_crypto::device::PUBLIC_KEY_LEN;
@@ -98,7 +98,7 @@ impl DialError {
 }
 
 /// What the gateway answered.
-pub(super) enum Answer {
+pub(super) enum DialOutcome {
     /// A new epoch, and the endpoint of its connection.
     Established(Box<Channel>, quinn::Endpoint),
     /// No session.
@@ -160,7 +160,7 @@ impl Dialer {
         offer: Offer,
         rtt: Option<Duration>,
         may_look_up: bool,
-    ) -> Result<Answer, DialError> {
+    ) -> Result<DialOutcome, DialError> {
         let (endpoint, connection) = self.shake_hands(rtt, may_look_up).await?;
         self.ask(purpose, offer, endpoint, connection).await.map_err(DialError::with_cause)
     }
@@ -172,18 +172,18 @@ impl Dialer {
         offer: Offer,
         endpoint: quinn::Endpoint,
         connection: Connection,
-    ) -> Result<Answer, DialError> {
-        let mut requesting = Requesting::open(connection).await?;
-        let device = self.prove(&requesting).await?;
-        requesting.send(&self.request(purpose, offer, device)?).await?;
+    ) -> Result<DialOutcome, DialError> {
+        let mut stream = RequestStream::open(connection).await?;
+        let device = self.prove(&stream).await?;
+        stream.send(&self.request(purpose, offer, device)?).await?;
         loop {
-            match requesting.answer().await? {
-                login::Answer::Established(established) => {
-                    let channel = requesting.establish(*established)?;
-                    return Ok(Answer::Established(Box::new(channel), endpoint));
+            match stream.reply().await? {
+                login::LoginReply::Established(established) => {
+                    let channel = stream.establish(*established)?;
+                    return Ok(DialOutcome::Established(Box::new(channel), endpoint));
                 }
-                login::Answer::Refused(refused) => return Ok(Answer::Refused(refused)),
-                login::Answer::OneTimeCodeWanted => requesting.send(&self.one_time_code().await?).await?,
+                login::LoginReply::Refused(refused) => return Ok(DialOutcome::Refused(refused)),
+                login::LoginReply::OneTimeCodeWanted => stream.send(&self.one_time_code().await?).await?,
             }
         }
     }
@@ -360,8 +360,8 @@ impl Dialer {
     }
 
     /// The parent signs, for it alone has the device's key.
-    async fn prove(&self, requesting: &Requesting) -> Result<DeviceProof, DialError> {
-        let proof = self.parent.prove(&requesting.binding()?).await.map_err(DialError::NoProof)?;
+    async fn prove(&self, stream: &RequestStream) -> Result<DeviceProof, DialError> {
+        let proof = self.parent.prove(&stream.binding()?).await.map_err(DialError::NoProof)?;
         Ok(DeviceProof::new(self.credentials.device, proof))
     }
 

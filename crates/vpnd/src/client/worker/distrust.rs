@@ -39,7 +39,7 @@ pub(super) enum Distrust {
         "the gateway wants a client certificate, and the profile has none: ask the administrator for a profile with one \
          ('vpnd user add --client-cert' makes it)"
     )]
-    CertificateWanted,
+    CertificateRequired,
     #[error(
         "the gateway does not take the client certificate of the profile (TLS alert {0}): it has expired, was revoked, or is another \
          gateway's; ask the administrator for a new profile"
@@ -55,9 +55,9 @@ impl Distrust {
         let alert = |code: u64| ALERTS.contains(&code).then(|| code - ALERTS.start);
         match error {
             ConnectionError::TransportError(error) => {
-                Some(Self::found(alert(error.code.into())?, &error.reason))
+                Some(Self::of_own_alert(alert(error.code.into())?, &error.reason))
             }
-            ConnectionError::ConnectionClosed(frame) => Self::told(alert(frame.error_code.into())?),
+            ConnectionError::ConnectionClosed(frame) => Self::of_peer_alert(alert(frame.error_code.into())?),
             _ => None,
         }
     }
@@ -72,7 +72,7 @@ impl Distrust {
     }
 
     /// This end has found a fault with the gateway.
-    fn found(alert: u64, reason: &str) -> Self {
+    fn of_own_alert(alert: u64, reason: &str) -> Self {
         match alert {
             UNKNOWN_CA | DECRYPT_ERROR => Self::UnknownAuthority,
             CERTIFICATE_EXPIRED if reason.contains("not valid yet") => Self::NotYetValid,
@@ -84,9 +84,9 @@ impl Distrust {
     }
 
     /// The gateway has found a fault with this end. Other alerts, such as that of a failure inside the gateway, may pass.
-    fn told(alert: u64) -> Option<Self> {
+    fn of_peer_alert(alert: u64) -> Option<Self> {
         match alert {
-            CERTIFICATE_REQUIRED => Some(Self::CertificateWanted),
+            CERTIFICATE_REQUIRED => Some(Self::CertificateRequired),
             NO_APPLICATION_PROTOCOL => Some(Self::OtherProtocol),
             BAD_CERTIFICATE..=CERTIFICATE_UNKNOWN | UNKNOWN_CA | DECRYPT_ERROR => {
                 Some(Self::CertificateRefused(alert))
@@ -103,15 +103,15 @@ mod tests {
     #[test]
     fn a_fault_is_told_by_who_found_it() {
         let reason = "invalid peer certificate: ";
-        assert_eq!(Distrust::found(48, reason), Distrust::UnknownAuthority);
-        assert_eq!(Distrust::found(51, reason), Distrust::UnknownAuthority);
-        assert_eq!(Distrust::found(42, "certificate not valid for name \"x\""), Distrust::OtherName);
-        assert_eq!(Distrust::found(42, reason), Distrust::Unusable(reason.to_owned()));
-        assert_eq!(Distrust::found(45, "certificate not valid yet: 1 < 2"), Distrust::NotYetValid);
-        assert_eq!(Distrust::found(45, "certificate expired"), Distrust::Expired);
-        assert_eq!(Distrust::told(116), Some(Distrust::CertificateWanted));
-        assert_eq!(Distrust::told(45), Some(Distrust::CertificateRefused(45)));
-        assert_eq!(Distrust::told(120), Some(Distrust::OtherProtocol));
-        assert_eq!(Distrust::told(80), None, "an internal error may pass");
+        assert_eq!(Distrust::of_own_alert(48, reason), Distrust::UnknownAuthority);
+        assert_eq!(Distrust::of_own_alert(51, reason), Distrust::UnknownAuthority);
+        assert_eq!(Distrust::of_own_alert(42, "certificate not valid for name \"x\""), Distrust::OtherName);
+        assert_eq!(Distrust::of_own_alert(42, reason), Distrust::Unusable(reason.to_owned()));
+        assert_eq!(Distrust::of_own_alert(45, "certificate not valid yet: 1 < 2"), Distrust::NotYetValid);
+        assert_eq!(Distrust::of_own_alert(45, "certificate expired"), Distrust::Expired);
+        assert_eq!(Distrust::of_peer_alert(116), Some(Distrust::CertificateRequired));
+        assert_eq!(Distrust::of_peer_alert(45), Some(Distrust::CertificateRefused(45)));
+        assert_eq!(Distrust::of_peer_alert(120), Some(Distrust::OtherProtocol));
+        assert_eq!(Distrust::of_peer_alert(80), None, "an internal error may pass");
     }
 }

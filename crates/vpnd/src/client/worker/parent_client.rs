@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
 use vpnd_proto::control::{AsText, Network, OneTimePassword};
 
-use crate::client::messages::{FromWorker, Reply, Request, ToWorker};
+use crate::client::messages::{FromWorker, ParentReply, ParentRequest, ToWorker};
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::requests::{Gone, Requests};
 
@@ -36,11 +36,11 @@ pub(super) enum ParentError {
     Gone(#[from] Gone),
 }
 
-type Answered = (Reply, Vec<OwnedFd>);
+type ReplyWithDescriptors = (ParentReply, Vec<OwnedFd>);
 
 /// The privileged parent, as the worker sees it.
 pub(super) struct ParentClient {
-    requests: Requests<Request, Answered>,
+    requests: Requests<ParentRequest, ReplyWithDescriptors>,
     /// Why the client is to end.
     reason: OnceLock<String>,
 }
@@ -87,53 +87,53 @@ impl ParentClient {
     /// A new UDP socket for the control channel to `gateway`, whose datagrams never enter the tunnel. Refused if the
     /// machine knows no way there.
     pub(super) async fn socket(&self, gateway: SocketAddr) -> Result<UdpSocket, ParentError> {
-        let (_, descriptors) = self.ask(Request::Socket(AsText(gateway))).await?;
+        let (_, descriptors) = self.request(ParentRequest::Socket(AsText(gateway))).await?;
         let descriptor = descriptors.into_iter().next();
         Ok(descriptor.ok_or(ChannelError::Broken("an answer without a socket"))?.into())
     }
 
     /// The addresses of the gateway that the profile names in this place.
     pub(super) async fn addresses(&self, server: usize) -> Result<Vec<IpAddr>, ParentError> {
-        match self.ask(Request::Addresses(server as u32)).await? {
-            (Reply::Addresses(found), _) => Ok(found.into_iter().map(|address| address.0).collect()),
+        match self.request(ParentRequest::Addresses(server as u32)).await? {
+            (ParentReply::Addresses(found), _) => Ok(found.into_iter().map(|address| address.0).collect()),
             _ => Err(ChannelError::Broken("an answer without addresses").into()),
         }
     }
 
     /// Has the machine use the tunnel's DNS servers, or its own.
     pub(super) async fn use_tunnel_dns(&self, tunnel: bool) -> Result<(), ParentError> {
-        self.ask(Request::UseTunnelDns(tunnel)).await.map(drop)
+        self.request(ParentRequest::UseTunnelDns(tunnel)).await.map(drop)
     }
 
     /// Sets up the tunnel.
     pub(super) async fn configure(&self, network: &Network) -> Result<(), ParentError> {
-        self.ask(Request::Configure(network.clone())).await.map(drop)
+        self.request(ParentRequest::Configure(network.clone())).await.map(drop)
     }
 
     /// Sets what the tunnel's device carries.
     pub(super) async fn set_mtu(&self, mtu: u16) -> Result<(), ParentError> {
-        self.ask(Request::Mtu(mtu)).await.map(drop)
+        self.request(ParentRequest::Mtu(mtu)).await.map(drop)
     }
 
     /// Has the person at the terminal asked; `None` if there is no answer.
     pub(super) async fn one_time_code(&self) -> Option<OneTimePassword> {
-        match self.ask(Request::Code).await {
-            Ok((Reply::Code(code), _)) => code,
+        match self.request(ParentRequest::Code).await {
+            Ok((ParentReply::Code(code), _)) => code,
             _ => None,
         }
     }
 
     /// The device's signature for the connection that has this binding.
     pub(super) async fn prove(&self, binding: &Binding) -> Result<[u8; SIGNATURE_LEN], ParentError> {
-        match self.ask(Request::Prove((*binding.as_bytes()).into())).await? {
-            (Reply::Proof(signature), _) => Ok(signature.into()),
+        match self.request(ParentRequest::Prove((*binding.as_bytes()).into())).await? {
+            (ParentReply::Proof(signature), _) => Ok(signature.into()),
             _ => Err(ChannelError::Broken("an answer to something else").into()),
         }
     }
 
-    async fn ask(&self, request: Request) -> Result<Answered, ParentError> {
-        match self.requests.ask(request).await? {
-            (Reply::Failed(why), _) => Err(ParentError::Refused(why)),
+    async fn request(&self, request: ParentRequest) -> Result<ReplyWithDescriptors, ParentError> {
+        match self.requests.request(request).await? {
+            (ParentReply::Failed(why), _) => Err(ParentError::Refused(why)),
             answered => Ok(answered),
         }
     }

@@ -9,7 +9,7 @@ use vpnd_proto::wire::HEADER_LEN;
 const TAG_LEN: usize = 16;
 
 /// Says what was found of the path, in words where that costs something.
-pub(super) fn say_path(size: u16) {
+pub(super) fn log_path(size: u16) {
     tracing::debug!(datagram = size, "the way to the gateway was measured");
     if usize::from(size) < HEADER_LEN + usize::from(IPV6_MIN_MTU) + TAG_LEN {
         tracing::warn!(

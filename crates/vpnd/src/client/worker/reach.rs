@@ -8,7 +8,7 @@ use vpnd_proto::time::Time;
 use crate::client::Unreached;
 
 /// How long the gateway may be out of reach before the machine uses its own DNS servers: a restart takes less.
-const DNS_PATIENCE: Duration = Duration::from_secs(3);
+const OWN_DNS_DELAY: Duration = Duration::from_secs(3);
 
 /// Since when there is no session.
 pub(super) struct Reach {
@@ -36,7 +36,7 @@ impl Reach {
     pub(super) fn tunnel_dns(&self, now: Time) -> Option<bool> {
         match self.lost {
             None => Some(true),
-            Some(since) => (now.since(since) >= DNS_PATIENCE).then_some(false),
+            Some(since) => (now.since(since) >= OWN_DNS_DELAY).then_some(false),
         }
     }
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::admin::{MAX_RESPONSE, Request, Response, Status};
 
 /// Longest wait for the gateway; it has a shorter one for itself.
-const DEADLINE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same for an upgrade.
-const UPGRADE_DEADLINE: Duration = Duration::from_secs(70);
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(70);
 
 /// Why there was no answer, or a bad one.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum ClientError {
         "{} does not speak as a gateway of this version ({why}): is it another program's or another version's?",
         path.display()
     )]
-    Strange {
+    InvalidResponse {
         /// The socket.
         path: PathBuf,
         /// What is strange.
@@ -65,8 +65,8 @@ impl Client {
     /// [`ClientError::NotRunning`], [`ClientError::Forbidden`] or [`ClientError::Io`].
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let stream = UnixStream::connect(path).and_then(|stream| {
-            stream.set_read_timeout(Some(DEADLINE))?;
-            stream.set_write_timeout(Some(DEADLINE))?;
+            stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+            stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
             Ok(stream)
         });
         let path = path.to_owned();
@@ -85,7 +85,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn status(&mut self) -> Result<Status, ClientError> {
-        match self.ask(&Request::Status)? {
+        match self.request(&Request::Status)? {
             Response::Status(status) => Ok(*status),
             other => Err(self.unexpected(&other)),
         }
@@ -96,7 +96,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn kick(&mut self, target: &str) -> Result<usize, ClientError> {
-        match self.ask(&Request::Kick { target: target.to_owned() })? {
+        match self.request(&Request::Kick { target: target.to_owned() })? {
             Response::Ended(sessions) => Ok(sessions),
             other => Err(self.unexpected(&other)),
         }
@@ -107,7 +107,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn reload(&mut self) -> Result<String, ClientError> {
-        match self.ask(&Request::Reload)? {
+        match self.request(&Request::Reload)? {
             Response::Reloaded(what) => Ok(crate::plain(&what)),
             other => Err(self.unexpected(&other)),
         }
@@ -118,24 +118,24 @@ impl Client {
     /// # Errors
     /// [`ClientError`]; if the gateway refused, it goes on as it was.
     pub fn upgrade(&mut self) -> Result<String, ClientError> {
-        let patience = self.stream.get_ref().set_read_timeout(Some(UPGRADE_DEADLINE));
-        patience.map_err(|source| ClientError::Io { path: self.path.clone(), source })?;
-        match self.ask(&Request::Upgrade)? {
+        let extended = self.stream.get_ref().set_read_timeout(Some(UPGRADE_TIMEOUT));
+        extended.map_err(|source| ClientError::Io { path: self.path.clone(), source })?;
+        match self.request(&Request::Upgrade)? {
             Response::Upgraded(what) => Ok(crate::plain(&what)),
             other => Err(self.unexpected(&other)),
         }
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Response, ClientError> {
+    fn request(&mut self, request: &Request) -> Result<Response, ClientError> {
         let line =
             self.exchange(request).map_err(|source| ClientError::Io { path: self.path.clone(), source })?;
         if line.last() != Some(&b'\n') {
-            return Err(self.strange("its answer is cut off or too long".to_owned()));
+            return Err(self.invalid_response("its answer is cut off or too long".to_owned()));
         }
         match serde_json::from_slice(&line) {
             Ok(Response::Error(text)) => Err(ClientError::Refused(crate::plain(&text))),
             Ok(response) => Ok(response),
-            Err(error) => Err(self.strange(error.to_string())),
+            Err(error) => Err(self.invalid_response(error.to_string())),
         }
     }
 
@@ -160,10 +160,10 @@ impl Client {
             Response::Upgraded(_) => "a report of an upgrade",
             Response::Error(_) => "an error",
         };
-        self.strange(format!("it answered with {kind}"))
+        self.invalid_response(format!("it answered with {kind}"))
     }
 
-    fn strange(&self, why: String) -> ClientError {
-        ClientError::Strange { path: self.path.clone(), why: crate::plain(&why) }
+    fn invalid_response(&self, why: String) -> ClientError {
+        ClientError::InvalidResponse { path: self.path.clone(), why: crate::plain(&why) }
     }
 }

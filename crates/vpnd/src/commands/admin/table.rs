@@ -89,10 +89,10 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
 }
 
 /// The daemon's version, and its privileged process's where an upgrade has left an older one.
-fn version(Status { version, opener, .. }: &Status) -> String {
-    match opener {
-        Some(opener) if opener != version => {
-            format!("{version} (privileged process {opener} until a restart)")
+fn version(Status { version, parent_version, .. }: &Status) -> String {
+    match parent_version {
+        Some(parent_version) if parent_version != version => {
+            format!("{version} (privileged process {parent_version} until a restart)")
         }
         _ => version.clone(),
     }
@@ -389,7 +389,7 @@ ba9876543210  bob   10.86.0.3  -                -            -      away       -
             text.starts_with("vpnd 0.2.0 (privileged process 0.1.0 until a restart), process 812"),
             "{text}"
         );
-        status.opener = None;
+        status.parent_version = None;
         assert!(render(&status, None).starts_with("vpnd 0.2.0, process 812"));
     }
 }

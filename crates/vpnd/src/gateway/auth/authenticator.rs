@@ -8,7 +8,7 @@
 //! fairly ([`turns`]), never on a shard, and steps back behind other work. Whose turn it is depends on addresses and
 //! devices, never on whether a user exists. This module must not know of connections or sessions.
 
-mod known;
+mod known_sources;
 mod pending;
 mod throttle;
 mod turns;
@@ -29,9 +29,9 @@ use crate::store::{
 };
 use crate::sys::process;
 use crate::totp;
-use known::KnownPlaces;
+use known_sources::KnownSources;
 use pending::{Attempt, Pending};
-use throttle::{Throttle, place};
+use throttle::{Throttle, source_prefix};
 use turns::Turns;
 
 /// For how long a place counts as one the user came from before, seconds.
@@ -39,7 +39,7 @@ const KNOWN_SOURCE_S: u64 = 90 * 86_400;
 
 /// How long a login may wait for its turn. A client gives up after 20 s, and on a machine where turns take that long, what comes
 /// before and after takes its time too: to check passwords of clients that have gone would keep out those that come.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(8);
+pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// What a client shows.
 #[derive(Clone, Debug)]
@@ -60,12 +60,12 @@ pub struct Login {
 
 /// The answer to a login.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum LoginOutcome {
     /// Let in.
     Granted(Box<User>),
     /// Not let in without a one-time code. That comes, or doesn't, with this number. It says nothing else: the password may be
     /// right or wrong, and the user may be one who needs a code, needs none, or does not exist.
-    CodeWanted(u64),
+    CodeRequired(u64),
     /// Everybody must show a certificate here, and this is not one of the user whom the login names. The password was not
     /// looked at, and whether there is such a user does not show: the certificate would be the wrong one in any case.
     NotCertified,
@@ -141,7 +141,7 @@ pub struct Settings {
     pub workers: usize,
     /// Logins that may wait for their turn.
     pub queue: usize,
-    /// How long one may wait; [`LONGEST_WAIT`] outside tests.
+    /// How long one may wait; [`QUEUE_TIMEOUT`] outside tests.
     pub longest_wait: Duration,
     /// Whether every user must show a client certificate.
     pub require_certificate: bool,
@@ -157,17 +157,17 @@ pub struct Authenticator {
     no_secret: TotpSecret,
     pending: Mutex<Pending>,
     throttle: Mutex<Throttle>,
-    known_places: Mutex<KnownPlaces>,
+    known_sources: Mutex<KnownSources>,
     turns: Arc<Turns>,
     longest_wait: Duration,
     require_certificate: bool,
 }
 
 /// What one check found, before it is told to anybody.
-enum Verdict {
+enum CheckResult {
     Granted(Box<User>),
     /// The password is right, and the user must show a code, which did not come along.
-    CodeWanted(Box<User>),
+    CodeRequired(Box<User>),
     Refused(Cause),
     NotChecked(NoMemory),
 }
@@ -179,7 +179,7 @@ impl Authenticator {
     /// [`NoMemory`], as for any login.
     pub fn new(store: Arc<dyn Store>, hasher: Hasher, settings: Settings) -> Result<Self, NoMemory> {
         Ok(Self {
-            known_places: Mutex::new(KnownPlaces::of(store.as_ref())),
+            known_sources: Mutex::new(KnownSources::of(store.as_ref())),
             store,
             nobody: hasher.hash(&Password::generate())?,
             hasher,
@@ -194,7 +194,7 @@ impl Authenticator {
 
     /// Checks a login on a thread that may wait, when it is its turn. If that does not come in time, or too many of its network
     /// wait already, nothing is checked.
-    pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> Outcome {
+    pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
         let turn = match self.turns.at_once() {
             Some(turn) => Some(turn),
             None => {
@@ -204,7 +204,7 @@ impl Authenticator {
         };
         let Some(turn) = turn else {
             log_refusal(&login, Cause::Overloaded);
-            return Outcome::Busy;
+            return LoginOutcome::Busy;
         };
         let this = Arc::clone(self);
         // The turn moves into the thread: a client that hangs up does not make room before its hash is done.
@@ -215,7 +215,7 @@ impl Authenticator {
         });
         checked.await.unwrap_or_else(|error| {
             tracing::error!(%error, "checking a login failed");
-            Outcome::Refused(Refused { retry_after_s: None })
+            LoginOutcome::Refused(Refused { retry_after_s: None })
         })
     }
 
@@ -226,7 +226,7 @@ impl Authenticator {
         let returning = tokio::task::spawn_blocking(move || this.has_been_here(&name, device)).await;
         if matches!(returning, Ok(Ok(true))) {
             Standing::Returning
-        } else if self.known_places().contains(&place(login.source), now_s) {
+        } else if self.known_sources().contains(&source_prefix(login.source), now_s) {
             Standing::Known
         } else {
             Standing::Stranger
@@ -246,9 +246,9 @@ impl Authenticator {
     }
 
     /// Checks a login on this thread, which waits for the hash and the store.
-    pub fn check(&self, login: &Login, now_s: u64) -> Outcome {
-        let place = place(login.source);
-        let (user, known) = match self.look_up(login, &place, now_s) {
+    pub fn check(&self, login: &Login, now_s: u64) -> LoginOutcome {
+        let prefix = source_prefix(login.source);
+        let (user, known) = match self.look_up(login, &prefix, now_s) {
             Ok(found) => found,
             Err(error) => return self.failed(login, &error),
         };
@@ -260,24 +260,24 @@ impl Authenticator {
         if let Some(retry_after_s) = wait_s() {
             // Nothing was checked, so this neither counts nor costs a write.
             log_refusal(login, Cause::Throttled);
-            return Outcome::Throttled(retry_after_s);
+            return LoginOutcome::Throttled(retry_after_s);
         }
-        match self.judge(login, user, now_s) {
-            Ok(Verdict::Granted(user)) => self.granted(login, &place, user, now_s),
-            Ok(Verdict::CodeWanted(user)) => self.ask_for_code(login, Ok(user), now_s),
-            Ok(Verdict::Refused(cause)) if login.code.is_none() => {
-                self.ask_for_code(login, Err(cause), now_s)
+        match self.check_credentials(login, user, now_s) {
+            Ok(CheckResult::Granted(user)) => self.granted(login, &prefix, user, now_s),
+            Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), now_s),
+            Ok(CheckResult::Refused(cause)) if login.code.is_none() => {
+                self.require_code(login, Err(cause), now_s)
             }
-            Ok(Verdict::Refused(cause)) => {
+            Ok(CheckResult::Refused(cause)) => {
                 self.throttle().failed(&login.user, source, now_s);
                 self.record(login, cause, now_s);
-                Outcome::Refused(Refused { retry_after_s: wait_s() })
+                LoginOutcome::Refused(Refused { retry_after_s: wait_s() })
             }
-            Ok(Verdict::NotChecked(none)) => {
+            Ok(CheckResult::NotChecked(none)) => {
                 // As if it had not come: it does not count as a guess, and may come again.
                 tracing::error!(error = %none, "a login could not be checked");
                 log_refusal(login, Cause::NoMemory);
-                Outcome::Busy
+                LoginOutcome::Busy
             }
             Err(error) => self.failed(login, &error),
         }
@@ -285,47 +285,52 @@ impl Authenticator {
 
     /// The user, and whether they have come from this place or with this device before. Asks the store as much about unknown
     /// users.
-    fn look_up(&self, login: &Login, place: &str, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
+    fn look_up(&self, login: &Login, prefix: &str, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
         let user = self.store.user(&login.user)?;
         let id = user.as_ref().map_or(UserId([0; 16]), |user| user.id);
-        let place = self.store.knows_source(id, place, now_s.saturating_sub(KNOWN_SOURCE_S))?;
+        let prefix = self.store.knows_source(id, prefix, now_s.saturating_sub(KNOWN_SOURCE_S))?;
         let device = self.has_lease(id, login.device)?;
-        Ok((user, place | device))
+        Ok((user, prefix | device))
     }
 
-    fn judge(&self, login: &Login, user: Option<User>, now_s: u64) -> Result<Verdict, StoreError> {
+    fn check_credentials(
+        &self,
+        login: &Login,
+        user: Option<User>,
+        now_s: u64,
+    ) -> Result<CheckResult, StoreError> {
         let hash = user.as_ref().map_or(&self.nobody, |user| &user.password);
         // Whoever waits for the store, as clients that attach do, goes first.
         let right = match process::behind_others(|| self.hasher.verify(&login.password, hash)) {
             Ok(right) => right,
-            Err(none) => return Ok(Verdict::NotChecked(none)),
+            Err(none) => return Ok(CheckResult::NotChecked(none)),
         };
-        let Some(user) = user else { return Ok(Verdict::Refused(Cause::UnknownUser)) };
+        let Some(user) = user else { return Ok(CheckResult::Refused(Cause::UnknownUser)) };
         if !right {
-            return Ok(Verdict::Refused(Cause::WrongPassword));
+            return Ok(CheckResult::Refused(Cause::WrongPassword));
         }
-        self.judge_user(login, user, now_s)
+        self.check_user(login, user, now_s)
     }
 
     /// Everything but the password, which was right.
-    fn judge_user(&self, login: &Login, user: User, now_s: u64) -> Result<Verdict, StoreError> {
+    fn check_user(&self, login: &Login, user: User, now_s: u64) -> Result<CheckResult, StoreError> {
         if !user.enabled {
-            return Ok(Verdict::Refused(Cause::Disabled));
+            return Ok(CheckResult::Refused(Cause::Disabled));
         }
         // That this user alone needs one does not show: it is answered like a wrong password.
         if !user.certificates.is_empty() && !is_certified(login, Some(&user)) {
-            return Ok(Verdict::Refused(certificate_cause(login)));
+            return Ok(CheckResult::Refused(certificate_cause(login)));
         }
         if user.totp.is_none() {
-            return Ok(Verdict::Granted(Box::new(user)));
+            return Ok(CheckResult::Granted(Box::new(user)));
         }
-        let Some(code) = &login.code else { return Ok(Verdict::CodeWanted(Box::new(user))) };
-        let wrong = self.judge_code(Ok(&user), code, now_s)?;
-        Ok(wrong.map_or_else(|| Verdict::Granted(Box::new(user)), Verdict::Refused))
+        let Some(code) = &login.code else { return Ok(CheckResult::CodeRequired(Box::new(user))) };
+        let wrong = self.check_code(Ok(&user), code, now_s)?;
+        Ok(wrong.map_or_else(|| CheckResult::Granted(Box::new(user)), CheckResult::Refused))
     }
 
     /// Why this code lets nobody in, if it does not. What is done for that does not depend on whether all else was right.
-    fn judge_code(
+    fn check_code(
         &self,
         awaited: Result<&User, Cause>,
         code: &Password,
@@ -346,31 +351,31 @@ impl Authenticator {
     }
 
     /// Asks whoever is not let in for a one-time code. It counts as a wrong guess from now on: nobody learns by leaving.
-    fn ask_for_code(&self, login: &Login, awaited: Result<Box<User>, Cause>, now_s: u64) -> Outcome {
+    fn require_code(&self, login: &Login, awaited: Result<Box<User>, Cause>, now_s: u64) -> LoginOutcome {
         self.throttle().failed(&login.user, Source::from(login.source), now_s);
         let attempt = Attempt { login: login.clone(), awaited };
         let (number, over) = self.pending().add(now(), attempt);
         for attempt in &over {
             self.record_without_code(attempt, now_s);
         }
-        number.map_or(Outcome::Busy, Outcome::CodeWanted)
+        number.map_or(LoginOutcome::Busy, LoginOutcome::CodeRequired)
     }
 
     /// The code came, for a login that was asked for one.
-    pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> Outcome {
+    pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> LoginOutcome {
         let Some(Attempt { login, awaited }) = self.pending().take(number) else {
             // It came too late or lost its place, and was counted then.
-            return Outcome::Busy;
+            return LoginOutcome::Busy;
         };
         let source = Source::from(login.source);
-        match (self.judge_code(awaited.as_deref().map_err(|cause| *cause), code, now_s), awaited) {
+        match (self.check_code(awaited.as_deref().map_err(|cause| *cause), code, now_s), awaited) {
             (Ok(None), Ok(user)) => {
                 self.throttle().withdrawn(&login.user, source);
-                self.granted(&login, &place(login.source), user, now_s)
+                self.granted(&login, &source_prefix(login.source), user, now_s)
             }
             (Ok(None), Err(cause)) | (Ok(Some(cause)), _) => {
                 self.record(&login, cause, now_s);
-                Outcome::Refused(Refused {
+                LoginOutcome::Refused(Refused {
                     retry_after_s: self.throttle().wait_s(&login.user, source, true, now_s),
                 })
             }
@@ -392,12 +397,12 @@ impl Authenticator {
     }
 
     /// It is no guess at anything, so it does not count as one: a stranger could lock users out by it.
-    fn not_certified(&self, login: &Login, now_s: u64) -> Outcome {
+    fn not_certified(&self, login: &Login, now_s: u64) -> LoginOutcome {
         self.record(login, certificate_cause(login), now_s);
-        Outcome::NotCertified
+        LoginOutcome::NotCertified
     }
 
-    fn granted(&self, login: &Login, place: &str, user: Box<User>, now_s: u64) -> Outcome {
+    fn granted(&self, login: &Login, prefix: &str, user: Box<User>, now_s: u64) -> LoginOutcome {
         self.throttle().succeeded(&login.user, Source::from(login.source));
         if self.hasher.is_outdated(&user.password) {
             let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
@@ -408,16 +413,16 @@ impl Authenticator {
                 tracing::warn!(%error, "a password hash stays at its old strength");
             }
         }
-        if let Err(error) = self.store.remember_source(user.id, place, now_s) {
+        if let Err(error) = self.store.remember_source(user.id, prefix, now_s) {
             tracing::warn!(%error, "where a user came from is not remembered");
         }
-        self.known_places().add(place.to_owned(), now_s);
+        self.known_sources().add(prefix.to_owned(), now_s);
         // What is granted must be on record: without the audit line there is no login.
         match self.store.audit(&entry(login, "login", "", now_s)) {
-            Ok(()) => Outcome::Granted(user),
+            Ok(()) => LoginOutcome::Granted(user),
             Err(error) => {
                 tracing::error!(%error, "a login can't be recorded, so it is refused");
-                Outcome::Refused(Refused { retry_after_s: None })
+                LoginOutcome::Refused(Refused { retry_after_s: None })
             }
         }
     }
@@ -430,18 +435,18 @@ impl Authenticator {
     }
 
     /// Nobody is let in while the store does not answer.
-    fn failed(&self, login: &Login, error: &StoreError) -> Outcome {
+    fn failed(&self, login: &Login, error: &StoreError) -> LoginOutcome {
         tracing::error!(%error, "a login could not be checked");
         log_refusal(login, Cause::StoreFailed);
-        Outcome::Refused(Refused { retry_after_s: None })
+        LoginOutcome::Refused(Refused { retry_after_s: None })
     }
 
     fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known_places(&self) -> std::sync::MutexGuard<'_, KnownPlaces> {
-        self.known_places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known_sources(&self) -> std::sync::MutexGuard<'_, KnownSources> {
+        self.known_sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn throttle(&self) -> std::sync::MutexGuard<'_, Throttle> {

@@ -12,12 +12,12 @@ use tokio::sync::Semaphore;
 use vpnd_proto::control::UserName;
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::authenticator::{self, Authenticator, Outcome, Refused};
+use super::authenticator::{self, Authenticator, LoginOutcome, Refused};
 use crate::clock::{steady_s, wall_s};
 use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
-    Account, Answer, Granted, Leased, LoginRequest, MAX_REVOCATIONS, MAX_WRITES, Numbered, Reason, Request,
-    RevocationCause, Revoked, StoredSession, Write, id,
+    Account, AuthReply, AuthRequest, Granted, Leased, LoginRequest, MAX_REVOCATIONS, MAX_WRITES, Numbered,
+    Reason, RevocationCause, Revoked, StoredSession, Write, id,
 };
 use crate::password::Password;
 use crate::privsep::channel::{Channel, ChannelError};
@@ -54,7 +54,7 @@ pub(crate) struct Service {
     pools: Pools,
     session_lifetime: Option<Duration>,
     grants: Mutex<HashMap<SessionId, Grant>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     clocks: Clocks,
 }
 
@@ -84,7 +84,7 @@ impl Service {
             pools,
             session_lifetime,
             grants: Mutex::default(),
-            places: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
+            permits: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
             clocks,
         }
     }
@@ -95,108 +95,110 @@ impl Service {
     /// If the worker breaks the rules of the channel.
     pub(crate) async fn run(self: Arc<Self>, channel: Channel) -> Result<(), ChannelError> {
         let turn = Arc::new(tokio::sync::Mutex::new(channel.clone()));
-        while let Some(received) = channel.receive::<Numbered<Request>>().await? {
+        while let Some(received) = channel.receive::<Numbered<AuthRequest>>().await? {
             let Numbered { number, content } = received.alone()?;
-            let place = Arc::clone(&self.places).acquire_owned().await.expect("it is never closed");
+            let permit = Arc::clone(&self.permits).acquire_owned().await.expect("it is never closed");
             let (service, turn) = (Arc::clone(&self), Arc::clone(&turn));
             tokio::spawn(async move {
                 let content = service.answer(content).await;
                 let channel = turn.lock().await;
                 let sent = channel.send(&Numbered { number, content }, &[]).await;
                 if let Err(ChannelError::Broken(why)) = sent {
-                    let content = Answer::Failed(Reason::cut(why));
+                    let content = AuthReply::Failed(Reason::cut(why));
                     // If this fails too, the worker is gone, and the loop above ends.
                     let _ = channel.send(&Numbered { number, content }, &[]).await;
                 }
-                drop(place);
+                drop(permit);
             });
         }
         Ok(())
     }
 
-    async fn answer(self: &Arc<Self>, request: Request) -> Answer {
+    async fn answer(self: &Arc<Self>, request: AuthRequest) -> AuthReply {
         let now_s = (self.clocks.wall)();
         let (outcome, device) = match request {
-            Request::Login(login) => {
+            AuthRequest::Login(login) => {
                 let device = DeviceId(login.device.into());
                 (self.authenticator.authenticate(credentials(login), now_s).await, device)
             }
-            Request::Code { login, code, device } => {
+            AuthRequest::Code { login, code, device } => {
                 let outcome = self.complete(login, code.as_ref().map(|code| code.expose()), now_s).await;
                 (outcome, DeviceId(device.into()))
             }
             other => return self.blocking(move |service| service.answer_from_store(other)).await,
         };
         match outcome {
-            Outcome::Granted(user) => self.blocking(move |service| service.admit(&user, device)).await,
-            Outcome::Busy => Answer::Busy,
-            Outcome::CodeWanted(number) => Answer::CodeWanted(number),
-            Outcome::Throttled(retry_after_s) => Answer::Throttled(retry_after_s),
-            Outcome::NotCertified => Answer::NotCertified,
-            Outcome::Refused(refused) => Answer::Refused { retry_after_s: refused.retry_after_s },
+            LoginOutcome::Granted(user) => self.blocking(move |service| service.admit(&user, device)).await,
+            LoginOutcome::Busy => AuthReply::Busy,
+            LoginOutcome::CodeRequired(number) => AuthReply::CodeRequired(number),
+            LoginOutcome::Throttled(retry_after_s) => AuthReply::Throttled(retry_after_s),
+            LoginOutcome::NotCertified => AuthReply::NotCertified,
+            LoginOutcome::Refused(refused) => AuthReply::Refused { retry_after_s: refused.retry_after_s },
         }
     }
 
     /// Goes on with a login that was asked for a code. Without one it is over.
-    async fn complete(self: &Arc<Self>, login: u64, code: Option<&str>, now_s: u64) -> Outcome {
+    async fn complete(self: &Arc<Self>, login: u64, code: Option<&str>, now_s: u64) -> LoginOutcome {
         let (authenticator, code) =
             (Arc::clone(&self.authenticator), code.map(|code| Password::new(code.to_owned())));
         let done = tokio::task::spawn_blocking(move || match code {
             Some(code) => authenticator.complete(login, &code, now_s),
             None => {
                 authenticator.abandon(login, now_s);
-                Outcome::Refused(Refused { retry_after_s: None })
+                LoginOutcome::Refused(Refused { retry_after_s: None })
             }
         });
         done.await.unwrap_or_else(|error| {
             tracing::error!(%error, "checking a one-time code failed");
-            Outcome::Refused(Refused { retry_after_s: None })
+            LoginOutcome::Refused(Refused { retry_after_s: None })
         })
     }
 
     /// Runs `work` on a thread that may wait for the disk.
-    async fn blocking(self: &Arc<Self>, work: impl FnOnce(&Self) -> Answer + Send + 'static) -> Answer {
+    async fn blocking(self: &Arc<Self>, work: impl FnOnce(&Self) -> AuthReply + Send + 'static) -> AuthReply {
         let service = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || work(&service)).await;
-        done.unwrap_or_else(|error| Answer::Failed(Reason::cut(&error.to_string())))
+        done.unwrap_or_else(|error| AuthReply::Failed(Reason::cut(&error.to_string())))
     }
 
-    fn answer_from_store(&self, request: Request) -> Answer {
+    fn answer_from_store(&self, request: AuthRequest) -> AuthReply {
         let answered = match request {
-            Request::Login(_) | Request::Code { .. } => {
-                return Answer::Failed(Reason::cut("a login has its own way"));
+            AuthRequest::Login(_) | AuthRequest::Code { .. } => {
+                return AuthReply::Failed(Reason::cut("a login has its own way"));
             }
-            Request::Session(id) => self.session(SessionId(id.into())).map(Answer::Session),
-            Request::Commit(writes) => return self.commit(writes),
-            Request::Revocations(seen) => self.revocations(seen),
+            AuthRequest::Session(id) => self.session(SessionId(id.into())).map(AuthReply::Session),
+            AuthRequest::Commit(writes) => return self.commit(writes),
+            AuthRequest::Revocations(seen) => self.revocations(seen),
         };
-        answered.unwrap_or_else(|error| Answer::Failed(Reason::cut(&error.to_string())))
+        answered.unwrap_or_else(|error| AuthReply::Failed(Reason::cut(&error.to_string())))
     }
 
     /// Leases addresses for the user who was just let in, and notes that their session may be kept.
-    fn admit(&self, user: &User, device: DeviceId) -> Answer {
+    fn admit(&self, user: &User, device: DeviceId) -> AuthReply {
         let session = SessionId(rand::random());
         let started_s = (self.clocks.steady)();
         let expires_s = self.latest_end_s(started_s);
         let grant = Grant { user: user.id, device, generation: user.generation, started_s, expires_s };
         if !self.grant(session, grant) {
-            return Answer::Refused { retry_after_s: Some(1) };
+            return AuthReply::Refused { retry_after_s: Some(1) };
         }
         let owner = LeaseOwner { user: user.id, device };
         let leased = self.pools.acquire(self.store.as_ref(), owner, session, started_s, expires_s);
         let account = match account(user) {
             Ok(account) => account,
-            Err(reason) => return Answer::Failed(reason),
+            Err(reason) => return AuthReply::Failed(reason),
         };
         match leased {
-            Ok(leased) => Answer::Granted(Granted {
+            Ok(leased) => AuthReply::Granted(Granted {
                 account,
                 session: id(session),
                 addresses: Leased { ipv4: leased.v4, ipv6: leased.v6 },
                 expires_s,
             }),
-            Err(error @ LeaseError::Exhausted { .. }) => Answer::NoAddress(Reason::cut(&error.to_string())),
-            Err(LeaseError::Store(error)) => Answer::Failed(Reason::cut(&error.to_string())),
+            Err(error @ LeaseError::Exhausted { .. }) => {
+                AuthReply::NoAddress(Reason::cut(&error.to_string()))
+            }
+            Err(LeaseError::Store(error)) => AuthReply::Failed(Reason::cut(&error.to_string())),
         }
     }
 
@@ -258,14 +260,14 @@ impl Service {
     }
 
     /// Does all writes, in one step if that is possible.
-    fn commit(&self, writes: Vec<Write>) -> Answer {
+    fn commit(&self, writes: Vec<Write>) -> AuthReply {
         if writes.len() > MAX_WRITES {
-            return Answer::Failed(Reason::cut("too many writes at once"));
+            return AuthReply::Failed(Reason::cut("too many writes at once"));
         }
         let now_s = (self.clocks.steady)();
         let changes: Vec<_> = writes.into_iter().map(|write| self.change(write, now_s)).collect();
         let failed = write(self.store.as_ref(), &changes, now_s);
-        Answer::Committed { failed: failed.into_iter().map(id).collect() }
+        AuthReply::Committed { failed: failed.into_iter().map(id).collect() }
     }
 
     /// What a write means to the store. Only a granted session is a new one there.
@@ -297,9 +299,9 @@ impl Service {
         }
     }
 
-    fn revocations(&self, seen: Option<u64>) -> Result<Answer, StoreError> {
+    fn revocations(&self, seen: Option<u64>) -> Result<AuthReply, StoreError> {
         let Some(seen) = seen else {
-            return Ok(Answer::Revocations { seen: self.store.last_revocation()?, found: Vec::new() });
+            return Ok(AuthReply::Revocations { seen: self.store.last_revocation()?, found: Vec::new() });
         };
         let mut revocations = self.store.revocations_since(seen)?;
         revocations.truncate(MAX_REVOCATIONS);
@@ -313,7 +315,7 @@ impl Service {
                 store::RevocationCause::Certificate => RevocationCause::Certificate,
             },
         });
-        Ok(Answer::Revocations { seen, found: found.collect() })
+        Ok(AuthReply::Revocations { seen, found: found.collect() })
     }
 
     fn grants(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Grant>> {

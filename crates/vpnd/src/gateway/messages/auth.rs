@@ -34,7 +34,7 @@ pub(crate) struct Numbered<T> {
 
 /// What the worker asks for.
 #[derive(Debug, Encode, Decode)]
-pub(crate) enum Request {
+pub(crate) enum AuthRequest {
     /// Check who this is, and lease addresses for a new session.
     #[n(0)]
     Login(#[n(0)] LoginRequest),
@@ -142,13 +142,13 @@ impl TokenHashes {
 
 /// What the auth process answers.
 #[derive(Debug, Encode, Decode)]
-pub(crate) enum Answer {
+pub(crate) enum AuthReply {
     /// To a login: let in.
     #[n(0)]
     Granted(#[n(0)] Granted),
-    /// To a login: not without a one-time code, by [`Request::Code`] with this number. It says nothing about the password.
+    /// To a login: not without a one-time code, by [`AuthRequest::Code`] with this number. It says nothing about the password.
     #[n(1)]
-    CodeWanted(#[n(0)] u64),
+    CodeRequired(#[n(0)] u64),
     /// To a login: no.
     #[n(2)]
     Refused {
@@ -158,7 +158,7 @@ pub(crate) enum Answer {
     /// To a login: the user was let in, but there is no inner address.
     #[n(3)]
     NoAddress(#[n(0)] Reason),
-    /// To [`Request::Session`].
+    /// To [`AuthRequest::Session`].
     #[n(4)]
     Session(#[n(0)] Option<StoredSession>),
     /// All of it is durable but what concerns these sessions: the store has failed, or their user was disabled, removed or
@@ -171,7 +171,7 @@ pub(crate) enum Answer {
     /// To a login: too many wait already.
     #[n(6)]
     Busy,
-    /// To [`Request::Revocations`].
+    /// To [`AuthRequest::Revocations`].
     #[n(7)]
     Revocations {
         /// The number to ask with the next time.

@@ -26,12 +26,12 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(3600);
 const KEY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Both, and they belong together.
-pub(super) struct Credentials {
+pub(super) struct TlsMaterial {
     pub(super) certificate: GatewayCertificate,
     pub(super) key: SecretBytes,
 }
 
-impl Credentials {
+impl TlsMaterial {
     /// Reads the files that the configuration names, and renews the certificate if it is due.
     pub(super) fn load(tls: &Tls) -> anyhow::Result<Self> {
         let key_path = tls.key.display();
@@ -90,13 +90,13 @@ pub(super) fn revoked_by_authority(tls: &Tls) -> Result<Option<RevocationList>, 
 }
 
 /// The certificate that the worker presents, as the privileged parent remembers it.
-pub(super) struct Presented {
+pub(super) struct CurrentCertificate {
     certificate: GatewayCertificate,
     /// What was in the file then. A renewed certificate may be in memory alone.
     file: Vec<u8>,
 }
 
-impl Presented {
+impl CurrentCertificate {
     pub(super) fn new(certificate: GatewayCertificate, tls: &Tls) -> Self {
         Self { certificate, file: std::fs::read(&tls.certificate).unwrap_or_default() }
     }
@@ -120,7 +120,11 @@ impl Gateway {
     /// # Errors
     /// If a process is lost.
     pub(super) async fn look_at_certificate(&mut self) -> Result<(), ChildError> {
-        if self.presented.is_settled(&self.config.tls) { Ok(()) } else { self.take_over_certificate().await }
+        if self.certificate_in_use.is_settled(&self.config.tls) {
+            Ok(())
+        } else {
+            self.take_over_certificate().await
+        }
     }
 
     /// Takes certificate and key over from their files. If that fails, what is presented stays.
@@ -128,15 +132,18 @@ impl Gateway {
     /// # Errors
     /// If a process is lost.
     pub(super) async fn take_over_certificate(&mut self) -> Result<(), ChildError> {
-        let Credentials { certificate, key } = match Credentials::load(&self.config.tls) {
+        let TlsMaterial { certificate, key } = match TlsMaterial::load(&self.config.tls) {
             Ok(credentials) => credentials,
             Err(error) => {
-                tracing::error!("the gateway's certificate stays as it was: {}", crate::told(&error));
+                tracing::error!("the gateway's certificate stays as it was: {}", crate::format_chain(&error));
                 return Ok(());
             }
         };
-        let before = std::mem::replace(&mut self.presented, Presented::new(certificate, &self.config.tls));
-        let certificate = &self.presented.certificate;
+        let before = std::mem::replace(
+            &mut self.certificate_in_use,
+            CurrentCertificate::new(certificate, &self.config.tls),
+        );
+        let certificate = &self.certificate_in_use.certificate;
         if before.certificate == *certificate {
             return Ok(());
         }

@@ -20,8 +20,8 @@ use crate::sys::sysctl::{self, Forwarding, SysctlChange};
 use crate::sys::tun::Tun;
 
 /// How long the worker of a gateway that was killed may go on.
-const WORKER_ENDS_WITHIN: Duration = Duration::from_secs(2);
-const LOOKS_AGAIN: Duration = Duration::from_millis(50);
+const WORKER_END_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The machine, and how to take back what was changed.
 pub(super) struct Machine {
@@ -131,8 +131,12 @@ impl Machine {
     }
 
     /// Sorts out what an earlier gateway has left: what goes on, and what is taken back.
-    async fn keep_of_earlier(&mut self, config: &ServerConfig, routes: &[Change]) -> anyhow::Result<Left> {
-        let mut left = Left::default();
+    async fn keep_of_earlier(
+        &mut self,
+        config: &ServerConfig,
+        routes: &[Change],
+    ) -> anyhow::Result<EarlierChanges> {
+        let mut left = EarlierChanges::default();
         let forwards = config.nat.mode != NatMode::None;
         for (id, change) in self.journal.in_force().into_iter().rev() {
             match &change {
@@ -189,7 +193,7 @@ impl Machine {
 
 /// What goes on of what an earlier gateway has left.
 #[derive(Default)]
-struct Left {
+struct EarlierChanges {
     routes: Vec<Change>,
     firewall: Option<ChangeId>,
     settings: Vec<SysctlChange>,
@@ -200,10 +204,10 @@ struct Left {
 /// # Errors
 /// If the gateway runs, or not all could be taken back.
 pub(super) async fn tear_down(config: &ServerConfig) -> anyhow::Result<()> {
-    let deadline = tokio::time::Instant::now() + WORKER_ENDS_WITHIN;
+    let deadline = tokio::time::Instant::now() + WORKER_END_TIMEOUT;
     while UnixStream::connect(&config.admin.socket).is_ok() {
         if tokio::time::Instant::now() < deadline {
-            tokio::time::sleep(LOOKS_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             continue;
         }
         bail!("the gateway is running: stop it first (systemctl stop vpnd-server), then try again");

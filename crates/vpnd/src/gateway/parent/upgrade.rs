@@ -18,14 +18,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 
-use super::certificate::{Credentials, Presented};
+use super::certificate::{CurrentCertificate, TlsMaterial};
 use super::{CHILD_END_TIMEOUT, Gateway, start_auth, start_worker, worker_launch};
 use crate::clock::wall_s;
 use crate::config::{ConfigError, ServerConfig, check};
 use crate::gateway::messages::{Begin, Configuration, FromWorker, ToWorker};
 use crate::privsep::channel;
 use crate::privsep::child::ChildRole;
-use crate::privsep::spawn::{ChildError, Starting};
+use crate::privsep::spawn::{ChildError, StartingChild};
 
 /// How long the new version's processes may take to be prepared.
 const PREPARATION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -39,9 +39,9 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// The new version's processes, prepared.
 struct Next {
     config: ServerConfig,
-    auth: Starting,
-    worker: Starting,
-    presented: Presented,
+    auth: StartingChild,
+    worker: StartingChild,
+    certificate_in_use: CurrentCertificate,
 }
 
 impl Gateway {
@@ -63,12 +63,12 @@ impl Gateway {
         if let Err(error) = self.hand_over(&mut next).await? {
             return self.not_upgraded(&error).await;
         }
-        let Next { config, auth, worker, presented } = next;
+        let Next { config, auth, worker, certificate_in_use } = next;
         let (auth, worker) = (auth.at_work(), worker.ready().await?);
-        self.presented = presented;
+        self.certificate_in_use = certificate_in_use;
         let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
         if let Err(error) = self.machine.reconfigure(&config).await {
-            tracing::error!(error = %crate::told(&error), "the firewall rules stay as they were");
+            tracing::error!(error = %crate::format_chain(&error), "the firewall rules stay as they were");
         }
         self.config = config;
         // If it is gone already, so is who has asked.
@@ -80,7 +80,8 @@ impl Gateway {
     }
 
     async fn not_upgraded(&self, error: &anyhow::Error) -> Result<(), ChildError> {
-        let why = format!("the gateway is not upgraded and goes on as it was: {}", crate::told(error));
+        let why =
+            format!("the gateway is not upgraded and goes on as it was: {}", crate::format_chain(error));
         tracing::error!("{why}");
         self.worker.send(&ToWorker::NotUpgraded(why), &[]).await
     }
@@ -93,33 +94,33 @@ impl Gateway {
         if let Some(settings) = first_difference(&self.config, &config) {
             bail!("{settings} is not as it was when the gateway started: that takes a restart");
         }
-        let Credentials { certificate, key } = Credentials::load(&config.tls)?;
+        let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
         let (auth, to_auth, protections) =
             start_auth(&self.program, &configuration, &self.common, key).await?;
-        let presented = Presented::new(certificate.clone(), &config.tls);
+        let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let common = self.common.clone();
         let launch = worker_launch(&self.args, &config, configuration, common, certificate, protections)?;
         let worker = start_worker(&self.program, &launch, to_auth, &self.listeners).await?;
-        Ok(Next { config, auth, worker, presented })
+        Ok(Next { config, auth, worker, certificate_in_use })
     }
 
     /// Lets the old worker hand over to the new one: the inner result says why it goes on instead.
     async fn hand_over(&mut self, next: &mut Next) -> Result<anyhow::Result<()>, ChildError> {
-        let (from_old, from_new) = match channel::pair() {
+        let (from_predecessor, from_successor) = match channel::pair() {
             Ok((one, other)) => (one.into(), other.into()),
             Err(error) => return Ok(Err(error.into())),
         };
-        if let Err(error) = next.worker.send(&Begin::TakeOver, &[from_new]).await {
+        if let Err(error) = next.worker.send(&Begin::TakeOver, &[from_successor]).await {
             return Ok(Err(error.into()));
         }
-        self.worker.send(&ToWorker::HandOver, &[from_old]).await?;
+        self.worker.send(&ToWorker::QuicForwarder, &[from_predecessor]).await?;
         let deadline = tokio::time::Instant::now() + HANDOVER_TIMEOUT;
         loop {
             let received = tokio::time::timeout_at(deadline, self.worker.receive()).await;
             // Whether the new one has something of it nobody knows, and both must not go on.
             match received.map_err(|_| ChildError::Slow(ChildRole::Worker))?? {
                 FromWorker::HandedOver => return Ok(Ok(())),
-                FromWorker::GoesOn(why) => {
+                FromWorker::HandoverFailed(why) => {
                     // If the new one has failed, it knows better.
                     let failure = next.worker.failure(FAILURE_TIMEOUT).await;
                     return Ok(Err(anyhow!(failure.map_or(why, |error| error.to_string()))));

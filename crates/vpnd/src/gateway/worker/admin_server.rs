@@ -18,13 +18,13 @@ use tracing::{debug, info, warn};
 use crate::admin::{Handler, MAX_REQUEST, Request, Response};
 
 /// Conversations at the same time; more wait in the kernel's queue.
-const MAX_CONVERSATIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// Pause after the kernel had no descriptor or memory for a new connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long each part of a conversation may take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deadlines {
+pub(super) struct Timeouts {
     /// Waiting for a request.
     pub(super) request: Duration,
     /// Working out the answer.
@@ -35,7 +35,7 @@ pub(super) struct Deadlines {
     pub(super) response: Duration,
 }
 
-impl Default for Deadlines {
+impl Default for Timeouts {
     fn default() -> Self {
         let request = Duration::from_secs(10);
         let (handler, upgrade) = (Duration::from_secs(20), Duration::from_secs(60));
@@ -49,7 +49,7 @@ pub(crate) struct AdminSocket {
     listener: UnixListener,
     /// The user who may connect besides root: the daemon's own.
     pub(super) owner: u32,
-    pub(super) deadlines: Deadlines,
+    pub(super) timeouts: Timeouts,
 }
 
 impl AdminSocket {
@@ -61,31 +61,31 @@ impl AdminSocket {
         let listener = std::os::unix::net::UnixListener::from(listener);
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        Ok(Self { listener, owner, deadlines: Deadlines::default() })
+        Ok(Self { listener, owner, timeouts: Timeouts::default() })
     }
 
     /// Answers requests until the future is dropped, or `over` is notified: then it takes no more conversations, and ends with
     /// the last.
     pub(crate) async fn serve<H: Handler>(self, handler: Arc<H>, over: Arc<Notify>) {
-        let places = Arc::new(Semaphore::new(MAX_CONVERSATIONS));
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         // Dropping the set ends the conversations, so nothing outlives this future.
-        let mut conversations = JoinSet::new();
+        let mut connections = JoinSet::new();
         info!(socket = ?self.listener.local_addr().ok(), "control socket open");
         loop {
-            let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
-            while conversations.try_join_next().is_some() {}
+            let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+            while connections.try_join_next().is_some() {}
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
                 () = over.notified() => break,
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let (handler, owner, deadlines) = (handler.clone(), self.owner, self.deadlines);
-                    conversations.spawn(async move {
-                        if let Err(error) = converse(stream, &*handler, owner, deadlines).await {
+                    let (handler, owner, timeouts) = (handler.clone(), self.owner, self.timeouts);
+                    connections.spawn(async move {
+                        if let Err(error) = serve_connection(stream, &*handler, owner, timeouts).await {
                             debug!(%error, "a conversation on the control socket broke off");
                         }
-                        drop(place);
+                        drop(permit);
                     });
                 }
                 Err(error) => {
@@ -94,7 +94,7 @@ impl AdminSocket {
                 }
             }
         }
-        while conversations.join_next().await.is_some() {}
+        while connections.join_next().await.is_some() {}
     }
 }
 
@@ -104,17 +104,17 @@ fn is_admitted(peer: u32, owner: u32) -> bool {
 }
 
 /// Answers the requests of one peer, in turn, until it leaves or breaks a rule.
-async fn converse<H: Handler>(
+async fn serve_connection<H: Handler>(
     mut stream: UnixStream,
     handler: &H,
     owner: u32,
-    deadlines: Deadlines,
+    timeouts: Timeouts,
 ) -> io::Result<()> {
     let peer = stream.peer_cred()?;
     if !is_admitted(peer.uid(), owner) {
         warn!(uid = peer.uid(), pid = peer.pid(), "refused on the control socket");
         let text = "only root and the user of the daemon may use the control socket";
-        return respond(&mut stream, &Response::Error(text.to_owned()), deadlines).await;
+        return respond(&mut stream, &Response::Error(text.to_owned()), timeouts).await;
     }
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
@@ -122,24 +122,24 @@ async fn converse<H: Handler>(
     loop {
         line.clear();
         let mut limited = (&mut reader).take(MAX_REQUEST as u64);
-        timeout(deadlines.request, limited.read_until(b'\n', &mut line)).await??;
+        timeout(timeouts.request, limited.read_until(b'\n', &mut line)).await??;
         if line.is_empty() {
             return Ok(());
         }
         if line.last() != Some(&b'\n') {
             let text = format!("a request is one line of at most {MAX_REQUEST} bytes");
-            return respond(&mut writer, &Response::Error(text), deadlines).await;
+            return respond(&mut writer, &Response::Error(text), timeouts).await;
         }
         let response = match serde_json::from_slice(&line) {
-            Ok(request) => answer(handler, request, deadlines).await,
+            Ok(request) => handle(handler, request, timeouts).await,
             Err(error) => Response::Error(format!("not a request: {error}")),
         };
-        respond(&mut writer, &response, deadlines).await?;
+        respond(&mut writer, &response, timeouts).await?;
     }
 }
 
-async fn answer<H: Handler>(handler: &H, request: Request, deadlines: Deadlines) -> Response {
-    let limit = if request == Request::Upgrade { deadlines.upgrade } else { deadlines.handler };
+async fn handle<H: Handler>(handler: &H, request: Request, timeouts: Timeouts) -> Response {
+    let limit = if request == Request::Upgrade { timeouts.upgrade } else { timeouts.handler };
     let work = async {
         match request {
             Request::Status => handler.status().await.map(|status| Response::Status(Box::new(status))),
@@ -159,11 +159,11 @@ async fn answer<H: Handler>(handler: &H, request: Request, deadlines: Deadlines)
 async fn respond(
     writer: &mut (impl AsyncWrite + Unpin),
     response: &Response,
-    deadlines: Deadlines,
+    timeouts: Timeouts,
 ) -> io::Result<()> {
     let mut line = serde_json::to_vec(response)?;
     line.push(b'\n');
-    timeout(deadlines.response, writer.write_all(&line)).await?
+    timeout(timeouts.response, writer.write_all(&line)).await?
 }
 
 #[cfg(test)]

@@ -18,11 +18,11 @@ use crate::config;
 use crate::gateway::messages::Configuration;
 use crate::gateway::worker::connection::Logins;
 use crate::gateway::worker::core::{Core, Ended};
-use crate::gateway::worker::quic::gate::Admissions;
+use crate::gateway::worker::quic::acceptor::AdmissionControl;
 use crate::sys::tun::TunOffloads;
 
 /// What does not change while the gateway runs.
-pub(super) struct Facts {
+pub(super) struct StaticInfo {
     /// The daemon's first process.
     pub(super) pid: u32,
     /// Its version, if it says that.
@@ -38,10 +38,10 @@ pub(super) struct Facts {
 
 /// The gateway as administrators see it.
 pub(super) struct Administration {
-    pub(super) facts: Facts,
+    pub(super) static_info: StaticInfo,
     pub(super) core: Core,
     pub(super) logins: Arc<Logins>,
-    pub(super) admissions: Admissions,
+    pub(super) admission: AdmissionControl,
     pub(super) parent: ParentClient,
     pub(super) certificate: Arc<WorkerCertificate>,
     /// What the gateway's earlier processes have counted.
@@ -94,7 +94,7 @@ impl Handler for Administration {
         let snapshot = self.core.status().await.map_err(|error| error.to_string())?;
         let mut counters = Counters::from(&snapshot.counters);
         counters.logins = self.logins.counts();
-        counters.handshakes = self.admissions.counts();
+        counters.handshakes = self.admission.counts();
         let Ended { sessions, rx_bytes, tx_bytes } = snapshot.ended;
         let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
         counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
@@ -102,18 +102,18 @@ impl Handler for Administration {
         let now = now();
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            opener: self.facts.parent_version.clone(),
-            pid: self.facts.pid,
-            uptime_s: now.since(self.facts.started).as_secs(),
-            listen: self.facts.listen,
-            shards: self.facts.shards,
-            steering: self.facts.steering,
+            parent_version: self.static_info.parent_version.clone(),
+            pid: self.static_info.pid,
+            uptime_s: now.since(self.static_info.started).as_secs(),
+            listen: self.static_info.listen,
+            shards: self.static_info.shards,
+            steering: self.static_info.steering,
             offloads: Offloads {
-                tun: Tun::of_shards(self.facts.tun, &snapshot.tun),
+                tun: Tun::of_shards(self.static_info.tun, &snapshot.tun),
                 udp: Udp::of_shards(&snapshot.udp),
             },
-            suites: self.facts.suites.iter().map(Suite::from).collect(),
-            processes: self.facts.processes.clone(),
+            suites: self.static_info.suites.iter().map(Suite::from).collect(),
+            processes: self.static_info.processes.clone(),
             certificate_left_s: Some(self.certificate.expires_s().saturating_sub(wall_s())),
             counters,
             sessions: snapshot.sessions.iter().map(|session| Session::at(now, session)).collect(),
@@ -130,7 +130,7 @@ impl Handler for Administration {
     }
 
     async fn reload(&self) -> Result<String, String> {
-        self.parent.reread().await
+        self.parent.reload().await
     }
 
     async fn upgrade(&self) -> Result<String, String> {

@@ -4,14 +4,14 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::Notify;
 
-use crate::gateway::messages::auth::{Answer, Numbered, Request};
+use crate::gateway::messages::auth::{AuthReply, AuthRequest, Numbered};
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::requests::{Gone, Requests};
 
 /// The auth process. It takes no more requests than it has permits for, then the channel is full and no more are sent; so no
 /// more wait for a reply than have permits there and room on the way.
 #[derive(Clone)]
-pub(crate) struct AuthClient(Arc<Requests<Request, Answer>>);
+pub(crate) struct AuthClient(Arc<Requests<AuthRequest, AuthReply>>);
 
 impl AuthClient {
     /// Uses `channel` from now on. `gone` is notified when the other end is no more.
@@ -35,16 +35,16 @@ impl AuthClient {
     }
 
     /// Asks one question and waits for the answer.
-    pub(crate) async fn ask(&self, request: Request) -> Result<Answer, Gone> {
-        self.0.ask(request).await
+    pub(crate) async fn request(&self, request: AuthRequest) -> Result<AuthReply, Gone> {
+        self.0.request(request).await
     }
 }
 
 async fn receive_all(
     channel: &Channel,
-    askers: &Weak<Requests<Request, Answer>>,
+    askers: &Weak<Requests<AuthRequest, AuthReply>>,
 ) -> Result<(), ChannelError> {
-    while let Some(received) = channel.receive::<Numbered<Answer>>().await? {
+    while let Some(received) = channel.receive::<Numbered<AuthReply>>().await? {
         let Numbered { number, content } = received.alone()?;
         if let Some(requests) = askers.upgrade() {
             requests.reply(number, content)?;

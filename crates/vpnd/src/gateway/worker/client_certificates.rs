@@ -46,7 +46,7 @@ impl ClientCertificates {
     }
 
     fn tls_without(&self, revoked: &RevocationList) -> Result<QuicServerConfig, TlsError> {
-        let authority = self.authority.as_deref().map(|ca| tls::Authority { ca, revoked });
+        let authority = self.authority.as_deref().map(|ca| tls::ClientCa { ca, revoked });
         let clients = match authority {
             None => tls::ClientCertificates::Ignored,
             Some(authority) if self.required => tls::ClientCertificates::Required(authority),

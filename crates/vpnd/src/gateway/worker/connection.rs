@@ -23,27 +23,27 @@ use vpnd_proto::gateway::Claim;
 use vpnd_proto::session::{ConnectionId, DeviceId};
 
 use crate::clock::wall_s;
-use crate::gateway::messages::auth::{Answer, BUSY_S, Granted, LoginRequest, Request as Asked};
+use crate::gateway::messages::auth::{AuthReply, AuthRequest, BUSY_S, Granted, LoginRequest};
 use crate::gateway::worker::auth_client::AuthClient;
-use crate::gateway::worker::core::{Core, OUTBOX, Outgoing, Request};
-use crate::gateway::worker::quic::gate::{Gate, Place};
+use crate::gateway::worker::core::{Core, CoreRequest, OUTBOX, Outgoing};
+use crate::gateway::worker::quic::acceptor::{Acceptor, Permit};
 use crate::revocation_list::CertificateNumber;
 use crate::tls;
 
 /// How long a person has to type a one-time code.
-const CODE_DEADLINE: Duration = Duration::from_secs(90);
+const CODE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a client may leave what it is sent unread before its connection is closed.
-pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a last message may take on its way out.
-const FAREWELL: Duration = Duration::from_secs(2);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What all connections share.
-pub(crate) struct Door {
+pub(crate) struct ControlServer {
     pub(crate) core: Core,
     pub(crate) auth: AuthClient,
     pub(crate) deadline: Duration,
     /// Lets connections in.
-    pub(crate) gate: Gate,
+    pub(crate) acceptor: Acceptor,
     /// What became of logins and attaches.
     pub(crate) logins: Arc<Logins>,
     /// Nothing is ever sent: the other end hears when the last connection has said goodbye.
@@ -86,7 +86,7 @@ impl Logins {
     }
 
     /// Counts what an attach came to, once the control plane has answered it.
-    fn attach_answered(&self, answer: &Message) {
+    fn count_attach(&self, answer: &Message) {
         match answer {
             Message::Established(_) => self.attaches.fetch_add(1, Ordering::Relaxed),
             _ => self.attaches_refused.fetch_add(1, Ordering::Relaxed),
@@ -142,28 +142,28 @@ impl Failure {
     }
 }
 
-impl Door {
+impl ControlServer {
     /// Takes connections in until the endpoint is closed.
     pub(crate) async fn run(self: Arc<Self>, endpoint: quinn::Endpoint) {
         let mut number = 0;
-        while let Some((incoming, place)) = self.gate.next(&endpoint).await {
+        while let Some((incoming, permit)) = self.acceptor.next(&endpoint).await {
             number += 1;
-            let (door, id) = (Arc::clone(&self), ConnectionId(number));
+            let (server, id) = (Arc::clone(&self), ConnectionId(number));
             tokio::spawn(async move {
                 let remote = incoming.remote_address();
-                if let Err(failure) = door.serve(id, incoming, place).await {
+                if let Err(failure) = server.serve(id, incoming, permit).await {
                     tracing::debug!(%remote, %failure, "control connection ended");
                 }
             });
         }
     }
 
-    async fn serve(&self, id: ConnectionId, incoming: Incoming, mut place: Place) -> Result<(), Failure> {
+    async fn serve(&self, id: ConnectionId, incoming: Incoming, mut permit: Permit) -> Result<(), Failure> {
         let deadline = Instant::now() + self.deadline;
         // A handshake that is not complete by then is dropped without a code of ours: there are no keys to send it with.
         let connection =
-            within(deadline, unless_displaced(&mut place, async { Ok(incoming.await?) })).await?;
-        let served = self.attend(id, &connection, place, deadline).await;
+            within(deadline, unless_displaced(&mut permit, async { Ok(incoming.await?) })).await?;
+        let served = self.after_handshake(id, &connection, permit, deadline).await;
         if let Err(failure) = &served {
             self.count(&connection, failure);
             close(&connection, failure.code(), &failure.to_string());
@@ -172,42 +172,42 @@ impl Door {
     }
 
     /// What happens on a connection whose handshake is done.
-    async fn attend(
+    async fn after_handshake(
         &self,
         id: ConnectionId,
         connection: &Connection,
-        mut place: Place,
+        mut permit: Permit,
         deadline: Instant,
     ) -> Result<(), Failure> {
         // What is needed only until there is a session is kept apart, for this future lives as long as its connection.
         let (mut reader, mut writer, first) =
-            Box::pin(within(deadline, unless_displaced(&mut place, open(connection)))).await?;
+            Box::pin(within(deadline, unless_displaced(&mut permit, open(connection)))).await?;
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
-        let asked = match first {
+        let accepted = match first {
             Message::Login(login) => {
-                drop(place);
+                drop(permit);
                 let user = login.user.clone();
-                let asked = self.log_in(id, connection, &mut reader, &mut writer, login, outbox);
-                Box::pin(asked).await.map(|device| Some((user, device)))
+                let accepted = self.log_in(id, connection, &mut reader, &mut writer, login, outbox);
+                Box::pin(accepted).await.map(|device| Some((user, device)))
             }
             Message::Attach(attach) => {
-                let asked = Box::pin(self.attach(id, connection, attach, outbox)).await;
-                drop(place);
-                asked.map(|()| None)
+                let accepted = Box::pin(self.attach(id, connection, attach, outbox)).await;
+                drop(permit);
+                accepted.map(|()| None)
             }
             _ => Err(Failure::Unexpected),
         };
-        let newcomer = match asked {
-            Ok(newcomer) => newcomer,
+        let logged_in = match accepted {
+            Ok(logged_in) => logged_in,
             Err(failure) => {
-                writer_farewell(&mut writer).await;
+                finish_stream(&mut writer).await;
                 return Err(failure);
             }
         };
-        let ended = self.converse(id, connection, &mut reader, &mut writer, outgoing, newcomer).await;
-        let _ = self.core.send(Request::Lost(id)).await;
+        let ended = self.relay_messages(id, connection, &mut reader, &mut writer, outgoing, logged_in).await;
+        let _ = self.core.send(CoreRequest::Lost(id)).await;
         let code = ended?;
-        writer_farewell(&mut writer).await;
+        finish_stream(&mut writer).await;
         close(connection, code, "");
         Ok(())
     }
@@ -234,11 +234,11 @@ impl Door {
         login: Login,
         outbox: mpsc::Sender<Outgoing>,
     ) -> Result<DeviceId, Failure> {
-        let device = prove(connection, &login.device)?;
+        let device = verify_device(connection, &login.device)?;
         let admission = self.check(connection, reader, writer, &login, device).await?;
         self.logins.accepted.fetch_add(1, Ordering::Relaxed);
         let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
-        let request = Request::Login {
+        let request = CoreRequest::Login {
             connection: id,
             outbox,
             device,
@@ -267,13 +267,14 @@ impl Door {
         login: &Login,
         device: DeviceId,
     ) -> Result<Granted, Failure> {
-        let (code, retry_after_s) = match self.ask(connection, reader, writer, login, device).await? {
-            Answer::Granted(granted) => return Ok(granted),
-            Answer::Busy => return self.busy(writer).await,
-            Answer::Refused { retry_after_s } => (Code::Credentials, retry_after_s),
-            Answer::Throttled(retry_after_s) => (Code::Throttled, Some(retry_after_s)),
-            Answer::NotCertified => (Code::Certificate, None),
-            Answer::NoAddress(why) => {
+        let (code, retry_after_s) = match self.authenticate(connection, reader, writer, login, device).await?
+        {
+            AuthReply::Granted(granted) => return Ok(granted),
+            AuthReply::Busy => return self.busy(writer).await,
+            AuthReply::Refused { retry_after_s } => (Code::Credentials, retry_after_s),
+            AuthReply::Throttled(retry_after_s) => (Code::Throttled, Some(retry_after_s)),
+            AuthReply::NotCertified => (Code::Certificate, None),
+            AuthReply::NoAddress(why) => {
                 self.logins.no_address.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(user = %login.user, %why, "no inner address for a login");
                 refuse(writer, Code::NoAddress, None).await?;
@@ -290,15 +291,15 @@ impl Door {
     }
 
     /// What the auth process says of a login. Whoever is not let in by a password is asked for a one-time code before.
-    async fn ask(
+    async fn authenticate(
         &self,
         connection: &Connection,
         reader: &mut Reader,
         writer: &mut Writer,
         login: &Login,
         device: DeviceId,
-    ) -> Result<Answer, Failure> {
-        let Some(place) = self.gate.login_place() else { return Ok(Answer::Busy) };
+    ) -> Result<AuthReply, Failure> {
+        let Some(permit) = self.acceptor.login_permit() else { return Ok(AuthReply::Busy) };
         let request = LoginRequest {
             user: login.user.clone(),
             password: login.password.clone(),
@@ -307,20 +308,20 @@ impl Door {
             source: connection.remote_address().ip().to_canonical(),
             device: device.0.into(),
         };
-        let answer = self.auth.ask(Asked::Login(request)).await.map_err(|_| Failure::Stopped)?;
-        drop(place);
-        let Answer::CodeWanted(number) = answer else { return Ok(answer) };
-        let typed = match self.gate.code_place(connection.remote_address()) {
-            Some(mut place) => unless_displaced(&mut place, one_time_code(reader, writer)).await,
+        let answer = self.auth.request(AuthRequest::Login(request)).await.map_err(|_| Failure::Stopped)?;
+        drop(permit);
+        let AuthReply::CodeRequired(number) = answer else { return Ok(answer) };
+        let typed = match self.acceptor.code_permit(connection.remote_address()) {
+            Some(mut permit) => unless_displaced(&mut permit, one_time_code(reader, writer)).await,
             None => Err(Failure::Displaced),
         };
         // Whoever leaves has made an attempt, too: the auth process counts it.
         let code = typed.as_ref().ok().cloned();
-        let request = Asked::Code { login: number, code, device: device.0.into() };
-        let answer = self.auth.ask(request).await.map_err(|_| Failure::Stopped)?;
+        let request = AuthRequest::Code { login: number, code, device: device.0.into() };
+        let answer = self.auth.request(request).await.map_err(|_| Failure::Stopped)?;
         match typed {
             Ok(_) => Ok(answer),
-            Err(Failure::Displaced) => Ok(Answer::Busy),
+            Err(Failure::Displaced) => Ok(AuthReply::Busy),
             Err(failure) => Err(failure),
         }
     }
@@ -334,28 +335,28 @@ impl Door {
     ) -> Result<(), Failure> {
         let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
         let Attach { token, offer, session, device, .. } = attach;
-        let claim = Claim { session, token, device: prove(connection, &device)? };
+        let claim = Claim { session, token, device: verify_device(connection, &device)? };
         let certificate = certificate(connection).and_then(|shown| CertificateNumber::of(&shown));
-        let request = Request::Attach { connection: id, outbox, claim, certificate, offer, secret };
+        let request = CoreRequest::Attach { connection: id, outbox, claim, certificate, offer, secret };
         self.core.send(request).await.map_err(|_| Failure::Stopped)
     }
 
     /// Moves messages both ways until one end closes. Returns the code to close with, if nothing is wrong.
-    async fn converse(
+    async fn relay_messages(
         &self,
         id: ConnectionId,
         connection: &Connection,
         reader: &mut Reader,
         writer: &mut Writer,
         mut outgoing: mpsc::Receiver<Outgoing>,
-        newcomer: Option<(UserName, DeviceId)>,
+        logged_in: Option<(UserName, DeviceId)>,
     ) -> Result<Code, Failure> {
-        let (mut settled, mut answered) = (None, false);
+        let (mut session_guard, mut answered) = (None, false);
         loop {
             tokio::select! {
                 message = reader.next() => match message {
                     Ok(Some(message)) => {
-                        if self.core.send(Request::Message { connection: id, message }).await.is_err() {
+                        if self.core.send(CoreRequest::Message { connection: id, message }).await.is_err() {
                             return Ok(Code::Shutdown);
                         }
                     }
@@ -363,18 +364,18 @@ impl Door {
                     Err(error @ StreamError::Message(_)) => return Err(error.into()),
                     Ok(None) | Err(_) => return Ok(Code::Bye),
                 },
-                order = outgoing.recv() => match order {
+                message = outgoing.recv() => match message {
                     Some(Outgoing::Message(message)) => {
-                        match &newcomer {
+                        match &logged_in {
                             _ if answered => {}
-                            None => self.logins.attach_answered(&message),
+                            None => self.logins.count_attach(&message),
                             Some((user, device)) => log_login(connection, user, *device, &message),
                         }
                         answered = true;
-                        if matches!(*message, Message::Established(_)) && settled.is_none() {
-                            settled = Some(self.gate.settle(connection.remote_address()));
+                        if matches!(*message, Message::Established(_)) && session_guard.is_none() {
+                            session_guard = Some(self.acceptor.session_started(connection.remote_address()));
                         }
-                        match tokio::time::timeout(READ_DEADLINE, writer.send(&message)).await {
+                        match tokio::time::timeout(READ_TIMEOUT, writer.send(&message)).await {
                             Ok(Ok(())) => {}
                             Ok(Err(_)) => return Ok(Code::Bye),
                             Err(_) => return Err(Failure::Unread),
@@ -414,12 +415,12 @@ async fn open(connection: &Connection) -> Result<(Reader, Writer, Message), Fail
 
 /// Does `work` unless its place is taken away before.
 async fn unless_displaced<T>(
-    place: &mut Place,
+    permit: &mut Permit,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     tokio::select! {
         done = work => done,
-        () = place.displaced() => Err(Failure::Displaced),
+        () = permit.displaced() => Err(Failure::Displaced),
     }
 }
 
@@ -430,7 +431,7 @@ async fn within<T>(deadline: Instant, work: impl Future<Output = Result<T, Failu
 
 /// The device at the other end. Its signature is checked before anything that it says is looked up, so a wrong one changes
 /// nothing and shows nothing of a token or a password.
-fn prove(connection: &Connection, proof: &DeviceProof) -> Result<DeviceId, Failure> {
+fn verify_device(connection: &Connection, proof: &DeviceProof) -> Result<DeviceId, Failure> {
     let binding = tls::device_binding(connection).map_err(|_| Failure::NoSecret)?;
     let certificate = certificate_key(connection)?;
     Ok(proof.verify(&binding, certificate.as_ref())?)
@@ -439,7 +440,7 @@ fn prove(connection: &Connection, proof: &DeviceProof) -> Result<DeviceId, Failu
 /// Asks the person for a code.
 async fn one_time_code(reader: &mut Reader, writer: &mut Writer) -> Result<OneTimePassword, Failure> {
     writer.send(&Message::OneTimeCodeWanted).await?;
-    let answer = tokio::time::timeout(CODE_DEADLINE, reader.next()).await;
+    let answer = tokio::time::timeout(CODE_TIMEOUT, reader.next()).await;
     match answer.map_err(|_| Failure::TooSlow)?? {
         Some(Message::OneTimeCode(typed)) => Ok(typed.code),
         Some(_) => Err(Failure::Unexpected),
@@ -460,8 +461,8 @@ async fn refuse(writer: &mut Writer, code: Code, retry_after: Option<Duration>) 
 }
 
 /// Gives what was sent a moment to arrive.
-async fn writer_farewell(writer: &mut Writer) {
-    let _ = tokio::time::timeout(FAREWELL, writer.finish()).await;
+async fn finish_stream(writer: &mut Writer) {
+    let _ = tokio::time::timeout(FINISH_TIMEOUT, writer.finish()).await;
 }
 
 /// SHA-256 of the certificate that the client showed.

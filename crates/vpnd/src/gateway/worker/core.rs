@@ -22,8 +22,8 @@ use vpnd_proto::policy::{Names, Policy, PolicyError, Pools, RuleSpec};
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::clock::now;
-use crate::gateway::worker::handover::{HandOverError, Successor};
-use crate::gateway::worker::registry::{self, Admission, Ending, Registry};
+use crate::gateway::worker::handover::{HandoverError, Successor};
+use crate::gateway::worker::registry::{self, AdmittedSession, Ending, Registry};
 use crate::revocation_list::{CertificateNumber, RevocationList};
 use crate::shard::{Shards, TunWrites};
 use crate::sys::udp::UdpOffloads;
@@ -35,20 +35,20 @@ const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests and events that are carried out together, with one trip to the disk, if so many wait.
 const BATCH: usize = 256;
 /// Messages that wait for one connection's task at most. The task gives a client that does not read up after
-/// [`crate::gateway::worker::connection::READ_DEADLINE`], within which fewer come: a `Wake` each second, and what an administrator
+/// [`crate::gateway::worker::connection::READ_TIMEOUT`], within which fewer come: a `Wake` each second, and what an administrator
 /// changes.
 pub(crate) const OUTBOX: usize = 64;
 /// Requests that wait at most; who comes later waits in its own task.
 const QUEUE: usize = 1_024;
 
 /// What the control plane is asked to do.
-pub(crate) enum Request {
+pub(crate) enum CoreRequest {
     /// A connection has proved who its user is, and which device.
     Login {
         connection: ConnectionId,
         outbox: mpsc::Sender<Outgoing>,
         device: DeviceId,
-        admission: Box<Admission>,
+        admission: Box<AdmittedSession>,
         /// What it has shown.
         certificate: Option<CertificateNumber>,
         offer: Offer,
@@ -72,11 +72,11 @@ pub(crate) enum Request {
     /// Let no certificate of these in, and end the sessions that have shown one; answered with how many there were.
     Revoke { revoked: Box<RevocationList>, reply: oneshot::Sender<usize> },
     /// What is going on.
-    Status(oneshot::Sender<Snapshot>),
+    Status(oneshot::Sender<CoreSnapshot>),
     /// New settings hold from now on; answered with what is wrong with the policy, if anything.
     Settings { network: Network, policy: PolicySpec, reply: oneshot::Sender<Result<(), PolicyError>> },
     /// Hand everything to another process and stop; or go on, and say why.
-    HandOver { to: Box<Successor>, reply: oneshot::Sender<Result<Handed, HandOverError>> },
+    QuicForwarder { to: Box<Successor>, reply: oneshot::Sender<Result<HandoverSummary, HandoverError>> },
     /// Tell the clients, keep their sessions for the next start, and stop.
     Shutdown,
 }
@@ -109,16 +109,16 @@ pub(crate) enum Outgoing {
 
 /// What another process goes on with.
 #[derive(Debug)]
-pub(crate) struct Handed {
+pub(crate) struct HandoverSummary {
     pub(crate) sessions: usize,
     /// That process's version.
     pub(crate) version: String,
     /// How long the shards stood still before the other process could go on.
-    pub(crate) stood: Duration,
+    pub(crate) paused_for: Duration,
 }
 
 /// The state of the gateway at one moment.
-pub(crate) struct Snapshot {
+pub(crate) struct CoreSnapshot {
     pub(crate) sessions: Vec<SessionStatus>,
     pub(crate) counters: Counters,
     pub(crate) ended: Ended,
@@ -136,7 +136,7 @@ pub(crate) struct Ended {
 
 /// The control plane's address.
 #[derive(Clone)]
-pub(crate) struct Core(mpsc::Sender<Request>);
+pub(crate) struct Core(mpsc::Sender<CoreRequest>);
 
 /// The control plane is gone; the daemon is going down.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -144,7 +144,7 @@ pub(crate) struct Core(mpsc::Sender<Request>);
 pub(crate) struct Stopped;
 
 impl Core {
-    /// Starts the task. It ends after [`Request::Shutdown`].
+    /// Starts the task. It ends after [`CoreRequest::Shutdown`].
     pub(crate) fn start(
         gateway: Gateway,
         shards: Shards,
@@ -153,7 +153,7 @@ impl Core {
         revoked: RevocationList,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
-        let task = Task {
+        let task = CoreTask {
             gateway,
             shards,
             registry,
@@ -165,14 +165,14 @@ impl Core {
         (Self(requests), tokio::spawn(task.run(inbox, events)))
     }
 
-    pub(crate) async fn send(&self, request: Request) -> Result<(), Stopped> {
+    pub(crate) async fn send(&self, request: CoreRequest) -> Result<(), Stopped> {
         self.0.send(request).await.map_err(|_| Stopped)
     }
 
     /// Makes these settings hold from now on.
     pub(crate) async fn apply(&self, network: Network, policy: PolicySpec) -> anyhow::Result<()> {
         let (reply, wait) = oneshot::channel();
-        self.send(Request::Settings { network, policy, reply }).await?;
+        self.send(CoreRequest::Settings { network, policy, reply }).await?;
         Ok(wait.await.map_err(|_| Stopped)??)
     }
 
@@ -180,40 +180,40 @@ impl Core {
     ///
     /// # Errors
     /// Why it goes on itself.
-    pub(crate) async fn hand_over(&self, to: Successor) -> anyhow::Result<Handed> {
+    pub(crate) async fn hand_over(&self, to: Successor) -> anyhow::Result<HandoverSummary> {
         let (reply, wait) = oneshot::channel();
-        self.send(Request::HandOver { to: Box::new(to), reply }).await?;
+        self.send(CoreRequest::QuicForwarder { to: Box::new(to), reply }).await?;
         Ok(wait.await.map_err(|_| Stopped)??)
     }
 
     /// Tells the clients that the gateway goes down, and stops the task.
     pub(crate) async fn shut_down(&self) {
         // If it has stopped already, there is nobody to tell.
-        let _ = self.send(Request::Shutdown).await;
+        let _ = self.send(CoreRequest::Shutdown).await;
     }
 
     /// Ends sessions; returns how many there were.
     pub(crate) async fn end(&self, which: Selector, code: Code, text: String) -> Result<usize, Stopped> {
         let (reply, wait) = oneshot::channel();
-        self.send(Request::End { which, code, text, reply }).await?;
+        self.send(CoreRequest::End { which, code, text, reply }).await?;
         wait.await.map_err(|_| Stopped)
     }
 
     /// Lets in no certificate that `revoked` names; returns how many sessions ended.
     pub(crate) async fn revoke(&self, revoked: RevocationList) -> Result<usize, Stopped> {
         let (reply, wait) = oneshot::channel();
-        self.send(Request::Revoke { revoked: Box::new(revoked), reply }).await?;
+        self.send(CoreRequest::Revoke { revoked: Box::new(revoked), reply }).await?;
         wait.await.map_err(|_| Stopped)
     }
 
-    pub(crate) async fn status(&self) -> Result<Snapshot, Stopped> {
+    pub(crate) async fn status(&self) -> Result<CoreSnapshot, Stopped> {
         let (reply, wait) = oneshot::channel();
-        self.send(Request::Status(reply)).await?;
+        self.send(CoreRequest::Status(reply)).await?;
         wait.await.map_err(|_| Stopped)
     }
 }
 
-struct Task {
+struct CoreTask {
     gateway: Gateway,
     shards: Shards,
     registry: Registry,
@@ -225,10 +225,10 @@ struct Task {
     handed_over: bool,
 }
 
-impl Task {
+impl CoreTask {
     async fn run(
         mut self,
-        mut requests: mpsc::Receiver<Request>,
+        mut requests: mpsc::Receiver<CoreRequest>,
         mut events: mpsc::Receiver<(usize, Event)>,
     ) {
         let mut activity = interval(ACTIVITY_INTERVAL);
@@ -269,10 +269,10 @@ impl Task {
     }
 
     /// Returns whether there may be more.
-    async fn handle(&mut self, request: Option<Request>) -> bool {
+    async fn handle(&mut self, request: Option<CoreRequest>) -> bool {
         let Some(request) = request else { return false };
         match request {
-            Request::Login { connection, outbox, device, admission, certificate, offer, secret } => {
+            CoreRequest::Login { connection, outbox, device, admission, certificate, offer, secret } => {
                 self.connections.insert(connection, outbox);
                 if self.is_revoked(connection, certificate.as_ref()) {
                     self.registry.abandon(admission.session);
@@ -281,7 +281,7 @@ impl Task {
                 self.log_in(connection, device, &admission, &offer, secret);
                 self.registry.shown(admission.session, certificate);
             }
-            Request::Attach { connection, outbox, claim, certificate, offer, secret } => {
+            CoreRequest::Attach { connection, outbox, claim, certificate, offer, secret } => {
                 self.connections.insert(connection, outbox);
                 if self.is_revoked(connection, certificate.as_ref()) {
                     return true;
@@ -300,18 +300,18 @@ impl Task {
                     self.registry.shown(claim.session, certificate);
                 }
             }
-            Request::Message { connection, message } => self.gateway.handle_message(connection, &message),
-            Request::Lost(connection) => {
+            CoreRequest::Message { connection, message } => self.gateway.handle_message(connection, &message),
+            CoreRequest::Lost(connection) => {
                 self.connections.remove(&connection);
                 self.gateway.connection_lost(connection);
             }
-            Request::End { which, code, text, reply } => {
+            CoreRequest::End { which, code, text, reply } => {
                 let count = self.gateway.end(&which, code, &text);
                 // Whoever asked is told once it is done, if it still listens.
                 self.carry_out().await;
                 let _ = reply.send(count);
             }
-            Request::Revoke { revoked, reply } => {
+            CoreRequest::Revoke { revoked, reply } => {
                 self.revoked = *revoked;
                 let mut count = 0;
                 for session in self.registry.sessions_of(&self.revoked) {
@@ -321,10 +321,10 @@ impl Task {
                 self.carry_out().await;
                 let _ = reply.send(count);
             }
-            Request::Status(reply) => {
+            CoreRequest::Status(reply) => {
                 let _ = reply.send(self.snapshot().await);
             }
-            Request::Settings { network, policy, reply } => {
+            CoreRequest::Settings { network, policy, reply } => {
                 let outcome = policy.compile(&mut self.registry.names).map(|policy| {
                     // Before clients send what they could not send until now.
                     self.gateway.set_policy(&Arc::new(policy));
@@ -332,14 +332,14 @@ impl Task {
                 });
                 let _ = reply.send(outcome);
             }
-            Request::HandOver { to, reply } => {
-                let handed = self.hand_over(*to).await;
-                self.handed_over = handed.is_ok();
+            CoreRequest::QuicForwarder { to, reply } => {
+                let handed_over_to = self.hand_over(*to).await;
+                self.handed_over = handed_over_to.is_ok();
                 // Whoever asked waits for nothing else.
-                let _ = reply.send(handed);
+                let _ = reply.send(handed_over_to);
                 return !self.handed_over;
             }
-            Request::Shutdown => return false,
+            CoreRequest::Shutdown => return false,
         }
         true
     }
@@ -350,27 +350,27 @@ impl Task {
         if revoked && let Some(outbox) = self.connections.remove(&connection) {
             let text = Explanation::cut(REVOKED);
             let refused = Refused { code: Code::Certificate, text, retry_after_ms: None };
-            for word in
+            for message in
                 [Outgoing::Message(Box::new(Message::Refused(refused))), Outgoing::Close(Code::Certificate)]
             {
                 // A new connection's outbox has room for both.
-                let _ = outbox.try_send(word);
+                let _ = outbox.try_send(message);
             }
         }
         revoked
     }
 
     /// Stops the shards and hands all sessions over. Control connections stay behind; their clients attach when they notice.
-    async fn hand_over(&mut self, to: Successor) -> Result<Handed, HandOverError> {
+    async fn hand_over(&mut self, to: Successor) -> Result<HandoverSummary, HandoverError> {
         self.carry_out().await;
         self.collect_activity().await;
         let stopped = now();
         let mut frozen = self.shards.freeze().await?;
         let sessions = self.gateway.hand_over(std::mem::take(&mut frozen.progress));
         let count = sessions.len();
-        match to.take(sessions, &self.registry).await {
+        match to.hand_over(sessions, &self.registry).await {
             // The shards end with what holds them still.
-            Ok(version) => Ok(Handed { sessions: count, version, stood: now().since(stopped) }),
+            Ok(version) => Ok(HandoverSummary { sessions: count, version, paused_for: now().since(stopped) }),
             Err(error) => {
                 frozen.go_on();
                 Err(error)
@@ -382,7 +382,7 @@ impl Task {
         &mut self,
         connection: ConnectionId,
         device: DeviceId,
-        admission: &Admission,
+        admission: &AdmittedSession,
         offer: &Offer,
         secret: EpochSecret,
     ) {
@@ -394,7 +394,7 @@ impl Task {
             addresses: admission.addresses,
             deadline: registry::deadline(admission.expires_s),
         };
-        self.registry.begin(admission);
+        self.registry.session_started(admission);
         // The effects tell the client.
         if self.gateway.login(now(), connection, who, offer, secret).is_err() {
             self.registry.abandon(admission.session);
@@ -406,7 +406,7 @@ impl Task {
     async fn carry_out(&mut self) {
         let mut commanded = false;
         let mut endings = Vec::new();
-        let mut words = Vec::new();
+        let mut messages = Vec::new();
         while let Some(effect) = self.gateway.poll_effect() {
             match effect {
                 Effect::Command { shard, command } => {
@@ -416,10 +416,10 @@ impl Task {
                 Effect::Persist(record) => self.registry.persist(&record),
                 Effect::Forget(session) => self.registry.forget(session),
                 Effect::Send { connection, message } => {
-                    words.push((connection, Outgoing::Message(Box::new(message))));
+                    messages.push((connection, Outgoing::Message(Box::new(message))));
                 }
                 Effect::CloseConnection { connection, code } => {
-                    words.push((connection, Outgoing::Close(code)));
+                    messages.push((connection, Outgoing::Close(code)));
                 }
                 Effect::Ended { session, user, code, activity } => {
                     let (received, sent) = (activity.rx_bytes, activity.tx_bytes);
@@ -431,18 +431,18 @@ impl Task {
                 }
             }
         }
-        if commanded && !words.is_empty() {
+        if commanded && !messages.is_empty() {
             self.shards.barrier().await;
         }
         let failed = self.registry.commit(endings).await;
-        for (connection, word) in words {
-            self.tell(connection, word, &failed);
+        for (connection, message) in messages {
+            self.deliver(connection, message, &failed);
         }
     }
 
     /// Passes a word on, unless what it says could not be made durable.
-    fn tell(&mut self, connection: ConnectionId, word: Outgoing, failed: &HashSet<SessionId>) {
-        let word = match word {
+    fn deliver(&mut self, connection: ConnectionId, message: Outgoing, failed: &HashSet<SessionId>) {
+        let message = match message {
             Outgoing::Message(message) => match *message {
                 Message::Established(established) if failed.contains(&established.session) => {
                     Outgoing::Message(Box::new(not_stored()))
@@ -457,7 +457,7 @@ impl Task {
                 return;
             }
         };
-        let full = self.connections.get(&connection).map(|outbox| outbox.try_send(word));
+        let full = self.connections.get(&connection).map(|outbox| outbox.try_send(message));
         if let Some(Err(TrySendError::Full(_))) = full {
             tracing::info!(connection = connection.0, "a client does not take what it is sent");
             // Without its outbox the task closes the connection, and the client attaches anew.
@@ -474,7 +474,7 @@ impl Task {
         }
     }
 
-    async fn snapshot(&mut self) -> Snapshot {
+    async fn snapshot(&mut self) -> CoreSnapshot {
         let mut counters = Counters::default();
         let (mut udp, mut tun) = (Vec::new(), Vec::new());
         for report in self.shards.report().await {
@@ -485,7 +485,7 @@ impl Task {
                 self.gateway.handle_activity(slot, activity);
             }
         }
-        Snapshot { sessions: self.gateway.sessions().collect(), counters, ended: self.ended, udp, tun }
+        CoreSnapshot { sessions: self.gateway.sessions().collect(), counters, ended: self.ended, udp, tun }
     }
 }
 

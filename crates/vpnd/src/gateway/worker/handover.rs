@@ -28,11 +28,11 @@ use crate::revocation_list::CertificateNumber;
 /// Sessions of one frame. Each has a few kilobytes with the most lanes and shards.
 const BATCH: usize = 64;
 /// How long a successor may take from the moment at which the shards stand still.
-const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the old worker says.
 #[derive(Debug, Encode, Decode)]
-pub(crate) enum FromOld {
+pub(crate) enum FromPredecessor {
     /// The beginning, with the descriptors of [`Devices`].
     #[n(0)]
     Begin {
@@ -49,7 +49,7 @@ pub(crate) enum FromOld {
         counters: Option<Counters>,
     },
     #[n(1)]
-    Sessions(#[n(0)] Vec<Handed>),
+    Sessions(#[n(0)] Vec<TransferredSession>),
     #[n(2)]
     End,
     /// It is yours.
@@ -59,7 +59,7 @@ pub(crate) enum FromOld {
 
 /// What the new worker says.
 #[derive(Debug, Encode, Decode)]
-pub(crate) enum FromNew {
+pub(crate) enum FromSuccessor {
     /// Everything is understood.
     #[n(0)]
     Ready {
@@ -72,7 +72,7 @@ pub(crate) enum FromNew {
 
 /// A session and what the protocol's core does not know of it.
 #[derive(Debug, Encode, Decode)]
-pub(crate) struct Handed {
+pub(crate) struct TransferredSession {
     #[n(0)]
     session: HandedSession,
     /// The groups of its user.
@@ -85,12 +85,12 @@ pub(crate) struct Handed {
 
 /// Why nothing was handed over: the old worker goes on.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum HandOverError {
+pub(crate) enum HandoverError {
     #[error("the new version does not take over: {0}")]
     Refused(String),
     #[error("the new version has ended before it took over")]
     Gone,
-    #[error("the new version has not taken over within {} s", TAKEN_WITHIN.as_secs())]
+    #[error("the new version has not taken over within {} s", TAKEOVER_TIMEOUT.as_secs())]
     Slow,
     #[error(transparent)]
     Channel(#[from] ChannelError),
@@ -109,48 +109,48 @@ impl Successor {
         descriptors: &[OwnedFd],
         revocations: u64,
         counters: Counters,
-    ) -> Result<Self, HandOverError> {
+    ) -> Result<Self, HandoverError> {
         let channel = Channel::new(UnixStream::from(stream), MAX_FRAME).map_err(ChannelError::from)?;
-        let begin = FromOld::Begin { format: FORMAT, devices, revocations, counters: Some(counters) };
+        let begin = FromPredecessor::Begin { format: FORMAT, devices, revocations, counters: Some(counters) };
         channel.send(&begin, &borrowed(descriptors)).await?;
         Ok(Self(channel))
     }
 
     /// Hands over all sessions, whose shards stand still. When this returns `Ok`, they must never go on; its value is the
     /// successor's version.
-    pub(crate) async fn take(
+    pub(crate) async fn hand_over(
         self,
         sessions: Vec<HandedSession>,
         registry: &Registry,
-    ) -> Result<String, HandOverError> {
-        let taken = tokio::time::timeout(TAKEN_WITHIN, self.offer(sessions, registry));
-        let version = taken.await.map_err(|_| HandOverError::Slow)??;
+    ) -> Result<String, HandoverError> {
+        let taken = tokio::time::timeout(TAKEOVER_TIMEOUT, self.send_sessions(sessions, registry));
+        let version = taken.await.map_err(|_| HandoverError::Slow)??;
         // Nothing that could fail comes after this word has left; if it does not leave, nobody has heard it.
-        self.0.send(&FromOld::Go, &[]).await?;
+        self.0.send(&FromPredecessor::Go, &[]).await?;
         Ok(version)
     }
 
-    async fn offer(
+    async fn send_sessions(
         &self,
         sessions: Vec<HandedSession>,
         registry: &Registry,
-    ) -> Result<String, HandOverError> {
+    ) -> Result<String, HandoverError> {
         let mut sessions = sessions.into_iter().map(|session| {
             let groups = registry.groups(session.id).into_vec();
             let certificate = registry.certificate(session.id);
-            Handed { session, groups, certificate }
+            TransferredSession { session, groups, certificate }
         });
         loop {
             let batch: Vec<_> = sessions.by_ref().take(BATCH).collect();
             if batch.is_empty() {
                 break;
             }
-            self.0.send(&FromOld::Sessions(batch), &[]).await?;
+            self.0.send(&FromPredecessor::Sessions(batch), &[]).await?;
         }
-        self.0.send(&FromOld::End, &[]).await?;
-        match self.0.receive::<FromNew>().await?.ok_or(HandOverError::Gone)?.alone()? {
-            FromNew::Ready { version } => Ok(version),
-            FromNew::Refused(why) => Err(HandOverError::Refused(why)),
+        self.0.send(&FromPredecessor::End, &[]).await?;
+        match self.0.receive::<FromSuccessor>().await?.ok_or(HandoverError::Gone)?.alone()? {
+            FromSuccessor::Ready { version } => Ok(version),
+            FromSuccessor::Refused(why) => Err(HandoverError::Refused(why)),
         }
     }
 }
@@ -164,11 +164,11 @@ pub(super) struct Predecessor {
 
 impl Predecessor {
     /// Hears with which devices and descriptors it goes on.
-    pub(super) async fn meet(stream: OwnedFd) -> anyhow::Result<(Self, Devices, Vec<OwnedFd>)> {
+    pub(super) async fn receive_devices(stream: OwnedFd) -> anyhow::Result<(Self, Devices, Vec<OwnedFd>)> {
         let channel = Channel::new(UnixStream::from(stream), MAX_FRAME)?;
-        let begin = channel.receive::<FromOld>().await?;
+        let begin = channel.receive::<FromPredecessor>().await?;
         let begin = begin.ok_or_else(|| anyhow!("the gateway that runs hands nothing over"))?;
-        let FromOld::Begin { format, devices, revocations, counters } = begin.message else {
+        let FromPredecessor::Begin { format, devices, revocations, counters } = begin.message else {
             bail!("the gateway that runs began with something else than its devices");
         };
         if format != FORMAT {
@@ -176,7 +176,7 @@ impl Predecessor {
                 "its sessions would come in format {format}, and this version knows {FORMAT}; restart it instead"
             );
             // Whether it is heard or not, nothing is taken over.
-            let _ = channel.send(&FromNew::Refused(why.clone()), &[]).await;
+            let _ = channel.send(&FromSuccessor::Refused(why.clone()), &[]).await;
             bail!(why);
         }
         let counters = counters.unwrap_or_default();
@@ -191,13 +191,13 @@ impl Predecessor {
     ) -> anyhow::Result<usize> {
         let taken = self.take_all(gateway, registry).await;
         let answer = match &taken {
-            Ok(_) => FromNew::Ready { version: env!("CARGO_PKG_VERSION").to_owned() },
-            Err(error) => FromNew::Refused(crate::told(error)),
+            Ok(_) => FromSuccessor::Ready { version: env!("CARGO_PKG_VERSION").to_owned() },
+            Err(error) => FromSuccessor::Refused(crate::format_chain(error)),
         };
         self.channel.send(&answer, &[]).await?;
         let count = taken?;
-        match self.hear().await? {
-            FromOld::Go => Ok(count),
+        match self.receive().await? {
+            FromPredecessor::Go => Ok(count),
             _ => bail!("the gateway that runs said something else than to begin"),
         }
     }
@@ -205,27 +205,27 @@ impl Predecessor {
     async fn take_all(&self, gateway: &mut Gateway, registry: &mut Registry) -> anyhow::Result<usize> {
         let mut count = 0;
         loop {
-            match self.hear().await? {
-                FromOld::Sessions(sessions) => {
+            match self.receive().await? {
+                FromPredecessor::Sessions(sessions) => {
                     count += sessions.len();
-                    for Handed { session, groups, certificate } in sessions {
+                    for TransferredSession { session, groups, certificate } in sessions {
                         let principal = registry.take_over(session.id, &session.user, groups.into());
                         registry.shown(session.id, certificate);
                         gateway.take_over(now(), session, principal)?;
                     }
                 }
-                FromOld::End => return Ok(count),
-                FromOld::Begin { .. } | FromOld::Go => {
+                FromPredecessor::End => return Ok(count),
+                FromPredecessor::Begin { .. } | FromPredecessor::Go => {
                     bail!("the gateway that runs said things out of order")
                 }
             }
         }
     }
 
-    async fn hear(&self) -> anyhow::Result<FromOld> {
-        let heard = self.channel.receive::<FromOld>().await?;
-        let heard = heard.ok_or_else(|| anyhow!("the gateway that runs has taken everything back"))?;
-        Ok(heard.alone()?)
+    async fn receive(&self) -> anyhow::Result<FromPredecessor> {
+        let received = self.channel.receive::<FromPredecessor>().await?;
+        let received = received.ok_or_else(|| anyhow!("the gateway that runs has taken everything back"))?;
+        Ok(received.alone()?)
     }
 }
 
@@ -278,29 +278,31 @@ mod tests {
     #[tokio::test]
     async fn another_format_is_refused_and_the_old_worker_hears_why() {
         let (old, new) = ends();
-        let begin = FromOld::Begin { format: FORMAT + 1, devices: devices(), revocations: 0, counters: None };
+        let begin =
+            FromPredecessor::Begin { format: FORMAT + 1, devices: devices(), revocations: 0, counters: None };
         old.send(&begin, &[]).await.unwrap();
-        let error = Predecessor::meet(new).await.map(drop).unwrap_err().to_string();
+        let error = Predecessor::receive_devices(new).await.map(drop).unwrap_err().to_string();
         assert!(error.contains("restart it instead"), "{error}");
-        let heard = old.receive::<FromNew>().await.unwrap().unwrap().message;
-        assert!(matches!(heard, FromNew::Refused(why) if why == error));
+        let received = old.receive::<FromSuccessor>().await.unwrap().unwrap().message;
+        assert!(matches!(received, FromSuccessor::Refused(why) if why == error));
     }
 
     #[tokio::test]
     async fn the_new_worker_begins_with_the_last_word_and_not_without() {
         for goes in [true, false] {
             let (old, new) = ends();
-            let begin = FromOld::Begin { format: FORMAT, devices: devices(), revocations: 7, counters: None };
+            let begin =
+                FromPredecessor::Begin { format: FORMAT, devices: devices(), revocations: 7, counters: None };
             old.send(&begin, &[]).await.unwrap();
-            let (predecessor, _, _) = Predecessor::meet(new).await.unwrap();
+            let (predecessor, _, _) = Predecessor::receive_devices(new).await.unwrap();
             assert_eq!(predecessor.revocations, 7);
             let other_side = async {
-                old.send(&FromOld::Sessions(Vec::new()), &[]).await.unwrap();
-                old.send(&FromOld::End, &[]).await.unwrap();
-                let ready = old.receive::<FromNew>().await.unwrap().unwrap().message;
-                assert!(matches!(ready, FromNew::Ready { .. }));
+                old.send(&FromPredecessor::Sessions(Vec::new()), &[]).await.unwrap();
+                old.send(&FromPredecessor::End, &[]).await.unwrap();
+                let ready = old.receive::<FromSuccessor>().await.unwrap().unwrap().message;
+                assert!(matches!(ready, FromSuccessor::Ready { .. }));
                 if goes {
-                    old.send(&FromOld::Go, &[]).await.unwrap();
+                    old.send(&FromPredecessor::Go, &[]).await.unwrap();
                 }
                 drop(old);
             };
@@ -312,29 +314,29 @@ mod tests {
 
     #[tokio::test]
     async fn the_old_worker_goes_on_unless_the_new_one_is_ready() {
-        for answer in [Some(FromNew::Refused("too new".to_owned())), None] {
+        for answer in [Some(FromSuccessor::Refused("too new".to_owned())), None] {
             let (new, old) = ends();
             let successor = Successor::begin(old, devices(), &[], 7, Counters::default()).await.unwrap();
             let refused = answer.is_some();
             let other_side = async {
                 loop {
-                    let heard = new.receive::<FromOld>().await.unwrap().unwrap().message;
-                    assert!(!matches!(heard, FromOld::Go), "nobody is ready");
-                    if matches!(heard, FromOld::End) {
+                    let received = new.receive::<FromPredecessor>().await.unwrap().unwrap().message;
+                    assert!(!matches!(received, FromPredecessor::Go), "nobody is ready");
+                    if matches!(received, FromPredecessor::End) {
                         break;
                     }
                 }
                 if let Some(answer) = answer {
                     new.send(&answer, &[]).await.unwrap();
-                    assert!(new.receive::<FromOld>().await.unwrap().is_none(), "that was all");
+                    assert!(new.receive::<FromPredecessor>().await.unwrap().is_none(), "that was all");
                 }
                 drop(new);
             };
             let registry = registry();
-            let (taken, ()) = tokio::join!(successor.take(Vec::new(), &registry), other_side);
+            let (taken, ()) = tokio::join!(successor.hand_over(Vec::new(), &registry), other_side);
             match taken {
-                Err(HandOverError::Refused(why)) => assert!(refused && why == "too new"),
-                Err(HandOverError::Gone) => assert!(!refused),
+                Err(HandoverError::Refused(why)) => assert!(refused && why == "too new"),
+                Err(HandoverError::Gone) => assert!(!refused),
                 other => panic!("{other:?}"),
             }
         }

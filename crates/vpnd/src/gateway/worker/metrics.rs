@@ -33,9 +33,9 @@ const MAX_CONNECTIONS: usize = 8;
 /// The longest head of a request, bytes.
 const MAX_HEAD: usize = 8 << 10;
 /// How long a connection may last, from its first byte to our last.
-const DEADLINE: Duration = Duration::from_secs(15);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the gateway may take to tell its status; shorter, so that the scraper hears of it.
-const STATUS_DEADLINE: Duration = Duration::from_secs(5);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after the kernel had no descriptor or memory for a new connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// OpenMetrics 1.0, section "Protocol negotiation".
@@ -45,7 +45,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 #[derive(Debug)]
 pub(crate) struct Metrics {
     listener: TcpListener,
-    deadline: Duration,
+    timeout: Duration,
 }
 
 impl Metrics {
@@ -56,7 +56,7 @@ impl Metrics {
     pub(crate) fn adopt(listener: OwnedFd) -> io::Result<Self> {
         let listener = std::net::TcpListener::from(listener);
         listener.set_nonblocking(true)?;
-        Ok(Self { listener: TcpListener::from_std(listener)?, deadline: DEADLINE })
+        Ok(Self { listener: TcpListener::from_std(listener)?, timeout: CONNECTION_TIMEOUT })
     }
 
     /// The address, with the port that the kernel chose if 0 was asked for.
@@ -69,23 +69,23 @@ impl Metrics {
 
     /// Answers scrapers until the future is dropped.
     pub(crate) async fn serve<H: Handler>(self, handler: Arc<H>) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         // Dropping the set ends the connections, so nothing outlives this future.
         let mut connections = JoinSet::new();
         info!(address = ?self.address().ok(), "serving metrics");
         loop {
-            let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+            let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
             while connections.try_join_next().is_some() {}
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
-                    let (handler, deadline) = (handler.clone(), self.deadline);
+                    let (handler, timeout) = (handler.clone(), self.timeout);
                     connections.spawn(async move {
-                        match timeout(deadline, connection(stream, handler)).await {
+                        match tokio::time::timeout(timeout, connection(stream, handler)).await {
                             Ok(Ok(())) => {}
                             Ok(Err(error)) => debug!(%peer, %error, "a metrics connection broke off"),
                             Err(_) => debug!(%peer, "a metrics connection took too long"),
                         }
-                        drop(place);
+                        drop(permit);
                     });
                 }
                 Err(error) => {
@@ -120,7 +120,7 @@ async fn respond<H: Handler>(method: &Method, path: &str, handler: &H) -> Respon
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return response;
     }
-    let status = match timeout(STATUS_DEADLINE, handler.status()).await {
+    let status = match timeout(STATUS_TIMEOUT, handler.status()).await {
         Ok(Ok(status)) => status,
         Ok(Err(error)) => return plain(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
         Err(_) => {

@@ -5,11 +5,11 @@ use crate::privsep::channel::Channel;
 use crate::privsep::requests::{Gone, Requests};
 
 /// For an administrator: the changes, or why there are none.
-pub(super) type Outcome = Result<String, String>;
+pub(super) type AdminResult = Result<String, String>;
 
 /// The channel to the parent. Its replies have no numbers; they come in the order of the requests of their kind.
 pub(super) struct ParentClient {
-    requests: Requests<FromWorker, Outcome>,
+    requests: Requests<FromWorker, AdminResult>,
     upgrading: tokio::sync::Mutex<()>,
 }
 
@@ -20,27 +20,30 @@ impl ParentClient {
     }
 
     /// Has the configuration read again and put into force.
-    pub(super) async fn reread(&self) -> Outcome {
-        self.requests.ask(FromWorker::ReadConfiguration).await.unwrap_or_else(|gone| Err(gone.to_string()))
+    pub(super) async fn reload(&self) -> AdminResult {
+        self.requests
+            .request(FromWorker::ReadConfiguration)
+            .await
+            .unwrap_or_else(|gone| Err(gone.to_string()))
     }
 
     /// The configuration was read again. Gives the outcome back if nobody waits for it: SIGHUP has the same effect.
-    pub(super) fn reread_done(&self, outcome: Outcome) -> Result<(), Outcome> {
+    pub(super) fn reload_finished(&self, outcome: AdminResult) -> Result<(), AdminResult> {
         self.requests.reply_to_oldest(&FromWorker::ReadConfiguration, outcome)
     }
 
     /// Has the daemon replaced.
-    pub(super) async fn upgrade(&self) -> Outcome {
-        let turn = self.upgrading.try_lock();
+    pub(super) async fn upgrade(&self) -> AdminResult {
+        let lock = self.upgrading.try_lock();
         // Whoever has asked before may have gone meanwhile, but the upgrade goes on.
-        if turn.is_err() || self.requests.is_under_way(&FromWorker::Upgrade) {
+        if lock.is_err() || self.requests.is_under_way(&FromWorker::Upgrade) {
             return Err("an upgrade is under way already".to_owned());
         }
-        self.requests.ask(FromWorker::Upgrade).await.unwrap_or_else(|gone| Err(gone.to_string()))
+        self.requests.request(FromWorker::Upgrade).await.unwrap_or_else(|gone| Err(gone.to_string()))
     }
 
     /// The upgrade is over.
-    pub(super) fn upgraded(&self, outcome: Outcome) {
+    pub(super) fn upgraded(&self, outcome: AdminResult) {
         // Whoever asked for it may have gone meanwhile.
         let _ = self.requests.reply_to_oldest(&FromWorker::Upgrade, outcome);
     }

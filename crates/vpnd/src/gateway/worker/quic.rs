@@ -1,8 +1,8 @@
 //! The gateway's end of the control channel's QUIC (PROTOCOL §3): the socket behind which it listens, and for whom.
 
-mod front;
-pub(crate) mod gate;
+pub(crate) mod acceptor;
 pub(crate) mod retry;
+mod retry_filter;
 
 use std::io;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{AsyncUdpSocket, Endpoint, Runtime as _, ServerConfig, TokioRuntime, VarInt};
 use vpnd_control_channel::quic::{on_shared_port, transport};
 
-use crate::control::handed::{self, HandOver};
+use crate::control::quic_forwarder::{self, QuicForwarder};
 use crate::gateway::quic_keys::Keys;
 use crate::sys::udp::QuicMember;
-use front::Front;
-use gate::Admissions;
+use acceptor::AdmissionControl;
+use retry_filter::RetryFilter;
 
 /// Connections that wait to be let in, all from addresses that have proved themselves.
 const MAX_INCOMING: usize = 1 << 12;
@@ -28,12 +28,12 @@ const MAX_INCOMING_BYTES: u64 = 8 << 20;
 ///
 /// # Errors
 /// If the socket can't be used by the runtime.
-pub(crate) fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>, Option<HandOver>)> {
+pub(crate) fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>, Option<QuicForwarder>)> {
     match member {
         QuicMember::Own(socket) => Ok((TokioRuntime.wrap_udp_socket(socket)?, None)),
         QuicMember::SendOnly(sender) => {
-            let (socket, hand_over) = handed::socket(sender)?;
-            Ok((Arc::new(socket), Some(hand_over)))
+            let (socket, forwarder) = quic_forwarder::socket(sender)?;
+            Ok((Arc::new(socket), Some(forwarder)))
         }
     }
 }
@@ -47,10 +47,10 @@ pub(crate) fn listen(
     socket: Arc<dyn AsyncUdpSocket>,
     tls: QuicServerConfig,
     keys: &Keys,
-    admissions: Admissions,
-    deaf: Arc<AtomicBool>,
+    admission: AdmissionControl,
+    paused: Arc<AtomicBool>,
 ) -> io::Result<Endpoint> {
-    let socket = Arc::new(Front::new(socket, admissions, Arc::clone(&keys.tokens) as _, deaf));
+    let socket = Arc::new(RetryFilter::new(socket, admission, Arc::clone(&keys.tokens) as _, paused));
     Endpoint::new_with_abstract_socket(
         on_shared_port(keys.endpoint_config()),
         Some(server_config(tls, keys)),

@@ -12,7 +12,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
 
 use crate::clock::{self, now};
-use crate::gateway::messages::auth::{Account, Answer, Granted, MAX_WRITES, Request, Write, id};
+use crate::gateway::messages::auth::{Account, AuthReply, AuthRequest, Granted, MAX_WRITES, Write, id};
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::privsep::requests::Gone;
 use crate::revocation_list::{CertificateNumber, RevocationList};
@@ -27,14 +27,14 @@ pub(crate) struct Ending {
 
 /// What a login is given before the control plane hears of it.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct AdmittedSession {
     pub(crate) account: Account,
     pub(crate) session: SessionId,
     pub(crate) addresses: Addresses,
     pub(crate) expires_s: u64,
 }
 
-impl From<Granted> for Admission {
+impl From<Granted> for AdmittedSession {
     fn from(granted: Granted) -> Self {
         Self {
             account: granted.account,
@@ -79,7 +79,7 @@ impl Registry {
     }
 
     /// A user has logged in: the session that is about to begin is theirs.
-    pub(crate) fn begin(&mut self, admission: &Admission) {
+    pub(crate) fn session_started(&mut self, admission: &AdmittedSession) {
         self.known.insert(admission.session, admission.account.groups.clone().into());
     }
 
@@ -96,10 +96,10 @@ impl Registry {
         if self.known.contains_key(&session) {
             return Ok(None);
         }
-        let stored = match self.auth.ask(Request::Session(id(session))).await? {
-            Answer::Session(Some(stored)) => stored,
-            Answer::Session(None) => return Ok(None),
-            Answer::Failed(reason) => return Err(RegistryError::Failed(reason.to_string())),
+        let stored = match self.auth.request(AuthRequest::Session(id(session))).await? {
+            AuthReply::Session(Some(stored)) => stored,
+            AuthReply::Session(None) => return Ok(None),
+            AuthReply::Failed(reason) => return Err(RegistryError::Failed(reason.to_string())),
             _ => return Err(RegistryError::Unexpected),
         };
         self.known.insert(session, stored.account.groups.clone().into());
@@ -176,8 +176,8 @@ impl Registry {
         }));
         let mut failed = HashSet::new();
         for part in writes.chunks(MAX_WRITES) {
-            match self.auth.ask(Request::Commit(part.to_vec())).await {
-                Ok(Answer::Committed { failed: some }) => {
+            match self.auth.request(AuthRequest::Commit(part.to_vec())).await {
+                Ok(AuthReply::Committed { failed: some }) => {
                     failed.extend(some.into_iter().map(|session| SessionId(session.into())));
                 }
                 other => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use vpnd_proto::control::Code;
 use vpnd_proto::gateway::Selector;
 
-use crate::gateway::messages::auth::{Answer, Request};
+use crate::gateway::messages::auth::{AuthReply, AuthRequest};
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::core::Core;
 
@@ -32,8 +32,8 @@ impl Revocations {
 /// Ends the sessions of users who were disabled, removed or given another password, by whichever process did it.
 pub(super) async fn end_revoked(core: Core, auth: AuthClient, carried_out: Revocations) {
     loop {
-        match auth.ask(Request::Revocations(carried_out.get())).await {
-            Ok(Answer::Revocations { seen: last, found }) => {
+        match auth.request(AuthRequest::Revocations(carried_out.get())).await {
+            Ok(AuthReply::Revocations { seen: last, found }) => {
                 for revoked in found {
                     let user = Selector::User(revoked.name.clone());
                     let ended = core.end(user, Code::Disabled, revoked.cause.to_string()).await;
@@ -43,7 +43,7 @@ pub(super) async fn end_revoked(core: Core, auth: AuthClient, carried_out: Revoc
                 // Not before: whoever goes on from here must not pass over one.
                 carried_out.set(last);
             }
-            Ok(Answer::Failed(error)) => tracing::error!(%error, "can't tell whether users were disabled"),
+            Ok(AuthReply::Failed(error)) => tracing::error!(%error, "can't tell whether users were disabled"),
             Ok(_) => tracing::error!("can't tell whether users were disabled: the answer makes no sense"),
             // The daemon is going down.
             Err(_) => return,

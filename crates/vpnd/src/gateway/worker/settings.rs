@@ -32,7 +32,7 @@ pub(super) fn core(
 }
 
 /// How many connections may begin.
-pub(super) fn admissions(config: &ServerConfig) -> vpnd_proto::admission::Limits {
+pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits {
     vpnd_proto::admission::Limits {
         places: config.limits.max_handshakes,
         handshakes_per_s: config.limits.handshakes_per_address_s,

@@ -13,9 +13,9 @@ use super::{bytes, digest, events};
 
 const COLUMNS: &str = "id, name, password, enabled, generation, totp_secret, created_s";
 
-type Outcome<T> = rusqlite::Result<Result<T, StoreError>>;
+type StoreResult<T> = rusqlite::Result<Result<T, StoreError>>;
 
-pub(super) fn add(t: &Transaction<'_>, user: &NewUser, now_s: u64) -> Outcome<UserId> {
+pub(super) fn add(t: &Transaction<'_>, user: &NewUser, now_s: u64) -> StoreResult<UserId> {
     if id_of(t, &user.name)?.is_some() {
         return Ok(Err(StoreError::UserExists { name: user.name.clone() }));
     }
@@ -62,7 +62,7 @@ pub(super) fn all(c: &Connection) -> rusqlite::Result<Vec<User>> {
     users.into_iter().map(|user| complete(c, user)).collect()
 }
 
-pub(super) fn set_enabled(t: &Transaction<'_>, name: &str, enabled: bool, now_s: u64) -> Outcome<()> {
+pub(super) fn set_enabled(t: &Transaction<'_>, name: &str, enabled: bool, now_s: u64) -> StoreResult<()> {
     let Some(id) = id_of(t, name)? else { return no_such_user(name) };
     t.execute("UPDATE users SET enabled = ? WHERE id = ?", params![enabled, id.0])?;
     if !enabled {
@@ -77,7 +77,7 @@ pub(super) fn set_password(
     name: &str,
     password: &PasswordHash,
     now_s: u64,
-) -> Outcome<()> {
+) -> StoreResult<()> {
     let Some(id) = id_of(t, name)? else { return no_such_user(name) };
     t.execute("UPDATE users SET password = ? WHERE id = ?", params![password.expose(), id.0])?;
     revoke(t, id, name, RevocationCause::Password, now_s)?;
@@ -96,14 +96,18 @@ pub(super) fn rehash(
     digest::renew(t, id)
 }
 
-pub(super) fn remove(t: &Transaction<'_>, name: &str, now_s: u64) -> Outcome<()> {
+pub(super) fn remove(t: &Transaction<'_>, name: &str, now_s: u64) -> StoreResult<()> {
     let Some(id) = id_of(t, name)? else { return no_such_user(name) };
     revoke(t, id, name, RevocationCause::Removed, now_s)?;
     t.execute("DELETE FROM users WHERE id = ?", [id.0])?;
     Ok(Ok(()))
 }
 
-pub(super) fn add_certificate(t: &Transaction<'_>, name: &str, certificate: &CertificateHash) -> Outcome<()> {
+pub(super) fn add_certificate(
+    t: &Transaction<'_>,
+    name: &str,
+    certificate: &CertificateHash,
+) -> StoreResult<()> {
     let Some(id) = id_of(t, name)? else { return no_such_user(name) };
     t.execute("INSERT INTO certificates (sha256, user_id) VALUES (?, ?)", params![certificate, id.0])?;
     digest::renew(t, id)?;
@@ -115,7 +119,7 @@ pub(super) fn revoke_certificates(
     name: &str,
     certificates: &[CertificateHash],
     now_s: u64,
-) -> Outcome<()> {
+) -> StoreResult<()> {
     let Some(id) = id_of(t, name)? else { return no_such_user(name) };
     for certificate in certificates {
         // Only one of this user's: the others are worth nothing to them.
@@ -184,7 +188,7 @@ fn id_of(c: &Connection, name: &str) -> rusqlite::Result<Option<UserId>> {
     c.query_row("SELECT id FROM users WHERE name = ?", [name], |row| bytes(row, "id").map(UserId)).optional()
 }
 
-fn no_such_user<T>(name: &str) -> Outcome<T> {
+fn no_such_user<T>(name: &str) -> StoreResult<T> {
     Ok(Err(StoreError::NoSuchUser { name: name.to_owned() }))
 }
 

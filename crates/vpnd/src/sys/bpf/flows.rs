@@ -70,7 +70,7 @@ struct LoadAttributes {
 
 /// Places to jump to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Label {
     V4,
     V4Ports,
     V6Ports,
@@ -82,7 +82,7 @@ enum Place {
 #[derive(Default)]
 struct Assembler {
     program: Vec<Instruction>,
-    jumps: Vec<(usize, Place)>,
+    jumps: Vec<(usize, Label)>,
 }
 
 impl Assembler {
@@ -91,14 +91,14 @@ impl Assembler {
         self.program.push(Instruction { code, registers: target | source << 4, offset: 0, constant });
     }
 
-    fn jump(&mut self, code: u8, constant: u32, to: Place) {
+    fn jump(&mut self, code: u8, constant: u32, to: Label) {
         self.jumps.push((self.program.len(), to));
         self.step(code, RESULT, 0, constant);
     }
 
-    fn place(&mut self, place: Place) {
+    fn bind_label(&mut self, label: Label) {
         let here = self.program.len();
-        for (from, _) in self.jumps.extract_if(.., |(_, to)| *to == place) {
+        for (from, _) in self.jumps.extract_if(.., |(_, to)| *to == label) {
             self.program[from].offset = (here - from - 1) as i16;
         }
     }
@@ -110,11 +110,11 @@ impl Assembler {
     }
 
     /// Goes on at `ports` for TCP and UDP, else at the end.
-    fn look_for_ports(&mut self, protocol_offset: u32, ports: Place) {
+    fn look_for_ports(&mut self, protocol_offset: u32, ports: Label) {
         self.step(op::LOAD_BYTE, 0, 0, protocol_offset);
         self.jump(op::JUMP_IF, 6, ports);
-        self.jump(op::JUMP_UNLESS, 17, Place::Mix);
-        self.place(ports);
+        self.jump(op::JUMP_UNLESS, 17, Label::Mix);
+        self.bind_label(ports);
     }
 }
 
@@ -124,30 +124,30 @@ fn program() -> Vec<Instruction> {
     p.step(op::SET, HASH, 0, 0);
     p.step(op::LOAD_BYTE, 0, 0, 0);
     p.step(op::SHIFT_RIGHT, RESULT, 0, 4);
-    p.jump(op::JUMP_IF, 4, Place::V4);
-    p.jump(op::JUMP_UNLESS, 6, Place::Mix);
+    p.jump(op::JUMP_IF, 4, Label::V4);
+    p.jump(op::JUMP_UNLESS, 6, Label::Mix);
     (8..40).step_by(4).for_each(|offset| p.xor_word(offset));
-    p.look_for_ports(6, Place::V6Ports);
+    p.look_for_ports(6, Label::V6Ports);
     p.step(op::SET, PORTS, 0, 40);
-    p.jump(op::JUMP, 0, Place::XorPorts);
-    p.place(Place::V4);
+    p.jump(op::JUMP, 0, Label::XorPorts);
+    p.bind_label(Label::V4);
     p.xor_word(12);
     p.xor_word(16);
     // More fragments, or not the first.
     p.step(op::LOAD_HALF, 0, 0, 6);
     p.step(op::AND, RESULT, 0, 0x3FFF);
-    p.jump(op::JUMP_UNLESS, 0, Place::Mix);
-    p.look_for_ports(9, Place::V4Ports);
+    p.jump(op::JUMP_UNLESS, 0, Label::Mix);
+    p.look_for_ports(9, Label::V4Ports);
     p.step(op::LOAD_BYTE, 0, 0, 0);
     p.step(op::AND, RESULT, 0, 15);
     p.step(op::SHIFT_LEFT, RESULT, 0, 2);
     p.step(op::MOVE, PORTS, RESULT, 0);
-    p.place(Place::XorPorts);
+    p.bind_label(Label::XorPorts);
     for offset in [0, 2] {
         p.step(op::LOAD_HALF_BEHIND, 0, PORTS, offset);
         p.step(op::XOR, HASH, RESULT, 0);
     }
-    p.place(Place::Mix);
+    p.bind_label(Label::Mix);
     // Multiplying spreads neighbouring ports over the upper bits (Knuth 6.4).
     p.step(op::MULTIPLY_32, HASH, 0, 0x9E37_79B1);
     p.step(op::MOVE, RESULT, HASH, 0);

@@ -42,7 +42,7 @@ fn in_processes(test: &str, inside: fn(SystemCalls)) {
 }
 
 /// Shuts this process in. It stays root where the case is about what even that would not help with.
-fn shut_in(system_calls: SystemCalls, identity: Option<Identity>) -> Protections {
+fn shut_in(system_calls: SystemCalls, identity: Option<UnixUser>) -> Protections {
     let readable =
         if system_calls == SystemCalls::Resolver { vec!["/etc".into(), "/usr".into()] } else { vec![] };
     let protections =
@@ -163,7 +163,7 @@ fn nobody_connects_but_to_name_servers() {
             connect().unwrap();
         }
         log.recv(&mut [0; 1]).unwrap();
-        let protections = shut_in(kind, Identity::choose(None).unwrap());
+        let protections = shut_in(kind, UnixUser::choose(None).unwrap());
         assert!(to_log().is_err() && log.recv(&mut [0; 1]).is_err(), "a datagram by way of a pair");
         if kind != SystemCalls::Resolver {
             assert!(to_tcp().is_err() && to_udp().is_err() && to_path().is_err() && to_name().is_err());
@@ -197,7 +197,7 @@ fn has_newest_landlock() -> bool {
 fn nobody_reads_who_has_accounts() {
     in_processes("nobody_reads_who_has_accounts", |kind| {
         std::fs::read("/etc/shadow").unwrap();
-        let protections = shut_in(kind, Identity::choose(None).unwrap());
+        let protections = shut_in(kind, UnixUser::choose(None).unwrap());
         assert!(std::fs::read("/etc/shadow").is_err());
         if kind == SystemCalls::Descriptors
             || kind == SystemCalls::Files && protections.landlock != Landlock::Missing

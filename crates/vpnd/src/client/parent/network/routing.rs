@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use vpnd_proto::control::Network;
 
-use super::Wishes;
+use super::TunnelOptions;
 use crate::profile::Routes;
 use crate::sys::change::is_plausible_local;
 use crate::sys::netlink::Family;
@@ -94,19 +94,20 @@ impl Overlap {
 
 impl Routing {
     /// Decides for a tunnel with these wishes and this offer of the gateway, on a machine that is connected to `local`.
-    pub(super) fn new(wishes: &Wishes, network: &Network, local: &[IpNet]) -> Self {
-        let destinations = destinations(wishes, network);
+    pub(super) fn new(options: &TunnelOptions, network: &Network, local: &[IpNet]) -> Self {
+        let destinations = destinations(options, network);
         let whole = |family: &Family| {
             IpNet::aggregate(&destinations_of(&destinations, *family).copied().collect())
                 .contains(&everything(*family))
         };
         let has_address = network.ipv4.is_some() || network.ipv6.is_some();
         // Two halves are a whole, too.
-        let is_full =
-            wishes.set_routes && has_address && (wishes.routes == Routes::All || FAMILIES.iter().any(whole));
+        let is_full = options.set_routes
+            && has_address
+            && (options.routes == Routes::All || FAMILIES.iter().any(whole));
         let refused = FAMILIES.into_iter().filter(|family| is_full && !whole(family)).collect();
         let mut routing = Self { destinations, is_full, refused, overlaps: Vec::new() };
-        routing.overlaps = local.iter().filter_map(|net| routing.overlap(*net, wishes, network)).collect();
+        routing.overlaps = local.iter().filter_map(|net| routing.overlap(*net, options, network)).collect();
         routing
     }
 
@@ -124,17 +125,17 @@ impl Routing {
     }
 
     /// What the tunnel takes of a local network, if it contains all of it.
-    fn overlap(&self, local: IpNet, wishes: &Wishes, network: &Network) -> Option<Overlap> {
+    fn overlap(&self, local: IpNet, options: &TunnelOptions, network: &Network) -> Option<Overlap> {
         let refused = self.refused.iter().map(|family| everything(*family));
         let taking = self.destinations.iter().copied().chain(refused);
         let taken = taking.filter(|net| net.contains(&local)).max_by_key(IpNet::prefix_len)?;
-        Some(Overlap { local, taken, lost: why_lost(local, &self.destinations, wishes, network) })
+        Some(Overlap { local, taken, lost: why_lost(local, &self.destinations, options, network) })
     }
 }
 
 /// Why a local network gets no exception; `None` if it gets one.
-fn why_lost(local: IpNet, destinations: &[IpNet], wishes: &Wishes, network: &Network) -> Option<Why> {
-    if !wishes.local_network {
+fn why_lost(local: IpNet, destinations: &[IpNet], options: &TunnelOptions, network: &Network) -> Option<Why> {
+    if !options.local_network {
         return Some(Why::Profile);
     }
     if !is_plausible_local(local) {
@@ -150,11 +151,11 @@ fn why_lost(local: IpNet, destinations: &[IpNet], wishes: &Wishes, network: &Net
         return Some(Why::Inner(address));
     }
     let servers = network.dns.iter().map(|server| server.0);
-    if let Some(server) = servers.into_iter().find(|server| wishes.dns && local.contains(server)) {
+    if let Some(server) = servers.into_iter().find(|server| options.dns && local.contains(server)) {
         return Some(Why::NameServer(server));
     }
     // With "all", too, what the gateway names counts for more than everything else.
-    let named: Vec<IpNet> = match wishes.routes {
+    let named: Vec<IpNet> = match options.routes {
         Routes::Pushed | Routes::All => network.routes.iter().map(|route| route.0.trunc()).collect(),
         Routes::Only(_) => Vec::new(),
     };
@@ -168,18 +169,18 @@ fn destinations_of(destinations: &[IpNet], family: Family) -> impl Iterator<Item
 
 /// Where the tunnel leads: what the user or the gateway names, and the gateway itself. Only of the protocol versions
 /// that the client has an inner address of.
-pub(super) fn destinations(wishes: &Wishes, network: &Network) -> Vec<IpNet> {
-    if !wishes.set_routes {
+pub(super) fn destinations(options: &TunnelOptions, network: &Network) -> Vec<IpNet> {
+    if !options.set_routes {
         return Vec::new();
     }
-    let mut wanted: Vec<IpNet> = match &wishes.routes {
+    let mut wanted: Vec<IpNet> = match &options.routes {
         Routes::Pushed => network.routes.iter().map(|cidr| cidr.0).collect(),
         Routes::All => vec![everything(Family::V4), everything(Family::V6)],
         Routes::Only(networks) => networks.clone(),
     };
     wanted.extend(network.gateway_ipv4.map(|address| IpNet::from(IpAddr::from(address))));
     wanted.extend(network.gateway_ipv6.map(|address| IpNet::from(IpAddr::from(address))));
-    if wishes.dns {
+    if options.dns {
         // Queries go to them through the tunnel, whatever else does.
         let servers = network.dns.iter().map(|server| server.0);
         let outside = servers.filter(|server| !wanted.iter().any(|net| net.contains(server)));

@@ -14,10 +14,10 @@ impl NetworkSetup {
         let leads_in = routing.families().any(|family| family == Family::V4);
         let is_checked = match sysctl::checks_sources_beside(&self.interface) {
             Ok(is_checked) => is_checked,
-            Err(error) => return log_drops(&crate::told(&error.into())),
+            Err(error) => return log_drops(&crate::format_chain(&error.into())),
         };
         self.returning = (leads_in && is_checked)
-            .then(|| Returning { mark: self.layer.mark(), lookups: self.wishes.lookups });
+            .then(|| Returning { mark: self.layer.mark(), lookups: self.options.lookups });
         if self.returning.is_some()
             && let Err(why) = self.make_marks_valid().await
         {
@@ -26,7 +26,7 @@ impl NetworkSetup {
     }
 
     async fn make_marks_valid(&mut self) -> Result<(), String> {
-        let told = |error: SysctlError| crate::told(&error.into());
+        let told = |error: SysctlError| crate::format_chain(&error.into());
         let Some(change) = sysctl::valid_marks().map_err(told)? else { return Ok(()) };
         let made = match self.valid_marks {
             Some(id) => self.journal.renew(&self.netlink, id).await,
@@ -35,7 +35,7 @@ impl NetworkSetup {
                 made.map(|id| self.valid_marks = Some(id))
             }
         };
-        made.map_err(|error| crate::told(&error.into()))
+        made.map_err(|error| crate::format_chain(&error.into()))
     }
 }
 

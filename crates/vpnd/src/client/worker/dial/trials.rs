@@ -13,7 +13,7 @@ const MAX_NAMED: usize = 8;
 
 /// What is known of one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate {
+enum TrialOutcome {
     /// No answer yet.
     Silent,
     /// This machine has no way there.
@@ -25,7 +25,7 @@ enum Fate {
 #[derive(Clone, Debug)]
 struct Trial {
     address: SocketAddr,
-    fate: Fate,
+    fate: TrialOutcome,
     icmp: Option<IcmpError>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Trials {
 impl Trials {
     fn trial(&mut self, address: SocketAddr) -> &mut Trial {
         let place = self.list.iter().position(|trial| trial.address == address).unwrap_or_else(|| {
-            self.list.push(Trial { address, fate: Fate::Silent, icmp: None });
+            self.list.push(Trial { address, fate: TrialOutcome::Silent, icmp: None });
             self.list.len() - 1
         });
         &mut self.list[place]
@@ -52,15 +52,15 @@ impl Trials {
 
     /// An attempt begins. An ICMP error of the one before counts until there is another.
     pub(super) fn begin(&mut self, address: SocketAddr) {
-        self.trial(address).fate = Fate::Silent;
+        self.trial(address).fate = TrialOutcome::Silent;
     }
 
     pub(super) fn no_way(&mut self, address: SocketAddr, why: String) {
-        self.trial(address).fate = Fate::NoWay(why);
+        self.trial(address).fate = TrialOutcome::NoWay(why);
     }
 
     pub(super) fn failed(&mut self, address: SocketAddr, why: String) {
-        self.trial(address).fate = Fate::Failed(why);
+        self.trial(address).fate = TrialOutcome::Failed(why);
     }
 
     pub(super) fn lookup_failed(&mut self, why: String) {
@@ -103,7 +103,7 @@ impl Trials {
         let from_itself = |trial: &Trial, error: &IcmpError| {
             error.reason == Unreachable::Port && error.reporter == Some(trial.address.ip())
         };
-        let is_no_way = |trial: &Trial| matches!(trial.fate, Fate::NoWay(_));
+        let is_no_way = |trial: &Trial| matches!(trial.fate, TrialOutcome::NoWay(_));
         if self.list.iter().all(is_no_way) {
             return "is this machine connected to a network?".to_owned();
         }
@@ -115,7 +115,7 @@ impl Trials {
                     this one"
                 .to_owned();
         }
-        if self.list.iter().any(|trial| matches!(trial.fate, Fate::Failed(_))) {
+        if self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Failed(_))) {
             return "is it a gateway that answers there?".to_owned();
         }
         let mut ports: Vec<_> = self.list.iter().map(|trial| trial.address.port().to_string()).collect();
@@ -134,9 +134,9 @@ impl fmt::Display for Trials {
         for (number, trial) in self.list.iter().take(MAX_NAMED).enumerate() {
             write!(f, "{} {}: ", if number == 0 { ":" } else { ";" }, trial.address)?;
             match (&trial.fate, trial.icmp) {
-                (Fate::NoWay(why) | Fate::Failed(why), _) => f.write_str(why)?,
-                (Fate::Silent, Some(error)) => Reported(error).fmt(f)?,
-                (Fate::Silent, None) => f.write_str("no answer")?,
+                (TrialOutcome::NoWay(why) | TrialOutcome::Failed(why), _) => f.write_str(why)?,
+                (TrialOutcome::Silent, Some(error)) => Reported(error).fmt(f)?,
+                (TrialOutcome::Silent, None) => f.write_str("no answer")?,
             }
         }
         if let Some(more) = self.list.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use vpnd_proto::admission::Source;
-use vpnd_proto::admission::shares::{Displaced, Division, Entered, PlaceId, Shares, Standing};
+use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use vpnd_proto::time::Time;
 
 use super::{Cause, Login};
@@ -19,7 +19,7 @@ const LIMIT: usize = 1_024;
 /// How long a code may take. The worker gives people less.
 const LIFETIME: Duration = Duration::from_secs(120);
 /// A person who has taken this long makes room for another.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TYPING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A login whose code is to come.
 pub(super) struct Attempt {
@@ -28,8 +28,8 @@ pub(super) struct Attempt {
     pub(super) awaited: Result<Box<User>, Cause>,
 }
 
-struct Held {
-    place: PlaceId,
+struct PendingLogin {
+    permit: PermitId,
     since: Time,
     attempt: Attempt,
 }
@@ -37,13 +37,14 @@ struct Held {
 /// All of them.
 pub(super) struct Pending {
     shares: Shares,
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, PendingLogin>,
     next: u64,
 }
 
 impl Pending {
     pub(super) fn new() -> Self {
-        let division = Division { limit: LIMIT, patience: PATIENCE, displaced: Displaced::Oldest };
+        let division =
+            Division { limit: LIMIT, displace_after: TYPING_TIMEOUT, displaced: Displaced::Oldest };
         Self { shares: Shares::new(division), held: BTreeMap::new(), next: 0 }
     }
 
@@ -51,23 +52,23 @@ impl Pending {
     pub(super) fn add(&mut self, now: Time, attempt: Attempt) -> (Option<u64>, Vec<Attempt>) {
         let mut over = self.overdue(now);
         let source = Source::from(attempt.login.source);
-        let Entered::In { place, displaced } = self.shares.enter(now, source, Standing::Stranger) else {
+        let Entered::In { permit, displaced } = self.shares.enter(now, source, Standing::Stranger) else {
             over.push(attempt);
             return (None, over);
         };
-        let displaced = self.held.iter().find(|(_, held)| Some(held.place) == displaced);
+        let displaced = self.held.iter().find(|(_, held)| Some(held.permit) == displaced);
         let displaced = displaced.map(|(number, _)| *number);
         over.extend(displaced.and_then(|number| self.held.remove(&number)).map(|held| held.attempt));
         let number = self.next;
         self.next += 1;
-        self.held.insert(number, Held { place, since: now, attempt });
+        self.held.insert(number, PendingLogin { permit, since: now, attempt });
         (Some(number), over)
     }
 
     /// Takes out the login with this number, if it is still there.
     pub(super) fn take(&mut self, number: u64) -> Option<Attempt> {
         let held = self.held.remove(&number)?;
-        self.shares.leave(held.place);
+        self.shares.leave(held.permit);
         Some(held.attempt)
     }
 

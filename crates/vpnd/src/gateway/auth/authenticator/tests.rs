@@ -39,7 +39,7 @@ fn bench(settings: Settings) -> Bench {
 }
 
 fn settings() -> Settings {
-    Settings { workers: 2, queue: 8, longest_wait: LONGEST_WAIT, require_certificate: false }
+    Settings { workers: 2, queue: 8, longest_wait: QUEUE_TIMEOUT, require_certificate: false }
 }
 
 fn login(user: &str, password: &str) -> Login {
@@ -57,19 +57,19 @@ fn with_code(code: &str) -> Login {
     Login { code: Some(Password::new(code.to_owned())), ..login("tom", "right") }
 }
 
-fn is_granted(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Granted(_))
+fn is_granted(outcome: &LoginOutcome) -> bool {
+    matches!(outcome, LoginOutcome::Granted(_))
 }
 
 impl Bench {
-    fn check(&self, login: &Login) -> Outcome {
+    fn check(&self, login: &Login) -> LoginOutcome {
         self.auth.check(login, NOW_S)
     }
 
     /// What becomes of a login that shows a wrong code if it is asked for one.
-    fn check_through(&self, login: &Login) -> Outcome {
+    fn check_through(&self, login: &Login) -> LoginOutcome {
         match self.check(login) {
-            Outcome::CodeWanted(number) => {
+            LoginOutcome::CodeRequired(number) => {
                 self.auth.complete(number, &Password::new("000000".to_owned()), NOW_S)
             }
             outcome => outcome,
@@ -79,7 +79,7 @@ impl Bench {
     /// The login is refused without a word, and the audit log has the cause.
     fn refused(&self, login: &Login, cause: Cause) {
         let outcome = self.check_through(login);
-        let Outcome::Refused(refused) = outcome else { panic!("{cause:?}: {outcome:?}") };
+        let LoginOutcome::Refused(refused) = outcome else { panic!("{cause:?}: {outcome:?}") };
         assert_eq!(refused, Refused { retry_after_s: None }, "{cause:?} looks like any other");
         let entry = self.store.audit_log(1).unwrap().remove(0);
         assert_eq!((entry.event.as_str(), entry.detail.as_str()), ("login-refused", cause.name()));
@@ -89,7 +89,7 @@ impl Bench {
 #[test]
 fn the_right_password_lets_in_and_is_on_record() {
     let bench = bench(settings());
-    let Outcome::Granted(user) = bench.check(&login("ann", "right")) else { panic!("refused") };
+    let LoginOutcome::Granted(user) = bench.check(&login("ann", "right")) else { panic!("refused") };
     assert_eq!(user.name, "ann");
     let entry = bench.store.audit_log(1).unwrap().remove(0);
     assert_eq!(
@@ -118,7 +118,7 @@ fn every_refusal_looks_the_same_to_the_client() {
 fn a_code_is_asked_for_after_the_password_and_good_once() {
     let bench = bench(settings());
     bench.refused(&login("tom", "wrong"), Cause::WrongPassword);
-    assert!(matches!(bench.check(&login("tom", "right")), Outcome::CodeWanted(_)));
+    assert!(matches!(bench.check(&login("tom", "right")), LoginOutcome::CodeRequired(_)));
     assert!(is_granted(&bench.check(&with_code(CODE))));
     bench.refused(&with_code(CODE), Cause::ReplayedCode);
 }
@@ -134,18 +134,21 @@ fn whoever_is_not_let_in_is_asked_for_a_code_whatever_was_wrong() {
         ("dis", "right", Cause::Disabled),
         ("cat", "right", Cause::NoCertificate),
     ] {
-        let Outcome::CodeWanted(number) = bench.check(&login(user, password)) else {
+        let LoginOutcome::CodeRequired(number) = bench.check(&login(user, password)) else {
             panic!("{user}: not asked")
         };
         let before = bench.store.audit_log(100).unwrap().len();
         let outcome = bench.auth.complete(number, &code, NOW_S);
-        assert!(matches!(outcome, Outcome::Refused(Refused { retry_after_s: None })), "{user}: {outcome:?}");
+        assert!(
+            matches!(outcome, LoginOutcome::Refused(Refused { retry_after_s: None })),
+            "{user}: {outcome:?}"
+        );
         let log = bench.store.audit_log(100).unwrap();
         assert_eq!((log.len(), log[0].detail.as_str()), (before + 1, cause.name()), "{user}");
     }
-    let Outcome::CodeWanted(number) = bench.check(&login("tom", "right")) else { panic!("not asked") };
+    let LoginOutcome::CodeRequired(number) = bench.check(&login("tom", "right")) else { panic!("not asked") };
     assert!(is_granted(&bench.auth.complete(number, &code, NOW_S)));
-    assert!(matches!(bench.auth.complete(number, &code, NOW_S), Outcome::Busy), "a number is good once");
+    assert!(matches!(bench.auth.complete(number, &code, NOW_S), LoginOutcome::Busy), "a number is good once");
     assert!(is_granted(&bench.check(&login("ann", "right"))), "who needs no code is not asked");
 }
 
@@ -155,11 +158,11 @@ fn a_right_password_without_a_code_counts_as_a_wrong_one() {
     let waits = |user: &str, password: &str, source: u8| -> Vec<bool> {
         let guess =
             |_| match bench.check(&Login { source: [192, 0, 2, source].into(), ..login(user, password) }) {
-                Outcome::CodeWanted(number) => {
+                LoginOutcome::CodeRequired(number) => {
                     bench.auth.abandon(number, NOW_S);
                     false
                 }
-                Outcome::Throttled(_) => true,
+                LoginOutcome::Throttled(_) => true,
                 other => panic!("{user}: {other:?}"),
             };
         (0..8).map(guess).collect()
@@ -178,7 +181,7 @@ fn a_code_that_comes_takes_the_guess_back() {
     let bench = bench(settings());
     for step in 0..20 {
         let now_s = NOW_S + 30 * step;
-        let Outcome::CodeWanted(number) = bench.auth.check(&login("tom", "right"), now_s) else {
+        let LoginOutcome::CodeRequired(number) = bench.auth.check(&login("tom", "right"), now_s) else {
             panic!("throttled")
         };
         let user = bench.store.user("tom").unwrap().unwrap();
@@ -201,12 +204,12 @@ fn everyone_needs_a_certificate_if_the_gateway_says_so() {
     // Neither the password nor whether there is such a user makes a difference, and nobody is slowed down by it.
     for _ in 0..10 {
         for (user, password) in [("ann", "right"), ("ann", "wrong"), ("cat", "right"), ("nobody", "right")] {
-            assert!(matches!(bench.check(&login(user, password)), Outcome::NotCertified), "{user}");
+            assert!(matches!(bench.check(&login(user, password)), LoginOutcome::NotCertified), "{user}");
         }
     }
     for user in ["ann", "nobody"] {
         let foreign = Login { certificate: Some(CERTIFICATE), ..login(user, "right") };
-        assert!(matches!(bench.check(&foreign), Outcome::NotCertified), "{user}");
+        assert!(matches!(bench.check(&foreign), LoginOutcome::NotCertified), "{user}");
     }
     let entry = bench.store.audit_log(1).unwrap().remove(0);
     assert_eq!(entry.detail, Cause::ForeignCertificate.name());
@@ -240,7 +243,7 @@ fn guesses_slow_down_but_not_for_the_person_at_home() {
     for i in 0..60 {
         bench.check(&from(i, "wrong"));
     }
-    assert!(matches!(bench.check(&from(99, "right")), Outcome::Throttled(_)), "not slowed down");
+    assert!(matches!(bench.check(&from(99, "right")), LoginOutcome::Throttled(_)), "not slowed down");
     assert!(is_granted(&bench.check(&login("ann", "right"))), "not locked out");
 }
 
@@ -249,8 +252,8 @@ fn guessing_at_an_unknown_user_slows_down_alike() {
     let bench = bench(settings());
     let waits = |user: &str| -> Vec<Option<u64>> {
         let guess = |_| match bench.check_through(&login(user, "wrong")) {
-            Outcome::Refused(refused) => refused.retry_after_s,
-            Outcome::Throttled(retry_after_s) => Some(retry_after_s),
+            LoginOutcome::Refused(refused) => refused.retry_after_s,
+            LoginOutcome::Throttled(retry_after_s) => Some(retry_after_s),
             other => panic!("{other:?}"),
         };
         (0..8).map(guess).collect()
@@ -315,8 +318,8 @@ async fn more_logins_than_may_wait_are_refused_at_once() {
     let (mut granted, mut refused) = (0, 0);
     for login in logins {
         match login.await.unwrap() {
-            Outcome::Granted(_) => granted += 1,
-            Outcome::Busy => refused += 1,
+            LoginOutcome::Granted(_) => granted += 1,
+            LoginOutcome::Busy => refused += 1,
             other => panic!("{other:?}"),
         }
     }
@@ -330,7 +333,7 @@ async fn a_login_whose_turn_does_not_come_is_told_so() {
     let slow = bench.auth.turns.at_once().unwrap();
     let waited = bench.auth.authenticate(login("ann", "right"), NOW_S);
     let waited = tokio::time::timeout(Duration::from_secs(30), waited).await;
-    assert!(matches!(waited, Ok(Outcome::Busy)), "{waited:?}");
+    assert!(matches!(waited, Ok(LoginOutcome::Busy)), "{waited:?}");
     drop(slow);
     assert!(
         is_granted(&bench.auth.authenticate(login("ann", "right"), NOW_S).await),

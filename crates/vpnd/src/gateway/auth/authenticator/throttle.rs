@@ -157,7 +157,7 @@ impl Failures {
 }
 
 /// What counts as one place: an IPv4 address, or an IPv6 /64, of which one host has all addresses.
-pub(super) fn place(source: IpAddr) -> String {
+pub(super) fn source_prefix(source: IpAddr) -> String {
     match source.to_canonical() {
         IpAddr::V4(v4) => v4.to_string(),
         IpAddr::V6(v6) => {
@@ -319,8 +319,14 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_is_one_place() {
-        assert_eq!(place("2001:db8::1".parse().unwrap()), place("2001:db8::2".parse().unwrap()));
-        assert_ne!(place("2001:db8::1".parse().unwrap()), place("2001:db8:0:1::1".parse().unwrap()));
-        assert_eq!(place("::ffff:192.0.2.1".parse().unwrap()), "192.0.2.1");
+        assert_eq!(
+            source_prefix("2001:db8::1".parse().unwrap()),
+            source_prefix("2001:db8::2".parse().unwrap())
+        );
+        assert_ne!(
+            source_prefix("2001:db8::1".parse().unwrap()),
+            source_prefix("2001:db8:0:1::1".parse().unwrap())
+        );
+        assert_eq!(source_prefix("::ffff:192.0.2.1".parse().unwrap()), "192.0.2.1");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use vpnd_proto::admission::Source;
-use vpnd_proto::admission::shares::{Displaced, Division, Entered, PlaceId, Shares, Standing};
+use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 
 use crate::clock::now;
 
@@ -21,23 +21,23 @@ struct Queue {
     /// Turns that nobody has. While there is one, nobody waits.
     free: usize,
     shares: Shares,
-    waiting: HashMap<PlaceId, oneshot::Sender<Turn>>,
+    waiting: HashMap<PermitId, oneshot::Sender<Turn>>,
 }
 
 /// The right to check one password; the next in the queue has it when this is dropped.
 pub(super) struct Turn(Arc<Turns>);
 
 /// A login in the queue; it leaves the queue when this is dropped.
-struct Waiting<'t> {
+struct QueuedLogin<'t> {
     turns: &'t Turns,
-    place: PlaceId,
+    permit: PermitId,
     turn: oneshot::Receiver<Turn>,
 }
 
 impl Turns {
     /// So many `turns` at once, and at most `queue` logins that wait for one.
     pub(super) fn new(turns: usize, queue: usize) -> Arc<Self> {
-        let division = Division { limit: queue, patience: Duration::MAX, displaced: Displaced::Newest };
+        let division = Division { limit: queue, displace_after: Duration::MAX, displaced: Displaced::Newest };
         Arc::new(Self(Mutex::new(Queue {
             free: turns,
             shares: Shares::new(division),
@@ -66,17 +66,17 @@ impl Turns {
         tokio::time::timeout(longest, &mut waiting.turn).await.ok()?.ok()
     }
 
-    fn enter(&self, source: Source, standing: Standing) -> Option<Waiting<'_>> {
+    fn enter(&self, source: Source, standing: Standing) -> Option<QueuedLogin<'_>> {
         let mut queue = self.lock();
-        let Entered::In { place, displaced } = queue.shares.enter(now(), source, standing) else {
+        let Entered::In { permit, displaced } = queue.shares.enter(now(), source, standing) else {
             return None;
         };
         if let Some(displaced) = displaced {
             queue.waiting.remove(&displaced);
         }
         let (sender, turn) = oneshot::channel();
-        queue.waiting.insert(place, sender);
-        Some(Waiting { turns: self, place, turn })
+        queue.waiting.insert(permit, sender);
+        Some(QueuedLogin { turns: self, permit, turn })
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -89,7 +89,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let next = {
             let mut queue = self.0.lock();
-            let next = queue.shares.next_turn().and_then(|place| queue.waiting.remove(&place));
+            let next = queue.shares.next_turn().and_then(|permit| queue.waiting.remove(&permit));
             queue.free += usize::from(next.is_none());
             next
         };
@@ -98,11 +98,11 @@ impl Drop for Turn {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuedLogin<'_> {
     fn drop(&mut self) {
         let mut queue = self.turns.lock();
-        queue.shares.leave(self.place);
-        queue.waiting.remove(&self.place);
+        queue.shares.leave(self.permit);
+        queue.waiting.remove(&self.permit);
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(crowd.len(), 2, "a host has a quarter");
         crowd.extend((1..32).filter_map(|host| turns.enter(source(host << 8), Standing::Stranger)));
         let honest = turns.enter(source(0x1400_0001), Standing::Stranger).unwrap();
-        assert!(turns.lock().waiting.contains_key(&honest.place));
+        assert!(turns.lock().waiting.contains_key(&honest.permit));
         drop(crowd);
         let queue = turns.lock();
         assert_eq!((queue.shares.taken(), queue.waiting.len()), (1, 1));

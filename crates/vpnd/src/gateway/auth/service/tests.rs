@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::config::Tunnel;
-use crate::gateway::auth::authenticator::{LONGEST_WAIT, Settings};
+use crate::gateway::auth::authenticator::{QUEUE_TIMEOUT, Settings};
 use crate::gateway::messages::auth::{MAX_FRAME, TokenHashes};
 use crate::password::Hasher;
 use crate::privsep::channel::pair;
@@ -31,7 +31,7 @@ fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) ->
         store.add_user(&user, 1).unwrap();
     }
     let store: Arc<dyn Store> = Arc::new(store);
-    let settings = Settings { workers: 1, queue: 4, longest_wait: LONGEST_WAIT, require_certificate: false };
+    let settings = Settings { workers: 1, queue: 4, longest_wait: QUEUE_TIMEOUT, require_certificate: false };
     let tunnel = Tunnel {
         name: "vpnd0".to_owned(),
         mtu: 1420,
@@ -43,8 +43,8 @@ fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) ->
     Arc::new(Service::new(store, authenticator, Pools::new(&tunnel), lifetime, 8, clocks))
 }
 
-fn login(password: &str, device: u8) -> Request {
-    Request::Login(LoginRequest {
+fn login(password: &str, device: u8) -> AuthRequest {
+    AuthRequest::Login(LoginRequest {
         user: UserName::new("ann").unwrap(),
         password: vpnd_proto::control::SecretText::new(password).unwrap(),
         code: None,
@@ -56,21 +56,21 @@ fn login(password: &str, device: u8) -> Request {
 
 async fn granted(service: &Arc<Service>, device: u8) -> ByteArray<16> {
     match service.answer(login("right", device)).await {
-        Answer::Granted(granted) => granted.session,
+        AuthReply::Granted(granted) => granted.session,
         other => panic!("{other:?}"),
     }
 }
 
-fn keep(session: ByteArray<16>) -> Request {
+fn keep(session: ByteArray<16>) -> AuthRequest {
     let hash = vpnd_proto::attach::TokenHash::from_bytes([7; 32]);
     let tokens = TokenHashes::from(&vpnd_proto::attach::Tokens::new(hash));
-    Request::Commit(vec![Write::Keep { session, tokens, epoch: 1 }])
+    AuthRequest::Commit(vec![Write::Keep { session, tokens, epoch: 1 }])
 }
 
 /// How many sessions could not be kept.
-async fn failed(service: &Arc<Service>, request: Request) -> usize {
+async fn failed(service: &Arc<Service>, request: AuthRequest) -> usize {
     match service.answer(request).await {
-        Answer::Committed { failed } => failed.len(),
+        AuthReply::Committed { failed } => failed.len(),
         other => panic!("{other:?}"),
     }
 }
@@ -81,7 +81,7 @@ async fn a_session_is_kept_for_whoever_logged_in_and_for_nobody_else() {
     let service = service(directory.path());
     let invented = ByteArray::from([9; 16]);
     assert_eq!(failed(&service, keep(invented)).await, 1, "nobody logged in for it");
-    assert!(matches!(service.answer(Request::Session(invented)).await, Answer::Session(None)));
+    assert!(matches!(service.answer(AuthRequest::Session(invented)).await, AuthReply::Session(None)));
 
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
@@ -90,13 +90,13 @@ async fn a_session_is_kept_for_whoever_logged_in_and_for_nobody_else() {
         0,
         "from now on these are new tokens of a session that is kept"
     );
-    let Answer::Session(Some(stored)) = service.answer(Request::Session(session)).await else {
+    let AuthReply::Session(Some(stored)) = service.answer(AuthRequest::Session(session)).await else {
         panic!("it is kept");
     };
     assert_eq!((&*stored.account.name, stored.account.groups.as_slice()), ("ann", &["staff".to_owned()][..]));
     assert!(stored.addresses.ipv4.is_some());
 
-    assert_eq!(failed(&service, Request::Commit(vec![Write::End(session)])).await, 0);
+    assert_eq!(failed(&service, AuthRequest::Commit(vec![Write::End(session)])).await, 0);
     assert_eq!(failed(&service, keep(session)).await, 1, "a grant is good once");
 }
 
@@ -104,14 +104,14 @@ async fn a_session_is_kept_for_whoever_logged_in_and_for_nobody_else() {
 async fn a_grant_is_void_once_its_user_is_disabled() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
-    let Answer::Revocations { seen, .. } = service.answer(Request::Revocations(None)).await else {
+    let AuthReply::Revocations { seen, .. } = service.answer(AuthRequest::Revocations(None)).await else {
         panic!("it is a number");
     };
     let session = granted(&service, 1).await;
     service.store.set_enabled("ann", false, 2).unwrap();
     assert_eq!(failed(&service, keep(session)).await, 1);
-    match service.answer(Request::Revocations(Some(seen))).await {
-        Answer::Revocations { found, .. } => {
+    match service.answer(AuthRequest::Revocations(Some(seen))).await {
+        AuthReply::Revocations { found, .. } => {
             assert_eq!((found.len(), found[0].cause), (1, RevocationCause::Disabled));
         }
         other => panic!("{other:?}"),
@@ -122,15 +122,17 @@ async fn a_grant_is_void_once_its_user_is_disabled() {
 async fn a_wrong_password_gets_nothing_and_a_full_pool_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
-    let Answer::CodeWanted(number) = service.answer(login("wrong", 1)).await else { panic!("not asked") };
-    let code = |code| Request::Code { login: number, code, device: [1; 16].into() };
-    assert!(matches!(service.answer(code(None)).await, Answer::Refused { .. }));
+    let AuthReply::CodeRequired(number) = service.answer(login("wrong", 1)).await else {
+        panic!("not asked")
+    };
+    let code = |code| AuthRequest::Code { login: number, code, device: [1; 16].into() };
+    assert!(matches!(service.answer(code(None)).await, AuthReply::Refused { .. }));
     let typed = Some(vpnd_proto::control::SecretText::new("123456").unwrap());
-    assert!(matches!(service.answer(code(typed)).await, Answer::Busy), "it is over");
+    assert!(matches!(service.answer(code(typed)).await, AuthReply::Busy), "it is over");
     for device in 1..=5 {
         granted(&service, device).await;
     }
-    assert!(matches!(service.answer(login("right", 6)).await, Answer::NoAddress(_)));
+    assert!(matches!(service.answer(login("right", 6)).await, AuthReply::NoAddress(_)));
 }
 
 #[tokio::test]
@@ -138,7 +140,7 @@ async fn what_no_worker_sends_ends_the_conversation() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
     let writes = vec![Write::End(ByteArray::from([1; 16])); MAX_WRITES + 1];
-    assert!(matches!(service.answer(Request::Commit(writes)).await, Answer::Failed(_)));
+    assert!(matches!(service.answer(AuthRequest::Commit(writes)).await, AuthReply::Failed(_)));
     let (ours, theirs) = pair().unwrap();
     let worker = Channel::new(ours, MAX_FRAME).unwrap();
     worker.send(&"no request", &[]).await.unwrap();
@@ -153,7 +155,7 @@ async fn no_answer_holds_a_hash() {
     let salt_and_hash = hash.expose().rsplit('$').next().unwrap().to_owned();
     let session = granted(&service, 1).await;
     service.answer(keep(session)).await;
-    for request in [login("right", 1), Request::Session(session), Request::Revocations(Some(0))] {
+    for request in [login("right", 1), AuthRequest::Session(session), AuthRequest::Revocations(Some(0))] {
         let bytes = minicbor::to_vec(service.answer(request).await).unwrap();
         let found = bytes.windows(salt_and_hash.len()).any(|window| window == salt_and_hash.as_bytes());
         assert!(!found);
@@ -186,16 +188,16 @@ async fn a_clock_that_is_set_by_a_year_takes_no_session_and_gives_none_away() {
         assert_eq!(failed(&service, keep(session)).await, 0);
         sessions.push(session);
     }
-    let known = async |service: &Arc<Service>, session| match service.answer(Request::Session(session)).await
-    {
-        Answer::Session(stored) => stored,
-        other => panic!("{other:?}"),
-    };
+    let known =
+        async |service: &Arc<Service>, session| match service.answer(AuthRequest::Session(session)).await {
+            AuthReply::Session(stored) => stored,
+            other => panic!("{other:?}"),
+        };
     // While it runs, nothing happens: the pool is as full as it was, and sessions get their new keys.
     for wall_s in [began_s + YEAR_S, began_s - YEAR_S] {
         set(wall_s, began_s + 60);
         assert!(
-            matches!(service.answer(login("right", 6)).await, Answer::NoAddress(_)),
+            matches!(service.answer(login("right", 6)).await, AuthReply::NoAddress(_)),
             "no address is free"
         );
         for session in &sessions {

@@ -99,7 +99,7 @@ fn the_json_has_the_promised_names() {
         |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         keys(status),
-        "certificate_left_s counters listen offloads opener pid processes sessions shards steering suites uptime_s version"
+        "certificate_left_s counters listen offloads parent_version pid processes sessions shards steering suites uptime_s version"
     );
     assert_eq!(
         keys(&status["sessions"][0]),
@@ -186,7 +186,7 @@ fn an_oversize_request_is_refused_at_the_limit() {
 fn a_silent_peer_is_hung_up_on() {
     let short = Duration::from_millis(50);
     let gateway = Gateway::start_with(Fake::new(), |socket| {
-        socket.deadlines = Deadlines { request: short, ..Deadlines::default() };
+        socket.timeouts = Timeouts { request: short, ..Timeouts::default() };
     });
     let (began, mut rest) = (Instant::now(), Vec::new());
     gateway.stream().read_to_end(&mut rest).unwrap();
@@ -212,7 +212,7 @@ fn a_gateway_that_hangs_is_an_error() {
         }
     }
     let gateway = Gateway::start_with(Hanging, |socket| {
-        socket.deadlines = Deadlines { handler: Duration::from_millis(50), ..Deadlines::default() };
+        socket.timeouts = Timeouts { handler: Duration::from_millis(50), ..Timeouts::default() };
     });
     let error = gateway.client().status().unwrap_err();
     assert!(matches!(&error, ClientError::Refused(text) if text.contains("did not answer")), "{error}");
@@ -319,7 +319,7 @@ fn an_answer_that_makes_no_sense_is_told() {
             stream.write_all(answer.as_bytes()).unwrap();
         });
         let error = Client::connect(&path).unwrap().status().unwrap_err();
-        assert!(matches!(error, ClientError::Strange { .. }), "{answer:?}: {error}");
+        assert!(matches!(error, ClientError::InvalidResponse { .. }), "{answer:?}: {error}");
         assert!(!error.to_string().contains('\x1b'), "{answer:?} plays with the terminal");
         other.join().unwrap();
     }

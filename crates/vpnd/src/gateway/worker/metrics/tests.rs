@@ -21,7 +21,7 @@ impl Server {
             let _inside = runtime.enter();
             Metrics::adopt(listeners::metrics((Ipv4Addr::LOCALHOST, 0).into()).unwrap()).unwrap()
         };
-        metrics.deadline = deadline;
+        metrics.timeout = deadline;
         let address = metrics.address().unwrap();
         runtime.spawn(metrics.serve(Arc::new(fake)));
         Self { address, _runtime: runtime }
@@ -50,7 +50,7 @@ impl Server {
 
 #[test]
 fn a_scrape_gets_the_metrics() {
-    let server = Server::start(Fake::new(), DEADLINE);
+    let server = Server::start(Fake::new(), CONNECTION_TIMEOUT);
     let answer = server.get("/metrics");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -62,7 +62,7 @@ fn a_scrape_gets_the_metrics() {
 
 #[test]
 fn anything_else_is_refused() {
-    let server = Server::start(Fake::new(), DEADLINE);
+    let server = Server::start(Fake::new(), CONNECTION_TIMEOUT);
     for path in ["/", "/metrics/", "/metrics/../etc/passwd", "/status"] {
         assert!(server.get(path).starts_with("HTTP/1.1 404 "), "{path}");
     }
@@ -80,7 +80,7 @@ fn anything_else_is_refused() {
 fn a_gateway_that_has_no_status_is_unavailable() {
     let fake = Fake::new();
     *fake.status.lock().unwrap() = Err("the control plane has stopped".to_owned());
-    let answer = Server::start(fake, DEADLINE).get("/metrics");
+    let answer = Server::start(fake, CONNECTION_TIMEOUT).get("/metrics");
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("control plane has stopped"), "{answer}");
 }
 
@@ -105,7 +105,7 @@ fn silent_and_slow_peers_hold_no_place_for_long() {
 
 #[test]
 fn an_address_in_use_is_named() {
-    let server = Server::start(Fake::new(), DEADLINE);
+    let server = Server::start(Fake::new(), CONNECTION_TIMEOUT);
     let error = listeners::metrics(server.address).unwrap_err();
     assert!(error.to_string().contains(&server.address.to_string()), "{error}");
 }

@@ -15,16 +15,16 @@ use crate::admin::status::{Session, Status, Steering};
 /// The whole exposition.
 pub(super) fn encode(status: Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("vpnd");
-    registry.register_collector(Box::new(Snapshot(status)));
+    registry.register_collector(Box::new(ExportedStatus(status)));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
 #[derive(Debug)]
-struct Snapshot(Status);
+struct ExportedStatus(Status);
 
-impl Collector for Snapshot {
+impl Collector for ExportedStatus {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Families(&mut encoder);
         process(&mut out, &self.0)?;

@@ -8,7 +8,7 @@ use vpnd_control_channel::quic::client_endpoint;
 use vpnd_proto::admission::Limits;
 use vpnd_proto::plane::Endpoint as OuterAddress;
 
-use super::gate::{Gate, Place};
+use super::acceptor::{Acceptor, Permit};
 use super::*;
 use crate::authority::Authority;
 use crate::gateway::quic_keys::KeysError;
@@ -16,7 +16,7 @@ use crate::sys::udp::{SocketOptions, Steering, bind_reuseport_group};
 use crate::tls::{self, ClientCertificates, Identity, Presented, Trust};
 
 const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
-const SOON: Duration = Duration::from_secs(10);
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What both ends need for their handshakes.
 struct Trusted {
@@ -43,19 +43,19 @@ impl Trusted {
 
     /// A gateway's endpoint on this port of the loopback, or on any.
     fn listen(&self, address: impl Into<SocketAddr>, state_dir: &Path) -> Endpoint {
-        self.listen_behind(&admissions(256), address, state_dir)
+        self.listen_behind(&admission(256), address, state_dir)
     }
 
     fn listen_behind(
         &self,
-        admissions: &Admissions,
+        admission: &AdmissionControl,
         address: impl Into<SocketAddr>,
         state_dir: &Path,
     ) -> Endpoint {
         let tls = tls::server(self.presented(), &ClientCertificates::Ignored).unwrap();
         let socket = QuicMember::Own(UdpSocket::bind(address.into()).unwrap());
         let keys = Keys::load_or_create(state_dir).unwrap();
-        listen(socket_of(socket), tls, &keys, admissions.clone(), Arc::default()).unwrap()
+        listen(socket_of(socket), tls, &keys, admission.clone(), Arc::default()).unwrap()
     }
 
     /// A client that has never spoken to any gateway.
@@ -71,44 +71,46 @@ impl Trusted {
     }
 }
 
-fn admissions(places: usize) -> Admissions {
-    Admissions::new(Limits { places, handshakes_per_s: 500 })
+fn admission(places: usize) -> AdmissionControl {
+    AdmissionControl::new(Limits { places, handshakes_per_s: 500 })
 }
 
 fn socket_of(member: QuicMember) -> Arc<dyn AsyncUdpSocket> {
-    let (socket, hand_over) = socket(member).unwrap();
-    assert!(hand_over.is_none(), "a member of its own needs no help");
+    let (socket, forwarder) = socket(member).unwrap();
+    assert!(forwarder.is_none(), "a member of its own needs no help");
     socket
 }
 
 async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, work).await.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
+    tokio::time::timeout(TEST_TIMEOUT, work)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not within {TEST_TIMEOUT:?}"))
 }
 
 /// Lets one more client come to the gate, which must let it in.
 async fn let_in(
     trusted: &Trusted,
-    gate: &Gate,
+    acceptor: &Acceptor,
     endpoint: &Endpoint,
-) -> (Incoming, Place, tokio::task::JoinHandle<Result<Connection, ConnectionError>>) {
+) -> (Incoming, Permit, tokio::task::JoinHandle<Result<Connection, ConnectionError>>) {
     let (client, to) = (trusted.client(), endpoint.local_addr().unwrap());
     let dialled = tokio::spawn(async move { client.connect(to, "localhost").unwrap().await });
-    let (incoming, place) = soon("a client at the gate", gate.next(endpoint)).await.unwrap();
-    (incoming, place, dialled)
+    let (incoming, permit) = soon("a client at the gate", acceptor.next(endpoint)).await.unwrap();
+    (incoming, permit, dialled)
 }
 
 #[tokio::test]
 async fn addresses_prove_themselves_and_get_in() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
-    let admissions = admissions(256);
-    let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
-    let gate = Gate::new(admissions.clone(), 1);
-    let (incoming, _place, dialled) = let_in(&trusted, &gate, &endpoint).await;
+    let admission = admission(256);
+    let endpoint = trusted.listen_behind(&admission, LOCAL, state.path());
+    let acceptor = Acceptor::new(admission.clone(), 1);
+    let (incoming, _permit, dialled) = let_in(&trusted, &acceptor, &endpoint).await;
     assert!(incoming.remote_address_validated(), "nobody comes to the gate otherwise");
     let accepted = tokio::spawn(async move { incoming.await });
     soon("the handshake after a Retry", dialled).await.unwrap().unwrap();
     soon("the handshake after a Retry", accepted).await.unwrap().unwrap();
-    let counts = admissions.counts();
+    let counts = admission.counts();
     assert!(counts["retried"] >= 1 && counts["accepted"] == 1, "{counts:?}");
 }
 
@@ -139,8 +141,8 @@ async fn the_gate_itself_lets_nobody_in_without_a_proof() {
     let config = ServerConfig::new(Arc::new(tls), Arc::clone(&keys.tokens) as _);
     // No front stands before this one.
     let endpoint = Endpoint::server(config, LOCAL.into()).unwrap();
-    let gate = Gate::new(admissions(4), 1);
-    let (incoming, _place, _dialled) = let_in(&trusted, &gate, &endpoint).await;
+    let acceptor = Acceptor::new(admission(4), 1);
+    let (incoming, _permit, _dialled) = let_in(&trusted, &acceptor, &endpoint).await;
     assert!(incoming.remote_address_validated());
 }
 
@@ -191,13 +193,13 @@ fn bytes(datagrams: &[Vec<u8>]) -> usize {
 #[tokio::test]
 async fn an_address_that_proves_nothing_gets_less_than_it_sent_and_leaves_nothing() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
-    let admissions = admissions(256);
-    let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
-    let (gate, at) = (Gate::new(admissions.clone(), 1), endpoint.clone());
+    let admission = admission(256);
+    let endpoint = trusted.listen_behind(&admission, LOCAL, state.path());
+    let (acceptor, at) = (Acceptor::new(admission.clone(), 1), endpoint.clone());
     let let_in = tokio::spawn(async move {
         let mut connections = Vec::new();
-        while let Some((incoming, place)) = gate.next(&at).await {
-            connections.push((tokio::spawn(async { incoming.await }), place));
+        while let Some((incoming, permit)) = acceptor.next(&at).await {
+            connections.push((tokio::spawn(async { incoming.await }), permit));
         }
     });
     let flight = first_flight(&trusted).await;
@@ -216,7 +218,7 @@ async fn an_address_that_proves_nothing_gets_less_than_it_sent_and_leaves_nothin
     let short = answers_to(&endpoint, &[flight[0][..1_199].to_vec()], Duration::from_millis(500)).await;
     assert!(short.is_empty(), "what is too short to begin a connection gets no answer");
     assert_eq!(endpoint.open_connections(), 0);
-    assert_eq!(admissions.counts()["accepted"], 0);
+    assert_eq!(admission.counts()["accepted"], 0);
     let_in.abort();
 }
 
@@ -263,12 +265,12 @@ async fn many_forgotten_clients_are_told_in_a_second() {
 #[tokio::test]
 async fn without_a_place_clients_are_refused_and_leave_nothing_behind() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
-    let admissions = admissions(1);
-    let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
+    let admission = admission(1);
+    let endpoint = trusted.listen_behind(&admission, LOCAL, state.path());
     let to = endpoint.local_addr().unwrap();
-    let gate = Arc::new(Gate::new(admissions, 1));
-    let first = let_in(&trusted, &gate, &endpoint).await;
-    let (door, at) = (Arc::clone(&gate), endpoint.clone());
+    let acceptor = Arc::new(Acceptor::new(admission, 1));
+    let first = let_in(&trusted, &acceptor, &endpoint).await;
+    let (door, at) = (Arc::clone(&acceptor), endpoint.clone());
     let next = tokio::spawn(async move { door.next(&at).await });
     for _ in 0..20 {
         let (_client, outcome) = soon("a refusal", trusted.connect(to)).await;
@@ -280,7 +282,7 @@ async fn without_a_place_clients_are_refused_and_leave_nothing_behind() {
     assert!(!next.is_finished(), "nobody was let in");
     drop(first);
     let admitted = async {
-        let (incoming, _place) = soon("the next one", next).await.unwrap().unwrap();
+        let (incoming, _permit) = soon("the next one", next).await.unwrap().unwrap();
         incoming.await
     };
     let (client, server) = tokio::join!(soon("a handshake", trusted.connect(to)), admitted);
@@ -291,36 +293,36 @@ async fn without_a_place_clients_are_refused_and_leave_nothing_behind() {
 #[tokio::test]
 async fn addresses_with_sessions_have_places_of_their_own() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
-    let admissions = admissions(4);
-    let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
-    let gate = Arc::new(Gate::new(admissions.clone(), 1));
-    let inside = let_in(&trusted, &gate, &endpoint).await;
-    let (door, at) = (Arc::clone(&gate), endpoint.clone());
+    let admission = admission(4);
+    let endpoint = trusted.listen_behind(&admission, LOCAL, state.path());
+    let acceptor = Arc::new(Acceptor::new(admission.clone(), 1));
+    let inside = let_in(&trusted, &acceptor, &endpoint).await;
+    let (door, at) = (Arc::clone(&acceptor), endpoint.clone());
     let next = tokio::spawn(async move { door.next(&at).await });
     let refused = soon("a refusal", trusted.connect(endpoint.local_addr().unwrap())).await.1;
     assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "a stranger has one: {refused:?}");
     next.abort();
-    let _settled = gate.settle(LOCAL.into());
-    let others = [let_in(&trusted, &gate, &endpoint).await, let_in(&trusted, &gate, &endpoint).await];
-    assert_eq!(admissions.counts()["displaced"], 0, "nobody had to go");
+    let _settled = acceptor.session_started(LOCAL.into());
+    let others = [let_in(&trusted, &acceptor, &endpoint).await, let_in(&trusted, &acceptor, &endpoint).await];
+    assert_eq!(admission.counts()["displaced"], 0, "nobody had to go");
     drop((inside, others));
 }
 
 #[tokio::test]
 async fn whoever_has_been_there_for_long_makes_room() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
-    let admissions = admissions(1);
-    let endpoint = trusted.listen_behind(&admissions, LOCAL, state.path());
-    let gate = Arc::new(Gate::new(admissions.clone(), 1));
-    let (_incoming, mut place, _dialled) = let_in(&trusted, &gate, &endpoint).await;
+    let admission = admission(1);
+    let endpoint = trusted.listen_behind(&admission, LOCAL, state.path());
+    let acceptor = Arc::new(Acceptor::new(admission.clone(), 1));
+    let (_incoming, mut permit, _dialled) = let_in(&trusted, &acceptor, &endpoint).await;
     assert!(
-        tokio::time::timeout(Duration::from_millis(1_100), place.displaced()).await.is_err(),
+        tokio::time::timeout(Duration::from_millis(1_100), permit.displaced()).await.is_err(),
         "it has its place"
     );
-    let other = let_in(&trusted, &gate, &endpoint).await;
-    soon("an end", place.displaced()).await;
-    drop(place);
-    assert_eq!(admissions.counts()["displaced"], 1);
+    let other = let_in(&trusted, &acceptor, &endpoint).await;
+    soon("an end", permit.displaced()).await;
+    drop(permit);
+    assert_eq!(admission.counts()["displaced"], 1);
     drop(other);
 }
 
@@ -339,7 +341,7 @@ fn connect_and_kill(
     });
     let (client, connection) = clients.block_on(soon("a handshake", trusted.connect(to)));
     let kept = gateway.block_on(accepted).unwrap();
-    gateway.shutdown_timeout(SOON);
+    gateway.shutdown_timeout(TEST_TIMEOUT);
     drop(kept);
     (to, client, connection.unwrap())
 }
@@ -394,13 +396,13 @@ async fn quic_works_through_what_shards_hand_over() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
     let options = SocketOptions { recv_buffer: 1 << 20, send_buffer: 1 << 20, ..SocketOptions::default() };
     let group = bind_reuseport_group(LOCAL.into(), 2, Steering::Off, &options).unwrap();
-    let (socket, hand_over) = socket(group.quic).unwrap();
-    let hand_over = hand_over.expect("QUIC has no member of its own");
+    let (socket, forwarder) = socket(group.quic).unwrap();
+    let forwarder = forwarder.expect("QUIC has no member of its own");
     let tls = tls::server(trusted.presented(), &ClientCertificates::Ignored).unwrap();
     let keys = Keys::load_or_create(state.path()).unwrap();
-    let endpoint = listen(socket, tls, &keys, admissions(256), Arc::default()).unwrap();
+    let endpoint = listen(socket, tls, &keys, admission(256), Arc::default()).unwrap();
     for shard in group.shards {
-        let hand_over = hand_over.clone();
+        let forwarder = forwarder.clone();
         tokio::spawn(async move {
             let shard = shard.into_async().unwrap();
             let mut buffer = vec![0; 65_536];
@@ -415,7 +417,7 @@ async fn quic_works_through_what_shards_hand_over() {
                 assert_eq!(received.unwrap(), 1);
                 let from = OuterAddress { remote: meta[0].addr, local: meta[0].dst_ip };
                 for datagram in buffer[..meta[0].len].chunks(meta[0].stride) {
-                    hand_over.pass(datagram, from);
+                    forwarder.forward(datagram, from);
                 }
             }
         });
@@ -458,10 +460,10 @@ async fn quic_works_through_what_shards_hand_over() {
 async fn what_waits_for_quic_is_bounded() {
     let options = SocketOptions::default();
     let group = bind_reuseport_group(LOCAL.into(), 1, Steering::Off, &options).unwrap();
-    let (_socket, hand_over) = socket(group.quic).unwrap();
-    let hand_over = hand_over.unwrap();
+    let (_socket, forwarder) = socket(group.quic).unwrap();
+    let forwarder = forwarder.unwrap();
     let from = OuterAddress { remote: LOCAL.into(), local: None };
-    assert!(!hand_over.pass(&[0x40; 1_473], from), "QUIC takes nothing as long as that");
-    let taken = (0..10_000).filter(|_| hand_over.pass(&[0x40; 1_472], from)).count();
+    assert!(!forwarder.forward(&[0x40; 1_473], from), "QUIC takes nothing as long as that");
+    let taken = (0..10_000).filter(|_| forwarder.forward(&[0x40; 1_472], from)).count();
     assert_eq!(taken, 512);
 }

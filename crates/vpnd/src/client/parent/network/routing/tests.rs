@@ -25,26 +25,26 @@ pub(in super::super) fn texts(nets: &[IpNet]) -> Vec<String> {
     nets.iter().map(ToString::to_string).collect()
 }
 
-pub(in super::super) fn wishes(routes: Routes) -> Wishes {
-    Wishes { routes, set_routes: true, dns: true, local_network: true, lookups: None }
+pub(in super::super) fn options(routes: Routes) -> TunnelOptions {
+    TunnelOptions { routes, set_routes: true, dns: true, local_network: true, lookups: None }
 }
 
-fn only(networks: &[&str]) -> Wishes {
-    wishes(Routes::Only(networks.iter().map(|net| net.parse().unwrap()).collect()))
+fn only(networks: &[&str]) -> TunnelOptions {
+    options(Routes::Only(networks.iter().map(|net| net.parse().unwrap()).collect()))
 }
 
 /// Whether a machine in this network keeps it; `None` if the tunnel does not contain it.
-fn fate(wishes: &Wishes, network: &Network, local: &str) -> Option<Result<(), Why>> {
+fn fate(options: &TunnelOptions, network: &Network, local: &str) -> Option<Result<(), Why>> {
     let local = local.parse().unwrap();
-    let overlaps = Routing::new(wishes, network, &[local]).overlaps;
+    let overlaps = Routing::new(options, network, &[local]).overlaps;
     overlaps.first().map(|overlap| overlap.lost.map_or(Ok(()), Err))
 }
 
 #[test]
 fn only_routes_of_versions_that_the_client_speaks_are_set() {
-    let pushed = Routing::new(&wishes(Routes::Pushed), &network(), &[]);
+    let pushed = Routing::new(&options(Routes::Pushed), &network(), &[]);
     assert_eq!(texts(&pushed.destinations), ["192.0.2.0/24", "10.86.0.1/32"]);
-    let all = Routing::new(&wishes(Routes::All), &network(), &[]);
+    let all = Routing::new(&options(Routes::All), &network(), &[]);
     assert_eq!(texts(&all.destinations), ["0.0.0.0/0", "10.86.0.1/32"]);
 }
 
@@ -52,20 +52,20 @@ fn only_routes_of_versions_that_the_client_speaks_are_set() {
 fn the_users_own_choice_comes_first() {
     let only = only(&["198.51.100.7/24"]);
     assert_eq!(texts(&destinations(&only, &network())), ["198.51.100.0/24", "10.86.0.1/32"]);
-    let by_hand = Wishes { set_routes: false, ..only };
+    let by_hand = TunnelOptions { set_routes: false, ..only };
     let routing = Routing::new(&by_hand, &network(), &["192.168.1.0/24".parse().unwrap()]);
     assert_eq!(routing, Routing::default());
 }
 
 #[test]
 fn a_full_tunnel_refuses_what_it_does_not_carry() {
-    let refused = |wishes: &Wishes, network: &Network| Routing::new(wishes, network, &[]).refused;
+    let refused = |options: &TunnelOptions, network: &Network| Routing::new(options, network, &[]).refused;
     let without_v4 = |network: Network| Network { ipv4: None, gateway_ipv4: None, ..network };
-    let all = wishes(Routes::All);
+    let all = options(Routes::All);
     assert_eq!(refused(&all, &network()), [Family::V6]);
     assert_eq!(refused(&all, &without_v4(offer(&[]))), [Family::V4]);
     assert_eq!(refused(&all, &offer(&[])), []);
-    let pushed = wishes(Routes::Pushed);
+    let pushed = options(Routes::Pushed);
     assert_eq!(refused(&pushed, &offer(&["0.0.0.0/0", "fd20::/64"])), [Family::V6]);
     assert_eq!(refused(&pushed, &offer(&["0.0.0.0/1", "128.0.0.0/1"])), [Family::V6], "halves are a whole");
     assert_eq!(refused(&pushed, &offer(&["0.0.0.0/0", "::/0"])), []);
@@ -73,28 +73,28 @@ fn a_full_tunnel_refuses_what_it_does_not_carry() {
     assert_eq!(refused(&pushed, &network()), []);
     assert_eq!(refused(&only(&["0.0.0.0/0"]), &network()), [Family::V6]);
     assert_eq!(refused(&all, &Network::default()), [], "there is no tunnel");
-    assert_eq!(refused(&Wishes { set_routes: false, ..all }, &network()), []);
+    assert_eq!(refused(&TunnelOptions { set_routes: false, ..all }, &network()), []);
 }
 
 #[test]
 fn a_plausible_local_network_stays_reachable_inside_what_the_tunnel_takes() {
     let offer = offer(&["192.168.0.0/16", "fd20::/32"]);
-    for wishes in [wishes(Routes::Pushed), wishes(Routes::All), only(&["192.168.0.0/16", "fd20::/32"])] {
-        assert_eq!(fate(&wishes, &offer, "192.168.1.0/24"), Some(Ok(())));
-        assert_eq!(fate(&wishes, &offer, "fd20:0:1::/64"), Some(Ok(())));
-        let strict = Wishes { local_network: false, ..wishes };
+    for options in [options(Routes::Pushed), options(Routes::All), only(&["192.168.0.0/16", "fd20::/32"])] {
+        assert_eq!(fate(&options, &offer, "192.168.1.0/24"), Some(Ok(())));
+        assert_eq!(fate(&options, &offer, "fd20:0:1::/64"), Some(Ok(())));
+        let strict = TunnelOptions { local_network: false, ..options };
         assert_eq!(fate(&strict, &offer, "192.168.1.0/24"), Some(Err(Why::Profile)));
     }
-    assert_eq!(fate(&wishes(Routes::Pushed), &offer, "10.1.0.0/16"), None, "the tunnel takes nothing of it");
-    assert_eq!(fate(&wishes(Routes::All), &offer, "10.1.0.0/16"), Some(Ok(())));
-    assert_eq!(fate(&wishes(Routes::All), &offer, "169.254.0.0/16"), Some(Ok(())));
+    assert_eq!(fate(&options(Routes::Pushed), &offer, "10.1.0.0/16"), None, "the tunnel takes nothing of it");
+    assert_eq!(fate(&options(Routes::All), &offer, "10.1.0.0/16"), Some(Ok(())));
+    assert_eq!(fate(&options(Routes::All), &offer, "169.254.0.0/16"), Some(Ok(())));
     // What is refused is taken, too.
-    assert_eq!(fate(&wishes(Routes::All), &network(), "fd77::/64"), Some(Ok(())));
+    assert_eq!(fate(&options(Routes::All), &network(), "fd77::/64"), Some(Ok(())));
 }
 
 #[test]
 fn a_local_network_that_could_be_there_to_capture_something_goes_into_the_tunnel() {
-    let all = wishes(Routes::All);
+    let all = options(Routes::All);
     let plain = offer(&[]);
     for wide in [
         "8.8.8.0/24",
@@ -108,7 +108,7 @@ fn a_local_network_that_could_be_there_to_capture_something_goes_into_the_tunnel
         assert_eq!(fate(&all, &plain, wide), Some(Err(Why::Implausible)), "{wide}");
     }
     let pushed = |net: &str| Some(Err(Why::Pushed(net.parse().unwrap())));
-    for routes in [all.clone(), wishes(Routes::Pushed)] {
+    for routes in [all.clone(), options(Routes::Pushed)] {
         let offer = offer(&["10.20.0.0/24", "10.0.0.0/8"]);
         assert_eq!(fate(&routes, &offer, "10.20.0.0/24"), pushed("10.20.0.0/24"), "as specific");
         assert_eq!(fate(&routes, &offer, "10.20.0.0/16"), pushed("10.20.0.0/24"), "less specific");

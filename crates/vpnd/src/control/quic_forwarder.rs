@@ -27,21 +27,21 @@ const MAX_LEN: usize = 1_472;
 
 /// A datagram on its way from a shard.
 #[derive(Debug)]
-struct Handed {
+struct ForwardedDatagram {
     datagram: Box<[u8]>,
     from: Endpoint,
 }
 
 /// A shard's end.
 #[derive(Clone, Debug)]
-pub(crate) struct HandOver(mpsc::Sender<Handed>);
+pub(crate) struct QuicForwarder(mpsc::Sender<ForwardedDatagram>);
 
-impl HandOver {
+impl QuicForwarder {
     /// Passes a datagram on; false if it was dropped.
-    pub(crate) fn pass(&self, datagram: &[u8], from: Endpoint) -> bool {
+    pub(crate) fn forward(&self, datagram: &[u8], from: Endpoint) -> bool {
         // The place comes first: a flood must not cost a copy for each datagram that is dropped.
-        let place = self.0.try_reserve().ok().filter(|_| datagram.len() <= MAX_LEN);
-        place.map(|place| place.send(Handed { datagram: datagram.into(), from })).is_some()
+        let permit = self.0.try_reserve().ok().filter(|_| datagram.len() <= MAX_LEN);
+        permit.map(|permit| permit.send(ForwardedDatagram { datagram: datagram.into(), from })).is_some()
     }
 }
 
@@ -52,25 +52,25 @@ impl HandOver {
 ///
 /// # Panics
 /// Outside a tokio runtime.
-pub(crate) fn socket(sender: ShardSocket) -> io::Result<(HandedSocket, HandOver)> {
+pub(crate) fn socket(sender: ShardSocket) -> io::Result<(ForwardedSocket, QuicForwarder)> {
     let (passed, inbox) = mpsc::channel(QUEUE);
     let sender = Arc::new(sender.into_async_sender()?);
-    Ok((HandedSocket { inbox: Mutex::new(inbox), sender }, HandOver(passed)))
+    Ok((ForwardedSocket { inbox: Mutex::new(inbox), sender }, QuicForwarder(passed)))
 }
 
 /// QUIC's end.
-pub(crate) struct HandedSocket {
-    inbox: Mutex<mpsc::Receiver<Handed>>,
+pub(crate) struct ForwardedSocket {
+    inbox: Mutex<mpsc::Receiver<ForwardedDatagram>>,
     sender: Arc<AsyncFd<ShardSocket>>,
 }
 
-impl fmt::Debug for HandedSocket {
+impl fmt::Debug for ForwardedSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HandedSocket").finish_non_exhaustive()
     }
 }
 
-impl AsyncUdpSocket for HandedSocket {
+impl AsyncUdpSocket for ForwardedSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         Box::pin(Writable { sender: Arc::clone(&self.sender), wait: None })
     }
@@ -100,11 +100,11 @@ impl AsyncUdpSocket for HandedSocket {
         let mut count = 0;
         for (buffer, meta) in bufs.iter_mut().zip(meta) {
             // The queue ends when the shards do; QUIC then still has to say good-bye to its peers.
-            let Poll::Ready(Some(handed)) = inbox.poll_recv(cx) else { break };
-            let len = handed.datagram.len().min(buffer.len());
-            buffer[..len].copy_from_slice(&handed.datagram[..len]);
+            let Poll::Ready(Some(forwarded)) = inbox.poll_recv(cx) else { break };
+            let len = forwarded.datagram.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&forwarded.datagram[..len]);
             *meta = RecvMeta::default();
-            (meta.addr, meta.dst_ip) = (handed.from.remote, handed.from.local);
+            (meta.addr, meta.dst_ip) = (forwarded.from.remote, forwarded.from.local);
             (meta.len, meta.stride) = (len, len);
             count += 1;
         }

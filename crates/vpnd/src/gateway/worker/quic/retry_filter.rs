@@ -17,10 +17,10 @@ use quinn::crypto::HandshakeTokenKey;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use rand::Rng as _;
-use vpnd_proto::admission::{Greeting, Source};
-use vpnd_proto::wire::Door;
+use vpnd_proto::admission::{RetryDecision, Source};
+use vpnd_proto::wire::PacketClass;
 
-use super::gate::Admissions;
+use super::acceptor::AdmissionControl;
 use super::retry::{self, Initial, Kind};
 use crate::clock::{now, wall_s};
 
@@ -28,31 +28,31 @@ use crate::clock::{now, wall_s};
 const BATCHES: usize = 4;
 
 /// A socket that passes on what QUIC should see.
-pub(super) struct Front {
+pub(super) struct RetryFilter {
     socket: Arc<dyn AsyncUdpSocket>,
-    admissions: Admissions,
+    admission: AdmissionControl,
     tokens: Arc<dyn HandshakeTokenKey>,
     /// Another process reads the socket from now on.
-    deaf: Arc<AtomicBool>,
+    paused: Arc<AtomicBool>,
 }
 
-impl Front {
+impl RetryFilter {
     pub(super) fn new(
         socket: Arc<dyn AsyncUdpSocket>,
-        admissions: Admissions,
+        admission: AdmissionControl,
         tokens: Arc<dyn HandshakeTokenKey>,
-        deaf: Arc<AtomicBool>,
+        paused: Arc<AtomicBool>,
     ) -> Self {
-        Self { socket, admissions, tokens, deaf }
+        Self { socket, admission, tokens, paused }
     }
 
     /// Takes out what is not for QUIC and moves the rest to the front. Returns how many buffers are left.
-    fn sift(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
+    fn filter(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
         let now_s = wall_s();
         let mut left = 0;
         for number in 0..metas.len() {
             let mut meta = metas[number];
-            meta.len = self.sift_segments(&mut buffers[number], &meta, now_s);
+            meta.len = self.filter_segments(&mut buffers[number], &meta, now_s);
             if meta.len > 0 {
                 buffers.swap(left, number);
                 metas[left] = meta;
@@ -63,11 +63,11 @@ impl Front {
     }
 
     /// The same for the datagrams of one buffer, which the kernel may have merged. Returns how many bytes are left.
-    fn sift_segments(&self, buffer: &mut [u8], meta: &RecvMeta, now_s: u64) -> usize {
+    fn filter_segments(&self, buffer: &mut [u8], meta: &RecvMeta, now_s: u64) -> usize {
         let mut left = 0;
         for start in (0..meta.len).step_by(meta.stride.max(1)) {
             let end = meta.len.min(start + meta.stride);
-            if self.passes(&buffer[start..end], meta, now_s) {
+            if self.is_for_quic(&buffer[start..end], meta, now_s) {
                 buffer.copy_within(start..end, left);
                 left += end - start;
             }
@@ -75,29 +75,29 @@ impl Front {
         left
     }
 
-    fn passes(&self, datagram: &[u8], meta: &RecvMeta, now_s: u64) -> bool {
-        if Door::of(datagram) != Door::Quic {
-            self.admissions.count_not_quic();
+    fn is_for_quic(&self, datagram: &[u8], meta: &RecvMeta, now_s: u64) -> bool {
+        if PacketClass::of(datagram) != PacketClass::Quic {
+            self.admission.count_not_quic();
             return false;
         }
         let source = Source::from(meta.addr.ip());
         match retry::classify(datagram) {
             Kind::Other => true,
             Kind::Malformed => false,
-            Kind::OtherVersion => self.admissions.lock().greet(now(), source) == Greeting::Answer,
+            Kind::OtherVersion => self.admission.lock().on_initial(now(), source) == RetryDecision::Retry,
             Kind::Initial(initial) if retry::is_proof(&*self.tokens, initial.token, meta.addr, now_s) => {
-                self.admissions.lock().hear(now(), source)
+                self.admission.lock().on_validated(now(), source)
             }
             Kind::Initial(initial) => {
-                if self.admissions.lock().greet(now(), source) == Greeting::Answer {
-                    self.answer(&initial, meta, now_s);
+                if self.admission.lock().on_initial(now(), source) == RetryDecision::Retry {
+                    self.send_retry(&initial, meta, now_s);
                 }
                 false
             }
         }
     }
 
-    fn answer(&self, initial: &Initial<'_>, meta: &RecvMeta, now_s: u64) {
+    fn send_retry(&self, initial: &Initial<'_>, meta: &RecvMeta, now_s: u64) {
         let mut random = [0; 32];
         rand::rng().fill_bytes(&mut random);
         let contents = retry::retry(&*self.tokens, initial, meta.addr, now_s, &random);
@@ -113,13 +113,13 @@ impl Front {
     }
 }
 
-impl fmt::Debug for Front {
+impl fmt::Debug for RetryFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Front").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 
-impl AsyncUdpSocket for Front {
+impl AsyncUdpSocket for RetryFilter {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         Arc::clone(&self.socket).create_io_poller()
     }
@@ -134,13 +134,13 @@ impl AsyncUdpSocket for Front {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        if self.deaf.load(Ordering::Relaxed) {
+        if self.paused.load(Ordering::Relaxed) {
             return Poll::Pending;
         }
         for _ in 0..BATCHES {
             let count = ready!(self.socket.poll_recv(cx, bufs, meta))?;
-            self.admissions.lock().batch_read(count == bufs.len());
-            let left = self.sift(&mut bufs[..count], &mut meta[..count]);
+            self.admission.lock().batch_read(count == bufs.len());
+            let left = self.filter(&mut bufs[..count], &mut meta[..count]);
             if left > 0 {
                 return Poll::Ready(Ok(left));
             }

@@ -61,17 +61,20 @@ fn initial() -> Vec<u8> {
 /// How many of the strangers of `reads` reads are answered.
 fn answered(found: usize, reads: usize) -> usize {
     let flood = Arc::new(Flood { found, strangers: AtomicU32::new(1), answered: Mutex::default() });
-    let admissions = Admissions::new(Limits { places: 256, handshakes_per_s: 500 });
+    let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 });
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
-    let front =
-        Front::new(Arc::clone(&flood) as _, admissions, Arc::clone(&keys.tokens) as _, Arc::default());
+    let retry_filter =
+        RetryFilter::new(Arc::clone(&flood) as _, admission, Arc::clone(&keys.tokens) as _, Arc::default());
     let mut buffers = vec![[0; 1_500]; BATCH];
     let mut metas = [RecvMeta::default(); BATCH];
     for _ in 0..reads / BATCHES {
         let mut slices: Vec<IoSliceMut<'_>> =
             buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
-        let polled =
-            front.poll_recv(&mut Context::from_waker(std::task::Waker::noop()), &mut slices, &mut metas);
+        let polled = retry_filter.poll_recv(
+            &mut Context::from_waker(std::task::Waker::noop()),
+            &mut slices,
+            &mut metas,
+        );
         assert!(polled.is_pending(), "nothing of this is for QUIC");
     }
     flood.answered.lock().unwrap().len()
@@ -89,15 +92,15 @@ fn strangers_are_answered_less_often_the_longer_every_read_is_full() {
 #[test]
 fn merged_datagrams_are_sifted_one_by_one() {
     let flood = Arc::new(Flood { found: 0, strangers: AtomicU32::new(1), answered: Mutex::default() });
-    let admissions = Admissions::new(Limits { places: 256, handshakes_per_s: 500 });
+    let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 });
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
-    let front =
-        Front::new(Arc::clone(&flood) as _, admissions, Arc::clone(&keys.tokens) as _, Arc::default());
+    let retry_filter =
+        RetryFilter::new(Arc::clone(&flood) as _, admission, Arc::clone(&keys.tokens) as _, Arc::default());
     // A stranger's first datagram between two of a connection that is up, and a shorter one at the end.
     let mut buffer = [vec![0x41; 1_200], initial(), vec![0x42; 1_200], vec![0x43; 30]].concat();
     let addr = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 4_000));
     let meta = RecvMeta { addr, len: buffer.len(), stride: 1_200, ecn: None, dst_ip: None };
-    let left = front.sift_segments(&mut buffer, &meta, 0);
+    let left = retry_filter.filter_segments(&mut buffer, &meta, 0);
     assert_eq!(left, 2 * 1_200 + 30);
     assert_eq!(buffer[..left], [vec![0x41; 1_200], vec![0x42; 1_200], vec![0x43; 30]].concat());
     assert_eq!(*flood.answered.lock().unwrap(), [addr]);
@@ -106,10 +109,10 @@ fn merged_datagrams_are_sifted_one_by_one() {
 #[test]
 fn a_first_byte_of_no_protocol_is_counted_and_goes_no_further() {
     let flood = Arc::new(Flood { found: 0, strangers: AtomicU32::new(1), answered: Mutex::default() });
-    let admissions = Admissions::new(Limits { places: 256, handshakes_per_s: 500 });
+    let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 });
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
     let tokens = Arc::clone(&keys.tokens) as _;
-    let front = Front::new(Arc::clone(&flood) as _, admissions.clone(), tokens, Arc::default());
+    let retry_filter = RetryFilter::new(Arc::clone(&flood) as _, admission.clone(), tokens, Arc::default());
     let meta = RecvMeta {
         addr: SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 4_000)),
         len: 40,
@@ -120,7 +123,7 @@ fn a_first_byte_of_no_protocol_is_counted_and_goes_no_further() {
     for (first, is_quic) in
         [(0x00, false), (0x04, false), (0x3F, false), (0x80, false), (0xBF, false), (0x40, true)]
     {
-        assert_eq!(front.passes(&[first; 40], &meta, 0), is_quic, "{first:#x}");
+        assert_eq!(retry_filter.is_for_quic(&[first; 40], &meta, 0), is_quic, "{first:#x}");
     }
-    assert_eq!(admissions.counts()["not_quic"], 5);
+    assert_eq!(admission.counts()["not_quic"], 5);
 }

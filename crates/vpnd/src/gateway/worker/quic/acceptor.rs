@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use quinn::{Endpoint, Incoming};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use vpnd_proto::admission::shares::{Displaced, Division, Entered, PlaceId, Shares};
-use vpnd_proto::admission::{Admission, Greeting, Limits, Source, Verdict};
+use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares};
+use vpnd_proto::admission::{Admission, ConnectionDecision, Limits, RetryDecision, Source};
 
 use crate::clock::now;
 
 /// A person who has typed for this long makes room for another.
-const TYPING_PATIENCE: Duration = Duration::from_secs(20);
+const TYPING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the gate and the [`super::front`] decide by.
+/// What the gate and the [`super::retry_filter`] decide by.
 #[derive(Clone)]
-pub(crate) struct Admissions {
+pub(crate) struct AdmissionControl {
     admission: Arc<Mutex<Admission>>,
     /// Datagrams that came here and whose first byte is not QUIC's.
     not_quic: Arc<AtomicU64>,
 }
 
-impl Admissions {
+impl AdmissionControl {
     /// Nobody is there yet.
     pub(crate) fn new(limits: Limits) -> Self {
         let mut secret = [0; 16];
@@ -64,39 +64,39 @@ impl Admissions {
 
 /// Who holds places, to be told when one is taken away.
 #[derive(Clone, Default)]
-struct Holders(Arc<Mutex<HashMap<PlaceId, oneshot::Sender<Infallible>>>>);
+struct PermitHolders(Arc<Mutex<HashMap<PermitId, oneshot::Sender<Infallible>>>>);
 
-impl Holders {
-    fn add(&self, place: PlaceId) -> oneshot::Receiver<Infallible> {
-        let (holder, displaced) = oneshot::channel();
-        self.lock().insert(place, holder);
+impl PermitHolders {
+    fn add(&self, permit: PermitId) -> oneshot::Receiver<Infallible> {
+        let (sender, displaced) = oneshot::channel();
+        self.lock().insert(permit, sender);
         displaced
     }
 
-    fn remove(&self, place: PlaceId) {
-        self.lock().remove(&place);
+    fn remove(&self, permit: PermitId) {
+        self.lock().remove(&permit);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PlaceId, oneshot::Sender<Infallible>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PermitId, oneshot::Sender<Infallible>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The place of a connection that has no session yet; given back when dropped.
-pub(crate) struct Place {
+pub(crate) struct Permit {
     owner: Owner,
-    holders: Holders,
-    id: PlaceId,
+    holders: PermitHolders,
+    id: PermitId,
     displaced: oneshot::Receiver<Infallible>,
 }
 
 /// Whose the place is.
 enum Owner {
-    Handshakes(Admissions),
+    Handshakes(AdmissionControl),
     Codes(Arc<Mutex<Shares>>),
 }
 
-impl Place {
+impl Permit {
     /// Waits until somebody else gets this place.
     pub(crate) async fn displaced(&mut self) {
         // Nothing is ever sent: the other end goes when the place does.
@@ -104,10 +104,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         match &self.owner {
-            Owner::Handshakes(admissions) => admissions.lock().leave(self.id),
+            Owner::Handshakes(admission) => admission.lock().leave(self.id),
             Owner::Codes(shares) => {
                 shares.lock().unwrap_or_else(PoisonError::into_inner).leave(self.id);
             }
@@ -117,107 +117,108 @@ impl Drop for Place {
 }
 
 /// Says that a session is connected from somewhere, until dropped.
-pub(crate) struct Settled {
-    admissions: Admissions,
+pub(crate) struct SessionGuard {
+    admission: AdmissionControl,
     source: Source,
 }
 
-impl Drop for Settled {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
-        self.admissions.lock().session_ended(self.source);
+        self.admission.lock().session_ended(self.source);
     }
 }
 
 /// Lets connections in that have no session yet. Those whose password is to be checked, which takes long, leave the places of
 /// the others: so they never keep out clients that only attach. Their number is bounded here, above what the auth process lets
 /// wait; which of them wait, and in which order, is its affair.
-pub(crate) struct Gate {
-    admissions: Admissions,
-    holders: Holders,
+pub(crate) struct Acceptor {
+    admission: AdmissionControl,
+    holders: PermitHolders,
     logins: Arc<Semaphore>,
     codes: Arc<Mutex<Shares>>,
-    code_holders: Holders,
+    code_holders: PermitHolders,
 }
 
-impl Gate {
+impl Acceptor {
     /// A gate with so many places for logins, and as many for those of them that wait for a person to type a code.
-    pub(crate) fn new(admissions: Admissions, logins: usize) -> Self {
-        let division = Division { limit: logins, patience: TYPING_PATIENCE, displaced: Displaced::Oldest };
+    pub(crate) fn new(admission: AdmissionControl, logins: usize) -> Self {
+        let division =
+            Division { limit: logins, displace_after: TYPING_TIMEOUT, displaced: Displaced::Oldest };
         Self {
-            admissions,
-            holders: Holders::default(),
+            admission,
+            holders: PermitHolders::default(),
             logins: Arc::new(Semaphore::new(logins)),
             codes: Arc::new(Mutex::new(Shares::new(division))),
-            code_holders: Holders::default(),
+            code_holders: PermitHolders::default(),
         }
     }
 
     /// A place for a connection whose user is asked for a one-time code, which may take a person a while; `None` if its
     /// network has its share.
-    pub(crate) fn code_place(&self, remote: SocketAddr) -> Option<Place> {
+    pub(crate) fn code_permit(&self, remote: SocketAddr) -> Option<Permit> {
         let source = Source::from(remote.ip());
-        let standing = self.admissions.lock().standing(source);
+        let standing = self.admission.lock().standing(source);
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
-        let Entered::In { place, displaced } = codes.enter(now(), source, standing) else { return None };
+        let Entered::In { permit, displaced } = codes.enter(now(), source, standing) else { return None };
         if let Some(displaced) = displaced {
             self.code_holders.remove(displaced);
         }
         let (owner, holders) = (Owner::Codes(Arc::clone(&self.codes)), self.code_holders.clone());
         // While nobody else enters, so that whoever is displaced next is among the holders.
-        let displaced = holders.add(place);
-        Some(Place { owner, holders, id: place, displaced })
+        let displaced = holders.add(permit);
+        Some(Permit { owner, holders, id: permit, displaced })
     }
 
     /// A place for a login, until it has a session or is gone; `None` if there are too many. Then the place that it
     /// came in by is free.
-    pub(crate) fn login_place(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn login_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.logins).try_acquire_owned().ok()
     }
 
     /// A connection from this address has a session.
-    pub(crate) fn settle(&self, remote: SocketAddr) -> Settled {
+    pub(crate) fn session_started(&self, remote: SocketAddr) -> SessionGuard {
         let source = Source::from(remote.ip());
-        self.admissions.lock().session_began(source);
-        Settled { admissions: self.admissions.clone(), source }
+        self.admission.lock().session_began(source);
+        SessionGuard { admission: self.admission.clone(), source }
     }
 
     /// The next connection that may come in, and its place, to be given back when it has a session or is gone. Everyone
     /// else gets a Retry, a refusal or nothing. `None` when the endpoint is closed.
-    pub(crate) async fn next(&self, endpoint: &Endpoint) -> Option<(Incoming, Place)> {
+    pub(crate) async fn next(&self, endpoint: &Endpoint) -> Option<(Incoming, Permit)> {
         loop {
             let incoming = endpoint.accept().await?;
             let source = Source::from(incoming.remote_address().ip());
             if !incoming.remote_address_validated() {
-                self.ask_for_proof(incoming, source);
+                self.request_validation(incoming, source);
                 continue;
             }
-            let verdict = self.admissions.lock().arrive(now(), source);
-            match verdict {
-                Verdict::Accept { place, displaced } => {
+            let decision = self.admission.lock().on_connection(now(), source);
+            match decision {
+                ConnectionDecision::Accept { permit, displaced } => {
                     if let Some(displaced) = displaced {
                         self.holders.remove(displaced);
                     }
-                    return Some((incoming, self.place(place)));
+                    return Some((incoming, self.permit(permit)));
                 }
-                Verdict::Refuse => incoming.refuse(),
-                Verdict::Ignore => incoming.ignore(),
+                ConnectionDecision::Refuse => incoming.refuse(),
+                ConnectionDecision::Ignore => incoming.ignore(),
             }
         }
     }
 
-    fn place(&self, id: PlaceId) -> Place {
-        let (owner, holders) = (Owner::Handshakes(self.admissions.clone()), self.holders.clone());
+    fn permit(&self, id: PermitId) -> Permit {
+        let (owner, holders) = (Owner::Handshakes(self.admission.clone()), self.holders.clone());
         let displaced = holders.add(id);
-        Place { owner, holders, id, displaced }
+        Permit { owner, holders, id, displaced }
     }
 
     /// The front has seen a proof, but the endpoint doubts it: it may have become too old in between.
-    fn ask_for_proof(&self, incoming: Incoming, source: Source) {
-        let greeting = self.admissions.lock().greet(now(), source);
-        match greeting {
+    fn request_validation(&self, incoming: Incoming, source: Source) {
+        let decision = self.admission.lock().on_initial(now(), source);
+        match decision {
             // It has proved its address already if this fails.
-            Greeting::Answer => drop(incoming.retry()),
-            Greeting::Drop => incoming.ignore(),
+            RetryDecision::Retry => drop(incoming.retry()),
+            RetryDecision::Drop => incoming.ignore(),
         }
     }
 }
