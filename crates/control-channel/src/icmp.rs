@@ -13,7 +13,7 @@ use rustix::io::Errno;
 /// Errors that are skipped before it is the turn of others on this thread.
 const SKIPPED_AT_ONCE: usize = 16;
 
-/// A socket that goes on whatever ICMP says.
+/// A socket that no ICMP error ends.
 #[derive(Debug)]
 pub(crate) struct IgnoresIcmp(pub(crate) Arc<dyn AsyncUdpSocket>);
 

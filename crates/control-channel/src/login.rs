@@ -15,12 +15,12 @@ use vpnd_proto::device::DeviceProof;
 use crate::stream::{Reader, StreamError, Writer};
 use crate::tls;
 
-/// How long one address of the gateway has to complete the handshake.
+/// Limit for a handshake with one address of the gateway.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the gateway has to answer a request: it may have many passwords to check.
+/// Limit for the reply to a request: the gateway may have many passwords to check.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why there is no connection.
+/// An error of a handshake.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The endpoint can't begin one.
@@ -54,7 +54,7 @@ pub async fn shake_hands(
     Ok(timeout(HANDSHAKE_TIMEOUT, connecting).await.map_err(|_| HandshakeError::Timeout)??)
 }
 
-/// Why a request has no answer.
+/// An error of a login or attach, other than a refusal.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
     /// The gateway took too long.
@@ -133,7 +133,7 @@ impl RequestStream {
         Ok(Self { connection, reader: Reader::new(receive), writer: Writer::new(send) })
     }
 
-    /// What a device signs to prove itself on this connection.
+    /// The bytes that a device signs to prove itself on this connection.
     ///
     /// # Errors
     /// [`LoginError::NoSecret`].

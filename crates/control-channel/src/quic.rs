@@ -17,7 +17,7 @@ use crate::icmp::IgnoresIcmp;
 pub const VERSION: u32 = 1;
 /// Bytes in flight that either end allows; a message has at most 16 KiB.
 const WINDOW: u32 = 64 * 1024;
-/// How often a client shows that it lives (PROTOCOL §11). Address translators that forget a binding sooner than after 30 s
+/// Interval of a client's keep-alives (PROTOCOL §11). Address translators that forget a binding sooner than after 30 s
 /// are not met in practice, and each keep-alive costs both ends some wake-ups, which thousands of idle sessions add up to a core.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
 /// A connection without any sign of life is given up after this: three of them.
@@ -68,7 +68,7 @@ pub fn client_socket(socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
 
 /// The endpoint's settings on a port that control and data share.
 pub fn on_shared_port(mut config: EndpointConfig) -> EndpointConfig {
-    // The first byte tells control from data on the shared port, so its QUIC bit must stay what RFC 9000 says.
+    // The first byte separates control from data on the shared port, so its QUIC bit must stay as RFC 9000 has it.
     config.grease_quic_bit(false).supported_versions(vec![VERSION]);
     config
 }

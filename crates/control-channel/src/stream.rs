@@ -6,7 +6,7 @@ use vpnd_proto::control::{Code, Decoder, Message, MessageError, encode};
 /// Bytes read from the stream at once; most messages are shorter.
 const READ: usize = 2_048;
 
-/// Why the stream ended.
+/// An error of the control stream.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     /// The peer broke the protocol.

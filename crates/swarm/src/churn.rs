@@ -6,7 +6,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// How often the sessions of a process act.
+/// Rates of the actions of a process's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub seed: u64,
@@ -28,7 +28,7 @@ pub enum Action {
     Rekey,
 }
 
-/// How often each action was taken, and what came of them.
+/// Counts of the actions taken, by kind and result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Sessions ended by their client.

@@ -1,6 +1,6 @@
 //! The control channel of many sessions over few sockets (PROTOCOL §3).
 //!
-//! QUIC tells its connections apart by their ids, so sessions share endpoints. To the gateway each connection looks
+//! QUIC distinguishes connections by their ids, so sessions share endpoints. To the gateway each connection looks
 //! like that of an ordinary client, whose channel it is (`vpnd_control_channel`).
 
 use std::io;
@@ -22,7 +22,7 @@ use vpnd_proto::device::DeviceProof;
 
 const SOFTWARE: &str = concat!("trafficspeed/", env!("CARGO_PKG_VERSION"));
 
-/// Why an attempt failed.
+/// An error of one attempt to connect and log in.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
     #[error(transparent)]
@@ -40,7 +40,7 @@ impl DialError {
     }
 }
 
-/// Why endpoints could not be made.
+/// An error while endpoints are created.
 #[derive(Debug, thiserror::Error)]
 pub enum SetUpError {
     #[error("a socket can't be made: {0}")]

@@ -1,4 +1,4 @@
-//! Load that speaks vpnd's protocol: many sessions from few processes, each as an ordinary client would keep it.
+//! Load in vpnd's own protocol: many sessions from few processes, each as an ordinary client would keep it.
 //!
 //! A coordinator (`trafficspeed sessions`, `trafficspeed soak`) starts processes ([`processes`]) that run [`run`]. Each
 //! gets [`message::Command`]s on standard input and writes [`message::Report`]s to standard output, which [`tally`] adds

@@ -46,7 +46,7 @@ pub(crate) enum Task {
     /// The first datagram in new keys has come.
     Up {
         by: KeySource,
-        /// Since the connection was asked for.
+        /// Since the connection was requested.
         took: Duration,
     },
     /// A ping with this mark was answered.
@@ -54,7 +54,7 @@ pub(crate) enum Task {
     GaveUp(String),
 }
 
-/// A connection that was asked for, and its keys until they work.
+/// A connection that was requested, and its keys until they work.
 #[derive(Debug)]
 struct Attempt {
     connection: ConnectionId,

@@ -19,14 +19,14 @@ pub enum Command {
     Talk(u32),
     /// Watch the first so many sessions, and report those that were watched until now.
     Watch(u32),
-    /// From now on sessions leave, move and lose connections as the plan says; without one they stay.
+    /// From now on sessions leave, move and lose connections by the plan; without one they stay.
     Churn(Option<Plan>),
 }
 
 /// The sessions of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Where the gateway is.
+    /// Address of the gateway.
     pub gateway: SocketAddr,
     /// The name in its certificate.
     pub server_name: String,
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// How a session got its keys.
+/// Origin of a session's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeySource {
     Login,

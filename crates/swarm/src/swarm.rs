@@ -39,14 +39,14 @@ const SOCKETS: usize = 8;
 /// Datagrams that wait for the thread at most.
 const QUEUE: usize = 4_096;
 const MAX_DATAGRAM: usize = 2_048;
-/// How often sessions count their traffic, and unanswered pings are sent again.
+/// Interval at which sessions count their traffic, and unanswered pings are sent again.
 const TICK: Duration = Duration::from_secs(1);
-/// How long a socket is left alone after an error.
+/// Pause of a socket's reader after an error.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
-/// How long a last message may take on its way out.
+/// Limit for sending the last message of a connection.
 const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a process can't hold sessions.
+/// An error that ends a process of sessions.
 #[derive(Debug, thiserror::Error)]
 pub enum SwarmError {
     /// No runtime or socket.
@@ -64,7 +64,7 @@ pub enum SwarmError {
     NoJob,
 }
 
-/// Holds sessions as the commands on standard input say, until it ends.
+/// Holds sessions by the commands on standard input, until it ends.
 ///
 /// # Errors
 /// [`SwarmError`], which is also the last report.

@@ -1,4 +1,4 @@
-//! The control socket: how an administrator asks a running gateway for its status or tells it what to do.
+//! The control socket: an administrator's requests to a running gateway, for its status or for a change.
 //!
 //! One Unix socket, JSON lines: each line a [`Request`], answered by one line, a [`Response`]. Invariants: only root
 //! and the daemon's own user are answered; a request and the time it takes are bounded; the JSON is an interface, so
@@ -20,24 +20,20 @@ pub const MAX_REQUEST: usize = 4_096;
 /// The longest response that a client reads, in bytes: the status of 100,000 sessions fits.
 pub const MAX_RESPONSE: usize = 64 << 20;
 
-/// What an administrator asks for.
+/// A request of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// What is going on.
     Status,
-    /// End sessions.
     Kick {
         /// A user's name, or a session's id in full.
         target: String,
     },
-    /// Read the configuration again.
     Reload,
     /// Let the program that is installed now go on instead.
     Upgrade,
 }
 
-/// What the gateway answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
@@ -55,7 +51,6 @@ pub enum Response {
 
 /// Whoever answers the requests. Errors are sentences for the administrator.
 pub trait Handler: Send + Sync + 'static {
-    /// What is going on.
     fn status(&self) -> impl Future<Output = Result<Status, String>> + Send;
 
     /// Ends all sessions of the user or the one session that `target` names; how many there were.

@@ -2,7 +2,7 @@
 //! process of its own opens it ([`run`]).
 //!
 //! The auth process of a gateway writes the state directory, and whoever has taken it over writes there what they like.
-//! SQLite follows links, opens files by names that it makes up, and believes a journal beside a database that it finds there,
+//! SQLite follows links, opens files by names that it makes up, and trusts a journal beside a database that it finds there,
 //! which may name any other file of the machine. So INVARIANT: no process opens the store unless it has shut itself in as the
 //! auth process does: as the directory's owner, without a capability, and with nothing of the file system but that directory.
 //! The command itself, usually root's, opens nothing in there, and does not wait for ever for an answer.
@@ -37,14 +37,14 @@ pub(crate) use message::{StoreReply, StoreRequest};
 pub(crate) use served::InThisProcess;
 use served::Served;
 
-/// How long an answer may take: a store is checked as a whole when it is opened.
+/// Limit for a reply: a store is checked as a whole when it is opened.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the process may take to close the store.
+/// Limit for closing the store.
 const END_TIMEOUT: Duration = Duration::from_secs(6);
 /// No store has so many users.
 const MAX_LISTED: usize = 1 << 20;
 
-/// What opens stores.
+/// Opens stores; tests do so without a process.
 pub trait Stores {
     /// Opens the store of the gateway with this configuration.
     ///
@@ -94,7 +94,6 @@ impl AdminStore {
         }
     }
 
-    /// Adds a user.
     pub fn add_user(&mut self, user: &NewUser, now_s: u64) -> Result<(), StoreError> {
         self.change(&StoreRequest::Add { user: UserToAdd::from(user), now_s })
     }
@@ -199,7 +198,7 @@ impl Stores for Confined {
 async fn start(launch: &StoreLaunch) -> Result<RunningChild<FromStore>, ChildError> {
     let mut child = StartingChild::start(ChildRole::Store)?;
     let sent = child.send(launch, &[]).await;
-    // If it has ended by itself, this error says why, and the other only that nobody reads.
+    // If it has ended by itself, this error has the reason, and the other only that the pipe is closed.
     child.prepared().await?;
     sent?;
     Ok(child.at_work())

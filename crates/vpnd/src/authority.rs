@@ -15,30 +15,23 @@ use zeroize::Zeroizing;
 use crate::config::DnsName;
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// How long an authority is valid.
 const AUTHORITY_DAYS: u32 = 3650;
-/// How long a gateway's certificate is valid unless the configuration says otherwise. A gateway renews it by itself where its
+/// Default validity of a gateway's certificate. A gateway renews it by itself where its
 /// authority's key is on the same machine.
 pub const SERVER_DAYS: u32 = 30;
-/// How long a client's certificate is valid. A client can't get another one by itself, so it lives long, and `vpnd revoke`
+/// Validity of a client's certificate. A client can't get another one by itself, so it lives long, and `vpnd revoke`
 /// ends it sooner.
 const CLIENT_DAYS: u32 = 825;
 
-/// Why a certificate could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// A name can't be in a certificate.
     #[error(
         "'{name}' is neither a DNS name nor an IP address; write it without a port, such as vpn.example.org"
     )]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// The authority's files can't be used.
+    Name { name: String },
     #[error("the authority's certificate or key can't be used: {0}")]
     Authority(rcgen::Error),
-    /// The cryptographic library failed.
     #[error("a certificate could not be made: {0}")]
     Library(#[from] rcgen::Error),
 }
@@ -46,11 +39,8 @@ pub enum CertificateError {
 /// A certificate and its key, as PEM.
 #[derive(Clone)]
 pub struct IssuedCertificate {
-    /// The certificate.
     pub certificate_pem: String,
-    /// The certificate's DER.
     pub certificate_der: Vec<u8>,
-    /// The key.
     pub key_pem: Zeroizing<String>,
 }
 
@@ -87,12 +77,10 @@ impl Authority {
         })
     }
 
-    /// The authority's own certificate.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
 
-    /// The authority's key.
     pub fn key_pem(&self) -> &str {
         &self.key_pem
     }

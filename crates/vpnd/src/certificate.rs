@@ -1,4 +1,4 @@
-//! The gateway's certificate: what it says of itself, when it is due to be replaced, and its renewal by the local authority.
+//! The gateway's certificate: its fields, when it is due to be replaced, and its renewal by the local authority.
 //!
 //! Clients pin the authority and not this certificate, so it may live for days and change at any time. INVARIANT: a new
 //! certificate is for the names of the old one, and it takes the old one's place only after it proved good for a client that
@@ -87,39 +87,20 @@ pub(crate) fn vouches(ca_pem: &[u8], chain: &[CertificateDer<'static>], name: &s
     verifier.verify_server_cert(leaf, rest, &name, &[], at).is_ok()
 }
 
-/// Why a certificate was not renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum RenewalError {
-    /// A file can't be read.
     #[error("can't read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
-    /// The configuration names no authority.
+    Read { path: PathBuf, source: std::io::Error },
     #[error("no authority for the gateway's certificate is configured: write 'ca' and 'ca_key' into [tls]")]
     NoAuthority,
-    /// The authority's key is elsewhere.
     #[error(
         "the authority's key {} is not on this machine; where it is, run: vpnd renew --certificate {} --ca {} \
          --ca-key KEY, and bring the certificate back", key.display(), certificate.display(), ca.display()
     )]
-    NoKey {
-        /// Where it would be.
-        key: PathBuf,
-        /// What is to be renewed.
-        certificate: PathBuf,
-        /// Whose key it is.
-        ca: PathBuf,
-    },
+    NoKey { key: PathBuf, certificate: PathBuf, ca: PathBuf },
     /// There is no certificate in the file, or none with a name.
     #[error("{} has no certificate of a gateway in PEM format", path.display())]
-    NoCertificate {
-        /// The file.
-        path: PathBuf,
-    },
+    NoCertificate { path: PathBuf },
     /// The certificate is that of another authority.
     #[error("{} was not issued by {}; renew it as you got it", certificate.display(), ca.display())]
     Foreign {
@@ -133,18 +114,15 @@ pub enum RenewalError {
     Unusable {
         /// The authority's certificate.
         ca: PathBuf,
-        /// Its key.
         key: PathBuf,
     },
-    /// It could not be made.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// It could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
 
-/// Where everything for a renewal is.
+/// Paths of the files that a renewal reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Files<'a> {
     pub(crate) certificate: &'a Path,
@@ -153,7 +131,7 @@ pub(crate) struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// As the configuration says.
+    /// The paths from the configuration.
     pub(crate) fn of(tls: &'a Tls) -> Result<Self, RenewalError> {
         match tls.authority() {
             (Some(ca), Some(ca_key)) => Ok(Self { certificate: &tls.certificate, ca, ca_key }),
@@ -204,7 +182,6 @@ pub(crate) struct Current {
     pub(crate) renewal: Renewal,
 }
 
-/// What became of its renewal.
 #[derive(Debug)]
 pub(crate) enum Renewal {
     /// It is good for long.

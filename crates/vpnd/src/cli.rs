@@ -16,16 +16,15 @@ use crate::config::LogFormat;
 use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
 
-/// Where the gateway's configuration is unless `--config` says otherwise.
+/// Default path of the gateway's configuration.
 pub const DEFAULT_CONFIG: &str = "/etc/vpnd/server.toml";
-/// Where the client keeps the names of its device unless `--state-dir` says otherwise.
+/// Default directory of the client's device keys.
 pub const DEFAULT_CLIENT_STATE: &str = "/var/lib/vpnd";
 
 /// A fast, safe VPN in user space: gateway, client and admin tool.
 #[derive(Debug, Parser)]
 #[command(name = "vpnd", version, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -112,7 +111,7 @@ pub struct RenewArgs {
     /// The CA of --certificate
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub ca: Option<PathBuf>,
-    /// How long the new one is good [default: as configured, or 30]
+    /// Validity of the new certificate in days [default: as configured, or 30]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=825))]
     pub days: Option<u32>,
     /// Make a new key, too. Clients pin the CA and do not notice
@@ -151,7 +150,7 @@ pub struct ServerArgs {
     /// Whether processes are shut in [default: as configured]
     #[arg(long, value_enum, value_name = "MODE")]
     pub sandbox: Option<SandboxMode>,
-    /// How log lines look [default: as configured]
+    /// Format of log lines [default: as configured]
     #[arg(long, value_enum)]
     pub log_format: Option<LogFormat>,
 }
@@ -190,7 +189,7 @@ pub struct StoreArgs {
     pub config: PathBuf,
 }
 
-/// Where a password comes from. Without one of these: a prompt if there is a terminal, else one is made and printed.
+/// Source of a password. Without one of these: a prompt if there is a terminal, else one is made and printed.
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 pub struct PasswordArgs {
@@ -321,10 +320,10 @@ pub struct ConnectArgs {
     /// Leave the machine's routes as they are
     #[arg(long)]
     pub no_routes: bool,
-    /// Where the names are kept by which the gateway knows this device again
+    /// Directory of the keys by which the gateway recognises this device
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
-    /// Where the journal of changes to this machine is kept: a directory that only this user writes
+    /// Directory of the journal of changes to this machine; only this user may write there
     #[arg(long, default_value = DEFAULT_DIRECTORY, value_name = "D")]
     pub journal_dir: PathBuf,
     /// Whether the process that talks to the network is shut in
@@ -333,7 +332,7 @@ pub struct ConnectArgs {
     /// The user whom that process becomes [default: vpnd, or a number that nobody has]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,
 }
@@ -341,10 +340,10 @@ pub struct ConnectArgs {
 /// Arguments of `vpnd cleanup`.
 #[derive(Args, Debug)]
 pub struct CleanupArgs {
-    /// Where the journal of changes to this machine is kept: a directory that only this user writes
+    /// Directory of the journal of changes to this machine; only this user may write there
     #[arg(long, default_value = DEFAULT_DIRECTORY, value_name = "D")]
     pub journal_dir: PathBuf,
-    /// Where earlier versions kept it: what is there is reported, never undone
+    /// Directory in which earlier versions kept the journal: journals there are reported, never undone
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
 }

@@ -20,12 +20,12 @@ const INITIAL_MTU: u16 = DEFAULT_MTU;
 #[error("{0}")]
 pub struct Refusal(pub(crate) String);
 
-/// The gateway was out of reach for as long as the user wanted to wait.
+/// The gateway was out of reach for as long as the user's limit allows.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreached(pub(crate) String);
 
-/// The sockets' settings, for who binds and who takes over. Only who binds has a say in the mark.
+/// The sockets' options, for the process that binds them and the one that adopts them. The mark is set at binding only.
 fn socket_options(offload: &Offload, mark: Option<u32>) -> SocketOptions {
     SocketOptions { mark, gro: offload.udp_gro, gso: offload.udp_gso, ..SocketOptions::default() }
 }

@@ -18,7 +18,7 @@ pub fn wall_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Seconds since 1970 as the system's clock had it when this process first asked, gone on evenly since, suspend included.
+/// Seconds since 1970 as the system's clock had it when this process first read it, gone on evenly since, suspend included.
 ///
 /// Sessions, leases and grants go by this one. Somebody who sets the machine's clock, by a year even, neither ends a session
 /// nor frees the address of one.

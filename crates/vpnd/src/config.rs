@@ -32,23 +32,16 @@ pub const MIN_MTU: u16 = 1280;
 /// The largest inner MTU: what fits into one IPv4/UDP datagram with the data header and tag.
 pub const MAX_MTU: u16 = 65_400;
 
-/// Why a configuration or a profile could not be used. Either way nothing was started.
+/// An error in a configuration or a profile; nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file could not be read.
     #[error("can't read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The file has problems; all of them are listed.
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }
 
-/// All of `server.toml`.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// `[server]`
@@ -79,7 +72,7 @@ pub struct ServerConfig {
     pub log: Log,
     /// The name of the file, as the user knows it.
     pub file: String,
-    /// Where the keys stand in the file.
+    /// Lines of the keys in the file.
     pub places: Places,
 }
 
@@ -90,7 +83,7 @@ pub struct Server {
     pub listen: SocketAddr,
     /// Number of shards; 0 means one per CPU.
     pub shards: usize,
-    /// How far the shards go before other work of the machine, 0 to 20: the negative of their nice value.
+    /// Priority of the shards over other work of the machine, 0 to 20: the negative of their nice value.
     pub priority: u8,
     /// The directory of the user store and other state.
     pub state_dir: PathBuf,
@@ -105,7 +98,7 @@ impl Server {
     }
 }
 
-/// `[tls]`: the gateway's certificate and what it wants from clients.
+/// `[tls]`: the gateway's certificate, and its demands on clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     /// PEM file with the gateway's certificate chain.
@@ -116,7 +109,7 @@ pub struct Tls {
     pub ca: Option<PathBuf>,
     /// PEM file with that CA's key. Where it exists, the privileged process renews the gateway's certificate with it.
     pub ca_key: Option<PathBuf>,
-    /// How long a renewed certificate is valid, days.
+    /// Validity of a renewed certificate, days.
     pub certificate_days: u32,
     /// PEM file with the CA that signs client certificates; without it none are asked for.
     pub client_ca: Option<PathBuf>,
@@ -170,19 +163,18 @@ impl Tunnel {
     }
 }
 
-/// `[push]`: what clients are told at login.
+/// `[push]`: settings sent to clients at login.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Push {
     /// Networks that clients send into the tunnel.
     pub routes: Vec<IpNet>,
     /// DNS servers that clients use while connected.
     pub dns: Vec<IpAddr>,
-    /// DNS search domains.
     pub search: Vec<DnsName>,
 }
 
 impl Push {
-    /// The networks that clients are told of, name servers outside of the routes among them.
+    /// The networks that are pushed to clients, name servers outside of the routes among them.
     pub fn reach(&self) -> impl Iterator<Item = IpNet> {
         self.routes.iter().copied().chain(self.dns.iter().copied().map(IpNet::from))
     }
@@ -197,13 +189,12 @@ impl Push {
 /// `[nat]`: how inner packets get to the campus networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nat {
-    /// The way.
     pub mode: NatMode,
     /// The only interface by which clients' packets leave and come back; `None` means any but the tunnel.
     pub outgoing_interface: Option<String>,
 }
 
-/// How inner packets leave the gateway.
+/// Source addresses of inner packets that leave the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NatMode {
     /// Forwarding is switched on and an nftables table masquerades inner addresses.
@@ -230,7 +221,6 @@ pub struct Policy {
 /// One entry of `[[policy.rules]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What happens to a packet that matches.
     pub action: Action,
     /// Senders; empty means anyone.
     pub from: Vec<Selector>,
@@ -242,10 +232,8 @@ pub struct Rule {
     pub ports: Vec<PortRange>,
 }
 
-/// What a rule does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The packet passes.
     Allow,
     /// The packet is dropped and counted.
     Deny,
@@ -265,7 +253,6 @@ pub enum Protocol {
 /// One side of a rule: `any`, `clients`, `group:NAME`, `user:NAME`, an address or a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// Everyone.
     Any,
     /// Every connected client.
     Clients,
@@ -273,16 +260,13 @@ pub enum Selector {
     Group(String),
     /// Sessions of this user.
     User(String),
-    /// Inner addresses.
     Net(IpNet),
 }
 
 /// Destination ports from `first` to `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
-    /// The lowest port.
     pub first: u16,
-    /// The highest port.
     pub last: u16,
 }
 
@@ -323,7 +307,7 @@ impl Default for Offload {
 }
 
 impl Offload {
-    /// What to ask of the TUN device.
+    /// Offloads to request from the TUN device.
     pub fn tun_offloads(&self) -> TunOffloads {
         TunOffloads { checksum: self.tun, tso4: self.tso, tso6: self.tso, tso_ecn: self.tso, uso: self.uso }
     }
@@ -332,7 +316,6 @@ impl Offload {
 /// `[limits]`: bounds on what clients can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Live sessions in all.
     pub max_sessions: usize,
     /// Live sessions of one user.
     pub max_sessions_per_user: usize,
@@ -353,7 +336,7 @@ pub struct Timeouts {
     pub idle_timeout: Option<Duration>,
     /// A session whose client is silent for this long is dead.
     pub dead_peer_timeout: Duration,
-    /// How often a silent end says that it is alive.
+    /// Interval of keep-alives of a silent end.
     pub keepalive: Duration,
     /// Age at which an epoch's keys are replaced.
     pub rekey_after: Duration,
@@ -361,7 +344,7 @@ pub struct Timeouts {
     pub authentication_deadline: Duration,
     /// Longest life of a session; then the user must log in again.
     pub session_lifetime: Option<Duration>,
-    /// How long a lease outlives the last sign of its session.
+    /// Time for which a lease outlives the last sign of its session.
     pub lease: Duration,
 }
 
@@ -379,7 +362,6 @@ pub struct Admin {
 pub struct Process {
     /// The user whom the network worker becomes; `None` takes `vpnd`, or else a number that nobody has.
     pub user: Option<String>,
-    /// How much of the sandbox there has to be.
     pub sandbox: SandboxMode,
 }
 
@@ -388,11 +370,9 @@ pub struct Process {
 pub struct Log {
     /// A level or a filter, such as `info` or `info,vpnd::control=debug`.
     pub level: String,
-    /// How a line looks.
     pub format: LogFormat,
 }
 
-/// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// For people and the journal.

@@ -1,4 +1,4 @@
-//! What belongs to the control channel beside the channel itself (`vpnd_control_channel`).
+//! Parts of the daemon that serve the control channel; the channel itself is `vpnd_control_channel`.
 
 pub(crate) mod quic_forwarder;
 

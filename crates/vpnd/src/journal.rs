@@ -33,7 +33,6 @@ const UNFINISHED_SUFFIX: &str = "-new";
 /// Ends the name of a journal that was undone as far as it could be read.
 const DAMAGED_SUFFIX: &str = "-damaged";
 
-/// Why the journal could not do its part.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file of the journal failed; the change was not made.
@@ -41,14 +40,7 @@ pub enum JournalError {
         "the undo journal {path} can't be {step}: {source}; without it vpnd changes nothing on this machine (--journal-dir, or \
          'journal_dir' in [server] of a gateway, chooses another place)"
     )]
-    Os {
-        /// The file or directory.
-        path: PathBuf,
-        /// What was being done.
-        step: &'static str,
-        /// The kernel's answer.
-        source: io::Error,
-    },
+    Os { path: PathBuf, step: &'static str, source: io::Error },
     /// Somebody without privileges could have written in the directory.
     #[error(
         "{path} can't hold undo journals: {why}; choose a directory that only the user of vpnd writes (--journal-dir, or \
@@ -57,7 +49,6 @@ pub enum JournalError {
     Untrusted {
         /// The directory, or one above it.
         path: PathBuf,
-        /// What is wrong with it.
         why: String,
     },
     /// More changes are in force than a journal holds.
@@ -68,7 +59,6 @@ pub enum JournalError {
     Change {
         /// The change, for people.
         change: String,
-        /// Why.
         source: ChangeError,
     },
 }
@@ -81,7 +71,6 @@ pub struct ChangeId(u64);
 #[derive(Debug)]
 pub struct Journal {
     file: JournalFile,
-    /// The first line.
     header: String,
     next: u64,
     active: Vec<Active>,
@@ -92,11 +81,10 @@ pub struct Journal {
 struct Active {
     id: u64,
     change: Change,
-    /// Its record.
     line: String,
 }
 
-/// What undoing a whole journal came to.
+/// Result of undoing a whole journal.
 #[derive(Debug, Default)]
 pub struct UndoReport {
     /// Changes taken back.
@@ -116,16 +104,14 @@ impl UndoReport {
     }
 }
 
-/// What became of one journal of an earlier process.
+/// A journal of an earlier process, and the result of its recovery.
 #[derive(Debug)]
 pub struct Recovered {
-    /// Its file.
     pub path: PathBuf,
-    /// What was done with it.
     pub outcome: RecoveryOutcome,
 }
 
-/// What was done with a journal of an earlier process.
+/// Result of the recovery of one journal.
 #[derive(Debug)]
 pub enum RecoveryOutcome {
     /// Its process is alive; nothing was touched.
@@ -138,7 +124,6 @@ pub enum RecoveryOutcome {
     Refused(String),
     /// Its changes were undone.
     Undone {
-        /// How that went.
         report: UndoReport,
         /// Lines that could not be read. The file is then kept beside, with the ending `journal-damaged`.
         damaged_lines: usize,

@@ -21,32 +21,19 @@ use tracing_subscriber::{EnvFilter, Registry};
 
 use crate::config::LogFormat;
 
-/// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The filter makes no sense.
     #[error(
         "the log filter {filter:?} is wrong: {source}; write error, warn, info, debug, trace, or a filter such as \
          \"info,vpnd::admin=debug\""
     )]
-    Filter {
-        /// The filter.
-        filter: String,
-        /// What is wrong with it.
-        source: tracing_subscriber::filter::ParseError,
-    },
+    Filter { filter: String, source: tracing_subscriber::filter::ParseError },
     /// A word that would be taken for the name of a module, so that nothing is logged.
     #[error(
         "the log filter {filter:?} names neither a level nor a module of vpnd: write error, warn, info, debug, trace, or a \
          filter such as \"info,vpnd::admin=debug\"; with {word:?} alone nothing would be logged"
     )]
-    UnknownWord {
-        /// The filter.
-        filter: String,
-        /// The word.
-        word: String,
-    },
-    /// This process logs already.
+    UnknownWord { filter: String, word: String },
     #[error("logging was set up twice: {0}")]
     Twice(#[from] tracing_subscriber::util::TryInitError),
 }
@@ -61,7 +48,7 @@ pub fn init(filter: &str, format: LogFormat) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Whether a filter says what its author means. A misspelt level is a module that nobody has to the parser, and then nothing
+/// Checks that a filter means what its author wrote. A misspelt level is a module that nobody has to the parser, and then nothing
 /// is logged at all.
 ///
 /// # Errors
@@ -80,14 +67,14 @@ pub fn check_filter(filter: &str) -> Result<(), LogError> {
     }
 }
 
-/// How a line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     /// With the time; with colours if whoever reads it can show them.
-    Person { colours: bool },
+    Person {
+        colours: bool,
+    },
     /// With a priority that journald takes off again.
     Journal,
-    /// One JSON object.
     Json,
 }
 
@@ -224,7 +211,7 @@ mod tests {
         }
     }
 
-    /// What is written while `events` runs.
+    /// The output logged while `events` runs.
     fn logged(filter: &str, style: Style, events: impl FnOnce()) -> String {
         let sink = Sink::default();
         let writer = sink.clone();

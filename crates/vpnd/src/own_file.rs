@@ -1,6 +1,6 @@
 //! Files of the privileged process in a directory in which a less privileged one writes too.
 //!
-//! INVARIANT: what is opened here is a regular file of this process's user, with one name and for nobody else, and that is asked
+//! INVARIANT: what is opened here is a regular file of this process's user, with one name and for nobody else, and that is checked
 //! of the open descriptor. No link is followed, and nothing that was put in the file's place holds this process up: neither
 //! a pipe without another end nor a device without an end of file. The directory itself is as it was configured; this module
 //! must not know what the files mean.
@@ -60,7 +60,7 @@ fn not_ours(why: &str) -> io::Error {
     io::Error::other(format!("{why}: vpnd did not make it so; find out who did, then remove it"))
 }
 
-/// What keeps a file from being one that this user's privileged process has written for itself.
+/// The reason why a file can't be one that this user's privileged process has written for itself, if there is one.
 pub(crate) fn fault_of(found: &Stat) -> Option<String> {
     let us = rustix::process::geteuid().as_raw();
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {

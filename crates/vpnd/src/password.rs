@@ -16,7 +16,6 @@ use crate::store::PasswordHash;
 const MEMORY_KIB: u32 = 19 * 1024;
 /// Passes over that memory.
 const PASSES: u32 = 2;
-/// Threads of one hash.
 const LANES: u32 = 1;
 /// The longest password, in bytes (PROTOCOL §3.2).
 pub const MAX_PASSWORD_BYTES: usize = 1024;
@@ -31,7 +30,6 @@ const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 pub struct Password(Zeroizing<String>);
 
 impl Password {
-    /// Wraps what was typed.
     pub fn new(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
@@ -46,7 +44,6 @@ impl Password {
         Self::new(groups.join("-"))
     }
 
-    /// The text.
     pub fn expose(&self) -> &str {
         &self.0
     }

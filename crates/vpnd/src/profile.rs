@@ -31,7 +31,7 @@ const MAX_SERVERS: usize = 16;
 /// Everything a client needs to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Where the gateway is; tried in this order.
+    /// Addresses of the gateway, tried in this order.
     pub servers: Vec<ServerAddress>,
     /// The name that the gateway's certificate must carry.
     pub server_name: String,
@@ -41,11 +41,11 @@ pub struct Profile {
     pub user: String,
     /// Whether to ask for a one-time code at login.
     pub totp: bool,
-    /// The client's certificate, if the gateway wants one.
+    /// The client's certificate, if the gateway requires one.
     pub identity: Option<ClientIdentity>,
     /// Suites to offer, best first; empty means by measured speed.
     pub suites: Vec<Suite>,
-    /// What goes into the tunnel.
+    /// Destinations that go into the tunnel.
     pub routes: Routes,
     /// Whether to use the DNS servers that the gateway names.
     pub dns: bool,
@@ -64,11 +64,10 @@ pub struct Profile {
 pub struct ServerAddress {
     /// A DNS name, or an address without brackets.
     pub host: String,
-    /// The UDP port.
     pub port: u16,
 }
 
-/// Whom the client believes about the gateway's certificate.
+/// Trust anchors for the gateway's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// The authorities that the machine trusts.
@@ -85,16 +84,14 @@ pub enum Trust {
 pub struct ClientIdentity {
     /// The PEM certificate chain, the client's own first.
     pub certificate_pem: String,
-    /// The PEM private key.
     pub key_pem: Zeroizing<String>,
 }
 
-/// What a client sends into the tunnel.
+/// Destinations that a client routes into the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routes {
     /// The networks that the gateway names.
     Pushed,
-    /// Everything.
     All,
     /// These networks, whatever the gateway names.
     Only(Vec<IpNet>),
@@ -368,7 +365,7 @@ fn check_certificates(s: &Section<'_>, p: &mut Problems, key: &str, text: &str) 
     }
 }
 
-/// What a user name looks like, for messages.
+/// The rule for user names, for messages.
 pub const USER_NAME_RULE: &str =
     "1 to 64 letters, digits, '.', '_', '@', '+' or '-', the first a letter or digit";
 

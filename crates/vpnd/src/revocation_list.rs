@@ -17,39 +17,31 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer as _, X509Certific
 
 /// The longest file: it travels in one message between the daemon's processes.
 pub const MAX_LEN: usize = 2 << 20;
-/// What DER begins with here: a sequence.
+/// DER's tag of a sequence.
 const DER_SEQUENCE: u8 = 0x30;
 
-/// Why a file of lists does not count.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ListError {
     /// There is none, or another file can't be read.
     #[error("can't read {0}: {1}")]
     Read(String, String),
-    /// More than fits.
     #[error("it is longer than {} bytes", MAX_LEN)]
     TooLong,
-    /// Not what it should be.
     #[error("it can't be read as certificate revocation lists (PEM or DER): {0}")]
     Malformed(String),
-    /// Nobody asked for that authority's.
     #[error("it has a list of '{0}', which is no authority in 'client_ca'")]
     Foreign(String),
     /// Somebody else has made it, or it is damaged.
     #[error("its list of '{0}' is not signed with that authority's key")]
     Forged(String),
-    /// It is not in force yet.
     #[error("its list of '{0}' is of {1}; is this machine's clock right?")]
     Early(String, String),
-    /// A newer one must be there.
     #[error("its list of '{0}' was to be replaced by {1}: fetch the newer one")]
     Expired(String, String),
-    /// An authority without one.
     #[error("it has no list of '{0}', which is an authority in 'client_ca'")]
     Missing(String),
 }
 
-/// Why the file that the configuration names does not count.
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate revocation lists in {} can't be used: {source}", path.display())]
 pub struct LoadError {
@@ -169,7 +161,7 @@ impl RevocationList {
         self.revoked.contains(certificate)
     }
 
-    /// How many certificates it names.
+    /// Number of certificates in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         self.revoked.len()

@@ -9,26 +9,22 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Why a file could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// There is a file of that name, and replacing was not asked for.
+    /// There is a file of that name, and replacing was not requested.
     #[error("{} exists already; remove it or choose another place", path.display())]
     Exists {
         /// The file that is in the way.
         path: PathBuf,
     },
-    /// The operating system refused.
     #[error("can't write {}: {source}", path.display())]
     Io {
         /// The file that was to be written.
         path: PathBuf,
-        /// The reason.
         source: io::Error,
     },
 }
 
-/// What to do when the file exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// Leave it and fail with [`WriteError::Exists`].
@@ -54,7 +50,7 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Writes all of it beside `path`. Whatever may fail for want of room fails here.
+    /// Writes all of it beside `path`. Writes that may fail on a full disk fail here.
     ///
     /// # Errors
     /// [`WriteError::Io`].

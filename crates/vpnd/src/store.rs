@@ -1,4 +1,4 @@
-//! What a gateway must remember: users, sessions with their attach tokens, address leases, revocations, the audit log.
+//! The gateway's durable state: users, sessions with their attach tokens, address leases, revocations, the audit log.
 //!
 //! Invariants: what a method has acknowledged survives a crash of the process and of the machine; an error means
 //! that nothing was changed. Nothing assumes that this gateway is the only one: names are random, leases and
@@ -13,6 +13,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use minicbor::{Decode, Encode};
 use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 use zeroize::Zeroizing;
@@ -32,12 +33,10 @@ impl fmt::Debug for UserId {
 pub struct PasswordHash(Zeroizing<String>);
 
 impl PasswordHash {
-    /// Wraps a PHC string.
     pub fn new(phc: String) -> Self {
         Self(Zeroizing::new(phc))
     }
 
-    /// The PHC string.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -54,12 +53,10 @@ impl fmt::Debug for PasswordHash {
 pub struct TotpSecret(Zeroizing<Vec<u8>>);
 
 impl TotpSecret {
-    /// Wraps the bytes.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The bytes.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -77,7 +74,6 @@ pub(crate) const FILE_NAME: &str = "vpnd.db";
 /// SHA-256 of a client certificate's DER.
 pub type CertificateHash = [u8; 32];
 
-/// A user to add.
 #[derive(Clone, Debug)]
 pub struct NewUser {
     /// The login name; see [`crate::profile::is_user_name`].
@@ -86,18 +82,15 @@ pub struct NewUser {
     pub password: PasswordHash,
     /// The secret of one-time codes, if the user must show them.
     pub totp: Option<TotpSecret>,
-    /// Groups, for policy.
     pub groups: Vec<String>,
     /// The client certificate that the user must show, if any.
     pub certificate: Option<CertificateHash>,
 }
 
-/// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// The name that never changes.
     pub id: UserId,
-    /// The login name.
     pub name: String,
     /// The hash of the password.
     pub password: PasswordHash,
@@ -109,7 +102,7 @@ pub struct User {
     pub totp: Option<TotpSecret>,
     /// Groups, sorted.
     pub groups: Vec<String>,
-    /// Client certificates of which the user must show one; empty if none is asked for.
+    /// Client certificates of which the user must show one; empty if none is required.
     pub certificates: Vec<CertificateHash>,
     /// Those of them that were revoked: no good any more, but the user goes on having to show another.
     pub revoked_certificates: Vec<CertificateHash>,
@@ -120,11 +113,8 @@ pub struct User {
 /// A session, as a restarted gateway needs it to let its client attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRecord {
-    /// The session.
     pub id: SessionId,
-    /// Whose it is.
     pub user: UserId,
-    /// On which device.
     pub device: DeviceId,
     /// Number of its last epoch.
     pub epoch: u32,
@@ -139,9 +129,7 @@ pub struct SessionRecord {
 /// One inner address, held until a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The inner address.
     pub address: IpAddr,
-    /// Whose it is.
     pub owner: LeaseOwner,
     /// The session that uses it.
     pub session: SessionId,
@@ -156,21 +144,17 @@ impl Lease {
     }
 }
 
-/// Who gets the same address again.
+/// A user's device, which gets the same address again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseOwner {
-    /// The user.
     pub user: UserId,
     /// One of the user's devices.
     pub device: DeviceId,
 }
 
-/// Which kind of address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
@@ -179,25 +163,38 @@ pub enum Family {
 pub struct Revocation {
     /// Its number; a later one is greater.
     pub seq: u64,
-    /// Whose sessions end.
+    /// The user whose sessions end.
     pub user: UserId,
     /// The user's login name then.
     pub name: String,
-    /// Why.
     pub cause: RevocationCause,
 }
 
-/// Why sessions end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
 pub enum RevocationCause {
-    /// The user was disabled.
+    #[n(0)]
     Disabled,
-    /// The user was removed.
+    #[n(1)]
     Removed,
     /// The user has a new password.
+    #[n(2)]
     Password,
     /// A client certificate of the user was revoked.
+    #[n(3)]
     Certificate,
+}
+
+impl fmt::Display for RevocationCause {
+    /// The explanation that the user's clients get.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disabled => "this user was disabled",
+            Self::Removed => "this user was removed",
+            Self::Password => "the password was changed; log in again",
+            Self::Certificate => "a certificate of this user was revoked; log in again with a good one",
+        })
+    }
 }
 
 /// A change to what is remembered of sessions.
@@ -216,41 +213,28 @@ pub enum SessionChange {
 /// One line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// When.
     pub at_s: u64,
-    /// What, as in `login` or `login-refused`.
+    /// Kind of event, as in `login` or `login-refused`.
     pub event: String,
     /// The user's name as given; it may be unknown.
     pub user: String,
     /// From where; empty for the command line.
     pub source: String,
-    /// Details for the administrator.
     pub detail: String,
 }
 
 /// The longest audit log, in entries; older ones make room.
 pub const MAX_AUDIT_ENTRIES: u64 = 100_000;
-/// How many sources are remembered for a user.
 pub const MAX_SOURCES_PER_USER: u64 = 32;
 
-/// Why the store did not do what was asked. Nothing was changed.
+/// An error of the store; nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// There is no store yet.
     #[error("there is no user store at {}; make it with 'vpnd init' or the first 'vpnd user add'", path.display())]
-    Missing {
-        /// Where it was looked for.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// It may be there, but this process can't get at it.
     #[error("the user store {} can't be opened: {source}; run this as root, or as the owner of that file", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// The file is damaged.
+    Unreadable { path: PathBuf, source: std::io::Error },
     #[error(
         "the user store {} is damaged ({detail}); nothing was changed and nothing is let in. Keep that file and its \
          -wal file for rescue, put the newest backup in its place (vpnd keeps {}), then disable again whom you \
@@ -258,59 +242,31 @@ pub enum StoreError {
         path.display(),
         backup.display()
     )]
-    Corrupted {
-        /// The file.
-        path: PathBuf,
-        /// The backup beside it.
-        backup: PathBuf,
-        /// What is wrong.
-        detail: String,
-    },
+    Corrupted { path: PathBuf, backup: PathBuf, detail: String },
     /// The file was written by a newer version.
     #[error(
         "the user store {} has format {found}, this vpnd knows up to {known}; install the newer vpnd that wrote it",
         path.display()
     )]
     Newer {
-        /// The file.
         path: PathBuf,
         /// Its format.
         found: u32,
         /// The newest known format.
         known: u32,
     },
-    /// There is no space left.
     #[error("the disk with {} is full; the change was not made. Free some space and try again", path.display())]
-    Full {
-        /// The file.
-        path: PathBuf,
-    },
+    Full { path: PathBuf },
     /// Another process held the store for too long.
     #[error("the user store {} is in use by another process; try again", path.display())]
-    Busy {
-        /// The file.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// Anything else that the database or the system reports.
     #[error("the user store {} failed: {detail}", path.display())]
-    Failed {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        detail: String,
-    },
-    /// There is such a user.
+    Failed { path: PathBuf, detail: String },
     #[error("there is a user '{name}' already; choose another name, or use 'vpnd user passwd {name}'")]
-    UserExists {
-        /// The name.
-        name: String,
-    },
-    /// There is no such user.
+    UserExists { name: String },
     #[error("there is no user '{name}'; 'vpnd user list' shows all")]
-    NoSuchUser {
-        /// The name.
-        name: String,
-    },
+    NoSuchUser { name: String },
 }
 
 impl StoreError {
@@ -320,9 +276,8 @@ impl StoreError {
     }
 }
 
-/// Where a gateway keeps its state. The embedded implementation is [`sqlite::Sqlite`]; a fleet would share another.
+/// The gateway's store. The embedded implementation is [`sqlite::Sqlite`]; a fleet would share another.
 pub trait Store: Send + Sync {
-    /// Adds a user.
     fn add_user(&self, user: &NewUser, now_s: u64) -> Result<UserId, StoreError>;
     /// The user with this login name.
     fn user(&self, name: &str) -> Result<Option<User>, StoreError>;
@@ -366,7 +321,7 @@ pub trait Store: Send + Sync {
     fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError>;
 
     /// Makes changes of any number of sessions durable together, in their order, or none of them. What each method for
-    /// one change would have said, with `true` where it has nothing to say.
+    /// one change would have returned, and `true` for changes without a result.
     fn change_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
 
     /// The lease that this owner has or had last.

@@ -5,7 +5,6 @@ use vpnd_crypto::backend::{self, Unsupported};
 use vpnd_crypto::{Backend, Preference, Suite};
 use vpnd_proto::session::LocalSuite;
 
-/// Why the wanted suites can't be had.
 #[derive(Debug, thiserror::Error)]
 pub enum SuitesError {
     /// A suite without protection, and the process was not started for it.
@@ -14,7 +13,7 @@ pub enum SuitesError {
          ends with --insecure-lab if that is what you want to measure"
     )]
     LabOnly(Suite),
-    /// The backend that was asked for lacks a suite.
+    /// The requested backend lacks a suite.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
 }

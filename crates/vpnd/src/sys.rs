@@ -1,8 +1,8 @@
 //! The operating-system layer: devices, sockets, routes, name servers, firewall and the process itself.
 //!
-//! Each module wraps one service of the kernel and knows nothing of sessions, keys or policy: it takes what to
+//! Each module wraps one service of the kernel and does not use sessions, keys or policy: it takes what to
 //! do as an argument and reports what the kernel gave. This is the only place of the crate where `unsafe` is
-//! allowed; each block says why it is sound.
+//! allowed; each block has its reason.
 #![allow(unsafe_code)]
 
 pub mod account;

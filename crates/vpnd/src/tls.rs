@@ -22,28 +22,15 @@ use vpnd_control_channel::tls::{client_builder, finish};
 pub use resumption::Client;
 pub use vpnd_control_channel::tls::{ALPN, device_binding, epoch_secret};
 
-/// Why TLS can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// No usable PEM block.
     #[error("{what} holds no usable PEM: {source}")]
-    Pem {
-        /// Which input.
-        what: &'static str,
-        /// What the parser says.
-        source: rustls_pki_types::pem::Error,
-    },
-    /// An input without certificates.
+    Pem { what: &'static str, source: rustls_pki_types::pem::Error },
     #[error("{0} holds no certificate")]
     Empty(&'static str),
     /// A certificate or key that rustls refuses.
     #[error("{what} can't be used: {source}")]
-    Refused {
-        /// Which input.
-        what: &'static str,
-        /// What rustls says.
-        source: rustls::Error,
-    },
+    Refused { what: &'static str, source: rustls::Error },
     /// A CA that can't verify clients or servers.
     #[error("the CA certificate can't be used: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
@@ -89,7 +76,6 @@ impl Identity {
 pub struct Presented(RwLock<Arc<CertifiedKey>>);
 
 impl Presented {
-    /// Presents `certified`.
     #[must_use]
     pub fn new(certified: CertifiedKey) -> Arc<Self> {
         Arc::new(Self(RwLock::new(certified.into())))
@@ -125,9 +111,8 @@ pub fn signing_key(pem: &[u8]) -> Result<Arc<dyn SigningKey>, TlsError> {
     aws_lc_rs::sign::any_supported_type(&key).map_err(|source| TlsError::Refused { what, source })
 }
 
-/// Which client certificates a gateway asks for.
+/// The client certificates that a gateway requires.
 pub enum ClientCertificates<'a> {
-    /// None.
     Ignored,
     /// One of this CA, if the client has one.
     Optional(ClientCa<'a>),
@@ -135,20 +120,20 @@ pub enum ClientCertificates<'a> {
     Required(ClientCa<'a>),
 }
 
-/// Who signs client certificates.
+/// The authority that signs client certificates.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientCa<'a> {
     /// PEM.
     pub ca: &'a [u8],
-    /// What it has revoked. If there is any list, a certificate that none is about is refused.
+    /// Certificates that it has revoked. If there is any list, a certificate that none covers is refused.
     pub revoked: &'a RevocationList,
 }
 
-/// Whom a client takes for its gateway.
+/// A client's trust anchors for its gateway.
 pub enum Trust<'a> {
     /// Certificates of this CA only (PEM).
     Pinned(&'a [u8]),
-    /// What the operating system trusts.
+    /// The operating system's trust anchors.
     System(SystemTrust),
 }
 

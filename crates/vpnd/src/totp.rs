@@ -13,10 +13,9 @@ pub const STEP_S: u64 = 30;
 const SKEW: u16 = 1;
 /// Bytes of a secret: as many as the hash has (RFC 4226 section 4).
 const SECRET_BYTES: usize = 20;
-/// Who asks for the code, in the authenticator app.
+/// Name of the issuer in the authenticator app.
 const ISSUER: &str = "vpnd";
 
-/// Makes a secret.
 pub fn generate() -> TotpSecret {
     TotpSecret::new(rand::random::<[u8; SECRET_BYTES]>().to_vec())
 }
@@ -27,7 +26,7 @@ pub fn matching_step(secret: &TotpSecret, code: &Password, now_s: u64) -> Option
     totp(secret, "user")?.check(&digits, now_s)
 }
 
-/// What a user enters into an authenticator app: an `otpauth://` address with the secret.
+/// The `otpauth://` address with the secret, for a user's authenticator app.
 pub fn address(secret: &TotpSecret, user: &str) -> Option<String> {
     totp(secret, user)?.to_url().ok()
 }

@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, IntoBytes};
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// Rounds before counting: buffers grow, the clients are heard, lazy things are made.
+/// Rounds before counting: buffers grow, the clients' endpoints are learned, lazy things are made.
 const WARM_UP: usize = 20;
 const ROUNDS: usize = 200;
 
@@ -185,7 +185,6 @@ const CAMPUS: [u8; 4] = [10, 200, 0, 9];
 const ANN: [u8; 4] = [10, 86, 0, 2];
 const BOB: [u8; 4] = [10, 86, 0, 3];
 
-/// Who sends and who gets it.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     ClientToCampus,
@@ -219,7 +218,7 @@ fn carry(net: &mut Net, way: Way, rounds: usize, burst: usize) -> usize {
 fn no_packet_costs_an_allocation() {
     let _profiler = dhat::Profiler::builder().testing().build();
     let mut net = Net::new();
-    // Both clients are heard, so that the gateway knows where they are.
+    // Both clients send first, so that the gateway learns their endpoints.
     net.clients[0].tun().load(&packet(17, ANN, CAMPUS, 10, 1000));
     net.clients[1].tun().load(&packet(17, BOB, CAMPUS, 20, 1000));
     net.clients[1].tun().left.set(1);

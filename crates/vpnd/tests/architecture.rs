@@ -16,7 +16,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What a page names as paths of this tree: text between back-ticks that begins with one of the tree's own entries,
+/// Paths of this tree that a page names: text between back-ticks that begins with one of the tree's own entries,
 /// and the targets of links that stay in the tree.
 fn named_paths(page: &str) -> Vec<String> {
     let entries: Vec<String> = fs::read_dir(root())
@@ -86,7 +86,7 @@ fn the_core_has_no_runtime() {
     }
 }
 
-/// Load that speaks vpnd's protocol is `swarm`; the tool itself measures all VPNs the same way.
+/// Load in vpnd's own protocol is `swarm`; the tool itself measures all VPNs the same way.
 #[test]
 fn the_measuring_tool_speaks_no_vpns_protocol() {
     has_none_of("trafficspeed", &["tokio", "quinn", "rustls", "vpnd-proto"]);

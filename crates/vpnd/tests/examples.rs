@@ -80,7 +80,7 @@ fn every_setting_of_the_server_is_in_the_example() {
         .map(|line| line.to_owned() + "\n")
         .collect();
     server(&all);
-    // What a wrong key is told that the section knows is all that there is.
+    // The error for an unknown key lists all keys of the section.
     for section in [
         "server", "tls", "tunnel", "push", "nat", "policy", "crypto", "offload", "limits", "timeouts",
         "admin", "process", "log",
@@ -118,7 +118,7 @@ fn units_call_commands_that_exist() {
     assert_eq!(commands, 5);
 }
 
-/// How much of the machine a unit leaves open, as systemd counts it (in tenths), where systemd is.
+/// Checks a unit's exposure as systemd counts it (in tenths), where systemd is installed.
 #[test]
 fn units_leave_little_exposed() {
     const MOST: &str = "--threshold=30";

@@ -1,4 +1,4 @@
-//! What a process can't do any more once it has shut itself in. Each case runs in a process of its own: this program again.
+//! The limits of a confined process. Each case runs in a process of its own: this program again.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"
@@ -26,7 +26,7 @@ const SHADOW: &str = "/etc/shadow";
 
 const VPND: &str = env!("CARGO_BIN_EXE_vpnd");
 const NOBODY: u32 = 65_534;
-/// How long a command may take at most, beside whatever else the machine does.
+/// Limit for a command, beside whatever else the machine does.
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// Runs `inside` in a process of its own; in that process, it does not return.
@@ -141,7 +141,7 @@ fn a_keeper_of_files_reaches_its_own_directory_alone() {
     assert!(status.success(), "{status}");
 }
 
-/// What somebody who has taken over the auth process would try in order to have changes undone that were never made.
+/// The attempts of an attacker in the auth process to have changes undone that were never made.
 #[test]
 fn a_keeper_of_files_plants_no_undo_journal_and_no_program_of_roots() {
     if !is_root() {

@@ -1,7 +1,7 @@
 //! The gateway's store with bytes changed, cut off or lost: it is as it was, or it is refused with a clear word. Whoever
 //! was disabled or removed stays so, whatever happens to the files.
 //!
-//! Damage is pseudo-random from a printed seed (`VPND_STORE_DAMAGE_SEED` sets it), but no byte that tells who a user is
+//! Damage is pseudo-random from a printed seed (`VPND_STORE_DAMAGE_SEED` sets it), but no byte that identifies a user
 //! is left out. Each damage is done to a fresh copy.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -72,7 +72,7 @@ struct Image {
 }
 
 impl Image {
-    /// What is on the disk now, as a power cut would leave it.
+    /// The disk's contents now, as a power cut would leave them.
     fn take(store: &Sqlite, path: &Path) -> Self {
         let log = fs::read(beside(path, "-wal")).unwrap_or_default();
         Self { database: fs::read(path).unwrap(), log, users: store.users().unwrap() }
@@ -251,7 +251,7 @@ fn a_database_that_is_cut_off() {
     assert_eq!(look(&path, "nothing left but a backup"), None);
 }
 
-/// What a crash leaves of changes after a revocation: the log holds them, and may be lost in part or as a whole.
+/// Changes after a revocation, as a crash leaves them: the log holds them, and may be lost in part or as a whole.
 #[test]
 fn a_log_that_is_damaged_cut_off_or_lost() {
     let (_directory, path, store) = store();

@@ -7,7 +7,7 @@
 //! under way may have been done as a whole or not at all. `VPND_STORE_KILLS` sets how many kills, `VPND_STORE_KILL_SEED`
 //! which.
 //!
-//! What SIGKILL does not show is a machine that loses power: that commits reach the disk is SQLite's `synchronous = FULL`.
+//! SIGKILL does not simulate a loss of power: that commits reach the disk is SQLite's `synchronous = FULL`.
 #![allow(
     clippy::unwrap_used,
     reason = "a panic is how this test fails, as in a test of the standard harness"
@@ -36,7 +36,7 @@ const PART: &str = "VPND_STORE_KILL_PART";
 const DEFAULT_KILLS: u64 = 120;
 /// Of so many kills one hits a store that is just being made.
 const NEW_STORE_EVERY: u64 = 8;
-/// How long a victim lives at most once its store is open; an operation takes a millisecond or two.
+/// Longest life of a victim once its store is open; an operation takes a millisecond or two.
 const LIVES: Duration = Duration::from_millis(40);
 
 fn main() -> ExitCode {
@@ -199,7 +199,7 @@ fn start_victim(path: &Path, seed: u64, first: u64) -> Child {
 
 // ---- the driver ----------------------------------------------------------------------------------
 
-/// The store under attack, and one that tells what it must hold.
+/// The store under attack, and a model of what it must hold.
 struct Trial {
     seed: u64,
     path: PathBuf,
@@ -260,7 +260,7 @@ impl Trial {
         check_backup(&self.path);
     }
 
-    /// What a restarted gateway finds is what was acknowledged, with or without the operation that was under way.
+    /// A restarted gateway finds what was acknowledged, with or without the operation that was under way.
     fn compare(&mut self) {
         let store = Sqlite::open(&self.path).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
         let found = contents(&self.path);
@@ -300,7 +300,7 @@ fn check_backup(path: &Path) {
     }
 }
 
-/// Every row of every table. Users are told by their names, for their identifiers are random.
+/// Every row of every table. Users are identified by their names, for their identifiers are random.
 fn contents(path: &Path) -> Vec<String> {
     let who = "coalesce((SELECT name FROM users u WHERE u.id = user_id), 'nobody')";
     let queries = [

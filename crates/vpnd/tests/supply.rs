@@ -1,4 +1,4 @@
-//! What the project takes from others: from one registry, under licences that are allowed, and no release of a crate from
+//! Dependencies come from one registry, under licences that are allowed, and no release of a crate from
 //! before its last known fix. The long form, with advisories and a bill of materials, is `./x supply`.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where crates may come from.
+/// The only source of crates.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Crates of which an older release that cargo could still choose has a weakness, and the first release without (the list of
@@ -85,7 +85,7 @@ fn from_elsewhere(packages: &[Locked]) -> Vec<&str> {
     packages.iter().filter(|p| !ours(p) && !good(p)).map(|p| p.name.as_str()).collect()
 }
 
-/// What is said against the watched crates of a lock file.
+/// Complaints about the watched crates of a lock file.
 fn too_old(packages: &[Locked]) -> Vec<String> {
     let problem = |(name, least): &(&str, [u64; 3])| {
         let found: Vec<_> = packages.iter().filter(|package| package.name == *name).collect();
@@ -129,7 +129,7 @@ fn no_crate_is_older_than_its_last_fix() {
     assert!(version("0.24.0-dev.1") < [0, 24, 1] && version("1.2.3-rc.1") < [1, 2, 3]);
 }
 
-/// What deny.toml allows; `./x supply` uses the same list.
+/// Licences that deny.toml allows; `./x supply` uses the same list.
 fn allowed_licences() -> BTreeSet<String> {
     let deny: toml::Table = fs::read_to_string(root().join("deny.toml")).unwrap().parse().unwrap();
     let allowed = deny["licenses"]["allow"].as_array().unwrap();

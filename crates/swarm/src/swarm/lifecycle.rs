@@ -23,7 +23,7 @@ const LOGIN_TIMEOUT: Duration = Duration::from_secs(120);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A process that did nothing for so long was stopped, or the whole machine was.
 const STALL: Duration = Duration::from_secs(5);
-/// How long that explains what happens to its sessions: connections time out within a minute.
+/// Time after a stall in which ends of sessions are attributed to it: connections time out within a minute.
 const STALL_RECOVERY: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +83,7 @@ impl Churning {
 }
 
 impl Swarm {
-    /// From now on sessions act as `plan` says; without one those that are up stay so.
+    /// From now on sessions act by `plan`; without one those that are up stay so.
     pub(super) fn set_churn(&mut self, plan: Option<churn::Plan>) {
         self.churning.churn = plan.map(|plan| Churn::new(plan, seconds(now())));
     }

@@ -1,4 +1,4 @@
-//! What a gateway says of itself: the types behind `vpnd status`, its JSON and the metrics.
+//! A gateway's status: the types behind `vpnd status`, its JSON and the metrics.
 //!
 //! INVARIANT: names of fields are an interface. A new field needs a default, so that an older daemon's answer parses.
 
@@ -22,26 +22,22 @@ use crate::sys::udp::UdpOffloads;
 /// The state of a gateway at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Version of the daemon.
     pub version: String,
-    /// Version of its privileged process, which stays the same through an upgrade; `None` if that is too old to say it.
+    /// Version of its privileged process, which stays the same through an upgrade; `None` from versions without this field.
     #[serde(default)]
     pub parent_version: Option<String>,
-    /// Its process.
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_s: u64,
     /// Outer UDP address.
     pub listen: SocketAddr,
-    /// Number of shards.
     pub shards: usize,
-    /// How the kernel finds a datagram's shard.
+    /// Mechanism by which the kernel selects a datagram's shard.
     pub steering: Steering,
-    /// Kernel offloads in use.
     pub offloads: Offloads,
     /// Cipher suites on offer, best first.
     pub suites: Vec<Suite>,
-    /// How the daemon's unprivileged processes are shut in.
+    /// Protections of the daemon's unprivileged processes.
     #[serde(default)]
     pub processes: Vec<Process>,
     /// For how long the gateway's certificate is good yet, seconds, 0 if it has expired; `None` if the daemon is too old to
@@ -54,12 +50,11 @@ pub struct Status {
     pub sessions: Vec<Session>,
 }
 
-/// One of the daemon's processes and what holds for it, as the kernel says.
+/// One of the daemon's processes and its protections, as read back from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Its part in the daemon.
     pub name: String,
-    /// What holds for it.
     #[serde(flatten)]
     pub protections: Protections,
 }
@@ -71,7 +66,7 @@ impl Process {
     }
 }
 
-/// How the kernel finds a datagram's shard.
+/// Mechanism by which the kernel selects a datagram's shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Steering {
@@ -81,19 +76,15 @@ pub enum Steering {
     Hash,
 }
 
-/// Kernel offloads in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offloads {
-    /// Of the TUN device.
     pub tun: Tun,
-    /// Of the UDP sockets.
     pub udp: Udp,
 }
 
 /// Offloads of the TUN device. What was given up concerns what is written, of at least one shard; reading goes on as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tun {
-    /// Partial checksums.
     pub checksum: bool,
     /// TCP super-packets over IPv4.
     pub tso4: bool,
@@ -101,7 +92,6 @@ pub struct Tun {
     pub tso6: bool,
     /// TCP super-packets with the CWR flag.
     pub tso_ecn: bool,
-    /// UDP super-packets.
     pub uso: bool,
     /// Packets that the kernel refused as they were, and took as ordinary ones.
     #[serde(default)]
@@ -124,11 +114,8 @@ pub struct Udp {
     pub gso_segments: usize,
     /// Segmentation offload was given up because a send was refused.
     pub gso_gave_up: bool,
-    /// Merged receiving.
     pub gro: bool,
-    /// Receive buffer, bytes.
     pub recv_buffer: usize,
-    /// Send buffer, bytes.
     pub send_buffer: usize,
     /// The kernel can't forbid fragmentation.
     pub may_fragment: bool,
@@ -137,9 +124,7 @@ pub struct Udp {
 /// A cipher suite on offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suite {
-    /// Its name.
     pub suite: String,
-    /// The implementation in use.
     pub backend: String,
     /// Its measured speed here, MB/s.
     pub mbps: u32,
@@ -155,7 +140,6 @@ pub struct Counters {
     #[serde(default)]
     #[n(1)]
     pub logins: BTreeMap<String, u64>,
-    /// What became of those who came to shake hands.
     #[serde(default)]
     #[n(2)]
     pub handshakes: BTreeMap<String, u64>,
@@ -184,7 +168,7 @@ impl Counters {
         self
     }
 
-    /// How many there were of one kind; none of those that this version does not count.
+    /// The count with this name; 0 if this version does not count it.
     pub(crate) fn of(counts: &BTreeMap<String, u64>, name: &str) -> u64 {
         counts.get(name).copied().unwrap_or_default()
     }
@@ -195,15 +179,12 @@ impl Counters {
 pub struct Session {
     /// 32 hexadecimal digits.
     pub id: String,
-    /// Whose it is.
     pub user: String,
     /// The name that the user's device gave itself, 32 hexadecimal digits.
     pub device: String,
-    /// Inner IPv4 address.
     pub inner_v4: Option<Ipv4Addr>,
-    /// Inner IPv6 address.
     pub inner_v6: Option<Ipv6Addr>,
-    /// Where the client is: one address for each of its ports in use.
+    /// The client's outer addresses: one for each of its ports in use.
     pub outer: Vec<SocketAddr>,
     /// Whether it has a control connection.
     pub connected: bool,
@@ -242,7 +223,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// What the core knows of a session, with its points in time as ages at `now`.
+    /// Converts the core's status of a session; points in time become ages at `now`.
     pub fn at(now: Time, core: &gateway::SessionStatus) -> Self {
         let age_s = |then: Time| now.since(then).as_secs();
         Self {
@@ -282,13 +263,13 @@ fn largest_packet(size: u16, suite: vpnd_crypto::Suite) -> u16 {
     (0..=size).rev().find(fits).unwrap_or(0)
 }
 
-/// A socket for both protocol versions names IPv4 peers by their mapped addresses, which nobody wants to read.
+/// A socket for both protocol versions names IPv4 peers by their mapped addresses, which are hard to read.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 impl Udp {
-    /// What all shards have in common.
+    /// Offloads that all shards have.
     pub fn of_shards(shards: &[UdpOffloads]) -> Self {
         Self {
             gso_segments: shards.iter().map(|shard| shard.gso_segments).min().unwrap_or(1),
@@ -309,7 +290,7 @@ impl From<&plane::Counters> for Counters {
 }
 
 impl Tun {
-    /// What was agreed on when the device was made, and what has become of it in all shards.
+    /// Offloads negotiated when the device was created, less those that a shard has switched off since.
     pub fn of_shards(offloads: TunOffloads, shards: &[TunWrites]) -> Self {
         let TunOffloads { checksum, tso4, tso6, tso_ecn, uso } = offloads;
         Self {

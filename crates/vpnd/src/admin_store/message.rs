@@ -1,4 +1,4 @@
-//! What a command asks of the process that opens the store for it, and the answers.
+//! Messages between a command and the process that opens the store for it.
 //!
 //! Invariants: no answer holds a password hash or the secret of one-time codes; a list comes in pieces, so that a frame has a
 //! largest length.
@@ -14,7 +14,7 @@ use crate::store::{AuditEntry, CertificateHash, NewUser, StoreError, User};
 /// Users of one answer, at most; the command asks again.
 pub(crate) const MAX_USERS: usize = 256;
 
-/// How a command opens the store.
+/// Mode in which a command opens the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
 pub enum Opening {
@@ -29,12 +29,10 @@ pub enum Opening {
     Inspect,
 }
 
-/// The first message.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct StoreLaunch {
     #[n(0)]
     pub(crate) common: Common,
-    /// The state directory.
     #[n(1)]
     pub(crate) directory: ByteVec,
     #[n(2)]
@@ -44,17 +42,15 @@ pub(crate) struct StoreLaunch {
 /// The process's messages to the command, once it is prepared.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum FromStore {
-    /// It can't go on, and why.
+    /// The child failed, and why.
     #[n(2)]
     Failed(#[n(0)] String),
     #[n(12)]
     StoreReply(#[n(0)] StoreReply),
 }
 
-/// A user without secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct UserSummary {
-    /// The login name.
     #[n(0)]
     pub name: String,
     /// Whether the user may log in.
@@ -102,7 +98,7 @@ impl UserSummary {
     }
 }
 
-/// What a command asks for. All but the first two change the store, and are durable when they are answered.
+/// A command's request. All but the first two change the store, and are durable once they are answered.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum StoreRequest {
     /// The users after this one, by name.
@@ -194,7 +190,6 @@ impl StoreRequest {
     }
 }
 
-/// A user to add.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct UserToAdd {
     #[n(0)]
@@ -222,7 +217,6 @@ impl From<&NewUser> for UserToAdd {
     }
 }
 
-/// The answers.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum StoreReply {
     /// To opening the store, and to changes.
@@ -236,7 +230,7 @@ pub(crate) enum StoreReply {
     Failed(#[n(0)] Fault),
 }
 
-/// Why the store did not do what was asked: a [`StoreError`] without the names that the command knows itself.
+/// A [`StoreError`] without the names that the command has itself.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum Fault {
     #[n(0)]

@@ -10,7 +10,7 @@ use super::message::{Fault, MAX_USERS, Opening, StoreReply, StoreRequest, UserSu
 /// A store that is open.
 pub(super) enum Served {
     Store(Sqlite),
-    /// Who is in one that was only looked at.
+    /// Users of a store that was opened for reading.
     Inspected(Vec<User>),
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct WorkerLaunch {
     pub(crate) backend: Option<String>,
     #[n(8)]
     pub(crate) insecure_lab: bool,
-    /// How long it may be without a session before it ends.
+    /// Time without a session after which the client ends.
     #[n(9)]
     pub(crate) give_up_s: Option<u32>,
     /// Whether outer datagrams show the DSCP of the packets inside.
@@ -84,7 +84,7 @@ pub(crate) enum ToWorker {
     /// Inform the gateway, and end; with the reason, for the log.
     #[n(2)]
     Stop(#[n(0)] Option<String>),
-    /// To [`FromWorker::Request`]; with the socket, if that was asked for.
+    /// To [`FromWorker::Request`]; with the socket, if that was requested.
     #[n(3)]
     Reply {
         #[n(0)]
@@ -92,7 +92,6 @@ pub(crate) enum ToWorker {
         #[n(1)]
         reply: ParentReply,
     },
-    /// The machine's network changed.
     #[n(4)]
     NetworkChanged,
 }
@@ -100,7 +99,7 @@ pub(crate) enum ToWorker {
 /// Worker → parent, once the worker is ready.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum FromWorker {
-    /// It can't go on, and why.
+    /// The child failed, and why.
     #[n(2)]
     Failed(#[n(0)] String),
     /// Answered with the same number.
@@ -114,7 +113,7 @@ pub(crate) enum FromWorker {
     /// The gateway refuses it for good, and why: a person must do something.
     #[n(10)]
     Refused(#[n(0)] String),
-    /// It had no session for as long as its user wanted to wait, and what was tried.
+    /// No session within the time that its user set, with the addresses that were tried.
     #[n(11)]
     Unreached(#[n(0)] String),
 }
@@ -136,7 +135,7 @@ impl From<&anyhow::Error> for FromWorker {
 /// Look-up → parent.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum FromLookup {
-    /// It can't go on, and why.
+    /// The child failed, and why.
     #[n(2)]
     Failed(#[n(0)] String),
     /// The addresses of the name, at most [`MAX_ADDRESSES`].
@@ -151,10 +150,9 @@ pub(crate) enum ParentReply {
     Done,
     #[n(1)]
     Failed(#[n(0)] String),
-    /// What the person at the terminal has typed, if anything.
+    /// The code typed at the terminal, if any.
     #[n(2)]
     Code(#[n(0)] Option<OneTimePassword>),
-    /// The device's signature.
     #[n(3)]
     Proof(#[n(0)] ByteArray<64>),
     /// At most [`MAX_ADDRESSES`].
@@ -162,19 +160,18 @@ pub(crate) enum ParentReply {
     Addresses(#[n(0)] Vec<AsText<IpAddr>>),
 }
 
-/// What the worker can't do without privileges.
+/// An operation that the worker has no privilege for.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum ParentRequest {
     /// A UDP socket for the control channel to this address.
     #[n(0)]
     Socket(#[n(0)] AsText<SocketAddr>),
-    /// Addresses, routes and DNS as the gateway says, as far as the user wants that.
+    /// Addresses, routes and DNS from the gateway, as far as the user permits.
     #[n(1)]
     Configure(#[n(0)] Network),
     /// The size of packets that the tunnel's device carries.
     #[n(2)]
     Mtu(#[n(0)] u16),
-    /// A one-time code.
     #[n(3)]
     Code,
     /// The device's signature for the connection that has this binding, and for nothing else: the parent puts the context

@@ -1,6 +1,6 @@
 //! The client: `vpnd connect`, and what only its privileged process does.
 //!
-//! It asks for the password, opens devices and sockets, and changes the machine's network as the worker asks, which
+//! It asks for the password, opens devices and sockets, and changes the machine's network on the worker's requests, which
 //! alone talks to the gateway ([`crate::privsep`]). INVARIANT: every change to the machine goes through the undo journal, so that a killed
 //! client can be cleaned up after.
 
@@ -50,17 +50,17 @@ use lookups::Lookups;
 use network::{NetworkSetup, TunnelOptions};
 use outer_path::OuterPaths;
 
-/// Changes of the machine's network come in bursts; this long after the first the core is told.
+/// Changes of the machine's network come in bursts; the core is notified this long after the first.
 const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
-/// How long the worker has to tell the gateway that it leaves.
+/// Time for the worker to close its connection to the gateway.
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(6);
-/// How long the worker of a client that was killed may keep its device.
+/// Time for the worker of a killed client to release its device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs `vpnd connect` until the user ends it or the gateway refuses for good.
 ///
 /// # Errors
-/// What failed and what to do, for the terminal.
+/// The failure and a remedy, for the terminal.
 pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let (text, profile) = Profile::load_text(&args.profile)?;
     process::require(Capability::NetAdmin)?;
@@ -77,7 +77,7 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     client.serve().await
 }
 
-/// Whether `error`, of [`run`], is that the gateway was out of reach for as long as the user wanted to wait.
+/// Whether `error`, of [`run`], is that the gateway was out of reach for as long as the user's limit allows.
 #[must_use]
 pub fn gave_up(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<ChildError>(), Some(ChildError::Unreached(_)))
@@ -175,7 +175,7 @@ impl RunningClient {
         let mut worker = StartingChild::start(ChildRole::Client)?;
         let sent = worker.send(&launch, &[]).await;
         drop(launch);
-        // If the worker has ended by itself, this error says why, and the other only that nobody reads.
+        // If the worker has ended by itself, this error has the reason, and the other only that the pipe is closed.
         let protections = worker.prepared().await?;
         sent?;
         tracing::debug!(?protections, "the network worker has given up its privileges");
@@ -195,7 +195,7 @@ impl RunningClient {
         Ok(Self { worker, setup, lookups, paths, interface_index, device, limits, layer })
     }
 
-    /// Does what the worker asks for until one of the two ends; then everything is undone.
+    /// Carries out the worker's requests until one of the two ends; then everything is undone.
     async fn serve(mut self) -> anyhow::Result<()> {
         let outcome = self.work().await;
         // A worker that has ended by itself does not receive it.
@@ -206,7 +206,7 @@ impl RunningClient {
         outcome.map(drop)
     }
 
-    /// Returns the reason of an end that was asked for.
+    /// Returns the reason of an end in order.
     async fn work(&mut self) -> anyhow::Result<&'static str> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -218,7 +218,7 @@ impl RunningClient {
                 _ = terminate.recv() => return Ok("SIGTERM"),
                 _ = interrupt.recv() => return Ok("SIGINT"),
                 message = self.worker.receive() => match message? {
-                    // One person is asked one thing at a time.
+                    // One prompt at a time.
                     FromWorker::Request { number, request: request @ ParentRequest::Code }
                         if prompt.is_none() && self.limits.take(&request, now()).is_ok() =>
                     {
@@ -353,7 +353,7 @@ struct Prompt {
     asked: JoinHandle<Result<zeroize::Zeroizing<String>, credentials::CredentialsError>>,
 }
 
-/// What was typed, if anything; for which question. Waits for ever if nobody was asked.
+/// The number of the prompt and the code typed, if any. Pending for ever without a prompt.
 async fn entered_code(prompt: &mut Option<Prompt>) -> (u64, Option<OneTimePassword>) {
     let Some(prompt) = prompt else { return std::future::pending().await };
     let entered_code = (&mut prompt.asked).await.ok().and_then(Result::ok);

@@ -1,7 +1,7 @@
 //! The network worker of a client: everything that talks to the network, without a privilege.
 //!
-//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and asks the parent to change
-//! the machine's network as the core wants it.
+//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and has the parent change
+//! the machine's network as the core decides.
 
 mod dial;
 mod distrust;
@@ -48,17 +48,17 @@ use parent_client::{ParentClient, ParentError, ParentEvent};
 use path::{log_path, mapped};
 use reach::Reach;
 
-/// How often the core hears of traffic, which bounds how soon it notices silence, and looks at the clock whatever
+/// Interval at which traffic is reported to the core, which bounds how soon it notices silence, and the clock is read whatever
 /// happened: after a suspend its timers are late.
 const TICK: Duration = Duration::from_millis(250);
-/// Whoever did not look at the clock for so long has slept, or was stopped: a busy machine alone does not do that.
+/// A gap between two ticks after which the machine has slept, or the process was stopped: load alone does not do that.
 const SUSPEND_THRESHOLD: Duration = Duration::from_secs(5);
-/// How long a last message may take on its way out.
+/// Limit for sending the last message of a connection.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
-    // Behind the sandbox there are no files.
+    // Files can't be read once the sandbox is on.
     let read_trust = |launch: &WorkerLaunch| {
         let by_system = launch.profile()?.trust == Trust::System;
         let made = by_system.then(tls::SystemTrust::read).transpose()?;
@@ -88,7 +88,7 @@ async fn serve(
     connected.run(events).await
 }
 
-/// What is there before the devices are.
+/// State that is prepared before the devices are opened.
 struct Prepared {
     core: Client,
     tls: tls::Client,
@@ -128,17 +128,14 @@ fn preference(backend: Option<&str>) -> anyhow::Result<Preference> {
     name.parse().with_context(|| format!("there is no backend {name}"))
 }
 
-/// Connection events that wait for the loop at most. Whoever brings more waits in its own task, and with it the gateway that sends faster than
-/// it is listened to; the loop itself brings none.
+/// Connection events that wait for the loop at most. More wait in the tasks that send them, and so does a gateway that sends faster than
+/// its messages are handled; the loop itself brings none.
 const CONNECTION_EVENT_QUEUE: usize = 64;
 
-/// What attempts and connections tell the loop.
+/// An event from a connection attempt or a connection.
 enum ConnectionEvent {
-    /// An attempt is over.
     Dialled(ConnectionId, Result<DialOutcome, DialError>),
-    /// A message came.
     Message(ConnectionId, Message),
-    /// A connection is gone.
     Lost(ConnectionId, Option<Code>),
 }
 
@@ -169,7 +166,7 @@ struct Connected {
     was_up: bool,
     was_ever_up: bool,
     reach: Reach,
-    /// The DNS servers that the parent was asked to use: the tunnel's, or the machine's own. `None` if that may have changed since.
+    /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's own. `None` if that may have changed since.
     tunnel_dns: Option<bool>,
     /// Whether the data sockets are for both protocol versions.
     dual_stack: bool,
@@ -255,13 +252,13 @@ impl Connected {
     /// The loop. What it has changed on the machine is undone by the parent.
     async fn run(mut self, parent_events: mpsc::Receiver<ParentEvent>) -> anyhow::Result<()> {
         let outcome = self.serve(parent_events).await;
-        // The end may come while something is asked for, which is then not done.
+        // The parent may end the client while a request is open; its failure is none of the client's.
         let outcome = if self.parent.is_ending() { Ok(()) } else { outcome };
         // Shards forget what a session has carried when it is closed.
         self.tick().await;
         self.log_end(&outcome);
         self.core.quit();
-        // What fails now must not keep the gateway from being told.
+        // A failure now must not prevent the notice to the gateway.
         while self.carry_out().await.is_err() {}
         for task in self.closing.drain(..) {
             let _ = task.await;
@@ -320,7 +317,7 @@ impl Connected {
             self.core.resumed(looked);
         }
         for (shard, report) in self.shards.report().await.into_iter().enumerate() {
-            // Silence counts too, so the core hears of every shard.
+            // Silence counts too, so the core gets a report of every shard.
             let seen = report.activities.into_iter().map(|(_, activity)| activity);
             let seen = seen.fold(Activity::default(), Activity::merge);
             self.carried = self.carried.merge(seen);
@@ -372,7 +369,7 @@ impl Connected {
                     Ok(DialOutcome::Refused(refused)) => {
                         let retry_after = Duration::from_millis(refused.retry_after_ms.unwrap_or(0).into());
                         self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
-                        // A refusal for good ends the client, which says why.
+                        // A final refusal ends the client, whose error has the reason.
                         if !self.core.is_over() {
                             tracing::warn!(code = %refused.code, text = %refused.text, "the gateway refused");
                         }
@@ -431,7 +428,7 @@ impl Connected {
         self.core.established(now(), id, &established, secret, gateway);
     }
 
-    /// Does what the core asks for, in its order.
+    /// Carries out the core's actions in order.
     async fn carry_out(&mut self) -> anyhow::Result<()> {
         while let Some(action) = self.core.poll_action() {
             match action {
@@ -461,7 +458,7 @@ impl Connected {
                 }
                 Action::Send { connection, message } => {
                     if let Some(live) = self.live.get_mut(&connection) {
-                        // If the connection is gone, its reader says so.
+                        // If the connection is gone, its reader reports that.
                         let _ = live.writer.send(&message).await;
                     }
                 }

@@ -20,7 +20,6 @@ const MIN_ID_DIGITS: usize = 8;
 /// Cursor to the top left, and the screen empty from there.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
-/// Why an admin command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// The configuration that should name the socket can't be used.
@@ -29,13 +28,10 @@ pub enum CommandError {
     /// The gateway can't be reached or refused.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Nobody to kick.
     #[error("no session of a user {0:?} and none with that id: `vpnd status` shows all")]
     NoSuchSession(String),
-    /// Somebody else might be kicked.
     #[error("several sessions have ids that begin with {0:?}: give more digits")]
     Ambiguous(String),
-    /// The result could not be written.
     #[error("can't write the result: {0}")]
     Output(#[from] io::Error),
 }
@@ -58,7 +54,7 @@ pub fn status(args: &StatusArgs) -> Result<(), CommandError> {
     }
 }
 
-/// Ends sessions and says how many there were.
+/// Ends sessions and prints how many there were.
 ///
 /// # Errors
 /// [`CommandError`], also if there was no such session.
@@ -72,7 +68,7 @@ pub fn kick(args: &KickArgs) -> Result<(), CommandError> {
     }
 }
 
-/// Lets a running gateway read its configuration again and says what has changed.
+/// Has a running gateway read its configuration again and prints what has changed.
 ///
 /// # Errors
 /// [`CommandError`]; the gateway goes on with what it had then.
@@ -81,10 +77,10 @@ pub fn reload(args: &AdminArgs) -> Result<(), CommandError> {
     Ok(write_all(&mut io::stdout(), &format!("{}\n", what.trim_end()))?)
 }
 
-/// Lets the program that is installed now go on in place of a running gateway, and says what goes on.
+/// Has the program that is installed now replace a running gateway, and prints the result.
 ///
 /// # Errors
-/// [`CommandError`]; the gateway goes on as it was if it says why.
+/// [`CommandError`]; if the gateway gives a reason, it goes on as it was.
 pub fn upgrade(args: &ServerArgs) -> Result<(), CommandError> {
     let config = ServerConfig::load(&args.config)?;
     let what = Client::connect(&config.admin.socket)?.upgrade()?;
@@ -138,12 +134,12 @@ fn socket(args: &AdminArgs) -> Result<PathBuf, ConfigError> {
     }
 }
 
-/// Where the socket is if the default configuration does not say otherwise.
+/// Path of the socket in the default configuration, if that can be read, else the default path.
 fn default_socket() -> PathBuf {
     crate::secret_file::parent(Path::new(DEFAULT_CONFIG)).join("state").join("admin.sock")
 }
 
-/// What the gateway shall end for `wanted`: the digits of an id that the table shows stand for the whole id. Names of
+/// Resolves `wanted` to a session or user: the digits of an id that the table shows stand for the whole id. Names of
 /// users win, and what nobody bears goes to the gateway as it is.
 fn target(status: &Status, wanted: &str) -> Result<String, CommandError> {
     if status.sessions.iter().any(|session| session.user == wanted) || wanted.len() < MIN_ID_DIGITS {

@@ -1,6 +1,6 @@
 //! `vpnd init`: a certificate authority, the gateway's certificate and a commented configuration in one go.
 //!
-//! Invariants: nothing that exists is replaced unless asked for, and then it is looked for before anything is written;
+//! Invariants: nothing that exists is replaced unless requested, and then it is looked for before anything is written;
 //! keys are readable by their owner alone; users are never touched. Where a configuration is, everything is and belongs
 //! together: it comes last and goes first. What a run that was killed has left is known by [`UNFINISHED`], and the next one
 //! puts its own in that place. This module must not know how a gateway runs.
@@ -24,35 +24,21 @@ use crate::store::StoreError;
 
 /// The commented configuration, with values that [`init`] replaces line by line.
 const TEMPLATE: &str = include_str!("../../../../config/server.toml");
-/// What a run is about to put in place, as digests: what of it is there without a configuration is no one's yet.
+/// File with digests of everything that a run is about to write: files that match belong to an unfinished run, and may be replaced.
 const UNFINISHED: &str = ".vpnd-init-unfinished";
 /// The files that are made; the first is what the others belong to.
 const FILES: [&str; 5] = ["server.toml", "ca.pem", "ca-key.pem", "server.pem", "server-key.pem"];
 
-/// Why nothing usable was made.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// A file is there already.
     #[error("{} exists already; choose another directory, or replace it and all keys with --force", path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The directory could not be made.
+    Exists { path: PathBuf },
     #[error("can't make the directory {}: {source}", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
-    /// What was asked for is not a valid configuration.
+    Directory { path: PathBuf, source: std::io::Error },
     #[error("these arguments make no valid configuration:\n{0}")]
     Invalid(#[from] Invalid),
-    /// The certificates could not be made.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// A file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// The user store could not be made.

@@ -10,13 +10,10 @@ use crate::cli::RenewArgs;
 use crate::config::{ConfigError, ServerConfig};
 use crate::secret_file::{Existing, PUBLIC_MODE, SECRET_MODE, Staged};
 
-/// Why nothing was renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum RenewError {
-    /// The configuration can't be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The certificate could not be made.
     #[error(transparent)]
     Renewal(#[from] RenewalError),
 }

@@ -26,62 +26,36 @@ use crate::store::{AuditEntry, NewUser, StoreError};
 use crate::totp;
 use secret_input::{InputError, Source};
 
-/// Why a command did nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
-    /// The configuration can't be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A name breaks the rule.
     #[error("'{name}' can't be a name: write {USER_NAME_RULE}")]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// A password can't be hashed now.
+    Name { name: String },
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
-    /// There is no usable password.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The store refused.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A certificate could not be made.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// Client certificates are not set up.
     #[error(
         "client certificates need 'client_ca' and 'client_ca_key' in [tls] of {config}; 'vpnd init' makes both"
     )]
-    NoAuthority {
-        /// The configuration.
-        config: String,
-    },
+    NoAuthority { config: String },
     /// A file that the configuration names can't be read.
     #[error("can't read {path}: {source}")]
-    Read {
-        /// The file.
-        path: String,
-        /// The reason.
-        source: std::io::Error,
-    },
+    Read { path: String, source: std::io::Error },
     /// The gateway's certificate has no name for a profile.
     #[error(
         "{path} names no server, so a client would not know where to connect; make it with 'vpnd init --name …'"
     )]
-    NoServerName {
-        /// The certificate.
-        path: String,
-    },
-    /// There is nothing to revoke.
+    NoServerName { path: String },
     #[error(
         "there is no client certificate of {whose} that this gateway lets in; 'vpnd user list --json' shows whose there are"
     )]
-    NoSuchCertificate {
-        /// Whose it should be.
-        whose: String,
-    },
+    NoSuchCertificate { whose: String },
     /// The profile could not be written. The user was not added.
     #[error("{0}; the user was not added")]
     Profile(WriteError),
@@ -320,7 +294,7 @@ fn client_identity(
     Ok(authority.client(name, UNIX_EPOCH + Duration::from_secs(now_s))?)
 }
 
-/// What a client needs: the names come from the gateway's certificate, the port from its first address.
+/// The client's profile: names come from the gateway's certificate, the port from its first address.
 fn profile(
     user: &str,
     totp: bool,

@@ -23,9 +23,7 @@ const MAX_SOCKET_PATH: usize = 107;
 /// A network that this machine reaches without the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalNetwork {
-    /// The network.
     pub network: IpNet,
-    /// The interface towards it.
     pub interface: String,
 }
 
@@ -236,7 +234,7 @@ pub fn local_networks() -> Vec<LocalNetwork> {
 /// Interface, destination and, as the eighth field, mask: hexadecimal in the machine's byte order.
 fn parse_route_v4(line: &str) -> Option<LocalNetwork> {
     let fields: Vec<&str> = line.split_whitespace().collect();
-    // A route that says "unreachable" has no interface.
+    // An "unreachable" route has no interface.
     let is_real = *fields.first()? != "*";
     let number = |i: usize| fields.get(i).and_then(|hex| u32::from_str_radix(hex, 16).ok());
     let address = std::net::Ipv4Addr::from(number(1)?.to_ne_bytes());

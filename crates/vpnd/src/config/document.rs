@@ -20,7 +20,7 @@ pub const MAX_DOCUMENT_BYTES: usize = 1 << 20;
 pub struct Problem {
     /// The line, counted from 1; `None` where a key or section is missing altogether.
     pub line: Option<usize>,
-    /// What is wrong and what would be right.
+    /// The mistake, and how to correct it.
     pub message: String,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Invalid {
     }
 }
 
-/// Where each key that was read stands: `section.key` to its line, for problems found later.
+/// Lines of the keys that were read, by `section.key`, for problems found later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places(BTreeMap<String, usize>);
 
@@ -303,7 +303,7 @@ impl<'i> Section<'i> {
         values
     }
 
-    /// Reports that `key` must be there; `hint` says what to write.
+    /// Reports that `key` is missing; `hint` is an example.
     pub fn missing(&self, log: &mut Log, key: &str, hint: &str) {
         log.push(self.line, format!("{} needs the key '{key}': {hint}", self.name()));
     }

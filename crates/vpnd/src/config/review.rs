@@ -1,4 +1,4 @@
-//! What in a configuration will not do what was meant: beyond mistakes in the text, which are refused where it is read.
+//! Warnings about a valid configuration that will not do what was meant. Mistakes in the text are refused where it is read.
 //!
 //! An error keeps the gateway from starting, or would leave something unprotected; a warning does not, and may even be
 //! meant. The machine is passed in, but for its accounts.
@@ -40,12 +40,12 @@ pub struct Machine<'m> {
     pub now_s: u64,
 }
 
-/// What was found, in the order of the file's lines.
+/// Findings, in the order of the file's lines.
 #[derive(Debug, Default)]
 pub struct Review {
-    /// A gateway with this configuration does not start, or does what nobody wants.
+    /// A gateway with this configuration does not start, or does harm.
     pub errors: Vec<Problem>,
-    /// It starts; whether this was meant only its administrator knows.
+    /// It starts; this may or may not be intended.
     pub warnings: Vec<Problem>,
 }
 
@@ -77,7 +77,7 @@ pub fn report(
     }
     let count = review.warnings.len();
     let warnings = Invalid::new(&config.file, std::mem::take(&mut review.warnings));
-    // Whoever does not listen to the end has the exit code.
+    // A reader that closes early still gets the exit code.
     if count > 0 {
         let _ = writeln!(out, "{warnings}");
     }
@@ -92,7 +92,7 @@ pub fn report(
 }
 
 impl Review {
-    /// All errors, for whoever wants to stop at them.
+    /// All errors, for callers that stop at them.
     ///
     /// # Errors
     /// If there are some.
@@ -211,7 +211,7 @@ impl Findings<'_> {
     /// Pushed networks that lie behind another interface than the one by which clients' packets leave.
     fn other_ways(&mut self, outgoing: &str, networks: &[LocalNetwork]) {
         let ours = [outgoing, "lo", &self.config.tunnel.name];
-        // A default route says nothing of where the campus is.
+        // A default route does not show where the campus is.
         let elsewhere = networks.iter().filter(|local| {
             local.network.prefix_len() > 0
                 && !local.network.addr().is_loopback()
@@ -309,7 +309,7 @@ impl Findings<'_> {
     }
 }
 
-/// What somebody may have meant who wrote `name`.
+/// A suggestion of the known name nearest to `name`.
 fn meant<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> String {
     let near = known.map(|other| (strsim::osa_distance(name, other), other)).min();
     near.filter(|(distance, _)| *distance <= 2)

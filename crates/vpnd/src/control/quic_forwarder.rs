@@ -1,4 +1,4 @@
-//! QUIC without a socket of its own: where the kernel does not steer, shards hand over what they receive for it, and a
+//! QUIC without a socket of its own: where the kernel does not steer, shards forward what they receive for it, and a
 //! second handle of a shard's socket sends.
 //!
 //! INVARIANT: what waits is bounded in number and in length; more is lost, as in any full socket.
@@ -20,7 +20,6 @@ use vpnd_proto::plane::Endpoint;
 
 use crate::sys::udp::{self, SendOutcome, ShardSocket};
 
-/// Datagrams that wait for QUIC at most.
 const QUEUE: usize = 512;
 /// The longest datagram that QUIC takes: what its endpoint announces to peers (RFC 9000 section 18.2).
 const MAX_LEN: usize = 1_472;
@@ -32,20 +31,20 @@ struct ForwardedDatagram {
     from: Endpoint,
 }
 
-/// A shard's end.
+/// A shard's end of the queue to QUIC.
 #[derive(Clone, Debug)]
 pub(crate) struct QuicForwarder(mpsc::Sender<ForwardedDatagram>);
 
 impl QuicForwarder {
-    /// Passes a datagram on; false if it was dropped.
+    /// Forwards a datagram to QUIC; false if it was dropped.
     pub(crate) fn forward(&self, datagram: &[u8], from: Endpoint) -> bool {
-        // The place comes first: a flood must not cost a copy for each datagram that is dropped.
+        // The permit comes first: a flood must not cost a copy for each datagram that is dropped.
         let permit = self.0.try_reserve().ok().filter(|_| datagram.len() <= MAX_LEN);
         permit.map(|permit| permit.send(ForwardedDatagram { datagram: datagram.into(), from })).is_some()
     }
 }
 
-/// QUIC's end, and that of the shards.
+/// A socket for QUIC, and the shards' end of its queue.
 ///
 /// # Errors
 /// If the runtime can't watch the socket.
@@ -58,7 +57,7 @@ pub(crate) fn socket(sender: ShardSocket) -> io::Result<(ForwardedSocket, QuicFo
     Ok((ForwardedSocket { inbox: Mutex::new(inbox), sender }, QuicForwarder(passed)))
 }
 
-/// QUIC's end.
+/// QUIC's end: receives from the queue, sends through a second handle of a shard's socket.
 pub(crate) struct ForwardedSocket {
     inbox: Mutex<mpsc::Receiver<ForwardedDatagram>>,
     sender: Arc<AsyncFd<ShardSocket>>,
@@ -99,7 +98,7 @@ impl AsyncUdpSocket for ForwardedSocket {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         let mut count = 0;
         for (buffer, meta) in bufs.iter_mut().zip(meta) {
-            // The queue ends when the shards do; QUIC then still has to say good-bye to its peers.
+            // The queue ends when the shards do; QUIC then still has to close its connections.
             let Poll::Ready(Some(forwarded)) = inbox.poll_recv(cx) else { break };
             let len = forwarded.datagram.len().min(buffer.len());
             buffer[..len].copy_from_slice(&forwarded.datagram[..len]);
@@ -120,7 +119,7 @@ impl AsyncUdpSocket for ForwardedSocket {
     }
 }
 
-/// One connection's wait for room in the socket.
+/// Waits for room in the socket, for one connection.
 struct Writable {
     sender: Arc<AsyncFd<ShardSocket>>,
     wait: Option<Wait>,

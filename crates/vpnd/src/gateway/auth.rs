@@ -26,10 +26,9 @@ use crate::store::sqlite::Sqlite;
 use crate::sys::process;
 use crate::tls;
 
-/// How often the user store is copied.
 const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
-/// How long the parent may take to notice that the worker is gone.
+/// Time for the parent to notice that the worker is gone.
 const DISMISSAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs it; `stream` leads to the parent.

@@ -32,7 +32,7 @@ pub(crate) struct Configuration {
     file: String,
     #[n(2)]
     base: String,
-    /// Whether the machine can't do what the file says of IPv6; parents of earlier versions don't say.
+    /// Whether IPv6 is off on this machine although the file configures it; absent from parents of earlier versions.
     #[n(3)]
     without_ipv6: Option<bool>,
 }
@@ -52,7 +52,7 @@ impl Configuration {
         Ok((Self { text, file, base, without_ipv6: Some(without_ipv6) }, config))
     }
 
-    /// Whether what the file says of IPv6 was left out.
+    /// Whether the file's settings for IPv6 were left out.
     pub(crate) fn is_without_ipv6(&self) -> bool {
         self.without_ipv6 == Some(true)
     }
@@ -114,7 +114,7 @@ pub(crate) struct WorkerLaunch {
     /// The parent.
     #[n(8)]
     pub(crate) pid: u32,
-    /// How the auth process is shut in.
+    /// Protections of the auth process.
     #[n(9)]
     pub(crate) auth: Protections,
     /// The parent's version; an upgrade leaves the parent as it is.
@@ -148,7 +148,7 @@ pub(crate) enum ToWorker {
     /// With a channel to the successor: hand everything over, and end.
     #[n(5)]
     QuicForwarder,
-    /// Why [`FromWorker::Upgrade`] did not come about.
+    /// Reason why [`FromWorker::Upgrade`] failed.
     #[n(7)]
     NotUpgraded(#[n(0)] String),
     /// Present this certificate from now on. The auth process signs for it already.
@@ -171,19 +171,19 @@ pub(crate) enum ReloadedConfiguration {
 /// Worker → parent, once the worker is ready.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum FromWorker {
-    /// It can't go on, and why.
+    /// The child failed, and why.
     #[n(2)]
     Failed(#[n(0)] String),
-    /// An administrator wants the configuration to be read again.
+    /// An administrator's request to read the configuration again.
     #[n(3)]
     ReadConfiguration,
-    /// An administrator wants the daemon to be replaced by the program that is installed now.
+    /// An administrator's request to replace the daemon by the program that is installed now.
     #[n(5)]
     Upgrade,
     /// The sessions are the successor's now.
     #[n(6)]
     HandedOver,
-    /// It has not handed over and goes on, and why.
+    /// The hand-over failed, and why; the worker goes on.
     #[n(7)]
     HandoverFailed(#[n(0)] String),
 }
@@ -199,7 +199,7 @@ pub(crate) enum ToAuth {
 /// Auth process → parent, once it is prepared.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum FromAuth {
-    /// It can't go on, and why.
+    /// The child failed, and why.
     #[n(2)]
     Failed(#[n(0)] String),
     /// It signs with the key that it was given.

@@ -2,7 +2,7 @@
 //!
 //! Start-up goes from what can fail without a trace to what changes the machine: configuration, store, certificate,
 //! ciphers, then sockets, the TUN device, addresses and firewall, these through the undo journal. Nothing of the machine
-//! is changed before everything that can be checked has been. [`crate::privsep`] tells the processes apart: this one, the
+//! is changed before everything that can be checked has been. [`crate::privsep`] describes the processes: this one, the
 //! parent, touches nothing that a client sends.
 
 mod certificate;
@@ -43,13 +43,13 @@ use certificate::{CurrentCertificate, TlsMaterial, revoked_by_authority};
 use listeners::SocketFile;
 use machine::Machine;
 
-/// How long the worker has to say goodbye to the clients, and the auth process to finish a write.
+/// Time for the worker to close its clients' connections, and for the auth process to finish a write.
 const CHILD_END_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Runs `vpnd server` until it is told to stop.
+/// Runs `vpnd server` until it is stopped.
 ///
 /// # Errors
-/// What failed and what to do, for the administrator.
+/// The failure and a remedy, for the administrator.
 pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let (configuration, config) = Configuration::read(&args.config)?;
     let log_format = args.log_format.unwrap_or(config.log.format);
@@ -68,7 +68,7 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
     gateway.serve().await
 }
 
-/// Refuses what can't work on this machine, and says what may not be meant.
+/// Refuses what can't work on this machine, and warns of what may not be meant.
 fn review(
     config: &ServerConfig,
     configuration: &Configuration,
@@ -99,7 +99,6 @@ pub async fn tear_down(args: ServerArgs) -> anyhow::Result<()> {
     machine::tear_down(&config).await
 }
 
-/// How a gateway ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// It may come back: a service manager restarts it.
@@ -114,7 +113,7 @@ struct Gateway {
     /// As it was when devices and sockets were opened.
     config: ServerConfig,
     common: Common,
-    /// Where this program was when it started: an upgrade takes what is there then.
+    /// Path of this program when it started: an upgrade starts the program that is there then.
     program: PathBuf,
     auth: RunningChild<FromAuth>,
     worker: RunningChild<FromWorker>,
@@ -122,9 +121,9 @@ struct Gateway {
     machine: Machine,
     /// The control socket, and that of the metrics.
     listeners: Vec<OwnedFd>,
-    /// How often the worker may have the configuration read.
+    /// Rate limit of the worker's requests to read the configuration.
     rereads: Allowance,
-    /// How often it may have the gateway upgraded.
+    /// Rate limit of its requests for an upgrade.
     upgrades: Allowance,
     /// Removed at the end.
     _socket_file: SocketFile,
@@ -224,7 +223,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// The same for a worker that asks, which does so for an administrator or because it was taken over.
+    /// The same on a worker's request, which may come from an administrator or from an attacker in the worker.
     async fn reconfigure_for_worker(&mut self) -> Result<(), ChildError> {
         if self.rereads.take(now()) {
             return self.reconfigure().await;
@@ -242,7 +241,7 @@ impl Gateway {
         self.worker.send(&ToWorker::NotUpgraded(why), &[]).await
     }
 
-    /// Reads the configuration for the worker, takes over the certificate, and puts into force what it says of the firewall.
+    /// Reads the configuration for the worker, takes over the certificate, and applies its firewall rules.
     async fn reconfigure(&mut self) -> Result<(), ChildError> {
         let reread = match Configuration::read(&self.args.config) {
             Ok((configuration, config)) => {
@@ -265,14 +264,14 @@ impl Gateway {
         self.worker.send(&ToWorker::Configuration(reread), &[]).await
     }
 
-    /// Lets the worker tell the clients. What was changed on the machine stays for the next start, unless this is for good.
+    /// Has the worker notify the clients. What was changed on the machine stays for the next start, unless this is for good.
     async fn stop(self, end: Option<End>) {
         let reason = match end {
             Some(End::Stopped) => "SIGTERM",
             Some(End::Interrupted) => "SIGINT",
             None => "failure",
         };
-        // A worker that is gone has no clients to tell.
+        // A worker that is gone has no clients to notify.
         let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
         self.worker.end(CHILD_END_TIMEOUT).await;
         self.auth.dismiss(CHILD_END_TIMEOUT).await;
@@ -333,7 +332,7 @@ async fn start_child<T: minicbor::Encode<()>>(
     let mut child = StartingChild::start_from(program, role)?;
     let sent = child.send(launch, &descriptors).await;
     drop(descriptors);
-    // If the child has ended by itself, this error says why, and the other only that nobody reads.
+    // If the child has ended by itself, this error has the reason, and the other only that the pipe is closed.
     let protections = child.prepared().await?;
     sent?;
     tracing::info!(

@@ -1,6 +1,6 @@
-//! The gateway's lasting QUIC secret: what lets a restarted gateway tell its former peers that it has forgotten them.
+//! The gateway's lasting QUIC secret: with it a restarted gateway can send its former peers a stateless reset.
 //!
-//! A restarted gateway answers datagrams of connections that it knows no more with a stateless reset (RFC 9000
+//! A restarted gateway answers datagrams of connections of earlier processes with a stateless reset (RFC 9000
 //! section 10.3), so clients need not wait for a timeout. For that, the keys of connection ids and reset tokens must be
 //! the same as before. The key of address validation tokens is kept too.
 //!
@@ -28,7 +28,7 @@ const SECRET_LEN: usize = 32;
 const MAX_FILE_LEN: u64 = 4096;
 /// Random bytes of a connection id.
 const ID_RANDOM: usize = 12;
-/// Bytes of a connection id by which the gateway knows it for one of its own. They only spare answers to garbage.
+/// Bytes of a connection id by which the gateway recognises its own. They only spare answers to garbage.
 const ID_TAG: usize = 4;
 /// The least time between two stateless resets. After `kill -9` each idle client learns from one that it must attach: a client
 /// that gets none waits ever longer between its repetitions, and at last for its idle timeout, so hundreds a second must not
@@ -36,7 +36,6 @@ const ID_TAG: usize = 4;
 /// answers only what names an id with a good tag, which the random bytes of another gateway's reset have not.
 const RESET_INTERVAL: Duration = Duration::from_micros(200);
 
-/// Why there is no secret.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeysError {
     #[error("can't read {}: {source}", path.display())]
@@ -124,7 +123,7 @@ pub(crate) fn load_or_create_secret(state_dir: &Path) -> Result<Zeroizing<Vec<u8
     }
 }
 
-/// Makes connection ids and knows them again.
+/// Generates connection ids, and recognises them.
 struct ConnectionIds(hmac::Key);
 
 impl ConnectionIdGenerator for ConnectionIds {

@@ -3,7 +3,7 @@
 //! The worker's TLS library asks for one in each full handshake and waits for it, so this has a channel of its own, and at the
 //! auth process a thread that does nothing else: a signature never waits behind a password or the store. INVARIANT: what is
 //! signed is a server's CertificateVerify of TLS 1.3 (RFC 8446 section 4.4.3) and nothing else. Such a signature covers both
-//! ends' fresh randomness, so one that was asked for ahead of time is of no use later: a worker that was taken over can
+//! ends' fresh randomness, so one that was requested ahead of time is of no use later: a worker that was taken over can
 //! impersonate the gateway while it lives, and not afterwards.
 
 use std::fmt;
@@ -23,12 +23,12 @@ use tokio::sync::oneshot;
 
 /// The longest request or answer, bytes: a signature of RSA with 16,384 bits has 2,048.
 const MAX_FRAME: usize = 4096;
-/// How long a handshake waits for its signature. It takes a tenth of a millisecond; this is for a machine that stands still.
+/// Limit for a signature in a handshake. It takes a tenth of a millisecond; this is for a machine that stands still.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Keys that are good at the same time: the current one, and the one before for handshakes that had begun with it.
 const MAX_KEYS: usize = 2;
 
-/// What a server signs begins with this, so that it can't be taken for anything else (RFC 8446 section 4.4.3).
+/// Prefix of the bytes that a server signs, so that they can't be taken for anything else (RFC 8446 section 4.4.3).
 const CONTEXT: &[u8] = b"TLS 1.3, server CertificateVerify\0";
 const PADDING: [u8; 64] = [0x20; 64];
 /// Lengths of the hash of the handshake so far: SHA-256 and SHA-384 are the hashes of TLS 1.3.
@@ -48,7 +48,7 @@ const SCHEMES: [SignatureScheme; 7] = [
 /// A key by the digest of its public half.
 type KeyId = ByteArray<32>;
 
-/// Everything that the worker knows of the gateway's key.
+/// The worker's description of the gateway's key.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct KeyDescription {
     #[n(0)]
@@ -97,19 +97,15 @@ struct Answer {
     signature: Option<ByteVec>,
 }
 
-/// Why there is no signature, or why the auth process signs no more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SigningError {
-    /// The channel failed.
     #[error("the channel for signatures failed: {0}")]
     Io(#[from] rustix::io::Errno),
-    /// The other process is gone.
     #[error("the channel for signatures has ended")]
     Closed,
-    /// The other process sent something malformed.
     #[error("the channel for signatures carried a message that makes no sense: {0}")]
     Malformed(&'static str),
-    /// The worker asked for what no worker needs: somebody else is at work there.
+    /// The worker requested a signature that no worker needs: an attacker controls it.
     #[error("the worker asked for the signature of something else than a TLS handshake of this gateway")]
     Forbidden,
     /// The auth process does not answer now.
@@ -145,7 +141,7 @@ impl Keys {
     /// Signs with `key` from now on, too. The key before it stays, and the one before that goes.
     ///
     /// # Errors
-    /// [`SigningError::Unavailable`] for a key whose public half can't be told.
+    /// [`SigningError::Unavailable`] for a key whose public half is not known.
     pub(crate) fn add(&self, key: Arc<dyn SigningKey>) -> Result<(), SigningError> {
         let id = id_of(key.as_ref()).ok_or(SigningError::Unavailable)?;
         let mut keys = self.0.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! The network worker of a gateway: everything that talks to the network, without a privilege.
 //!
-//! It gets its devices, sockets and secrets from the parent and asks the auth process about users. What it holds of
+//! It gets its devices, sockets and secrets from the parent and sends the auth process requests about users. What it holds of
 //! secrets is what TLS needs and the keys of sessions.
 
 pub(crate) mod admin_server;
@@ -67,17 +67,17 @@ use handover::{Predecessor, Successor};
 use parent_client::ParentClient;
 use revocation::{Revocations, end_revoked};
 
-/// How long clients have to hear that the gateway goes down.
+/// Limit for the notices to clients that the gateway goes down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the worker that goes on may take to be at work.
+/// Limit for the successor to start its shards.
 const SUCCESSOR_START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the last datagrams have to leave.
+/// Time for QUIC's last datagrams to leave.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let prefer = |launch: &WorkerLaunch| {
-        // While it is still allowed: shards inherit it. Where it is not, they say so themselves.
+        // While it is still allowed: shards inherit it. Where it is not, they log that themselves.
         if let Ok(config) = launch.configuration.parse() {
             let _ = process::prefer_current_thread(config.server.priority);
             // Without this the session of its own that the worker is in would take the effect away.
@@ -105,7 +105,7 @@ async fn serve(started: Started<WorkerLaunch>, channel: Channel) -> anyhow::Resu
 struct InitialState {
     devices: Devices,
     descriptors: Vec<OwnedFd>,
-    /// The worker that has the sessions until now.
+    /// The worker that has had the sessions until now.
     predecessor: Option<Predecessor>,
 }
 
@@ -124,7 +124,7 @@ impl InitialState {
     }
 }
 
-/// What is there before the devices are.
+/// State that is prepared before the devices are opened.
 struct Prepared {
     launch: WorkerLaunch,
     config: ServerConfig,
@@ -199,7 +199,7 @@ struct RunningWorker {
     core: Core,
     control: JoinHandle<()>,
     endpoint: quinn::Endpoint,
-    /// Ends when no connection has anything more to say.
+    /// Ends when the last connection has sent its last message.
     closed: mpsc::Receiver<Infallible>,
     shard_failure: Arc<Notify>,
     auth_gone: Arc<Notify>,
@@ -216,7 +216,7 @@ struct HandoverState {
     descriptors: Vec<OwnedFd>,
     /// The last revocation that was carried out.
     revocations: Revocations,
-    /// QUIC hears nothing more.
+    /// QUIC receives nothing more.
     paused: Arc<AtomicBool>,
     admin: JoinHandle<()>,
     admin_over: Arc<Notify>,
@@ -232,8 +232,7 @@ impl RunningWorker {
         let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
         let (queues, group) = adopt(config, &devices, descriptors)?;
         let (quic_socket, forwarder) = quic::socket(group.quic)?;
-        let tun = devices.tun;
-        let mut specs = shard_specs(group.shards, queues, tun, config, &policy, forwarder.as_ref())?;
+        let mut specs = shard_specs(group.shards, queues, devices.tun, config, &policy, forwarder.as_ref())?;
         let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
         let mut gateway = Gateway::new(
             settings::core(config, specs.len(), prepared.suites.clone(), lab),
@@ -256,10 +255,9 @@ impl RunningWorker {
         let (shard_failure, revoked) = (shards.failure(), prepared.clients.revoked()?);
         let (core, control) = Core::start(gateway, shards, events, registry, revoked);
         let admission = AdmissionControl::new(settings::admission(config));
-        let paused = Arc::<AtomicBool>::default();
-        let keys = prepared.keys;
-        let endpoint =
-            quic::listen(quic_socket, prepared.tls, &keys, admission.clone(), Arc::clone(&paused))?;
+        let (keys, paused) = (prepared.keys, Arc::<AtomicBool>::default());
+        let (for_quic, flag) = (admission.clone(), Arc::clone(&paused));
+        let endpoint = quic::listen(quic_socket, prepared.tls, &keys, for_quic, flag)?;
         let (server, closed) = server(config, &core, &auth, admission.clone());
         let (logins, server) = (Arc::clone(&server.logins), Arc::new(server));
         let administration = Arc::new(Administration {
@@ -272,17 +270,15 @@ impl RunningWorker {
             before,
             tunnel: config.tunnel.clone(),
         });
-        let mut background = vec![
-            tokio::spawn(server.run(endpoint.clone())),
-            tokio::spawn(end_revoked(core.clone(), auth, revocations.clone())),
-        ];
-        // Before administrators can ask for anything: the parent expects this message first.
+        let end_revoked = end_revoked(core.clone(), auth, revocations.clone());
+        let mut background = vec![tokio::spawn(server.run(endpoint.clone())), tokio::spawn(end_revoked)];
+        // Before requests of administrators: the parent expects this message first.
         channel.send(&common::Ready::Ready, &[]).await?;
         let admin = tokio::spawn(prepared.admin.serve(Arc::clone(&administration), Arc::clone(&admin_over)));
-        let handover =
-            HandoverState { devices, descriptors: handles, revocations, paused, admin, admin_over };
-        background
-            .extend(prepared.metrics.map(|metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)))));
+        let descriptors = handles;
+        let handover = HandoverState { devices, descriptors, revocations, paused, admin, admin_over };
+        let serve = |metrics: Metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)));
+        background.extend(prepared.metrics.map(serve));
         Ok(Self {
             administration,
             core,
@@ -345,13 +341,13 @@ impl RunningWorker {
         Ok(())
     }
 
-    /// Puts a configuration into force, and tells who asked for it.
+    /// Puts a configuration into force, and reports the result to the administrator.
     async fn reconfigure(&self, reloaded: ReloadedConfiguration) {
         let outcome = match reloaded {
             ReloadedConfiguration::Good(configuration) => self.administration.apply(&configuration).await,
             ReloadedConfiguration::Bad(why) => Err(why),
         };
-        // Without anybody who waits for it, the outcome goes to the log.
+        // After SIGHUP nobody waits for the result, so it goes to the log.
         match self.administration.parent.reload_finished(outcome) {
             Ok(()) => {}
             Err(Ok(changed)) => tracing::info!("{changed}"),
@@ -402,7 +398,7 @@ impl RunningWorker {
         self.core.hand_over(successor).await
     }
 
-    /// Logs what the gateway has done, and tells the clients.
+    /// Logs the gateway's totals, and notifies the clients.
     async fn stop(mut self, reason: Option<&str>) {
         self.administration.log_end(reason.unwrap_or("unknown")).await;
         self.handover.admin.abort();
@@ -411,7 +407,7 @@ impl RunningWorker {
         }
         self.core.shut_down().await;
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.control).await;
-        // QUIC would like to linger, for who did not hear it. Those hear a reset from the next gateway, and everybody else
+        // QUIC would linger for clients that missed the close. Those get a reset from the next gateway, and everybody else
         // gets it sooner.
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.closed.recv()).await;
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.endpoint.wait_idle()).await;

@@ -17,7 +17,7 @@ use super::{JournalError, os_error};
 use crate::own_file;
 use crate::sys::lock::LockedFile;
 
-/// Where journals are kept unless somebody chooses another place: on a disk, for a change of a file outlives a restart of
+/// Default directory of journals: on a disk, for a change of a file outlives a restart of
 /// the machine, and apart from the state directories, in which less privileged processes write.
 pub const DEFAULT_DIRECTORY: &str = "/var/lib/vpnd-journal";
 
@@ -42,7 +42,7 @@ pub struct JournalDirectory {
     lineage: Vec<(u64, u64)>,
 }
 
-/// What opening a journal of another process came to.
+/// Result of opening another process's journal.
 pub(super) enum Opened {
     /// It is abandoned, and now locked by the holder of the file.
     Abandoned(LockedFile, Vec<u8>),
@@ -125,7 +125,6 @@ impl JournalDirectory {
         Ok(Self { path: path.to_owned(), handle, lineage })
     }
 
-    /// Its path, for messages.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -226,7 +225,6 @@ impl JournalDirectory {
         Ok(rustix::fs::renameat(&self.handle, from, &self.handle, to)?)
     }
 
-    /// Removes an entry.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.handle, name, AtFlags::empty())?)
     }
@@ -237,7 +235,7 @@ impl JournalDirectory {
     }
 }
 
-/// What to say of the journals that earlier versions kept in `state`, if there are any. They are not undone: a less
+/// A warning about journals that earlier versions kept in `state`, if there are any. They are not undone: a less
 /// privileged process may have written them.
 pub fn old_journals(state: &Path) -> Option<String> {
     let is_journal =

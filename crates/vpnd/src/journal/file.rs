@@ -1,7 +1,7 @@
 //! The file of a running process's journal: records are appended and durable, and it never grows past what is read.
 //!
 //! INVARIANT: at every moment the file under the journal's name holds all records of changes that may be in force. It is
-//! locked as long as its process lives, however that ends, and that is how others tell a journal in use from an
+//! locked as long as its process lives, however that ends, and by that others distinguish a journal in use from an
 //! abandoned one.
 
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -21,7 +21,6 @@ pub(super) const MAX_IN_FORCE: u64 = MAX_WRITTEN / 2;
 /// Names that are tried: another network namespace may have a process of the same number, or an earlier boot.
 const NAMES: usize = 10_000;
 
-/// An open journal.
 #[derive(Debug)]
 pub(super) struct JournalFile {
     directory: JournalDirectory,
@@ -56,7 +55,6 @@ impl JournalFile {
         Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many journals of earlier processes are there"))
     }
 
-    /// Its path, for messages.
     pub(super) fn path(&self) -> PathBuf {
         self.directory.path_of(&self.name)
     }
@@ -107,7 +105,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Where it is and what it is called there, still locked.
+    /// Takes the file apart: its directory, its name there, and the file, still locked.
     pub(super) fn into_parts(self) -> (JournalDirectory, String, LockedFile) {
         (self.directory, self.name, self.file)
     }

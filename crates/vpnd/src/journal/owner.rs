@@ -6,12 +6,11 @@ use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 
-/// The process that a journal belongs to. Whether it lives is told by its lock on the file, not by these.
+/// The process that a journal belongs to. Whether it lives is decided by its lock on the file, not by these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// Its id, for people.
     pub pid: u32,
-    /// The machine's boot.
     pub boot: String,
     /// Its network namespace: device and inode number.
     pub namespace: (u64, u64),

@@ -25,7 +25,6 @@ pub(crate) enum Record {
     Change {
         /// Its number in this journal.
         id: u64,
-        /// The change.
         change: Change,
     },
     /// A change that is undone, or was never made.
@@ -35,10 +34,9 @@ pub(crate) enum Record {
     },
 }
 
-/// What a journal says.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    /// Whose it is, if the first line says so.
+    /// The owner, if the first line names one.
     pub(crate) owner: Option<Owner>,
     /// Changes that may be in force, in the order they were made.
     pub(crate) changes: Vec<Change>,

@@ -1,4 +1,4 @@
-//! How often a process without privileges may ask the privileged one for something.
+//! Rate limits of requests from an unprivileged process to the privileged one.
 //!
 //! INVARIANT: each allowance is far above what an honest process asks for, so that only one that was taken over, or has lost its
 //! way, is ever refused. A refusal costs nothing but its answer; the privileged process stays free for its signals.

@@ -24,10 +24,8 @@ const HEADER: usize = 8;
 /// Descriptors that one frame may carry: the most that the kernel passes at once (`SCM_MAX_FD`).
 pub(crate) const MAX_DESCRIPTORS: usize = 253;
 
-/// Why a channel ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChannelError {
-    /// The kernel refused.
     #[error("a channel between the daemon's processes failed: {0}")]
     Io(#[from] io::Error),
     /// The other end broke the rules of frames.
@@ -138,7 +136,7 @@ impl Channel {
         Ok(Some(Received { message, descriptors }))
     }
 
-    /// Closes both directions; the other end hears of it.
+    /// Closes both directions, which ends the other side's reads.
     pub(crate) fn close(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Both)?)
     }

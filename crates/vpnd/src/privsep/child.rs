@@ -19,11 +19,8 @@ use crate::sys::seccomp::SystemCalls;
 /// The processes that a parent starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ChildRole {
-    /// A gateway's auth process.
     Auth,
-    /// A gateway's network worker.
     Worker,
-    /// A client's network worker.
     Client,
     /// A process that looks up one name for a client.
     Lookup,

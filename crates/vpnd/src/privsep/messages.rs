@@ -1,4 +1,4 @@
-//! What the messages between a daemon's processes have in common. Each daemon has its own: [`crate::gateway::messages`] and
+//! Message types shared by the daemons. Each daemon has its own messages besides: [`crate::gateway::messages`] and
 //! [`crate::client::messages`], with one enum for each direction of each channel and phase, so that nothing can be sent that
 //! the other end has no use for. An upgrade leaves the parent as it is, so numbers are never given to something else.
 
@@ -17,10 +17,9 @@ use crate::sys::tun::TunOffloads;
 /// The longest frame between a parent and its child, bytes: a configuration of full size and a certificate chain fit.
 pub(crate) const MAX_FRAME: usize = 4 << 20;
 
-/// What every child must know to begin.
+/// Settings that every child is started with.
 #[derive(Clone, Debug, Encode, Decode)]
 pub(crate) struct Common {
-    /// The log filter.
     #[n(0)]
     pub(crate) log_filter: String,
     /// Whether log lines are JSON objects.
@@ -76,13 +75,12 @@ impl<'b, C> Decode<'b, C> for SecretBytes {
     }
 }
 
-/// A child's first message.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum Prepared {
     /// It is shut in and has found no fault with its first message.
     #[n(0)]
     Prepared(#[n(0)] Protections),
-    /// It can't go on, and why.
+    /// The child failed, and why.
     #[n(2)]
     Failed(#[n(0)] String),
 }
@@ -92,7 +90,7 @@ pub(crate) enum Prepared {
 pub(crate) enum Ready {
     #[n(1)]
     Ready,
-    /// It can't go on, and why.
+    /// The child failed, and why.
     #[n(2)]
     Failed(#[n(0)] String),
 }
@@ -105,7 +103,7 @@ pub(crate) struct Devices {
     pub(crate) shards: u32,
     #[n(1)]
     pub(crate) tun: TunOffloads,
-    /// Why the kernel does not steer datagrams, if it does not. Then QUIC's socket is a second handle of the first shard's.
+    /// The reason why the kernel does not steer datagrams, if it does not. Then QUIC's socket is a second handle of the first shard's.
     #[n(2)]
     pub(crate) steering_refused: Option<String>,
 }

@@ -1,6 +1,6 @@
-//! Requests to another process and the replies to them, for all who ask one.
+//! Requests to another process and the replies to them, for all that send them.
 //!
-//! One task writes, so that whoever asks may give up at any time and leaves no frame half-written. INVARIANT: nobody waits for
+//! One task writes, so that a caller may give up at any time without a half-written frame. INVARIANT: no caller waits for
 //! a reply that can't come any more: when the channel ends or [`Requests::close`] is called, all waiting ends with [`Gone`].
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const QUEUE: usize = 256;
 #[error("another process of the daemon is gone")]
 pub(crate) struct Gone;
 
-/// Requests of one kind of message, `M`, which are answered by `R`.
+/// Requests `M` to another process, which are answered by `R`.
 pub(crate) struct Requests<M, R> {
     outbox: mpsc::Sender<(u64, M)>,
     waiting: Arc<PendingReplies<M, R>>,
@@ -77,12 +77,12 @@ impl<M: Send + 'static, R: Send + 'static> Requests<M, R> {
         self.outbox.send((0, message)).await.map_err(|_| Gone)
     }
 
-    /// Passes on the reply to the request of this number. Whoever has asked may have gone meanwhile.
+    /// Passes on the reply to the request of this number. The requester may have gone meanwhile.
     ///
     /// # Errors
     /// If there was no such request: the other process breaks the rules.
     pub(crate) fn reply(&self, number: u64, reply: R) -> Result<(), ChannelError> {
-        // Nobody waits behind the end, and replies may still be on their way.
+        // No request is open after the end, and replies may still be on their way.
         let Some(open) = &mut *self.waiting.lock() else { return Ok(()) };
         let (_, sender) =
             open.requests.remove(&number).ok_or(ChannelError::Broken("an answer that nobody waits for"))?;
@@ -106,7 +106,7 @@ impl<M: Send + 'static, R: Send + 'static> Requests<M, R> {
         }
     }
 
-    /// Whether a request of the same kind as `like` is not answered yet, even if whoever asked has gone.
+    /// Whether a request of the same kind as `like` is not answered yet, even if its requester has gone.
     pub(crate) fn is_under_way(&self, like: &M) -> bool {
         let kind = discriminant(like);
         self.waiting.lock().as_ref().is_some_and(|open| open.requests.values().any(|(of, _)| *of == kind))

@@ -17,9 +17,9 @@ use super::stderr::{self, Relay};
 use crate::sys::process;
 use crate::sys::sandbox::Protections;
 
-/// How long a child may take to be ready: the store is checked as a whole, and ciphers are measured.
+/// Limit for a child to be ready: the store is checked as a whole, and ciphers are measured.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a message may take until there is room for it: as long as a child leaves its messages unread, nothing else is done, and no
+/// Limit for a message to be sent: as long as a child leaves its messages unread, nothing else is done, and no
 /// signal taken.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Variables that children keep; whatever else the caller's environment holds is none of their business.
@@ -35,14 +35,13 @@ const KEPT_VARIABLES: [&str; 8] = [
     "TZ",
 ];
 /// For the child that looks up names (`resolv.conf(5)`): a name server that is silent is not waited for as long as usual, because the
-/// others may be asked over a protocol version that works.
+/// others may be reachable over a protocol version that works.
 const RESOLVER_OPTIONS: &str = "timeout:2 attempts:3";
 /// The program of this process, whatever has become of its file.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 /// Messages of a child that wait to be read.
 const QUEUE: usize = 64;
 
-/// Why there is no child, or no more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChildError {
     #[error("the {role} process can't be started: {source}")]
@@ -70,7 +69,7 @@ pub(crate) struct StartingChild {
     role: ChildRole,
     process: Child,
     channel: Channel,
-    /// What it logs, unless it may write to standard error itself.
+    /// Relay of its log, unless it may write to standard error itself.
     relay: Option<Relay>,
 }
 
@@ -142,7 +141,7 @@ impl StartingChild {
         }
     }
 
-    /// Why it has failed to get ready, if that comes within this time. Nothing is received from it afterwards.
+    /// The child's report of its failure, if that comes within this time. Nothing is received from it afterwards.
     pub(crate) async fn failure(&mut self, timeout: Duration) -> Option<ChildError> {
         match tokio::time::timeout(timeout, self.receive()).await.ok()? {
             Ok(Ready::Ready) => None,
@@ -213,14 +212,13 @@ impl<T: for<'b> Decode<'b, ()> + Send + 'static> FromChild for T {}
 async fn receive<M: FromChild>(channel: &Channel) -> Result<Option<M>, ChannelError> {
     match channel.receive::<M>().await {
         Ok(received) => received.map(Received::alone).transpose(),
-        // A child that ends before it has read everything resets its channel: how it ended says more.
+        // A child that ends before it has read everything resets its channel: its exit status says more.
         Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 impl<M> RunningChild<M> {
-    /// Sends a message.
     pub(crate) async fn send<T: Encode<()>>(
         &self,
         message: &T,
@@ -238,7 +236,7 @@ impl<M> RunningChild<M> {
         }
     }
 
-    /// Waits for its end, which was asked for; ends it after `timeout`.
+    /// Waits for its end, which was requested; ends it after `timeout`.
     pub(crate) async fn end(mut self, timeout: Duration) {
         // Its messages are of no interest now, but it must not wait for a reader.
         self.inbox.close();

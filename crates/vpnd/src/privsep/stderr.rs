@@ -1,4 +1,4 @@
-//! Where the log of a child goes. INVARIANT: no child holds a terminal, which it could read what people type from, and whose
+//! Relays a child's log. INVARIANT: no child holds a terminal, from which it could read what people type, and whose
 //! control sequences could make it answer as if somebody had typed; a child's lines reach a terminal through the parent,
 //! without control characters.
 

@@ -29,7 +29,7 @@ use crate::own_file;
 
 /// Every database begins with a header of so many bytes (<https://www.sqlite.org/fileformat.html>, section 1.3).
 const SQLITE_HEADER_LEN: u64 = 100;
-/// How long a change waits for another process, before it fails as [`StoreError::Busy`].
+/// Limit for a change's wait for another process, before it fails as [`StoreError::Busy`].
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The steps from each format to the next; `user_version` counts those that were taken.
@@ -39,7 +39,6 @@ const MIGRATIONS: [&str; 3] = [
     include_str!("sqlite/schema_3.sql"),
 ];
 
-/// The embedded store.
 #[derive(Debug)]
 pub struct Sqlite {
     connection: Mutex<Connection>,
@@ -100,7 +99,7 @@ impl Sqlite {
         Ok(Self { connection: Mutex::new(connection), path: path.to_owned() })
     }
 
-    /// Writes a copy of the store beside it, in one step: what [`StoreError::Corrupted`] tells people to use.
+    /// Writes a copy of the store beside it, in one step: the copy that [`StoreError::Corrupted`] recommends.
     pub fn back_up(&self) -> Result<(), StoreError> {
         let failed =
             |error: std::io::Error| StoreError::Failed { path: self.path.clone(), detail: error.to_string() };
@@ -118,7 +117,6 @@ impl Sqlite {
         file.sync_all().and_then(|()| fs::rename(&temporary, &target)).map_err(failed)
     }
 
-    /// Runs a query.
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         // A panic elsewhere can't leave half a change behind: the transaction was rolled back when it unwound.
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,7 +188,7 @@ fn plain_files(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Where [`Sqlite::back_up`] puts the copy.
+/// Path of [`Sqlite::back_up`]'s copy.
 pub(super) fn backup_path(path: &Path) -> PathBuf {
     path.with_extension("db.backup")
 }

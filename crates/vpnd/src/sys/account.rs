@@ -21,10 +21,8 @@ pub struct UnixUser {
     gid: u32,
 }
 
-/// Why there is no user to become.
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {
-    /// The configured one does not exist.
     #[error(
         "there is no user '{0}' on this machine: make it (`useradd --system --no-create-home {0}`) or name another"
     )]
@@ -32,7 +30,6 @@ pub enum AccountError {
     /// The configured one may do everything, which is what is to be given up.
     #[error("'{0}' is root: unprivileged processes need a user that is nobody special, such as vpnd")]
     Root(String),
-    /// The machine's users can't be read.
     #[error("the machine's users can't be looked up: {0}")]
     LookUp(#[from] nix::Error),
     /// A number that nobody has could not be found.
@@ -43,7 +40,7 @@ pub enum AccountError {
 }
 
 impl UnixUser {
-    /// Whom unprivileged processes become: `configured`, else the user `vpnd`, else a number that nobody has. `None` if
+    /// The user of unprivileged processes: `configured`, else `vpnd`, else a number that nobody has. `None` if
     /// this process may not change its user; then it is nobody special already.
     ///
     /// # Errors
@@ -82,7 +79,7 @@ impl UnixUser {
         Ok(Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() })
     }
 
-    /// Whom a process that works on files of the user `owner` becomes. `None` if it is that user, or may not change its user.
+    /// The user of a process that works on files of `owner`. `None` if it is that user, or may not change its user.
     ///
     /// # Errors
     /// If the machine's users can't be read.
@@ -94,7 +91,6 @@ impl UnixUser {
         Ok(Some(Self { uid: owner, gid: user.map_or(owner, |user| user.gid.as_raw()) }))
     }
 
-    /// Its number.
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.uid
@@ -103,7 +99,7 @@ impl UnixUser {
     /// Becomes that user, in all threads and for good.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// If the system call fails.
     pub(crate) fn assume(&self) -> io::Result<()> {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         setgroups(&[])?;

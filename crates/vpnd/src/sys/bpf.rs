@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use crate::sys::udp::MAX_SHARDS;
 
-/// A data datagram is told by the two top bits of its first byte (`docs/PROTOCOL.md`, section 2).
+/// A data datagram is recognised by the two top bits of its first byte (`docs/PROTOCOL.md`, section 2).
 const DATA_MASK: u32 = 0xC0;
 const DATA_BITS: u32 = 0x80;
-/// Where the little-endian receiver index starts; its first byte names the shard.
+/// Offset of the little-endian receiver index; its first byte names the shard.
 const INDEX_OFFSET: u32 = 4;
 /// The shortest payload that has a whole receiver index.
 const INDEX_END: u32 = 8;
@@ -84,7 +84,7 @@ impl Instruction {
 
 /// The steering program for a group of one QUIC socket and `shards` shard sockets.
 ///
-/// Only the index's first byte is looked at, so [`vpnd_proto::wire::Index::shard`] must say the same.
+/// Only the index's first byte is looked at, so [`vpnd_proto::wire::Index::shard`] must agree.
 ///
 /// # Panics
 /// When `shards` is 0 or more than [`MAX_SHARDS`]: the group is built by this crate.
@@ -108,7 +108,7 @@ pub fn steering_program(shards: usize) -> [Instruction; 10] {
 /// company. It is in force for the whole group when this returns `Ok`.
 ///
 /// # Errors
-/// What the kernel says; the group then works without steering.
+/// If the system call fails; the group then works without steering.
 pub fn attach(socket: &impl AsFd, shards: usize) -> io::Result<()> {
     let mut code = steering_program(shards).map(Instruction::encode);
     let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };

@@ -1,7 +1,7 @@
 //! Changes to the machine as data: each can be written down, applied, and undone by another process.
 //!
 //! INVARIANT: a change that is not on the list of what vpnd does (`allowed.rs`) is neither made nor undone.
-//! INVARIANT: undoing is idempotent and touches only what vpnd made: routes and rules are told by their origin,
+//! INVARIANT: undoing is idempotent and touches only what vpnd made: routes and rules are recognised by their origin,
 //! files and settings by their present content, the firewall table by its name. No change holds a secret.
 
 use std::fmt;
@@ -35,41 +35,29 @@ pub const LAST_RESORT_METRIC: u32 = 1_000_000;
 pub enum Change {
     /// Sets an interface of ours up.
     LinkUp {
-        /// Its name.
         interface: String,
     },
-    /// Adds an address.
     Address(AddressSpec),
-    /// Adds a route.
     Route(RouteSpec),
-    /// Adds a policy rule.
     Rule(RuleSpec),
-    /// Sets name servers.
     Dns(DnsChange),
-    /// Sets a kernel setting.
     Sysctl(SysctlChange),
     /// Installs the gateway's firewall table.
     Firewall(GatewayRules),
-    /// Installs a client's guard.
     Guard(GuardRules),
 }
 
-/// Why a change was not applied or undone.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// It is none of those that vpnd makes.
     #[error("vpnd neither makes nor undoes such a change: {0}")]
     Forbidden(String),
-    /// A link, address, route or rule.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// Name servers.
     #[error(transparent)]
     Dns(#[from] DnsError),
-    /// A kernel setting.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
-    /// The firewall table.
     #[error(transparent)]
     Nft(#[from] NftError),
 }
@@ -81,7 +69,6 @@ impl ChangeError {
     }
 }
 
-/// What undoing came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undone {
     /// It was there and is gone, or the old state is back.

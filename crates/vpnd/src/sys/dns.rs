@@ -32,12 +32,10 @@ const MAX_GIVEN: usize = 32;
 /// The longest `resolv.conf` that is taken for one, bytes.
 const MAX_FILE_LEN: u64 = 64 * 1024;
 
-/// What to set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DnsSettings {
     /// Name of the tunnel's interface.
     pub interface: String,
-    /// The servers, best first.
     pub servers: Vec<IpAddr>,
     /// Domains that are tried for names without a dot and, with systemd-resolved, asked of these servers.
     pub search: Vec<String>,
@@ -69,10 +67,9 @@ impl DnsSettings {
     }
 }
 
-/// Where the system keeps its name server configuration.
+/// Paths and programs of the system's name server configuration.
 #[derive(Debug, Clone)]
 pub struct DnsSystem {
-    /// The resolver's configuration file.
     pub resolv_conf: PathBuf,
     /// The directory that exists while systemd-resolved runs.
     pub resolved_runtime: PathBuf,
@@ -84,56 +81,37 @@ impl Default for DnsSystem {
     }
 }
 
-/// Why name servers were not set or put back.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
-    /// There is nothing to set.
     #[error("no name servers are given")]
     NoServers,
-    /// There is too much to set.
     #[error("more than {MAX_GIVEN} name servers or search domains are given")]
     TooMany,
     /// The interface's name could be taken for something else.
     #[error("`{0}` is no name of a tunnel")]
     BadInterface(String),
-    /// No host has this address.
     #[error("{0} can't be a name server")]
     BadServer(IpAddr),
     /// It would change something else than the resolver's configuration, or more of it.
     #[error("{path} is not changed so: {why}")]
-    NotOurs {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        why: &'static str,
-    },
+    NotOurs { path: PathBuf, why: &'static str },
     /// A domain could smuggle in other settings.
     #[error("`{0}` is no domain name")]
     BadDomain(String),
     /// Another tunnel has replaced the file; both would put the other's servers back on their end.
     #[error("{path} belongs to the tunnel {interface} now: end that one first, or run `vpnd cleanup`")]
     HeldBy {
-        /// The file.
         path: PathBuf,
         /// The other tunnel.
         interface: String,
     },
-    /// The file is something else.
     #[error("{0} is no resolver configuration: it is not a file of at most 64 KiB")]
     NotAFile(PathBuf),
-    /// `resolvectl` did not do it.
     #[error("name servers can't be set: {0}")]
     Tool(#[from] ToolError),
     /// A file could not be read or written.
     #[error("{path} can't be {step}: {source}")]
-    Os {
-        /// The file.
-        path: PathBuf,
-        /// What was being done.
-        step: &'static str,
-        /// The kernel's answer.
-        source: io::Error,
-    },
+    Os { path: PathBuf, step: &'static str, source: io::Error },
 }
 
 /// A planned change of name servers.
@@ -146,7 +124,6 @@ pub enum DnsChange {
     File(FileChange),
 }
 
-/// What undoing came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DnsUndone {
     /// The old state is back.

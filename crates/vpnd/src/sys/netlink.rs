@@ -31,13 +31,10 @@ pub const PROTOCOL: u8 = 118;
 /// The routing table that the system's own routes are in.
 pub const MAIN_TABLE: u32 = 254;
 
-/// An internet protocol version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
@@ -48,21 +45,17 @@ impl Family {
     }
 }
 
-/// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// No socket to the kernel.
     #[error("no netlink connection to the kernel: {0}")]
     Connect(#[source] io::Error),
     /// An interface is gone or never was.
     #[error("there is no interface {0}")]
     NoInterface(String),
-    /// The kernel refused.
     #[error("{what} failed: {source}")]
     Refused {
         /// The request, for people.
         what: String,
-        /// The kernel's answer.
         source: io::Error,
     },
     /// The library or the kernel broke the protocol.
@@ -70,7 +63,6 @@ pub enum NetlinkError {
     Protocol {
         /// The request, for people.
         what: String,
-        /// What the library says.
         detail: String,
     },
 }
@@ -85,12 +77,12 @@ impl NetlinkError {
         }
     }
 
-    /// What was to be made is there already.
+    /// Whether the error means that the object exists already.
     pub fn is_already_there(&self) -> bool {
         self.errno() == Some(Errno::EXIST)
     }
 
-    /// What was to be removed is not there (any more).
+    /// Whether the error means that the object does not exist.
     pub fn is_not_there(&self) -> bool {
         matches!(self, Self::NoInterface(_))
             || matches!(
@@ -110,7 +102,6 @@ impl NetlinkError {
 /// An address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressSpec {
-    /// Name of the interface.
     pub interface: String,
     /// The address and the length of its network's prefix.
     pub address: IpNet,
@@ -119,7 +110,6 @@ pub struct AddressSpec {
 /// An address that the machine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalAddress {
-    /// Index of its interface.
     pub interface: u32,
     /// The address and the length of its network's prefix.
     pub address: IpNet,
@@ -128,7 +118,6 @@ pub struct LocalAddress {
 /// An interface that the machine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalLink {
-    /// Its number.
     pub index: u32,
     /// Whether it is a TUN or TAP device.
     pub is_tun: bool,
@@ -159,7 +148,7 @@ impl Netlink {
         Ok(self.link(name).await?.map(|link| link.index))
     }
 
-    /// What an interface is; `None` if there is no such interface.
+    /// Returns an interface by name; `None` if there is none.
     ///
     /// # Errors
     /// [`NetlinkError`].
@@ -174,10 +163,10 @@ impl Netlink {
         }
     }
 
-    /// How often an interface has lost and found its link.
+    /// Count of an interface's link changes.
     ///
     /// # Errors
-    /// [`NetlinkError`]; [`NetlinkError::is_not_there`] says when there is no such interface.
+    /// [`NetlinkError`]; [`NetlinkError::is_not_there`] if there is no such interface.
     pub async fn carrier_changes(&self, index: u32) -> Result<u32, NetlinkError> {
         let mut links = self.handle.link().get().match_index(index).execute();
         let link = links.try_next().await;
@@ -260,7 +249,7 @@ impl Netlink {
     /// Takes an address from an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]; [`NetlinkError::is_not_there`] says when there was none.
+    /// [`NetlinkError`]; [`NetlinkError::is_not_there`] if there was none.
     pub async fn remove_address(&self, spec: &AddressSpec) -> Result<(), NetlinkError> {
         let index = self.require_interface(&spec.interface).await?;
         let mut message = rtnetlink::packet_route::address::AddressMessage::default();

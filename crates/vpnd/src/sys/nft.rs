@@ -3,7 +3,7 @@
 //! A table is refilled and removed as a whole in one transaction, and no rule of anybody else is touched. A
 //! verdict here can only forbid: what another table drops stays dropped.
 //!
-//! INVARIANT: a packet sees the old rules of a chain or the new ones. The kernel switches the rules within a chain at once, but
+//! INVARIANT: a packet passes the old rules of a chain or the new ones. The kernel switches the rules within a chain at once, but
 //! hooks new chains in before it, and takes old ones out after it: a packet that passed both at that moment would find one empty
 //! and then the other. So chains stay, and only their rules are replaced.
 
@@ -25,13 +25,13 @@ const NFT: Tool = Tool { program: "nft", package: "nftables" };
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outgoing {
-    /// By any interface but the tunnel, as the routes say.
+    /// By any interface but the tunnel, by the routing table.
     AnyButTunnel,
     /// By this interface only; what would leave by another one is dropped.
     Interface(String),
 }
 
-/// What happens to packets of one protocol version that neither come from the tunnel nor go there.
+/// Treatment of packets of one protocol version that neither come from the tunnel nor go there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transit {
@@ -40,13 +40,10 @@ pub enum Transit {
     Untouched,
     /// vpnd has switched forwarding on, for its tunnel only: they are dropped, except those that arrive by one of these
     /// interfaces, which forwarded before.
-    Dropped {
-        /// Names of interfaces.
-        except: Vec<String>,
-    },
+    Dropped { except: Vec<String> },
 }
 
-/// What packets from the tunnel reach of the gateway itself, at any of its addresses.
+/// The gateway's own services that packets from the tunnel reach, at any of its addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Services {
@@ -57,7 +54,7 @@ pub enum Services {
     Dns(Vec<IpAddr>),
 }
 
-/// What a gateway lets through between its tunnel and the campus.
+/// Firewall rules of a gateway between its tunnel and the campus.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayRules {
     /// Name of the TUN device.
@@ -70,13 +67,13 @@ pub struct GatewayRules {
     pub outgoing: Outgoing,
     /// Let hosts of these networks open connections to clients; otherwise only answers pass.
     pub inbound: bool,
-    /// The networks behind the gateway that clients are told of.
+    /// The networks behind the gateway that are pushed to clients.
     #[serde(default)]
     pub campus: Vec<IpNet>,
     /// The gateway's own inner addresses.
     #[serde(default)]
     pub own: Vec<IpAddr>,
-    /// What of the gateway itself clients reach.
+    /// The gateway's own services that clients reach.
     #[serde(default)]
     pub services: Services,
     /// Other packets of IPv4.
@@ -87,7 +84,6 @@ pub struct GatewayRules {
     pub transit_v6: Transit,
 }
 
-/// Why the rules are not in force.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
     /// The name means something else to nftables.
@@ -95,7 +91,6 @@ pub enum NftError {
         "the interface name `{0}` can't be used in firewall rules: use letters, digits, `-`, `_` and `.`"
     )]
     BadName(String),
-    /// `nft` did not do it.
     #[error("the firewall rules of vpnd can't be set: {0}")]
     Tool(#[from] ToolError),
 }
@@ -117,7 +112,7 @@ impl GatewayRules {
         run(&remove_script(&table_name(&self.tunnel)?)).await
     }
 
-    /// Whether the table in force says that vpnd has switched on forwarding of IPv4 and of IPv6.
+    /// Whether the table in force records that vpnd has switched on forwarding of IPv4 and of IPv6.
     ///
     /// # Errors
     /// [`NftError`]; that there is no table is none.
@@ -128,7 +123,7 @@ impl GatewayRules {
             let words = ["list", "chain", "inet", &table, &version.switched_chain()];
             match NFT.run(&words.map(str::to_owned), "").await {
                 Ok(()) => *switched = true,
-                // It says no for a chain or table that does not exist.
+                // It fails for a chain or table that does not exist.
                 Err(ToolError::Refused { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -136,7 +131,7 @@ impl GatewayRules {
         Ok(switched)
     }
 
-    /// Checks that the rules can be set and removed, and mean what they say.
+    /// Checks that the rules are valid, so that they can be set and removed.
     ///
     /// # Errors
     /// [`NftError::BadName`].
@@ -311,7 +306,7 @@ impl Version {
         }
     }
 
-    /// The chain whose presence says that vpnd has switched forwarding on.
+    /// The chain whose presence records that vpnd has switched forwarding on.
     fn switched_chain(self) -> String {
         format!("{}_forwarded_for_vpnd_alone", self.family())
     }

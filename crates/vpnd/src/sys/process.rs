@@ -10,7 +10,7 @@ use rustix::time::ClockId;
 /// The cores that this process may run on, in ascending order; never empty.
 ///
 /// # Errors
-/// What the kernel says.
+/// If the system call fails.
 pub fn available_cores() -> io::Result<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
@@ -39,7 +39,7 @@ pub fn prefer_current_thread(priority: u8) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, -i32::from(priority.min(20)))?)
 }
 
-/// How far work steps back for [`behind_others`]: it gets a third of what other work of the same process gets, so that it is
+/// Nice value of [`behind_others`]: such work gets a third of what other work of the same process gets, so that it is
 /// slow on a busy machine but never starves.
 const STEP_BACK: i32 = 5;
 
@@ -74,7 +74,7 @@ pub fn prefer_session(priority: u8) -> io::Result<()> {
 /// Forbids core dumps and attaching by other programs of the same user, since memory holds keys.
 ///
 /// # Errors
-/// What the kernel says; the daemon should refuse to go on.
+/// If the system call fails; the daemon should refuse to go on.
 pub fn forbid_core_dumps() -> io::Result<()> {
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -84,7 +84,7 @@ pub fn forbid_core_dumps() -> io::Result<()> {
 /// Whether the memory of this process can't be dumped, nor read by others of its user.
 ///
 /// # Errors
-/// What the kernel says.
+/// If the system call fails.
 pub fn is_undumpable() -> io::Result<bool> {
     Ok(rustix::process::dumpable_behavior()? == DumpableBehavior::NotDumpable)
 }
@@ -102,7 +102,7 @@ pub fn leave_session() -> io::Result<()> {
 /// or a service manager has left open is none of their business.
 ///
 /// # Errors
-/// What the kernel says.
+/// If the system call fails.
 pub fn keep_descriptors_from_programs() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: only a flag of descriptors is set, which matters when another program is started; none is closed.
@@ -122,11 +122,11 @@ pub fn keep_descriptors_from_programs() -> io::Result<()> {
     Ok(())
 }
 
-/// Ignores the signals that a terminal or a service manager sends to all processes of a daemon: its first process tells the
+/// Ignores the signals that a terminal or a service manager sends to all processes of a daemon: its first process notifies the
 /// others what to do.
 ///
 /// # Errors
-/// What the kernel says.
+/// If the system call fails.
 pub fn ignore_signals() -> io::Result<()> {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: the process has one thread, and ignoring a signal runs no code of ours.
@@ -182,13 +182,11 @@ impl Capability {
 /// A privilege is missing.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
-    /// This process does not have it.
     #[error(
         "vpnd needs {0}: run it as root, or grant it (systemd: AmbientCapabilities={0}; \
          otherwise: setcap {0}+ep on the program)"
     )]
     Missing(&'static str),
-    /// The kernel did not say.
     #[error("the process's capabilities can't be read: {0}")]
     Unknown(#[source] io::Error),
 }

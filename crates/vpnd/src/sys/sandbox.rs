@@ -2,7 +2,7 @@
 //! few files.
 //!
 //! INVARIANT: [`enter`] is called while the process has one thread, so that nothing keeps what it gives up, and what it
-//! reports is read back from the kernel afterwards, never taken from what was asked for. This module must not know what
+//! reports is read back from the kernel afterwards, never taken from the request. This module must not know what
 //! the process is for.
 
 use std::io;
@@ -21,17 +21,16 @@ use crate::sys::account::UnixUser;
 use crate::sys::process;
 use crate::sys::seccomp::{self, SystemCalls};
 
-/// The newest Landlock rules that are asked for; what the kernel lacks of them is left out.
+/// The newest Landlock rules that are requested; what the kernel lacks of them is left out.
 const LANDLOCK: ABI = ABI::V6;
 
-/// Where name servers take connections; an answer may be too long for a datagram.
+/// TCP port of name servers; an answer may be too long for a datagram.
 const DNS_PORT: u16 = 53;
 
-/// How much of the sandbox there has to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode, clap::ValueEnum)]
 #[cbor(index_only)]
 pub enum SandboxMode {
-    /// What the kernel has.
+    /// All that the kernel supports.
     #[default]
     #[n(0)]
     On,
@@ -43,12 +42,11 @@ pub enum SandboxMode {
     Off,
 }
 
-/// What a process keeps.
+/// Privileges and files that a process keeps.
 #[derive(Clone, Debug)]
 pub struct Confinement {
-    /// How much there has to be.
     pub mode: SandboxMode,
-    /// Whom it becomes; `None` if it stays who it is.
+    /// The user that it changes to; `None` if it does not change.
     pub identity: Option<UnixUser>,
     /// The system calls that it may use.
     pub system_calls: SystemCalls,
@@ -58,7 +56,7 @@ pub struct Confinement {
     pub writable: Vec<PathBuf>,
 }
 
-/// What holds for a process, as the kernel says.
+/// Protections of a process, as read back from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 pub struct Protections {
     /// Its user's number.
@@ -81,12 +79,12 @@ pub struct Protections {
     pub undumpable: bool,
 }
 
-/// How far the kernel knows Landlock.
+/// The kernel's support for Landlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 #[cbor(index_only)]
 #[serde(rename_all = "snake_case")]
 pub enum Landlock {
-    /// All that was asked for.
+    /// All that was requested.
     #[n(0)]
     Full,
     /// Files are restricted, but not all that newer kernels restrict.
@@ -97,18 +95,11 @@ pub enum Landlock {
     Missing,
 }
 
-/// Why a process may not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// Something that every kernel can do has failed.
     #[error("{step} failed: {source}; nothing may go on with more privileges than it needs")]
-    Privileges {
-        /// What was being done.
-        step: &'static str,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// Capabilities are still there.
+    Privileges { step: &'static str, source: io::Error },
     #[error("the kernel has left capabilities in place ({0:?}); nothing may go on with more than it needs")]
     Left(CapabilitySet),
     /// The sandbox is required, and this kernel lacks a part.
@@ -116,12 +107,7 @@ pub enum SandboxError {
         "{what} can't be had here: {reason}; a newer kernel has it, or write sandbox = \"on\" in [process] (for \
          a client: --sandbox on) to do without"
     )]
-    Required {
-        /// The part.
-        what: &'static str,
-        /// Why.
-        reason: String,
-    },
+    Required { what: &'static str, reason: String },
 }
 
 /// Gives up everything but what `confinement` names.
@@ -192,7 +178,7 @@ fn capabilities_left() -> CapabilitySet {
     sets.map_or(CapabilitySet::all(), |sets| sets.effective | sets.permitted | sets.inheritable)
 }
 
-/// What the kernel says of this process. Landlock can't be asked for afterwards, so its own answer is passed in.
+/// Reads this process's protections from the kernel. Landlock's can't be read back, so its result is passed in.
 fn observe(landlock: Landlock) -> io::Result<Protections> {
     Ok(Protections {
         uid: rustix::process::geteuid().as_raw(),

@@ -1,7 +1,7 @@
 //! Which system calls a process may use: a list of what it needs, found by tracing it under all tests.
 //!
-//! What is not on the list answers `ENOSYS`, as an older kernel would, so that a newer C library falls back to what it did
-//! before. What no part of the daemon can ever ask for ends the process: it is an attack. The kernel logs that.
+//! Calls that are not on the list return `ENOSYS`, as in an older kernel, so that a newer C library falls back to what it did
+//! before. A call that no part of the daemon ever makes ends the process: it is an attack. The kernel logs that.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// What a process does.
+/// Sets of system calls, by the work of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SystemCalls {
     /// It works on descriptors that it was given.
@@ -33,10 +33,8 @@ impl SystemCalls {
 /// There is no filter.
 #[derive(Debug, thiserror::Error)]
 pub enum SeccompError {
-    /// The rules don't fit this machine.
     #[error("no filter for this kind of machine: {0}")]
     Build(#[from] BackendError),
-    /// The kernel refused.
     #[error("the kernel takes no filter: {0}")]
     Apply(#[from] seccompiler::Error),
 }
@@ -155,13 +153,13 @@ fn equal_condition(argument: u8, value: u64) -> Result<SeccompCondition, Backend
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
 }
 
-/// What `ioctl` may ask for: whether a descriptor waits, what there is to read, that programs don't get it, whether it is a
+/// Permitted requests of `ioctl`: whether a descriptor waits, how much there is to read, that programs don't get it, whether it is a
 /// terminal. A request that is not here could type into the terminal of whoever started the daemon (`TIOCSTI`, `TIOCLINUX`)
 /// or change the tunnel's device.
 const IOCTLS: &[u32] =
     &[libc::FIONBIO as u32, libc::FIONREAD as u32, libc::FIOCLEX as u32, libc::TCGETS as u32];
 
-/// What `fcntl` may do: copies, flags and locks. To have a signal sent to somebody (`F_SETOWN`) is not among them.
+/// Permitted operations of `fcntl`: copies, flags and locks. Having signals sent (`F_SETOWN`) is not among them.
 const FCNTLS: &[u32] = &[
     libc::F_DUPFD as u32,
     libc::F_DUPFD_CLOEXEC as u32,
@@ -177,7 +175,7 @@ const FCNTLS: &[u32] = &[
     libc::F_OFD_SETLKW as u32,
 ];
 
-/// What `prctl` may do: name threads and memory, and say what holds. Nothing of what holds can be changed.
+/// Permitted operations of `prctl`: naming threads and memory, and reading protections. None can be changed.
 const PRCTLS: &[u32] = &[
     libc::PR_GET_DUMPABLE as u32,
     libc::PR_GET_NAME as u32,
@@ -273,7 +271,7 @@ const RENAMEAT: c_long = libc::SYS_renameat;
 #[cfg(not(target_arch = "x86_64"))]
 const RENAMEAT: c_long = 38;
 
-/// What the store needs of the file system; Landlock says where.
+/// File operations of the store; Landlock limits the paths.
 const FILES: &[c_long] = &[
     libc::SYS_fallocate,
     libc::SYS_fchmod,
@@ -323,7 +321,7 @@ const FILE_MODES: &[(c_long, u8)] = &[
     (libc::SYS_open, 2),
 ];
 
-/// What looking up names needs: the C library's configuration and sockets of its own.
+/// Calls of a name lookup: the C library reads its configuration and opens sockets of its own.
 const RESOLVER: &[c_long] = &[
     libc::SYS_bind,
     libc::SYS_connect,
@@ -349,7 +347,7 @@ const RESOLVER: &[c_long] = &[
     libc::SYS_stat,
 ];
 
-/// Programs, other processes, the kernel itself, the machine: nothing that runs in a sandbox here ever asks for these.
+/// Programs, other processes, the kernel itself, the machine: nothing that runs in a sandbox here ever uses these.
 const ATTACKS: &[c_long] = &[
     libc::SYS_acct,
     libc::SYS_add_key,

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 const ROOT: &str = "/proc/sys";
 
-/// Why a setting could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
     /// The name could lead out of `/proc/sys`.
@@ -20,14 +19,11 @@ pub enum SysctlError {
     /// It is none of those that vpnd changes, or not the way in which it does.
     #[error("vpnd does not change the kernel setting `{0}` so")]
     NotOurs(String),
-    /// The kernel or container refused.
     #[error("the kernel setting {key} can't be {step}: {source}; in a container, /proc/sys may be read-only")]
     Os {
         /// Its name below `/proc/sys`.
         key: String,
-        /// What was being done.
         step: &'static str,
-        /// The kernel's answer.
         source: io::Error,
     },
 }
@@ -37,7 +33,6 @@ pub enum SysctlError {
 pub struct Setting {
     /// Name below `/proc/sys`, with slashes: names of interfaces may contain dots.
     pub key: String,
-    /// What it holds.
     pub value: String,
 }
 
@@ -171,10 +166,10 @@ pub fn valid_marks() -> Result<Option<SysctlChange>, SysctlError> {
     SysctlChange::plan(VALID_MARKS, "1")
 }
 
-/// How forwarding is switched on, and what forwarded before.
+/// Changes that switch forwarding on, and the interfaces that forwarded before.
 #[derive(Debug)]
 pub struct Forwarding {
-    /// What to change, in this order; nothing for a version that is forwarded already.
+    /// Changes in this order; none for a version that is forwarded already.
     pub changes: Vec<SysctlChange>,
 }
 
@@ -210,10 +205,10 @@ pub fn has_ipv6(interface: &str) -> bool {
     fs::read_to_string(settings.join("disable_ipv6")).is_ok_and(|disabled| disabled.trim() == "0")
 }
 
-/// Plans to forward packets between interfaces, for the protocol versions asked for.
+/// Plans to forward packets between interfaces, for the given protocol versions.
 ///
 /// A router ignores router advertisements by default, so an interface that gets its IPv6 route from them is
-/// told to go on listening (`accept_ra = 2`) first.
+/// set to go on accepting them (`accept_ra = 2`) first.
 ///
 /// # Errors
 /// [`SysctlError`].

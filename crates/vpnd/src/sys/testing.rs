@@ -8,7 +8,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 /// Runs `test` in a thread that has its own network and mount namespace, with loopback up. The namespaces, and
 /// all devices and mounts in them, are gone when the thread and its children have ended.
 ///
-/// Without the privilege, says so loudly and returns; fails when the variable `CI` is set.
+/// Without the privilege, prints a warning and returns; fails when the variable `CI` is set.
 pub(crate) fn in_namespace<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let thread = std::thread::spawn(move || {
         // SAFETY: only namespaces of this new thread are unshared. The descriptor table stays shared, so no

@@ -7,45 +7,26 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-/// Where tools are looked for, whatever the caller's environment says: the daemon runs them as root.
+/// Search path of tools, whatever the caller's environment: the daemon runs them as root.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The longest that any of them may take.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why a tool did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
-    /// It is not installed.
     #[error("the program {program} is missing: install it (Debian: apt install {package})")]
     Missing {
-        /// Its name.
         program: &'static str,
         /// The Debian package that has it.
         package: &'static str,
     },
-    /// It said no.
     #[error("{program} failed: {message}")]
-    Refused {
-        /// Its name.
-        program: &'static str,
-        /// What it printed, or how it ended.
-        message: String,
-    },
-    /// It did not end.
+    Refused { program: &'static str, message: String },
     #[error("{program} did not end within {} s", TOOL_TIMEOUT.as_secs())]
-    TimedOut {
-        /// Its name.
-        program: &'static str,
-    },
-    /// It could not be run.
+    TimedOut { program: &'static str },
     #[error("{program} could not be run: {source}")]
-    Os {
-        /// Its name.
-        program: &'static str,
-        /// The kernel's answer.
-        source: io::Error,
-    },
+    Os { program: &'static str, source: io::Error },
 }
 
 /// A tool and the Debian package that has it.
@@ -80,7 +61,7 @@ impl Tool {
             .map_err(failed)?;
         let mut stdin = child.stdin.take().expect("standard input was asked for as a pipe");
         let work = async {
-            // A tool that ends without reading says why on its standard error.
+            // A tool that ends without reading prints the reason on its standard error.
             let _ = stdin.write_all(input.as_bytes()).await;
             drop(stdin);
             child.wait_with_output().await

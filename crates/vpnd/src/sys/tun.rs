@@ -41,7 +41,7 @@ const TUNSETOFFLOAD: ioctl::Opcode = opcode::write::<u32>(b'T', 208);
 const TUNSETVNETHDRSZ: ioctl::Opcode = opcode::write::<i32>(b'T', 216);
 const TUNSETVNETLE: ioctl::Opcode = opcode::write::<i32>(b'T', 220);
 
-/// Which offloads of a TUN device are wanted, or which the kernel gave.
+/// Offloads of a TUN device: requested, or granted by the kernel.
 ///
 /// An offload lets the kernel hand over packets with that work undone: unfinished checksums and super-packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, minicbor::Encode, minicbor::Decode)]
@@ -102,7 +102,6 @@ impl TunOffloads {
     }
 }
 
-/// What device to make.
 #[derive(Debug, Clone)]
 pub struct TunSpec {
     /// Interface name, at most 15 bytes; a `%d` in it is filled in by the kernel (`vpnd%d`).
@@ -113,20 +112,17 @@ pub struct TunSpec {
     pub queues: usize,
     /// Length of the device's transmit queue, packets; the kernel's own stays where it can't be set.
     pub tx_queue_len: u32,
-    /// The offloads to ask for; what the kernel refuses is left out.
+    /// The offloads to request; those that the kernel refuses are left out.
     pub offloads: TunOffloads,
 }
 
-/// Why a TUN device could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    /// The name cannot name an interface.
     #[error("`{0}` is no interface name: use 1 to 15 bytes without `/`, `:` and white space")]
     BadName(String),
     /// Zero queues or more than the kernel has.
     #[error("a TUN device has 1 to {MAX_QUEUES} queues, not {0}: set the number of shards accordingly")]
     BadQueueCount(usize),
-    /// Another interface has the name.
     #[error("the interface {0} exists already: stop the program that owns it or choose another name")]
     NameInUse(String),
     /// The kernel has no TUN driver, or the container hides it.
@@ -135,22 +131,13 @@ pub enum TunError {
          in (`--device {TUN_CHARACTER_DEVICE}`)"
     )]
     NoDriver,
-    /// CAP_NET_ADMIN is missing.
     #[error(
         "no permission to make a TUN device: run as root or with CAP_NET_ADMIN (systemd: \
          AmbientCapabilities=CAP_NET_ADMIN; container: --cap-add NET_ADMIN)"
     )]
     NoPermission,
-    /// Another failure of the operating system.
     #[error("{step} of TUN device {name} failed: {source}")]
-    Os {
-        /// Name of the device.
-        name: String,
-        /// What was being done.
-        step: &'static str,
-        /// The kernel's answer.
-        source: io::Error,
-    },
+    Os { name: String, step: &'static str, source: io::Error },
 }
 
 /// An open TUN device that has all its queues.
@@ -180,7 +167,7 @@ impl Tun {
             .map_err(failed("creation"))?;
         let name = first.name().map_err(failed("naming"))?;
         let index = first.if_index().map_err(failed("naming"))?;
-        // A wish: a container without root of its own may make the device and not this, and works with the kernel's length.
+        // Optional: a container without root of its own may make the device and not this, and works with the kernel's length.
         if let Err(error) = first.set_tx_queue_len(spec.tx_queue_len) {
             tracing::debug!(%error, "the queue of {name} keeps the length that the kernel gave it");
         }
@@ -201,7 +188,6 @@ impl Tun {
         &self.name
     }
 
-    /// The interface's index.
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -214,7 +200,7 @@ impl Tun {
     /// Keeps each inner flow on one queue, so that its packets keep their order. One queue needs nothing for that.
     ///
     /// # Errors
-    /// What the kernel says: it wants CAP_BPF. Then it moves flows between queues, each time perhaps with packets out of order.
+    /// Without CAP_BPF. The kernel then moves flows between queues, each time perhaps with packets out of order.
     pub fn pin_flows(&self) -> io::Result<()> {
         if self.queues.len() == 1 { Ok(()) } else { bpf::flows::pin_flows(&self.queues[0]) }
     }
@@ -260,10 +246,10 @@ impl TunQueue {
         Ok(rustix::io::retry_on_intr(|| rustix::io::writev(&self.device, parts))?)
     }
 
-    /// Registers the queue with the current tokio runtime, which then says when it is readable.
+    /// Registers the queue with the current tokio runtime, which then reports when it is readable.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// If the system call fails.
     ///
     /// # Panics
     /// Outside a tokio runtime.

@@ -2,7 +2,7 @@
 //!
 //! A datagram that can't be sent is an ordinary event of a network: [`ShardSocket::try_send`] classifies it and
 //! never fails. Segmentation offload (UDP GSO) that the kernel or driver refuses is given up at run time, and
-//! the batch that found out is sent one datagram at a time; [`ShardSocket::offloads`] says so.
+//! the batch that found out is sent one datagram at a time; [`ShardSocket::offloads`] shows that.
 //!
 //! The sockets of a gateway share one port; [`bind_reuseport_group`] makes them.
 
@@ -35,15 +35,14 @@ pub const MAX_SHARDS: usize = 256;
 /// The most bytes of one segmented send: what fits one IPv4 datagram, which the kernel builds before it cuts.
 pub const MAX_GSO_BYTES: usize = 65_535 - 20 - 8;
 
-/// Socket buffers that the daemon asks for, bytes: some milliseconds of 10 Gbit/s.
+/// Default size of socket buffers, bytes: some milliseconds of 10 Gbit/s.
 pub const DEFAULT_BUFFER_BYTES: usize = 8 << 20;
 
-/// How to set up a socket.
 #[derive(Debug, Clone, Copy)]
 pub struct SocketOptions {
-    /// Receive buffer to ask for, bytes.
+    /// Receive buffer to request, bytes.
     pub recv_buffer: usize,
-    /// Send buffer to ask for, bytes.
+    /// Send buffer to request, bytes.
     pub send_buffer: usize,
     /// Let the kernel merge datagrams of one flow on receiving (UDP GRO).
     pub gro: bool,
@@ -85,7 +84,6 @@ pub struct UdpOffloads {
 /// A datagram to send, or a batch of them.
 #[derive(Debug, Clone)]
 pub struct Transmit<'a> {
-    /// Where to.
     pub destination: SocketAddr,
     /// Traffic class of the outer header: DSCP in the upper six bits, ECN in the lower two.
     pub traffic_class: u8,
@@ -97,7 +95,7 @@ pub struct Transmit<'a> {
     pub src_ip: Option<IpAddr>,
 }
 
-/// Why a datagram was dropped on sending. Each is one counter.
+/// Reason why a datagram was dropped on sending. Each is one counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DropReason {
     /// Longer than the path or interface takes (`EMSGSIZE`).
@@ -108,15 +106,13 @@ pub enum DropReason {
     Refused,
     /// A firewall of this machine forbids it (`EPERM`, `EACCES`).
     Filtered,
-    /// No route, or the network is down; from recent kernels also what [`Self::SourceGone`] says, for IPv4.
+    /// No route, or the network is down; from recent kernels also the condition of [`Self::SourceGone`], for IPv4.
     Unreachable,
     /// The source address is no longer one of this machine: forget it and let the kernel choose.
     SourceGone,
-    /// Anything else.
     Other,
 }
 
-/// What became of a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOutcome {
     /// All of it was handed to the kernel.
@@ -131,13 +127,10 @@ pub enum SendOutcome {
     Dropped(DropReason),
 }
 
-/// Why a socket could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum UdpError {
-    /// Another program has the port.
     #[error("UDP {0} is in use: stop the program that has it (`ss -ulnp`) or choose another port")]
     AddressInUse(SocketAddr),
-    /// The address isn't this machine's.
     #[error("{0} is no address of this machine: listen on one that `ip addr` shows, or on [::]")]
     NoSuchAddress(SocketAddr),
     /// A privilege is missing, for a port below 1024 or a mark.
@@ -145,7 +138,6 @@ pub enum UdpError {
     NoPermission {
         /// The address of the socket.
         address: SocketAddr,
-        /// What was being done.
         step: &'static str,
         /// The capability that allows it.
         capability: &'static str,
@@ -153,22 +145,18 @@ pub enum UdpError {
     /// More shards than a receiver index can name, or none.
     #[error("a port has 1 to {MAX_SHARDS} shards, not {0}")]
     BadShardCount(usize),
-    /// Another failure of the operating system.
     #[error("{step} for UDP {address} failed: {source}")]
     Os {
         /// The address of the socket.
         address: SocketAddr,
-        /// What was being done.
         step: &'static str,
-        /// The kernel's answer.
         source: io::Error,
     },
 }
 
-/// A shard's UDP socket.
 pub struct ShardSocket {
     socket: Socket,
-    /// Receives, and knows what the kernel offered at the start.
+    /// Receives; holds the offloads that the kernel granted at the start.
     state: UdpSocketState,
     gso: bool,
     gso_gave_up: AtomicBool,
@@ -186,10 +174,10 @@ impl ShardSocket {
         Self::new(socket, address, options)
     }
 
-    /// Registers the socket with the current tokio runtime, which then says when it is readable or writable.
+    /// Registers the socket with the current tokio runtime, which then reports when it is readable or writable.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// If the system call fails.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -202,7 +190,7 @@ impl ShardSocket {
     /// The same for a socket that only sends: what arrives at it wakes nobody here.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// If the system call fails.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -244,13 +232,13 @@ impl ShardSocket {
     /// The address that the socket is bound to.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// If the system call fails.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let address = self.socket.local_addr()?;
         address.as_socket().ok_or_else(|| io::Error::other("the kernel names no internet address"))
     }
 
-    /// How many datagrams one [`Transmit`] may hold at best; 1 when segmentation offload is off. More are sent
+    /// Most datagrams that one [`Transmit`] may hold; 1 when segmentation offload is off. More are sent
     /// all the same, one at a time. The bytes of a batch are limited by [`MAX_GSO_BYTES`].
     pub fn max_gso_segments(&self) -> usize {
         let in_use = self.gso && !self.gso_gave_up.load(Ordering::Relaxed);
@@ -335,7 +323,7 @@ impl ShardSocket {
     }
 }
 
-/// What sending a batch one datagram at a time came to.
+/// Result of sending a batch one datagram at a time.
 struct OneByOne {
     outcome: SendOutcome,
     delivered: usize,

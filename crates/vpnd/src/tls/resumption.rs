@@ -1,4 +1,4 @@
-//! How long TLS sessions are resumed (PROTOCOL §3).
+//! Limits of TLS session resumption (PROTOCOL §3).
 //!
 //! In a resumed handshake the gateway proves that it can read its tickets and nothing else, and it issues the next ticket
 //! itself. Whoever has the key of the tickets can therefore answer a client as the gateway for as long as that client goes
@@ -18,9 +18,9 @@ use vpnd_proto::time::Time;
 
 use super::TlsError;
 
-/// How long a client goes from ticket to ticket before it wants to see the gateway's certificate again.
+/// Time for which a client resumes from ticket to ticket before it demands the gateway's certificate again.
 pub(super) const RESUMPTION_LIFETIME: Duration = Duration::from_secs(3600);
-/// How long the gateway issues tickets under one key, seconds. It takes them for as long again.
+/// Time for which the gateway issues tickets under one key, seconds. It accepts them for as long again.
 const TICKET_KEY_LIFETIME_S: u32 = 1800;
 /// Tickets that a client keeps. It has one gateway, and each is good once.
 const MAX_TICKETS: usize = 8;

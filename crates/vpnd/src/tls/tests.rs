@@ -1,4 +1,4 @@
-//! Who is taken for the gateway, and for how long without its key.
+//! Tests of a client's trust in the gateway, and of resumption without the gateway's key.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime};

@@ -8,13 +8,11 @@ const LISTS: [&str; 4] = ["crypto", "proto", "control-channel", "vpnd"];
 /// One check made wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Mutation {
-    /// What is wrong then, as a name.
     pub(crate) name: String,
     /// The file, from the root of the tree.
     pub(crate) file: String,
-    /// What stands there exactly once.
+    /// Text that the file contains exactly once.
     text: String,
-    /// What stands there instead.
     by: String,
     /// The package whose tests must notice.
     pub(crate) package: String,

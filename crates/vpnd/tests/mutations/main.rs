@@ -19,7 +19,7 @@ use list::Mutation;
 
 /// Set by `./x mutants`: names of mutations, or nothing for all of them.
 const RUN: &str = "VPND_MUTANTS";
-/// How many there are at least: a list that can't be read must not pass for a short one.
+/// Least number of mutations: a list that can't be read must not pass for a short one.
 const LEAST: usize = 30;
 
 fn main() -> ExitCode {

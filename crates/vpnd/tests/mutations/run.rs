@@ -15,7 +15,6 @@ use crate::list::{self, Mutation};
 /// A test that takes longer hangs, which is noticed as well.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What became of one mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// A test failed.
@@ -28,7 +27,7 @@ enum Outcome {
     Broken,
 }
 
-/// Where the copy is, and where it is built.
+/// The copy of the tree, and its build directory.
 struct Scratch {
     tree: PathBuf,
     target: PathBuf,

@@ -175,7 +175,7 @@ fn state(lab: &Lab, number: usize) -> PathBuf {
     lab.path(format!("state{number}"))
 }
 
-/// Where its undo journal is.
+/// Path of its undo journal.
 pub(crate) fn journal(lab: &Lab, number: usize) -> PathBuf {
     lab.path(format!("journal{number}"))
 }

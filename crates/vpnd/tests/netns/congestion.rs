@@ -39,7 +39,7 @@ fn count_marks(namespace: &Namespace) {
     ));
 }
 
-/// What a named counter of nftables has counted.
+/// Reads a named counter of nftables.
 fn counter(lab: &Lab, namespace: &Namespace, name: &str) -> u64 {
     let mut command = process::command(lab, namespace, "nft");
     command.args(["-j", "list", "counters"]);
@@ -50,7 +50,7 @@ fn counter(lab: &Lab, namespace: &Namespace, name: &str) -> u64 {
     found.and_then(|counter| counter["packets"].as_u64()).expect("the counter is there")
 }
 
-/// How many packets to an address of one IP version arrived with a mark.
+/// Counts the packets to an address of one IP version that arrived with a mark.
 fn arrived(lab: &Lab, namespace: &Namespace, ipv6: bool, mark: &str) -> u64 {
     counter(lab, namespace, &format!("{}_{mark}", if ipv6 { "v6" } else { "v4" }))
 }
@@ -94,7 +94,7 @@ fn marks_arrive_as_they_were_sent() {
     }
     for (near, far) in [(one.v4(), IpAddr::from(CAMPUS_V4)), (one.v6(), CAMPUS_V6.into())] {
         for (from, to) in [((client, near), (campus, far)), ((campus, far), (client, near))] {
-            // Somebody listens, so that no error comes back.
+            // A socket is bound there, so that no ICMP error comes back.
             let listener = to.0.within(|| UdpSocket::bind((to.1, 0))).expect("the address is there");
             for (mark, name) in MARKS {
                 let before = arrived(&lab, to.0, to.1.is_ipv6(), name);

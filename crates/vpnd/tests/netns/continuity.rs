@@ -168,7 +168,7 @@ fn ctrl_c_gives_the_machine_back_and_a_running_gateway_is_left_alone() {
     assert_eq!(look_at(&lab, &lab.gateway), before);
 }
 
-/// What a reload may change of the firewall, and what a flush of all tables has taken away.
+/// A reload changes the firewall as configured, and restores it after a flush of all tables.
 #[test]
 fn a_reload_puts_the_firewall_as_configured() {
     let Some(lab) = Lab::new(1) else { return };

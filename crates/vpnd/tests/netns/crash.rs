@@ -25,7 +25,7 @@ const DEFAULT_POINTS: u64 = 7;
 /// Machines of CI are slow and busy; `./x crash` asks for more.
 const DEFAULT_LIMIT_MS: u64 = 5_000;
 
-/// Who is killed, and during what.
+/// The process that is killed, and the operation it is killed in.
 #[derive(Clone, Copy, Debug)]
 enum Point {
     /// A gateway while it starts.
@@ -34,13 +34,13 @@ enum Point {
     GatewayAdmits,
     /// A gateway with a client that rekeys every second, while an administrator changes users.
     GatewayWorks,
-    /// A gateway that was told to stop.
+    /// A gateway that was stopped in order.
     GatewayStops,
     /// A client while it logs in.
     ClientConnects,
     /// A client that rekeys every second.
     ClientWorks,
-    /// A client that was told to stop.
+    /// A client that was stopped in order.
     ClientStops,
 }
 
@@ -81,7 +81,7 @@ struct Trial<'l> {
     ann: Login,
     before: [Machine; 2],
     random: StdRng,
-    /// Whether the administrator has heard that bob is enabled.
+    /// Whether the command that enabled bob has succeeded.
     bob_enabled: bool,
     limit: Duration,
     slowest: Duration,
@@ -144,7 +144,7 @@ impl<'l> Trial<'l> {
         } else {
             self.toggle_bob();
         }
-        // It may have ended by itself, if it was told to.
+        // It may have ended by itself, if it was stopped in order.
         if self.gateway.process().ended().is_none() {
             self.gateway.kill();
         }
@@ -205,7 +205,7 @@ impl<'l> Trial<'l> {
         self.leave(client.into_process());
     }
 
-    /// What the administrator was told is so.
+    /// The state is as the administrator's command reported it.
     fn toggle_bob(&mut self) {
         let wanted = !self.bob_enabled;
         let word = if wanted { "enable" } else { "disable" };

@@ -30,7 +30,7 @@ const MIB: u64 = 1 << 20;
 /// Of the live client's stream.
 const BYTES_PER_S: u64 = 12_500_000;
 
-/// How long, and how many datagrams each second (`None`: as many as there can be).
+/// Duration, and datagrams each second (`None`: as many as there can be).
 struct Form {
     seconds: u64,
     rate: Option<u32>,

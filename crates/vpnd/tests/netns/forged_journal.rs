@@ -41,7 +41,7 @@ fn change(number: u64, change: &Json) -> String {
     line(&json!({"change": {"id": number, "change": change}}))
 }
 
-/// What would show that a journal was undone: a setting that is switched off again, and a program of root's.
+/// Traces of a journal that was undone: a setting that is switched off again, and a program of root's.
 struct Bait<'l> {
     namespace: &'l Namespace,
     program: PathBuf,
@@ -93,7 +93,7 @@ struct Planted {
     journal: PathBuf,
 }
 
-/// What is wrong with a journal or its directory, and who makes it so; with the directory's path.
+/// A fault of a journal or its directory, and the function that makes it; with the directory's path.
 type Fault = (&'static str, fn(&Planted) -> PathBuf);
 
 const FAULTS: [Fault; 8] = [

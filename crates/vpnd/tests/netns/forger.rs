@@ -111,7 +111,7 @@ fn client() -> quinn::ClientConfig {
     quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("TLS 1.3 is there")))
 }
 
-/// What many different clients send first.
+/// First datagrams of many different clients.
 fn first_datagrams() -> Vec<Vec<u8>> {
     runtime().block_on(async {
         let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback");
@@ -154,7 +154,7 @@ fn forge(packet: &mut [u8], random: &mut SmallRng) {
     packet[20..22].copy_from_slice(&port.to_be_bytes());
 }
 
-/// How many of them the kernel took.
+/// Sends them, and counts those that the kernel took.
 fn send(socket: &Socket, packets: &[Vec<u8>], to: SocketAddrV4) -> u64 {
     let slices: Vec<[IoSlice<'_>; 1]> = packets.iter().map(|packet| [IoSlice::new(packet)]).collect();
     let addresses = vec![Some(SockaddrIn::from(to)); packets.len()];

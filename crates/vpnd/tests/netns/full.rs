@@ -53,7 +53,6 @@ fn watch(lab: &Lab) {
     ));
 }
 
-/// What was counted until now.
 fn in_clear(lab: &Lab) -> u64 {
     let mut command = process::command(lab, &lab.net, "nft");
     command.args(["list", "table", "inet", "watch"]);
@@ -247,7 +246,7 @@ fn advertised_routers_and_routes_lead_nothing_around_it() {
     assert!(in_clear(&lab) > 0, "without the tunnel it is a leak");
 }
 
-/// What a datagram socket comes to that is connected there; the kernel decides that alone.
+/// The error of a datagram socket that is connected there; the kernel decides that alone.
 fn refusal(from: &Namespace, to: &str) -> Option<ErrorKind> {
     let to = SocketAddr::new(address(to), 7);
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };

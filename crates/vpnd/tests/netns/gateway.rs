@@ -31,12 +31,11 @@ pub(crate) struct Gateway<'l> {
     lab: &'l Lab,
     place: &'l Namespace,
     directory: PathBuf,
-    /// What the daemon is started from.
     program: PathBuf,
     process: Option<Process>,
 }
 
-/// What a user has got from the administrator.
+/// A user's profile and credentials, as given out by the administrator.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) profile: PathBuf,
@@ -109,7 +108,7 @@ impl<'l> Gateway<'l> {
         self.directory.join(name)
     }
 
-    /// Where its undo journal is.
+    /// Path of its undo journal.
     pub(crate) fn journal(&self) -> PathBuf {
         self.file("journal")
     }
@@ -224,7 +223,7 @@ impl<'l> Gateway<'l> {
         self.status()["sessions"].as_array().expect("a list of sessions").clone()
     }
 
-    /// How many packets and datagrams were dropped for a reason, as `vpnd status` counts them.
+    /// Packets and datagrams dropped for a reason, as `vpnd status` counts them.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let status = self.status();
         let drops = &status["counters"]["drops"];

@@ -18,15 +18,15 @@ use crate::relay::PORT;
 use crate::traffic::{ping, trickle};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long one login may take while three datagrams of ten are lost, each way.
+/// Limit for a login while three datagrams of ten are lost, each way.
 const LOGIN_LIMIT: Duration = Duration::from_secs(60);
 /// Machines of CI are slow and busy: this long may anything take there.
 const LENIENT: Duration = Duration::from_secs(15);
-/// What the long form holds the figures against.
+/// Limit of the long form.
 const MOVE_LIMIT: Duration = SECOND;
 const OUTAGE_LIMIT: Duration = Duration::from_secs(2);
 
-/// How often something is done, and whether the figures count.
+/// Number of repetitions, and whether the figures count.
 pub(crate) struct Form {
     pub(crate) times: usize,
     pub(crate) long: bool,
@@ -76,7 +76,7 @@ fn logins_while_three_datagrams_of_ten_are_lost_each_way() {
     assert_eq!(times.len(), form.times);
 }
 
-/// How long a login takes. The next one of this client is a login, too, for what is lost can't be asked for again.
+/// Duration of a login. The client's next connection is a login, too, for what is lost can't be asked for again.
 fn log_in_and_out(lab: &Lab, number: usize, user: &Login) -> Duration {
     let begun = Instant::now();
     let command = client::command(lab, number, user, &["--no-dns"]);
@@ -153,7 +153,7 @@ fn work(client: &Client<'_>, duration: Duration) -> usize {
     answers
 }
 
-/// How long after `since` the first ping is answered.
+/// Time from `since` to the first answered ping.
 pub(crate) fn until_answered(client: &Client<'_>, since: Instant) -> Duration {
     while !ping(client.namespace(), CAMPUS_V4.into(), 56, Duration::from_millis(50)) {
         assert!(since.elapsed() < 4 * LENIENT, "no answer within {:?}", 4 * LENIENT);

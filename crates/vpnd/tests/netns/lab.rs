@@ -1,7 +1,7 @@
 //! The laboratory: the namespaces of the drawing in the main file, their links, addresses and routes.
 //!
 //! Invariants: links are up and routes are there when [`Lab::new`] returns; clients cannot reach the campus without
-//! a VPN: `net` has no route there, and the gateway forwards nothing until someone tells it to. This module must not know vpnd.
+//! a VPN: `net` has no route there, and the gateway forwards nothing until it is configured to. This module must not know vpnd.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -61,7 +61,7 @@ impl Lab {
         Some(lab)
     }
 
-    /// Where this test's files are.
+    /// Path of a file of this test.
     pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.directory.path().join(name)
     }

@@ -38,7 +38,7 @@ fn want(login: &Login, key: &str, value: impl Into<toml::Value>) {
     });
 }
 
-/// Where packets to this address go.
+/// The route of packets to this address.
 fn way(from: &Namespace, to: &str) -> &'static str {
     let shown = from.ip(&["route", "get", to]);
     [TUN, UPLINK].into_iter().find(|name| shown.contains(&format!("dev {name} "))).expect("one of the two")

@@ -1,4 +1,4 @@
-//! Behaviour: who may not come in is told so, clearly, and learns nothing else.
+//! Behaviour: a refused login gets a clear refusal that discloses nothing else.
 
 use std::error::Error;
 use std::fs;

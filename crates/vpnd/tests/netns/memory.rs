@@ -25,7 +25,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MIB: u64 = 1 << 20;
 /// Less than a password's hash takes (19 MiB), and enough for everything else.
 const NO_ROOM_FOR_A_HASH: u64 = 8 * MIB;
-/// How long work goes on at a process that gets no more memory.
+/// Duration of the work at a process that gets no more memory.
 const STARVED: Duration = Duration::from_secs(2);
 
 /// Lets a process have so many bytes more than it has; `None` is without a limit.

@@ -19,9 +19,9 @@ use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const NAME: &str = "gateway.example";
-/// Where the machine asks without a tunnel.
+/// The machine's name server without a tunnel.
 pub(crate) const PROVIDERS: &str = "198.18.0.1";
-/// Where it asks in the tunnel.
+/// Its name server in the tunnel.
 pub(crate) const PUSHED: &str = "10.200.0.2";
 
 /// A real name server that knows the gateway by this address, and nothing else.

@@ -58,7 +58,7 @@ impl Namespace {
         })
     }
 
-    /// What a thread needs to enter it, whenever that will be.
+    /// A handle by which a thread enters it at any time.
     pub(crate) fn handle(&self) -> NamespaceHandle {
         NamespaceHandle(File::open(format!("/run/netns/{}", self.name)).expect("the namespace exists"))
     }
@@ -73,7 +73,7 @@ impl Namespace {
         feed(Command::new("ip").args(["netns", "exec", &self.name, "nft", "-f", "-"]), script);
     }
 
-    /// What `ip ARGUMENTS` prints in it.
+    /// Output of `ip ARGUMENTS` in it.
     pub(crate) fn ip(&self, arguments: &[&str]) -> String {
         let mut all = vec!["-n", &self.name];
         all.extend(arguments);

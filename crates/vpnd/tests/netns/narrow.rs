@@ -112,7 +112,6 @@ fn a_wide_path_keeps_the_gateways_mtu() {
 
 /// Payload of UDP or of a ping in a packet that every path of IPv6 has to carry: 1,280 bytes less the headers.
 const FULL: usize = 1280 - 48;
-/// How many of them go one after the other.
 const PACKETS: usize = 30;
 
 /// Full datagrams of UDP from one to the other and back: how many came back.

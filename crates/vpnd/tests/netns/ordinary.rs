@@ -27,10 +27,10 @@ use crate::traffic::{ping, ping_until, trickle_while};
 const SECOND: Duration = Duration::from_secs(1);
 /// Traffic has to be back so soon after an outage, on a machine that is slow and busy.
 const HEALS: Duration = Duration::from_secs(30);
-/// How long the running TCP connection may stand still: TCP itself waits for as long again as an outage took.
+/// Limit for a stall of the running TCP connection: TCP itself waits for as long again as an outage took.
 const STILL: Duration = Duration::from_secs(900);
 
-/// Who answers the client's machine about names.
+/// The resolver of the client's machine.
 #[derive(Clone, Copy, Debug)]
 enum Resolver {
     ResolvConf,

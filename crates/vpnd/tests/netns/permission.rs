@@ -11,7 +11,7 @@ use crate::traffic::{ping, ping_until};
 
 const SECOND: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// What the user permits.
+/// Sets the user's permissions in the profile.
 fn permit(login: &Login, routes: &[&str], dns: bool) {
     edit_toml(&login.profile, |profile| {
         let tunnel = profile["tunnel"].as_table_mut().expect("a section");

@@ -20,7 +20,7 @@ use crate::namespace::Namespace;
 const PIECE: usize = 1_000;
 /// Pieces under way at once.
 const WINDOW: usize = 64;
-/// How long echoes are awaited before what is missing is sent again.
+/// Time for an echo before the missing pieces are sent again.
 const RESEND_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Sends `bytes` from one box to another and back. Fails if a byte is different or it takes longer than `limit`.

@@ -15,7 +15,7 @@ use crate::lab::{Lab, eventually};
 use crate::namespace::Namespace;
 use crate::resolved;
 
-/// What `/etc/resolv.conf` says in each box before anything runs there.
+/// Contents of `/etc/resolv.conf` in each box before anything runs there.
 pub(crate) const RESOLV_CONF: &str = "nameserver 192.0.2.53\nsearch example.org\n";
 
 /// The directory that programs of a namespace see as `/etc`; made when first asked for.
@@ -51,12 +51,12 @@ pub(crate) fn command(lab: &Lab, namespace: &Namespace, program: impl AsRef<OsSt
     command
 }
 
-/// What programs of a namespace share, if they do.
+/// Directory shared by programs of a namespace.
 fn shared(lab: &Lab, namespace: &Namespace) -> PathBuf {
     lab.path(format!("shared-{}", namespace.name()))
 }
 
-/// Where the `/run` is that programs of a namespace share.
+/// The `/run` shared by programs of a namespace.
 pub(crate) fn run_of(lab: &Lab, namespace: &Namespace) -> PathBuf {
     shared(lab, namespace).join("run")
 }
@@ -102,12 +102,11 @@ impl Process {
         Self { name: name.to_owned(), child: child.expect("the program can be started"), log }
     }
 
-    /// What it has printed until now.
+    /// Its output until now.
     pub(crate) fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its number.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }

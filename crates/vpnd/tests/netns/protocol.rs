@@ -1,4 +1,4 @@
-//! Behaviour: who breaks the protocol is told so by the code that its page names (PROTOCOL §2, §3, §14), and counted.
+//! Behaviour: breaches of the protocol are answered with the code that its page names (PROTOCOL §2, §3, §14), and counted.
 //!
 //! The client here is QUIC alone: it can send what no real client sends.
 #![allow(

@@ -31,7 +31,7 @@ const MAX_WAITING: usize = 10_000;
 const MAX_RECORDED: usize = 1_000;
 const DATA: u8 = 0x80;
 
-/// What happens to datagrams, in each direction. The default is nothing.
+/// Faults of the link, for each direction; none by default.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Faults {
     pub(crate) seed: u64,
@@ -104,7 +104,7 @@ impl Relay {
         self.shared.replay.lock().expect("no panic holds it").extend(datagrams);
     }
 
-    /// How many were lost, delayed, repeated until now.
+    /// Datagrams lost, delayed and repeated until now.
     pub(crate) fn counts(&self) -> [u64; 3] {
         [&self.shared.lost, &self.shared.delayed, &self.shared.repeated]
             .map(|count| count.load(Ordering::Relaxed))
@@ -123,7 +123,7 @@ impl Drop for Relay {
 struct Flow {
     client: SocketAddr,
     socket: UdpSocket,
-    /// When its client was last heard.
+    /// Time of its client's last datagram.
     heard: Instant,
 }
 

@@ -26,7 +26,7 @@ const RELOADS: usize = 20;
 /// Between two packets of a flow.
 const PACE: Duration = Duration::from_millis(2);
 
-/// What the gateway pushes after each reload: routes, DNS servers, search domains. All of them lead to the campus.
+/// Settings pushed after each reload: routes, DNS servers, search domains. All of them lead to the campus.
 const PUSHES: [(&[&str], &[&str], &[&str]); 7] = [
     (&["10.200.0.0/24", "fd20::/64"], &[PUSHED], &[]),
     (&["10.200.0.0/24", "fd20::/64", "10.201.0.0/24", "fd21::/64"], &[PUSHED], &["example.org"]),
@@ -58,7 +58,7 @@ impl<'l> Arrivals<'l> {
         Self { lab, place }
     }
 
-    /// What comes from client 1 to `net` for the campus, or from an inner address.
+    /// Counts packets from client 1 to `net` for the campus, or from an inner address.
     fn in_clear(lab: &'l Lab) -> Self {
         let matches = [
             "ip daddr 10.200.0.0/15",
@@ -80,7 +80,7 @@ impl<'l> Arrivals<'l> {
     }
 }
 
-/// What became of a flow of numbered datagrams.
+/// Losses of a flow of numbered datagrams.
 #[derive(Debug, Default)]
 struct Flow {
     sent: usize,
@@ -141,7 +141,7 @@ fn push(gateway: &Gateway<'_>, (routes, dns, search): (&[&str], &[&str], &[&str]
     gateway.configure("push.search", strings(search));
 }
 
-/// How often the client has set up its tunnel.
+/// Counts the client's set-ups of its tunnel.
 fn set_up(client: &mut Client<'_>) -> usize {
     client.process().output().matches("the tunnel is set up").count()
 }

@@ -15,12 +15,12 @@ use crate::namespace::Namespace;
 use crate::process::{self, Process};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Where `./x setup` unpacks the packages.
+/// Directory into which `./x setup` unpacks the packages.
 const UNPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/resolved");
 const DAEMON: &str = "lib/systemd/systemd-resolved";
 /// The address of its own that it answers at.
 const STUB: &str = "127.0.0.53";
-/// Whom the daemon becomes.
+/// User of the daemon.
 const USER: &str = "systemd-resolve";
 const USER_ID: u32 = 64_990;
 

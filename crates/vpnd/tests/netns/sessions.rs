@@ -114,7 +114,7 @@ fn a_pool_that_is_used_up() {
     let ann = gateway.add_user("ann");
     gateway.start();
     let clients: Vec<_> = (1..=5).map(|number| Client::connect(&lab, number, &ann)).collect();
-    // The sixth is told why and goes on trying, because addresses become free again.
+    // The sixth gets a refusal with the reason and goes on trying, because addresses become free again.
     let command = client::command(&lab, 6, &ann, &[]);
     let mut sixth = Process::start(&lab, "client6", command);
     eventually("the sixth client says what is used up", 10 * SECOND, || {

@@ -27,9 +27,9 @@ use crate::relay::PORT;
 use crate::traffic::{internet_checksum, ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What a machine that is busy with other things may need; the figures say how long it takes.
+/// Limit, generous for a busy machine; the figures show the time it takes.
 const LIMIT: Duration = Duration::from_secs(8);
-/// How long the flows run before and after the path shrinks.
+/// Duration of the flows before and after the path shrinks.
 const BEFORE: Duration = Duration::from_secs(1);
 const AFTER: Duration = Duration::from_secs(10);
 
@@ -81,7 +81,7 @@ fn longest_gap(mut reader: TcpStream, shrinks: Instant, end: Instant) -> Duratio
     longest.max(end - last)
 }
 
-/// Sends steadily, not more than the laboratory carries in its sleep, until it is told to stop.
+/// Sends steadily, not more than the laboratory carries with ease, until it is stopped.
 fn send_steadily(mut writer: TcpStream, stop: &AtomicBool, end: Instant) {
     writer.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
     let chunk = vec![0x5A; 16_384];

@@ -16,7 +16,7 @@ use crate::process::Process;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What is put in a file's place; with a secret of root's that it could lead to.
+/// Replaces a file by a trap; with a secret of root's that it could lead to.
 type Trap = (&'static str, fn(&Path, &Path));
 
 const TRAPS: [Trap; 5] = [

@@ -65,7 +65,7 @@ fn ask(question: u64, kind: u32, content: &dyn Fn(&mut Body)) -> Vec<u8> {
     })
 }
 
-/// What the parent has sent: the number of its message, and the rest of it.
+/// A message of the parent: its number, and the rest of it.
 struct Sent {
     kind: u32,
     descriptors: u32,
@@ -78,7 +78,7 @@ impl Sent {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Why a question was not answered.
+    /// The error of a request that was refused.
     fn refusal(&self) -> Option<String> {
         let mut decoder = Decoder::new(&self.body);
         decoder.array().unwrap();

@@ -1,7 +1,7 @@
 //! Behaviour: a stolen attach token, or a whole captured attach, is worth nothing without the device's key, and trying it
 //! costs its owner nothing. And who reads nothing is given up.
 //!
-//! The thief speaks the protocol itself (PROTOCOL §3 to §5), for no client of ours would do what it does.
+//! The thief implements the protocol itself (PROTOCOL §3 to §5), for no client of ours would do what it does.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"
@@ -39,7 +39,7 @@ const PORT: u16 = 4433;
 const ANSWERS: Duration = Duration::from_secs(20);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// Somebody who speaks the protocol, with a key of their own.
+/// A client of the protocol with a key of its own.
 pub(crate) struct Speaker {
     endpoint: Endpoint,
     tls: Arc<QuicClientConfig>,
@@ -116,7 +116,7 @@ impl Speaker {
         DeviceProof::new(self.key.public(), self.key.sign(&binding))
     }
 
-    /// What this speaker would send on a connection to log in.
+    /// The message by which this client would log in on a connection.
     pub(crate) fn login(&self, line: &Line, user: &str) -> Message {
         self.login_with(line, user, &format!("{user}'s password"))
     }
@@ -140,7 +140,7 @@ impl Speaker {
         (line, established(answer))
     }
 
-    /// What this speaker would send on a connection to attach with such a token.
+    /// The message by which this client would attach on a connection with such a token.
     fn claim(&self, line: &Line, session: SessionId, token: &Token) -> Message {
         let (token, device) = (token.clone(), self.prove(line));
         Message::Attach(Attach { token, offer: offer(), session, software: None, device })
@@ -155,7 +155,7 @@ impl Speaker {
 }
 
 impl Line {
-    /// What comes in answer; the code of the close, if that is what comes.
+    /// Sends a message and returns the reply, or the code of the close.
     pub(crate) async fn ask(&mut self, message: &Message) -> Result<Message, Code> {
         if self.send.write_all(&encode(message)).await.is_err() {
             return Err(self.closed().await);
@@ -208,7 +208,7 @@ fn established(answer: Result<Message, Code>) -> Established {
     }
 }
 
-/// Runs what speaks the protocol in the first client's box.
+/// Runs the thief's client in the first client's box.
 pub(crate) fn in_her_box<T: Send>(lab: &Lab, work: impl AsyncFnOnce() -> T + Send) -> T {
     lab.clients[0].within(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! What tests send: pings, and transfers whose bytes are compared.
+//! Test traffic: pings, and transfers whose bytes are compared.
 //!
 //! Invariants: every wait has an end; payload is pseudo-random, so nothing can be right by chance.
 //! This module must not know whether there is a VPN.
@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::namespace::Namespace;
 
-/// What one transfer of the tests carries, in bytes.
+/// Bytes of one transfer.
 pub(crate) const TEN_MB: usize = 10_000_000;
 
 const CHUNK: usize = 64 * 1024;

@@ -21,7 +21,7 @@ use crate::reload::Arrivals;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Where the second gateway is on the Internet, and what is behind it.
+/// Addresses of the second gateway on the Internet, and of the host behind it.
 const SECOND_GATEWAY: &str = "198.18.2.2";
 const SECOND_CAMPUS: Ipv4Addr = Ipv4Addr::new(10, 210, 0, 1);
 const TUNNELS: [&str; 2] = [TUN, "vpn1"];
@@ -93,7 +93,7 @@ fn interrupt(mut client: Process) {
     assert!(status.success(), "{status}:\n{}", client.output());
 }
 
-/// How often a client has looked for its gateway again.
+/// Counts a client's searches for its gateway.
 fn changes(client: &Process) -> usize {
     client.output().matches("the machine's network changed").count()
 }

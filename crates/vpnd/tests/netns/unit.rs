@@ -100,7 +100,7 @@ fn boot(lab: &Lab, unit: &str, login: &Login) -> Option<Process> {
     Some(Process::start(lab, "systemd", command))
 }
 
-/// What the client has printed.
+/// The client's output.
 fn log(lab: &Lab) -> String {
     fs::read_to_string(lab.path("log/client")).unwrap_or_default()
 }

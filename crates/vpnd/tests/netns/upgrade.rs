@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);
 /// Between an answer and the next datagram of a flow.
 const PACE: Duration = Duration::from_millis(1);
-/// How long an answer is waited for.
+/// Limit for an answer.
 const ANSWERS: Duration = Duration::from_millis(5);
 /// By when clients have noticed that their control channel is gone, which they look after every 25 seconds.
 const BACK: Duration = Duration::from_secs(60);
@@ -96,7 +96,7 @@ fn an_upgrade_that_fails_changes_nothing() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let program = gateway.install();
-    // Then QUIC hears by the shards, in the next process too.
+    // Then shards forward QUIC's datagrams, in the next process too.
     gateway.configure("offload.steering", false);
     let ann = gateway.add_user("ann");
     gateway.start();
@@ -142,7 +142,7 @@ fn put(program: &Path, text: &str, mode: u32) {
     fs::rename(&new, program).expect("they are in one directory");
 }
 
-/// What makes each session what it is.
+/// The identifying fields of each session.
 fn identities(gateway: &Gateway) -> Vec<[Json; 5]> {
     let identity =
         |session: &Json| ["id", "user", "device", "inner_v4", "inner_v6"].map(|key| session[key].clone());
@@ -151,7 +151,7 @@ fn identities(gateway: &Gateway) -> Vec<[Json; 5]> {
     all
 }
 
-/// What became of a flow of datagrams.
+/// Losses of a flow of datagrams.
 struct Flow {
     sent: u64,
     answered: u64,

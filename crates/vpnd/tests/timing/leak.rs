@@ -11,11 +11,11 @@ use rand::{RngExt as _, SeedableRng as _};
 
 /// Thresholds that measurements are cropped at.
 const CROPS: usize = 100;
-/// Measurements at the beginning, which only tell what the thresholds are.
+/// Measurements at the beginning, which only set the thresholds.
 const FIRST: usize = 1_000;
 /// A test over fewer measurements of a kind says nothing.
 const LEAST: f64 = 200.0;
-/// How often to say how far it is.
+/// Interval of progress reports.
 const SAY_EACH: Duration = Duration::from_secs(60);
 
 /// Mean and variance as they grow (Welford).
@@ -58,7 +58,6 @@ impl Welch {
     }
 }
 
-/// What was found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     /// The t whose size is largest, of all tests.
@@ -84,7 +83,7 @@ struct Tests {
 }
 
 impl Tests {
-    /// `first`: sorted measurements that only tell what the thresholds are.
+    /// `first`: sorted measurements that only set the thresholds.
     fn new(first: &[f64]) -> Self {
         let threshold = |number: usize| {
             let share = 1.0 - 0.5f64.powf(10.0 * (number + 1) as f64 / CROPS as f64);

@@ -1,9 +1,9 @@
-//! Whether the time of a refused login tells that a user exists, or that a password is right: an unknown name against a wrong
+//! Whether the time of a refused login discloses that a user exists, or that a password is right: an unknown name against a wrong
 //! password, and a wrong password against the right one of a user who needs a one-time code too. Through all that the auth
 //! process does for a login (store, throttle, password, code, audit), by statistics (`leak`).
 //!
 //! The short form looks only whether the harness can see a difference, and that none is there that a few thousand logins
-//! show; `./x timing` takes as many as it is told. The cost of a password is lowered for many logins: what it adds is the
+//! show; `./x timing` takes as many as it is given. The cost of a password is lowered for many logins: what it adds is the
 //! same for both kinds, and its noise would hide what is looked for.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -52,7 +52,6 @@ fn the_harness_sees_a_difference_of_a_fiftieth_and_none_where_there_is_none() {
     assert!(leak::look(20_000, 3, rarely, spin).t.abs() > 10.0);
 }
 
-/// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pair {
     /// A user who does not exist, and one who does.

@@ -17,7 +17,6 @@ const AAD: [u8; 16] = [0x80; 16];
 const SUITE: Suite = Suite::Aes256Gcm;
 const SEALED: usize = LEN + 16;
 
-/// What is measured.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Seal,

@@ -5,15 +5,15 @@ use proptest::prelude::*;
 use super::*;
 use Standing::{Known, Returning, Stranger};
 
-const PATIENCE: Duration = Duration::from_secs(1);
+const DISPLACE_AFTER: Duration = Duration::from_secs(1);
 
 fn shares(limit: usize) -> Shares {
-    Shares::new(Division { limit, patience: PATIENCE, displaced: Displaced::Oldest })
+    Shares::new(Division { limit, displace_after: DISPLACE_AFTER, displaced: Displaced::Oldest })
 }
 
 /// Nobody loses a place for having had it for long.
 fn queue(limit: usize) -> Shares {
-    Shares::new(Division { limit, patience: Duration::MAX, displaced: Displaced::Newest })
+    Shares::new(Division { limit, displace_after: Duration::MAX, displaced: Displaced::Newest })
 }
 
 fn at(ms: u64) -> Time {
@@ -28,15 +28,15 @@ fn v4(bytes: [u8; 4]) -> Source {
     Source::from(IpAddr::from(bytes))
 }
 
-fn enter(shares: &mut Shares, from: Source, standing: Standing) -> Option<PlaceId> {
+fn enter(shares: &mut Shares, from: Source, standing: Standing) -> Option<PermitId> {
     match shares.enter(at(0), from, standing) {
-        Entered::In { place, .. } => Some(place),
+        Entered::In { permit, .. } => Some(permit),
         Entered::Full => None,
     }
 }
 
 /// Who loses a place to a newcomer.
-fn displaced(shares: &mut Shares, now: Time, from: Source, standing: Standing) -> Option<PlaceId> {
+fn displaced(shares: &mut Shares, now: Time, from: Source, standing: Standing) -> Option<PermitId> {
     match shares.enter(now, from, standing) {
         Entered::In { displaced, .. } => displaced,
         Entered::Full => None,
@@ -126,7 +126,7 @@ fn turns_go_round_among_providers_then_sites_then_hosts() {
     for address in addresses {
         enter(&mut queue, v4(address), Stranger).unwrap();
     }
-    let order: Vec<u64> = std::iter::from_fn(|| queue.next_turn()).map(|place| place.0).collect();
+    let order: Vec<u64> = std::iter::from_fn(|| queue.next_turn()).map(|permit| permit.0).collect();
     assert_eq!(order, [0, 7, 6, 8, 5, 1, 2, 3, 4]);
 }
 
@@ -138,8 +138,8 @@ fn whoever_comes_again_and_again_does_not_pass_those_that_wait() {
     }
     for round in 0..3 {
         enter(&mut queue, v4([20, 0, 0, 1]), Stranger).unwrap();
-        assert_eq!(queue.next_turn().map(|place| place.0 < 3), Some(true), "round {round}");
-        assert_eq!(queue.next_turn().map(|place| place.0 < 3), Some(false), "round {round}");
+        assert_eq!(queue.next_turn().map(|permit| permit.0 < 3), Some(true), "round {round}");
+        assert_eq!(queue.next_turn().map(|permit| permit.0 < 3), Some(false), "round {round}");
     }
 }
 
@@ -182,7 +182,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Who holds what, as a list.
-type Model = Vec<(PlaceId, [u8; 4], Standing)>;
+type Model = Vec<(PermitId, [u8; 4], Standing)>;
 
 fn held(model: &Model, standing: Standing, prefix: &[u8]) -> usize {
     model.iter().filter(|(_, address, theirs)| *theirs == standing && address.starts_with(prefix)).count()
@@ -198,23 +198,23 @@ proptest! {
             match step {
                 Step::Later(ms) => now += ms,
                 Step::Leave(number) if !model.is_empty() => {
-                    let (place, ..) = model.remove(number % model.len());
-                    prop_assert!(shares.leave(place) && !shares.leave(place));
+                    let (permit, ..) = model.remove(number % model.len());
+                    prop_assert!(shares.leave(permit) && !shares.leave(permit));
                 }
                 Step::Leave(_) => {}
                 Step::Next => {
-                    let place = shares.next_turn();
-                    prop_assert_eq!(place.is_some(), !model.is_empty());
-                    model.retain(|(theirs, ..)| Some(*theirs) != place);
+                    let permit = shares.next_turn();
+                    prop_assert_eq!(permit.is_some(), !model.is_empty());
+                    model.retain(|(theirs, ..)| Some(*theirs) != permit);
                 }
                 Step::Enter(address, number) => {
                     let standing = STANDINGS[number];
                     match shares.enter(at(now), v4(address), standing) {
-                        Entered::In { place, displaced } => {
+                        Entered::In { permit, displaced } => {
                             let before = model.len();
                             model.retain(|(theirs, ..)| Some(*theirs) != displaced);
                             prop_assert_eq!(before - model.len(), usize::from(displaced.is_some()));
-                            model.push((place, address, standing));
+                            model.push((permit, address, standing));
                         }
                         Entered::Full if standing == Stranger => {
                             let ours = held(&model, Stranger, &address[..2]);
@@ -256,7 +256,7 @@ proptest! {
             enter(&mut queue, v4([2 + provider, 0, 0, 1]), Stranger).unwrap();
         }
         let first = queue.next_id - u64::from(providers);
-        let last = (0..).map_while(|turn| queue.next_turn().map(|place| (turn, place.0)))
+        let last = (0..).map_while(|turn| queue.next_turn().map(|permit| (turn, permit.0)))
             .filter(|(_, id)| *id >= first).map(|(turn, _)| turn).max();
         prop_assert_eq!(last, Some(usize::from(providers)));
     }

@@ -1,4 +1,4 @@
-//! The control channel's sockets, which the worker asks for: only a privileged process can mark them.
+//! The control channel's sockets, opened for the worker: only a privileged process can mark them.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

@@ -1,4 +1,4 @@
-//! Where a password comes from: a file, a file descriptor, or a person at a terminal; never the command line, which
+//! Reads a password from a file, a file descriptor, or a person at a terminal; never from the command line, which
 //! every user of the machine can read.
 
 use std::fs::File;
@@ -12,18 +12,15 @@ use zeroize::Zeroizing;
 /// The longest password, in bytes (PROTOCOL §3.2).
 pub(super) const MAX_PASSWORD: usize = 1_024;
 
-/// Where to look for a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// The first line of a file that only its owner can read.
     File(PathBuf),
     /// The first line of an open descriptor.
     Descriptor(RawFd),
-    /// A person.
     Prompt,
 }
 
-/// Why there is no password.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CredentialsError {
     /// The file or descriptor can't be read.
@@ -31,35 +28,24 @@ pub(super) enum CredentialsError {
     Read {
         /// Which file or descriptor.
         from: String,
-        /// The system's answer.
         source: io::Error,
     },
-    /// Others could read the file.
     #[error("{} can be read by others than its owner (mode {mode:03o}): run `chmod 600` on it", path.display())]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// No password where one should be.
+    Exposed { path: PathBuf, mode: u32 },
     #[error("{0} has no password in its first line")]
     Empty(String),
-    /// More than a password can have.
     #[error("the password from {0} is longer than {MAX_PASSWORD} bytes")]
     TooLong(String),
-    /// Not text.
     #[error("the password from {0} is not UTF-8 text")]
     NotText(String),
-    /// Nobody can be asked.
     #[error("there is no terminal to ask for a password: use --credentials FILE or --password-fd N")]
     NoTerminal,
 }
 
-/// Reads a password; `prompt` is what a person is asked.
+/// Reads a password; `prompt` is shown to a person.
 ///
 /// # Errors
-/// [`CredentialsError`] says where it looked and what to do.
+/// [`CredentialsError`], with the source and a remedy.
 pub(super) fn read(source: &Source, prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
     match source {
         Source::File(path) => from_file(path),

@@ -1,4 +1,4 @@
-//! The key of this device, by which a gateway knows it again: it gives a returning user the same inner addresses, and
+//! The key of this device, by which a gateway recognises it: it gives a returning user the same inner addresses, and
 //! takes an attach token from no other device (PROTOCOL §4.1).
 //!
 //! Invariants: the key is in a file that nobody but its owner can read, or it is not used; two clients of one machine never
@@ -23,30 +23,16 @@ use crate::sys::lock::LockedFile;
 /// Clients of one user and gateway on one machine at the same time, at most.
 const MAX_INSTANCES: usize = 64;
 
-/// Why there is no device key.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeviceError {
-    /// The file can't be used.
     #[error("the device's key can't be kept in {}: {source}", path.display())]
-    Os {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// Somebody else may have the key.
+    Os { path: PathBuf, source: io::Error },
     #[error(
         "the device's key in {} is not used, for {problem}, and others may have it: remove the file, and the next login \
          makes a new key",
         path.display()
     )]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
-    /// All keys are in use.
+    Exposed { path: PathBuf, problem: &'static str },
     #[error("{MAX_INSTANCES} clients of this user and gateway run on this machine already: end one of them")]
     TooMany,
 }
@@ -110,7 +96,7 @@ fn lock(path: &Path) -> io::Result<Option<LockedFile>> {
     LockedFile::try_lock(file)
 }
 
-/// Why others may have what is in the file, if they may.
+/// The reason why others may have read the file, if there is one.
 fn exposure(file: &File) -> io::Result<Option<&'static str>> {
     let metadata = file.metadata()?;
     Ok(if !metadata.is_file() || metadata.nlink() != 1 {

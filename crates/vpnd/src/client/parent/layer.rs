@@ -2,7 +2,7 @@
 //!
 //! A tunnel's own datagrams may go through the tunnels that are older, and through no other: so no two tunnels carry each other.
 //! The layer decides about the mark of these datagrams ([`Layer::mark`]), and with that about all rules. INVARIANT: the privileged
-//! process takes it, and nobody else has a say in it.
+//! process takes it, and no other process chooses it.
 
 use std::io;
 
@@ -20,7 +20,6 @@ pub(super) struct OwnLayer {
     _file: LockedFile,
 }
 
-/// Why there is none.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LayerError {
     #[error("{0} clients run on this machine already, and no more fit: end one of them", Layer::COUNT)]

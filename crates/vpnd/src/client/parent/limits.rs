@@ -1,4 +1,4 @@
-//! How much of everything a client's worker may ask of its privileged parent. Numbers of routes, name servers and domains are
+//! Rate limits of a client's worker's requests to its privileged parent. Numbers of routes, name servers and domains are
 //! bounded where the message is decoded, the number of lookups at a time in [`super::lookups`].
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use vpnd_proto::time::Time;
 use crate::client::messages::ParentRequest;
 use crate::privsep::allowance::Allowance;
 
-/// The allowances of one worker. An honest one asks for a socket for each address of each attempt to connect, and for the
+/// The allowances of one worker. An honest one needs a socket for each address of each attempt to connect, and for the
 /// others once for each attempt or change.
 pub(super) struct Limits {
     sockets: Allowance,
@@ -54,7 +54,7 @@ impl Limits {
             return Ok(());
         }
         let why = format!("the network worker asks for more {what} than any client needs");
-        // Once: otherwise the log would be the next thing that is asked for without end.
+        // Once: otherwise a hostile worker could fill the log.
         if !std::mem::replace(&mut self.logged, true) {
             tracing::warn!("refused: {why}");
         }

@@ -1,5 +1,5 @@
 //! The parent's look-ups of gateways' names, each in a short-lived process of its own ([`crate::client::lookup`]). Invariants:
-//! only names that the profile holds are looked up; a worker that asks without end gets few of these processes at a time.
+//! only names that the profile holds are looked up; a worker that floods the parent gets few of these processes at a time.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::privsep::messages::Common;
 use crate::privsep::spawn::StartingChild;
 use crate::profile::ServerAddress;
 
-/// Three name servers that are silent, each asked once, are waited for.
+/// Enough for three silent name servers, each queried once.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(17);
-/// How long one may take to end after its answer.
+/// Limit for a lookup's process to end after its answer.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 /// Lookups at a time.
 const MAX_RUNNING: usize = 4;
@@ -33,7 +33,7 @@ impl Lookups {
     /// Starts a lookup for the question `number`. Only for the process's first thread, as [`StartingChild::start`] is.
     ///
     /// # Errors
-    /// Why there is none, for the worker.
+    /// The reason why there is none, for the worker.
     pub(super) fn start(&mut self, number: u64, server: u32) -> Result<(), String> {
         let server = self.servers.get(server as usize).ok_or("the profile names no such gateway")?;
         if self.running.len() >= MAX_RUNNING {

@@ -1,4 +1,4 @@
-//! What a client changes on its machine: addresses, routes and DNS of the tunnel, all through the undo journal.
+//! A client's changes to its machine: addresses, routes and DNS of the tunnel, all through the undo journal.
 //!
 //! Routes of the tunnel stand in a table of their own ([`routing`]), which all packets are looked up in before the system's
 //! but the tunnel's own datagrams (they carry a mark) and what the process asks that looks up the gateway's name (it has a
@@ -31,10 +31,9 @@ mod routing;
 mod sources;
 mod table;
 
-/// What a standard suite adds to a packet, in bytes.
+/// Bytes that a standard suite adds to a packet.
 const TAG_LEN: usize = 16;
 
-/// Why the machine's network could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NetworkError {
     /// A change failed or could not be written down.
@@ -43,10 +42,9 @@ pub(super) enum NetworkError {
     /// The kernel refused something that needs no undoing.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// Name servers can't be set.
     #[error(transparent)]
     Dns(#[from] DnsError),
-    /// What the gateway wants is not permitted.
+    /// The gateway's settings are not permitted here.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
     /// All that the tunnel may use is somebody else's.
@@ -57,10 +55,10 @@ pub(super) enum NetworkError {
     NoTable,
 }
 
-/// What the user wants of the tunnel.
+/// The user's settings for the tunnel.
 #[derive(Clone, Debug)]
 pub(super) struct TunnelOptions {
-    /// What may go into the tunnel.
+    /// Destinations that may be routed into the tunnel.
     pub(super) routes: Routes,
     /// Whether to set routes for that; otherwise the machine's stay as they are.
     pub(super) set_routes: bool,
@@ -68,7 +66,7 @@ pub(super) struct TunnelOptions {
     pub(super) dns: bool,
     /// Whether networks that the machine is directly connected to stay outside the tunnel.
     pub(super) local_network: bool,
-    /// The user as whom the gateway's name is looked up: outside the tunnel, for it may be asked while the tunnel is dead.
+    /// The user as whom the gateway's name is looked up: outside the tunnel, for the lookup may happen while the tunnel is dead.
     pub(super) lookups: Option<u32>,
 }
 
@@ -82,20 +80,20 @@ pub(super) struct NetworkSetup {
     options: TunnelOptions,
     mtu: u16,
     active: Vec<(ChangeId, Change)>,
-    /// What the profile permits of what the gateway has named last, and what came of it.
+    /// The gateway's last settings, as far as the profile permits them, and the routing made of them.
     in_force: Option<(Network, Routing)>,
     /// The routing table of the tunnel.
     table: Option<u32>,
-    /// What the log says of local networks.
+    /// Local networks as last logged, so that a change alone is logged again.
     overlaps: Vec<Overlap>,
     /// The DNS servers of the tunnel.
     dns: Option<DnsSettings>,
     /// In force while the machine uses them.
     dns_change: Option<(ChangeId, DnsChange)>,
-    /// Those that the machine asked before.
+    /// The name servers that the machine used before.
     own_dns: Vec<IpAddr>,
     guard: Option<(ChangeId, GuardRules)>,
-    /// What the guard marks on arrival.
+    /// Datagrams that the guard marks on arrival.
     returning: Option<Returning>,
     /// In force while the kernel looks for the way back with a packet's mark because of this tunnel.
     valid_marks: Option<ChangeId>,
@@ -144,7 +142,7 @@ impl NetworkSetup {
         &self.netlink
     }
 
-    /// Replaces what is set by what `network` says, as far as the profile permits that. What is new comes before what is old
+    /// Replaces the settings in force by those of `network`, as far as the profile permits them. What is new comes before what is old
     /// goes, so that no packet finds neither.
     ///
     /// # Errors
@@ -166,7 +164,7 @@ impl NetworkSetup {
         self.set_mtu(self.mtu).await?;
         let obsolete = self.make(network, &routing).await?;
         log_refused(&routing);
-        // Servers are asked only once there is a way to them, and as long as there is one.
+        // Name servers are set only while there is a route to them.
         self.set_dns(dns_settings(&self.interface, &self.options, network, &routing)).await?;
         self.take_back(obsolete).await?;
         self.in_force = Some((network.clone(), routing));
@@ -195,7 +193,7 @@ impl NetworkSetup {
         Ok(())
     }
 
-    /// Makes what is wanted and not in force yet; with what is not wanted any more. Says in the log what is new of local networks.
+    /// Makes the changes that are missing, and returns those to take back. Logs new overlaps with local networks.
     async fn make(&mut self, network: &Network, routing: &Routing) -> Result<Vec<ChangeId>, NetworkError> {
         for overlap in routing.overlaps.iter().filter(|overlap| !self.overlaps.contains(overlap)) {
             overlap.log();
@@ -247,7 +245,7 @@ impl NetworkSetup {
         for family in [Family::V4, Family::V6] {
             let leads_in = |change: &Change| matches!(change, Change::Rule(rule) if rule.family == family);
             if self.active.iter().any(|(_, change)| leads_in(change)) {
-                // What a full tunnel would carry else: who asks it while it is dead waits for nothing.
+                // What a full tunnel would carry else: a query would only time out while it is dead.
                 let is_full = self.in_force.as_ref().is_some_and(|(_, routing)| routing.is_full);
                 let refusal = is_full.then_some((Layer::REFUSAL_RULE, NO_TABLE));
                 for (rule, table) in [(Layer::LOOKUP_RULE, MAIN_TABLE)].into_iter().chain(refusal) {
@@ -288,7 +286,7 @@ impl NetworkSetup {
         self.use_tunnel_dns().await
     }
 
-    /// The DNS servers that the machine asks without the tunnel.
+    /// The DNS servers that the machine uses without the tunnel.
     fn own_name_servers(&self) -> Vec<IpAddr> {
         let mut servers = dns::servers_in_use(&DnsSystem::default());
         if let (Some(_), Some(settings)) = (&self.dns_change, &self.dns) {
@@ -410,7 +408,7 @@ impl NetworkSetup {
     }
 }
 
-/// How the machine's names are looked up while the tunnel is there; `None` leaves that as it is.
+/// DNS settings while the tunnel is up; `None` leaves the machine's as they are.
 fn dns_settings(
     interface: &str,
     options: &TunnelOptions,

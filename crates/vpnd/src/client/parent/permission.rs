@@ -3,7 +3,7 @@
 //! A gateway names routes, but every other address that it names takes packets from somewhere, too: the client's own
 //! address is answered on this machine, the gateway's is routed to it, a name server is asked. So what the profile
 //! keeps out of the tunnel is kept out in each of these forms. This is decided in the privileged process: the worker
-//! only passes on what the gateway said.
+//! only passes on the gateway's message.
 //!
 //! Pure but for [`HostNetworks::read`]: what this machine uses is an argument.
 
@@ -17,10 +17,8 @@ use crate::profile::Routes;
 use crate::sys::netlink::{MAIN_TABLE, Netlink, NetlinkError};
 use crate::sys::sysctl;
 
-/// Why the tunnel is not set up as the gateway wants it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum Forbidden {
-    /// Loopback, multicast and the like.
     #[error(
         "the gateway gives this machine the address {0}, which no host can have: its address pool is wrong"
     )]
@@ -39,7 +37,7 @@ pub(super) enum Forbidden {
     Outside(IpAddr),
 }
 
-/// What the machine uses without the tunnel.
+/// Addresses and networks that the machine uses without the tunnel.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostNetworks {
     /// Its own addresses, and those of its routers and name servers.
@@ -54,7 +52,7 @@ pub(super) struct HostNetworks {
 }
 
 impl HostNetworks {
-    /// Reads it from the kernel; what belongs to the tunnel is left out. `name_servers` are those it asks without the tunnel.
+    /// Reads it from the kernel; what belongs to the tunnel is left out. `name_servers` are those it uses without the tunnel.
     ///
     /// # Errors
     /// If the kernel does not list its addresses or routes.

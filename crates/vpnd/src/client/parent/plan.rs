@@ -1,11 +1,11 @@
 //! The way from the changes in force to those that are wanted, without a moment in between that is neither: what is in both
 //! stays, what is new comes first, and only then goes what is not wanted any more.
 //!
-//! Pure: a plan says which steps are taken in which order, and knows nothing of the machine.
+//! Pure: a plan is a list of steps in order, without access to the machine.
 
 use crate::sys::change::Change;
 
-/// What is done, in this order.
+/// Steps in the order in which they are carried out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan<Id> {
     pub(super) first: Vec<Step<Id>>,

@@ -31,14 +31,14 @@ use crate::sys::udp::icmp::IcmpErrors;
 use crate::tls::{self, TlsError};
 use trials::Trials;
 
-/// How long addresses that are known have to answer before they are looked up again: the gateway may have moved.
+/// Head start of known addresses before the name is looked up again: the gateway may have moved.
 const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
 /// So long after a change of the machine's network the addresses that are known are less worth.
 const JUST_CHANGED: Duration = Duration::from_secs(5);
-/// How long a person has to type a one-time code; a little less than the gateway waits.
+/// Time for a person to type a one-time code; a little less than the gateway waits.
 const PERSON_TIMEOUT: Duration = Duration::from_secs(80);
 
-/// Why an attempt failed; another may succeed, unless [`DialError::is_final`] says no.
+/// An error of one attempt; another may succeed, unless [`DialError::is_final`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("{0}")]
@@ -66,12 +66,13 @@ pub(super) enum DialError {
 }
 
 impl DialError {
-    /// True if trying again can't help: the gateway is not the one that the profile names, or it refuses our certificate.
+    /// Whether trying again can't help: the gateway is not the one that the profile names, or it refuses our certificate.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Distrust(_))
     }
 
-    /// Names the cause if it is one of identity, which may show at any step: a handshake that has succeeded here may fail there.
+    /// Replaces the error by its cause if one end does not trust the other. That may show at any step: a handshake that has
+    /// succeeded here may fail there.
     fn with_cause(self) -> Self {
         let distrust = match &self {
             Self::Handshake { source, .. } | Self::Login(LoginError::Connection(source)) => {
@@ -83,7 +84,7 @@ impl DialError {
         distrust.map_or(self, Self::Distrust)
     }
 
-    /// True if the gateway is there and has no place for another connection now.
+    /// Whether the gateway is there and has no room for another connection now.
     pub(super) fn is_full(&self) -> bool {
         matches!(self, Self::Handshake { source, .. } if login::is_full(source))
     }
@@ -97,7 +98,7 @@ impl DialError {
     }
 }
 
-/// What the gateway answered.
+/// The gateway's reply to a login or attach.
 pub(super) enum DialOutcome {
     /// A new epoch, and the endpoint of its connection.
     Established(Box<Channel>, quinn::Endpoint),
@@ -105,7 +106,6 @@ pub(super) enum DialOutcome {
     Refused(Refused),
 }
 
-/// Who logs in.
 pub(super) struct Credentials {
     pub(super) user: String,
     pub(super) password: SecretText<1024>,
@@ -119,9 +119,9 @@ pub(super) struct Dialer {
     server_name: String,
     tls: tls::Client,
     credentials: Credentials,
-    /// Makes sockets, looks up names and asks people.
+    /// Opens sockets, looks up names and prompts the user.
     parent: Arc<ParentClient>,
-    /// Where the gateway has answered, the last place first, and where else it may be.
+    /// Addresses at which the gateway has answered, the latest first, then those where it may be.
     known: Mutex<Vec<SocketAddr>>,
     /// When the machine's network has changed last.
     network: watch::Sender<Option<Instant>>,
@@ -209,7 +209,7 @@ impl Dialer {
                 tokio::select! {
                     outcome = &mut race => break Some(outcome),
                     Ok(()) = changes.changed() => break None,
-                    // A silent name server, or one address after the other, may take longer than a person should wait for a word.
+                    // A silent name server, or one address after the other, may take longer than a person should wait for a message.
                     () = &mut silent, if !silent.is_elapsed() => drop(self.log_trials()),
                 }
             };
@@ -220,7 +220,7 @@ impl Dialer {
         }
     }
 
-    /// Says in the log which addresses were tried and what became of it, once in each outage. Returns whether it did.
+    /// Logs the addresses that were tried and the results, once in each outage. Returns whether it did.
     pub(super) fn log_trials(&self) -> bool {
         let report = self.trials().report();
         if let Some(report) = &report {
@@ -229,7 +229,7 @@ impl Dialer {
         report.is_some()
     }
 
-    /// The same for who gives up. `None` if no address was tried in vain since the gateway answered last.
+    /// The same as text, for the error of a client that gives up. `None` if no address failed since the gateway answered last.
     pub(super) fn report(&self) -> Option<String> {
         self.trials().describe()
     }
@@ -296,7 +296,7 @@ impl Dialer {
         }
     }
 
-    /// Asks for the addresses of all names of the profile. What is found is known from then on, after the address that has
+    /// Looks up all names of the profile. The addresses found are kept, after the address that has
     /// answered last.
     async fn look_up(&self) -> Result<Vec<SocketAddr>, DialError> {
         let mut found = Vec::new();
@@ -327,12 +327,12 @@ impl Dialer {
         Ok(found)
     }
 
-    /// Has attempts begin again that are under way.
+    /// Restarts attempts that are under way.
     pub(super) fn network_changed(&self) {
         self.network.send_replace(Some(Instant::now()));
     }
 
-    /// How long the addresses that are known have to answer before they are looked up. A machine in another network has them looked
+    /// Head start of known addresses before names are looked up. On a machine that has just changed networks they are looked
     /// up sooner: what is known may be out of reach from there without a word.
     fn head_start(&self) -> Duration {
         let changed = *self.network.borrow();
@@ -344,7 +344,7 @@ impl Dialer {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the person at the terminal. Without one, or without an answer, an empty code has the gateway say how it stands.
+    /// Prompts the person at the terminal. Without an answer an empty code is sent, so that the gateway refuses with its reason.
     async fn one_time_code(&self) -> Result<Message, DialError> {
         let answer = tokio::time::timeout(PERSON_TIMEOUT, self.parent.one_time_code()).await;
         let code = match answer.ok().flatten() {
@@ -359,7 +359,7 @@ impl Dialer {
         Ok(Message::OneTimeCode(OneTimeCode { code }))
     }
 
-    /// The parent signs, for it alone has the device's key.
+    /// Has the parent sign, which alone has the device's key.
     async fn prove(&self, stream: &RequestStream) -> Result<DeviceProof, DialError> {
         let proof = self.parent.prove(&stream.binding()?).await.map_err(DialError::NoProof)?;
         Ok(DeviceProof::new(self.credentials.device, proof))

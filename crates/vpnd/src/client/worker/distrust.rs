@@ -1,4 +1,4 @@
-//! What it means when TLS ends a handshake: whose certificate is at fault, and what a person can do about it.
+//! Maps TLS alerts that end a handshake to their causes: which certificate is at fault, and what a person can do about it.
 //!
 //! TLS alerts travel as QUIC errors of the range 0x100 (RFC 9001 section 4.8). Those that this end has found come with the words
 //! of its verifier, those of the gateway as a bare number. In TLS 1.3 the gateway's may come after the handshake has
@@ -17,7 +17,7 @@ const DECRYPT_ERROR: u64 = 51;
 const CERTIFICATE_REQUIRED: u64 = 116;
 const NO_APPLICATION_PROTOCOL: u64 = 120;
 
-/// Why one end does not take the other for what it says it is. Trying again does not help.
+/// Reason why one end does not trust the other. Trying again does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Distrust {
     #[error(
@@ -62,7 +62,7 @@ impl Distrust {
         }
     }
 
-    /// The same for what a stream says when its connection is gone.
+    /// The same for a stream's error after its connection was lost.
     pub(super) fn behind_stream(error: &StreamError) -> Option<Self> {
         match error {
             StreamError::Read(ReadError::ConnectionLost(error))

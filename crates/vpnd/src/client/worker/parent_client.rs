@@ -15,19 +15,16 @@ use crate::privsep::requests::{Gone, Requests};
 /// Events that wait to be handled at most.
 const QUEUE: usize = 16;
 
-/// The parent's messages that nobody has asked for.
+/// Messages of the parent that are no replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParentEvent {
-    /// The machine's network changed.
     NetworkChanged,
     /// Inform the gateway, and end.
     Stop,
 }
 
-/// A request was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ParentError {
-    /// The parent's reason.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]
@@ -41,7 +38,7 @@ type ReplyWithDescriptors = (ParentReply, Vec<OwnedFd>);
 /// The privileged parent, as the worker sees it.
 pub(super) struct ParentClient {
     requests: Requests<ParentRequest, ReplyWithDescriptors>,
-    /// Why the client is to end.
+    /// Reason for the client's end.
     reason: OnceLock<String>,
 }
 
@@ -75,7 +72,7 @@ impl ParentClient {
                 ToWorker::NetworkChanged => drop(events.send(ParentEvent::NetworkChanged).await),
                 ToWorker::Stop(reason) => {
                     let _ = self.reason.set(reason.unwrap_or_default());
-                    // It answers no more, so whoever waits for an answer would not see that this is the end.
+                    // It replies no more, so callers that wait for a reply must be released here.
                     self.requests.close();
                     let _ = events.send(ParentEvent::Stop).await;
                 }
@@ -85,7 +82,7 @@ impl ParentClient {
     }
 
     /// A new UDP socket for the control channel to `gateway`, whose datagrams never enter the tunnel. Refused if the
-    /// machine knows no way there.
+    /// machine has no route there.
     pub(super) async fn socket(&self, gateway: SocketAddr) -> Result<UdpSocket, ParentError> {
         let (_, descriptors) = self.request(ParentRequest::Socket(AsText(gateway))).await?;
         let descriptor = descriptors.into_iter().next();
@@ -105,7 +102,6 @@ impl ParentClient {
         self.request(ParentRequest::UseTunnelDns(tunnel)).await.map(drop)
     }
 
-    /// Sets up the tunnel.
     pub(super) async fn configure(&self, network: &Network) -> Result<(), ParentError> {
         self.request(ParentRequest::Configure(network.clone())).await.map(drop)
     }
@@ -115,7 +111,7 @@ impl ParentClient {
         self.request(ParentRequest::Mtu(mtu)).await.map(drop)
     }
 
-    /// Has the person at the terminal asked; `None` if there is no answer.
+    /// Prompts the person at the terminal; `None` without an answer.
     pub(super) async fn one_time_code(&self) -> Option<OneTimePassword> {
         match self.request(ParentRequest::Code).await {
             Ok((ParentReply::Code(code), _)) => code,
@@ -138,12 +134,12 @@ impl ParentClient {
         }
     }
 
-    /// Whether it has ended the client, or is gone: nothing is answered any more.
+    /// Whether it has ended the client, or is gone: there are no more replies.
     pub(super) fn is_ending(&self) -> bool {
         self.requests.is_closed()
     }
 
-    /// Why the client is to end; `None` unless the parent ends it.
+    /// Reason for the client's end; `None` unless the parent ends it.
     pub(super) fn reason(&self) -> Option<&str> {
         self.reason.get().map(String::as_str)
     }

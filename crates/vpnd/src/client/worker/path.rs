@@ -1,14 +1,14 @@
-//! The way of the tunnel's own datagrams to the gateway: its address, and what is said of its size.
+//! The way of the tunnel's own datagrams to the gateway: its address, and log lines about its size.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use vpnd_proto::pmtu::oversize::IPV6_MIN_MTU;
 use vpnd_proto::wire::HEADER_LEN;
 
-/// What a standard suite adds to a packet, in bytes.
+/// Bytes that a standard suite adds to a packet.
 const TAG_LEN: usize = 16;
 
-/// Says what was found of the path, in words where that costs something.
+/// Logs the size of the path, as a warning where it costs throughput.
 pub(super) fn log_path(size: u16) {
     tracing::debug!(datagram = size, "the way to the gateway was measured");
     if usize::from(size) < HEADER_LEN + usize::from(IPV6_MIN_MTU) + TAG_LEN {

@@ -1,5 +1,5 @@
-//! How long the gateway has been out of reach, and what follows from that: the machine's own DNS servers, and the end of a client
-//! whose user does not want to wait for ever. Knows neither the gateway nor a clock.
+//! Tracks how long the gateway has been out of reach, and decides two things by it: use of the machine's own DNS servers, and the end of a client
+//! whose user has set a limit. Has access to neither the gateway nor a clock.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use vpnd_proto::time::Time;
 
 use crate::client::Unreached;
 
-/// How long the gateway may be out of reach before the machine uses its own DNS servers: a restart takes less.
+/// Time without the gateway after which the machine uses its own DNS servers: a restart takes less.
 const OWN_DNS_DELAY: Duration = Duration::from_secs(3);
 
 /// Since when there is no session.
@@ -40,7 +40,7 @@ impl Reach {
         }
     }
 
-    /// Fails once there was no session for as long as the user waits; `report` says what was tried.
+    /// Fails once there was no session for as long as the user waits; `report` lists what was tried.
     pub(super) fn check(&self, now: Time, report: impl FnOnce() -> Option<String>) -> Result<(), Unreached> {
         let (Some(limit), Some(since)) = (self.give_up, self.lost) else { return Ok(()) };
         if now.since(since) < limit {

@@ -15,43 +15,28 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same for an upgrade.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(70);
 
-/// Why there was no answer, or a bad one.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
     #[error(
         "no gateway answers at {}: start one with `vpnd server`, or say which one you mean with --socket or --config",
         .0.display()
     )]
     NotRunning(PathBuf),
-    /// The socket belongs to somebody else.
     #[error("no permission to use {}: run this as root or as the user of the gateway", .0.display())]
     Forbidden(PathBuf),
-    /// The conversation broke.
     #[error("the control socket {} failed: {source}", path.display())]
-    Io {
-        /// The socket.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
-    /// What came back is no answer to what was asked.
+    Io { path: PathBuf, source: io::Error },
+    /// The response does not match the request.
     #[error(
         "{} does not speak as a gateway of this version ({why}): is it another program's or another version's?",
         path.display()
     )]
-    InvalidResponse {
-        /// The socket.
-        path: PathBuf,
-        /// What is strange.
-        why: String,
-    },
-    /// The gateway refused or failed.
+    InvalidResponse { path: PathBuf, why: String },
     #[error("the gateway says: {0}")]
     Refused(String),
 }
 
-/// A conversation with a running gateway.
+/// A connection to the control socket of a running gateway.
 #[derive(Debug)]
 pub struct Client {
     stream: BufReader<UnixStream>,
@@ -80,7 +65,7 @@ impl Client {
         }
     }
 
-    /// What is going on.
+    /// The gateway's status.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -143,7 +128,7 @@ impl Client {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         match self.stream.get_mut().write_all(&line) {
-            // A gateway that refuses us says why and hangs up, maybe before we have asked.
+            // A gateway that refuses us sends the reason and closes, maybe before it has read the request.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written?,
         }

@@ -15,7 +15,6 @@ use crate::sys::sandbox::{Landlock, Protections};
 
 /// Digits of a session's id that the table shows; `vpnd kick` takes them.
 pub(super) const ID_DIGITS: usize = 12;
-/// What stands for something that is not there.
 const NOTHING_THERE: &str = "-";
 
 /// Traffic per second between two looks at a gateway.
@@ -33,7 +32,7 @@ struct Rate {
 }
 
 impl Rates {
-    /// What came to `after` since `before`, `elapsed` earlier. Sessions that are new in between have no rate yet.
+    /// Rates between two statuses `elapsed` apart. Sessions that are new in between have no rate yet.
     pub(crate) fn between(before: &Status, after: &Status, elapsed: Duration) -> Self {
         let earlier: HashMap<&str, &Session> = before.sessions.iter().map(|s| (s.id.as_str(), s)).collect();
         let bits_per_second = |then: u64, now: u64| {
@@ -98,7 +97,7 @@ fn version(Status { version, parent_version, .. }: &Status) -> String {
     }
 }
 
-/// How long the gateway's certificate is good yet.
+/// The remaining validity of the gateway's certificate.
 fn certificate(left_s: u64) -> String {
     match left_s {
         0 => "certificate: EXPIRED, so no client can connect; see 'vpnd renew --help'".to_owned(),
@@ -113,7 +112,7 @@ fn steering(steering: Steering) -> &'static str {
     }
 }
 
-/// What protects a process, and what of it is missing.
+/// The protections of a process, with those that are missing.
 fn process(process: &Process) -> String {
     let Protections { uid, no_capabilities, no_new_privs, seccomp, landlock, undumpable } =
         &process.protections;
@@ -155,7 +154,7 @@ fn offloads(offloads: &Offloads) -> String {
     format!("offloads: tun {on}{}; udp {gso}, {gro}, {buffers}{fragments}", refusals(tun))
 }
 
-/// What the kernel did not take as it was promised.
+/// Offloads that the kernel accepted and later refused.
 fn refusals(tun: &Tun) -> String {
     let gave_up = [(tun.checksum_gave_up, "checksum"), (tun.tso_gave_up, "tso"), (tun.uso_gave_up, "uso")];
     let gave_up = join(gave_up.iter().filter(|(gone, _)| *gone).map(|(_, name)| name), " ");

@@ -49,7 +49,7 @@ pub fn revoke(
     Ok(writeln!(out, "sessions of '{}' end now; 'vpnd user certificate {0}' makes another", user.name)?)
 }
 
-/// Whose certificate it is.
+/// The user who has this certificate.
 fn owner<'u>(
     users: &'u [UserSummary],
     name: Option<&str>,

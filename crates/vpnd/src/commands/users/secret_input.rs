@@ -1,4 +1,4 @@
-//! Where a new password comes from: a file descriptor, a file, the person at the terminal, or chance.
+//! Obtains a new password from a file descriptor, a file, the person at the terminal, or the random generator.
 //!
 //! Invariant: nothing read here is kept anywhere but in a [`Password`], which is erased when dropped.
 
@@ -11,31 +11,20 @@ use zeroize::Zeroizing;
 use crate::cli::PasswordArgs;
 use crate::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
 
-/// Why there is no usable password.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// The source can't be read.
     #[error("can't read the password from {place}: {source}")]
-    Read {
-        /// The source.
-        place: String,
-        /// The reason.
-        source: io::Error,
-    },
-    /// It is too short.
+    Read { place: String, source: io::Error },
     #[error(
         "the password has fewer than {MIN_PASSWORD_CHARS} characters; choose a longer one, such as four random words"
     )]
     TooShort,
-    /// It is too long.
     #[error("the password has more than {MAX_PASSWORD_BYTES} bytes; choose a shorter one")]
     TooLong,
-    /// The two entries differ.
     #[error("the two entries differ; nothing was changed")]
     Differ,
 }
 
-/// Where to look.
 #[derive(Debug)]
 pub(super) enum Source {
     File(PathBuf),

@@ -1,9 +1,9 @@
-//! Who may log in: password, one-time code, client certificate, and how fast one may guess.
+//! Authentication of users: password, one-time code, client certificate, and limits for guesses.
 //!
-//! Invariants: a refusal tells the client nothing about its cause ([`Refused`]), while the audit log has it; whoever shows no
+//! Invariants: a refusal does not disclose its cause to the client ([`Refused`]), while the audit log has it; whoever shows no
 //! code and is not let in is asked for one, whatever was wrong, and counts as a wrong guess until the right one comes; an
 //! unknown user costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
-//! person from a place they came from before; if the store fails, nobody is let in. Hashing takes tens of
+//! person from a source they came from before; if the store fails, nobody is let in. Hashing takes tens of
 //! milliseconds and megabytes, so it runs on a bounded number of threads behind a bounded queue, which networks share
 //! fairly ([`turns`]), never on a shard, and steps back behind other work. Whose turn it is depends on addresses and
 //! devices, never on whether a user exists. This module must not know of connections or sessions.
@@ -34,25 +34,23 @@ use pending::{Attempt, Pending};
 use throttle::{Throttle, source_prefix};
 use turns::Turns;
 
-/// For how long a place counts as one the user came from before, seconds.
+/// Time for which a source counts as known to a user, seconds.
 const KNOWN_SOURCE_S: u64 = 90 * 86_400;
 
-/// How long a login may wait for its turn. A client gives up after 20 s, and on a machine where turns take that long, what comes
+/// Limit for a login's wait in the queue. A client gives up after 20 s, and on a machine where turns take that long, what comes
 /// before and after takes its time too: to check passwords of clients that have gone would keep out those that come.
 pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// What a client shows.
+/// Credentials that a client presents.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// The user's name, as given.
     pub user: String,
-    /// The password, as given.
     pub password: Password,
     /// The one-time code, if one was given.
     pub code: Option<Password>,
     /// SHA-256 of the client certificate that the TLS handshake verified.
     pub certificate: Option<CertificateHash>,
-    /// The outer address.
     pub source: IpAddr,
     /// The device, which has proved to the worker that it is this one.
     pub device: DeviceId,
@@ -63,7 +61,7 @@ pub struct Login {
 pub enum LoginOutcome {
     /// Let in.
     Granted(Box<User>),
-    /// Not let in without a one-time code. That comes, or doesn't, with this number. It says nothing else: the password may be
+    /// Not let in without a one-time code. That comes, or doesn't, with this number. It discloses nothing else: the password may be
     /// right or wrong, and the user may be one who needs a code, needs none, or does not exist.
     CodeRequired(u64),
     /// Everybody must show a certificate here, and this is not one of the user whom the login names. The password was not
@@ -78,7 +76,7 @@ pub enum LoginOutcome {
     Busy,
 }
 
-/// What the client is told of a refusal: no cause, except that it should come back later.
+/// The part of a refusal that the client may learn: no cause, only when to come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// When it makes sense to try again, if it is a matter of time alone.
@@ -90,9 +88,7 @@ pub struct Refused {
 pub enum Cause {
     /// No user has that name.
     UnknownUser,
-    /// The password is wrong.
     WrongPassword,
-    /// The user is disabled.
     Disabled,
     /// The one-time code is wrong.
     WrongCode,
@@ -100,7 +96,7 @@ pub enum Cause {
     ReplayedCode,
     /// Everything was right but the one-time code, which did not come.
     NoCode,
-    /// A client certificate is wanted and there was none.
+    /// A client certificate is required and there was none.
     NoCertificate,
     /// The client certificate is not one of this user.
     ForeignCertificate,
@@ -110,12 +106,11 @@ pub enum Cause {
     Overloaded,
     /// There is no memory to check a password; nothing was checked.
     NoMemory,
-    /// The store failed.
     StoreFailed,
 }
 
 impl Cause {
-    /// The word in the audit log.
+    /// The name in the audit log.
     pub const fn name(self) -> &'static str {
         match self {
             Self::UnknownUser => "unknown-user",
@@ -134,20 +129,18 @@ impl Cause {
     }
 }
 
-/// How an [`Authenticator`] works.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Logins that are checked at the same time; at least 1.
     pub workers: usize,
     /// Logins that may wait for their turn.
     pub queue: usize,
-    /// How long one may wait; [`QUEUE_TIMEOUT`] outside tests.
+    /// Limit for the wait; [`QUEUE_TIMEOUT`] outside tests.
     pub longest_wait: Duration,
     /// Whether every user must show a client certificate.
     pub require_certificate: bool,
 }
 
-/// Checks logins.
 pub struct Authenticator {
     store: Arc<dyn Store>,
     hasher: Hasher,
@@ -163,7 +156,7 @@ pub struct Authenticator {
     require_certificate: bool,
 }
 
-/// What one check found, before it is told to anybody.
+/// Internal result of one check; [`LoginOutcome`] is the part that may be disclosed.
 enum CheckResult {
     Granted(Box<User>),
     /// The password is right, and the user must show a code, which did not come along.
@@ -219,8 +212,8 @@ impl Authenticator {
         })
     }
 
-    /// How far the device, or else the place, is known. Nobody can claim another's device, which proves who it is; and a
-    /// place counts whoever came from there, so that turns say nothing about the user who is named.
+    /// The standing of the device, or else of the source. Nobody can claim another's device, which proves who it is; and a
+    /// source counts whichever user came from there, so that turns disclose nothing about the user who is named.
     async fn standing(self: &Arc<Self>, login: &Login, now_s: u64) -> Standing {
         let (this, name, device) = (Arc::clone(self), login.user.clone(), login.device);
         let returning = tokio::task::spawn_blocking(move || this.has_been_here(&name, device)).await;
@@ -233,7 +226,7 @@ impl Authenticator {
         }
     }
 
-    /// Whether this device of this user's has had a session. Asks the store as much about unknown users.
+    /// Whether this device of this user's has had a session. Makes as many queries for unknown users.
     fn has_been_here(&self, name: &str, device: DeviceId) -> Result<bool, StoreError> {
         let user = self.store.user(name)?.map_or(UserId([0; 16]), |user| user.id);
         self.has_lease(user, device)
@@ -283,7 +276,7 @@ impl Authenticator {
         }
     }
 
-    /// The user, and whether they have come from this place or with this device before. Asks the store as much about unknown
+    /// The user, and whether they have logged in from this source or with this device before. Makes as many queries for unknown
     /// users.
     fn look_up(&self, login: &Login, prefix: &str, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
         let user = self.store.user(&login.user)?;
@@ -300,7 +293,7 @@ impl Authenticator {
         now_s: u64,
     ) -> Result<CheckResult, StoreError> {
         let hash = user.as_ref().map_or(&self.nobody, |user| &user.password);
-        // Whoever waits for the store, as clients that attach do, goes first.
+        // Requests that wait for the store, such as attaches, go first.
         let right = match process::behind_others(|| self.hasher.verify(&login.password, hash)) {
             Ok(right) => right,
             Err(none) => return Ok(CheckResult::NotChecked(none)),
@@ -312,7 +305,7 @@ impl Authenticator {
         self.check_user(login, user, now_s)
     }
 
-    /// Everything but the password, which was right.
+    /// Checks everything but the password, which was right.
     fn check_user(&self, login: &Login, user: User, now_s: u64) -> Result<CheckResult, StoreError> {
         if !user.enabled {
             return Ok(CheckResult::Refused(Cause::Disabled));
@@ -329,7 +322,8 @@ impl Authenticator {
         Ok(wrong.map_or_else(|| CheckResult::Granted(Box::new(user)), CheckResult::Refused))
     }
 
-    /// Why this code lets nobody in, if it does not. What is done for that does not depend on whether all else was right.
+    /// Returns the cause of a refusal, or `None` if the code is right. The work is the same whether or not all else was
+    /// right, so that its time discloses nothing.
     fn check_code(
         &self,
         awaited: Result<&User, Cause>,
@@ -350,7 +344,7 @@ impl Authenticator {
         })
     }
 
-    /// Asks whoever is not let in for a one-time code. It counts as a wrong guess from now on: nobody learns by leaving.
+    /// Asks for a one-time code, whatever was wrong. The login counts as a wrong guess from now on, so that leaving discloses nothing.
     fn require_code(&self, login: &Login, awaited: Result<Box<User>, Cause>, now_s: u64) -> LoginOutcome {
         self.throttle().failed(&login.user, Source::from(login.source), now_s);
         let attempt = Attempt { login: login.clone(), awaited };
@@ -364,7 +358,7 @@ impl Authenticator {
     /// The code came, for a login that was asked for one.
     pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> LoginOutcome {
         let Some(Attempt { login, awaited }) = self.pending().take(number) else {
-            // It came too late or lost its place, and was counted then.
+            // It came too late or was displaced, and was counted then.
             return LoginOutcome::Busy;
         };
         let source = Source::from(login.source);
@@ -396,7 +390,7 @@ impl Authenticator {
         self.record(&attempt.login, cause, now_s);
     }
 
-    /// It is no guess at anything, so it does not count as one: a stranger could lock users out by it.
+    /// Not counted as a guess: a stranger could lock users out by it.
     fn not_certified(&self, login: &Login, now_s: u64) -> LoginOutcome {
         self.record(login, certificate_cause(login), now_s);
         LoginOutcome::NotCertified
@@ -434,7 +428,7 @@ impl Authenticator {
         }
     }
 
-    /// Nobody is let in while the store does not answer.
+    /// Refuses a login because the store has failed.
     fn failed(&self, login: &Login, error: &StoreError) -> LoginOutcome {
         tracing::error!(%error, "a login could not be checked");
         log_refusal(login, Cause::StoreFailed);

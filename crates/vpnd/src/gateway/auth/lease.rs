@@ -16,23 +16,15 @@ use crate::store::{Family, Lease, LeaseOwner, Store, StoreError};
 
 /// Addresses tried at a place that depends on the owner alone, before the whole pool is looked at.
 const PROBES: u64 = 8;
-/// How often another gateway may be faster before the search is given up.
+/// Lost races against another gateway after which the search is given up.
 const RACES: usize = 8;
 /// Addresses of one pool that are ever used; bounds the search in an IPv6 pool.
 const MAX_POOL: u64 = 1 << 20;
 
-/// Why a session got no addresses.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LeaseError {
-    /// Every address is in use.
     #[error("all {size} addresses of the pool {pool} are in use; make the pool larger or sessions shorter")]
-    Exhausted {
-        /// The pool.
-        pool: String,
-        /// How many addresses it leases.
-        size: u64,
-    },
-    /// The store failed.
+    Exhausted { pool: String, size: u64 },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -192,7 +184,7 @@ impl std::fmt::Display for Pool {
     }
 }
 
-/// Where in a pool this owner looks first. Spreads owners, so that most find their own address again even after
+/// The first candidate of this owner in a pool. Spreads owners, so that most find their own address again even after
 /// the store forgot them.
 fn preferred(owner: LeaseOwner) -> u64 {
     let digest = Sha256::new().chain_update(owner.user.0).chain_update(owner.device.0).finalize();

@@ -1,6 +1,6 @@
 //! The auth process's end: it answers the network worker from the store.
 //!
-//! Invariants: the worker is not trusted. What it asks is bounded in length and number; it gets no hash, no secret and no
+//! Invariants: the worker is not trusted. Its requests are bounded in length and number; it gets no hash, no secret and no
 //! user's id; a session is kept only for the user who was let in for it, once.
 
 use std::collections::{HashMap, HashSet};
@@ -17,12 +17,12 @@ use crate::clock::{steady_s, wall_s};
 use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
     Account, AuthReply, AuthRequest, Granted, Leased, LoginRequest, MAX_REVOCATIONS, MAX_WRITES, Numbered,
-    Reason, RevocationCause, Revoked, StoredSession, Write, id,
+    Reason, Revoked, StoredSession, Write, id,
 };
 use crate::password::Password;
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::store::{
-    self, AuditEntry, Family, LeaseOwner, SessionChange, SessionRecord, Store, StoreError, User, UserId,
+    AuditEntry, Family, LeaseOwner, SessionChange, SessionRecord, Store, StoreError, User, UserId,
 };
 
 /// Logins that were granted and whose sessions are not kept yet, at most.
@@ -32,12 +32,12 @@ const GRANT_LIFETIME_S: u64 = 120;
 /// Requests under way besides those that wait for a password check.
 const OTHER_REQUESTS: usize = 64;
 
-/// Where the time comes from, in seconds since 1970.
+/// The clocks, in seconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
-    /// What people agree on: one-time codes, the audit log.
+    /// Wall clock: one-time codes, the audit log.
     pub(crate) wall: fn() -> u64,
-    /// What nobody can set: sessions, leases, grants.
+    /// Clock that nobody can set: sessions, leases, grants.
     pub(crate) steady: fn() -> u64,
 }
 
@@ -218,7 +218,7 @@ impl Service {
 
     /// When a session ends that begins now.
     fn latest_end_s(&self, now_s: u64) -> u64 {
-        // No limit is written as one that nobody lives to see.
+        // No limit is stored as a time in the far future.
         let lifetime_s = self.session_lifetime.map_or(u64::from(u32::MAX), |lifetime| lifetime.as_secs());
         now_s.saturating_add(lifetime_s)
     }
@@ -270,7 +270,7 @@ impl Service {
         AuthReply::Committed { failed: failed.into_iter().map(id).collect() }
     }
 
-    /// What a write means to the store. Only a granted session is a new one there.
+    /// Translates a write for the store. Only a granted session becomes a new one there.
     fn change(&self, write: Write, now_s: u64) -> SessionChange {
         match write {
             Write::Keep { session, tokens, epoch } => {
@@ -306,15 +306,9 @@ impl Service {
         let mut revocations = self.store.revocations_since(seen)?;
         revocations.truncate(MAX_REVOCATIONS);
         let seen = revocations.last().map_or(seen, |last| last.seq);
-        let found = revocations.iter().map(|revocation| Revoked {
-            name: UserName::cut(&revocation.name),
-            cause: match revocation.cause {
-                store::RevocationCause::Disabled => RevocationCause::Disabled,
-                store::RevocationCause::Removed => RevocationCause::Removed,
-                store::RevocationCause::Password => RevocationCause::Password,
-                store::RevocationCause::Certificate => RevocationCause::Certificate,
-            },
-        });
+        let found = revocations
+            .iter()
+            .map(|revocation| Revoked { name: UserName::cut(&revocation.name), cause: revocation.cause });
         Ok(AuthReply::Revocations { seen, found: found.collect() })
     }
 
@@ -334,7 +328,7 @@ fn credentials(login: LoginRequest) -> authenticator::Login {
     }
 }
 
-/// What the worker may know of a user.
+/// The part of a user's record that the worker may have.
 fn account(user: &User) -> Result<Account, Reason> {
     let name = UserName::new(user.name.as_str());
     let name = name.map_err(|error| Reason::cut(&format!("the name of a user can't be used: {error}")))?;
@@ -363,7 +357,7 @@ fn write(store: &dyn Store, changes: &[SessionChange], now_s: u64) -> HashSet<Se
     }
 }
 
-/// Whose change it is.
+/// The session that the change is about.
 fn session_of(change: &SessionChange) -> Option<SessionId> {
     match change {
         SessionChange::Add(record, _) => Some(record.id),

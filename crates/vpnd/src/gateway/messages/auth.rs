@@ -1,9 +1,8 @@
-//! What the network worker asks of the auth process, and the answers.
+//! Messages between the network worker and the auth process.
 //!
 //! Invariants: no answer holds a password hash, the secret of one-time codes or the id of a user; lists have a largest
 //! length, so that a frame has one.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use minicbor::bytes::ByteArray;
@@ -12,6 +11,8 @@ use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::control::{Code, SecretText, Text, UserName};
 use vpnd_proto::gateway::Addresses;
 use vpnd_proto::session::SessionId;
+
+use crate::store::RevocationCause;
 
 /// The longest frame in either direction, bytes.
 pub(crate) const MAX_FRAME: usize = 128 << 10;
@@ -32,7 +33,7 @@ pub(crate) struct Numbered<T> {
     pub(crate) content: T,
 }
 
-/// What the worker asks for.
+/// A request of the worker.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum AuthRequest {
     /// Check who this is, and lease addresses for a new session.
@@ -60,7 +61,7 @@ pub(crate) enum AuthRequest {
     },
 }
 
-/// What a client has shown.
+/// Credentials that a client has presented.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct LoginRequest {
     #[n(0)]
@@ -140,13 +141,13 @@ impl TokenHashes {
     }
 }
 
-/// What the auth process answers.
+/// A reply of the auth process.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum AuthReply {
     /// To a login: let in.
     #[n(0)]
     Granted(#[n(0)] Granted),
-    /// To a login: not without a one-time code, by [`AuthRequest::Code`] with this number. It says nothing about the password.
+    /// To a login: not without a one-time code, by [`AuthRequest::Code`] with this number. It discloses nothing about the password.
     #[n(1)]
     CodeRequired(#[n(0)] u64),
     /// To a login: no.
@@ -180,7 +181,6 @@ pub(crate) enum AuthReply {
         #[n(1)]
         found: Vec<Revoked>,
     },
-    /// The store failed.
     #[n(8)]
     Failed(#[n(0)] Reason),
     /// To a login: everybody needs a client certificate here, and this one is not the user's. Nothing else was looked at.
@@ -194,7 +194,7 @@ pub(crate) enum AuthReply {
 /// A sentence for the log.
 pub(crate) type Reason = Text<1024>;
 
-/// Whom policy is about.
+/// User and groups, by which policy decides.
 #[derive(Clone, Debug, Encode, Decode)]
 pub(crate) struct Account {
     #[n(0)]
@@ -216,7 +216,6 @@ pub(crate) struct Granted {
     pub(crate) expires_s: u64,
 }
 
-/// Inner addresses.
 #[derive(Clone, Copy, Debug, Encode, Decode)]
 pub(crate) struct Leased {
     #[n(0)]
@@ -255,31 +254,6 @@ pub(crate) struct Revoked {
     pub(crate) name: UserName,
     #[n(1)]
     pub(crate) cause: RevocationCause,
-}
-
-/// Why they end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-#[cbor(index_only)]
-pub(crate) enum RevocationCause {
-    #[n(0)]
-    Disabled,
-    #[n(1)]
-    Removed,
-    #[n(2)]
-    Password,
-    #[n(3)]
-    Certificate,
-}
-
-impl fmt::Display for RevocationCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Disabled => "this user was disabled",
-            Self::Removed => "this user was removed",
-            Self::Password => "the password was changed; log in again",
-            Self::Certificate => "a certificate of this user was revoked; log in again with a good one",
-        })
-    }
 }
 
 /// A session's id as a message has it.

@@ -20,9 +20,9 @@ use crate::privsep::spawn::ChildError;
 use crate::revocation_list::{LoadError, RevocationList};
 use crate::tls;
 
-/// How often the certificate is looked at, at least: clocks are set, and disks become writable again.
+/// Longest interval between checks of the certificate: clocks are set, and disks become writable again.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3600);
-/// How long the auth process may take to begin to sign with another key.
+/// Limit for the auth process to take another key.
 const KEY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Both, and they belong together.
@@ -78,7 +78,7 @@ fn log(tls: &Tls, renewal: &Renewal, overdue_s: u64) {
     }
 }
 
-/// What the clients' authority has revoked, if it publishes that.
+/// The revocation list of the clients' authority, if one is configured.
 ///
 /// # Errors
 /// If the lists can't be used.
@@ -92,7 +92,7 @@ pub(super) fn revoked_by_authority(tls: &Tls) -> Result<Option<RevocationList>, 
 /// The certificate that the worker presents, as the privileged parent remembers it.
 pub(super) struct CurrentCertificate {
     certificate: GatewayCertificate,
-    /// What was in the file then. A renewed certificate may be in memory alone.
+    /// The file's contents when it was read. A renewed certificate may be in memory alone.
     file: Vec<u8>,
 }
 
@@ -147,7 +147,7 @@ impl Gateway {
         if before.certificate == *certificate {
             return Ok(());
         }
-        // The other way round, handshakes would fail for want of the key.
+        // The other way round, handshakes would fail without the key.
         if before.certificate.key != certificate.key {
             self.auth.send(&ToAuth::Key(key), &[]).await?;
             match tokio::time::timeout(KEY_TIMEOUT, self.auth.receive()).await {
@@ -162,7 +162,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Has the worker let in no certificate that the lists of a configuration name; the inner result says why they don't count, and
+    /// Has the worker let in no certificate that the lists of a configuration name; the inner error is the reason why they don't count, and
     /// the ones before do.
     ///
     /// # Errors

@@ -19,16 +19,13 @@ use crate::sys::lock::LockedFile;
 /// Connections that may wait in the kernel's queue.
 const BACKLOG: i32 = 16;
 
-/// Why the control socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
-    /// A daemon is alive.
     #[error("another vpnd uses the control socket {}: stop it, or set another `socket` in [admin]", .0.display())]
     InUse(PathBuf),
     /// Something that is no socket is in the way.
     #[error("{} is no socket: remove it, or set another `socket` in [admin]", .0.display())]
     NotASocket(PathBuf),
-    /// The operating system refused.
     #[error("can't {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
 }
@@ -45,7 +42,7 @@ pub(crate) struct MetricsError {
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Held while the daemon lives. It is the lock, not the socket, that tells a live daemon from a dead one.
+    /// Held while the daemon lives. It is the lock, not the socket, that distinguishes a live daemon from a dead one.
     _lock: LockedFile,
 }
 

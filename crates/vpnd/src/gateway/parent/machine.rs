@@ -1,4 +1,4 @@
-//! What the gateway changes on its machine: the tunnel's addresses, forwarding, the firewall table, and where packets for
+//! The gateway's changes to its machine: the tunnel's addresses, forwarding, the firewall table, and where packets for
 //! the pools go while there is no tunnel; all through the undo journal.
 //!
 //! Firewall, translation of addresses, forwarding and the pools' last routes outlive the gateway, however it ends: its next
@@ -19,7 +19,7 @@ use crate::sys::nft::{GatewayRules, Outgoing, Services, Transit};
 use crate::sys::sysctl::{self, Forwarding, SysctlChange};
 use crate::sys::tun::Tun;
 
-/// How long the worker of a gateway that was killed may go on.
+/// Time for the worker of a killed gateway to end.
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -114,7 +114,7 @@ impl Machine {
         }
     }
 
-    /// Puts into force what a configuration that was read again says of the firewall. Device, pools and NAT stay as they are
+    /// Applies the firewall rules of a configuration that was read again. Device, pools and NAT stay as they are
     /// until a restart.
     pub(super) async fn reconfigure(&mut self, config: &ServerConfig) -> anyhow::Result<()> {
         let Some((id, now)) = &mut self.rules else { return Ok(()) };
@@ -155,7 +155,7 @@ impl Machine {
         Ok(left)
     }
 
-    /// Whether a route that should be in force is: adding it again says so, and puts back what somebody removed.
+    /// Whether a route that should be in force is: adding it again shows that, and restores one that was removed.
     async fn is_there(&self, change: &Change) -> anyhow::Result<bool> {
         match change.apply(&self.netlink).await {
             Ok(()) => Ok(true),
@@ -177,7 +177,6 @@ impl Machine {
         if self.is_successor { self.leave() } else { self.undo().await }
     }
 
-    /// Takes everything back.
     pub(super) async fn undo(self) {
         let report = self.journal.undo_all(&self.netlink).await;
         for error in &report.failed {
@@ -191,7 +190,7 @@ impl Machine {
     }
 }
 
-/// What goes on of what an earlier gateway has left.
+/// Changes of an earlier gateway that stay in force.
 #[derive(Default)]
 struct EarlierChanges {
     routes: Vec<Change>,
@@ -241,7 +240,7 @@ fn keeper(config: &ServerConfig) -> String {
     format!("gateway of {}", path.display())
 }
 
-/// Where packets for a pool go while there is no tunnel: nowhere, rather than by the default route to the provider.
+/// A route that refuses packets for a pool while there is no tunnel; they would follow the default route to the provider.
 fn last_resort(pool: IpNet) -> Change {
     Change::Route(RouteSpec {
         destination: pool,
@@ -281,7 +280,7 @@ fn is_wanted(config: &ServerConfig, change: &SysctlChange) -> bool {
     pool && change.is_in_force()
 }
 
-/// What becomes of packets that are not the tunnel's: `except` are the interfaces that forwarded before vpnd switched
+/// The rule for packets that are not the tunnel's: `except` are the interfaces that forwarded before vpnd switched
 /// forwarding on, if it did.
 fn transit(except: Option<Vec<String>>) -> Transit {
     except.map_or(Transit::Untouched, |except| Transit::Dropped { except })

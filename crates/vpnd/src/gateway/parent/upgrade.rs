@@ -1,10 +1,10 @@
-//! The parent's part in an upgrade: it starts the program that is installed now beside the one that runs, lets one worker
+//! The parent's steps of an upgrade: it starts the program that is installed now beside the one that runs, lets one worker
 //! hand over to the other, and ends the old one.
 //!
 //! Invariants: whatever goes wrong before the old worker has handed over, that one goes on as if nothing had been; which
-//! program is started is decided here, never by who asks, for the worker that passes the wish on is not trusted; the program's
+//! program is started is decided here, never by the requester, for the worker that passes the request on is not trusted; the program's
 //! file can be changed by nobody else than its owner, who is root or this process's user. The parent sees no key: the workers
-//! speak with each other.
+//! exchange it among themselves.
 //!
 //! The parent itself goes on as the program that it was started as: what it knows of the machine, and its journal, stay where
 //! they are. It could replace itself by `execve`, but then a new program would have to adopt, with all privileges, children
@@ -27,11 +27,11 @@ use crate::privsep::channel;
 use crate::privsep::child::ChildRole;
 use crate::privsep::spawn::{ChildError, StartingChild};
 
-/// How long the new version's processes may take to be prepared.
+/// Limit for the new version's processes to be prepared.
 const PREPARATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the old worker may take to hand over or to refuse that; an honest one gives up after 5 s.
+/// Limit for the old worker to hand over or to refuse that; an honest one gives up after 5 s.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long one that has failed may take to say why.
+/// Limit for the report of a child that has failed.
 const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bits of a file's mode that let others write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -48,7 +48,7 @@ impl Gateway {
     /// Has the program that is installed now go on.
     ///
     /// # Errors
-    /// If the gateway has lost its worker: the old one, or the new one after it took over. A failure before that is told to who
+    /// If the gateway has lost its worker: the old one, or the new one after it took over. A failure before that is reported to the administrator who
     /// has asked, and is none.
     pub(super) async fn upgrade(&mut self) -> Result<(), ChildError> {
         tracing::info!(program = %self.program.display(), "an upgrade begins");
@@ -71,7 +71,7 @@ impl Gateway {
             tracing::error!(error = %crate::format_chain(&error), "the firewall rules stay as they were");
         }
         self.config = config;
-        // If it is gone already, so is who has asked.
+        // If it is gone already, so is the requester.
         let _ = old.0.send(&ToWorker::Stop(None), &[]).await;
         old.0.end(CHILD_END_TIMEOUT).await;
         old.1.dismiss(CHILD_END_TIMEOUT).await;
@@ -104,7 +104,7 @@ impl Gateway {
         Ok(Next { config, auth, worker, certificate_in_use })
     }
 
-    /// Lets the old worker hand over to the new one: the inner result says why it goes on instead.
+    /// Lets the old worker hand over to the new one: the inner error is the reason why it goes on instead.
     async fn hand_over(&mut self, next: &mut Next) -> Result<anyhow::Result<()>, ChildError> {
         let (from_predecessor, from_successor) = match channel::pair() {
             Ok((one, other)) => (one.into(), other.into()),
@@ -117,11 +117,11 @@ impl Gateway {
         let deadline = tokio::time::Instant::now() + HANDOVER_TIMEOUT;
         loop {
             let received = tokio::time::timeout_at(deadline, self.worker.receive()).await;
-            // Whether the new one has something of it nobody knows, and both must not go on.
+            // Whether the new one has taken any of it is unknown, and both must not go on.
             match received.map_err(|_| ChildError::Slow(ChildRole::Worker))?? {
                 FromWorker::HandedOver => return Ok(Ok(())),
                 FromWorker::HandoverFailed(why) => {
-                    // If the new one has failed, it knows better.
+                    // If the new one has failed, its report is more precise.
                     let failure = next.worker.failure(FAILURE_TIMEOUT).await;
                     return Ok(Err(anyhow!(failure.map_or(why, |error| error.to_string()))));
                 }
@@ -147,7 +147,7 @@ fn check_program(program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What can't be changed without a restart, because devices, sockets and the machine's network are as it says.
+/// The first setting that differs and can't be changed without a restart, because devices, sockets or the machine's network depend on it.
 fn first_difference(before: &ServerConfig, after: &ServerConfig) -> Option<&'static str> {
     let same = [
         ("[server] listen", before.server.listen == after.server.listen),

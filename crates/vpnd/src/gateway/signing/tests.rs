@@ -1,4 +1,4 @@
-//! What the auth process signs, and what it does not; and a worker whose auth process stands still.
+//! Tests of the messages that the auth process signs and refuses, and of a worker whose auth process stands still.
 
 use std::time::SystemTime;
 
@@ -17,7 +17,7 @@ fn certified() -> CertifiedKey {
     CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).unwrap()
 }
 
-/// What a server signs over a hash of the handshake of this length.
+/// The message that a server signs over a transcript hash of this length.
 fn certificate_verify(hash_len: usize) -> Vec<u8> {
     [&PADDING[..], CONTEXT, &vec![0xA7; hash_len]].concat()
 }

@@ -22,7 +22,7 @@ const MAX_CONNECTIONS: usize = 16;
 /// Pause after the kernel had no descriptor or memory for a new connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long each part of a conversation may take.
+/// Limits for the parts of an exchange with an administrator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
     /// Waiting for a request.
@@ -43,7 +43,6 @@ impl Default for Timeouts {
     }
 }
 
-/// The open control socket.
 #[derive(Debug)]
 pub(crate) struct AdminSocket {
     listener: UnixListener,
@@ -64,11 +63,11 @@ impl AdminSocket {
         Ok(Self { listener, owner, timeouts: Timeouts::default() })
     }
 
-    /// Answers requests until the future is dropped, or `over` is notified: then it takes no more conversations, and ends with
+    /// Answers requests until the future is dropped, or `over` is notified: then it accepts no more connections, and ends with
     /// the last.
     pub(crate) async fn serve<H: Handler>(self, handler: Arc<H>, over: Arc<Notify>) {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        // Dropping the set ends the conversations, so nothing outlives this future.
+        // Dropping the set ends the connections, so nothing outlives this future.
         let mut connections = JoinSet::new();
         info!(socket = ?self.listener.local_addr().ok(), "control socket open");
         loop {
@@ -98,12 +97,12 @@ impl AdminSocket {
     }
 }
 
-/// Whether the kernel's word on who connected is good enough.
+/// Whether the peer, as the kernel reports it, may use the control socket.
 fn is_admitted(peer: u32, owner: u32) -> bool {
     peer == 0 || peer == owner
 }
 
-/// Answers the requests of one peer, in turn, until it leaves or breaks a rule.
+/// Answers the requests of one peer, in turn, until it closes or breaks a rule.
 async fn serve_connection<H: Handler>(
     mut stream: UnixStream,
     handler: &H,

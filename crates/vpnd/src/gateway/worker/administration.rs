@@ -1,4 +1,4 @@
-//! What administrators ask of a running gateway, answered from the control plane.
+//! Requests of administrators to a running gateway, answered from the control plane.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::gateway::worker::core::{Core, Ended};
 use crate::gateway::worker::quic::acceptor::AdmissionControl;
 use crate::sys::tun::TunOffloads;
 
-/// What does not change while the gateway runs.
+/// Status that does not change while the gateway runs.
 pub(super) struct StaticInfo {
     /// The daemon's first process.
     pub(super) pid: u32,
-    /// Its version, if it says that.
+    /// Its version; `None` from versions that do not send it.
     pub(super) parent_version: Option<String>,
     pub(super) started: Time,
     pub(super) listen: SocketAddr,
@@ -44,7 +44,7 @@ pub(super) struct Administration {
     pub(super) admission: AdmissionControl,
     pub(super) parent: ParentClient,
     pub(super) certificate: Arc<WorkerCertificate>,
-    /// What the gateway's earlier processes have counted.
+    /// Counters of the gateway's earlier processes.
     pub(super) before: Counters,
     /// The tunnel as it was set up, which stays so until a restart: device, addresses and firewall are made for it.
     pub(super) tunnel: config::Tunnel,

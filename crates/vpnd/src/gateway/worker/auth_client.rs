@@ -21,7 +21,7 @@ impl AuthClient {
         let askers = Arc::downgrade(&requests);
         tokio::spawn(async move {
             match receive_all(&channel, &askers).await {
-                // Without anybody who asks it, it ends in order.
+                // Without requesters it ends in order.
                 Ok(()) if askers.strong_count() == 0 => tracing::debug!("the auth process has ended"),
                 Ok(()) => tracing::error!("the auth process has ended"),
                 Err(error) => tracing::error!(%error, "the auth process is lost"),
@@ -34,7 +34,7 @@ impl AuthClient {
         Self(requests)
     }
 
-    /// Asks one question and waits for the answer.
+    /// Sends a request and waits for its reply.
     pub(crate) async fn request(&self, request: AuthRequest) -> Result<AuthReply, Gone> {
         self.0.request(request).await
     }

@@ -36,7 +36,7 @@ impl ClientCertificates {
         }
     }
 
-    /// What is revoked.
+    /// The certificates that are revoked.
     pub(super) fn revoked(&self) -> Result<RevocationList, ListError> {
         RevocationList::trusted(&self.file)
     }

@@ -30,27 +30,26 @@ use crate::gateway::worker::quic::acceptor::{Acceptor, Permit};
 use crate::revocation_list::CertificateNumber;
 use crate::tls;
 
-/// How long a person has to type a one-time code.
+/// Time for a person to type a one-time code.
 const CODE_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long a client may leave what it is sent unread before its connection is closed.
+/// Limit for a client to read what it was sent; then its connection is closed.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a last message may take on its way out.
+/// Limit for sending the last message of a connection.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What all connections share.
+/// Serves control connections: the state that all of them share.
 pub(crate) struct ControlServer {
     pub(crate) core: Core,
     pub(crate) auth: AuthClient,
     pub(crate) deadline: Duration,
-    /// Lets connections in.
     pub(crate) acceptor: Acceptor,
-    /// What became of logins and attaches.
+    /// Logins and attaches by outcome.
     pub(crate) logins: Arc<Logins>,
-    /// Nothing is ever sent: the other end hears when the last connection has said goodbye.
+    /// Nothing is ever sent: the receiver ends when the last connection is closed.
     pub(crate) _open: mpsc::Sender<Infallible>,
 }
 
-/// What became of logins, counted since the start.
+/// Logins and attaches by outcome, counted since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Logins {
     accepted: AtomicU64,
@@ -85,7 +84,7 @@ impl Logins {
         ])
     }
 
-    /// Counts what an attach came to, once the control plane has answered it.
+    /// Counts an attach, once the control plane has answered it.
     fn count_attach(&self, answer: &Message) {
         match answer {
             Message::Established(_) => self.attaches.fetch_add(1, Ordering::Relaxed),
@@ -94,7 +93,7 @@ impl Logins {
     }
 }
 
-/// Why a connection ended before it had a session.
+/// Reason why a connection ended before it had a session.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("the handshake failed: {0}")]
@@ -124,7 +123,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// What the peer is told by the close (PROTOCOL §14).
+    /// The code of the close (PROTOCOL §14).
     fn code(&self) -> Code {
         match self {
             Self::Stream(StreamError::Message(_))
@@ -143,7 +142,7 @@ impl Failure {
 }
 
 impl ControlServer {
-    /// Takes connections in until the endpoint is closed.
+    /// Accepts connections until the endpoint is closed.
     pub(crate) async fn run(self: Arc<Self>, endpoint: quinn::Endpoint) {
         let mut number = 0;
         while let Some((incoming, permit)) = self.acceptor.next(&endpoint).await {
@@ -171,7 +170,7 @@ impl ControlServer {
         served
     }
 
-    /// What happens on a connection whose handshake is done.
+    /// Serves a connection whose handshake is complete.
     async fn after_handshake(
         &self,
         id: ConnectionId,
@@ -179,7 +178,7 @@ impl ControlServer {
         mut permit: Permit,
         deadline: Instant,
     ) -> Result<(), Failure> {
-        // What is needed only until there is a session is kept apart, for this future lives as long as its connection.
+        // State that is needed only until there is a session is boxed: this future lives as long as its connection.
         let (mut reader, mut writer, first) =
             Box::pin(within(deadline, unless_displaced(&mut permit, open(connection)))).await?;
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
@@ -212,7 +211,7 @@ impl ControlServer {
         Ok(())
     }
 
-    /// Counts a peer that broke the protocol, and says so: it has proved its address, so the line names who it was.
+    /// Counts and logs a peer that broke the protocol. It has proved its address, so the line can name it.
     fn count(&self, connection: &Connection, failure: &Failure) {
         let counter = match failure {
             Failure::TooSlow => &self.logins.timed_out,
@@ -251,14 +250,14 @@ impl ControlServer {
         Ok(device)
     }
 
-    /// Tells a client to come back later.
+    /// Refuses a login for now: the client should come back later.
     async fn busy<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
         self.logins.busy.fetch_add(1, Ordering::Relaxed);
         refuse(writer, Code::Busy, Some(Duration::from_secs(BUSY_S))).await?;
         Err(Failure::Refused(Code::Busy))
     }
 
-    /// Has the credentials checked. If they are wrong or there is no place, the client has been told.
+    /// Has the credentials checked. On an error the client has got its refusal already.
     async fn check(
         &self,
         connection: &Connection,
@@ -290,7 +289,7 @@ impl ControlServer {
         Err(Failure::Refused(code))
     }
 
-    /// What the auth process says of a login. Whoever is not let in by a password is asked for a one-time code before.
+    /// Has the auth process check a login. A client that a password does not let in is asked for a one-time code first.
     async fn authenticate(
         &self,
         connection: &Connection,
@@ -389,7 +388,7 @@ impl ControlServer {
     }
 }
 
-/// Says who has come, from where, and what they got.
+/// Logs a new session: its user, origin and addresses.
 fn log_login(connection: &Connection, user: &UserName, device: DeviceId, answer: &Message) {
     let Message::Established(established) = answer else { return };
     let (network, suite) = (&established.network, Suite::from_id(established.suite));
@@ -413,7 +412,7 @@ async fn open(connection: &Connection) -> Result<(Reader, Writer, Message), Fail
     Ok((reader, Writer::new(send), first))
 }
 
-/// Does `work` unless its place is taken away before.
+/// Does `work` unless its permit is taken away before.
 async fn unless_displaced<T>(
     permit: &mut Permit,
     work: impl Future<Output = Result<T, Failure>>,
@@ -429,7 +428,7 @@ async fn within<T>(deadline: Instant, work: impl Future<Output = Result<T, Failu
     tokio::time::timeout_at(deadline, work).await.map_err(|_| Failure::TooSlow)?
 }
 
-/// The device at the other end. Its signature is checked before anything that it says is looked up, so a wrong one changes
+/// The device at the other end. Its signature is checked before anything in its message is looked up, so a wrong one changes
 /// nothing and shows nothing of a token or a password.
 fn verify_device(connection: &Connection, proof: &DeviceProof) -> Result<DeviceId, Failure> {
     let binding = tls::device_binding(connection).map_err(|_| Failure::NoSecret)?;
@@ -437,7 +436,7 @@ fn verify_device(connection: &Connection, proof: &DeviceProof) -> Result<DeviceI
     Ok(proof.verify(&binding, certificate.as_ref())?)
 }
 
-/// Asks the person for a code.
+/// Requests a one-time code from the client.
 async fn one_time_code(reader: &mut Reader, writer: &mut Writer) -> Result<OneTimePassword, Failure> {
     writer.send(&Message::OneTimeCodeWanted).await?;
     let answer = tokio::time::timeout(CODE_TIMEOUT, reader.next()).await;
@@ -460,7 +459,7 @@ async fn refuse(writer: &mut Writer, code: Code, retry_after: Option<Duration>) 
     writer.send(&Message::Refused(Refused { code, text, retry_after_ms })).await
 }
 
-/// Gives what was sent a moment to arrive.
+/// Closes the stream, and waits until the peer has what was sent, within limits.
 async fn finish_stream(writer: &mut Writer) {
     let _ = tokio::time::timeout(FINISH_TIMEOUT, writer.finish()).await;
 }
@@ -470,7 +469,7 @@ fn certificate_hash(connection: &Connection) -> Option<[u8; 32]> {
     certificate(connection).map(|certificate| Sha256::digest(certificate).into())
 }
 
-/// The key of the certificate that the client showed, if it showed one. One whose key can't be told is no reason to go on as
+/// The key of the certificate that the client showed, if it showed one. One whose key can't be parsed is no reason to go on as
 /// without a certificate.
 fn certificate_key(connection: &Connection) -> Result<Option<CertificateKey>, Failure> {
     let Some(certificate) = certificate(connection) else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! The gateway's control plane: the one task that owns all sessions.
 //!
 //! It feeds the sans-IO core with requests of connections and administrators, events of shards and the clock, and
-//! carries out what the core asks for, in order: a client is told of an epoch only after every shard can open it and
+//! carries out the core's effects, in order: a client is sent an epoch only after every shard can open it and
 //! the store holds its token (PROTOCOL §5.1).
 //!
 //! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
@@ -10,7 +10,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
@@ -18,19 +17,20 @@ use vpnd_crypto::EpochSecret;
 use vpnd_proto::control::{Code, Explanation, Message, Network, Offer, Refused};
 use vpnd_proto::gateway::{Authenticated, Claim, Effect, Gateway, Selector, SessionStatus};
 use vpnd_proto::plane::{Counters, Event};
-use vpnd_proto::policy::{Names, Policy, PolicyError, Pools, RuleSpec};
+use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::clock::now;
 use crate::gateway::worker::handover::{HandoverError, Successor};
 use crate::gateway::worker::registry::{self, AdmittedSession, Ending, Registry};
+use crate::gateway::worker::settings::PolicySpec;
 use crate::revocation_list::{CertificateNumber, RevocationList};
 use crate::shard::{Shards, TunWrites};
 use crate::sys::udp::UdpOffloads;
 
-/// What a client is told whose certificate is no good any more.
+/// Text of a refusal of a revoked certificate.
 const REVOKED: &str = "your certificate was revoked by the authority that signed it";
-/// How often the shards are asked for each session's traffic.
+/// Interval at which each session's traffic is collected from the shards.
 const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests and events that are carried out together, with one trip to the disk, if so many wait.
 const BATCH: usize = 256;
@@ -41,7 +41,7 @@ pub(crate) const OUTBOX: usize = 64;
 /// Requests that wait at most; who comes later waits in its own task.
 const QUEUE: usize = 1_024;
 
-/// What the control plane is asked to do.
+/// A request to the control plane.
 pub(crate) enum CoreRequest {
     /// A connection has proved who its user is, and which device.
     Login {
@@ -49,7 +49,7 @@ pub(crate) enum CoreRequest {
         outbox: mpsc::Sender<Outgoing>,
         device: DeviceId,
         admission: Box<AdmittedSession>,
-        /// What it has shown.
+        /// The certificate that it has presented.
         certificate: Option<CertificateNumber>,
         offer: Offer,
         secret: EpochSecret,
@@ -64,41 +64,40 @@ pub(crate) enum CoreRequest {
         secret: EpochSecret,
     },
     /// A later message of a connection.
-    Message { connection: ConnectionId, message: Message },
-    /// A connection is gone.
+    Message {
+        connection: ConnectionId,
+        message: Message,
+    },
     Lost(ConnectionId),
     /// End sessions; answered with how many there were.
-    End { which: Selector, code: Code, text: String, reply: oneshot::Sender<usize> },
+    End {
+        which: Selector,
+        code: Code,
+        text: String,
+        reply: oneshot::Sender<usize>,
+    },
     /// Let no certificate of these in, and end the sessions that have shown one; answered with how many there were.
-    Revoke { revoked: Box<RevocationList>, reply: oneshot::Sender<usize> },
-    /// What is going on.
+    Revoke {
+        revoked: Box<RevocationList>,
+        reply: oneshot::Sender<usize>,
+    },
     Status(oneshot::Sender<CoreSnapshot>),
     /// New settings hold from now on; answered with what is wrong with the policy, if anything.
-    Settings { network: Network, policy: PolicySpec, reply: oneshot::Sender<Result<(), PolicyError>> },
-    /// Hand everything to another process and stop; or go on, and say why.
-    QuicForwarder { to: Box<Successor>, reply: oneshot::Sender<Result<HandoverSummary, HandoverError>> },
+    Settings {
+        network: Network,
+        policy: PolicySpec,
+        reply: oneshot::Sender<Result<(), PolicyError>>,
+    },
+    /// Hand everything to another process and stop; or reply with the reason and go on.
+    QuicForwarder {
+        to: Box<Successor>,
+        reply: oneshot::Sender<Result<HandoverSummary, HandoverError>>,
+    },
     /// Tell the clients, keep their sessions for the next start, and stop.
     Shutdown,
 }
 
-/// A policy as it is configured.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PolicySpec {
-    pub(crate) rules: Vec<RuleSpec>,
-    pub(crate) client_to_client: bool,
-    pub(crate) pools: Pools,
-    /// The networks that clients may reach without a rule that names others.
-    pub(crate) reach: Vec<IpNet>,
-}
-
-impl PolicySpec {
-    pub(crate) fn compile(self, names: &mut Names) -> Result<Policy, PolicyError> {
-        let policy = Policy::compile(&self.rules, self.client_to_client, names)?;
-        Ok(policy.with_pools(self.pools).with_reach(&self.reach))
-    }
-}
-
-/// What a connection's task has to send.
+/// An item in the outbox of a connection's task.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
     /// A message; boxed, for each connection has room for many of these.
@@ -107,13 +106,13 @@ pub(crate) enum Outgoing {
     Close(Code),
 }
 
-/// What another process goes on with.
+/// Summary of a completed hand-over.
 #[derive(Debug)]
 pub(crate) struct HandoverSummary {
     pub(crate) sessions: usize,
     /// That process's version.
     pub(crate) version: String,
-    /// How long the shards stood still before the other process could go on.
+    /// Time from the stop of the shards until the other process was ready.
     pub(crate) paused_for: Duration,
 }
 
@@ -134,11 +133,10 @@ pub(crate) struct Ended {
     pub(crate) tx_bytes: u64,
 }
 
-/// The control plane's address.
+/// A handle of the control plane's task.
 #[derive(Clone)]
 pub(crate) struct Core(mpsc::Sender<CoreRequest>);
 
-/// The control plane is gone; the daemon is going down.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the control plane has stopped")]
 pub(crate) struct Stopped;
@@ -179,7 +177,7 @@ impl Core {
     /// Hands everything to another process, which then goes on; the task has stopped afterwards.
     ///
     /// # Errors
-    /// Why it goes on itself.
+    /// The reason why the hand-over failed; the task then goes on.
     pub(crate) async fn hand_over(&self, to: Successor) -> anyhow::Result<HandoverSummary> {
         let (reply, wait) = oneshot::channel();
         self.send(CoreRequest::QuicForwarder { to: Box::new(to), reply }).await?;
@@ -188,7 +186,7 @@ impl Core {
 
     /// Tells the clients that the gateway goes down, and stops the task.
     pub(crate) async fn shut_down(&self) {
-        // If it has stopped already, there is nobody to tell.
+        // If it has stopped already, there are no clients to notify.
         let _ = self.send(CoreRequest::Shutdown).await;
     }
 
@@ -217,7 +215,7 @@ struct CoreTask {
     gateway: Gateway,
     shards: Shards,
     registry: Registry,
-    /// What the clients' authority has revoked. TLS refuses these certificates, too, but a connection may have begun before.
+    /// Certificates revoked by the clients' authority. TLS refuses them, too, but a connection may have begun before.
     revoked: RevocationList,
     connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
     ended: Ended,
@@ -307,7 +305,7 @@ impl CoreTask {
             }
             CoreRequest::End { which, code, text, reply } => {
                 let count = self.gateway.end(&which, code, &text);
-                // Whoever asked is told once it is done, if it still listens.
+                // The reply is sent once it is done, if the requester still waits.
                 self.carry_out().await;
                 let _ = reply.send(count);
             }
@@ -335,7 +333,7 @@ impl CoreTask {
             CoreRequest::QuicForwarder { to, reply } => {
                 let handed_over_to = self.hand_over(*to).await;
                 self.handed_over = handed_over_to.is_ok();
-                // Whoever asked waits for nothing else.
+                // The requester ends with this reply.
                 let _ = reply.send(handed_over_to);
                 return !self.handed_over;
             }
@@ -395,13 +393,13 @@ impl CoreTask {
             deadline: registry::deadline(admission.expires_s),
         };
         self.registry.session_started(admission);
-        // The effects tell the client.
+        // The effects include the refusal.
         if self.gateway.login(now(), connection, who, offer, secret).is_err() {
             self.registry.abandon(admission.session);
         }
     }
 
-    /// Does what the core asks for: shards first, then the store, and when both have it the clients hear of it, in the
+    /// Carries out the core's effects: shards first, then the store, and when both are done the messages to clients, in the
     /// core's order.
     async fn carry_out(&mut self) {
         let mut commanded = false;
@@ -440,7 +438,7 @@ impl CoreTask {
         }
     }
 
-    /// Passes a word on, unless what it says could not be made durable.
+    /// Delivers a message to its connection, unless the session that it announces could not be made durable.
     fn deliver(&mut self, connection: ConnectionId, message: Outgoing, failed: &HashSet<SessionId>) {
         let message = match message {
             Outgoing::Message(message) => match *message {
@@ -450,7 +448,7 @@ impl CoreTask {
                 message => Outgoing::Message(Box::new(message)),
             },
             Outgoing::Close(code) => {
-                // Its task may have ended by itself, or ends for want of an outbox.
+                // Its task may have ended by itself, or ends without an outbox.
                 if let Some(outbox) = self.connections.remove(&connection) {
                     let _ = outbox.try_send(Outgoing::Close(code));
                 }
@@ -465,7 +463,7 @@ impl CoreTask {
         }
     }
 
-    /// Adds up what the shards saw since they were asked last: only sessions that were in use.
+    /// Adds up the shards' traffic since the last report: only of sessions that were in use.
     async fn collect_activity(&mut self) {
         for report in self.shards.report().await {
             for (slot, activity) in report.activities {
@@ -489,7 +487,7 @@ impl CoreTask {
     }
 }
 
-/// What a client hears whose session could not be made durable.
+/// The refusal of a client whose session could not be made durable.
 fn not_stored() -> Message {
     let text = Explanation::cut("the gateway cannot store your session; try again later");
     Message::Refused(Refused { code: Code::Internal, text, retry_after_ms: Some(5_000) })

@@ -1,12 +1,12 @@
-//! The hand-over from the worker of one gateway process to its successor: what both say to each other, and in which order.
+//! The hand-over from the worker of one gateway process to its successor: its messages, and their order.
 //!
 //! ```text
 //!   old: Begin (devices) · stops its shards · Sessions … · End          Go · ends
 //!   new:                                            · takes all · Ready      · starts its shards
 //! ```
 //!
-//! INVARIANT: the old worker alone decides. Until it has said `Go` it can take everything back, for the new one seals and
-//! opens nothing before it hears that; afterwards the old one never does again. So no counter is used by both. Keys go from
+//! INVARIANT: the old worker alone decides. Until it has sent `Go` it can take everything back, for the new one seals and
+//! opens nothing before it receives that; afterwards the old one never does again. So no counter is used by both. Keys go from
 //! one worker to the other and to nobody else; the frames that hold them are erased.
 
 use std::os::fd::OwnedFd;
@@ -27,10 +27,10 @@ use crate::revocation_list::CertificateNumber;
 
 /// Sessions of one frame. Each has a few kilobytes with the most lanes and shards.
 const BATCH: usize = 64;
-/// How long a successor may take from the moment at which the shards stand still.
+/// Limit for a successor to take everything over, from the moment at which the shards stop.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the old worker says.
+/// A message of the old worker.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum FromPredecessor {
     /// The beginning, with the descriptors of [`Devices`].
@@ -44,7 +44,7 @@ pub(crate) enum FromPredecessor {
         /// The last revocation that was carried out.
         #[n(2)]
         revocations: u64,
-        /// What was counted until now; earlier versions don't say.
+        /// Counters until now; absent from earlier versions.
         #[n(3)]
         counters: Option<Counters>,
     },
@@ -52,12 +52,12 @@ pub(crate) enum FromPredecessor {
     Sessions(#[n(0)] Vec<TransferredSession>),
     #[n(2)]
     End,
-    /// It is yours.
+    /// The sessions are the successor's now.
     #[n(3)]
     Go,
 }
 
-/// What the new worker says.
+/// A message of the new worker.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum FromSuccessor {
     /// Everything is understood.
@@ -78,12 +78,12 @@ pub(crate) struct TransferredSession {
     /// The groups of its user.
     #[n(1)]
     groups: Vec<String>,
-    /// The certificate that its client has shown last; earlier versions don't say.
+    /// The certificate that its client has presented last; absent from earlier versions.
     #[n(2)]
     certificate: Option<CertificateNumber>,
 }
 
-/// Why nothing was handed over: the old worker goes on.
+/// Reason why nothing was handed over: the old worker goes on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandoverError {
     #[error("the new version does not take over: {0}")]
@@ -125,7 +125,7 @@ impl Successor {
     ) -> Result<String, HandoverError> {
         let taken = tokio::time::timeout(TAKEOVER_TIMEOUT, self.send_sessions(sessions, registry));
         let version = taken.await.map_err(|_| HandoverError::Slow)??;
-        // Nothing that could fail comes after this word has left; if it does not leave, nobody has heard it.
+        // Nothing that could fail comes after this message was sent; if sending fails, nobody has received it.
         self.0.send(&FromPredecessor::Go, &[]).await?;
         Ok(version)
     }
@@ -163,7 +163,7 @@ pub(super) struct Predecessor {
 }
 
 impl Predecessor {
-    /// Hears with which devices and descriptors it goes on.
+    /// Receives the devices and descriptors to go on with.
     pub(super) async fn receive_devices(stream: OwnedFd) -> anyhow::Result<(Self, Devices, Vec<OwnedFd>)> {
         let channel = Channel::new(UnixStream::from(stream), MAX_FRAME)?;
         let begin = channel.receive::<FromPredecessor>().await?;
@@ -175,7 +175,7 @@ impl Predecessor {
             let why = format!(
                 "its sessions would come in format {format}, and this version knows {FORMAT}; restart it instead"
             );
-            // Whether it is heard or not, nothing is taken over.
+            // Whether it is received or not, nothing is taken over.
             let _ = channel.send(&FromSuccessor::Refused(why.clone()), &[]).await;
             bail!(why);
         }
@@ -183,7 +183,7 @@ impl Predecessor {
         Ok((Self { channel, revocations, counters }, devices, begin.descriptors))
     }
 
-    /// Takes all sessions over into `gateway`, whose effects are then commands to the shards, and waits for the word to begin.
+    /// Takes all sessions over into `gateway`, whose effects are then commands to the shards, and waits for `Go`.
     pub(super) async fn take_over(
         &self,
         gateway: &mut Gateway,

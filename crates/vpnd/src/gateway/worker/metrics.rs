@@ -1,7 +1,7 @@
 //! Prometheus metrics over HTTP: `GET /metrics` on the address of `[admin] metrics`, and nothing else.
 //!
 //! Invariants: a request changes nothing; connections, their time and what they may send are bounded. There is no
-//! check of who asks: the configuration refuses an address that others can reach unless the administrator insists.
+//! check of the client: the configuration refuses an address that others can reach unless the administrator insists.
 //! This module must not know where the status comes from.
 
 mod text;
@@ -32,16 +32,15 @@ use crate::admin::Handler;
 const MAX_CONNECTIONS: usize = 8;
 /// The longest head of a request, bytes.
 const MAX_HEAD: usize = 8 << 10;
-/// How long a connection may last, from its first byte to our last.
+/// Limit for a connection, from its first byte to our last.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long the gateway may take to tell its status; shorter, so that the scraper hears of it.
+/// Limit for the gateway's status; shorter, so that a scraper gets an error instead of a closed connection.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after the kernel had no descriptor or memory for a new connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// OpenMetrics 1.0, section "Protocol negotiation".
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The open listener.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     listener: TcpListener,
@@ -59,10 +58,10 @@ impl Metrics {
         Ok(Self { listener: TcpListener::from_std(listener)?, timeout: CONNECTION_TIMEOUT })
     }
 
-    /// The address, with the port that the kernel chose if 0 was asked for.
+    /// The address, with the port that the kernel chose for 0.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// If the system call fails.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -97,7 +96,7 @@ impl Metrics {
     }
 }
 
-/// Answers one request. No keep-alive: a place is free again as soon as its answer is out.
+/// Answers one request. No keep-alive: a permit is free again as soon as its response is sent.
 async fn connection<H: Handler>(stream: TcpStream, handler: Arc<H>) -> Result<(), hyper::Error> {
     let service = service_fn(move |request: Request<Incoming>| {
         let handler = handler.clone();

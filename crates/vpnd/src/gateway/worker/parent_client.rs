@@ -1,4 +1,4 @@
-//! The worker's requests to the privileged parent, each for an administrator who waits for the outcome.
+//! The worker's requests to the privileged parent, on behalf of administrators who wait for the result.
 
 use crate::gateway::messages::FromWorker;
 use crate::privsep::channel::Channel;
@@ -35,7 +35,7 @@ impl ParentClient {
     /// Has the daemon replaced.
     pub(super) async fn upgrade(&self) -> AdminResult {
         let lock = self.upgrading.try_lock();
-        // Whoever has asked before may have gone meanwhile, but the upgrade goes on.
+        // The requester may have gone meanwhile, but the upgrade goes on.
         if lock.is_err() || self.requests.is_under_way(&FromWorker::Upgrade) {
             return Err("an upgrade is under way already".to_owned());
         }
@@ -44,7 +44,7 @@ impl ParentClient {
 
     /// The upgrade is over.
     pub(super) fn upgraded(&self, outcome: AdminResult) {
-        // Whoever asked for it may have gone meanwhile.
+        // The requester may have gone meanwhile.
         let _ = self.requests.reply_to_oldest(&FromWorker::Upgrade, outcome);
     }
 

@@ -1,4 +1,4 @@
-//! The gateway's end of the control channel's QUIC (PROTOCOL §3): the socket behind which it listens, and for whom.
+//! The gateway's end of the control channel's QUIC (PROTOCOL §3): its socket and settings.
 
 pub(crate) mod acceptor;
 pub(crate) mod retry;
@@ -23,7 +23,7 @@ const MAX_INCOMING: usize = 1 << 12;
 /// Bytes kept for all connections that are not accepted yet.
 const MAX_INCOMING_BYTES: u64 = 8 << 20;
 
-/// What the gateway's endpoint receives from and sends to; and, if the kernel does not steer, where shards pass on what is
+/// The socket of the gateway's endpoint; and, if the kernel does not steer, the forwarder by which shards pass on what is
 /// for it.
 ///
 /// # Errors
@@ -38,7 +38,7 @@ pub(crate) fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>,
     }
 }
 
-/// The gateway's endpoint on `socket`, which sees only those beginnings of connections that `admissions` lets pass, and nothing
+/// The gateway's endpoint on `socket`, which receives only those first datagrams that `admission` lets pass, and nothing
 /// more once it is `deaf`, because another process reads the socket.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Sessions in the store: what the control plane asks to be remembered, sent to the auth process in its order.
+//! Sessions in the store: the control plane's writes, sent to the auth process in order.
 //!
 //! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
 
@@ -25,7 +25,7 @@ pub(crate) struct Ending {
     pub(crate) code: Code,
 }
 
-/// What a login is given before the control plane hears of it.
+/// A session granted to a login, before the control plane has it.
 #[derive(Debug)]
 pub(crate) struct AdmittedSession {
     pub(crate) account: Account,
@@ -57,7 +57,6 @@ pub(crate) struct Registry {
     writes: Vec<Write>,
 }
 
-/// Why the store does not say whether a session is known.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistryError {
     #[error(transparent)]
@@ -73,7 +72,7 @@ impl Registry {
         Self { auth, names, known: HashMap::new(), certificates: HashMap::new(), writes: Vec::new() }
     }
 
-    /// Whom policy takes this user for.
+    /// The user as policy has it.
     pub(crate) fn principal(&mut self, account: &Account) -> Principal {
         self.names.principal(&account.name, account.groups.iter().map(String::as_str))
     }
@@ -115,7 +114,7 @@ impl Registry {
         }))
     }
 
-    /// The groups of a session's user, by which another process knows whom policy takes it for.
+    /// The groups of a session's user, by which another process applies policy to it.
     pub(crate) fn groups(&self, session: SessionId) -> Box<[String]> {
         self.known.get(&session).cloned().unwrap_or_default()
     }
@@ -165,7 +164,7 @@ impl Registry {
         self.writes.push(Write::End(id(session)));
     }
 
-    /// Makes everything durable that was asked for so far, in one step if it is not very much. Returns the sessions for
+    /// Makes all pending writes durable, in one step if it is not very much. Returns the sessions for
     /// which that failed.
     pub(crate) async fn commit(&mut self, endings: Vec<Ending>) -> HashSet<SessionId> {
         let mut writes = std::mem::take(&mut self.writes);

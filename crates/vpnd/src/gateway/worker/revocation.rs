@@ -13,7 +13,7 @@ use crate::gateway::messages::auth::{AuthReply, AuthRequest};
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::core::Core;
 
-/// How often it is asked whether a user was disabled: half of what is promised, so that it is kept.
+/// Interval of queries for revocations: half of what is promised, so that the promise holds.
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
 /// The number of the last revocation that was carried out, once that is known.
 #[derive(Clone, Default)]

@@ -2,14 +2,31 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use vpnd_crypto::LabPermit;
 use vpnd_proto::control::{AsText, List, Network, Text};
 use vpnd_proto::gateway::Config;
-use vpnd_proto::policy::{self, Pools, RuleSpec, Verdict};
+use vpnd_proto::policy::{self, Names, Policy, PolicyError, Pools, RuleSpec, Verdict};
 use vpnd_proto::session::{LocalSuite, Timers};
 
 use crate::config::{self, Action, ServerConfig, Timeouts};
-use crate::gateway::worker::core::PolicySpec;
+
+/// A policy as it is configured.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PolicySpec {
+    pub(crate) rules: Vec<RuleSpec>,
+    pub(crate) client_to_client: bool,
+    pub(crate) pools: Pools,
+    /// The networks that clients may reach without a rule that names others.
+    pub(crate) reach: Vec<IpNet>,
+}
+
+impl PolicySpec {
+    pub(crate) fn compile(self, names: &mut Names) -> Result<Policy, PolicyError> {
+        let policy = Policy::compile(&self.rules, self.client_to_client, names)?;
+        Ok(policy.with_pools(self.pools).with_reach(&self.reach))
+    }
+}
 
 /// The core of a gateway with so many shards.
 pub(super) fn core(
@@ -31,7 +48,6 @@ pub(super) fn core(
     }
 }
 
-/// How many connections may begin.
 pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits {
     vpnd_proto::admission::Limits {
         places: config.limits.max_handshakes,
@@ -39,7 +55,7 @@ pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits 
     }
 }
 
-/// What clients are told of their network.
+/// Network settings that are pushed to clients.
 pub(super) fn network(config: &ServerConfig) -> Network {
     let push = &config.push;
     // The tunnel's own network always leads into the tunnel: without these routes, packets for other clients would leave in
@@ -57,7 +73,7 @@ pub(super) fn network(config: &ServerConfig) -> Network {
     }
 }
 
-/// What fits into a message; the configuration's check warns of more.
+/// The items that fit into a message; the configuration's check warns of more.
 fn list<T, const MAX: usize>(items: impl Iterator<Item = T>) -> List<T, MAX> {
     List::new(items.take(MAX).collect()).unwrap_or_default()
 }

@@ -17,7 +17,7 @@ fn is_root() -> bool {
     root
 }
 
-/// Why the directory is not used, if so.
+/// The error with which the directory is refused, if it is.
 fn refused(path: &Path) -> Option<String> {
     let opened = JournalDirectory::open(path).and(JournalDirectory::create(path));
     match opened {

@@ -1,4 +1,4 @@
-//! Users, their groups, certificates and known places, in SQL.
+//! Users, their groups, certificates and known sources, in SQL.
 //!
 //! Invariants: whatever takes rights away writes a revocation and drops the user's sessions in the same transaction;
 //! whatever changes a user renews its digest there too.
@@ -34,7 +34,7 @@ pub(super) fn add(t: &Transaction<'_>, user: &NewUser, now_s: u64) -> StoreResul
     Ok(Ok(id))
 }
 
-/// A name that nobody has must not be told by how soon the answer comes: the same is read and checked for it, of whoever
+/// The time of the answer must not disclose that nobody has a name: the same is read and checked for it, of whoever
 /// comes next in the alphabet.
 pub(super) fn by_name(c: &Connection, name: &str) -> rusqlite::Result<Option<User>> {
     let next = format!("SELECT {COLUMNS} FROM users WHERE name >= ? ORDER BY name LIMIT 1");

@@ -160,7 +160,7 @@ fn program() -> Vec<Instruction> {
 /// Lets the program choose the queues of the TUN device that `queue` is one of, from now on.
 ///
 /// # Errors
-/// What the kernel says: `EPERM` without CAP_BPF, `EINVAL` before Linux 4.16. The kernel then chooses by itself.
+/// `EPERM` without CAP_BPF, `EINVAL` before Linux 4.16. The kernel then chooses by itself.
 pub fn pin_flows(queue: &impl AsFd) -> io::Result<()> {
     let program = load(&program())?;
     // SAFETY: TUNSETSTEERINGEBPF reads one `int`, the program's descriptor, through the pointer that `Setter` passes, and

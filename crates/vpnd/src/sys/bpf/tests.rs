@@ -12,7 +12,7 @@ use crate::sys::udp::{
     BATCH_SIZE, QuicMember, RecvMeta, ReuseportGroup, SocketOptions, Steering, bind_reuseport_group,
 };
 
-/// Where the kernel should deliver `payload`: the answer of [`steering_program`] by the rule instead of by the
+/// The socket that should receive `payload`: the answer of [`steering_program`] by the rule instead of by the
 /// program. Index 0 is QUIC, `1 + s` is shard `s`.
 fn socket_for(payload: &[u8], shards: usize) -> usize {
     let index: Option<[u8; 4]> =

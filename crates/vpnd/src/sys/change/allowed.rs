@@ -1,4 +1,4 @@
-//! What a change may be: no other is made, and none is undone, whoever asks and whatever a journal says.
+//! The list of permitted changes: no other is made, and none is undone, whoever requests it and whatever a journal contains.
 //!
 //! INVARIANT: the lists here name what vpnd does by itself and nothing else. So a journal that somebody could write all
 //! the same, or a mistake in what asks for changes, reaches only tunnels, the tables and rules with our numbers, the
@@ -16,7 +16,7 @@ use crate::sys::nft::{GuardRules, Returning};
 /// No pool of a gateway is larger than this prefix.
 const SHORTEST_POOL: u8 = 8;
 
-/// Why vpnd never makes this change; `None` if it may.
+/// The reason why vpnd never makes this change; `None` if it may.
 pub(super) fn fault(change: &Change, system: &DnsSystem) -> Option<String> {
     let fault = match change {
         Change::LinkUp { interface } => of_name(interface),
@@ -31,7 +31,7 @@ pub(super) fn fault(change: &Change, system: &DnsSystem) -> Option<String> {
     fault.err()
 }
 
-/// The tunnel that a change is for, by its name and, if the change tells it, by its number. A device of that name that is no
+/// The tunnel that a change is for, by its name and, if the change has it, by its number. A device of that name that is no
 /// tunnel, or another one, is left alone.
 pub(super) fn tunnel(change: &Change) -> Option<(&str, Option<u32>)> {
     match change {

@@ -1,4 +1,4 @@
-//! The layers of a machine's tunnels, and the marks that tell their own datagrams apart.
+//! The layers of a machine's tunnels, and the marks that distinguish their own datagrams.
 //!
 //! The mark of a tunnel's own datagrams has a bit for its own layer and for each above it; the rule that leads packets into a
 //! tunnel passes over those that have the bit of its layer. So a tunnel's datagrams go through older tunnels, and never through
@@ -6,9 +6,9 @@
 
 use super::{PRIORITY_BASE, RULES};
 
-/// What all marks of vpnd begin with ("vp"), in the upper half.
+/// Upper half of all marks of vpnd ("vp").
 const MARKS: u32 = 0x7670_0000;
-/// The bits that say so: other programs' marks are none of ours, whatever their lower half is.
+/// The bits that are compared: other programs' marks are none of ours, whatever their lower half is.
 const MARKS_MASK: u32 = 0xFFFF_0000;
 
 /// The number of a tunnel among those of its machine, the oldest 0.
@@ -16,7 +16,6 @@ const MARKS_MASK: u32 = 0xFFFF_0000;
 pub struct Layer(u8);
 
 impl Layer {
-    /// How many there are.
     pub const COUNT: u8 = 16;
 
     /// The lowest: datagrams with its mark go through no tunnel.

@@ -2,7 +2,7 @@
 
 /// First of our routing tables; each tunnel adds its interface's number.
 pub const TABLE_BASE: u32 = 30_000;
-/// How far apart the tables of one tunnel are; interfaces have lower numbers.
+/// Distance of the tables of one tunnel; interfaces have lower numbers.
 const TABLE_STEP: u32 = 1_000_000_000;
 /// Tables of a tunnel.
 const TABLES: u32 = 4;

@@ -19,26 +19,18 @@ use super::{DnsError, DnsSystem, DnsUndone, MAX_FILE_LEN};
 /// The bits of a mode that a configuration file may have.
 const PLAIN_MODE: u32 = 0o777;
 
-/// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileState {
-    /// Nothing.
     Absent,
-    /// A symbolic link.
     Link {
-        /// What it points to, as written in the link.
         target: PathBuf,
     },
-    /// A file.
     File {
         /// Its bytes, in base64, since they may be of any encoding.
         content: String,
-        /// Its permission bits.
         mode: u32,
-        /// Its user.
         uid: u32,
-        /// Its group.
         gid: u32,
     },
 }
@@ -46,9 +38,7 @@ pub enum FileState {
 /// A planned replacement of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileChange {
-    /// The file.
     pub path: PathBuf,
-    /// What is there before.
     pub before: FileState,
     /// The text that replaces it.
     pub after: String,
@@ -170,7 +160,7 @@ impl FileChange {
             FileState::File { content, .. } => {
                 let invalid = |error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
                 let bytes = STANDARD.decode(content).map_err(invalid)?;
-                // As the file is: ours has got mode and owner of the old one, and a journal has no say in that.
+                // As the file is: ours has got mode and owner of the old one, and a journal can't change them.
                 let FileState::File { mode, uid, gid, .. } = now else { return Ok(DnsUndone::NotOurs) };
                 self.replace(&bytes, mode & PLAIN_MODE, Some((uid, gid)))?;
             }
@@ -211,7 +201,7 @@ impl FileChange {
     }
 }
 
-/// Where to make the change for the resolver to see it: `path` itself, unless it is a link to a file that is
+/// The path to change for the resolver to see it: `path` itself, unless it is a link to a file that is
 /// mounted from elsewhere. Replacing that link would reach beyond the mount, to the whole machine.
 pub(super) fn writable_place(path: &Path) -> Result<PathBuf, DnsError> {
     let failed = |source| DnsError::Os { path: path.to_owned(), step: "found", source };

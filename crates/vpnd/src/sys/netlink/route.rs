@@ -12,31 +12,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{Family, MAIN_TABLE, Netlink, NetlinkError, PROTOCOL};
 
-/// Where a route leads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RouteTarget {
     /// Straight into an interface.
     Interface(String),
     /// To a router, reached through an interface.
-    Gateway {
-        /// Address of the router.
-        address: IpAddr,
-        /// Name of the interface.
-        interface: String,
-    },
-    /// Nowhere: senders are told that the destination is unreachable.
+    Gateway { address: IpAddr, interface: String },
+    /// Nowhere: senders get an ICMP error, "unreachable".
     Unreachable,
     /// Back to the rules: the next one decides.
     Throw,
 }
 
-/// A route of ours.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSpec {
-    /// Which destinations.
     pub destination: IpNet,
-    /// Where they lead.
     pub target: RouteTarget,
     /// The source address that packets get, one of this machine's; `None` leaves it to the kernel.
     #[serde(default)]
@@ -71,7 +62,7 @@ pub struct TableRoute {
     pub table: u32,
     /// Whether its origin is [`PROTOCOL`].
     pub made_by_vpnd: bool,
-    /// How vpnd adds and removes it, if it is vpnd's and leads into no interface.
+    /// The route as vpnd adds and removes it, if it is vpnd's and leads into no interface.
     pub ours: Option<RouteSpec>,
 }
 
@@ -101,7 +92,7 @@ impl Netlink {
     /// Removes a route that vpnd added, whatever source it gives.
     ///
     /// # Errors
-    /// [`NetlinkError`]; [`NetlinkError::is_not_there`] says when there was none.
+    /// [`NetlinkError`]; [`NetlinkError::is_not_there`] if there was none.
     pub async fn remove_route(&self, spec: &RouteSpec) -> Result<(), NetlinkError> {
         let message = self.message(spec, None).await?;
         let removed = self.handle.route().del(message).execute().await;

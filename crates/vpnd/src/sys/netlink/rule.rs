@@ -16,7 +16,6 @@ use super::{Family, Netlink, NetlinkError, PROTOCOL};
 pub enum RuleMatch {
     /// Packets whose mark is another under the mask: all but those that the tunnel must not carry.
     NotMarked {
-        /// The mark.
         mark: u32,
         /// The bits of it that count.
         mask: u32,
@@ -30,9 +29,8 @@ pub enum RuleMatch {
 pub struct RuleSpec {
     /// The protocol version that it is for.
     pub family: Family,
-    /// Its place among the rules, lower first; the system's table is asked at 32766.
+    /// Its place among the rules, lower first; the system's table is looked up at 32766.
     pub priority: u32,
-    /// Which packets.
     pub matches: RuleMatch,
     /// Number of the routing table that they are looked up in, or [`NO_TABLE`].
     pub table: u32,
@@ -48,7 +46,7 @@ pub struct TableRule {
     pub table: u32,
     /// Whether its origin is [`PROTOCOL`].
     pub made_by_vpnd: bool,
-    /// How vpnd adds and removes it, if it is vpnd's and leads packets into a tunnel's table.
+    /// The rule as vpnd adds and removes it, if it is vpnd's and leads packets into a tunnel's table.
     pub ours: Option<RuleSpec>,
 }
 
@@ -89,7 +87,7 @@ impl Netlink {
     /// Removes a rule that vpnd added.
     ///
     /// # Errors
-    /// [`NetlinkError`]; [`NetlinkError::is_not_there`] says when there was none.
+    /// [`NetlinkError`]; [`NetlinkError::is_not_there`] if there was none.
     pub async fn remove_rule(&self, spec: &RuleSpec) -> Result<(), NetlinkError> {
         let removed = self.handle.rule().del(message(spec)).execute().await;
         removed.map_err(|error| NetlinkError::new(format!("removing the rule {}", spec.priority), &error))

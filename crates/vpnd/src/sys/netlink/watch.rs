@@ -16,21 +16,15 @@ use super::{NetlinkError, PROTOCOL};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkChange {
     /// An interface came, went or changed its state.
-    Link {
-        /// Index of the interface.
-        interface: u32,
-    },
+    Link { interface: u32 },
     /// An address came or went.
-    Address {
-        /// Index of its interface.
-        interface: u32,
-    },
+    Address { interface: u32 },
     /// A route came or went.
     Route {
         /// Index of the interface that it leads to, if it leads to one.
         interface: Option<u32>,
     },
-    /// The kernel could not tell what: look at everything again.
+    /// An unspecified change, as after an overflow of the socket: read everything again.
     Unknown,
 }
 

@@ -3,7 +3,7 @@
 //! Linux takes packets for any of its addresses from any interface. A neighbour on the same Wi-Fi could so find out the inner
 //! address, see that a connection exists, and slip packets into it (CVE-2019-14899).
 //!
-//! Where the kernel checks sources (`rp_filter`), it looks for the way back to them, and a full tunnel is the way to everything:
+//! With source checks (`rp_filter`) the kernel looks up the route back to each source, and a full tunnel is the route to everything:
 //! it would drop the tunnel's own datagrams, whose way back is found by their mark alone. So datagrams to the tunnel's own sockets
 //! get the mark on arrival that these give to what they send, and so do answers to the user that looks up names. Which ports and
 //! addresses the sockets have does not matter.
@@ -21,14 +21,13 @@ use crate::sys::tool::ToolError;
 pub struct GuardRules {
     /// Name of the TUN device.
     pub tunnel: String,
-    /// The client's inner addresses.
     pub addresses: Vec<IpAddr>,
-    /// Where the kernel checks sources: the datagrams that have their way back beside the tunnel.
+    /// If the kernel checks sources: the datagrams whose route back is beside the tunnel.
     #[serde(default)]
     pub returning: Option<Returning>,
 }
 
-/// What arrives for the tunnel itself.
+/// Datagrams that arrive for the tunnel itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Returning {
     /// The mark of the tunnel's own sockets.
@@ -66,7 +65,7 @@ impl GuardRules {
         run(&remove_script(&self.table()?)).await
     }
 
-    /// Checks that the guard can be set and removed, and means what it says.
+    /// Checks that the guard is valid, so that it can be set and removed.
     ///
     /// # Errors
     /// [`NftError::BadName`].
@@ -110,7 +109,7 @@ impl GuardRules {
         Ok(format!("vpndguard_{}", plain(&self.tunnel)?))
     }
 
-    /// Remembers for a while whom this user asks, and from which port. The kernel checks sources of IPv4 alone.
+    /// Remembers for a while which servers this user queries, and from which port. The kernel checks sources of IPv4 alone.
     fn asked(&self, script: &mut Script, user: u32) {
         for protocol in ["udp", "tcp"] {
             script.line(&format!("set asked_{protocol} {{"));
@@ -122,7 +121,7 @@ impl GuardRules {
         }
         script.line("chain questions {");
         script.line("type filter hook output priority raw; policy accept;");
-        // Another client of this machine may ask through this tunnel.
+        // Another client of this machine may send queries through this tunnel.
         let outside = format!("oifname != \"{}\"", self.tunnel);
         for protocol in ["udp", "tcp"] {
             let question = format!("ip daddr . {protocol} dport . {protocol} sport");

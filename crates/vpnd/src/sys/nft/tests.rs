@@ -180,7 +180,7 @@ fn arrives(from: &UdpSocket, to: &UdpSocket, address: &str) -> IpAddr {
     sent(from, to, address, Duration::from_secs(10)).expect("it is to arrive")
 }
 
-/// Sends a datagram and says whether it does not arrive.
+/// Sends a datagram and returns whether it was dropped.
 fn is_stopped(from: &UdpSocket, to: &UdpSocket, address: &str) -> bool {
     sent(from, to, address, Duration::from_millis(300)).is_none()
 }

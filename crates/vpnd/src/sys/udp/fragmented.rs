@@ -1,10 +1,10 @@
 //! Sending a datagram that is longer than the path, where it must not be lost: the outer IP layer cuts it.
 //!
-//! Routers of IPv4 cut what has no DF. Those of IPv6 cut nothing: the kernel does, to the size that ICMP has told it, so over a
+//! Routers of IPv4 cut what has no DF. Those of IPv6 cut nothing: the kernel does, to the size from the last ICMP error, so over a
 //! path of IPv6 that filters ICMP there is no help.
 //!
 //! INVARIANT: fragments are allowed for this one datagram only. All others keep the mode in which the kernel ignores what
-//! ICMP messages say of the path.
+//! ICMP messages report of the path.
 
 use std::io;
 

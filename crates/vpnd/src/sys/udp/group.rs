@@ -14,7 +14,7 @@ use super::{
 };
 use crate::sys::bpf;
 
-/// How the kernel finds the member of a group that a datagram is for.
+/// Mechanism by which the kernel selects the group's member for a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Steering {
     /// By the steering program ([`bpf`]), if the kernel takes it.
@@ -33,11 +33,10 @@ pub enum QuicMember {
 
 /// The sockets of one port.
 pub struct ReuseportGroup {
-    /// Where QUIC receives and sends.
     pub quic: QuicMember,
     /// One for each shard.
     pub shards: Vec<ShardSocket>,
-    /// Why the kernel spreads datagrams by a hash of their addresses instead of by the steering program; `None`
+    /// The reason why the kernel spreads datagrams by a hash of their addresses instead of by the steering program; `None`
     /// when the program is in force.
     pub steering_refused: Option<io::Error>,
 }

@@ -16,7 +16,7 @@ use tokio::io::Interest;
 /// Errors that are taken from a queue at a time, so that a flood of them is not read for ever.
 const MAX_AT_ONCE: usize = 64;
 
-/// Room for control messages: the error comes after all others that the socket's user has asked for.
+/// Room for control messages: the error comes after all others that the socket's user has enabled.
 const CONTROL_LEN: usize = 512;
 
 /// The reason why a datagram has not reached its destination.
@@ -70,7 +70,6 @@ impl fmt::Display for Unreachable {
     }
 }
 
-/// One ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
     /// The reason that it gives.
@@ -92,7 +91,7 @@ impl IcmpErrors {
     /// Starts for a socket of one protocol version, within the current tokio runtime.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// If the system call fails.
     pub fn start(socket: &UdpSocket) -> io::Result<Self> {
         let socket = socket.try_clone()?;
         socket.set_nonblocking(true)?;
@@ -105,7 +104,7 @@ impl IcmpErrors {
     /// The next error. Safe to cancel.
     ///
     /// # Errors
-    /// What the kernel says; there will be no more.
+    /// If the system call fails; there are no more errors then.
     pub async fn next(&self) -> io::Result<IcmpError> {
         self.socket.async_io(Interest::ERROR, || self.take()).await
     }
@@ -119,7 +118,7 @@ impl IcmpErrors {
         Ok(switched?)
     }
 
-    /// Takes the next error that says where a datagram went wrong from the queue.
+    /// Takes the next error about a datagram from the queue.
     fn take(&self) -> io::Result<IcmpError> {
         for _ in 0..MAX_AT_ONCE {
             // The start of the datagram that it is about comes with it, and is not looked at.

@@ -17,7 +17,7 @@ pub const MAX_SENDS: usize = 64;
 /// version.
 const CONTROL_LEN: usize = 96;
 
-/// What the kernel reads of one send beside its contents.
+/// Arguments of one send that the kernel reads besides its contents.
 struct Send {
     destination: SockAddr,
     contents: libc::iovec,
@@ -126,7 +126,6 @@ fn describe(send: &mut Send, transmit: &Transmit<'_>) -> libc::msghdr {
     header
 }
 
-/// Appends control messages.
 struct ControlWriter<'a> {
     buffer: &'a mut Control,
     len: usize,

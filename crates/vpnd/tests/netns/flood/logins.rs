@@ -2,7 +2,7 @@
 //!
 //! Junk comes from clients that do all that the protocol wants and have a wrong password, each at an address of its own, from
 //! real networks: no proof of an address stops them. Honest logins come from new addresses, and from new devices wherever the
-//! load leaves those their turn: nothing speaks for them. A password costs what `vpnd init` makes it cost.
+//! load leaves those their turn, which have no standing. A password costs what `vpnd init` makes it cost.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,11 +28,11 @@ const CROWD: u32 = 250;
 const HONEST_INTERVAL: Duration = Duration::from_millis(500);
 /// Connections that each of two addresses tries to hold: together as many as a gateway has places for.
 const HELD: usize = 128;
-/// How long whoever was not let in waits before it tries again.
+/// Pause of a refused client before it tries again.
 const RETRY_INTERVAL: Duration = SECOND;
 /// The number of the device that comes back.
 const RETURNING: u32 = u32::MAX;
-/// What an honest login may take.
+/// Limit for an honest login.
 const LONGEST: Duration = SECOND;
 
 /// A load, by the addresses it comes from.
@@ -53,16 +53,16 @@ enum Kind {
     OwnName,
 }
 
-/// Whose login is measured.
+/// The user whose login is measured.
 #[derive(Clone, Copy)]
 enum Honest {
-    /// A new device each time: nothing speaks for it.
+    /// A new device each time, without standing.
     Newcomer,
     /// One that has logged in before.
     Returning,
 }
 
-/// What became of what one side has sent, counted.
+/// Outcomes of one side's attempts, counted.
 #[derive(Default)]
 struct Tally(Mutex<BTreeMap<String, u64>>);
 
@@ -283,9 +283,9 @@ async fn log_in_again_and_again(honest: Honest, ann: &Login, seconds: u64) -> Ve
     logins.join_all().await
 }
 
-/// What became of honest logins.
+/// Outcomes of honest logins.
 struct Figures {
-    /// How long those took that were let in, in order.
+    /// Durations of successful logins, in order.
     times: Vec<Duration>,
     refused: Vec<String>,
 }

@@ -1,6 +1,6 @@
 //! Decides what a client's tunnel takes, which local networks it leaves alone, and which protocol version is refused.
 //!
-//! The table of a tunnel is asked before the system's own, so whatever it has a route for, no route that the local network hands
+//! The table of a tunnel is looked up before the system's own, so whatever it has a route for, no route that the local network hands
 //! out (DHCP option 121, router advertisements) leads elsewhere, however specific that is. The exceptions are made here:
 //! a network that the machine is directly connected to goes back to the system's table, if the profile permits that and the
 //! network is plausible. A local network chooses its own addresses, so one that could be there to
@@ -21,7 +21,7 @@ use crate::sys::netlink::Family;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// What the tunnel's table has to say.
+/// Contents of the tunnel's routing table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Routing {
     /// Destinations that lead into the tunnel.
@@ -39,16 +39,15 @@ pub(super) struct Routing {
 pub(super) struct Overlap {
     /// The machine's network.
     pub(super) local: IpNet,
-    /// What the tunnel takes.
+    /// The network that the tunnel takes.
     pub(super) taken: IpNet,
-    /// Why the tunnel wins; `None` if the local network does.
+    /// The reason why the tunnel wins; `None` if the local network does.
     pub(super) lost: Option<Why>,
 }
 
-/// Why a local network gets no exception from the tunnel.
+/// Reason why a local network gets no exception from the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The profile says so.
     Profile,
     /// It is not of addresses that a local network has, or wider than one is.
     Implausible,
@@ -93,7 +92,7 @@ impl Overlap {
 }
 
 impl Routing {
-    /// Decides for a tunnel with these wishes and this offer of the gateway, on a machine that is connected to `local`.
+    /// Decides for a tunnel with these options and this offer of the gateway, on a machine that is connected to `local`.
     pub(super) fn new(options: &TunnelOptions, network: &Network, local: &[IpNet]) -> Self {
         let destinations = destinations(options, network);
         let whole = |family: &Family| {
@@ -124,7 +123,7 @@ impl Routing {
         FAMILIES.into_iter().filter(has)
     }
 
-    /// What the tunnel takes of a local network, if it contains all of it.
+    /// The overlap of the tunnel with a local network, if the tunnel contains all of it.
     fn overlap(&self, local: IpNet, options: &TunnelOptions, network: &Network) -> Option<Overlap> {
         let refused = self.refused.iter().map(|family| everything(*family));
         let taking = self.destinations.iter().copied().chain(refused);
@@ -133,7 +132,7 @@ impl Routing {
     }
 }
 
-/// Why a local network gets no exception; `None` if it gets one.
+/// The reason why a local network gets no exception; `None` if it gets one.
 fn why_lost(local: IpNet, destinations: &[IpNet], options: &TunnelOptions, network: &Network) -> Option<Why> {
     if !options.local_network {
         return Some(Why::Profile);
@@ -167,7 +166,7 @@ fn destinations_of(destinations: &[IpNet], family: Family) -> impl Iterator<Item
     destinations.iter().filter(move |net| Family::of(net.addr()) == family)
 }
 
-/// Where the tunnel leads: what the user or the gateway names, and the gateway itself. Only of the protocol versions
+/// The tunnel's destinations: those that the user or the gateway names, and the gateway itself. Only of the protocol versions
 /// that the client has an inner address of.
 pub(super) fn destinations(options: &TunnelOptions, network: &Network) -> Vec<IpNet> {
     if !options.set_routes {

@@ -8,7 +8,7 @@ use crate::sys::nft::Returning;
 use crate::sys::sysctl::{self, SysctlError};
 
 impl NetworkSetup {
-    /// Has the tunnel's own datagrams pass where the kernel checks sources; says in the log if that can't be. For the guard that
+    /// Has the tunnel's own datagrams pass where the kernel checks sources; logs a warning if that can't be. For the guard that
     /// is set next.
     pub(super) async fn pass_source_checks(&mut self, routing: &Routing) {
         let leads_in = routing.families().any(|family| family == Family::V4);

@@ -103,7 +103,7 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    /// What an address does: answers after a time, refuses after a time.
+    /// The simulated behaviour of an address: a delay, and the result after it.
     fn network(address: SocketAddr) -> (Duration, Outcome) {
         match address.port() {
             1 => (SECOND / 10, Ok(address)),

@@ -11,7 +11,6 @@ use crate::sys::udp::icmp::{IcmpError, Unreachable};
 /// Addresses that are named at most.
 const MAX_NAMED: usize = 8;
 
-/// What is known of one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TrialOutcome {
     /// No answer yet.
@@ -33,7 +32,7 @@ struct Trial {
 #[derive(Debug, Default)]
 pub(super) struct Trials {
     list: Vec<Trial>,
-    /// Why its name could not be looked up.
+    /// Error of the last lookup.
     lookup: Option<String>,
     /// ICMP errors that the log has.
     logged: BTreeSet<(SocketAddr, Unreachable)>,
@@ -212,7 +211,7 @@ mod tests {
 
         assert!(trials.icmp(gateway, error(Unreachable::Port, "192.0.2.1")).is_some());
         assert!(trials.to_string().contains("does the gateway run"), "{trials}");
-        // Somebody on the way says it: a firewall's way to refuse.
+        // Reported by a router on the way: a firewall's way to refuse.
         trials.icmp(gateway, error(Unreachable::Port, "198.51.100.1"));
         assert!(trials.to_string().contains("refuses UDP"), "{trials}");
     }

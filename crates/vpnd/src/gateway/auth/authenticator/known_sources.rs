@@ -1,21 +1,20 @@
-//! Places from which anybody has logged in lately, whoever it was: logins from there have their turn before strangers'.
+//! Sources from which anybody has logged in lately, whatever user: logins from there have their turn before strangers'.
 //!
-//! INVARIANT: it has a largest size; whoever came longest ago makes room.
+//! INVARIANT: its size is bounded; the oldest source makes room.
 
 use std::collections::HashMap;
 
 use super::KNOWN_SOURCE_S;
 use crate::store::Store;
 
-/// Places at most.
 const MAX_SOURCES: usize = 16_384;
 
-/// When somebody last logged in, by place.
+/// Time of the last login, by source.
 #[derive(Debug, Default)]
 pub(super) struct KnownSources(HashMap<String, u64>);
 
 impl KnownSources {
-    /// Those that the store remembers. If it does not answer, everybody begins as a stranger.
+    /// Loads the store's sources. If it fails, everybody begins as a stranger.
     pub(super) fn of(store: &dyn Store) -> Self {
         let found = store.newest_sources(MAX_SOURCES).unwrap_or_else(|error| {
             tracing::warn!(%error, "from where people logged in before is not known");

@@ -1,8 +1,8 @@
 //! Logins that were asked for a one-time code: those whose password was right and those where anything was wrong, for nobody
-//! must be able to tell them apart.
+//! must be able to distinguish them.
 //!
 //! INVARIANT: their number is bounded, and networks share it fairly; each leaves once, by its code, by a connection that is gone,
-//! or because its time or its place is over.
+//! or because its time is over or it was displaced.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::store::User;
 
 /// Logins at most.
 const LIMIT: usize = 1_024;
-/// How long a code may take. The worker gives people less.
+/// Limit for a code. The worker's own limit is shorter.
 const LIFETIME: Duration = Duration::from_secs(120);
 /// A person who has taken this long makes room for another.
 const TYPING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -24,7 +24,7 @@ const TYPING_TIMEOUT: Duration = Duration::from_secs(20);
 /// A login whose code is to come.
 pub(super) struct Attempt {
     pub(super) login: Login,
-    /// Whom the right code lets in, or why none does.
+    /// The user whom the right code lets in, or the cause of a refusal that follows whatever the code.
     pub(super) awaited: Result<Box<User>, Cause>,
 }
 
@@ -34,7 +34,6 @@ struct PendingLogin {
     attempt: Attempt,
 }
 
-/// All of them.
 pub(super) struct Pending {
     shares: Shares,
     held: BTreeMap<u64, PendingLogin>,

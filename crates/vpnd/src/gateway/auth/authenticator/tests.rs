@@ -1,4 +1,4 @@
-//! Logins: who is let in, who is not, and what each is told.
+//! Tests of logins: which are let in, which are refused, and what each refusal discloses.
 
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ impl Bench {
         self.auth.check(login, NOW_S)
     }
 
-    /// What becomes of a login that shows a wrong code if it is asked for one.
+    /// The outcome of a login that shows a wrong code if it is asked for one.
     fn check_through(&self, login: &Login) -> LoginOutcome {
         match self.check(login) {
             LoginOutcome::CodeRequired(number) => {

@@ -1,4 +1,4 @@
-//! How fast one may guess: a wait that doubles with each failure, by user and network, and by host.
+//! Limits guesses: a wait that doubles with each failure, by user and network, and by host.
 //!
 //! Failures of a user count for the host they come from, its site and its provider. Those from everywhere together lock nobody
 //! out: once there are many, each network that the user never came from may fail only once before it waits. So whoever
@@ -28,7 +28,7 @@ const MAX_WAIT_S: u64 = 300;
 const MEMORY_S: u64 = 1800;
 /// Entries in each table.
 const MAX_ENTRIES: usize = 16_384;
-/// The longest name that is told apart, in bytes: a user's name is shorter.
+/// The longest name that has an entry of its own, in bytes: a user's name is shorter.
 const MAX_NAME_BYTES: usize = 128;
 
 /// Counts failures.
@@ -50,8 +50,8 @@ struct Failures {
 }
 
 impl Throttle {
-    /// How many seconds to wait before a guess is looked at; `None` if it may be now. `known` says that the user has
-    /// come from this place, or with this device, before.
+    /// Seconds until the next guess is checked; `None` if it is checked now. `known` means that the user has
+    /// come from this source, or with this device, before.
     pub(super) fn wait_s(&mut self, user: &str, from: Source, known: bool, now_s: u64) -> Option<u64> {
         let user = cut(user);
         let attacked = self.by_user.count(&user, now_s) >= ATTACK;
@@ -156,7 +156,7 @@ impl Failures {
     }
 }
 
-/// What counts as one place: an IPv4 address, or an IPv6 /64, of which one host has all addresses.
+/// The source as it is remembered: an IPv4 address, or an IPv6 /64, of which one host has all addresses.
 pub(super) fn source_prefix(source: IpAddr) -> String {
     match source.to_canonical() {
         IpAddr::V4(v4) => v4.to_string(),
@@ -222,7 +222,7 @@ mod tests {
         assert!(throttle.wait_s("bob", a, false, 2 * YEAR_S).is_some(), "and counted anew");
     }
 
-    /// How many guesses are looked at, if each is made as soon as it may be or not at all.
+    /// Counts the guesses that are checked, if each is made as soon as it may be or not at all.
     fn looked_at(
         throttle: &mut Throttle,
         user: &str,

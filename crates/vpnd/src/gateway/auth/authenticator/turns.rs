@@ -1,4 +1,4 @@
-//! Whose password is checked next. Logins wait in a queue that networks share fairly
+//! The queue of logins whose password is to be checked. Networks share it fairly
 //! ([`vpnd_proto::admission::shares`]), so that how long one waits depends on how many networks wait, not on how many logins.
 //!
 //! INVARIANT: as many turns are given as there are threads to check passwords; one that its login does not use any more goes

@@ -67,7 +67,7 @@ fn keep(session: ByteArray<16>) -> AuthRequest {
     AuthRequest::Commit(vec![Write::Keep { session, tokens, epoch: 1 }])
 }
 
-/// How many sessions could not be kept.
+/// Commits, and counts the sessions that could not be kept.
 async fn failed(service: &Arc<Service>, request: AuthRequest) -> usize {
     match service.answer(request).await {
         AuthReply::Committed { failed } => failed.len(),

@@ -34,7 +34,6 @@ impl Collector for ExportedStatus {
     }
 }
 
-/// Writes metric families.
 struct Families<'a, 'e>(&'a mut DescriptorEncoder<'e>);
 
 impl Families<'_, '_> {

@@ -1,6 +1,6 @@
-//! The gate before the control plane: which connections may come in, by what [`vpnd_proto::admission`] decides.
+//! Accepts connections for the control plane, as far as [`vpnd_proto::admission`] permits.
 //!
-//! INVARIANT: a connection without a place costs no memory beyond its first datagram, and nothing is sent to an address that
+//! INVARIANT: a connection without a permit costs no memory beyond its first datagram, and nothing is sent to an address that
 //! has not proved itself but a request for that proof.
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ use crate::clock::now;
 /// A person who has typed for this long makes room for another.
 const TYPING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the gate and the [`super::retry_filter`] decide by.
+/// Admission control, shared by the acceptor and the [`super::retry_filter`].
 #[derive(Clone)]
 pub(crate) struct AdmissionControl {
     admission: Arc<Mutex<Admission>>,
@@ -29,14 +29,13 @@ pub(crate) struct AdmissionControl {
 }
 
 impl AdmissionControl {
-    /// Nobody is there yet.
     pub(crate) fn new(limits: Limits) -> Self {
         let mut secret = [0; 16];
         crate::control::random()(&mut secret);
         Self { admission: Arc::new(Mutex::new(Admission::new(limits, secret))), not_quic: Arc::default() }
     }
 
-    /// What was decided so far, by outcome.
+    /// Counts of decisions, by outcome.
     pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
         let counts = self.lock().counts();
         let named = [
@@ -62,7 +61,7 @@ impl AdmissionControl {
     }
 }
 
-/// Who holds places, to be told when one is taken away.
+/// Holders of permits: a holder's receiver closes when its permit is taken away.
 #[derive(Clone, Default)]
 struct PermitHolders(Arc<Mutex<HashMap<PermitId, oneshot::Sender<Infallible>>>>);
 
@@ -82,7 +81,7 @@ impl PermitHolders {
     }
 }
 
-/// The place of a connection that has no session yet; given back when dropped.
+/// The permit of a connection that has no session yet; given back when dropped.
 pub(crate) struct Permit {
     owner: Owner,
     holders: PermitHolders,
@@ -90,16 +89,15 @@ pub(crate) struct Permit {
     displaced: oneshot::Receiver<Infallible>,
 }
 
-/// Whose the place is.
 enum Owner {
     Handshakes(AdmissionControl),
     Codes(Arc<Mutex<Shares>>),
 }
 
 impl Permit {
-    /// Waits until somebody else gets this place.
+    /// Waits until the permit is given to another connection.
     pub(crate) async fn displaced(&mut self) {
-        // Nothing is ever sent: the other end goes when the place does.
+        // Nothing is ever sent: the sender is dropped with the permit.
         let _ = (&mut self.displaced).await;
     }
 }
@@ -116,7 +114,7 @@ impl Drop for Permit {
     }
 }
 
-/// Says that a session is connected from somewhere, until dropped.
+/// Counts a connected session of a source until dropped: sources with sessions have a better standing.
 pub(crate) struct SessionGuard {
     admission: AdmissionControl,
     source: Source,
@@ -128,8 +126,8 @@ impl Drop for SessionGuard {
     }
 }
 
-/// Lets connections in that have no session yet. Those whose password is to be checked, which takes long, leave the places of
-/// the others: so they never keep out clients that only attach. Their number is bounded here, above what the auth process lets
+/// Accepts connections that have no session yet. Those whose password is to be checked, which takes long, give up the permits of
+/// the others, so they never keep out clients that only attach. Their number is bounded here, above what the auth process lets
 /// wait; which of them wait, and in which order, is its affair.
 pub(crate) struct Acceptor {
     admission: AdmissionControl,
@@ -140,7 +138,7 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// A gate with so many places for logins, and as many for those of them that wait for a person to type a code.
+    /// An acceptor with this many permits for logins, and as many for those of them that wait for a person to type a code.
     pub(crate) fn new(admission: AdmissionControl, logins: usize) -> Self {
         let division =
             Division { limit: logins, displace_after: TYPING_TIMEOUT, displaced: Displaced::Oldest };
@@ -153,7 +151,7 @@ impl Acceptor {
         }
     }
 
-    /// A place for a connection whose user is asked for a one-time code, which may take a person a while; `None` if its
+    /// A permit for a connection whose user is asked for a one-time code, which may take a person a while; `None` if its
     /// network has its share.
     pub(crate) fn code_permit(&self, remote: SocketAddr) -> Option<Permit> {
         let source = Source::from(remote.ip());
@@ -164,13 +162,13 @@ impl Acceptor {
             self.code_holders.remove(displaced);
         }
         let (owner, holders) = (Owner::Codes(Arc::clone(&self.codes)), self.code_holders.clone());
-        // While nobody else enters, so that whoever is displaced next is among the holders.
+        // Under the lock, so that a connection that is displaced next is among the holders.
         let displaced = holders.add(permit);
         Some(Permit { owner, holders, id: permit, displaced })
     }
 
-    /// A place for a login, until it has a session or is gone; `None` if there are too many. Then the place that it
-    /// came in by is free.
+    /// A permit for a login, until it has a session or is gone; `None` if there are too many. By then the permit that it
+    /// was accepted with is given back.
     pub(crate) fn login_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.logins).try_acquire_owned().ok()
     }
@@ -182,7 +180,7 @@ impl Acceptor {
         SessionGuard { admission: self.admission.clone(), source }
     }
 
-    /// The next connection that may come in, and its place, to be given back when it has a session or is gone. Everyone
+    /// The next accepted connection and its permit, to be given back when it has a session or is gone. Everyone
     /// else gets a Retry, a refusal or nothing. `None` when the endpoint is closed.
     pub(crate) async fn next(&self, endpoint: &Endpoint) -> Option<(Incoming, Permit)> {
         loop {
@@ -212,7 +210,7 @@ impl Acceptor {
         Permit { owner, holders, id, displaced }
     }
 
-    /// The front has seen a proof, but the endpoint doubts it: it may have become too old in between.
+    /// The retry filter has accepted the token, but the endpoint does not: it may have expired in between.
     fn request_validation(&self, incoming: Incoming, source: Source) {
         let decision = self.admission.lock().on_initial(now(), source);
         match decision {

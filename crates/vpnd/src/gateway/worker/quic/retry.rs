@@ -1,4 +1,4 @@
-//! Proof of an address without keeping anything: QUIC Retry (RFC 9000 section 8.1.2), made and checked before QUIC sees the
+//! Proof of an address without keeping anything: QUIC Retry (RFC 9000 section 8.1.2), made and checked before QUIC receives the
 //! datagram.
 //!
 //! The endpoint could do this itself, but derives the keys of a connection first and keeps a place for it, at several times
@@ -15,9 +15,9 @@ use aws_lc_rs::aead;
 use quinn::crypto::HandshakeTokenKey;
 use vpnd_control_channel::quic::VERSION;
 
-/// What begins a connection has at least so many bytes (RFC 9000 section 14.1).
+/// Smallest size of a datagram that begins a connection (RFC 9000 section 14.1).
 pub(crate) const MIN_INITIAL: usize = 1_200;
-/// How long a proof is good.
+/// Validity of a Retry token.
 pub(crate) const TOKEN_LIFETIME: Duration = Duration::from_secs(15);
 
 const MAX_ID: usize = 20;
@@ -30,7 +30,7 @@ const INTEGRITY_KEY: [u8; 16] =
     [0xBE, 0x0C, 0x69, 0x0B, 0x9F, 0x66, 0x57, 0x5A, 0x1D, 0x76, 0x6B, 0x54, 0xE3, 0x68, 0xC8, 0x4E];
 const INTEGRITY_NONCE: [u8; 12] = [0x46, 0x15, 0x99, 0xD3, 0x5D, 0x63, 0x2B, 0xF2, 0x23, 0x98, 0x25, 0xBB];
 
-/// What a datagram for QUIC may do.
+/// Classification of a datagram for QUIC.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Kind<'d> {
     /// Begin a connection, or belong to one that has begun.
@@ -39,7 +39,6 @@ pub(crate) enum Kind<'d> {
     OtherVersion,
     /// Belong to a connection, or be dropped.
     Other,
-    /// Nothing.
     Malformed,
 }
 
@@ -134,7 +133,7 @@ fn token(key: &dyn HandshakeTokenKey, to: SocketAddr, original: &[u8], now_s: u6
     token
 }
 
-/// How a token begins that is for `address`.
+/// Prefix of a token for `address`.
 fn address(address: SocketAddr) -> Vec<u8> {
     let mut start = Vec::with_capacity(128);
     start.push(KIND);

@@ -1,7 +1,7 @@
-//! What stands between the socket and QUIC: datagrams that would begin a connection are looked at here, before anything is
+//! The retry filter between the socket and QUIC: datagrams that would begin a connection are checked here, before anything is
 //! allocated or derived for them.
 //!
-//! INVARIANT: QUIC sees an Initial only from an address that has proved itself, so before that nothing is kept and what is
+//! INVARIANT: QUIC receives an Initial only from an address that has proved itself, so before that nothing is kept and what is
 //! sent, a Retry, is shorter than what came in. The rest, whatever its source, belongs to a connection or is dropped by QUIC
 //! without an answer, but for a stateless reset, which is shorter than what it answers, too.
 
@@ -24,15 +24,15 @@ use super::acceptor::AdmissionControl;
 use super::retry::{self, Initial, Kind};
 use crate::clock::{now, wall_s};
 
-/// Batches in which nothing was for QUIC that are taken at once: then it is others' turn on this thread.
+/// Batches without a datagram for QUIC that are read at once, before other tasks of this thread get their turn.
 const BATCHES: usize = 4;
 
-/// A socket that passes on what QUIC should see.
+/// A socket that passes on only datagrams that QUIC should handle.
 pub(super) struct RetryFilter {
     socket: Arc<dyn AsyncUdpSocket>,
     admission: AdmissionControl,
     tokens: Arc<dyn HandshakeTokenKey>,
-    /// Another process reads the socket from now on.
+    /// Set once another process reads the socket.
     paused: Arc<AtomicBool>,
 }
 
@@ -46,7 +46,7 @@ impl RetryFilter {
         Self { socket, admission, tokens, paused }
     }
 
-    /// Takes out what is not for QUIC and moves the rest to the front. Returns how many buffers are left.
+    /// Removes datagrams that are not for QUIC and compacts the rest. Returns the number of buffers left.
     fn filter(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
         let now_s = wall_s();
         let mut left = 0;
@@ -62,7 +62,7 @@ impl RetryFilter {
         left
     }
 
-    /// The same for the datagrams of one buffer, which the kernel may have merged. Returns how many bytes are left.
+    /// The same for the datagrams of one buffer, which the kernel may have merged. Returns the number of bytes left.
     fn filter_segments(&self, buffer: &mut [u8], meta: &RecvMeta, now_s: u64) -> usize {
         let mut left = 0;
         for start in (0..meta.len).step_by(meta.stride.max(1)) {
@@ -108,7 +108,7 @@ impl RetryFilter {
             segment_size: None,
             src_ip: meta.dst_ip,
         };
-        // A client asks again if it hears nothing.
+        // A client sends its Initial again if this is lost.
         let _ = self.socket.try_send(&transmit);
     }
 }

@@ -18,7 +18,7 @@ use crate::tls::{self, ClientCertificates, Identity, Presented, Trust};
 const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What both ends need for their handshakes.
+/// Certificate and key for both ends of a handshake.
 struct Trusted {
     ca: String,
     chain: String,
@@ -58,7 +58,7 @@ impl Trusted {
         listen(socket_of(socket), tls, &keys, admission.clone(), Arc::default()).unwrap()
     }
 
-    /// A client that has never spoken to any gateway.
+    /// A client without a connection to any gateway before.
     fn client(&self) -> Endpoint {
         let tls = tls::client(&Trust::Pinned(self.ca.as_bytes()), None).unwrap();
         client_endpoint(UdpSocket::bind(LOCAL).unwrap(), tls.quic().unwrap(), None).unwrap()
@@ -87,7 +87,7 @@ async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
         .unwrap_or_else(|_| panic!("{what}: not within {TEST_TIMEOUT:?}"))
 }
 
-/// Lets one more client come to the gate, which must let it in.
+/// Connects one more client, which must be accepted.
 async fn let_in(
     trusted: &Trusted,
     acceptor: &Acceptor,
@@ -139,14 +139,14 @@ async fn the_gate_itself_lets_nobody_in_without_a_proof() {
     let tls = tls::server(trusted.presented(), &ClientCertificates::Ignored).unwrap();
     let keys = Keys::load_or_create(state.path()).unwrap();
     let config = ServerConfig::new(Arc::new(tls), Arc::clone(&keys.tokens) as _);
-    // No front stands before this one.
+    // No retry filter is in front of this one.
     let endpoint = Endpoint::server(config, LOCAL.into()).unwrap();
     let acceptor = Acceptor::new(admission(4), 1);
     let (incoming, _permit, _dialled) = let_in(&trusted, &acceptor, &endpoint).await;
     assert!(incoming.remote_address_validated());
 }
 
-/// What a client sends to begin with.
+/// The datagrams that a client sends first.
 async fn first_flight(trusted: &Trusted) -> Vec<Vec<u8>> {
     let silent = tokio::net::UdpSocket::bind(LOCAL).await.unwrap();
     let client = trusted.client();
@@ -346,7 +346,7 @@ fn connect_and_kill(
     (to, client, connection.unwrap())
 }
 
-/// How the client's connection ends when a gateway comes back with the keys of `after`; `None` if it does not notice.
+/// The error that ends the client's connection when a gateway comes back with the keys of `after`; `None` if it does not notice.
 fn end_after_restart(before: &Path, after: &Path) -> Option<ConnectionError> {
     let trusted = Trusted::new();
     let clients = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -390,7 +390,7 @@ fn the_secret_is_private_and_made_once() {
     assert!(matches!(Keys::load_or_create(state.path()), Err(KeysError::Read { .. })));
 }
 
-/// Where the kernel does not steer: the members of a group and what QUIC gets of them.
+/// Members of a group that the kernel does not steer, and the datagrams that QUIC gets of them.
 #[tokio::test]
 async fn quic_works_through_what_shards_hand_over() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! What vpnd does passes; whatever else a journal could say does not.
+//! vpnd's own changes are permitted; anything else that a journal could contain is not.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What the front does with what a socket gives it, on a socket that is made up.
+//! Tests of the retry filter on a simulated socket.
 
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
@@ -51,14 +51,14 @@ impl AsyncUdpSocket for Flood {
     }
 }
 
-/// What begins a connection, as far as anybody can read it: version 1, a destination id, no source id, no token.
+/// The readable part of a client's first datagram: version 1, a destination id, no source id, no token.
 fn initial() -> Vec<u8> {
     let mut datagram = vec![0; retry::MIN_INITIAL];
     datagram[..6].copy_from_slice(&[0xC0, 0, 0, 0, 1, 8]);
     datagram
 }
 
-/// How many of the strangers of `reads` reads are answered.
+/// Counts the strangers of `reads` reads that are answered.
 fn answered(found: usize, reads: usize) -> usize {
     let flood = Arc::new(Flood { found, strangers: AtomicU32::new(1), answered: Mutex::default() });
     let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 });
