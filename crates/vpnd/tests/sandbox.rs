@@ -76,7 +76,7 @@ fn a_worker_opens_nothing_and_connects_nowhere() {
         std::fs::read(SHADOW).expect("root could read it before");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let identity = Identity::choose(None).unwrap();
+        let identity = UnixUser::choose(None).unwrap();
         assert!(identity.is_some(), "root can become someone else");
         let confinement = Confinement { identity, ..confinement(SystemCalls::Descriptors) };
         let protections = enter(&confinement).unwrap();
@@ -220,7 +220,7 @@ fn a_resolver_looks_up_names_and_reads_nothing_secret() {
     let test = "a_resolver_looks_up_names_and_reads_nothing_secret";
     let status = alone(test, None, |_| {
         let readable = ["/etc", "/usr", "/lib"].map(Into::into).to_vec();
-        let identity = Identity::choose(None).unwrap();
+        let identity = UnixUser::choose(None).unwrap();
         let resolver = Confinement { identity, readable, ..confinement(SystemCalls::Resolver) };
         let protections = enter(&resolver).unwrap();
         assert_shut_in(&protections);
@@ -241,7 +241,7 @@ fn without_the_sandbox_privileges_are_given_up_all_the_same() {
     }
     let test = "without_the_sandbox_privileges_are_given_up_all_the_same";
     let status = alone(test, None, |_| {
-        let identity = Identity::choose(None).unwrap();
+        let identity = UnixUser::choose(None).unwrap();
         let off = Confinement { mode: SandboxMode::Off, identity, ..confinement(SystemCalls::Descriptors) };
         let protections = enter(&off).unwrap();
         assert!(protections.no_capabilities && protections.no_new_privs && protections.undumpable);
