@@ -245,7 +245,7 @@ pub enum StoreError {
     Corrupted { path: PathBuf, backup: PathBuf, detail: String },
     /// The file was written by a newer version.
     #[error(
-        "the user store {} has format {found}, this vpnd knows up to {known}; install the newer vpnd that wrote it",
+        "the user store {} has format {found}, this vpnd supports up to {known}; install the newer vpnd that wrote it",
         path.display()
     )]
     Newer {

@@ -379,7 +379,7 @@ impl Connected {
                         return Err(Refusal(crate::format_chain(&error.into())).into());
                     }
                     Err(error) if error.is_full() => {
-                        tracing::warn!("the gateway has no place now; trying again soon");
+                        tracing::warn!("the gateway has no room now; trying again soon");
                         self.core.turned_away(now(), connection);
                     }
                     Err(error) => {

@@ -45,7 +45,7 @@ pub(super) enum Distrust {
          gateway's; ask the administrator for a new profile"
     )]
     CertificateRefused(u64),
-    #[error("the gateway does not speak this version's protocol: update the older of the two")]
+    #[error("the gateway does not support this version of the protocol: update the older of the two")]
     OtherProtocol,
 }
 

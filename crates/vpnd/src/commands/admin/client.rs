@@ -18,7 +18,7 @@ const UPGRADE_TIMEOUT: Duration = Duration::from_secs(70);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error(
-        "no gateway answers at {}: start one with `vpnd server`, or say which one you mean with --socket or --config",
+        "no gateway answers at {}: start one with `vpnd server`, or name another with --socket or --config",
         .0.display()
     )]
     NotRunning(PathBuf),
@@ -28,7 +28,7 @@ pub enum ClientError {
     Io { path: PathBuf, source: io::Error },
     /// The response does not match the request.
     #[error(
-        "{} does not speak as a gateway of this version ({why}): is it another program's or another version's?",
+        "{} did not answer as a gateway of this version ({why}): is it another program's or another version's?",
         path.display()
     )]
     InvalidResponse { path: PathBuf, why: String },

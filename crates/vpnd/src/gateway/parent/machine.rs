@@ -80,7 +80,7 @@ impl Machine {
         for (number, pool) in [v4, v6].into_iter().enumerate() {
             if pool && switched[number] && !known[number] {
                 tracing::warn!(
-                    "the undo journal of an earlier gateway is lost; its firewall table says what it did"
+                    "the undo journal of an earlier gateway is lost; its firewall table records what it did"
                 );
                 let change = sysctl::forwarding_from_off(number == 0);
                 self.apply(Change::Sysctl(change.clone())).await?;

@@ -102,7 +102,7 @@ enum Failure {
     Stream(#[from] StreamError),
     #[error("nothing was asked for in time")]
     TooSlow,
-    #[error("its place went to a connection from a network that held less")]
+    #[error("displaced by a connection from a network that held less")]
     Displaced,
     #[error("the peer sent something else than was to come now")]
     Unexpected,

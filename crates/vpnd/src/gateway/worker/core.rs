@@ -290,7 +290,7 @@ impl CoreTask {
                     }
                     Ok(None) => {}
                     Err(error) => {
-                        tracing::error!(%error, "the store does not say whether a session is known")
+                        tracing::error!(%error, "a session could not be looked up in the store")
                     }
                 }
                 // A refusal is among the effects.

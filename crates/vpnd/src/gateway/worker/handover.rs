@@ -173,7 +173,7 @@ impl Predecessor {
         };
         if format != FORMAT {
             let why = format!(
-                "its sessions would come in format {format}, and this version knows {FORMAT}; restart it instead"
+                "its sessions would come in format {format}, and this version supports {FORMAT}; restart it instead"
             );
             // Whether it is received or not, nothing is taken over.
             let _ = channel.send(&FromSuccessor::Refused(why.clone()), &[]).await;
@@ -198,7 +198,7 @@ impl Predecessor {
         let count = taken?;
         match self.receive().await? {
             FromPredecessor::Go => Ok(count),
-            _ => bail!("the gateway that runs said something else than to begin"),
+            _ => bail!("the running gateway sent something else than the last message of a hand-over"),
         }
     }
 
@@ -216,7 +216,7 @@ impl Predecessor {
                 }
                 FromPredecessor::End => return Ok(count),
                 FromPredecessor::Begin { .. } | FromPredecessor::Go => {
-                    bail!("the gateway that runs said things out of order")
+                    bail!("the running gateway sent messages out of order")
                 }
             }
         }

@@ -9,8 +9,8 @@ use crate::gateway::auth::authenticator::{QUEUE_TIMEOUT, Settings};
 use crate::gateway::messages::auth::{MAX_FRAME, TokenHashes};
 use crate::password::Hasher;
 use crate::privsep::channel::pair;
-use crate::store::NewUser;
 use crate::store::sqlite::Sqlite;
+use crate::store::{NewUser, RevocationCause};
 
 fn service(directory: &Path) -> Arc<Service> {
     service_with(directory, None, Clocks::default())

@@ -129,7 +129,7 @@ fn events(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let logins = status.counters.logins.iter().map(|(outcome, n)| ([("outcome", outcome.as_str())], *n));
     out.counters("logins", "Attempts to log in or to attach", None, logins)?;
     let shown = status.counters.handshakes.iter().map(|(outcome, n)| ([("outcome", outcome.as_str())], *n));
-    out.counters("handshakes", "What became of those who came to shake hands", None, shown)
+    out.counters("handshakes", "Handshakes by outcome", None, shown)
 }
 
 fn sessions(out: &mut Families<'_, '_>, sessions: &[Session]) -> fmt::Result {
