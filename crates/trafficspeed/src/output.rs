@@ -61,7 +61,7 @@ pub fn show(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> 
     } else if output.csv {
         print(&results.csv());
     } else {
-        print(&results.table(output.chosen_unit()));
+        print(&results.table(output.chosen_unit(), output.wide));
     }
     if let Some(directory) = &output.out {
         files::write_reports(directory, results)?;

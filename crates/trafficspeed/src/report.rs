@@ -6,6 +6,7 @@ pub mod block;
 pub mod chart;
 pub mod csv;
 pub mod files;
+pub mod grid;
 pub mod html;
 pub mod json;
 pub mod link;

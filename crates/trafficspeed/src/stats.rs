@@ -1,5 +1,73 @@
 //! The few statistics that reports use.
 
+use serde::{Deserialize, Serialize};
+
+/// A value is far from the others if it is this many times as far from the median as the middle one of all distances …
+const FAR_DISTANCES: f64 = 5.0;
+/// … and differs from the median by this share of it: among values that hardly differ no one is far from the others.
+const FAR_SHARE: f64 = 0.25;
+/// Fewer values have no others to be far from.
+const FAR_LEAST: usize = 3;
+
+/// A median with the lowest and the highest of as many values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+    /// How many values.
+    pub n: usize,
+}
+
+impl Spread {
+    /// `None` of nothing.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let (low, high) = range(values)?;
+        Some(Self { median: median(values)?, low, high, n: values.len() })
+    }
+
+    /// Each value divided by `by`.
+    pub fn scaled(self, by: f64) -> Self {
+        Self { median: self.median / by, low: self.low / by, high: self.high / by, n: self.n }
+    }
+
+    /// As text: the median, and the lowest and highest in parentheses if there are several values.
+    pub fn text(self, show: impl Fn(f64) -> String) -> String {
+        match self.n {
+            0 | 1 => show(self.median),
+            _ => format!("{} ({}–{})", show(self.median), show(self.low), show(self.high)),
+        }
+    }
+
+    /// Whether no value of the one lies among those of the other.
+    pub fn is_apart_from(self, other: Self) -> bool {
+        self.low > other.high || self.high < other.low
+    }
+
+    /// For a ratio of a system to itself: how many times as much as the other one of two measurements of the same gave at
+    /// most, whichever it was.
+    pub fn widest_ratio(self) -> f64 {
+        self.high.max(1.0 / self.low.max(f64::MIN_POSITIVE)).max(1.0)
+    }
+
+    /// For a ratio of two systems: whether it is a difference, which takes a median further from 1 than `same`, the ratios of a
+    /// system to itself, ever were, and all values on the same side of 1.
+    pub fn differs_beyond(self, same: Self) -> bool {
+        let most = same.widest_ratio();
+        (self.median > most && self.low > 1.0) || (self.median < 1.0 / most && self.high < 1.0)
+    }
+}
+
+/// The values that lie far from the others: usually something happened to these measurements.
+pub fn outliers(values: &[f64]) -> Vec<f64> {
+    let Some(middle) = median(values).filter(|_| values.len() >= FAR_LEAST) else { return Vec::new() };
+    let distance = |value: &f64| (value - middle).abs();
+    let usual = median(&values.iter().map(distance).collect::<Vec<_>>()).unwrap_or_default();
+    let is_far =
+        |value: &&f64| distance(value) > FAR_DISTANCES * usual && distance(value) > FAR_SHARE * middle.abs();
+    values.iter().filter(is_far).copied().collect()
+}
+
 /// Jain's fairness index: 1 if all are equal, 1/n if one has everything. `None` if there is nothing to compare.
 pub fn jain(values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
@@ -56,6 +124,30 @@ mod tests {
         assert_eq!(median(&[]), None);
         assert_eq!(range(&[2.0, -1.0, 7.0]), Some((-1.0, 7.0)));
         assert_eq!(range(&[]), None);
+    }
+
+    #[test]
+    fn one_value_far_from_the_others_is_found_and_small_differences_are_not() {
+        assert_eq!(outliers(&[100.0, 102.0, 30.0]), [30.0]);
+        assert_eq!(outliers(&[61.0, 15.0, 60.0, 62.0]), [15.0]);
+        assert!(outliers(&[100.0, 100.1, 110.0]).is_empty(), "a tenth is no event");
+        assert!(outliers(&[10.0, 20.0, 40.0]).is_empty(), "all differ");
+        assert!(outliers(&[1.0, 900.0]).is_empty(), "nobody knows which of two is the odd one");
+    }
+
+    #[test]
+    fn a_difference_is_one_only_beyond_that_of_a_system_to_itself() {
+        let ratio = |values: &[f64]| Spread::of(values).unwrap();
+        let same = ratio(&[0.8, 1.0, 1.1]);
+        assert!((same.widest_ratio() - 1.25).abs() < 1e-9);
+        assert!(ratio(&[1.2, 1.3, 1.4]).differs_beyond(same));
+        assert!(ratio(&[0.6, 0.7, 0.9]).differs_beyond(same));
+        assert!(!ratio(&[1.1, 1.2, 1.4]).differs_beyond(same), "its median is within");
+        assert!(!ratio(&[0.9, 1.4, 1.6]).differs_beyond(same), "one round went the other way");
+        assert!(!same.differs_beyond(same));
+        assert!(ratio(&[1.0, 2.0]).is_apart_from(ratio(&[2.5])) && !ratio(&[1.0, 2.0]).is_apart_from(same));
+        assert_eq!(ratio(&[2.0]).text(|v| v.to_string()), "2");
+        assert_eq!(ratio(&[2.0, 4.0, 3.0]).text(|v| v.to_string()), "3 (2–4)");
     }
 
     #[test]

@@ -31,6 +31,8 @@ use wireguard::implementation;
 
 pub use program::Programs;
 
+/// How the label of a system's second measurement ends.
+pub const AGAIN: &str = " (again)";
 /// How often a system that comes up is looked at.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -219,12 +221,15 @@ pub struct Subject {
     pub own: usize,
     #[serde(default)]
     pub priority: Priority,
+    /// Measured a second time beside itself, as a control: the differences between the two are nobody's merit.
+    #[serde(default)]
+    pub again: bool,
 }
 
 impl Subject {
     /// A system, the first if it is the user's own.
     pub const fn new(kind: Kind, cipher: Cipher) -> Self {
-        Self { kind, cipher, own: 0, priority: Priority::Own }
+        Self { kind, cipher, own: 0, priority: Priority::Own, again: false }
     }
 
     /// All combinations of systems and ciphers, plain routing once, and for [`Kind::Command`] all `own` systems.
@@ -261,6 +266,19 @@ impl Subject {
         all
     }
 
+    /// The same as its own control.
+    pub const fn again(self) -> Self {
+        Self { again: true, ..self }
+    }
+
+    /// The system of `subjects` that is measured a second time: `wanted` if it is one of them, otherwise the first that is not
+    /// plain routing, or plain routing if there is nothing else.
+    pub fn control(subjects: &[Self], wanted: impl Fn(&Self) -> bool) -> Option<Self> {
+        let vpn = |subject: &&Self| subject.kind != Kind::None;
+        let chosen = subjects.iter().find(|subject| wanted(subject)).or_else(|| subjects.iter().find(vpn));
+        Some(chosen.or(subjects.first())?.again())
+    }
+
     /// Its name in the report, where the user's own system has no name but its kind's.
     pub fn label(self) -> String {
         self.label_as(self.kind.profile().label)
@@ -281,7 +299,8 @@ impl Subject {
             (_, cipher) => format!(", {}", cipher.name()),
         };
         let priority = if self.priority == Priority::Same { ", no priority" } else { "" };
-        format!("{label}{cipher}{priority}")
+        let again = if self.again { AGAIN } else { "" };
+        format!("{label}{cipher}{priority}{again}")
     }
 
     /// The adapter, not yet up.
@@ -414,6 +433,16 @@ mod tests {
         assert_eq!(labels, ["vpnd", "vpnd, no priority", "OpenVPN", "plain routing"]);
         let without = Subject::with_priorities(&subjects, &[Priority::Same]);
         assert_eq!(without.iter().filter(|subject| subject.priority == Priority::Same).count(), 1);
+    }
+
+    #[test]
+    fn the_control_is_the_system_that_was_asked_for_or_the_first_vpn() {
+        let subjects = Subject::all(&[Kind::None, Kind::Openvpn, Kind::Vpnd], &[Cipher::Auto], 0);
+        let label = |wanted: fn(&Subject) -> bool| Subject::control(&subjects, wanted).unwrap().label();
+        assert_eq!(label(|subject| subject.kind == Kind::Vpnd), "vpnd (again)");
+        assert_eq!(label(|_| false), "OpenVPN (again)");
+        assert_eq!(Subject::control(&subjects[..1], |_| false).unwrap().label(), "plain routing (again)");
+        assert_eq!(Subject::control(&[], |_| true), None);
     }
 
     #[test]

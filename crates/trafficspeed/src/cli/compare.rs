@@ -15,7 +15,8 @@ use crate::system::{Priority, Subject};
 /// Rounds of a comparison unless the user says otherwise: enough for a median with a spread.
 const ROUNDS: u32 = 5;
 /// Arguments about showing results rather than measuring them.
-const NOT_WORK: [&str; 8] = ["resume", "baseline", "out", "json", "json_stream", "csv", "format", "quiet"];
+const NOT_WORK: [&str; 9] =
+    ["resume", "baseline", "out", "json", "json_stream", "csv", "format", "wide", "quiet"];
 
 /// Comparing systems.
 #[derive(Clone, Debug, Args)]
@@ -41,6 +42,9 @@ pub struct CompareArgs {
     /// Most attempts at one measurement; the quietest stands if none was quiet.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub attempts: u32,
+    /// Do not measure a system a second time in each round, which shows how far a system differs from itself.
+    #[arg(long)]
+    pub no_control: bool,
     /// Go on with the comparison in this directory after an interruption; its settings are taken from there.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub resume: Option<PathBuf>,
@@ -91,7 +95,7 @@ impl CompareArgs {
         let most = self.clients.iter().copied().max().unwrap_or(1);
         let mut settings = self.work.settings(self.work.threads_per_client(cpus, most));
         settings.repeats = self.work.repeat.unwrap_or(ROUNDS);
-        let traffic = TrafficPlan {
+        let mut traffic = TrafficPlan {
             subjects: self.systems.subjects(&[Priority::Own, Priority::Same]),
             clients: self.clients.clone(),
             settings,
@@ -99,6 +103,10 @@ impl CompareArgs {
             programs: self.systems.programs()?,
         };
         let baseline = self.baseline.as_ref().map(|name| label_of(name, &traffic)).transpose()?;
+        if !self.no_control {
+            let is_baseline = |subject: &Subject| baseline == Some(subject.label_with(&traffic.programs));
+            traffic.subjects.extend(Subject::control(&traffic.subjects, is_baseline));
+        }
         let limits = Limits {
             steal_percent: self.max_steal,
             foreign_percent: self.max_foreign,
@@ -166,10 +174,16 @@ mod tests {
         assert_eq!(plan.traffic.settings.repeats, 5);
         assert_eq!(
             plan.traffic.slots().len(),
-            3 * 4 * 5,
-            "vpnd with its own priority and with that of all others"
+            4 * 4 * 5,
+            "vpnd with its own priority, with that of all others and as its own control, and plain routing"
         );
         assert_eq!(plan.limits, Limits { steal_percent: 5.0, foreign_percent: 10.0, attempts: 3 });
+        let labels = |plan: &ComparePlan| -> Vec<String> {
+            plan.traffic.subjects.iter().map(|subject| subject.label()).collect()
+        };
+        assert_eq!(labels(&plan), ["vpnd", "vpnd, no priority", "plain routing", "vpnd (again)"]);
+        let (alone, _) = read("trafficspeed compare --no-control").unwrap();
+        assert_eq!(labels(&alone.plan(2).unwrap()), ["vpnd", "vpnd, no priority", "plain routing"]);
         assert!(args.directory().to_string_lossy().starts_with("compare-20"));
     }
 
@@ -217,7 +231,7 @@ mod tests {
             plan.traffic.subjects.iter().map(|s| s.label_with(&plan.traffic.programs)).collect();
         assert_eq!(
             (labels, plan.baseline),
-            (vec!["a".into(), "b".into(), "plain routing".into()], Some("b".into()))
+            (["a", "b", "plain routing", "b (again)"].map(String::from).to_vec(), Some("b".into()))
         );
         let twice =
             read("trafficspeed compare --vpn command --command-up a --command-up b").unwrap().0.plan(2);

@@ -24,6 +24,9 @@ pub struct OutputArgs {
     /// Unit of throughput in tables: k, m, g, t for bits in steps of 1000, K, M, G, T for bytes in steps of 1024.
     #[arg(short = 'f', long = "format", value_name = "[kmgtKMGT]", default_value = "g", value_parser = Unit::of_letter)]
     pub format: Unit,
+    /// Tables as wide as they are, instead of at most 120 columns with the rest below.
+    #[arg(long, conflicts_with_all = ["json", "json_stream", "csv"])]
+    pub wide: bool,
     /// No progress on standard error.
     #[arg(short, long, action = ArgAction::SetTrue)]
     pub quiet: bool,

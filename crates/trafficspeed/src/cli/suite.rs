@@ -39,18 +39,21 @@ pub enum Suite {
 /// Options of all suites.
 #[derive(Clone, Debug, Args)]
 pub struct ScaleArgs {
-    /// Few short measurements: minutes instead of an hour.
+    /// Fewer and shorter measurements: minutes instead of hours.
     #[arg(long)]
     pub quick: bool,
-    /// Seconds of each measurement: 10, or 0.4 (ipsec) and 1 (aead) if --quick.
+    /// Seconds of each measurement: 10, or 1 if --quick.
     #[arg(short = 't', long, value_parser = seconds)]
     pub seconds: Option<f64>,
-    /// Seconds before counting begins: 1, or 0.1 (ipsec) and 0.3 (aead) if --quick.
+    /// Seconds before counting begins: 1, or 0.3 if --quick.
     #[arg(short = 'O', long, value_parser = seconds_or_none)]
     pub warmup: Option<f64>,
-    /// How often each measurement is made: 3 (ipsec) and 10 (aead), or 1 and 2 if --quick.
+    /// How often each measurement is made: 3 (ipsec) and 10 (aead), or 3 if --quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
+    /// Do not measure a cipher a second time in each round, which shows how far a system differs from itself.
+    #[arg(long)]
+    pub no_control: bool,
     /// Ciphers to measure; all of the experiment by default.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub cipher: Vec<Cipher>,
@@ -212,7 +215,7 @@ impl IpsecArgs {
     }
 
     fn options(&self) -> ipsec::Options {
-        let quick = Scale { seconds: 0.4, warmup: 0.1, repeats: 1 };
+        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: 3 };
         let full = Scale { seconds: 10.0, warmup: 1.0, repeats: 3 };
         let (times, repeats) = self.scale.times(&quick, &full);
         ipsec::Options {
@@ -229,13 +232,14 @@ impl IpsecArgs {
             links: self.scale.links(),
             far: self.scale.to,
             programs: self.scale.programs(),
+            control: !self.scale.no_control,
         }
     }
 }
 
 impl AeadArgs {
     fn plan(&self) -> SuitePlan {
-        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: 2 };
+        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: 3 };
         let full = Scale { seconds: 10.0, warmup: 1.0, repeats: 10 };
         let (times, repeats) = self.scale.times(&quick, &full);
         let codes = match self.code {
@@ -254,6 +258,7 @@ impl AeadArgs {
             links: self.scale.links(),
             far: self.scale.to,
             programs: self.scale.programs(),
+            control: !self.scale.no_control,
         })
     }
 }
@@ -276,10 +281,28 @@ mod tests {
     fn both_scales_of_both_suites_can_be_asked_for() {
         let quick = plan("trafficspeed suite ipsec --quick").unwrap();
         let full = plan("trafficspeed suite ipsec").unwrap();
-        assert!(quick.estimate() < Duration::from_secs(240) && full.estimate() > Duration::from_secs(1_800));
-        let some = plan("trafficspeed suite aead --quick --cipher aes-256-gcm,auto --code native --repeat 3")
-            .unwrap();
-        assert_eq!((some.stages.len(), some.repeats, some.count()), (3, 3, 3 * 2 * 2));
+        assert!(
+            quick.estimate() < Duration::from_secs(1_500) && full.estimate() > Duration::from_secs(3_600)
+        );
+        let line = "trafficspeed suite aead --quick --cipher aes-256-gcm,auto --code native";
+        let some = plan(line).unwrap();
+        assert_eq!(
+            (some.stages.len(), some.repeats, some.count()),
+            (4, 3, 3 * 2 * 3),
+            "one is its own control"
+        );
+        let some = plan(&format!("{line} --no-control --repeat 4")).unwrap();
+        assert_eq!((some.stages.len(), some.repeats, some.count()), (3, 4, 4 * 2 * 2));
+    }
+
+    #[test]
+    fn no_scale_measures_for_less_than_a_second_or_less_than_three_times() {
+        for line in ["suite ipsec --quick", "suite ipsec", "suite aead --quick", "suite aead"] {
+            let plan = plan(&format!("trafficspeed {line}")).unwrap();
+            assert!(plan.repeats >= 3, "{line}");
+            let cases = plan.stages.iter().flat_map(|stage| &stage.cases);
+            assert!(cases.into_iter().all(|case| case.times.duration >= Duration::from_secs(1)), "{line}");
+        }
     }
 
     #[test]

@@ -41,6 +41,14 @@ impl Environment {
                 .collect(),
         }
     }
+
+    /// The processor and the instructions that decide the speed of ciphers and copies, in one line.
+    pub fn machine(&self) -> String {
+        let HostInfo { cpu, cpus, system, .. } = &self.host;
+        let flags =
+            if self.cpu_flags.is_empty() { "none known".to_owned() } else { self.cpu_flags.join(" ") };
+        format!("Machine: {cpus} × {cpu} (instructions: {flags}), {} MiB, {system}", self.memory_mib)
+    }
 }
 
 /// The value of a sysctl given as its path below /proc/sys.
@@ -120,9 +128,14 @@ mod tests {
         let environment = Environment::read(Some(LinkSettings { offload: false, ..LinkSettings::default() }));
         assert!(environment.memory_mib > 0 && environment.host.cpus > 0);
         assert!(
-            environment.links.is_some_and(|text| text.contains("MTU 1500") && text.contains("offload off"))
+            environment
+                .links
+                .as_ref()
+                .is_some_and(|text| text.contains("MTU 1500") && text.contains("offload off"))
         );
         assert!(environment.host.system.starts_with("Linux "));
+        let machine = environment.machine();
+        assert!(machine.contains(&environment.host.cpu) && machine.contains("instructions: "), "{machine}");
     }
 
     #[test]

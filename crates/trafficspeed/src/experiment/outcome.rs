@@ -201,6 +201,27 @@ pub struct CpuUse {
     pub seconds: f64,
 }
 
+impl CpuUse {
+    /// The share of the machine's CPU time that went to other tenants, in percent.
+    pub fn steal_percent(&self) -> Option<f64> {
+        self.percent(self.host.steal)
+    }
+
+    /// The share of the machine's CPU time that processes without a part in the measurement used, in percent.
+    pub fn foreign_percent(&self) -> Option<f64> {
+        self.percent(self.foreign)
+    }
+
+    /// The share of the machine's CPU time that was used, in percent.
+    pub fn busy_percent(&self) -> Option<f64> {
+        self.percent(self.host.busy())
+    }
+
+    fn percent(&self, seconds: f64) -> Option<f64> {
+        (self.host.total() > 0.0).then(|| 100.0 * seconds / self.host.total())
+    }
+}
+
 /// One connection, seen from both its ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamResult {
@@ -323,22 +344,19 @@ impl Run {
         Some(through * cpu.seconds / 1e9 / cpu.gateway)
     }
 
-    /// The share of the machine's CPU time that went to other tenants, in percent.
+    /// See [`CpuUse::steal_percent`].
     pub fn steal_percent(&self) -> Option<f64> {
-        let host = self.cpu?.host;
-        (host.total() > 0.0).then(|| 100.0 * host.steal / host.total())
+        self.cpu?.steal_percent()
     }
 
-    /// The share of the machine's CPU time that was used, in percent.
+    /// See [`CpuUse::busy_percent`].
     pub fn busy_percent(&self) -> Option<f64> {
-        let host = self.cpu?.host;
-        (host.total() > 0.0).then(|| 100.0 * host.busy() / host.total())
+        self.cpu?.busy_percent()
     }
 
-    /// The share of the machine's CPU time that processes without a part in the measurement used, in percent.
+    /// See [`CpuUse::foreign_percent`].
     pub fn foreign_percent(&self) -> Option<f64> {
-        let cpu = self.cpu?;
-        (cpu.host.total() > 0.0).then(|| 100.0 * cpu.foreign / cpu.host.total())
+        self.cpu?.foreign_percent()
     }
 
     /// CPU seconds per Gbit of goodput through the tunnel: of the gateway's VPN processes, and of all VPN processes.

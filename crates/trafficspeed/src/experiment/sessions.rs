@@ -16,6 +16,8 @@ use vpnd_swarm::message::{Command, Credentials, Job};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::{self, Tally};
 
+use super::cpu::CpuMeter;
+use super::environment::Environment;
 use super::outcome::Settings;
 use super::progress::Progress;
 use super::traffic::{TrafficPlan, run_up};
@@ -25,7 +27,7 @@ use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::congestion::CongestionControl;
 use crate::observe::memory::Memory;
-use crate::observe::{HostInfo, tree_cpu_seconds};
+use crate::observe::tree_cpu_seconds;
 use crate::stats::median;
 use crate::system::vpnd::{PORT, Room, Vpnd};
 use crate::system::{Cipher, ClientAddress, Kind, Programs, Subject, System, SystemError};
@@ -140,6 +142,7 @@ pub fn run(
     let lab = Lab::build(plan.pair() + plan.processes, SessionsPlan::links())?;
     let mut system = plan.system();
     let results = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|addresses| {
+        let system_processes = system.processes();
         let mut measurement = Measurement {
             plan,
             lab: &lab,
@@ -150,7 +153,14 @@ pub fn run(
             progress,
             interrupt,
         };
+        // Sessions and their traffic belong to this process, and so does a gateway that it starts again.
+        let mut machine = CpuMeter::new(system_processes);
+        machine.read();
         measurement.run()?;
+        machine.read();
+        // An upgrade's new process has another parent, and would count as somebody else's.
+        let is_ours = !plan.restarts.contains(&Restart::Upgrade);
+        measurement.results.machine = machine.used().filter(|_| is_ours);
         Ok(measurement.results)
     });
     system.down();
@@ -163,8 +173,9 @@ fn begin(plan: &SessionsPlan) -> SessionsResults {
         processes: plan.processes,
         users: plan.users,
         at_once: plan.at_once,
-        host: HostInfo::read(),
+        environment: Environment::read(Some(SessionsPlan::links())),
         facts: crate::system::SystemInfo::default(),
+        machine: None,
         login: None,
         memory_before: Memory::default(),
         slope_kib: None,

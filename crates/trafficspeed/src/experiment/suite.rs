@@ -23,8 +23,10 @@ use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
 use crate::system::vpnd::{Code, Vpnd};
-use crate::system::{Kind, Programs, Subject, System, SystemError, SystemInfo};
+use crate::system::{AGAIN, Cipher, Kind, Programs, Subject, System, SystemError, SystemInfo};
 
+/// How the names of the sweeps' sections begin.
+pub const SWEEP: &str = "Sweep: ";
 /// The time to build a lab and bring a system up, about.
 const STAGE_TIME: Duration = Duration::from_millis(2_500);
 /// The time to connect and drain beside a measurement, about.
@@ -214,9 +216,21 @@ impl Stage {
     pub fn label(&self) -> String {
         let name = match (self.subject.kind, self.subject.cipher) {
             (Kind::Vpnd, cipher) => cipher.name().to_owned(),
-            _ => self.subject.label(),
+            _ => Subject { again: false, ..self.subject }.label(),
         };
-        if self.code == Code::WithoutAes { format!("{name}, without AES instructions") } else { name }
+        let code = if self.code == Code::WithoutAes { ", without AES instructions" } else { "" };
+        let again = if self.subject.again { AGAIN } else { "" };
+        format!("{name}{code}{again}")
+    }
+
+    /// The stage that is measured a second time as a control, without sweeps: that of AES-256-GCM, or the first VPN.
+    pub(super) fn control(stages: &[Self]) -> Option<Self> {
+        let vpns =
+            || stages.iter().filter(|stage| stage.subject.kind != Kind::None && !stage.cases.is_empty());
+        let chosen =
+            vpns().find(|stage| stage.subject.cipher == Cipher::Aes256Gcm).or_else(|| vpns().next())?;
+        let cases = chosen.cases.iter().filter(|case| !case.section.starts_with(SWEEP)).cloned().collect();
+        Some(Self { subject: chosen.subject.again(), cases, ..chosen.clone() })
     }
 
     fn system(&self, programs: &Programs) -> Result<Box<dyn System>, SystemError> {

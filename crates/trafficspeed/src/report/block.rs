@@ -3,9 +3,8 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, Table, presets};
-
 use super::chart::{Horizontal, LineChart, Point, Series};
+use super::grid::Grid;
 use super::page::{Page, Picture};
 use crate::csv_table;
 use crate::experiment::block::original;
@@ -23,19 +22,13 @@ pub struct Section {
     pub rows: Vec<Vec<String>>,
 }
 
-/// The report as text.
-pub fn table(report: &BlockReport) -> String {
+/// The report as text, tables at most so wide.
+pub fn table(report: &BlockReport, width: Option<usize>) -> String {
     let mut text = String::new();
     for part in parts(report) {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_FULL_CONDENSED).set_header(part.head);
-        for row in part.rows {
-            table.add_row(row);
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        writeln!(text, "{}\n{}\n{table}\n", part.title, part.caption).expect("writing to a string");
+        let grid = Grid { keys: 1, head: part.head, rows: part.rows };
+        writeln!(text, "{}\n{}\n{}\n", part.title, part.caption, grid.text(width))
+            .expect("writing to a string");
     }
     for line in notes(report).into_iter().chain(problems(report)) {
         writeln!(text, "{line}").expect("writing to a string");
@@ -465,7 +458,7 @@ mod tests {
 
     #[test]
     fn the_original_stands_beside_ours() {
-        let text = table(&sample());
+        let text = table(&sample(), None);
         for expected in [
             "2.00 (1.90)",
             "10.0 (5.85)",
@@ -490,7 +483,7 @@ mod tests {
         let pictures = pictures(&report);
         assert_eq!((pictures.len(), pictures[0].name.as_str()), (1, "block-sizes"));
         assert!(pictures[0].svg.contains("OP-10") && pictures[0].svg.contains(">2048</text>"));
-        let text = table(&report);
+        let text = table(&report, None);
         for (words, said) in [("far.example", true), ("as the hosts have them", true), ("0 of 0", false)] {
             assert_eq!(text.contains(words), said, "{words}: {text}");
         }
@@ -500,7 +493,7 @@ mod tests {
     fn problems_are_said_everywhere_and_csv_has_a_line_for_each_case() {
         let mut report = sample();
         report.cases[0].problem = Some("it \"broke\" <down>".into());
-        assert!(table(&report).contains("0 ms, 8192 bytes, tunnel: it \"broke\""));
+        assert!(table(&report, None).contains("0 ms, 8192 bytes, tunnel: it \"broke\""));
         assert!(html(&report).contains("&lt;down&gt;"));
         let csv = csv(&report);
         assert_eq!(csv.lines().count(), 1 + report.cases.len());

@@ -31,6 +31,8 @@ pub use cdf::CdfChart;
 pub use line::{Horizontal, LineChart};
 pub use time::TimeChart;
 
+use crate::stats::Spread;
+
 /// Series that can be told apart by colour, marker and dashes together; after the last the first is used again.
 pub const STYLES: usize = 14;
 /// Single values that are drawn of one sample.
@@ -55,6 +57,13 @@ pub struct Point {
     pub y: f64,
     /// Lowest and highest of the repeats.
     pub range: Option<(f64, f64)>,
+}
+
+impl Point {
+    /// The median of several values with their range, or a single value.
+    pub fn of(x: f64, spread: Spread) -> Self {
+        Self { x, y: spread.median, range: (spread.n > 1).then_some((spread.low, spread.high)) }
+    }
 }
 
 /// Text that is safe in HTML and XML, also within quotes.

@@ -1,15 +1,16 @@
 //! The page of a campaign. The order is that of a paper: result, pictures, figures, systems, set-up, what was
 //! published before beside ours, definitions.
 
+use super::grid::Grid;
 use super::page::Page;
 use super::pictures::pictures;
 use super::problems::problems;
-use super::summary::{Spread, Summary, labels, summarise};
+use super::summary::{Summary, labels, summarise};
 use super::systems::{System, systems};
 use super::{published, table};
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::{Campaign, Run};
-use crate::unit::{gbit, significant};
+use crate::unit::{Unit, gbit, significant};
 
 /// The page of a campaign.
 pub fn html(campaign: &Campaign) -> String {
@@ -36,8 +37,7 @@ pub fn html(campaign: &Campaign) -> String {
     pictures(campaign).iter().for_each(|picture| page.figure(picture));
     if !summaries.is_empty() {
         page.section("Figures");
-        figures(&mut page, &summaries);
-        ratios(&mut page, campaign, &summaries);
+        figures(&mut page, campaign, &summaries);
     }
     described(&mut page, &systems(campaign));
     pairs(&mut page, campaign);
@@ -63,87 +63,22 @@ fn processor(environment: &Environment) -> String {
     format!("{} × {}", environment.host.cpus, environment.host.cpu)
 }
 
-fn optional(value: Option<f64>) -> String {
-    value.map_or("–".into(), significant)
-}
-
-fn percent(value: Option<f64>) -> String {
-    value.map_or("–".into(), |value| format!("{value:.1} %"))
-}
-
-fn figures(page: &mut Page, summaries: &[Summary]) {
-    let head = [
-        "System",
-        "Clients",
-        "Runs",
-        "Communication, Gbit/s",
-        "Lowest–highest",
-        "Goodput, Gbit/s",
-        "Fairness, streams",
-        "Fairness, pairs",
-        "Gateway CPUs",
-        "Client CPUs",
-        "Gateway CPU s/Gbit",
-        "All CPU s/Gbit",
-        "Machine busy",
-        "Steal",
-        "Others",
-    ];
-    let rows = summaries.iter().map(|s| {
-        let cpu = |value: Option<f64>| optional(value.filter(|_| s.gateway_seconds_per_gbit.is_some()));
-        let (low, high) = (gbit(s.communication.low), gbit(s.communication.high));
-        vec![
-            s.label.clone(),
-            s.clients.to_string(),
-            s.repeats.to_string(),
-            gbit(s.communication.median),
-            if s.repeats > 1 { format!("{low}–{high}") } else { "–".into() },
-            gbit(s.goodput.median),
-            optional(s.stream_fairness),
-            optional(s.pair_fairness),
-            cpu(s.gateway_cpus),
-            cpu(s.client_cpus),
-            optional(s.gateway_seconds_per_gbit.map(|cost| cost.median)),
-            optional(s.vpn_seconds_per_gbit.map(|cost| cost.median)),
-            percent(s.busy_percent),
-            percent(s.steal_percent),
-            percent(s.foreign_percent),
-        ]
-    });
-    page.table(&head, rows);
-    page.notes(table::DEFINITIONS.lines());
-}
-
-fn ratios(page: &mut Page, campaign: &Campaign, summaries: &[Summary]) {
-    let plain = summaries.iter().any(|s| s.ratio_to_plain.is_some());
-    if !plain && campaign.baseline.is_none() {
-        return;
-    }
-    let mut head = vec!["System".to_owned(), "Clients".into(), "Runs".into()];
-    if plain {
-        head.extend(["Of plain routing".to_owned(), "Lowest–highest".into()]);
-    }
-    if let Some(name) = &campaign.baseline {
-        head.extend([format!("Of {name}"), "Lowest–highest".into()]);
-    }
-    let cells = |spread: Option<Spread>| {
-        let text =
-            |s: Spread| [significant(s.median), format!("{}–{}", significant(s.low), significant(s.high))];
-        spread.map_or(["–".into(), "–".into()], text)
+/// The same tables as in a terminal.
+fn figures(page: &mut Page, campaign: &Campaign, summaries: &[Summary]) {
+    let put = |page: &mut Page, grid: Grid| {
+        page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
     };
-    let rows = summaries.iter().map(|s| {
-        let mut row = vec![s.label.clone(), s.clients.to_string(), s.repeats.to_string()];
-        if plain {
-            row.extend(cells(s.ratio_to_plain));
-        }
-        if campaign.baseline.is_some() {
-            row.extend(cells(s.ratio_to_baseline));
-        }
-        row
-    });
-    page.section("Ratios");
-    page.table(&head.iter().map(String::as_str).collect::<Vec<_>>(), rows);
-    page.notes(table::RATIOS.lines());
+    put(page, table::grid(summaries, Unit::Gbit));
+    page.notes(table::DEFINITIONS.lines());
+    let outliers = table::outliers(campaign, summaries, Unit::Gbit);
+    if !outliers.is_empty() {
+        page.list("problems", &outliers);
+    }
+    if campaign.baseline.is_some() || summaries.iter().any(|s| s.ratio_to_plain.is_some()) {
+        page.section("Ratios");
+        put(page, table::ratios(summaries, campaign.baseline.as_deref()));
+        page.notes(table::RATIOS.lines());
+    }
 }
 
 fn described(page: &mut Page, systems: &[System]) {
@@ -265,7 +200,7 @@ mod tests {
             "Communication throughput",
             "16.3",
             "0.337–0.343",
-            "Of vpnd, aes-256-gcm",
+            "of vpnd, aes-256-gcm",
             "Congestion control",
             "--clients &#39;2 &amp; 4&#39;",
             "PacketiX",

@@ -2,15 +2,16 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
+use super::grid::Grid;
 use crate::csv_table;
 use crate::experiment::figures::{Figures, Point};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
+use crate::experiment::outcome::CpuUse;
 use crate::load::delays::DelaySummary;
 use crate::load::task::{Protocol, Task};
-use crate::stats::{median, range};
+use crate::stats::{Spread, median, outliers};
 use crate::unit::Unit;
 use crate::unit::significant;
 
@@ -22,12 +23,16 @@ const LEAST_DELIVERED: f64 = 99.0;
 
 /// `bits_per_second` in `unit`, or else in the one that suits it.
 pub fn rate(unit: Option<Unit>, bits_per_second: f64) -> String {
-    let unit = unit.unwrap_or(match bits_per_second.abs() {
+    let unit = unit.unwrap_or_else(|| suitable(bits_per_second));
+    format!("{} {}", unit.figure(bits_per_second), unit.name())
+}
+
+fn suitable(bits_per_second: f64) -> Unit {
+    match bits_per_second.abs() {
         rate if rate >= 1e9 => Unit::Gbit,
         rate if rate >= 1e6 => Unit::Mbit,
         _ => Unit::Kbit,
-    });
-    format!("{} {}", unit.figure(bits_per_second), unit.name())
+    }
 }
 
 /// Stands below the table.
@@ -35,28 +40,26 @@ pub const DEFINITIONS: &str = "\
 Received: payload that arrived per second. Lost, reordered (RFC 4737), jitter (RFC 3550): by the messages' numbers and time stamps.
 Delay: one way for messages, the round trip for requests; 50 % and 99 % of them were at most this long. The lab has one clock;
 real hosts' clocks are compared before each measurement, and a delay is known as well as both of them together.
-CPU: CPU seconds per second of the gateway's VPN, the clients' VPN, and the generator (both ends).";
+Medians of n runs, the lowest and the highest in parentheses. Delivered: of the messages that the rate asked for.
+CPU: CPU seconds per second of the gateway's VPN, the clients' VPN, and the generator (both ends). Steal, others: the most of the
+machine that the hypervisor took and that processes without a part in the measurement used.";
 
-/// The results as text.
-pub fn table(campaign: &LoadCampaign, unit: Option<Unit>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
-    let head =
-        ["system", "load", "run", "received", "per second", "lost", "reordered", "jitter", "p50", "p99"];
-    table.set_header(head.into_iter().chain(["CPU gateway/clients/generator"]));
+/// The results as text, tables at most so wide.
+pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) -> String {
     let mut text = String::new();
-    for run in &campaign.runs {
-        for (named, figures) in campaign.settings.tasks.iter().zip(&run.figures) {
-            table.add_row(row(run, named, figures, unit));
-        }
-    }
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    if table.row_count() > 0 {
-        writeln!(text, "{table}").expect("writing to a string");
-        text.push_str(&medians(campaign, unit));
+    let groups = groups(campaign);
+    if !groups.is_empty() {
+        writeln!(text, "{}", grid(&groups, unit).text(width)).expect("writing to a string");
         writeln!(text, "{DEFINITIONS}").expect("writing to a string");
+    }
+    for group in &groups {
+        let rates: Vec<f64> = group.values(|figures| Some(figures.received_bits_per_second));
+        for far in outliers(&rates) {
+            let middle = rate(unit, median(&rates).unwrap_or_default());
+            let (label, load) = (group.label, group.load);
+            writeln!(text, "Look at {label}, {load}: {} is far from the median of {middle}", rate(unit, far))
+                .expect("writing to a string");
+        }
     }
     for run in &campaign.runs {
         notes(&mut text, run);
@@ -68,60 +71,114 @@ pub fn table(campaign: &LoadCampaign, unit: Option<Unit>) -> String {
     text
 }
 
-fn row(run: &LoadRun, named: &NamedTask, figures: &Figures, unit: Option<Unit>) -> Vec<String> {
-    let none = || "–".to_owned();
-    let number = |value: Option<u64>| value.map_or_else(none, |value| value.to_string());
-    let micros = |value: Option<f64>| value.map_or_else(none, |value| format!("{} µs", significant(value)));
-    let delay = figures.delay.as_ref().or(figures.round_trip.as_ref());
-    let each = figures.transactions_per_second.or(figures.received_per_second);
-    vec![
-        run.label.clone(),
-        named.name.clone(),
-        run.repeat.to_string(),
-        rate(unit, figures.received_bits_per_second),
-        each.map_or_else(none, |each| format!("{each:.0}")),
-        figures.lost_percent.map_or_else(none, |lost| format!("{lost:.3} %")),
-        number(figures.reordered),
-        micros(figures.jitter_us),
-        micros(delay.map(|delay| delay.p50_us)),
-        micros(delay.map(|delay| delay.p99_us)),
-        run.cpu.filter(|cpu| cpu.seconds > 0.0).map_or_else(none, |cpu| {
-            let [gateway, clients, own] =
-                [cpu.gateway, cpu.clients, cpu.generators].map(|used| significant(used / cpu.seconds));
-            format!("{gateway} / {clients} / {own}")
-        }),
-    ]
+/// The figures of each system under each load.
+pub fn figures(campaign: &LoadCampaign, unit: Option<Unit>) -> Grid {
+    grid(&groups(campaign), unit)
 }
 
-/// One line for each system and load that was measured more than once; empty if none was.
-fn medians(campaign: &LoadCampaign, unit: Option<Unit>) -> String {
-    let mut groups: Vec<(&str, &str, Vec<&Figures>)> = Vec::new();
-    for run in campaign.runs.iter().filter(|run| run.is_whole()) {
+/// All runs of one system under one load.
+struct Group<'a> {
+    label: &'a str,
+    load: &'a str,
+    runs: Vec<(&'a LoadRun, &'a Figures)>,
+}
+
+impl Group<'_> {
+    fn values(&self, of: impl Fn(&Figures) -> Option<f64>) -> Vec<f64> {
+        self.runs.iter().filter_map(|(_, figures)| of(figures)).collect()
+    }
+
+    /// The spread of a figure as text.
+    fn cell(&self, of: impl Fn(&Figures) -> Option<f64>, show: impl Fn(f64) -> String) -> String {
+        Spread::of(&self.values(of)).map_or_else(|| "–".into(), |spread| spread.text(show))
+    }
+
+    /// The same of a share of the machine's CPU time.
+    fn cpu(&self, of: impl Fn(&CpuUse) -> Option<f64>) -> Option<Spread> {
+        let values = self.runs.iter().filter_map(|(run, _)| of(run.cpu.as_ref()?));
+        Spread::of(&values.collect::<Vec<_>>())
+    }
+}
+
+/// The runs of each system under each load. Broken ones count where there are no others.
+fn groups(campaign: &LoadCampaign) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for run in &campaign.runs {
         for (named, figures) in campaign.settings.tasks.iter().zip(&run.figures) {
-            match groups.iter_mut().find(|(label, load, _)| *label == run.label && *load == named.name) {
-                Some((_, _, all)) => all.push(figures),
-                None => groups.push((&run.label, &named.name, vec![figures])),
+            match groups.iter_mut().find(|group| group.label == run.label && group.load == named.name) {
+                Some(group) => group.runs.push((run, figures)),
+                None => {
+                    let (label, load) = (&run.label, &named.name);
+                    groups.push(Group { label, load, runs: vec![(run, figures)] });
+                }
             }
         }
     }
-    let several = groups.iter().filter(|(_, _, all)| all.len() > 1);
-    let mut text = String::new();
-    for (label, load, all) in several {
-        let spread = |of: &dyn Fn(&Figures) -> Option<f64>, show: &dyn Fn(f64) -> String| {
-            let values: Vec<f64> = all.iter().filter_map(|figures| of(figures)).collect();
-            let (low, high) = range(&values)?;
-            Some(format!("{} ({} to {})", show(median(&values)?), show(low), show(high)))
-        };
-        let in_unit = |value: f64| rate(unit, value);
-        let received = spread(&|figures| Some(figures.received_bits_per_second), &in_unit);
-        let per_second = |value: f64| format!("{value:.0}/s");
-        let each =
-            spread(&|figures| figures.transactions_per_second.or(figures.received_per_second), &per_second);
-        let shown: Vec<String> = received.into_iter().chain(each).collect();
-        writeln!(text, "Median of {} runs (least to most), {label}, {load}: {}", all.len(), shown.join(", "))
-            .expect("writing to a string");
+    for group in &mut groups {
+        if group.runs.iter().any(|(run, _)| run.is_whole()) {
+            group.runs.retain(|(run, _)| run.is_whole());
+        }
     }
-    text
+    groups
+}
+
+fn grid(groups: &[Group<'_>], unit: Option<Unit>) -> Grid {
+    let mut grid = Grid::new(
+        2,
+        [
+            "system",
+            "load",
+            "n",
+            "received",
+            "per second",
+            "p50, µs",
+            "p99, µs",
+            "lost, %",
+            "delivered, %",
+            "jitter, µs",
+            "reordered",
+            "CPU of gateway",
+            "clients",
+            "generator",
+            "steal",
+            "others",
+        ],
+    );
+    let delay = |figures: &Figures| figures.delay.clone().or_else(|| figures.round_trip.clone());
+    for group in groups {
+        let share = |of: fn(&CpuUse) -> f64| {
+            let spread = group.cpu(|cpu| (cpu.seconds > 0.0).then(|| of(cpu) / cpu.seconds));
+            spread.map_or_else(|| "–".into(), |spread| spread.text(significant))
+        };
+        let most = |of: fn(&CpuUse) -> Option<f64>| {
+            group.cpu(of).map_or_else(|| "–".into(), |spread| format!("{:.1} %", spread.high))
+        };
+        let received = group.values(|figures| Some(figures.received_bits_per_second));
+        let unit = unit.unwrap_or_else(|| suitable(median(&received).unwrap_or_default()));
+        let received = group.cell(|figures| Some(figures.received_bits_per_second), |rate| unit.figure(rate));
+        grid.rows.push(vec![
+            group.label.to_owned(),
+            group.load.to_owned(),
+            group.runs.len().to_string(),
+            format!("{received} {}", unit.name()),
+            group.cell(
+                |figures| figures.transactions_per_second.or(figures.received_per_second),
+                |each| format!("{each:.0}"),
+            ),
+            group.cell(|figures| Some(delay(figures)?.p50_us), significant),
+            group.cell(|figures| Some(delay(figures)?.p99_us), significant),
+            group.cell(|figures| figures.lost_percent, |lost| format!("{lost:.3}")),
+            group.cell(|figures| figures.delivered_percent, |share| format!("{share:.1}")),
+            group.cell(|figures| figures.jitter_us, significant),
+            group.cell(|figures| figures.reordered.map(|count| count as f64), |count| count.to_string()),
+            share(|cpu| cpu.gateway),
+            share(|cpu| cpu.clients),
+            share(|cpu| cpu.generators),
+            most(CpuUse::steal_percent),
+            most(CpuUse::foreign_percent),
+        ]);
+    }
+    grid
 }
 
 fn notes(text: &mut String, run: &LoadRun) {
@@ -287,7 +344,7 @@ fn point_json(point: &Point) -> Value {
     })
 }
 
-const CSV_HEAD: [&str; 28] = [
+const CSV_HEAD: [&str; 30] = [
     "system",
     "congestion",
     "cipher",
@@ -315,6 +372,8 @@ const CSV_HEAD: [&str; 28] = [
     "gateway_cpu_seconds",
     "client_cpu_seconds",
     "generator_cpu_seconds",
+    "steal_percent",
+    "others_percent",
     "whole",
 ];
 
@@ -327,7 +386,7 @@ pub fn csv(campaign: &LoadCampaign) -> String {
     csv_table::text(CSV_HEAD, campaign.runs.iter().flat_map(of))
 }
 
-fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 28] {
+fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 30] {
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
     let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     let [delay, trip] = [&figures.delay, &figures.round_trip].map(|delays| {
@@ -364,6 +423,109 @@ fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 28
         number(run.cpu.map(|cpu| cpu.gateway)),
         number(run.cpu.map(|cpu| cpu.clients)),
         number(run.cpu.map(|cpu| cpu.generators)),
+        number(run.cpu.and_then(|cpu| cpu.steal_percent())),
+        number(run.cpu.and_then(|cpu| cpu.foreign_percent())),
         run.is_whole().to_string(),
     ]
+}
+
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+    use crate::experiment::environment::Environment;
+    use crate::experiment::generate::LoadSettings;
+    use crate::load::message::Messages;
+    use crate::load::task::Sockets;
+    use crate::observe::HostCpu;
+
+    /// Two systems, measured three times each, the first of which was once at a third of its rate in bit/s.
+    pub(crate) fn campaign(rate: f64) -> LoadCampaign {
+        let task = Task::Messages(Messages {
+            run_id: 1,
+            seed: 1,
+            protocol: Protocol::Udp,
+            streams: 1,
+            backward: false,
+            length: 1_200,
+            bits_per_second: Some(13_000_000),
+            sockets: Sockets::default(),
+        });
+        let delay = DelaySummary { p50_us: 12_345.6, p99_us: 1_234_567.8, ..DelaySummary::default() };
+        let figures = |rate: f64| Figures {
+            received_bits_per_second: rate,
+            received_per_second: Some(rate / 9_600.0),
+            lost_percent: Some(12.345_678),
+            delivered_percent: Some(87.654_321),
+            reordered: Some(123_456_789),
+            jitter_us: Some(1_234.5),
+            delay: Some(delay.clone()),
+            ..Figures::default()
+        };
+        let cpu = CpuUse {
+            gateway: 1.23,
+            clients: 1.23,
+            generators: 1.23,
+            foreign: 1.0,
+            host: HostCpu { steal: 1.0, idle: 8.0, user: 1.0, ..HostCpu::default() },
+            seconds: 1.0,
+        };
+        let run = |label: &str, repeat: u32, rate: f64| LoadRun {
+            label: label.into(),
+            repeat,
+            figures: vec![figures(rate)],
+            cpu: Some(cpu),
+            ..LoadRun::default()
+        };
+        LoadCampaign {
+            command: "udp".into(),
+            settings: LoadSettings {
+                far: None,
+                ip: 4,
+                seconds: 1.0,
+                warmup_seconds: 0.1,
+                interval_seconds: 1.0,
+                tasks: vec![NamedTask { name: "UDP from the client".into(), task }],
+                search_loss_percent: None,
+            },
+            environment: Environment::default(),
+            runs: (1..=3)
+                .flat_map(|repeat| {
+                    let first = if repeat == 2 { rate / 3.0 } else { rate + f64::from(repeat) };
+                    [run("vpnd, aes-256-gcm", repeat, first), run("plain routing", repeat, rate)]
+                })
+                .collect(),
+            interrupted: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::grid::NARROW;
+    use super::*;
+
+    #[test]
+    fn repeats_are_one_row_with_their_spread_and_what_shared_the_machine() {
+        let text = table(&samples::campaign(3e9), None, Some(NARROW));
+        for expected in
+            ["3.00 (1.00–3.00) Gbit/s", "12.346 (12.346–12.346)", "10.0 %", "only 87.7 % of the messages"]
+        {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        let line = "Look at vpnd, aes-256-gcm, UDP from the client: 1.00 Gbit/s is far from the median of 3.00 Gbit/s";
+        assert!(text.contains(line), "{text}");
+        assert_eq!(text.matches("Look at").count(), 1);
+    }
+
+    #[test]
+    fn broken_runs_count_only_where_there_are_no_others() {
+        let mut campaign = samples::campaign(3e9);
+        campaign.runs[0].error = Some("gone".into());
+        assert_eq!(groups(&campaign).iter().map(|group| group.runs.len()).collect::<Vec<_>>(), [2, 3]);
+        campaign.runs.iter_mut().for_each(|run| run.stopped_early = true);
+        assert_eq!(groups(&campaign).iter().map(|group| group.runs.len()).collect::<Vec<_>>(), [3, 3]);
+        let csv = csv(&campaign);
+        assert_eq!(csv.lines().count(), 1 + 6);
+        assert!(csv.contains(",10.000,10.000,false"), "{csv}");
+    }
 }

@@ -5,7 +5,6 @@ use super::html::machine;
 use super::page::{Page, Picture};
 use crate::experiment::figures::{self, Figures};
 use crate::experiment::generate::{LoadCampaign, LoadRun};
-use crate::unit::significant;
 
 /// The page of a campaign.
 pub fn html(campaign: &LoadCampaign) -> String {
@@ -30,18 +29,8 @@ pub fn html(campaign: &LoadCampaign) -> String {
     }
     pictures(campaign).iter().for_each(|picture| page.figure(picture));
     page.section("Figures");
-    let head = [
-        "System",
-        "Run",
-        "Load",
-        "Received",
-        "Per second",
-        "Lost, %",
-        "Delay p50, ms",
-        "p99, ms",
-        "p99.9, ms",
-    ];
-    page.table(&head, campaign.runs.iter().flat_map(|run| rows(&names, run)));
+    let figures = super::load::figures(campaign, None);
+    page.table(&figures.head.iter().map(String::as_str).collect::<Vec<_>>(), figures.rows);
     page.notes(super::load::DEFINITIONS.lines());
     page.section("Set-up");
     let hosts = campaign.runs.first().map(|run| &run.hosts[..]).unwrap_or_default();
@@ -58,25 +47,6 @@ pub fn pictures(campaign: &LoadCampaign) -> Vec<Picture> {
 
 fn problems(run: &LoadRun) -> impl Iterator<Item = String> {
     run.error.iter().chain(&run.faults).map(|why| format!("{}, run {}: {why}", run.label, run.repeat))
-}
-
-fn rows(names: &[String], run: &LoadRun) -> Vec<Vec<String>> {
-    let row = |(name, figures): (&String, &Figures)| {
-        let optional = |value: Option<f64>| value.map_or("–".into(), significant);
-        let delay = figures.delay.as_ref().or(figures.round_trip.as_ref());
-        vec![
-            run.label.clone(),
-            run.repeat.to_string(),
-            name.clone(),
-            super::load::rate(None, figures.received_bits_per_second),
-            optional(figures.transactions_per_second.or(figures.received_per_second)),
-            optional(figures.lost_percent),
-            optional(delay.map(|delay| delay.p50_us / 1e3)),
-            optional(delay.map(|delay| delay.p99_us / 1e3)),
-            optional(delay.map(|delay| delay.p999_us / 1e3)),
-        ]
-    };
-    names.iter().zip(&run.figures).map(row).collect()
 }
 
 fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
@@ -197,7 +167,6 @@ mod tests {
         assert_eq!(drawn[1].svg.matches("class=\"line").count(), 2 * 2, "one curve per system, and its key");
         let bulk = draw(&names, &[run("vpnd", false)]);
         assert!(bulk.len() == 1 && !bulk[0].svg.contains("delay"), "no delay, no axis");
-        assert_eq!(rows(&names, &run("vpnd", true))[0][7], "0.900");
         assert!(bulk[0].svg.contains("received, Gbit/s"));
         let mut asked = run("vpnd", true);
         asked.figures[0].transactions_per_second = Some(9_000.0);

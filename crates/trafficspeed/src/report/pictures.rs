@@ -7,8 +7,9 @@ use super::chart::{
 };
 use super::files::{self, FilesError};
 use super::page::Picture;
-use super::summary::{Spread, Summary, labels, summarise};
+use super::summary::{Summary, labels, summarise};
 use crate::experiment::outcome::{Campaign, Run, rate};
+use crate::stats::Spread;
 use crate::system::Kind;
 
 /// The ceiling gets a picture of its own beside the others where it is this much higher than the best of them.
@@ -261,7 +262,7 @@ fn by_second(run: &Run, seconds: usize) -> Vec<Point> {
 }
 
 fn gigabits(spread: Spread) -> Spread {
-    Spread { median: spread.median / 1e9, low: spread.low / 1e9, high: spread.high / 1e9 }
+    spread.scaled(1e9)
 }
 
 fn picture(name: &str, title: &str, caption: String, svg: String) -> Picture {

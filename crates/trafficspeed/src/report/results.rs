@@ -5,9 +5,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::grid::{NARROW, wrapped};
 use super::page::Picture;
 use super::{block, csv, html, load, load_page, model, pictures, suite, table};
 use crate::experiment::block::BlockReport;
+use crate::experiment::environment::Environment;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
 use crate::experiment::model::Model;
 use crate::experiment::outcome::{Campaign, Run};
@@ -62,14 +64,29 @@ impl Results {
         }
     }
 
-    /// For people, with rates in `unit` where the experiment leaves that open; `None`: the one that suits each.
-    pub fn table(&self, unit: Option<Unit>) -> String {
-        match self {
-            Self::Traffic(campaign) => table::table(campaign, unit.unwrap_or_default()),
-            Self::Load(found) => load::table(found, unit),
-            Self::Suite(found) => suite::table(found),
+    /// For people, with rates in `unit` where the experiment leaves that open; `None`: the one that suits each. No line is
+    /// longer than a terminal, unless it is wanted `wide`.
+    pub fn table(&self, unit: Option<Unit>, wide: bool) -> String {
+        let width = (!wide).then_some(NARROW);
+        let mut text = match self {
+            Self::Traffic(campaign) => table::table(campaign, unit.unwrap_or_default(), width),
+            Self::Load(found) => load::table(found, unit, width),
+            Self::Suite(found) => suite::table(found, width),
             Self::Model(found) => model::table(found),
-            Self::Block(found) => block::table(found),
+            Self::Block(found) => block::table(found, width),
+        };
+        text.push_str(&self.environment().machine());
+        text.push('\n');
+        width.map_or(text.clone(), |width| wrapped(&text, width))
+    }
+
+    fn environment(&self) -> &Environment {
+        match self {
+            Self::Traffic(found) => &found.environment,
+            Self::Load(found) => &found.environment,
+            Self::Suite(found) => &found.environment,
+            Self::Model(found) => &found.environment,
+            Self::Block(found) => &found.environment,
         }
     }
 
@@ -115,6 +132,7 @@ mod tests {
     use super::*;
     use crate::experiment::block::tests::sample;
     use crate::report::files;
+    use crate::report::grid::tests::assert_narrow;
     use crate::report::suite::tests::campaign;
 
     #[test]
@@ -129,7 +147,10 @@ mod tests {
             files::write_measurements(directory.path(), &results).unwrap();
             let again = files::read(directory.path()).unwrap();
             assert_eq!((again.json(), again.csv()), (results.json(), results.csv()));
-            assert_eq!((again.html(), again.table(None)), (results.html(), results.table(None)));
+            assert_eq!(
+                (again.html(), again.table(None, false)),
+                (results.html(), results.table(None, false))
+            );
             let pictures = again.pictures();
             assert!(!pictures.is_empty() && pictures == results.pictures());
             let mut names: Vec<_> = pictures.iter().map(|picture| &picture.name).collect();
@@ -139,6 +160,54 @@ mod tests {
             for name in ["report.json", "report.csv", "report.html"] {
                 assert!(std::fs::metadata(directory.path().join(name)).unwrap().len() > 100, "{name}");
             }
+        }
+    }
+
+    /// Values that no measurement has, with names as long as the longest.
+    fn extreme() -> Vec<Results> {
+        let mut traffic = crate::experiment::outcome::samples::campaign();
+        traffic.baseline = Some("strongSwan in user space, aes-256-cbc-hmac-sha-256, no priority".into());
+        for run in &mut traffic.runs {
+            run.clients *= 1_000;
+            run.label = format!("{}, aes-256-cbc-hmac-sha-256, no priority", run.label);
+            for outcome in
+                run.pairs.iter_mut().flat_map(|pair| &mut pair.ends).filter_map(|end| end.outcome.as_mut())
+            {
+                outcome.streams.iter_mut().for_each(|stream| stream.bytes *= 123_456);
+            }
+        }
+        let mut suite = campaign();
+        for row in &mut suite.rows {
+            row.label = format!("{}, aes-256-cbc-hmac-sha-256, without AES instructions", row.label);
+            row.case.name = format!(
+                "{}, messages of 8192 bytes, socket buffers of 32768, beside CPU hogs",
+                row.case.name
+            );
+            if let Some(figures) = &mut row.figures {
+                figures.received_bits_per_second *= 1.234_567e9;
+            }
+        }
+        let mut blocks = sample();
+        blocks.asked.2 = (1..=16).collect();
+        for case in &mut blocks.cases {
+            case.bytes_per_second = case.bytes_per_second.map(|rate| rate * 1.234_567e9);
+        }
+        let load = crate::report::load::samples::campaign(1.234_567e15);
+        vec![
+            Results::Traffic(Box::new(traffic)),
+            Results::Suite(Box::new(suite)),
+            Results::Block(Box::new(blocks)),
+            Results::Load(Box::new(load)),
+        ]
+    }
+
+    #[test]
+    fn no_table_is_wider_than_a_terminal_unless_it_is_wanted_whole() {
+        for results in extreme() {
+            assert_narrow(&results.table(Some(Unit::Kbit), false));
+            let wide = results.table(Some(Unit::Kbit), true);
+            assert!(wide.lines().any(|line| line.chars().count() > NARROW), "{wide}");
+            assert!(wide.contains("instructions: "), "the processor belongs to each report: {wide}");
         }
     }
 

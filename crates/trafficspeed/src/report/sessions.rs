@@ -2,25 +2,30 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, Table, presets};
-
+use super::grid::{Grid, NARROW, wrapped};
 use crate::experiment::sessions::Restart;
-use crate::experiment::sessions::results::{Beside, Phase, SessionsResults};
-use crate::stats::median;
+use crate::experiment::sessions::results::{Beside, PairRates, Phase, SessionsResults};
+use crate::stats::Spread;
 use crate::unit::{gbit, significant};
 
 /// Stands below the table.
 const DEFINITIONS: &str = "\
 Up: the gateway answered in a session's new keys; answered: a packet then went through its tunnel and back.
 Until all: from the first login, or from the end of the old gateway. ms: from a connection's first datagram until it was up.
-CPU each: CPU milliseconds of the gateway, user and system, for each new epoch.";
+CPU each: CPU milliseconds of the gateway, user and system, for each new epoch. Each storm is a single one (n = 1): what differs from
+one to the next is in no figure; repeat the command to see it.";
 
+/// The figures as text, no line longer than a terminal.
 pub fn table(results: &SessionsResults) -> String {
+    wrapped(&text(results), NARROW)
+}
+
+fn text(results: &SessionsResults) -> String {
     let mut text = String::new();
     let mut line = |words: String| {
         writeln!(text, "{words}").expect("writing to a string");
     };
-    line(grid(results).to_string());
+    line(grid(results).text(Some(NARROW)));
     line(DEFINITIONS.into());
     line(format!(
         "{} sessions of {} users in {} processes; gateway: {}",
@@ -47,15 +52,16 @@ pub fn table(results: &SessionsResults) -> String {
     if results.talked.0 > 0 {
         line(format!("Talkers: {} packets sent, {} answered", results.talked.0, results.talked.1));
     }
-    if let Some(traffic) = &results.traffic {
-        let rate = |runs: &[f64]| median(runs).map_or_else(|| "-".into(), gbit);
-        let ratio = traffic.ratio.map_or_else(|| "-".into(), significant);
+    results.traffic.iter().for_each(|traffic| line(pair(traffic)));
+    if let Some(machine) = &results.machine {
+        let percent = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| format!("{share:.1} %"));
         line(format!(
-            "A pair of real clients: {} Gbit/s alone, {} Gbit/s beside the sessions: {ratio}",
-            rate(&traffic.alone),
-            rate(&traffic.beside)
+            "Of the machine's CPU time over all of it: the hypervisor took {}, processes without a part in it {}",
+            percent(machine.steal_percent()),
+            percent(machine.foreign_percent())
         ));
     }
+    line(results.environment.machine());
     for (name, phase) in phases(results) {
         for (why, count) in &phase.storm.failures {
             line(format!("{name}: {count} attempts failed and were repeated: {why}"));
@@ -82,6 +88,23 @@ pub fn table(results: &SessionsResults) -> String {
     text
 }
 
+/// A pair of real clients alone and beside the sessions.
+fn pair(traffic: &PairRates) -> String {
+    let (alone, beside) = (Spread::of(&traffic.alone), Spread::of(&traffic.beside));
+    let rate = |runs: Option<Spread>| runs.map_or_else(|| "-".into(), |spread| spread.text(gbit));
+    let ratio = traffic.ratio.map_or_else(|| "-".into(), significant);
+    let verdict = match alone.zip(beside) {
+        Some((alone, beside)) if alone.is_apart_from(beside) => "",
+        _ => "; the runs overlap, so no difference is shown",
+    };
+    format!(
+        "A pair of real clients, median of {} runs (least to most): {} Gbit/s alone, {} Gbit/s beside the sessions: {ratio}{verdict}",
+        traffic.alone.len(),
+        rate(alone),
+        rate(beside)
+    )
+}
+
 fn phases(results: &SessionsResults) -> Vec<(String, &Phase)> {
     let login = results.login.iter().map(|phase| ("login".to_owned(), phase));
     let restarts = results.restarts.iter().map(|restart| {
@@ -95,9 +118,7 @@ fn phases(results: &SessionsResults) -> Vec<(String, &Phase)> {
     login.chain(restarts).collect()
 }
 
-fn grid(results: &SessionsResults) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+fn grid(results: &SessionsResults) -> Grid {
     let head = [
         "",
         "up",
@@ -112,10 +133,10 @@ fn grid(results: &SessionsResults) -> Table {
         "max",
         "CPU each",
     ];
-    table.set_header(head);
+    let mut table = Grid::new(1, head);
     for (name, phase) in phases(results) {
         let (storm, ms) = (&phase.storm, phase.storm.latency_ms);
-        table.add_row([
+        table.rows.push(vec![
             name,
             storm.up.to_string(),
             phase.answered.to_string(),
@@ -130,9 +151,6 @@ fn grid(results: &SessionsResults) -> Table {
             phase.cpu_ms_each.map_or("–".into(), significant),
         ]);
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
     table
 }
 
@@ -140,15 +158,24 @@ fn grid(results: &SessionsResults) -> Table {
 mod tests {
     use super::*;
     use crate::experiment::sessions::results::samples;
+    use crate::report::grid::tests::assert_narrow;
 
     #[test]
     fn the_table_shows_each_storm_memory_and_failures() {
         let mut results = samples::results();
         results.restarts[0].phase.storm.failures.insert("refused: busy".into(), 3);
+        results.traffic =
+            Some(PairRates { alone: vec![8e9, 9e9], beside: vec![7e9, 8.5e9], ratio: Some(0.91) });
         let text = table(&results);
+        assert_narrow(&text);
+        assert!(
+            text.contains("8.50 (8.00–9.00) Gbit/s alone") && text.contains("no difference is shown"),
+            "{text}"
+        );
         for expected in [
             "login",
             "kill -9, gateway back in 0.250 s",
+            "the hypervisor took 25.0 %, processes without a part in it 50.0 %",
             "10000 KiB before, 10600 KiB after: 60.0 KiB a session (slope 59.0)",
             "of a core: gateway 1.00 %, the sessions' processes 2.00 %",
             "3 attempts failed and were repeated: refused: busy",

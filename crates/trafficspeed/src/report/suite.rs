@@ -1,107 +1,36 @@
 //! The report of a suite: one table for each of its parts, with a column for each system, beside what was published.
 
 pub mod html;
+mod section;
 pub mod sweep;
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
+use super::grid::Grid;
 use super::published::{self, Figures as Published};
 use crate::csv_table;
 use crate::experiment::suite::aead::{self, Verdict};
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
-use crate::stats::range;
+use crate::stats::Spread;
 use crate::system::vpnd::Code;
 use crate::unit::significant;
 
+pub use section::{Section, SectionRow, sections};
+
 /// The version of the JSON report's layout.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Stands below the tables.
 pub const DEFINITIONS: &str = "\
-Means of the repeats; ± half the distance between the lowest and the highest. Throughput is payload that arrived. The other
+Medians of n runs, the lowest and the highest in parentheses. A/A: a system that is measured a second time in each round, divided by
+its first measurement: what a comparison shows where there is no difference. ≈: no difference from the first system beyond A/A, or not in
+all rounds. Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.
+Throughput is payload that arrived. The other
 end is where each load is received. Lost: of the messages that were sent; delivered: of those that the rate asked for. Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message; the
 lab has one clock. Only what the kernel's counters saw in the tunnel counts. Systems but plain routing are vpnd with the cipher named.
 Between real hosts clocks are compared before each measurement, and a system is what the user called the network between them.";
-
-/// One part of the report: rows of cases and quantities, columns of systems.
-pub struct Section {
-    pub name: String,
-    pub columns: Vec<String>,
-    pub rows: Vec<SectionRow>,
-}
-
-/// One case and quantity.
-pub struct SectionRow {
-    pub case: String,
-    pub quantity: Quantity,
-    /// The repeats' values for each column.
-    pub values: Vec<Vec<f64>>,
-}
-
-impl SectionRow {
-    /// Case and quantity as a row's head.
-    pub fn head(&self) -> String {
-        let (name, unit) = self.quantity.name();
-        format!("{}: {name}, {unit}", self.case)
-    }
-
-    /// Each column as text.
-    pub fn cells(&self) -> Vec<String> {
-        self.values.iter().map(|values| cell(values)).collect()
-    }
-}
-
-fn cell(values: &[f64]) -> String {
-    let Some((low, high)) = range(values) else { return "–".into() };
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
-    if values.len() < 2 {
-        significant(mean)
-    } else {
-        format!("{} ± {}", significant(mean), significant((high - low) / 2.0))
-    }
-}
-
-/// The parts of a campaign, in the order in which they were measured.
-pub fn sections(campaign: &SuiteCampaign) -> Vec<Section> {
-    let mut sections: Vec<Section> = Vec::new();
-    for row in &campaign.rows {
-        let name = row.case.section.clone();
-        let at = sections.iter().position(|section| section.name == name).unwrap_or_else(|| {
-            sections.push(Section { name, columns: Vec::new(), rows: Vec::new() });
-            sections.len() - 1
-        });
-        sections[at].add(row);
-    }
-    for section in &mut sections {
-        let columns = section.columns.len();
-        section.rows.iter_mut().for_each(|row| row.values.resize(columns, Vec::new()));
-    }
-    sections
-}
-
-impl Section {
-    fn add(&mut self, row: &Row) {
-        let column = self.columns.iter().position(|label| *label == row.label).unwrap_or_else(|| {
-            self.columns.push(row.label.clone());
-            self.columns.len() - 1
-        });
-        for &quantity in &row.case.quantities {
-            let same = |known: &SectionRow| known.case == row.case.name && known.quantity == quantity;
-            let at = self.rows.iter().position(same).unwrap_or_else(|| {
-                self.rows.push(SectionRow { case: row.case.name.clone(), quantity, values: Vec::new() });
-                self.rows.len() - 1
-            });
-            let values = &mut self.rows[at].values;
-            if values.len() <= column {
-                values.resize(column + 1, Vec::new());
-            }
-            values[column].extend(row.value(quantity));
-        }
-    }
-}
 
 /// The published findings of this experiment.
 pub fn published(campaign: &SuiteCampaign) -> (&'static str, &'static [Published]) {
@@ -114,8 +43,8 @@ pub fn published(campaign: &SuiteCampaign) -> (&'static str, &'static [Published
 
 /// How the choice of vpnd turned out, in one sentence each.
 pub fn sentences(verdicts: &[Verdict]) -> Vec<String> {
-    let mbit = |value: Option<f64>| {
-        value.map_or_else(|| "not measured".into(), |mbit| format!("{} Mbit/s", significant(mbit)))
+    let mbit = |value: Option<Spread>| {
+        value.map_or_else(|| "not measured".into(), |mbit| format!("{} Mbit/s", mbit.text(significant)))
     };
     let sentence = |verdict: &Verdict| {
         let machine = if verdict.code == Code::Native {
@@ -126,7 +55,7 @@ pub fn sentences(verdicts: &[Verdict]) -> Vec<String> {
         let fastest = verdict.fastest.as_deref().unwrap_or("none");
         let right = match verdict.right {
             Some(true) if verdict.chosen.starts_with(fastest) => "right: the fastest",
-            Some(true) => "right: none is faster beyond the spread",
+            Some(true) => "right: none is faster beyond the spread of the runs and of A/A",
             Some(false) => "wrong",
             None => "not judged: too few measurements",
         };
@@ -145,24 +74,26 @@ fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
     if campaign.name == "aead" { aead::verdicts(campaign) } else { Vec::new() }
 }
 
-/// The results as text.
-pub fn table(campaign: &SuiteCampaign) -> String {
+/// The results as text, tables at most so wide.
+pub fn table(campaign: &SuiteCampaign, width: Option<usize>) -> String {
     let mut text = format!("{}\n", campaign.about);
-    for section in sections(campaign) {
-        let head = std::iter::once(String::new()).chain(section.columns.iter().cloned());
-        let rows = section.rows.iter().map(|row| std::iter::once(row.head()).chain(row.cells()).collect());
-        put(&mut text, &section.name, &grid(head.collect(), rows.collect()));
+    let sections = sections(campaign);
+    for section in &sections {
+        put(&mut text, &section.name, &section.grid().text(width));
     }
-    for sentence in sentences(&verdicts(campaign)) {
+    for sentence in
+        sentences(&verdicts(campaign)).into_iter().chain(sections.iter().flat_map(Section::remarks))
+    {
         put_line(&mut text, &sentence);
     }
     put_line(&mut text, DEFINITIONS);
     let (source, tables) = published(campaign);
     put_line(&mut text, &format!("\nPublished before, for comparison: {source}."));
     for figures in tables {
-        let own = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>();
-        let rows = figures.rows.iter().map(|row| own(row)).collect();
-        put(&mut text, figures.caption, &grid(own(figures.head), rows));
+        let mut grid = Grid::new(1, figures.head.iter().copied());
+        grid.rows =
+            figures.rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
+        put(&mut text, figures.caption, &grid.text(width));
     }
     for problem in campaign.problems() {
         put_line(&mut text, &problem);
@@ -173,18 +104,7 @@ pub fn table(campaign: &SuiteCampaign) -> String {
     text
 }
 
-fn grid(head: Vec<String>, rows: Vec<Vec<String>>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(head);
-    table.add_rows(rows);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn put(text: &mut String, caption: &str, table: &Table) {
+fn put(text: &mut String, caption: &str, table: &str) {
     writeln!(text, "\n{caption}\n{table}").expect("writing to a string");
 }
 
@@ -242,18 +162,30 @@ pub fn json(campaign: &SuiteCampaign) -> Value {
 
 fn row_json(section: &Section, row: &SectionRow) -> Value {
     let (name, unit) = row.quantity.name();
-    let column = |(system, values): (&String, &Vec<f64>)| {
-        let range = range(values);
+    let column = |(system, at): (&String, usize)| {
+        let spread = row.spread(at);
+        let to_first = row.to_first.get(at).copied().flatten();
         json!({
             "system": system,
-            "mean": range.map(|_| values.iter().sum::<f64>() / values.len() as f64),
-            "low": range.map(|(low, _)| low),
-            "high": range.map(|(_, high)| high),
-            "values": values,
+            "median": spread.map(|spread| spread.median),
+            "low": spread.map(|spread| spread.low),
+            "high": spread.map(|spread| spread.high),
+            "n": spread.map_or(0, |spread| spread.n),
+            "values": row.values.get(at),
+            "ratio_to_first": to_first,
+            "differs_from_first": to_first.zip(row.control).map(|(ratio, same): (Spread, Spread)| ratio.differs_beyond(same)),
         })
     };
-    let systems: Vec<Value> = section.columns.iter().zip(&row.values).map(column).collect();
-    json!({ "case": row.case, "quantity": name, "unit": unit, "systems": systems })
+    let systems: Vec<Value> = section.columns.iter().zip(0..).map(column).collect();
+    json!({
+        "case": row.case,
+        "quantity": name,
+        "unit": unit,
+        "control": row.control,
+        "steal_percent": row.steal,
+        "others_percent": row.others,
+        "systems": systems,
+    })
 }
 
 /// One line for each value.
@@ -311,6 +243,7 @@ pub(crate) mod tests {
     use crate::load::congestion::CongestionControl;
     use crate::load::task::Task;
     use crate::load::tcp::{Job, Shape};
+    use crate::report::grid::NARROW;
     use crate::system::{Cipher, Kind, Subject};
 
     fn row(label: &str, name: &str, repeat: u32, mbit: f64) -> Row {
@@ -374,23 +307,75 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn values_stand_under_their_system_and_broken_ones_do_not_count() {
+    fn values_stand_beside_their_system_and_broken_ones_do_not_count() {
         let sections = sections(&campaign());
         assert_eq!(
             (sections.len(), &sections[0].columns[..]),
             (1, &["plain routing".into(), "aes-256-gcm".into()][..])
         );
-        let cells: Vec<Vec<String>> = sections[0].rows.iter().map(SectionRow::cells).collect();
-        assert_eq!(cells[0], ["100", "45.0 ± 5.00"]);
-        assert_eq!(cells[2], ["–", "30.0"], "what was not measured is a dash, what broke is left out");
+        let rows = sections[0].grid().rows;
+        assert_eq!(rows[0][..2], ["plain routing", "100"]);
+        assert_eq!(rows[1][..2], ["aes-256-gcm", "45.0 (40.0–50.0)"]);
+        assert_eq!((&rows[0][3][..], &rows[1][3][..]), ("–", "30.0"), "what broke is left out");
+        assert_eq!(rows[2][..2], ["runs, n", "1–2"]);
         assert_eq!(sections[0].rows[1].head(), "IPv4: lost, %");
     }
 
     #[test]
+    fn a_system_against_itself_says_what_is_no_difference() {
+        let mut campaign = campaign();
+        campaign.rows.retain(|row| row.case.name == "IPv4" && row.repeat == 1);
+        let again = Subject::new(Kind::Vpnd, Cipher::Aes256Gcm).again();
+        let mut rows = Vec::new();
+        for (repeat, [plain, first, second, chacha]) in
+            [(1, [100.0, 60.0, 66.0, 95.0]), (2, [110.0, 60.0, 54.0, 100.0]), (3, [90.0, 62.0, 62.0, 88.0])]
+        {
+            rows.push(row("plain routing", "IPv4", repeat, plain));
+            rows.push(row("aes-256-gcm", "IPv4", repeat, first));
+            rows.push(row("chacha20-poly1305", "IPv4", repeat, chacha));
+            let mut control = row("aes-256-gcm (again)", "IPv4", repeat, second);
+            control.subject = Some(again);
+            rows.push(control);
+        }
+        campaign.rows = rows;
+        let section = sections(&campaign).remove(0);
+        assert_eq!(section.columns, ["plain routing", "aes-256-gcm", "chacha20-poly1305"]);
+        let cells: Vec<String> = (0..3).map(|at| section.rows[0].cell(at)).collect();
+        assert_eq!(cells, ["100 (90.0–110)", "60.0 (60.0–62.0)", "95.0 (88.0–100) ≈"]);
+        let feet = &section.grid().rows[3..];
+        assert_eq!(feet[1][1], "1.00 (0.900–1.10)", "{feet:?}");
+        let json = json(&campaign);
+        let systems = &json["summary"][0]["rows"][0]["systems"];
+        assert_eq!(
+            (&systems[1]["differs_from_first"], &systems[2]["differs_from_first"]),
+            (&true.into(), &false.into())
+        );
+    }
+
+    #[test]
+    fn what_should_be_alike_and_a_run_far_from_the_others_are_pointed_at() {
+        let mut campaign = campaign();
+        campaign.rows = [(1, 61.0), (2, 15.0), (3, 60.0)]
+            .into_iter()
+            .flat_map(|(repeat, v6)| [row("a", "IPv4", repeat, 10.0), row("a", "IPv6", repeat, v6)])
+            .collect();
+        let remarks = sections(&campaign)[0].remarks();
+        assert_eq!(
+            remarks,
+            [
+                "Look at a, IPv4: throughput, Mbit/s: 10.0 (10.0–10.0) beside 60.0 (15.0–61.0) over IPv6",
+                "Look at a, IPv6: throughput, Mbit/s: 15.0 is far from the median of 60.0",
+            ]
+        );
+        campaign.rows.retain(|row| row.case.name == "IPv4");
+        assert_eq!(sections(&campaign)[0].remarks(), [""; 0]);
+    }
+
+    #[test]
     fn the_text_holds_results_problems_and_what_was_published() {
-        let text = table(&campaign());
+        let text = table(&campaign(), Some(NARROW));
         for expected in
-            ["45.0 ± 5.00", "aes-256-gcm, IPv6, run 2: c1: <gone>", "KAME", "60.86 / 60.57", "RFC 3550"]
+            ["45.0 (40.0–50.0)", "aes-256-gcm, IPv6, run 2: c1: <gone>", "KAME", "60.86 / 60.57", "RFC 3550"]
         {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }
@@ -400,7 +385,7 @@ pub(crate) mod tests {
     #[test]
     fn json_and_csv_hold_every_value_that_stands() {
         let value = json(&campaign());
-        assert_eq!(value["summary"][0]["rows"][0]["systems"][1]["mean"], 45.0);
+        assert_eq!(value["summary"][0]["rows"][0]["systems"][1]["median"], 45.0);
         assert_eq!(value["rows"].as_array().unwrap().len(), 5);
         assert_eq!(csv(&campaign()).lines().count(), 1 + 4 * 2);
     }

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::experiment::outcome::{Campaign, Run};
-use crate::stats::{median, range};
-use crate::system::Kind;
+use crate::stats::{Spread, median, outliers, range};
+use crate::system::{Kind, Subject};
 
 /// The whole runs of one system at one number of clients.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,25 +40,24 @@ pub struct Summary {
     pub ratio_to_plain: Option<Spread>,
     /// The same for the chosen baseline.
     pub ratio_to_baseline: Option<Spread>,
+    /// A system against itself at this number of clients (A/A): goodput of its second measurement in a round divided by
+    /// that of the first.
+    pub control: Option<Spread>,
 }
 
-/// A median with its range.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Spread {
-    pub median: f64,
-    pub low: f64,
-    pub high: f64,
-}
-
-impl Spread {
-    fn of(values: &[f64]) -> Self {
-        Self::of_some(values).unwrap_or_default()
+impl Summary {
+    /// Whether `ratio` is a difference beyond the A/A spread; `None` if there is no ratio or nothing to judge it by.
+    pub fn differs(&self, ratio: Option<Spread>) -> Option<bool> {
+        Some(ratio?.differs_beyond(self.control?))
     }
 
-    /// `None` of nothing.
-    fn of_some(values: &[f64]) -> Option<Self> {
-        let (low, high) = range(values)?;
-        Some(Self { median: median(values)?, low, high })
+    /// The measurements that are far from the others of this system, as goodput in bit/s.
+    pub fn outliers(&self, campaign: &Campaign) -> Vec<f64> {
+        let mine = campaign
+            .runs
+            .iter()
+            .filter(|run| run.is_whole() && run.label == self.label && run.clients == self.clients);
+        outliers(&mine.map(Run::goodput).collect::<Vec<_>>())
     }
 }
 
@@ -99,7 +98,17 @@ fn ratios(runs: &[&Run], campaign: &Campaign, is_other: impl Fn(&Run) -> bool) -
         let other = campaign.runs.iter().find(of_round)?.goodput();
         (other > 0.0).then(|| run.goodput() / other)
     };
-    Spread::of_some(&runs.iter().filter_map(ratio).collect::<Vec<_>>())
+    Spread::of(&runs.iter().filter_map(ratio).collect::<Vec<_>>())
+}
+
+/// The ratios of the system that was measured twice in each round to itself.
+fn control(campaign: &Campaign, clients: u32) -> Option<Spread> {
+    let again = |run: &&Run| {
+        run.is_whole() && run.clients == clients && run.subject.is_some_and(|subject| subject.again)
+    };
+    let runs: Vec<&Run> = campaign.runs.iter().filter(again).collect();
+    let first = Subject { again: false, ..runs.first()?.subject? };
+    ratios(&runs, campaign, |run| run.subject == Some(first))
 }
 
 fn summary(label: &str, clients: u32, runs: &[&Run], campaign: &Campaign) -> Summary {
@@ -113,13 +122,14 @@ fn summary(label: &str, clients: u32, runs: &[&Run], campaign: &Campaign) -> Sum
     };
     let costs: Vec<(f64, f64)> = runs.iter().filter_map(|run| run.seconds_per_gbit()).collect();
     let (gateway_costs, costs): (Vec<f64>, Vec<f64>) = costs.into_iter().unzip();
-    let is_plain = |run: &Run| run.subject.is_some_and(|subject| subject.kind == Kind::None);
+    let is_plain =
+        |run: &Run| run.subject.is_some_and(|subject| subject.kind == Kind::None && !subject.again);
     Summary {
         label: label.to_owned(),
         clients,
         repeats: runs.len() as u32,
-        communication: Spread::of(&values(Run::communication)),
-        goodput: Spread::of(&values(Run::goodput)),
+        communication: Spread::of(&values(Run::communication)).unwrap_or_default(),
+        goodput: Spread::of(&values(Run::goodput)).unwrap_or_default(),
         stream_fairness: each(runs, Run::stream_fairness),
         pair_fairness: each(runs, Run::pair_fairness),
         gateway_cpus: per_second(|cpu| cpu.gateway),
@@ -128,13 +138,14 @@ fn summary(label: &str, clients: u32, runs: &[&Run], campaign: &Campaign) -> Sum
         busy_percent: each(runs, Run::busy_percent),
         steal_percent: highest(Run::steal_percent),
         foreign_percent: highest(Run::foreign_percent),
-        gateway_seconds_per_gbit: Spread::of_some(&gateway_costs),
-        vpn_seconds_per_gbit: Spread::of_some(&costs),
+        gateway_seconds_per_gbit: Spread::of(&gateway_costs),
+        vpn_seconds_per_gbit: Spread::of(&costs),
         ratio_to_plain: ratios(runs, campaign, is_plain),
         ratio_to_baseline: campaign
             .baseline
             .as_ref()
             .and_then(|baseline| ratios(runs, campaign, |run| run.label == *baseline)),
+        control: control(campaign, clients),
     }
 }
 
@@ -204,6 +215,32 @@ mod tests {
         // A round without its partner gives no ratio rather than one with another round's.
         campaign.runs.retain(|run| run.repeat != 1 || run.label != "plain routing");
         close(summarise(&campaign)[0].ratio_to_plain, 0.505, 0.5, 0.51);
+    }
+
+    #[test]
+    fn a_difference_within_the_spread_of_a_system_against_itself_is_none() {
+        let mut campaign = samples::campaign();
+        campaign.baseline = Some("vpnd, aes-256-gcm".into());
+        let again = |repeat: u32, share: f64| {
+            let first = campaign.runs.iter().find(|run| run.clients == 2 && run.repeat == repeat);
+            let bytes = first.unwrap().received() as f64 * share / 2.0;
+            let mut run = samples::run(Kind::Vpnd, 2, repeat, bytes as u64);
+            run.subject = run.subject.map(Subject::again);
+            run.label = run.subject.unwrap().label();
+            run
+        };
+        let runs = [again(1, 0.5), again(2, 1.0), again(3, 1.2)];
+        campaign.runs.extend(runs);
+        let summaries = summarise(&campaign);
+        let same = summaries[0].control.unwrap();
+        assert!((same.low - 0.5).abs() < 1e-6 && (same.high - 1.2).abs() < 1e-6 && same.n == 3, "{same:?}");
+        let plain = summaries.iter().find(|s| s.label == "plain routing" && s.clients == 2).unwrap();
+        assert_eq!(plain.differs(plain.ratio_to_baseline), Some(true), "three times as much");
+        let mut close = *plain.ratio_to_baseline.as_ref().unwrap();
+        (close.low, close.median, close.high) = (1.5, 1.7, 1.9);
+        assert_eq!(plain.differs(Some(close)), Some(false), "it was twice as much as itself once");
+        let four = summaries.iter().find(|s| s.clients == 4).unwrap();
+        assert_eq!(four.differs(four.ratio_to_plain), None, "there was no control");
     }
 
     #[test]

@@ -2,18 +2,18 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-
+use super::grid::Grid;
 use super::problems::{place, problems};
-use super::summary::{Spread, Summary, labels, summarise};
+use super::summary::{Summary, labels, summarise};
 use crate::experiment::outcome::Campaign;
+use crate::stats::Spread;
 use crate::unit::Unit;
 use crate::unit::significant;
 
 /// Stands below every table.
 pub const DEFINITIONS: &str = "\
-Communication throughput: bytes received + bytes sent by all measuring hosts, per second (the definition of TrafficSpeed, 2006).
-Goodput: bytes received only, each byte once (what iperf3 users expect). Medians; spread: lowest to highest of the repeats.
+Goodput: bytes received, each byte once (what iperf3 users expect). Communication throughput: bytes received + bytes sent by all
+measuring hosts, per second (the definition of TrafficSpeed, 2006). Medians of n runs, the lowest and the highest in parentheses.
 Fairness: Jain's index over all connections, 1 = all equal.
 CPU: CPU seconds per second of the VPN processes, user and system; CPU s/Gbit: CPU seconds per Gbit of goodput that went through the tunnel.
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.
@@ -21,21 +21,24 @@ Only runs count in which each client's tunnel device carried at least 95 % of it
 
 /// Stands below a table of ratios.
 pub const RATIOS: &str = "\
-Ratios of goodput, each formed within one round at one number of clients; median, lowest and highest of the rounds.";
+Ratios of goodput, each formed within one round at one number of clients; median, lowest and highest of the rounds in parentheses.
+A/A: a system that is measured a second time in each round, against itself: what such a comparison shows where there is no
+difference. A difference counts where the median lies further from 1 than any ratio of A/A did, and all rounds went the same way.";
 
-/// The results of a campaign as text, throughput in `unit`.
-pub fn table(campaign: &Campaign, unit: Unit) -> String {
+/// The results of a campaign as text, throughput in `unit`, tables at most so wide.
+pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {
     let summaries = summarise(campaign);
     let mut text = String::new();
     let mut say = |line: &str| writeln!(text, "{line}").expect("writing to a string");
     if !summaries.is_empty() {
-        say(&grid(&summaries, unit).to_string());
+        say(&grid(&summaries, unit).text(width));
         say(DEFINITIONS);
     }
     if campaign.baseline.is_some() || summaries.iter().any(|s| s.repeats > 1 && s.ratio_to_plain.is_some()) {
-        say(&ratios(&summaries, campaign.baseline.as_deref()).to_string());
+        say(&ratios(&summaries, campaign.baseline.as_deref()).text(width));
         say(RATIOS);
     }
+    outliers(campaign, &summaries, unit).iter().for_each(|line| say(line));
     for label in labels(campaign) {
         if let Some(facts) = facts_line(campaign, &label) {
             say(&facts);
@@ -54,6 +57,23 @@ pub fn table(campaign: &Campaign, unit: Unit) -> String {
     text
 }
 
+/// Runs that are far from the others of their system, one line for each system.
+pub fn outliers(campaign: &Campaign, summaries: &[Summary], unit: Unit) -> Vec<String> {
+    let line = |s: &Summary| {
+        let far: Vec<String> = s.outliers(campaign).into_iter().map(|rate| unit.figure(rate)).collect();
+        let (middle, unit) = (unit.figure(s.goodput.median), unit.name());
+        (!far.is_empty()).then(|| {
+            format!(
+                "Look at {}, {} clients: {} {unit} is far from the median of {middle}",
+                s.label,
+                s.clients,
+                far.join(", ")
+            )
+        })
+    };
+    summaries.iter().filter_map(line).collect()
+}
+
 /// Whether a run's figure is in the table, or in that of another attempt.
 fn is_shown(run: &crate::experiment::outcome::Run) -> bool {
     run.is_whole() || run.superseded
@@ -67,79 +87,78 @@ fn facts_line(campaign: &Campaign, label: &str) -> Option<String> {
     Some(format!("{label}: {}, cipher {}{mtu}", system.version, system.cipher))
 }
 
-fn grid(summaries: &[Summary], unit: Unit) -> Table {
-    let mut table = empty([
-        "system",
-        "clients",
-        &format!("communication, {}", unit.name()),
-        "spread",
-        &format!("goodput, {}", unit.name()),
-        "fairness",
-        "gateway CPU",
-        "client CPU",
-        "gateway CPU s/Gbit",
-        "all CPU s/Gbit",
-        "busy",
-        "steal",
-        "others",
-    ]);
+/// The figures of each system at each number of clients.
+pub fn grid(summaries: &[Summary], unit: Unit) -> Grid {
+    let mut table = Grid::new(
+        2,
+        [
+            "system",
+            "clients",
+            "n",
+            &format!("goodput, {}", unit.name()),
+            "fairness",
+            "gateway CPU s/Gbit",
+            "all CPU s/Gbit",
+            "steal",
+            "others",
+            &format!("communication, {}", unit.name()),
+            "gateway CPU",
+            "client CPU",
+            "busy",
+        ],
+    );
     for s in summaries {
         // A system that has no processes used no time of theirs.
         let cpu = |value: Option<f64>| optional(value.filter(|_| s.gateway_seconds_per_gbit.is_some()));
-        table.add_row([
+        let rate = |spread: Spread| spread.text(|rate| unit.figure(rate));
+        table.rows.push(vec![
             s.label.clone(),
             s.clients.to_string(),
-            unit.figure(s.communication.median),
-            spread(s, unit),
-            unit.figure(s.goodput.median),
+            s.repeats.to_string(),
+            rate(s.goodput),
             optional(s.stream_fairness),
-            cpu(s.gateway_cpus),
-            cpu(s.client_cpus),
-            optional(s.gateway_seconds_per_gbit.map(|cost| cost.median)),
-            optional(s.vpn_seconds_per_gbit.map(|cost| cost.median)),
-            percent(s.busy_percent),
+            spread(s.gateway_seconds_per_gbit),
+            spread(s.vpn_seconds_per_gbit),
             percent(s.steal_percent),
             percent(s.foreign_percent),
+            rate(s.communication),
+            cpu(s.gateway_cpus),
+            cpu(s.client_cpus),
+            percent(s.busy_percent),
         ]);
     }
-    align(&mut table);
     table
 }
 
-fn ratios(summaries: &[Summary], baseline: Option<&str>) -> Table {
+/// How the systems compare with plain routing and the baseline.
+pub fn ratios(summaries: &[Summary], baseline: Option<&str>) -> Grid {
     let mut head: Vec<String> =
-        ["system", "clients", "rounds", "of plain", "lowest to highest"].map(Into::into).into();
-    head.extend(baseline.iter().flat_map(|name| [format!("of {name}"), "lowest to highest".into()]));
-    let mut table = empty(head.iter().map(String::as_str));
+        ["system", "clients", "rounds", "A/A", "of plain", "difference"].map(Into::into).into();
+    head.extend(baseline.iter().flat_map(|name| [format!("of {name}"), "difference".into()]));
+    let mut table = Grid::new(2, head);
     for s in summaries {
-        let mut row = vec![s.label.clone(), s.clients.to_string(), s.repeats.to_string()];
-        row.extend(ratio(s.ratio_to_plain));
+        let mut row = vec![s.label.clone(), s.clients.to_string(), s.repeats.to_string(), spread(s.control)];
+        row.extend([spread(s.ratio_to_plain), difference(s, s.ratio_to_plain)]);
         if baseline.is_some() {
-            row.extend(ratio(s.ratio_to_baseline));
+            row.extend([spread(s.ratio_to_baseline), difference(s, s.ratio_to_baseline)]);
         }
-        table.add_row(row);
+        table.rows.push(row);
     }
-    align(&mut table);
     table
 }
 
-fn ratio(spread: Option<Spread>) -> [String; 2] {
-    spread.map_or(["–".into(), "–".into()], |s| {
-        [significant(s.median), format!("{} to {}", significant(s.low), significant(s.high))]
-    })
-}
-
-fn empty<'a>(head: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(head);
-    table
-}
-
-fn align(table: &mut Table) {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
+/// Whether a ratio is a difference, in a word.
+fn difference(summary: &Summary, ratio: Option<Spread>) -> String {
+    match summary.differs(ratio) {
+        Some(true) => "yes",
+        Some(false) => "none beyond A/A",
+        None => "–",
     }
+    .to_owned()
+}
+
+fn spread(spread: Option<Spread>) -> String {
+    spread.map_or("–".into(), |spread| spread.text(significant))
 }
 
 fn optional(value: Option<f64>) -> String {
@@ -150,28 +169,21 @@ fn percent(value: Option<f64>) -> String {
     value.map_or("–".into(), |v| format!("{v:.1} %"))
 }
 
-fn spread(s: &Summary, unit: Unit) -> String {
-    if s.repeats < 2 {
-        return "–".into();
-    }
-    format!("{} to {}", unit.figure(s.communication.low), unit.figure(s.communication.high))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::experiment::outcome::samples;
+    use crate::report::grid::NARROW;
+    use crate::system::{Kind, Subject};
 
     #[test]
     fn the_table_holds_medians_spread_ratios_definitions_and_failures() {
-        let text = table(&samples::campaign(), Unit::Gbit);
+        let text = table(&samples::campaign(), Unit::Gbit, Some(NARROW));
         for expected in [
             "vpnd, aes-256-gcm",
             "plain routing",
-            "16.3",
-            "16.2 to 16.5",
-            "0.340",
-            "0.337 to 0.343",
+            "16.3 (16.2–16.5)",
+            "0.340 (0.337–0.343)",
             "Jain",
             "did> not come up",
         ] {
@@ -186,7 +198,7 @@ mod tests {
         campaign.baseline = Some("vpnd, aes-256-gcm".into());
         campaign.runs[0].facts.version = "vpnd 9".into();
         campaign.runs[0].facts.mtu = Some(1420);
-        let text = table(&campaign, Unit::Mbit);
+        let text = table(&campaign, Unit::Mbit, None);
         for expected in ["Mbit/s", "16320", "of vpnd", "2.94", "vpnd 9", "MTU 1420"] {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }
@@ -197,7 +209,7 @@ mod tests {
         let mut campaign = samples::campaign();
         campaign.runs.truncate(1);
         campaign.runs[0].carried[0].tunnel.sent.bytes = 0;
-        let text = table(&campaign, Unit::Gbit);
+        let text = table(&campaign, Unit::Gbit, Some(NARROW));
         assert!(text.contains("only 75 % of the bytes went through the tunnel"), "{text}");
         assert!(!text.contains("Gbit/s"), "{text}");
     }
@@ -207,7 +219,26 @@ mod tests {
         let mut campaign = samples::campaign();
         campaign.runs.retain(|run| run.error.is_some());
         campaign.interrupted = true;
-        let text = table(&campaign, Unit::Gbit);
+        let text = table(&campaign, Unit::Gbit, Some(NARROW));
         assert!(!text.contains("communication") && text.contains("Interrupted"), "{text}");
+    }
+
+    #[test]
+    fn a_run_far_from_the_others_and_a_difference_within_the_control_are_said() {
+        let mut campaign = samples::campaign();
+        campaign.runs.retain(|run| run.clients == 2);
+        let mut runs = Vec::new();
+        for repeat in 1..=3 {
+            let bytes = if repeat == 3 { 3_000_000_000 } else { 1_000_000_000 + u64::from(repeat) };
+            let mut run = samples::run(Kind::Vpnd, 2, repeat, bytes);
+            run.subject = run.subject.map(Subject::again);
+            run.label = run.subject.unwrap().label();
+            runs.push(run);
+        }
+        campaign.runs.extend(runs);
+        let text = table(&campaign, Unit::Gbit, Some(NARROW));
+        let line = "Look at vpnd, aes-256-gcm (again), 2 clients: 24.0 Gbit/s is far from the median of 8.00";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("none beyond A/A") && text.contains("(0.980–2.91)"), "{text}");
     }
 }

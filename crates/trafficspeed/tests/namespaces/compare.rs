@@ -41,7 +41,12 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
         out.path().display()
     );
     let report = measured(&format!("{line} --json"));
-    assert_eq!(labels(&saved(out.path())), ["vpnd", "plain routing", "vpnd", "plain routing"]);
+    assert_eq!(
+        labels(&saved(out.path())),
+        ["vpnd", "plain routing", "vpnd (again)", "vpnd", "plain routing", "vpnd (again)"]
+    );
+    let control = &report["summary"][0]["control"];
+    assert!(control["n"] == 2 && control["median"].as_f64().is_some_and(|ratio| ratio > 0.0), "{control:#}");
     let vpnd = &report["summary"][0];
     assert_eq!((vpnd["label"].as_str(), vpnd["repeats"].as_u64()), (Some("vpnd"), Some(2)));
     let number =
@@ -54,7 +59,7 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
     }
     // All is measured: to resume measures nothing, and other settings are refused before anything is changed.
     let resume = format!("compare --resume {}", out.path().display());
-    assert_eq!(measured(&format!("{resume} --json"))["runs"].as_array().map(Vec::len), Some(4));
+    assert_eq!(measured(&format!("{resume} --json"))["runs"].as_array().map(Vec::len), Some(6));
     let other = run(&format!("{resume} --vpn none --clients 2 -P 2 -t 0.5 -O 0.1 --repeat 2 {ANY_NOISE}"));
     let said = String::from_utf8_lossy(&other.stderr);
     assert_eq!(other.status.code(), Some(2), "{said}");
@@ -95,7 +100,7 @@ fn what_was_measured_survives_ctrl_c_and_kill_9_and_the_rest_is_made_up_for() {
     let out = tempfile::tempdir().expect("a directory");
     let directory = out.path().join("new");
     let begin = format!(
-        "compare --vpn none --clients 2 -P 2 -t 1 -O 0 --repeat 3 {ANY_NOISE} --out {} --json",
+        "compare --vpn none --no-control --clients 2 -P 2 -t 1 -O 0 --repeat 3 {ANY_NOISE} --out {} --json",
         directory.display()
     );
     let child = start_until(&begin, &directory, 1);
@@ -142,7 +147,7 @@ fn a_measurement_beside_a_busy_stranger_is_repeated_and_the_quietest_stands() {
     // To the program this process is a stranger.
     let noise = std::thread::spawn(move || while !until.load(Ordering::Relaxed) {});
     let line = format!(
-        "compare --vpn none --clients 2 -P 2 -t 0.5 -O 0 --repeat 1 --max-steal 100 --max-foreign 0 --attempts 2 \
+        "compare --vpn none --no-control --clients 2 -P 2 -t 0.5 -O 0 --repeat 1 --max-steal 100 --max-foreign 0 --attempts 2 \
          --out {} --json",
         out.path().display()
     );

@@ -51,7 +51,8 @@ fn number(value: &Value) -> f64 {
 fn streams_requests_and_datagrams_need_no_lab() {
     let hosts = Hosts::start(2);
     let pairs = hosts.pairs();
-    let report = measured(&format!("stream {pairs} --label wire --bidir --ping -t 1 -O 0.1 -i 0.5 -J"));
+    let report =
+        measured(&format!("stream {pairs} --label wire --bidir --ping --repeat 1 -t 1 -O 0.1 -i 0.5 -J"));
     let run = &report["runs"][0];
     assert_eq!((&run["whole"], &run["system"]), (&true.into(), &"wire".into()), "{run:#}");
     for at in 0..2 {
@@ -63,11 +64,11 @@ fn streams_requests_and_datagrams_need_no_lab() {
         assert!(number(&run["hosts"][at]["clock_offset_ms"]).abs() < 50.0, "{run:#}");
     }
     let out = tempfile::tempdir().expect("a directory");
-    let line = format!("rr {pairs} -u --size 64/64 -t 0.5 -O 0 -J --out {}", out.path().display());
+    let line = format!("rr {pairs} -u --size 64/64 --repeat 1 -t 0.5 -O 0 -J --out {}", out.path().display());
     let report = measured(&line);
     assert_eq!(report_again(out.path(), &report), ["delay-1.svg", "time-1.svg"]);
     assert!(number(&report["runs"][0]["tasks"][0]["figures"]["transactions_per_second"]) > 10.0);
-    let report = measured(&format!("udp {pairs} --search --search-loss 5 -l 64 -t 0.2 -O 0 -J"));
+    let report = measured(&format!("udp {pairs} --search --search-loss 5 -l 64 --repeat 1 -t 0.2 -O 0 -J"));
     assert!(number(&report["runs"][0]["search"]["packets_per_second"]) > 0.0, "{report:#}");
 }
 
@@ -100,7 +101,8 @@ fn a_host_that_drops_out_takes_out_its_pair_only_and_its_partners_figures_stay()
 #[test]
 fn a_pair_that_never_came_is_said_beside_the_one_that_did() {
     let hosts = Hosts::start(2);
-    let output = run(&format!("stream {} --pair 127.0.0.1:1=127.0.0.1:2 -t 0.5 -O 0 -J", hosts.pairs()));
+    let output =
+        run(&format!("stream {} --pair 127.0.0.1:1=127.0.0.1:2 --repeat 1 -t 0.5 -O 0 -J", hosts.pairs()));
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
     assert_eq!(report["runs"][0]["whole"], true, "{report:#}");
@@ -111,7 +113,7 @@ fn a_pair_that_never_came_is_said_beside_the_one_that_did() {
 #[test]
 fn every_interval_is_an_event_of_its_own() {
     let hosts = Hosts::start(2);
-    let output = run(&format!("udp {} -b 2M -t 1 -O 0 -i 0.25 --json-stream", hosts.pairs()));
+    let output = run(&format!("udp {} -b 2M --repeat 1 -t 1 -O 0 -i 0.25 --json-stream", hosts.pairs()));
     let text = String::from_utf8_lossy(&output.stdout);
     let events: Vec<Value> =
         text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();

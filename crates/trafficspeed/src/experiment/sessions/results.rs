@@ -4,7 +4,8 @@ use serde::Serialize;
 use vpnd_swarm::tally::{Storm, Watched};
 
 use super::Restart;
-use crate::observe::HostInfo;
+use crate::experiment::environment::Environment;
+use crate::experiment::outcome::CpuUse;
 use crate::observe::memory::Memory;
 use crate::system::SystemInfo;
 
@@ -18,8 +19,10 @@ pub struct SessionsResults {
     pub users: u32,
     /// Logins under way at once.
     pub at_once: u32,
-    pub host: HostInfo,
+    pub environment: Environment,
     pub facts: SystemInfo,
+    /// The machine's CPU time over the whole measurement.
+    pub machine: Option<CpuUse>,
     /// All sessions logging in with their passwords.
     pub login: Option<Phase>,
     /// The gateway's memory before the first session.
@@ -117,6 +120,7 @@ impl SessionsResults {
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
+    use crate::observe::HostCpu;
 
     /// Ten sessions that came up and back.
     pub(crate) fn results() -> SessionsResults {
@@ -138,8 +142,13 @@ pub(crate) mod samples {
             processes: 1,
             users: 2,
             at_once: 5,
-            host: HostInfo::read(),
+            environment: Environment::default(),
             facts: SystemInfo::default(),
+            machine: Some(CpuUse {
+                foreign: 2.0,
+                host: HostCpu { steal: 1.0, idle: 3.0, ..HostCpu::default() },
+                ..CpuUse::default()
+            }),
             login: Some(phase(10, 0, 10_600)),
             memory_before: Memory { rss_kib: 10_100, pss_kib: 10_000 },
             slope_kib: Some(59.0),

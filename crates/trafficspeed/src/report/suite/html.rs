@@ -6,7 +6,6 @@ use crate::experiment::suite::{Quantity, Row};
 use crate::report::chart::{BarChart, Point, Series, TimeChart};
 use crate::report::html::machine;
 use crate::report::page::{Page, Picture};
-use crate::stats::range;
 
 /// The page of a campaign.
 pub fn html(campaign: &SuiteCampaign) -> String {
@@ -26,9 +25,12 @@ pub fn html(campaign: &SuiteCampaign) -> String {
     }
     for (section, number) in sections(campaign).iter().zip(1..) {
         page.section(&section.name);
-        let head: Vec<&str> = std::iter::once("").chain(section.columns.iter().map(String::as_str)).collect();
-        let rows = section.rows.iter();
-        page.table(&head, rows.map(|row| std::iter::once(row.head()).chain(row.cells()).collect()));
+        let grid = section.grid();
+        page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
+        let remarks = section.remarks();
+        if !remarks.is_empty() {
+            page.list("problems", &remarks);
+        }
         drawn(campaign, section, number).iter().for_each(|picture| page.figure(picture));
     }
     page.notes(super::DEFINITIONS.lines());
@@ -47,7 +49,7 @@ pub fn pictures(campaign: &SuiteCampaign) -> Vec<Picture> {
 
 fn drawn(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     if campaign.name == "aead" {
-        bars(section, number)
+        bars(campaign, section, number)
     } else if section.name.contains("over time") || section.name.contains("video") {
         over_time(campaign, section, number)
     } else {
@@ -55,24 +57,28 @@ fn drawn(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pict
     }
 }
 
+/// The caption of what was measured several times, or once.
+pub(super) fn spread_words(campaign: &SuiteCampaign) -> String {
+    match campaign.repeats {
+        0 | 1 => "One run each, so no spread is shown.".into(),
+        n => format!("Medians of {n} runs, with whiskers from the lowest to the highest."),
+    }
+}
+
 /// The throughput of each cipher, one picture for each case.
-fn bars(section: &Section, number: usize) -> Vec<Picture> {
+fn bars(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     let rows = section.rows.iter().filter(|row| row.quantity == Quantity::Throughput).zip(1..);
     let picture = |(row, at): (&super::SectionRow, usize)| {
-        let columns = section.columns.iter().zip(&row.values).zip(0..);
-        let bar = |((name, values), style): ((&String, &Vec<f64>), usize)| {
-            let (low, high) = range(values)?;
-            let y = values.iter().sum::<f64>() / values.len() as f64;
-            let range = (values.len() > 1).then_some((low, high));
-            Some((name.clone(), style, Point { x: 0.0, y, range }))
-        };
+        let columns = section.columns.iter().zip(0..);
+        let bar =
+            |(name, style): (&String, usize)| Some((name.clone(), style, Point::of(0.0, row.spread(style)?)));
         let title = format!("{}: {}", section.name, row.case);
         let chart = BarChart {
             title: title.clone(),
             x_label: "throughput, Mbit/s".into(),
             bars: columns.filter_map(bar).collect(),
         };
-        let caption = "Means of the repeats, with whiskers from the lowest to the highest.".to_owned();
+        let caption = spread_words(campaign);
         Some(Picture { name: format!("suite-{number}-{at}"), title, caption, svg: chart.svg()? })
     };
     rows.filter_map(picture).collect()
@@ -167,7 +173,7 @@ mod tests {
     #[test]
     fn the_page_stands_alone_and_holds_tables_time_series_and_the_publication() {
         let page = html(&campaign());
-        for expected in ["45.0 ± 5.00", "KAME", "60.86 / 60.57", "Set-up", "throughput, Mbit/s"] {
+        for expected in ["45.0 (40.0–50.0)", "KAME", "60.86 / 60.57", "Set-up", "throughput, Mbit/s"] {
             assert!(page.contains(expected), "{expected} is missing");
         }
         assert_eq!(page.matches("<svg").count(), 2, "throughput of two cases; no delay was measured");

@@ -2,15 +2,14 @@
 //!
 //! Where a measurement stands on the horizontal axis is taken from what was measured, not from its name.
 
-use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
+use crate::experiment::suite::{Quantity, Row, SWEEP, SuiteCampaign};
 use crate::load::task::Task;
 use crate::report::chart::{BarChart, Horizontal, LineChart, Point, Series};
 use crate::report::page::Picture;
 use crate::report::suite::Section;
-use crate::stats::range;
+use crate::report::suite::html::spread_words;
+use crate::stats::Spread;
 
-/// How the names of the sweeps' sections begin.
-const SWEEP: &str = "Sweep: ";
 /// The section in which ciphers that differ in the length of the key stand side by side.
 const KEYS: &str = "TCP stream";
 /// Those ciphers, as their systems' labels end.
@@ -36,7 +35,7 @@ impl Axis {
     fn label(&self) -> &'static str {
         match self {
             Self::Payload => "payload of a datagram, bytes",
-            Self::Rate => "rate that was sent, Mbit/s",
+            Self::Rate => "rate that was asked for, Mbit/s",
             Self::Mtu => "MTU of the links, bytes",
         }
     }
@@ -67,7 +66,7 @@ impl Axis {
 /// The pictures of a section, if it is a sweep or compares keys of two lengths.
 pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     if section.name == KEYS {
-        return keys(section, number).into_iter().collect();
+        return keys(campaign, section, number).into_iter().collect();
     }
     let Some(axis) = Axis::of(&section.name) else { return Vec::new() };
     let rows: Vec<&Row> = campaign.rows.iter().filter(|row| row.case.section == section.name).collect();
@@ -81,7 +80,7 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
         let (name, _) = quantity.name();
         let title = format!("{}: {name}", section.name);
         let svg = lines(&title, &axis, section, &rows, quantity)?;
-        let caption = "Means of the repeats, with whiskers from the lowest to the highest.".to_owned();
+        let caption = spread_words(campaign);
         Some(Picture { name: format!("suite-{number}-{at}"), title, caption, svg })
     };
     quantities.into_iter().zip(1..).filter_map(picture).collect()
@@ -119,13 +118,12 @@ fn points(axis: &Axis, rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Ve
     placed.sort_by(|a, b| a.0.total_cmp(&b.0));
     let point = |same: &[(f64, f64)]| {
         let values: Vec<f64> = same.iter().map(|(_, value)| *value).collect();
-        let y = values.iter().sum::<f64>() / values.len() as f64;
-        Point { x: same[0].0, y, range: range(&values).filter(|_| values.len() > 1) }
+        Some(Point::of(same[0].0, Spread::of(&values)?))
     };
-    placed.chunk_by(|a, b| a.0 == b.0).map(point).collect()
+    placed.chunk_by(|a, b| a.0 == b.0).filter_map(point).collect()
 }
 
-fn keys(section: &Section, number: usize) -> Option<Picture> {
+fn keys(campaign: &SuiteCampaign, section: &Section, number: usize) -> Option<Picture> {
     let columns = KEY_LENGTHS.map(|(cipher, bits)| {
         let column = section.columns.iter().position(|label| label.ends_with(cipher));
         column.map(|column| (column, bits))
@@ -134,17 +132,13 @@ fn keys(section: &Section, number: usize) -> Option<Picture> {
     let rows = section.rows.iter().filter(|row| row.quantity == Quantity::Throughput);
     let bars = rows.flat_map(|row| {
         [short, long].into_iter().zip(0..).filter_map(|((column, bits), style)| {
-            let values = &row.values[column];
-            let (low, high) = range(values)?;
-            let y = values.iter().sum::<f64>() / values.len() as f64;
-            let range = (values.len() > 1).then_some((low, high));
-            Some((format!("{bits}: {}", row.case), style, Point { x: 0.0, y, range }))
+            Some((format!("{bits}: {}", row.case), style, Point::of(0.0, row.spread(column)?)))
         })
     });
     let title = "Length of the key: AES-GCM with 128 and with 256 bits".to_owned();
     let bars = bars.collect();
     let chart = BarChart { title: title.clone(), x_label: "throughput, Mbit/s".into(), bars };
-    let caption = "Means of the repeats, with whiskers from the lowest to the highest.".to_owned();
+    let caption = spread_words(campaign);
     Some(Picture { name: format!("suite-{number}-keys"), title, caption, svg: chart.svg()? })
 }
 
@@ -186,7 +180,7 @@ mod tests {
     fn each_quantity_of_a_sweep_is_a_picture_over_what_was_swept() {
         for (section, axis, tick) in [
             ("Sweep: payload of datagrams", "payload of a datagram, bytes", ">1024</text>"),
-            ("Sweep: rate", "rate that was sent, Mbit/s", ">40</text>"),
+            ("Sweep: rate", "rate that was asked for, Mbit/s", ">40</text>"),
             ("Sweep: MTU", "MTU of the links, bytes", ">3000</text>"),
         ] {
             let pictures = drawn(&sample(section));

@@ -1,0 +1,165 @@
+//! Tables for terminals. A table that is too wide is split by columns into several, each with the first columns again, so that
+//! no cell is ever broken and no line is longer than a terminal.
+
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
+
+/// Columns of a terminal that every table fits, unless the user wants it whole.
+pub const NARROW: usize = 120;
+/// Most characters of a first column before its words are wrapped.
+const KEY_MOST: usize = 34;
+/// Blanks and a line beside each cell.
+const BESIDE: usize = 3;
+
+/// A table whose first columns are text and name the row; the others are figures.
+pub struct Grid {
+    /// How many columns name the row.
+    pub keys: usize,
+    pub head: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    pub fn new<T: Into<String>>(keys: usize, head: impl IntoIterator<Item = T>) -> Self {
+        Self { keys, head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
+    }
+
+    /// As text of at most `width` columns, one table below the other if it takes several; `None`: one table, however wide.
+    pub fn text(&self, width: Option<usize>) -> String {
+        let tables = self.parts(width).into_iter().map(|columns| self.table(&columns, width).to_string());
+        tables.collect::<Vec<_>>().join("\n")
+    }
+
+    /// The columns of each table.
+    fn parts(&self, width: Option<usize>) -> Vec<Vec<usize>> {
+        let keys: Vec<usize> = (0..self.keys.min(self.head.len())).collect();
+        let figures = self.keys..self.head.len();
+        let Some(width) = width else { return vec![keys.into_iter().chain(figures).collect()] };
+        let first = 1 + keys.iter().map(|&at| self.width(at).min(KEY_MOST) + BESIDE).sum::<usize>();
+        let (mut parts, mut used) = (vec![keys.clone()], first);
+        for column in figures {
+            let more = self.width(column) + BESIDE;
+            if used + more > width && parts.last().is_some_and(|part| part.len() > keys.len()) {
+                parts.push(keys.clone());
+                used = first;
+            }
+            used += more;
+            parts.last_mut().expect("there is one from the start").push(column);
+        }
+        parts
+    }
+
+    /// The characters that a column needs: its longest cell, or the longest word of its head.
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        let cells = cells.flat_map(|cell| cell.lines()).map(|line| line.chars().count());
+        let words = self.head[column].split_whitespace().map(|word| word.chars().count());
+        cells.chain(words).max().unwrap_or(0)
+    }
+
+    fn table(&self, columns: &[usize], width: Option<usize>) -> Table {
+        let pick = |row: &[String]| -> Vec<String> {
+            columns.iter().map(|&at| row.get(at).cloned().unwrap_or_default()).collect()
+        };
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+        if let Some(width) = width {
+            table.set_width(width as u16);
+        }
+        table.set_header(pick(&self.head));
+        table.add_rows(self.rows.iter().map(|row| pick(row)));
+        for (&at, column) in columns.iter().zip(table.column_iter_mut()) {
+            let characters = self.width(at);
+            if at >= self.keys {
+                column.set_cell_alignment(CellAlignment::Right);
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(
+                    (characters + BESIDE - 1) as u16,
+                )));
+            } else if width.is_some() {
+                let most = characters.min(KEY_MOST) + BESIDE - 1;
+                column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(most as u16)));
+            }
+        }
+        table
+    }
+}
+
+/// Breaks lines of text at blanks so that none is longer than `width`; lines of tables stay as they are.
+pub fn wrapped(text: &str, width: usize) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let mut used = 0;
+        // A line that is short enough keeps its blanks.
+        let is_short = line.chars().count() <= width || line.starts_with(['│', '┌', '╞', '├', '└']);
+        if is_short {
+            out.push_str(line);
+        } else {
+            for word in line.split_whitespace() {
+                let length = word.chars().count();
+                if used > 0 && used + 1 + length > width {
+                    out.push('\n');
+                    used = 0;
+                }
+                if used > 0 {
+                    out.push(' ');
+                    used += 1;
+                }
+                out.push_str(word);
+                used += length;
+            }
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Fails if a line of `text` is longer than a terminal that is [`NARROW`].
+    pub(crate) fn assert_narrow(text: &str) {
+        for line in text.lines() {
+            assert!(line.chars().count() <= NARROW, "{} columns: {line}", line.chars().count());
+        }
+    }
+
+    fn grid(columns: usize) -> Grid {
+        let mut grid = Grid::new(1, std::iter::once("system".to_owned()));
+        grid.head.extend((0..columns).map(|at| format!("a quantity number{at}, Mbit/s")));
+        let cells = (0..columns).map(|at| format!("{at}2345 (12345–12345)"));
+        grid.rows = vec![
+            std::iter::once("aes-256-gcm, without AES instructions, again".into()).chain(cells).collect(),
+        ];
+        grid
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_becomes_several_and_no_cell_is_lost_or_broken() {
+        for columns in [1, 4, 5, 13] {
+            let text = grid(columns).text(Some(NARROW));
+            assert_narrow(&text);
+            for at in 0..columns {
+                assert!(text.contains(&format!(" {at}2345 (12345–12345) ")), "{at}: {text}");
+            }
+            let tables = text.lines().filter(|line| line.starts_with('┌')).count();
+            assert_eq!(tables, columns.div_ceil(3), "{text}");
+        }
+    }
+
+    #[test]
+    fn whoever_wants_it_wide_gets_one_table() {
+        let text = grid(13).text(None);
+        assert_eq!(text.lines().filter(|line| line.starts_with('┌')).count(), 1);
+        assert!(text.lines().any(|line| line.chars().count() > NARROW));
+    }
+
+    #[test]
+    fn long_lines_are_broken_at_blanks_and_tables_are_not() {
+        let words = "word ".repeat(60);
+        let table = format!("│{}│", "x".repeat(200));
+        let text = wrapped(&format!("  short\n{words}\n{table}"), NARROW);
+        assert!(text.starts_with("  short\nword word") && text.ends_with(&format!("{table}\n")));
+        assert_narrow(text.lines().take(4).collect::<Vec<_>>().join("\n").as_str());
+        assert_eq!(text.matches("word").count(), 60);
+    }
+}
