@@ -56,11 +56,8 @@ pub enum Command {
     /// Let a running gateway read its configuration again
     Reload(AdminArgs),
     /// One of the processes that `server` and `connect` start by themselves
-    #[command(hide = true)]
-    Part {
-        /// Which.
-        part: crate::privsep::child::ChildRole,
-    },
+    #[command(name = "part", hide = true)]
+    Child { role: crate::privsep::child::ChildRole },
     /// Print the completions of a shell
     Completions {
         /// The shell.

@@ -75,7 +75,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Server(args) if args.upgrade => admin::upgrade(&args)?,
         Command::Server(args) if args.teardown => block_on(gateway::tear_down(args))?,
         Command::Server(args) => block_on(gateway::run(args))?,
-        Command::Part { part } => vpnd::run_child(part)?,
+        Command::Child { role } => vpnd::run_child(role)?,
         Command::Connect(args) => {
             vpnd::logging::init("info", args.log_format)?;
             block_on(client::run(args))?;

@@ -53,7 +53,7 @@ pub struct Status {
 /// One of the daemon's processes and its protections, as read back from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its part in the daemon.
+    /// Its role in the daemon.
     pub name: String,
     #[serde(flatten)]
     pub protections: Protections,

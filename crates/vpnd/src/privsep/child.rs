@@ -123,8 +123,8 @@ pub(crate) fn start<T: for<'b> Decode<'b, ()>, P>(
     let launch = first?;
     let common = common(&launch.message);
     common.log()?;
-    // Otherwise a page of the log's own memory would be the first to be asked for behind the filter.
-    tracing::debug!(part = %role, "started");
+    // Otherwise the log would allocate its first memory behind the filter.
+    tracing::debug!(%role, "started");
     let Preparation { writable, made } = prepare(&launch.message)?;
     let protections = sandbox::enter(&Confinement {
         mode: common.sandbox,

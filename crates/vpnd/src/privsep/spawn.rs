@@ -95,6 +95,7 @@ impl StartingChild {
         let kept = KEPT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
         let process = Command::new(program)
             .arg0("vpnd")
+            // In an upgrade an older parent starts a newer program, so the name of this command stays.
             .args(["part", role.name()])
             .env_clear()
             .envs(kept)

@@ -43,7 +43,7 @@ fn the_worker_of_a_running_gateway_does_not_hold_the_key() {
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     let key = fs::read_to_string(gateway.file("server-key.pem")).expect("vpnd init made it");
     let parent = Seen::parent(&gateway);
-    let (worker, auth) = (parent.part("worker"), parent.part("auth"));
+    let (worker, auth) = (parent.child("worker"), parent.child("auth"));
     let held = |process: &Seen| shapes(&key).iter().map(|shape| process.remembers(shape)).collect::<Vec<_>>();
     assert!(held(&auth).contains(&true), "the auth process signs with it, so this search finds keys");
     assert_eq!(held(&worker), [false; 4], "the worker holds the gateway's key");
@@ -112,7 +112,7 @@ fn a_certificate_is_renewed_under_traffic() {
     assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 2, "nobody had to log in again");
     let key = fs::read_to_string(gateway.file("server-key.pem")).expect("it is there");
     let parent = Seen::parent(&gateway);
-    let (worker, auth) = (parent.part("worker"), parent.part("auth"));
+    let (worker, auth) = (parent.child("worker"), parent.child("auth"));
     assert!(shapes(&key).iter().any(|shape| auth.remembers(shape)), "it has signed for the second client");
     assert!(!shapes(&key).iter().any(|shape| worker.remembers(shape)), "the worker holds the new key");
 }

@@ -59,7 +59,7 @@ fn a_login_that_memory_is_missing_for_comes_again() {
     gateway.start();
     let one = Client::connect(&lab, 1, &ann);
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
-    let auth = Seen::parent(&gateway).part("auth");
+    let auth = Seen::parent(&gateway).child("auth");
     allow(&auth, Some(NO_ROOM_FOR_A_HASH));
     let mut two = Process::start(&lab, "two", client::command(&lab, 2, &bob, &[]));
     eventually("the gateway says what is missing, again and again", 30 * SECOND, || {
@@ -87,7 +87,7 @@ fn a_gateway_that_gets_no_memory_loses_nothing() {
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     let address = one.v4();
     for part in ["worker", "auth"] {
-        let starved = Seen::parent(&gateway).part(part);
+        let starved = Seen::parent(&gateway).child(part);
         allow(&starved, Some(0));
         work_until(Instant::now() + STARVED, &lab, &mut gateway, &bob);
         if gateway.is_running() {
@@ -133,7 +133,7 @@ fn a_client_that_gets_no_memory_leaves_its_machine_as_it_was() {
     let before = look_at(&lab, &lab.clients[0]);
     let mut client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
-    let starved = Seen::of(client.process().id()).part("client");
+    let starved = Seen::of(client.process().id()).child("client");
     allow(&starved, Some(0));
     // Each second there are new keys.
     let over = Instant::now() + STARVED;

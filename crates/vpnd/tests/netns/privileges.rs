@@ -31,8 +31,8 @@ impl Seen {
         Self::of(u32::try_from(gateway.status()["pid"].as_u64().unwrap()).unwrap())
     }
 
-    /// The process that it has started as this part.
-    pub(crate) fn part(&self, name: &str) -> Self {
+    /// The child that it has started in this role.
+    pub(crate) fn child(&self, name: &str) -> Self {
         let is_ours = |seen: &Self| {
             seen.status("PPid").as_deref() == self.0.file_name().and_then(|pid| pid.to_str())
                 && seen.bytes("cmdline").split(|byte| *byte == 0).any(|word| word == name.as_bytes())
@@ -159,7 +159,7 @@ fn the_worker_and_the_auth_process_are_shut_in() {
     let client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     let parent = Seen::parent(&gateway);
-    let (worker, auth) = (parent.part("worker"), parent.part("auth"));
+    let (worker, auth) = (parent.child("worker"), parent.child("auth"));
     assert_shut_in(&worker);
     assert_shut_in(&auth);
 
@@ -204,7 +204,7 @@ fn without_the_sandbox_the_worker_has_no_privileges_either() {
     let client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     assert!(gateway.process().output().contains("THE SANDBOX IS OFF"));
-    let worker = Seen::parent(&gateway).part("worker");
+    let worker = Seen::parent(&gateway).child("worker");
     assert_eq!(
         (worker.status("Seccomp").unwrap(), worker.status("CapEff").unwrap()),
         ("0".into(), "0".repeat(16))
@@ -223,7 +223,7 @@ fn secrets_stay_where_they_belong() {
     let client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     let parent = Seen::parent(&gateway);
-    let (worker, auth) = (parent.part("worker"), parent.part("auth"));
+    let (worker, auth) = (parent.child("worker"), parent.child("auth"));
     assert!(auth.remembers(hash.as_bytes()), "it has just checked a password, so this test can find a hash");
     assert!(!worker.remembers(hash.as_bytes()), "the worker has the hash of a password");
     assert!(!parent.remembers(hash.as_bytes()), "the parent has the hash of a password");
@@ -263,8 +263,8 @@ fn a_part_that_is_killed_ends_the_daemon() {
         let mut gateway = Gateway::init(&lab);
         gateway.start();
         let parent = Seen::parent(&gateway);
-        let other = parent.part(if name == "auth" { "worker" } else { "auth" });
-        parent.part(name).kill();
+        let other = parent.child(if name == "auth" { "worker" } else { "auth" });
+        parent.child(name).kill();
         let status = gateway.process().wait(10 * SECOND);
         assert_eq!(status.code(), Some(1), "the service manager starts it again");
         assert!(other.is_gone());
@@ -283,7 +283,7 @@ fn parts_end_with_the_first_process() {
     let mut gateway = Gateway::init(&lab);
     gateway.start();
     let parent = Seen::parent(&gateway);
-    let parts = [parent.part("auth"), parent.part("worker")];
+    let parts = [parent.child("auth"), parent.child("worker")];
     gateway.kill();
     eventually("they are gone", 2 * SECOND, || parts.iter().all(Seen::is_gone).then_some(()));
     gateway.start();
@@ -304,7 +304,7 @@ fn a_clients_worker_is_shut_in_and_looks_up_names() {
     let mut client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     let parent = Seen::of(client.process().id());
-    let worker = parent.part("client");
+    let worker = parent.child("client");
     assert_shut_in(&worker);
     assert!(worker.status("Uid").unwrap().split_whitespace().all(|uid| uid != "0"));
     for process in [&parent, &worker] {
@@ -337,7 +337,7 @@ fn a_clients_worker_has_no_terminal_and_nothing_that_was_left_open() {
     let parent = Seen::of(script.children()[0]);
     assert_ne!(parent.session_and_terminal().1, 0, "the parent runs at a terminal");
     assert!(parent.open_files().contains(&left_open));
-    let worker = parent.part("client");
+    let worker = parent.child("client");
     assert_shut_in(&worker);
     assert!(!worker.open_files().contains(&left_open));
 }
@@ -353,7 +353,7 @@ fn a_client_whose_worker_is_killed_leaves_the_machine_as_it_was() {
     let mut client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     assert_ne!(rules(), before);
-    Seen::of(client.process().id()).part("client").kill();
+    Seen::of(client.process().id()).child("client").kill();
     assert_eq!(client.process().wait(10 * SECOND).code(), Some(1));
     assert_eq!(rules(), before);
     assert!(!lab.clients[0].ip(&["-brief", "link", "show"]).contains(crate::client::TUN));

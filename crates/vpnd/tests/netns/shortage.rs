@@ -53,7 +53,7 @@ fn few_descriptors() {
     let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
     let before = look_at(&lab, &lab.gateway);
     gateway.start();
-    let used = descriptors(&Seen::parent(&gateway).part("worker"));
+    let used = descriptors(&Seen::parent(&gateway).child("worker"));
     gateway.terminate();
     gateway.tear_down();
 
@@ -78,7 +78,7 @@ fn few_descriptors() {
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
 
     // Some who wait in front of the control socket take the last ones.
-    let worker = Seen::parent(&gateway).part("worker");
+    let worker = Seen::parent(&gateway).child("worker");
     let socket = gateway.file("state/admin.sock");
     let waiting: Vec<_> = (0..15).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     eventually("it says what is missing", 5 * SECOND, || {

@@ -102,7 +102,7 @@ struct TakenOver {
 
 impl TakenOver {
     fn new(parent: &Seen, part: &str) -> Self {
-        let worker = parent.part(part).pid();
+        let worker = parent.child(part).pid();
         kill_process(worker, Signal::STOP).unwrap();
         let process = pidfd_open(worker, PidfdFlags::empty()).unwrap();
         let channel = pidfd_getfd(process, CHANNEL, PidfdGetfdFlags::empty()).unwrap();

@@ -354,7 +354,7 @@ fn the_worker_of_a_client_never_has_the_devices_key() {
     let seed = &der[der.len() - 32..];
     let public = DeviceKey::from_pkcs8(&der).expect("the file holds a key").public();
     let parent = Seen::of(client.process().id());
-    let worker = parent.part("client");
+    let worker = parent.child("client");
     assert!(parent.remembers(seed), "the client's first process signs with it, so this search finds keys");
     assert!(worker.remembers(&public), "the worker knows the public key");
     assert!(!worker.remembers(seed), "the worker holds the device's key");

@@ -188,6 +188,7 @@ impl Authenticator {
     /// Checks a login on a thread that may wait, when it is its turn. If that does not come in time, or too many of its network
     /// wait already, nothing is checked.
     pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
+        // The standing costs queries to the store, so it is found only for logins that wait.
         let turn = match self.turns.at_once() {
             Some(turn) => Some(turn),
             None => {
@@ -280,6 +281,7 @@ impl Authenticator {
     /// users.
     fn look_up(&self, login: &Login, prefix: &str, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
         let user = self.store.user(&login.user)?;
+        // An id that no user has: the queries below take the same time then.
         let id = user.as_ref().map_or(UserId([0; 16]), |user| user.id);
         let prefix = self.store.knows_source(id, prefix, now_s.saturating_sub(KNOWN_SOURCE_S))?;
         let device = self.has_lease(id, login.device)?;

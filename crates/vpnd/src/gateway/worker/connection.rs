@@ -184,6 +184,7 @@ impl ControlServer {
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
         let accepted = match first {
             Message::Login(login) => {
+                // Password checks take long, so logins have permits of their own and leave these to attaches.
                 drop(permit);
                 let user = login.user.clone();
                 let accepted = self.log_in(id, connection, &mut reader, &mut writer, login, outbox);
@@ -308,6 +309,7 @@ impl ControlServer {
             device: device.0.into(),
         };
         let answer = self.auth.request(AuthRequest::Login(request)).await.map_err(|_| Failure::Stopped)?;
+        // A person types for longer than a password check takes, so that wait has permits of its own.
         drop(permit);
         let AuthReply::CodeRequired(number) = answer else { return Ok(answer) };
         let typed = match self.acceptor.code_permit(connection.remote_address()) {

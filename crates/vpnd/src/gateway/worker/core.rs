@@ -429,6 +429,7 @@ impl CoreTask {
                 }
             }
         }
+        // Without messages no client waits for the commands to take effect.
         if commanded && !messages.is_empty() {
             self.shards.barrier().await;
         }

@@ -194,6 +194,7 @@ impl Acceptor {
             match decision {
                 ConnectionDecision::Accept { permit, displaced } => {
                     if let Some(displaced) = displaced {
+                        // Drops the sender, which ends the connection that held the permit.
                         self.holders.remove(displaced);
                     }
                     return Some((incoming, self.permit(permit)));

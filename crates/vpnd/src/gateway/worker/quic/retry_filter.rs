@@ -84,6 +84,7 @@ impl RetryFilter {
         match retry::classify(datagram) {
             Kind::Other => true,
             Kind::Malformed => false,
+            // QUIC answers it with a version negotiation, so it counts as a Retry would.
             Kind::OtherVersion => self.admission.lock().on_initial(now(), source) == RetryDecision::Retry,
             Kind::Initial(initial) if retry::is_proof(&*self.tokens, initial.token, meta.addr, now_s) => {
                 self.admission.lock().on_validated(now(), source)
@@ -135,6 +136,7 @@ impl AsyncUdpSocket for RetryFilter {
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         if self.paused.load(Ordering::Relaxed) {
+            // Without a waker: this process never reads the socket again.
             return Poll::Pending;
         }
         for _ in 0..BATCHES {
