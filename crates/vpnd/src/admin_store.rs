@@ -47,9 +47,6 @@ const MAX_LISTED: usize = 1 << 20;
 /// Opens stores; tests do so without a process.
 pub trait Stores {
     /// Opens the store of the gateway with this configuration.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     fn open(&self, config: &ServerConfig, opening: Opening) -> Result<AdminStore, StoreError>;
 }
 

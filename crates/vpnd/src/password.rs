@@ -84,9 +84,6 @@ impl Hasher {
     }
 
     /// Hashes a password with a fresh salt.
-    ///
-    /// # Errors
-    /// [`NoMemory`].
     pub fn hash(&self, password: &Password) -> Result<PasswordHash, NoMemory> {
         let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, self.params.clone());
         match argon2.hash_password(password.expose().as_bytes()) {

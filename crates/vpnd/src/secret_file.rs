@@ -63,9 +63,6 @@ impl Staged {
     }
 
     /// Gives it its name.
-    ///
-    /// # Errors
-    /// [`WriteError`].
     pub fn publish(self, existing: Existing) -> Result<(), WriteError> {
         let io = |source: io::Error| match source.kind() {
             io::ErrorKind::AlreadyExists => WriteError::Exists { path: self.path.clone() },

@@ -67,9 +67,6 @@ impl JournalDirectory {
     }
 
     /// The same, but makes what is missing of it.
-    ///
-    /// # Errors
-    /// [`JournalError`].
     pub fn create(path: &Path) -> Result<Self, JournalError> {
         Self::walk(path, true)
     }

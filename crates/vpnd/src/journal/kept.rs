@@ -17,9 +17,6 @@ use crate::sys::netlink::Netlink;
 impl Journal {
     /// Starts the journal of this process, whose changes stay in force after its end, and takes over what earlier ones have
     /// left for the same `keeper`.
-    ///
-    /// # Errors
-    /// [`JournalError`].
     pub fn create_kept(directory: &JournalDirectory, keeper: &str) -> Result<Self, JournalError> {
         let mut journal = Self::create_for(directory, Some(keeper.to_owned()))?;
         let failed = |step| move |source| os_error(directory.path(), step, source);
@@ -57,9 +54,6 @@ impl Journal {
     }
 
     /// Notes a change that somebody else has made, for this process to undo.
-    ///
-    /// # Errors
-    /// [`JournalError`].
     pub fn take_over(&mut self, change: Change) -> Result<(), JournalError> {
         if self.active.iter().any(|active| active.change == change) {
             return Ok(());

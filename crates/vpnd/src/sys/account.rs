@@ -42,9 +42,6 @@ pub enum AccountError {
 impl UnixUser {
     /// The user of unprivileged processes: `configured`, else `vpnd`, else a number that nobody has. `None` if
     /// this process may not change its user; then it is nobody special already.
-    ///
-    /// # Errors
-    /// [`AccountError`].
     pub fn choose(configured: Option<&str>) -> Result<Option<Self>, AccountError> {
         if let Some(name) = configured {
             let identity = Self::of(name)?;
@@ -68,9 +65,6 @@ impl UnixUser {
     }
 
     /// The user of this name, who must not be root.
-    ///
-    /// # Errors
-    /// [`AccountError`].
     pub fn of(name: &str) -> Result<Self, AccountError> {
         let user = User::from_name(name)?.ok_or_else(|| AccountError::NoSuchUser(name.to_owned()))?;
         if user.uid.is_root() {
@@ -97,9 +91,6 @@ impl UnixUser {
     }
 
     /// Becomes that user, in all threads and for good.
-    ///
-    /// # Errors
-    /// If the system call fails.
     pub(crate) fn assume(&self) -> io::Result<()> {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         setgroups(&[])?;

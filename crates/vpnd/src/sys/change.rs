@@ -100,9 +100,6 @@ impl Change {
     }
 
     /// Makes the change in the place of another, where the kernel has room for one of the two; else as [`Change::apply`].
-    ///
-    /// # Errors
-    /// [`ChangeError`].
     pub async fn replace(&self, netlink: &Netlink) -> Result<(), ChangeError> {
         let Self::Route(spec) = self else { return self.apply(netlink).await };
         self.check_for(netlink).await?;
@@ -110,9 +107,6 @@ impl Change {
     }
 
     /// Takes the change back, whether it was made in full, in part or not at all.
-    ///
-    /// # Errors
-    /// [`ChangeError`].
     pub async fn undo(&self, netlink: &Netlink) -> Result<Undone, ChangeError> {
         self.check()?;
         if !self.is_for_a_tunnel(netlink).await? {

@@ -136,9 +136,6 @@ pub enum DnsUndone {
 
 impl DnsChange {
     /// Chooses the way and reads what is there now.
-    ///
-    /// # Errors
-    /// [`DnsError`].
     pub fn plan(settings: &DnsSettings, system: &DnsSystem) -> Result<Self, DnsError> {
         settings.check()?;
         if system.resolved_runtime.is_dir() && RESOLVECTL.is_installed() {
@@ -156,9 +153,6 @@ impl DnsChange {
 
     /// This change with other settings, to be made in its place: what comes back is the same. `None` if that can't be, because
     /// somebody else has changed the file meanwhile.
-    ///
-    /// # Errors
-    /// [`DnsError`].
     pub fn with_settings(&self, settings: &DnsSettings) -> Result<Option<Self>, DnsError> {
         settings.check()?;
         match self {
@@ -171,9 +165,6 @@ impl DnsChange {
     }
 
     /// Checks that it is a change of name servers, and of nothing else than what `system` is.
-    ///
-    /// # Errors
-    /// [`DnsError`].
     pub fn check(&self, system: &DnsSystem) -> Result<(), DnsError> {
         match self {
             Self::Resolved(settings) => settings.check(),
@@ -206,9 +197,6 @@ impl DnsChange {
     }
 
     /// Puts the old name servers back, if the present ones are still ours.
-    ///
-    /// # Errors
-    /// [`DnsError`].
     pub async fn undo(&self) -> Result<DnsUndone, DnsError> {
         match self {
             Self::Resolved(settings) => {

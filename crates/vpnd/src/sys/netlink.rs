@@ -141,17 +141,11 @@ impl Netlink {
     }
 
     /// The index of an interface; `None` if there is no such interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn interface_index(&self, name: &str) -> Result<Option<u32>, NetlinkError> {
         Ok(self.link(name).await?.map(|link| link.index))
     }
 
     /// Returns an interface by name; `None` if there is none.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn link(&self, name: &str) -> Result<Option<LocalLink>, NetlinkError> {
         let mut links = self.handle.link().get().match_name(name.to_owned()).execute();
         match links.try_next().await {
@@ -181,9 +175,6 @@ impl Netlink {
     }
 
     /// The numbers of all interfaces.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn interface_indexes(&self) -> Result<Vec<u32>, NetlinkError> {
         let links = self.handle.link().get().execute().map_ok(|link| link.header.index);
         links.try_collect().await.map_err(|error| NetlinkError::new("listing interfaces", &error))
@@ -194,9 +185,6 @@ impl Netlink {
     }
 
     /// Sets an interface up or down.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn set_up(&self, interface: &str, up: bool) -> Result<(), NetlinkError> {
         let link = LinkUnspec::new_with_index(self.require_interface(interface).await?);
         let link = if up { link.up() } else { link.down() };
@@ -206,9 +194,6 @@ impl Netlink {
     }
 
     /// Sets the largest packet of an interface, bytes.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn set_mtu(&self, interface: &str, mtu: u32) -> Result<(), NetlinkError> {
         let link = LinkUnspec::new_with_index(self.require_interface(interface).await?).mtu(mtu);
         let changed = self.handle.link().change(link.build()).execute().await;
@@ -216,9 +201,6 @@ impl Netlink {
     }
 
     /// Sets the largest super-packet that the machine's own connections hand to an interface, bytes.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn set_gso_max_size(&self, interface: &str, bytes: u32) -> Result<(), NetlinkError> {
         let link = LinkUnspec::new_with_index(self.require_interface(interface).await?)
             .append_extra_attribute(LinkAttribute::GsoMaxSize(bytes));
@@ -268,9 +250,6 @@ impl Netlink {
     }
 
     /// All addresses of the machine, on interfaces in any state.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn addresses(&self) -> Result<Vec<LocalAddress>, NetlinkError> {
         let messages: Vec<_> = self
             .handle
@@ -298,9 +277,6 @@ impl Netlink {
 
     /// The first network of this machine that shares addresses with `pool`, other than those of the interface
     /// `except`: a pool that overlaps a local network would cut the machine off from it.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn overlap(&self, pool: IpNet, except: Option<&str>) -> Result<Option<IpNet>, NetlinkError> {
         let except = match except {
             Some(name) => self.interface_index(name).await?,

@@ -105,9 +105,6 @@ impl GatewayRules {
     }
 
     /// Removes the table; does nothing if there is none.
-    ///
-    /// # Errors
-    /// [`NftError`].
     pub async fn remove(&self) -> Result<(), NftError> {
         run(&remove_script(&table_name(&self.tunnel)?)).await
     }

@@ -8,9 +8,6 @@ use rustix::thread::{CapabilitySet, CpuSet};
 use rustix::time::ClockId;
 
 /// The cores that this process may run on, in ascending order; never empty.
-///
-/// # Errors
-/// If the system call fails.
 pub fn available_cores() -> io::Result<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
@@ -82,9 +79,6 @@ pub fn forbid_core_dumps() -> io::Result<()> {
 }
 
 /// Whether the memory of this process can't be dumped, nor read by others of its user.
-///
-/// # Errors
-/// If the system call fails.
 pub fn is_undumpable() -> io::Result<bool> {
     Ok(rustix::process::dumpable_behavior()? == DumpableBehavior::NotDumpable)
 }
@@ -100,9 +94,6 @@ pub fn leave_session() -> io::Result<()> {
 
 /// Keeps all descriptors but the first three from programs that this process starts, whoever has opened them: what a shell
 /// or a service manager has left open is none of their business.
-///
-/// # Errors
-/// If the system call fails.
 pub fn keep_descriptors_from_programs() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: only a flag of descriptors is set, which matters when another program is started; none is closed.
@@ -124,9 +115,6 @@ pub fn keep_descriptors_from_programs() -> io::Result<()> {
 
 /// Ignores the signals that a terminal or a service manager sends to all processes of a daemon: its first process notifies the
 /// others what to do.
-///
-/// # Errors
-/// If the system call fails.
 pub fn ignore_signals() -> io::Result<()> {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: the process has one thread, and ignoring a signal runs no code of ours.

@@ -49,9 +49,6 @@ pub struct SysctlChange {
 
 impl SysctlChange {
     /// Plans to set `key` to `value`; `None` if it has that value.
-    ///
-    /// # Errors
-    /// [`SysctlError`].
     pub fn plan(key: &str, value: &str) -> Result<Option<Self>, SysctlError> {
         let before = read(key)?;
         let set = Setting { key: key.to_owned(), value: value.to_owned() };
@@ -86,9 +83,6 @@ impl SysctlChange {
     }
 
     /// Sets the value.
-    ///
-    /// # Errors
-    /// [`SysctlError`].
     pub fn apply(&self) -> Result<(), SysctlError> {
         write(&self.set.key, &self.set.value)
     }
@@ -105,9 +99,6 @@ impl SysctlChange {
 
     /// Puts the old values back, unless someone else has changed the setting meanwhile. Says whether nothing of
     /// this change is left.
-    ///
-    /// # Errors
-    /// [`SysctlError`].
     pub fn undo(&self) -> Result<bool, SysctlError> {
         let now = match read(&self.set.key) {
             // The interface that the setting belongs to is gone.
@@ -140,9 +131,6 @@ const REDIRECTS_V4: &str = "net/ipv4/conf/all/accept_redirects";
 const VALID_MARKS: &str = "net/ipv4/conf/all/src_valid_mark";
 
 /// Whether the kernel looks for the way back to the source of packets that arrive by any interface but this one.
-///
-/// # Errors
-/// [`SysctlError`].
 pub fn checks_sources_beside(tunnel: &str) -> Result<bool, SysctlError> {
     let mut places = interfaces("net/ipv4/conf")?;
     places.retain(|name| name != tunnel);
@@ -159,9 +147,6 @@ pub fn checks_sources_beside(tunnel: &str) -> Result<bool, SysctlError> {
 }
 
 /// Plans to look for the way back with a packet's mark; `None` if the kernel does so.
-///
-/// # Errors
-/// [`SysctlError`].
 pub fn valid_marks() -> Result<Option<SysctlChange>, SysctlError> {
     SysctlChange::plan(VALID_MARKS, "1")
 }
@@ -209,9 +194,6 @@ pub fn has_ipv6(interface: &str) -> bool {
 ///
 /// A router ignores router advertisements by default, so an interface that gets its IPv6 route from them is
 /// set to go on accepting them (`accept_ra = 2`) first.
-///
-/// # Errors
-/// [`SysctlError`].
 pub fn forwarding(v4: bool, v6: bool) -> Result<Forwarding, SysctlError> {
     let mut changes = Vec::new();
     if v4 && let Some(mut change) = SysctlChange::plan(FORWARDING_V4, "1")? {

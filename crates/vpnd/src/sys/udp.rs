@@ -165,9 +165,6 @@ pub struct ShardSocket {
 
 impl ShardSocket {
     /// Binds a socket of its own, as each shard of a client has (`docs/PROTOCOL.md`, section 2).
-    ///
-    /// # Errors
-    /// [`UdpError`].
     pub fn bind(address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {
         let (socket, address) = open_preferring_v6(address)?;
         bind(&socket, address)?;
@@ -230,9 +227,6 @@ impl ShardSocket {
     }
 
     /// The address that the socket is bound to.
-    ///
-    /// # Errors
-    /// If the system call fails.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let address = self.socket.local_addr()?;
         address.as_socket().ok_or_else(|| io::Error::other("the kernel names no internet address"))

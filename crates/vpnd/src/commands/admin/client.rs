@@ -66,9 +66,6 @@ impl Client {
     }
 
     /// The gateway's status.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub fn status(&mut self) -> Result<Status, ClientError> {
         match self.request(&Request::Status)? {
             Response::Status(status) => Ok(*status),
@@ -77,9 +74,6 @@ impl Client {
     }
 
     /// Ends all sessions of a user, or the one with this id; returns how many there were.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub fn kick(&mut self, target: &str) -> Result<usize, ClientError> {
         match self.request(&Request::Kick { target: target.to_owned() })? {
             Response::Ended(sessions) => Ok(sessions),
@@ -88,9 +82,6 @@ impl Client {
     }
 
     /// Lets the gateway read its configuration again; returns what has changed, in words.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub fn reload(&mut self) -> Result<String, ClientError> {
         match self.request(&Request::Reload)? {
             Response::Reloaded(what) => Ok(crate::plain(&what)),

@@ -59,9 +59,6 @@ impl Metrics {
     }
 
     /// The address, with the port that the kernel chose for 0.
-    ///
-    /// # Errors
-    /// If the system call fails.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }

@@ -49,9 +49,6 @@ pub struct FileChange {
 
 impl FileState {
     /// Reads what is at `path` now.
-    ///
-    /// # Errors
-    /// [`DnsError`].
     pub fn read(path: &Path) -> Result<Self, DnsError> {
         let failed = |source| DnsError::Os { path: path.to_owned(), step: "read", source };
         let metadata = match fs::symlink_metadata(path) {
@@ -110,9 +107,6 @@ impl FileChange {
     }
 
     /// Replaces the file. The new one has the permissions of the old one, or is readable by all.
-    ///
-    /// # Errors
-    /// [`DnsError`].
     pub fn apply(&self) -> Result<(), DnsError> {
         let (mode, owner) = match &self.before {
             FileState::File { mode, uid, gid, .. } => (*mode, Some((*uid, *gid))),
@@ -122,9 +116,6 @@ impl FileChange {
     }
 
     /// The same change with another text. `None` if somebody else has changed the file meanwhile.
-    ///
-    /// # Errors
-    /// [`DnsError`].
     pub(super) fn with_text(&self, text: impl FnOnce(&str) -> String) -> Result<Option<Self>, DnsError> {
         let now = FileState::read(&self.path)?;
         let is_in_force = now.bytes().is_some_and(|bytes| bytes == self.after.as_bytes());
@@ -137,9 +128,6 @@ impl FileChange {
     }
 
     /// Puts the old state back if the present one is ours.
-    ///
-    /// # Errors
-    /// [`DnsError`].
     pub fn undo(&self) -> Result<DnsUndone, DnsError> {
         // A process killed between writing and renaming leaves this behind.
         let _ = fs::remove_file(self.temporary());

@@ -131,17 +131,11 @@ impl Netlink {
     }
 
     /// All unicast routes of all tables but the kernel's own one for local addresses.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn routes(&self) -> Result<Vec<LocalRoute>, NetlinkError> {
         Ok(self.route_messages().await?.iter().filter_map(parse).collect())
     }
 
     /// All routes of all kinds and tables.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn table_routes(&self) -> Result<Vec<TableRoute>, NetlinkError> {
         Ok(self.route_messages().await?.iter().filter_map(parse_any).collect())
     }
@@ -159,9 +153,6 @@ impl Netlink {
     }
 
     /// The preferred default route of the system's table that does not lead into the interface `except`.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn default_route(
         &self,
         family: Family,
@@ -181,9 +172,6 @@ impl Netlink {
     }
 
     /// The way that packets with this mark take to `destination` now; `None` if there is none.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn route_to(
         &self,
         destination: IpAddr,

@@ -52,9 +52,6 @@ pub struct TableRule {
 
 impl Netlink {
     /// All rules.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub async fn rules(&self) -> Result<Vec<TableRule>, NetlinkError> {
         let mut all = Vec::new();
         for (version, family) in [(IpVersion::V4, Family::V4), (IpVersion::V6, Family::V6)] {

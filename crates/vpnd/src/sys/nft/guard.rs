@@ -58,9 +58,6 @@ impl GuardRules {
     }
 
     /// Removes the guard; does nothing if there is none.
-    ///
-    /// # Errors
-    /// [`NftError`].
     pub async fn remove(&self) -> Result<(), NftError> {
         run(&remove_script(&self.table()?)).await
     }

@@ -89,9 +89,6 @@ pub struct IcmpErrors {
 
 impl IcmpErrors {
     /// Starts for a socket of one protocol version, within the current tokio runtime.
-    ///
-    /// # Errors
-    /// If the system call fails.
     pub fn start(socket: &UdpSocket) -> io::Result<Self> {
         let socket = socket.try_clone()?;
         socket.set_nonblocking(true)?;
