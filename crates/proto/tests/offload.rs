@@ -368,6 +368,25 @@ fn congestion_marks_survive_both_ways() {
     }
 }
 
+/// A group has the header of its first packet, so each bit of the type of service or traffic class keeps packets apart: DSCP and
+/// congestion mark, of both versions and protocols.
+#[test]
+fn packets_of_different_traffic_classes_stay_apart() {
+    const CLASS: u8 = 0xB9;
+    for (v6, is_tcp) in [(false, false), (false, true), (true, false), (true, true)] {
+        let base = if is_tcp { tcp(v6, 2_000, 1_000) } else { udp(v6, 2_000, 1_000) };
+        let of_class = |class| Super { class, ..base.clone() }.slices(PARTIAL);
+        assert_eq!(rebuild(&of_class(CLASS), ALL).len(), 1, "alike they are merged");
+        for bit in 0..8 {
+            let other = CLASS ^ 1 << bit;
+            let written = rebuild(&[of_class(CLASS)[0].clone(), of_class(other)[1].clone()], ALL);
+            assert_eq!(written.len(), 2, "IPv6 {v6}, TCP {is_tcp}, bit {bit}");
+            let classes: Vec<u8> = deliver(&written).iter().map(|packet| traffic_class(packet)).collect();
+            assert_eq!(classes, [CLASS, other], "IPv6 {v6}, TCP {is_tcp}, bit {bit}");
+        }
+    }
+}
+
 fn traffic_class(packet: &[u8]) -> u8 {
     if packet[0] & 0x70 == 0x60 { packet[0] << 4 | packet[1] >> 4 } else { packet[1] }
 }
