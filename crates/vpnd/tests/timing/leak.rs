@@ -2,7 +2,7 @@
 //! I. Verbauwhede, 2017): both kinds in random order, Welch's t-test over all measurements, over those below each of many
 //! thresholds (the long tail of a machine's interruptions hides small differences), and over squares of deviations.
 //!
-//! Pure but for the work that is measured.
+//! Pure but for the clock and the work that is measured.
 
 use std::time::{Duration, Instant};
 
@@ -126,20 +126,31 @@ impl Tests {
 }
 
 /// Does `work` of kind 0 or 1, chosen by a coin for each of `samples`, and compares how long it takes. What `work` needs is
-/// made by `prepare` outside the measurement. Says on standard error how far it is, if that takes long.
+/// made by `prepare` outside the measurement.
 pub(crate) fn look<T>(
     samples: usize,
     seed: u64,
     mut prepare: impl FnMut(usize, &mut StdRng) -> T,
     mut work: impl FnMut(T),
 ) -> Found {
+    look_at(samples, seed, |kind, random| {
+        let prepared = prepare(kind, random);
+        let begun = Instant::now();
+        work(prepared);
+        begun.elapsed()
+    })
+}
+
+/// The same for durations from elsewhere, of kind 0 or 1. Says on standard error how far it is, if that takes long.
+pub(crate) fn look_at(
+    samples: usize,
+    seed: u64,
+    mut duration: impl FnMut(usize, &mut StdRng) -> Duration,
+) -> Found {
     let mut random = StdRng::seed_from_u64(seed);
     let mut measure = || {
         let kind = usize::from(random.random::<bool>());
-        let prepared = prepare(kind, &mut random);
-        let begun = Instant::now();
-        work(prepared);
-        (kind, begun.elapsed().as_nanos() as f64)
+        (kind, duration(kind, &mut random).as_nanos() as f64)
     };
     let mut first: Vec<f64> = (0..FIRST.min(samples)).map(|_| measure().1).collect();
     first.sort_by(f64::total_cmp);
