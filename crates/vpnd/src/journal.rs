@@ -19,6 +19,7 @@ mod file;
 mod kept;
 mod owner;
 pub(crate) mod record;
+mod shared;
 
 use directory::Opened;
 pub use directory::{DEFAULT_DIRECTORY, JournalDirectory, old_journals};
@@ -26,6 +27,7 @@ use file::JournalFile;
 pub use kept::take_back;
 pub use owner::Owner;
 use record::{Contents, Record};
+use shared::{Need, Turn};
 
 const EXTENSION: &str = "journal";
 /// Ends the name of a file that is about to take a journal's place.
@@ -74,6 +76,8 @@ pub struct Journal {
     header: String,
     next: u64,
     active: Vec<Active>,
+    /// Changes that this process needs and did not make alone.
+    needs: Vec<Need>,
 }
 
 /// A change that may be in force.
@@ -187,7 +191,7 @@ impl Journal {
         let owner = Owner { keeper, ..Owner::this_process().map_err(failed("labelled"))? };
         let header = Record::Start(owner).to_line();
         let file = JournalFile::create(directory, &header).map_err(failed("created"))?;
-        Ok(Self { file, header, next: 0, active: Vec::new() })
+        Ok(Self { file, header, next: 0, active: Vec::new(), needs: Vec::new() })
     }
 
     /// Writes the change down, then makes it.
@@ -270,15 +274,18 @@ impl Journal {
         let Some(active) = self.active.iter().find(|active| active.id == id.0) else {
             return Ok(Undone::WasGone);
         };
-        let undone = undo(&active.change, netlink).await?;
+        let change = active.change.clone();
+        self.end_need(id);
+        let undone = undo(&change, self.file.directory(), netlink).await?;
         self.done(id.0)?;
         Ok(undone)
     }
 
     /// Takes all changes back, the last first, and removes the journal if that succeeds.
     pub async fn undo_all(self, netlink: &Netlink) -> UndoReport {
-        let report = undo_all(self.active.iter().map(|active| &active.change), netlink).await;
+        drop(self.needs);
         let (directory, name, _lock) = self.file.into_parts();
+        let report = undo_all(self.active.iter().map(|active| &active.change), &directory, netlink).await;
         finish(report, &directory, &name, 0)
     }
 
@@ -400,16 +407,20 @@ async fn recover_one(
         None if changes.is_empty() && contents.damaged_lines == 0 => {}
         None => return RecoveryOutcome::Refused("it does not begin with its process".to_owned()),
     }
-    let report = undo_all(changes.iter(), netlink).await;
+    let report = undo_all(changes.iter(), directory, netlink).await;
     let damaged_lines = contents.damaged_lines;
     RecoveryOutcome::Undone { report: finish(report, directory, name, damaged_lines), damaged_lines }
 }
 
 /// Undoes changes in reverse order; one that fails does not keep the others.
-async fn undo_all<'a>(changes: impl DoubleEndedIterator<Item = &'a Change>, netlink: &Netlink) -> UndoReport {
+async fn undo_all<'a>(
+    changes: impl DoubleEndedIterator<Item = &'a Change>,
+    directory: &JournalDirectory,
+    netlink: &Netlink,
+) -> UndoReport {
     let mut report = UndoReport::default();
     for change in changes.rev() {
-        match undo(change, netlink).await {
+        match undo(change, directory, netlink).await {
             Ok(Undone::Restored) => report.restored += 1,
             Ok(Undone::WasGone) => report.were_gone += 1,
             Ok(Undone::NotOurs) => report.not_ours.push(change.to_string()),
@@ -419,9 +430,26 @@ async fn undo_all<'a>(changes: impl DoubleEndedIterator<Item = &'a Change>, netl
     report
 }
 
-async fn undo(change: &Change, netlink: &Netlink) -> Result<Undone, JournalError> {
+/// Takes a change back, unless another process needs it, which has it in its own journal.
+async fn undo(
+    change: &Change,
+    directory: &JournalDirectory,
+    netlink: &Netlink,
+) -> Result<Undone, JournalError> {
+    let failed = |step| move |source| os_error(directory.path(), step, source);
+    let turn = change.is_shared().then(|| Turn::wait(directory)).transpose().map_err(failed("locked"))?;
+    if let Some(turn) = &turn
+        && turn.is_needed().map_err(failed("listed"))?
+    {
+        return Ok(Undone::WasGone);
+    }
     let undone = change.undo(netlink).await;
-    undone.map_err(|source| JournalError::Change { change: format!("undoing {change}"), source })
+    let undone =
+        undone.map_err(|source| JournalError::Change { change: format!("undoing {change}"), source })?;
+    if let Some(turn) = &turn {
+        turn.forget().map_err(failed("cleared"))?;
+    }
+    Ok(undone)
 }
 
 /// Removes a journal that has nothing left to undo, or puts a damaged one aside for people to look at.

@@ -20,7 +20,7 @@ use vpnd::sys::dns::{DnsChange, DnsSettings, DnsSystem};
 use vpnd::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
-use vpnd::sys::nft::{GatewayRules, GuardRules, Outgoing, Services, Transit};
+use vpnd::sys::nft::{GatewayRules, GuardRules, MarkMatch, Outgoing, Services, Transit};
 use vpnd::sys::sysctl;
 use vpnd::sys::tun::{Tun, TunOffloads, TunSpec};
 
@@ -249,6 +249,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         tunnel: TUNNEL.to_owned(),
         addresses: vec!["10.8.0.1".parse().unwrap()],
         returning: None,
+        excluded: Some(MarkMatch { mark: 0x7670_0001, mask: 0xFFFF_0001 }),
     }));
     changes
 }

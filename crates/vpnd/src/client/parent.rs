@@ -189,7 +189,7 @@ impl RunningClient {
             lookups: lookup_user,
         };
         let setup = NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options)?;
-        let paths = OuterPaths::new(layer.layer().mark());
+        let paths = OuterPaths::new(layer.layer().mark(), interface_index);
         let limits = Limits::new();
         let worker = begin(worker, tun, profile, lanes, layer.layer()).await?;
         Ok(Self { worker, setup, lookups, paths, interface_index, device, limits, layer })
@@ -312,8 +312,8 @@ impl RunningClient {
             NetworkChange::Link { interface } | NetworkChange::Address { interface } => {
                 interface != self.interface_index
             }
-            NetworkChange::Route { interface } => interface != Some(self.interface_index),
-            NetworkChange::Unknown => true,
+            // Those that vpnd makes are left out; others into the tunnel may be in the way of its own datagrams.
+            NetworkChange::Route { .. } | NetworkChange::Unknown => true,
         }
     }
 }

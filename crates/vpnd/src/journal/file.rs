@@ -55,6 +55,16 @@ impl JournalFile {
         Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many journals of earlier processes are there"))
     }
 
+    /// The directory that it lies in.
+    pub(super) fn directory(&self) -> &JournalDirectory {
+        &self.directory
+    }
+
+    /// Its name without the ending, which no other journal of the directory has.
+    pub(super) fn stem(&self) -> &str {
+        self.name.split('.').next().unwrap_or(&self.name)
+    }
+
     pub(super) fn path(&self) -> PathBuf {
         self.directory.path_of(&self.name)
     }

@@ -9,6 +9,8 @@ use crate::sys::netlink::{Family, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
 use crate::sys::sysctl::SysctlChange;
 use crate::sys::testing::{in_namespace_async, run};
 
+mod shared;
+
 const SETTING: &str = "net/ipv4/ip_forward";
 
 fn machine() -> String {
@@ -460,6 +462,7 @@ fn a_change_in_place_of_another_is_undone_once() {
                 tunnel: "vp0".to_owned(),
                 addresses: vec![address.parse().unwrap()],
                 returning: None,
+                excluded: None,
             })
         };
         let id = journal.apply(&journals.netlink, rules("10.8.0.2")).await.unwrap();
@@ -468,8 +471,12 @@ fn a_change_in_place_of_another_is_undone_once() {
         let ruleset = || run("nft", &["list", "ruleset"]);
         assert!(ruleset().contains("10.8.0.3") && !ruleset().contains("10.8.0.2"), "{}", ruleset());
 
-        let bad =
-            crate::sys::nft::GuardRules { tunnel: "vp*".to_owned(), addresses: Vec::new(), returning: None };
+        let bad = crate::sys::nft::GuardRules {
+            tunnel: "vp*".to_owned(),
+            addresses: Vec::new(),
+            returning: None,
+            excluded: None,
+        };
         journal.replace(&journals.netlink, id, Change::Guard(bad)).await.unwrap_err();
         let kept: Vec<Change> = journal.in_force().into_iter().map(|(_, change)| change).collect();
         assert_eq!(kept[0], rules("10.8.0.3"), "and it keeps its place");

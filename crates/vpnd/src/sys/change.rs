@@ -73,7 +73,7 @@ impl ChangeError {
 pub enum Undone {
     /// It was there and is gone, or the old state is back.
     Restored,
-    /// There was nothing to undo.
+    /// There was nothing to undo, or another process needs it and undoes it later.
     WasGone,
     /// Someone else has changed it since; it stays as it is.
     NotOurs,
@@ -153,6 +153,16 @@ impl Change {
         let Some((interface, index)) = allowed::tunnel(self) else { return Ok(true) };
         let Some(link) = netlink.link(interface).await? else { return Ok(true) };
         Ok(link.is_tun && index.is_none_or(|index| index == link.index))
+    }
+
+    /// Whether several processes of a machine may need it at the same time.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Sysctl(change) if change.is_valid_marks())
+    }
+
+    /// Whether a kernel setting has the value that this sets; of other changes, `false`.
+    pub fn is_in_force(&self) -> bool {
+        matches!(self, Self::Sysctl(change) if change.is_in_force())
     }
 
     /// Whether it outlives a restart of the machine.

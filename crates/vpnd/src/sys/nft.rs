@@ -17,7 +17,7 @@ use crate::sys::tool::{Tool, ToolError};
 
 mod guard;
 
-pub use guard::{GuardRules, Returning};
+pub use guard::{GuardRules, MarkMatch, Returning};
 
 const NFT: Tool = Tool { program: "nft", package: "nftables" };
 
@@ -331,8 +331,9 @@ fn set<T: ToString>(members: Vec<T>) -> Option<String> {
 }
 
 /// All chains that a table of ours may have.
-const CHAINS: [&str; 7] = [
+const CHAINS: [&str; 8] = [
     "arrivals",
+    "departures",
     "input",
     "forward",
     "postrouting",

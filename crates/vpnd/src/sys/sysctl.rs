@@ -92,6 +92,11 @@ impl SysctlChange {
         read(&self.set.key).is_ok_and(|now| now == self.set.value)
     }
 
+    /// Whether it is that the way back is looked up with a packet's mark.
+    pub fn is_valid_marks(&self) -> bool {
+        self.set.key == VALID_MARKS
+    }
+
     /// Whether it is one of IPv6.
     pub fn is_of_ipv6(&self) -> bool {
         self.set.key.starts_with("net/ipv6/")
@@ -146,9 +151,10 @@ pub fn checks_sources_beside(tunnel: &str) -> Result<bool, SysctlError> {
     Ok(false)
 }
 
-/// Plans to look for the way back with a packet's mark; `None` if the kernel does so.
-pub fn valid_marks() -> Result<Option<SysctlChange>, SysctlError> {
-    SysctlChange::plan(VALID_MARKS, "1")
+/// Looks for the way back with a packet's mark, from a kernel that does not.
+pub fn valid_marks() -> SysctlChange {
+    let set = Setting { key: VALID_MARKS.to_owned(), value: "1".to_owned() };
+    SysctlChange { set, before: "0".to_owned(), dependent: Vec::new() }
 }
 
 /// Changes that switch forwarding on, and the interfaces that forwarded before.

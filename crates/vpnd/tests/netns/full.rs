@@ -78,7 +78,7 @@ fn speak(from: &Namespace) {
 }
 
 /// The ordinary installation behind NAT, with a name and pushed DNS, and a real name server of the provider.
-fn ordinary(lab: &Lab) -> (Process, Gateway<'_>, crate::gateway::Login) {
+pub(crate) fn ordinary(lab: &Lab) -> (Process, Gateway<'_>, crate::gateway::Login) {
     let providers = names::name_server(lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
     lab.campus.ip_batch("route del default via 10.200.0.1\nroute del default via fd20::1\n");
     let (gateway, ann) = names::gateway_with(lab, "all", |gateway| {

@@ -2,15 +2,19 @@
 //! the profile permits it and the network is a plausible one. A network that could be there to capture something
 //! (TunnelCrack) goes into the tunnel.
 //!
-//! The laboratory's own addresses are public ones; a private network stands beside them on the client's link.
+//! The laboratory's own addresses are public ones; a private network stands beside them on the client's link. Whatever routes
+//! somebody sets there, the tunnel's own datagrams stay outside it.
 
 use std::time::Duration;
 
 use crate::cleanup::look_at;
 use crate::client::{Client, TUN, cleanup};
+use crate::full;
 use crate::gateway::{Gateway, Login, edit_toml, must, strings};
-use crate::lab::{CAMPUS_V4, Lab, UPLINK, eventually};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, UPLINK, eventually};
 use crate::namespace::Namespace;
+use crate::relay::PORT;
+use crate::reload::counter;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -130,6 +134,65 @@ fn the_exception_follows_the_machine_to_another_network() {
     });
     ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
     machine.ip_batch(&format!("addr del 10.44.0.2/24 dev {UPLINK}\naddr add 192.168.1.2/24 dev {UPLINK}\n"));
+    client.interrupt();
+    assert_eq!(look_at(&lab, machine), before);
+}
+
+/// Routers' addresses in the local network. Its IPv4 addresses are public, so a full tunnel takes them.
+const ROUTERS: [(&str, &str); 2] = [("-4", "198.18.1.1"), ("-6", "fd18:1::1")];
+
+/// As people and scripts do it who leave out the interface: the kernel looks for it.
+#[test]
+fn a_router_that_is_named_without_its_interface_is_found_outside_the_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_providers, gateway, ann) = full::ordinary(&lab);
+    let before = look_at(&lab, &lab.clients[0]);
+    let mut client = Client::connect(&lab, 1, &ann);
+    let machine = client.namespace();
+    ping_until(machine, CAMPUS_V4.into(), 20 * SECOND);
+    for (version, router) in ROUTERS {
+        machine.ip(&[version, "route", "replace", "default", "via", router]);
+        let shown = machine.ip(&[version, "route", "show", "default"]);
+        assert!(shown.contains(&format!("dev {UPLINK}")), "{shown}");
+    }
+    assert_eq!(way(machine, ROUTERS[0].1), TUN, "what goes to the network itself is the tunnel's");
+    ping_until(machine, CAMPUS_V4.into(), 20 * SECOND);
+    ping_until(machine, CAMPUS_V6.into(), 20 * SECOND);
+    assert_eq!(gateway.sessions().len(), 1);
+    client.interrupt();
+    assert_eq!(look_at(&lab, machine), before);
+}
+
+/// A route of the system's own table leads everything into the tunnel, the tunnel's own datagrams, too.
+#[test]
+fn the_tunnels_own_datagrams_never_enter_it_and_find_the_gateway_again() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_providers, gateway, ann) = full::ordinary(&lab);
+    let before = look_at(&lab, &lab.clients[0]);
+    let mut client = Client::connect(&lab, 1, &ann);
+    let machine = client.namespace();
+    ping_until(machine, CAMPUS_V4.into(), 20 * SECOND);
+    let own = format!("oifname {TUN} udp dport {PORT}");
+    machine.nft(&format!(
+        "table inet watch {{\n\
+           counter tried {{ }}\n\
+           counter entered {{ }}\n\
+           chain output {{ type filter hook output priority raw; {own} counter name tried; }}\n\
+           chain leaving {{ type filter hook postrouting priority 300; {own} counter name entered; }}\n\
+         }}\n"
+    ));
+    machine.ip(&["route", "replace", "default", "dev", TUN]);
+    eventually("the client says so, and has tried", 20 * SECOND, || {
+        ping(machine, CAMPUS_V4.into(), 56, SECOND / 20);
+        let said = client.process().output().contains("leads the tunnel's own datagrams into the tunnel");
+        (said && counter(&lab, machine, "watch", "tried") > 10).then_some(())
+    });
+    assert_eq!(counter(&lab, machine, "watch", "entered"), 0);
+    machine.ip(&["route", "replace", "default", "via", ROUTERS[0].1]);
+    ping_until(machine, CAMPUS_V4.into(), 20 * SECOND);
+    assert_eq!(counter(&lab, machine, "watch", "entered"), 0);
+    assert_eq!(gateway.sessions().len(), 1);
+    machine.nft("delete table inet watch\n");
     client.interrupt();
     assert_eq!(look_at(&lab, machine), before);
 }

@@ -72,12 +72,17 @@ impl<'l> Arrivals<'l> {
     }
 
     pub(crate) fn packets(&self) -> u64 {
-        let mut command = process::command(self.lab, self.place, "nft");
-        command.args(["list", "counter", "inet", "count", "seen"]);
-        let listed = process::text(&process::run(command));
-        let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
-        words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{listed}"))
+        counter(self.lab, self.place, "count", "seen")
     }
+}
+
+/// The packets that a named counter of a table has seen.
+pub(crate) fn counter(lab: &Lab, place: &Namespace, table: &str, name: &str) -> u64 {
+    let mut command = process::command(lab, place, "nft");
+    command.args(["list", "counter", "inet", table, name]);
+    let listed = process::text(&process::run(command));
+    let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
+    words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{listed}"))
 }
 
 /// Losses of a flow of numbered datagrams.

@@ -12,7 +12,8 @@ use rustix::process::Signal;
 
 use crate::cleanup::look_at;
 use crate::client::{self, TUN};
-use crate::gateway::{Gateway, Login, edit_toml, strings};
+use crate::full::{check_sources, looks_back_with_marks};
+use crate::gateway::{Gateway, Login, edit_toml, must, strings};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, eventually};
 use crate::names;
 use crate::process::{self, Process};
@@ -180,4 +181,56 @@ fn a_full_tunnel_goes_through_an_older_one_and_outlives_it() {
     let cleaned = client::cleanup(&lab, 1);
     assert!(cleaned.status.success(), "{}", process::text(&cleaned));
     assert_eq!(look_at(&lab, machine), before, "the machine is as it was");
+}
+
+/// What ends a tunnel beside another, and what a person does next.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Asked,
+    KilledAndCleanedUp,
+    KilledAndConnectedAgain,
+}
+
+/// The kernel's check of sources needs a setting for both; the first that ends must leave it to the other.
+#[test]
+fn either_of_two_nested_tunnels_outlives_the_other_where_sources_are_checked() {
+    let Some(lab) = Lab::new(2) else { return };
+    let everything: &[&str] = &["0.0.0.0/0", "::/0"];
+    let two = Two::start(&lab, [everything, everything], "all");
+    let machine = &lab.clients[0];
+    check_sources(machine, "1");
+    let before = look_at(&lab, machine);
+    for end in [End::Asked, End::KilledAndCleanedUp, End::KilledAndConnectedAgain] {
+        for ending in [0, 1] {
+            let case = format!("{end:?}, tunnel {ending}");
+            let outer = two.connect(0);
+            two.reaches(CAMPUS_V4);
+            let inner = two.connect(1);
+            two.reaches(SECOND_CAMPUS);
+            let (mut first, other) = if ending == 0 { (outer, inner) } else { (inner, outer) };
+            let mut again = None;
+            match end {
+                End::Asked => interrupt(first),
+                End::KilledAndCleanedUp => {
+                    first.kill();
+                    must(client::cleanup(&lab, 1));
+                }
+                End::KilledAndConnectedAgain => {
+                    first.kill();
+                    again = Some(two.connect(ending));
+                }
+            }
+            assert_eq!(looks_back_with_marks(machine), "1", "{case}: the other needs it");
+            let behind = [CAMPUS_V4, SECOND_CAMPUS];
+            if let Some(again) = again {
+                // It is the innermost now: its datagrams go through the other.
+                two.reaches(behind[ending]);
+                interrupt(again);
+            }
+            two.reaches(behind[1 - ending]);
+            interrupt(other);
+            assert_eq!(looks_back_with_marks(machine), "0", "{case}");
+            assert_eq!(look_at(&lab, machine), before, "{case}: the machine is as it was");
+        }
+    }
 }

@@ -23,7 +23,7 @@ use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch,
     RuleSpec,
 };
-use crate::sys::nft::{GuardRules, Returning};
+use crate::sys::nft::{GuardRules, MarkMatch, Returning};
 use crate::sys::udp::MAX_GSO_BYTES;
 use routing::{Overlap, Routing, everything, has_address_for, own_address};
 
@@ -180,7 +180,7 @@ impl NetworkSetup {
         let machine =
             HostNetworks::read(&self.netlink, &self.interface, self.interface_index, Vec::new()).await?;
         let routing = Routing::new(&self.options, &network, machine.local());
-        // An interface may have come that checks sources; another client of this machine may have put the setting back.
+        // An interface may have come that checks sources; somebody may have put the setting back.
         self.pass_source_checks(&routing).await;
         let addresses = self.guard.as_ref().map(|(_, rules)| rules.addresses.clone());
         self.guard(addresses.unwrap_or_default()).await?;
@@ -333,7 +333,13 @@ impl NetworkSetup {
 
     /// Guards these addresses in place of those before. There is no moment without.
     async fn guard(&mut self, addresses: Vec<IpAddr>) -> Result<(), NetworkError> {
-        let rules = GuardRules { tunnel: self.interface.clone(), addresses, returning: self.returning };
+        let (mark, mask) = self.layer.passed_over();
+        let rules = GuardRules {
+            tunnel: self.interface.clone(),
+            addresses,
+            returning: self.returning,
+            excluded: Some(MarkMatch { mark, mask }),
+        };
         let change = Change::Guard(rules.clone());
         let id = match &self.guard {
             Some((_, in_force)) if *in_force == rules => return Ok(()),

@@ -23,14 +23,16 @@ struct Path {
 #[derive(Debug)]
 pub(super) struct OuterPaths {
     mark: u32,
+    /// The tunnel's own interface.
+    tunnel: u32,
     /// `None` where there is no way.
     known: VecDeque<(IpAddr, Option<Path>)>,
 }
 
 impl OuterPaths {
-    /// Ways of datagrams that carry `mark`.
-    pub(super) fn new(mark: u32) -> Self {
-        Self { mark, known: VecDeque::new() }
+    /// Ways of datagrams that carry `mark`, and the tunnel whose datagrams they are.
+    pub(super) fn new(mark: u32, tunnel: u32) -> Self {
+        Self { mark, tunnel, known: VecDeque::new() }
     }
 
     /// Watches the way to `gateway` from now on.
@@ -53,6 +55,13 @@ impl OuterPaths {
                 continue;
             };
             changed |= now != before;
+            if now != before && now.is_some_and(|path| path.route.interface == Some(self.tunnel)) {
+                tracing::warn!(
+                    %gateway,
+                    "a route that vpnd has not made leads the tunnel's own datagrams into the tunnel, so they are dropped: look \
+                     for it with `ip route get {gateway} mark {:#x}`", self.mark
+                );
+            }
             self.known[number].1 = now;
         }
         changed
@@ -98,7 +107,7 @@ mod tests {
                 ip(line);
             }
             let netlink = Netlink::open().unwrap();
-            let mut paths = OuterPaths::new(MARK);
+            let mut paths = OuterPaths::new(MARK, u32::MAX);
             assert!(paths.have_changed(&netlink).await, "nothing was tried: anything may help");
             let [v4, v6] = ["203.0.113.7", "2001:db8::7"].map(|text| text.parse::<IpAddr>().unwrap());
             paths.watch(&netlink, v4).await;
@@ -144,7 +153,7 @@ mod tests {
                 ip(line);
             }
             let netlink = Netlink::open().unwrap();
-            let mut paths = OuterPaths::new(MARK);
+            let mut paths = OuterPaths::new(MARK, u32::MAX);
             paths.watch(&netlink, "192.0.2.1".parse().unwrap()).await;
             assert!(!paths.have_changed(&netlink).await);
             ip("link set far0 down");

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use super::{Change, LAST_RESORT_METRIC, Layer, interface_of};
 use crate::sys::dns::DnsSystem;
 use crate::sys::netlink::{AddressSpec, MAIN_TABLE, NO_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
-use crate::sys::nft::{GuardRules, Returning};
+use crate::sys::nft::{GuardRules, MarkMatch, Returning};
 
 /// No pool of a gateway is larger than this prefix.
 const SHORTEST_POOL: u8 = 8;
@@ -131,6 +131,12 @@ fn of_guard(rules: &GuardRules) -> Result<(), String> {
     };
     if !rules.returning.as_ref().is_none_or(is_ours) {
         return Err("it would mark more than what arrives for a tunnel itself".to_owned());
+    }
+    let is_of_a_layer = |excluded: &MarkMatch| {
+        Layer::all().any(|layer| layer.passed_over() == (excluded.mark, excluded.mask))
+    };
+    if !rules.excluded.as_ref().is_none_or(is_of_a_layer) {
+        return Err("it would keep more out of the tunnel than what carries it".to_owned());
     }
     rules.check().map_err(|error| error.to_string())
 }

@@ -94,7 +94,11 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`]; [`NetlinkError::is_not_there`] if there was none.
     pub async fn remove_route(&self, spec: &RouteSpec) -> Result<(), NetlinkError> {
-        let message = self.message(spec, None).await?;
+        let mut message = self.message(spec, None).await?;
+        if spec.destination.addr().is_ipv4() {
+            // Of any scope: an earlier version gave others.
+            message.header.scope = RouteScope::NoWhere;
+        }
         let removed = self.handle.route().del(message).execute().await;
         removed
             .map_err(|error| NetlinkError::new(format!("removing the route to {}", spec.destination), &error))
@@ -114,11 +118,10 @@ impl Netlink {
             builder = builder.pref_source(source).map_err(|error| inconsistent(spec, &error))?;
         }
         builder = match &spec.target {
+            // A router is looked up among routes of the scope "link" or nearer. Behind a tunnel there is none for the machine:
+            // with that scope, `ip route add default via ROUTER` in the local network would lead into the tunnel.
             RouteTarget::Interface(name) => {
-                // IPv6 has no scopes of routes.
-                let scope =
-                    if destination.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe };
-                builder.output_interface(self.require_interface(name).await?).scope(scope)
+                builder.output_interface(self.require_interface(name).await?).scope(RouteScope::Universe)
             }
             RouteTarget::Gateway { address, interface } => builder
                 .output_interface(self.require_interface(interface).await?)

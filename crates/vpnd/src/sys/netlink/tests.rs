@@ -88,7 +88,7 @@ fn routes_come_and_go() {
         }
         let shown = everything();
         for line in [
-            "172.20.0.0/16 dev vp0 table 7000 proto 118 scope link metric 50",
+            "172.20.0.0/16 dev vp0 table 7000 proto 118 metric 50",
             "default via 10.8.0.1 dev vp0 table 7000 proto 118 metric 50",
             "unreachable 192.0.2.0/24 table 7000 proto 118 metric 50",
             "fd00:9::/48 dev vp0 table 7000 proto 118 metric 50",

@@ -7,6 +7,9 @@
 //! it would drop the tunnel's own datagrams, whose way back is found by their mark alone. So datagrams to the tunnel's own sockets
 //! get the mark on arrival that these give to what they send, and so do answers to the user that looks up names. Which ports and
 //! addresses the sockets have does not matter.
+//!
+//! INVARIANT: datagrams that carry the tunnel never leave by it. The tunnel's rules pass over them, but where the system's own
+//! routes lead into the tunnel they would go round and round, each time a little longer. So they are dropped at its device.
 
 use std::net::IpAddr;
 
@@ -25,6 +28,18 @@ pub struct GuardRules {
     /// If the kernel checks sources: the datagrams whose route back is beside the tunnel.
     #[serde(default)]
     pub returning: Option<Returning>,
+    /// The datagrams that never leave by the tunnel: its own, and those of the tunnels that it may go through.
+    #[serde(default)]
+    pub excluded: Option<MarkMatch>,
+}
+
+/// Packets by their mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MarkMatch {
+    /// The value of the bits that count.
+    pub mark: u32,
+    /// The bits that count.
+    pub mask: u32,
 }
 
 /// Datagrams that arrive for the tunnel itself.
@@ -97,6 +112,13 @@ impl GuardRules {
             }
         }
         script.line("}");
+        if let Some(MarkMatch { mark, mask }) = self.excluded {
+            // After everything that may change a packet's route.
+            script.line("chain departures {");
+            script.line("type filter hook postrouting priority filter; policy accept;");
+            script.line(&format!("oifname \"{}\" meta mark & {mask:#x} == {mark:#x} drop", self.tunnel));
+            script.line("}");
+        }
         script.line("}");
         Ok(script)
     }

@@ -5,7 +5,7 @@ use super::{NetworkSetup, Routing};
 use crate::sys::change::Change;
 use crate::sys::netlink::Family;
 use crate::sys::nft::Returning;
-use crate::sys::sysctl::{self, SysctlError};
+use crate::sys::sysctl;
 
 impl NetworkSetup {
     /// Has the tunnel's own datagrams pass where the kernel checks sources; logs a warning if that can't be. For the guard that
@@ -26,13 +26,13 @@ impl NetworkSetup {
     }
 
     async fn make_marks_valid(&mut self) -> Result<(), String> {
-        let told = |error: SysctlError| crate::format_chain(&error.into());
-        let Some(change) = sysctl::valid_marks().map_err(told)? else { return Ok(()) };
+        let change = Change::Sysctl(sysctl::valid_marks());
         let made = match self.valid_marks {
+            Some(_) if change.is_in_force() => Ok(()),
             Some(id) => self.journal.renew(&self.netlink, id).await,
             None => {
-                let made = self.journal.apply(&self.netlink, Change::Sysctl(change)).await;
-                made.map(|id| self.valid_marks = Some(id))
+                let made = self.journal.apply_shared(&self.netlink, change).await;
+                made.map(|id| self.valid_marks = id)
             }
         };
         made.map_err(|error| crate::format_chain(&error.into()))

@@ -6,7 +6,7 @@ use super::*;
 use crate::sys::change::{ChangeError, LAST_RESORT_METRIC, RULES, TABLE_BASE, Undone};
 use crate::sys::dns::{DnsChange, DnsSettings, FileChange, FileState};
 use crate::sys::netlink::{Family, Netlink};
-use crate::sys::nft::{GuardRules, Outgoing, Returning};
+use crate::sys::nft::{GuardRules, MarkMatch, Outgoing, Returning};
 use crate::sys::sysctl::{Setting, SysctlChange};
 use crate::sys::testing::{in_namespace_async, run};
 
@@ -178,19 +178,41 @@ fn addresses_and_names_are_such_as_a_tunnel_can_have() {
     for name in ["", "a b", "x\" drop; }", "vpn*"] {
         let tunnel = name.to_owned();
         assert!(
-            refused(&Change::Guard(GuardRules { tunnel, addresses: Vec::new(), returning: None })),
+            refused(&Change::Guard(GuardRules {
+                tunnel,
+                addresses: Vec::new(),
+                returning: None,
+                excluded: None
+            })),
             "{name:?}"
         );
     }
     let marking = |mark, lookups| {
         let returning = Some(Returning { mark, lookups });
-        Change::Guard(GuardRules { tunnel: "vpn0".to_owned(), addresses: Vec::new(), returning })
+        Change::Guard(GuardRules {
+            tunnel: "vpn0".to_owned(),
+            addresses: Vec::new(),
+            returning,
+            excluded: None,
+        })
     };
     for layer in Layer::all() {
         assert!(!refused(&marking(layer.mark(), None)) && !refused(&marking(layer.mark(), Some(64_123))));
     }
     for (mark, lookups) in [(0, None), (1, None), (0x7670_0000, Some(64_123)), (0x7670_FFFF, Some(0))] {
         assert!(refused(&marking(mark, lookups)), "{mark:#x} {lookups:?}");
+    }
+    let shutting_out = |mark, mask| {
+        let excluded = Some(MarkMatch { mark, mask });
+        let (tunnel, addresses) = ("vpn0".to_owned(), Vec::new());
+        Change::Guard(GuardRules { tunnel, addresses, returning: None, excluded })
+    };
+    for layer in Layer::all() {
+        let (mark, mask) = layer.passed_over();
+        assert!(!refused(&shutting_out(mark, mask)));
+    }
+    for (mark, mask) in [(0, 0), (0, 1), (0x7670_0001, 0xFFFF_0000), (0x7670_0000, 0xFFFF_0000)] {
+        assert!(refused(&shutting_out(mark, mask)), "{mark:#x} {mask:#x}");
     }
     let rules = |outgoing| {
         let mut rules: crate::sys::nft::GatewayRules = serde_json::from_str(
