@@ -7,6 +7,7 @@ pub mod chart;
 pub mod csv;
 pub mod files;
 pub mod grid;
+pub mod headline;
 pub mod html;
 pub mod json;
 pub mod link;

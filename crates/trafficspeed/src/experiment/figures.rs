@@ -42,6 +42,9 @@ pub struct Figures {
     /// Jitter (RFC 3550), in microseconds.
     pub jitter_us: Option<f64>,
     pub delay: Option<DelaySummary>,
+    /// How the differences of neighbouring messages' delays are distributed.
+    #[serde(default)]
+    pub variation: Option<DelaySummary>,
     pub round_trip: Option<DelaySummary>,
     /// Largest TCP segment without options, as the sender's kernel had it.
     pub mss: Option<u32>,
@@ -98,6 +101,7 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
             figures.sent_per_second = end(1 - to).map(|end| per_second(end.window.sent_messages, 1 - to));
             figures.jitter_us = there.found.jitter_us;
             figures.delay.clone_from(&there.found.delay);
+            figures.variation.clone_from(&there.found.variation);
             both.iter().for_each(|(here, there)| figures.lose(here, there));
             let asked = work.messages_per_second().map(|rate| rate * reports.ends[1 - to].seconds);
             figures.delivered_percent = both

@@ -22,7 +22,7 @@ use crate::lab::{Lab, LinkSettings};
 use crate::load::congestion::CongestionControl;
 use crate::load::task::Task;
 use crate::system::{Programs, Subject, SystemInfo};
-pub use search::SearchOutcome;
+pub use search::{Search, SearchOutcome, SearchTrial};
 
 /// A task and what reports call it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

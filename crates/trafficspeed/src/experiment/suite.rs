@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::environment::Environment;
 use super::event::Event;
 use super::figures::{Figures, figures, point};
-use super::generate::{Second, fresh};
+use super::generate::{Search, SearchOutcome, Second, fresh};
 use super::hog::Hogs;
 use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
@@ -31,6 +31,8 @@ pub const SWEEP: &str = "Sweep: ";
 const STAGE_TIME: Duration = Duration::from_millis(2_500);
 /// The time to connect and drain beside a measurement, about.
 const CASE_TIME: Duration = Duration::from_millis(600);
+/// Trials of a search, about.
+const SEARCH_TRIALS: u32 = 9;
 /// How much longer than its measurement a CPU hog may live, should nobody end it.
 const HOG_GRACE: Duration = Duration::from_secs(60);
 
@@ -53,6 +55,10 @@ pub enum Quantity {
     /// 99 % of the one-way delays were at most this long.
     Delay99,
     Jitter,
+    /// Half of the differences of neighbours' delays were at most this long.
+    Variation50,
+    Variation95,
+    Variation99,
 }
 
 impl Quantity {
@@ -67,12 +73,16 @@ impl Quantity {
             Self::RoundTrip => ("round trip, median", "µs"),
             Self::Delay => ("one-way delay, mean", "ms"),
             Self::Delay99 => ("one-way delay, 99 %", "ms"),
-            Self::Jitter => ("jitter", "ms"),
+            Self::Jitter => ("jitter (RFC 3550)", "ms"),
+            Self::Variation50 => ("delay variation, 50 %", "ms"),
+            Self::Variation95 => ("delay variation, 95 %", "ms"),
+            Self::Variation99 => ("delay variation, 99 %", "ms"),
         }
     }
 
     /// Its value in that unit.
     pub fn of(self, figures: &Figures) -> Option<f64> {
+        let variation = |share: f64| figures.variation.as_ref().map(|variation| variation.at(share) / 1e3);
         match self {
             Self::Throughput => Some(figures.received_bits_per_second / 1e6),
             Self::Packets => figures.received_per_second,
@@ -83,6 +93,9 @@ impl Quantity {
             Self::Delay => figures.delay.as_ref().map(|delay| delay.mean_us / 1e3),
             Self::Delay99 => figures.delay.as_ref().map(|delay| delay.p99_us / 1e3),
             Self::Jitter => figures.jitter_us.map(|jitter| jitter / 1e3),
+            Self::Variation50 => variation(0.5),
+            Self::Variation95 => variation(0.95),
+            Self::Variation99 => variation(0.99),
         }
     }
 }
@@ -99,6 +112,9 @@ pub struct Case {
     pub quantities: Vec<Quantity>,
     /// CPU hogs beside it.
     pub hogs: u32,
+    /// Search the highest rate at which at most so much is lost, and measure at that.
+    #[serde(default)]
+    pub search: Option<Search>,
     #[serde(skip)]
     pub times: Times,
 }
@@ -177,6 +193,9 @@ pub struct Row {
     /// Which repetition, from 1.
     pub repeat: u32,
     pub figures: Option<Figures>,
+    /// The search that led to the rate of these figures.
+    #[serde(default)]
+    pub search: Option<SearchOutcome>,
     pub cpu: Option<CpuUse>,
     /// Why nothing came out, or what was wrong with it.
     pub error: Option<String>,
@@ -249,7 +268,11 @@ impl SuitePlan {
 
     /// About how long it takes.
     pub fn estimate(&self) -> Duration {
-        let case = |case: &Case| case.times.warmup + case.times.duration + CASE_TIME;
+        let once = |times: Times| times.warmup + times.duration + CASE_TIME;
+        let case = |case: &Case| {
+            let trials = case.search.map(|search| SEARCH_TRIALS * once(search.trial_times(case.times)));
+            once(case.times) + trials.unwrap_or_default()
+        };
         let stage = |stage: &Stage| STAGE_TIME + stage.cases.iter().map(case).sum::<Duration>();
         self.stages.iter().map(stage).sum::<Duration>() * self.repeats
     }
@@ -376,7 +399,13 @@ fn run_stage(
     }
 }
 
-type Found = (Figures, CpuUse, Option<String>);
+/// A case as it was measured.
+struct Found {
+    figures: Figures,
+    search: Option<SearchOutcome>,
+    cpu: CpuUse,
+    fault: Option<String>,
+}
 
 fn measure(
     testbed: &mut Testbed,
@@ -385,14 +414,23 @@ fn measure(
     interrupt: &Interrupt,
 ) -> Result<Found, TestbedError> {
     let mut hogs = Hogs::start(case.hogs, case.times.warmup + case.times.duration + HOG_GRACE)?;
-    let trial = Trial { tasks: vec![fresh(&case.task)], ip: case.ip, times: case.times };
+    let mut attempt = |task: &Task, times: Times| {
+        let trial = Trial { tasks: vec![fresh(task)], ip: case.ip, times };
+        let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
+        Ok::<_, TestbedError>(figures(&trial.tasks[0], 0, &measured.reports))
+    };
+    let search =
+        case.search.map(|search| search.run(&case.task, case.times, &mut attempt, interrupt)).transpose()?;
+    let task = search.as_ref().map_or_else(|| case.task.clone(), |found| found.task(&case.task));
+    let trial = Trial { tasks: vec![fresh(&task)], ip: case.ip, times: case.times };
     let measured = testbed.measure(&trial, on_interval, interrupt)?;
     let mut faults = faults(&measured.reports);
+    faults.extend(search.as_ref().and_then(SearchOutcome::problem));
     if hogs.running() < case.hogs as usize {
         faults.push("a CPU hog ended too early".into());
     }
     let figures = figures(&trial.tasks[0], 0, &measured.reports);
-    Ok((figures, measured.cpu, (!faults.is_empty()).then(|| faults.join("; "))))
+    Ok(Found { figures, search, cpu: measured.cpu, fault: (!faults.is_empty()).then(|| faults.join("; ")) })
 }
 
 /// Faults that the ends reported.
@@ -402,9 +440,9 @@ pub(super) fn faults(reports: &EndReports) -> Vec<String> {
 }
 
 fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, TestbedError>) -> Row {
-    let (figures, cpu, error) = match measured {
-        Ok((figures, cpu, fault)) => (Some(figures), Some(cpu), fault),
-        Err(error) => (None, None, Some(error.to_string())),
+    let (figures, search, cpu, error) = match measured {
+        Ok(Found { figures, search, cpu, fault }) => (Some(figures), search, Some(cpu), fault),
+        Err(error) => (None, None, None, Some(error.to_string())),
     };
     Row {
         label: stage.label(),
@@ -414,6 +452,7 @@ fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, TestbedE
         case: case.clone(),
         repeat,
         figures,
+        search,
         cpu,
         error,
     }

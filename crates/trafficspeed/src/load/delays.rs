@@ -77,6 +77,14 @@ pub struct DelaySummary {
     pub curve: Vec<(f64, f64)>,
 }
 
+impl DelaySummary {
+    /// The delay that the share `share` of all did not exceed; of the shares that the curve has, the next one.
+    pub fn at(&self, share: f64) -> f64 {
+        let next = self.curve.iter().find(|(known, _)| *known >= share);
+        next.map_or(self.max_us, |(_, delay)| *delay)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +104,8 @@ mod tests {
         close(summary.p999_us, 9_990.0);
         close(summary.max_us, 10_000.0);
         close(summary.deviation_us, 2_886.8);
+        close(summary.at(0.95), 9_500.0);
+        close(summary.at(2.0), 10_000.0);
         assert!(summary.curve.windows(2).all(|pair| pair[0].1 <= pair[1].1));
     }
 

@@ -29,6 +29,9 @@ pub struct ReceiverStats {
     pub jitter_ns: f64,
     last_transit_ns: Option<i64>,
     pub delays: Delays,
+    /// Difference of every two neighbours' transit times, whichever was longer (RFC 3393): what the running value of jitter
+    /// smooths away.
+    pub variation: Delays,
 }
 
 impl Default for ReceiverStats {
@@ -43,6 +46,7 @@ impl Default for ReceiverStats {
             jitter_ns: 0.0,
             last_transit_ns: None,
             delays: Delays::default(),
+            variation: Delays::default(),
         }
     }
 }
@@ -64,8 +68,9 @@ impl ReceiverStats {
         self.bytes += bytes as u64;
         let transit = received_ns.wrapping_sub(sent_ns).cast_signed();
         if let Some(last) = self.last_transit_ns {
-            let difference = transit.abs_diff(last) as f64;
-            self.jitter_ns += (difference - self.jitter_ns) / 16.0;
+            let difference = transit.abs_diff(last);
+            self.jitter_ns += (difference as f64 - self.jitter_ns) / 16.0;
+            self.variation.record(difference);
         }
         self.last_transit_ns = Some(transit);
         let delay = transit.max(0).cast_unsigned();
@@ -182,7 +187,17 @@ mod tests {
                 expected += if n == 0 { 0.0 } else { (200.0 - expected) / 16.0 };
             }
             assert!((account.jitter_ns - expected).abs() < 1e-9 && expected > 150.0);
+            let variation = account.variation.summary().unwrap();
+            assert_eq!((variation.count, variation.p50_us, variation.max_us), (49, 0.2, 0.2));
         }
+        // One of a hundred messages is late: the smoothed value has forgotten it at the end, the distribution has not.
+        let mut late = ReceiverStats::default();
+        for n in 0..1_000 {
+            let transit = if n % 100 == 50 { 5_000_000 } else { 1_000 };
+            late.take(n, 1, n * 1_000_000, n * 1_000_000 + transit);
+        }
+        let variation = late.variation.summary().unwrap();
+        assert!(late.jitter_ns < 250_000.0 && variation.at(0.99) > 4_900.0 && variation.p50_us < 1.0);
         let steady = account(&[0, 1, 2, 3, 4]);
         assert!(steady.jitter_ns.abs() < 1e-9);
         assert_eq!(steady.delays.summary().unwrap().max_us, 0.05);

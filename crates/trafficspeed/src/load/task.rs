@@ -359,6 +359,9 @@ pub struct Findings {
     pub jitter_us: Option<f64>,
     /// One-way delays at a receiver of messages.
     pub delay: Option<DelaySummary>,
+    /// Differences of neighbours' delays there.
+    #[serde(default)]
+    pub variation: Option<DelaySummary>,
     /// Round trips at the end that asks.
     pub round_trip: Option<DelaySummary>,
     /// Largest segment of the first TCP connection as the kernel had it at the start, without options.
@@ -373,6 +376,7 @@ impl Findings {
     fn of(shares: Vec<WorkerResult>) -> Self {
         let mut found = Self::default();
         let (mut delays, mut trips) = (Delays::default(), Delays::default());
+        let mut variation = Delays::default();
         let mut jitters = Vec::new();
         for (share, at) in shares.into_iter().zip(0..) {
             found.messages_sent += share.sent;
@@ -381,6 +385,7 @@ impl Findings {
             if let Some(account) = share.account {
                 found.add(&account);
                 delays.add(&account.delays);
+                variation.add(&account.variation);
                 jitters.push(account.jitter_ns / 1e3);
             }
             if let Some(own) = share.round_trips {
@@ -389,6 +394,7 @@ impl Findings {
         }
         found.jitter_us = (!jitters.is_empty()).then(|| jitters.iter().sum::<f64>() / jitters.len() as f64);
         found.delay = delays.summary();
+        found.variation = variation.summary();
         found.round_trip = trips.summary();
         found
     }

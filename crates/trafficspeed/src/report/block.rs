@@ -7,8 +7,8 @@ use super::chart::{Horizontal, LineChart, Point, Series};
 use super::grid::Grid;
 use super::page::{Page, Picture};
 use crate::csv_table;
-use crate::experiment::block::original;
 use crate::experiment::block::{BlockReport, Case, Route, Way};
+use crate::experiment::block::{original, outcome::ways};
 use crate::experiment::hosts::host_pairs::HostEnd;
 use crate::stats::{median, range};
 use crate::system::SystemInfo;
@@ -55,7 +55,7 @@ pub fn html(report: &BlockReport) -> String {
     page.list("", &notes(report));
     let e = &report.environment;
     page.facts([
-        ("Machine".to_owned(), format!("{} ({} CPUs), {}", e.host.cpu, e.host.cpus, e.host.system)),
+        ("Machine".to_owned(), e.machine()),
         ("Command".to_owned(), e.command_line.clone()),
         ("Begun".to_owned(), e.started.clone()),
     ]);
@@ -146,7 +146,8 @@ fn over_delays(
 ) -> Option<String> {
     let delays = &report.asked.0;
     let end = delays.iter().copied().reduce(f64::max).filter(|end| *end > 0.0)?;
-    let series = ways.into_iter().zip(0..).map(|(way, style)| {
+    let series = ways.into_iter().map(|way| {
+        let style = style(report, way);
         let point = |&x: &f64| Some(Point { x, y: value(x, way)?, range: None });
         Series { label: way.name(), style, points: delays.iter().filter_map(point).collect() }
     });
@@ -160,6 +161,11 @@ fn over_delays(
     .svg()
 }
 
+/// The style of a way: the same in all pictures.
+fn style(report: &BlockReport, way: Way) -> usize {
+    ways(&report.asked.2).iter().position(|known| *known == way).unwrap_or(0)
+}
+
 fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
     let (_, sizes, ahead) = &report.asked;
     let kilobytes = |size: u32| f64::from(size) / 1024.0;
@@ -168,7 +174,8 @@ fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
         most.into_iter().flat_map(|ahead| [Route::Plain, Route::Tunnel].map(|route| Way { route, ahead }));
     let ways =
         [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead.iter().map(|&n| Way::sealed(n))).chain(controls);
-    let series = ways.zip(0..).map(|(way, style)| {
+    let series = ways.map(|way| {
+        let style = style(report, way);
         let rate = |size| Some(report.rate(delay, size, way)? / 1e6);
         let spread = |size| {
             let (low, high) = range(&report.rates(delay, size, way))?;
@@ -486,6 +493,25 @@ mod tests {
         let text = table(&report, None);
         for (words, said) in [("far.example", true), ("as the hosts have them", true), ("0 of 0", false)] {
             assert_eq!(text.contains(words), said, "{words}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_way_has_one_style_in_all_pictures() {
+        let drawn = pictures(&sample());
+        let style = |picture: &Picture, way: &str| {
+            let label = format!(">{way}</text>");
+            let key = picture.svg.lines().position(|line| line.contains(&label)).expect("a legend");
+            let line = picture.svg.lines().nth(key - 2).expect("its line");
+            line.split("line ").nth(1).and_then(|rest| rest.split('"').next()).map(str::to_owned)
+        };
+        assert!(drawn.len() > 2);
+        for way in ["plain", "OP-2", "OP-10"] {
+            let styles: Vec<_> = drawn.iter().map(|picture| style(picture, way)).collect();
+            assert!(
+                styles[0].is_some() && styles.iter().all(|style| *style == styles[0]),
+                "{way}: {styles:?}"
+            );
         }
     }
 

@@ -2,6 +2,7 @@
 //! published before beside ours, definitions.
 
 use super::grid::Grid;
+use super::headline;
 use super::page::Page;
 use super::pictures::pictures;
 use super::problems::problems;
@@ -22,8 +23,14 @@ pub fn html(campaign: &Campaign) -> String {
     let meta =
         [environment.started.clone(), host.system.clone(), processor(environment), host.program.clone()];
     page.paragraph("meta", &meta.join(" · "));
+    page.paragraph("meta", &environment.machine());
     if campaign.interrupted {
         page.paragraph("warning", "Interrupted: the figures are of what was measured until then.");
+    }
+    page.list("", &headline::sentences(campaign));
+    let missing = headline::missing(campaign);
+    if !missing.is_empty() {
+        page.list("problems", &missing);
     }
     let problems = problems(campaign);
     if !problems.is_empty() {
@@ -195,7 +202,7 @@ mod tests {
         campaign.environment.command_line = "trafficspeed compare --clients '2 & 4'".into();
         let page = html(&campaign);
         assert_well_formed(&page);
-        assert_eq!(page.matches("<svg").count(), 6);
+        assert_eq!(page.matches("<svg").count(), 7);
         for expected in [
             "Communication throughput",
             "16.3",

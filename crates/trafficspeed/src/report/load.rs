@@ -40,6 +40,7 @@ pub const DEFINITIONS: &str = "\
 Received: payload that arrived per second. Lost, reordered (RFC 4737), jitter (RFC 3550): by the messages' numbers and time stamps.
 Delay: one way for messages, the round trip for requests; 50 % and 99 % of them were at most this long. The lab has one clock;
 real hosts' clocks are compared before each measurement, and a delay is known as well as both of them together.
+Variation: the difference of every two neighbouring messages' delays (RFC 3393), of which jitter is the smoothed value at the end.
 Medians of n runs, the lowest and the highest in parentheses. Delivered: of the messages that the rate asked for.
 CPU: CPU seconds per second of the gateway's VPN, the clients' VPN, and the generator (both ends). Steal, others: the most of the
 machine that the hypervisor took and that processes without a part in the measurement used.";
@@ -136,6 +137,9 @@ fn grid(groups: &[Group<'_>], unit: Option<Unit>) -> Grid {
             "lost, %",
             "delivered, %",
             "jitter, µs",
+            "variation p50, µs",
+            "variation p95, µs",
+            "variation p99, µs",
             "reordered",
             "CPU of gateway",
             "clients",
@@ -152,6 +156,9 @@ fn grid(groups: &[Group<'_>], unit: Option<Unit>) -> Grid {
         };
         let most = |of: fn(&CpuUse) -> Option<f64>| {
             group.cpu(of).map_or_else(|| "–".into(), |spread| format!("{:.1} %", spread.high))
+        };
+        let variation = |share: f64| {
+            group.cell(|figures| figures.variation.as_ref().map(|all| all.at(share)), significant)
         };
         let received = group.values(|figures| Some(figures.received_bits_per_second));
         let unit = unit.unwrap_or_else(|| suitable(median(&received).unwrap_or_default()));
@@ -170,6 +177,9 @@ fn grid(groups: &[Group<'_>], unit: Option<Unit>) -> Grid {
             group.cell(|figures| figures.lost_percent, |lost| format!("{lost:.3}")),
             group.cell(|figures| figures.delivered_percent, |share| format!("{share:.1}")),
             group.cell(|figures| figures.jitter_us, significant),
+            variation(0.5),
+            variation(0.95),
+            variation(0.99),
             group.cell(|figures| figures.reordered.map(|count| count as f64), |count| count.to_string()),
             share(|cpu| cpu.gateway),
             share(|cpu| cpu.clients),
@@ -188,7 +198,7 @@ fn notes(text: &mut String, run: &LoadRun) {
         let limit = if search.limited_by_sender { "; the generator could not send more" } else { "" };
         say(format!(
             "highest rate without more loss than allowed: {:.0} packets/s ({}), found with {} trials{limit}; the row \
-             above is of the last trial",
+             above was measured at that rate afterwards",
             search.packets_per_second,
             rate(None, search.bits_per_second),
             search.trials.len(),
@@ -344,7 +354,7 @@ fn point_json(point: &Point) -> Value {
     })
 }
 
-const CSV_HEAD: [&str; 30] = [
+const CSV_HEAD: [&str; 33] = [
     "system",
     "congestion",
     "cipher",
@@ -362,6 +372,9 @@ const CSV_HEAD: [&str; 30] = [
     "reordered",
     "timeouts",
     "jitter_us",
+    "variation_p50_us",
+    "variation_p95_us",
+    "variation_p99_us",
     "delay_p50_us",
     "delay_p99_us",
     "delay_max_us",
@@ -386,9 +399,10 @@ pub fn csv(campaign: &LoadCampaign) -> String {
     csv_table::text(CSV_HEAD, campaign.runs.iter().flat_map(of))
 }
 
-fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 30] {
+fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 33] {
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
     let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
+    let variation = |share: f64| number(figures.variation.as_ref().map(|all| all.at(share)));
     let [delay, trip] = [&figures.delay, &figures.round_trip].map(|delays| {
         let of = |figure: fn(&DelaySummary) -> f64| number(delays.as_ref().map(figure));
         [of(|delay| delay.p50_us), of(|delay| delay.p99_us), of(|delay| delay.max_us)]
@@ -413,6 +427,9 @@ fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 30
         count(figures.reordered),
         count(figures.timeouts),
         number(figures.jitter_us),
+        variation(0.5),
+        variation(0.95),
+        variation(0.99),
         delay_p50,
         delay_p99,
         delay_max,
@@ -458,6 +475,7 @@ pub(crate) mod samples {
             delivered_percent: Some(87.654_321),
             reordered: Some(123_456_789),
             jitter_us: Some(1_234.5),
+            variation: Some(delay.clone()),
             delay: Some(delay.clone()),
             ..Figures::default()
         };

@@ -19,6 +19,7 @@ pub fn html(campaign: &LoadCampaign) -> String {
     );
     let mut page = Page::new(&format!("trafficspeed {}", campaign.command), "trafficspeed", &lead);
     page.paragraph("meta", &campaign.environment.started);
+    page.paragraph("meta", &campaign.environment.machine());
     if campaign.interrupted {
         page.paragraph("warning", "Interrupted: the figures are of what was measured until then.");
     }

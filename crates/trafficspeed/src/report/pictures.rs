@@ -10,7 +10,7 @@ use super::page::Picture;
 use super::summary::{Summary, labels, summarise};
 use crate::experiment::outcome::{Campaign, Run, rate};
 use crate::stats::Spread;
-use crate::system::Kind;
+use crate::system::{AGAIN, Kind};
 
 /// The ceiling gets a picture of its own beside the others where it is this much higher than the best of them.
 const DWARFS: f64 = 2.0;
@@ -52,11 +52,11 @@ pub fn pictures(campaign: &Campaign) -> Vec<Picture> {
     let summaries = summarise(campaign);
     // Systems that could not be measured must not take a style from those that were.
     let mut order = labels(campaign);
-    order.retain(|label| summaries.iter().any(|summary| summary.label == *label));
+    order.retain(|label| !label.ends_with(AGAIN) && summaries.iter().any(|summary| summary.label == *label));
     let view = View { campaign, summaries: &summaries, order };
-    [view.throughput(), view.throughput_of_vpns(), view.ratio(), view.cost(), view.gateway_cost()]
+    [view.goodput(), view.goodput_of_vpns(), view.ratio(), view.cost(), view.gateway_cost()]
         .into_iter()
-        .chain([view.repeats(), view.over_time()])
+        .chain([view.repeats(), view.over_time(), view.communication()])
         .flatten()
         .collect()
 }
@@ -76,38 +76,53 @@ impl View<'_> {
         is_plain(self.campaign, label)
     }
 
-    fn throughput(&self) -> Option<Picture> {
-        let svg = self.over_clients(
-            "Communication throughput over clients",
-            "communication throughput, Gbit/s",
-            |s| Some(gigabits(s.communication)),
-        )?;
-        let caption = format!("Bytes received plus bytes sent by all clients, per second. {}", self.ranges());
-        Some(picture("throughput", "Communication throughput", caption, svg))
+    fn goodput(&self) -> Option<Picture> {
+        let svg = self.over_clients("Goodput over clients", "goodput, Gbit/s (higher is better)", |s| {
+            Some(gigabits(s.goodput))
+        })?;
+        let caption = format!("Bytes received by all clients, each byte once, per second. {}", self.ranges());
+        Some(picture("goodput", "Goodput", caption, svg))
     }
 
     /// The VPNs alone, where plain routing leaves them too little room.
-    fn throughput_of_vpns(&self) -> Option<Picture> {
+    fn goodput_of_vpns(&self) -> Option<Picture> {
         let highest = |plain: bool| {
             let of = self.summaries.iter().filter(|s| self.is_plain(&s.label) == plain);
-            of.map(|s| s.communication.high).reduce(f64::max)
+            of.map(|s| s.goodput.high).reduce(f64::max)
         };
         if highest(true)? < DWARFS * highest(false)? {
             return None;
         }
         let svg = self.over_clients(
-            "Communication throughput of the VPNs over clients",
-            "communication throughput, Gbit/s",
-            |s| (!self.is_plain(&s.label)).then(|| gigabits(s.communication)),
+            "Goodput of the VPNs over clients",
+            "goodput, Gbit/s (higher is better)",
+            |s| (!self.is_plain(&s.label)).then(|| gigabits(s.goodput)),
         )?;
         let caption = "The same without plain routing, so that the VPNs can be told apart.".to_owned();
-        Some(picture("throughput-vpns", "Communication throughput of the VPNs", caption, svg))
+        Some(picture("goodput-vpns", "Goodput of the VPNs", caption, svg))
+    }
+
+    /// The figure of the experiment's authors.
+    fn communication(&self) -> Option<Picture> {
+        let svg = self.over_clients(
+            "Communication throughput over clients",
+            "communication throughput, Gbit/s (higher is better)",
+            |s| Some(gigabits(s.communication)),
+        )?;
+        let caption = format!(
+            "As the experiment's authors count: bytes received plus bytes sent by all clients, per second, so about twice the \
+             goodput. {}",
+            self.ranges()
+        );
+        Some(picture("communication", "Communication throughput", caption, svg))
     }
 
     fn ratio(&self) -> Option<Picture> {
-        let svg = self.over_clients("Share of plain routing", "goodput, share of plain routing", |s| {
-            s.ratio_to_plain.filter(|_| !self.is_plain(&s.label))
-        })?;
+        let svg = self.over_clients(
+            "Share of plain routing",
+            "goodput, share of plain routing (higher is better)",
+            |s| s.ratio_to_plain.filter(|_| !self.is_plain(&s.label)),
+        )?;
         let caption = format!(
             "Goodput divided by that of plain routing in the same round at the same number of clients. {}",
             self.ranges()
@@ -116,10 +131,11 @@ impl View<'_> {
     }
 
     fn cost(&self) -> Option<Picture> {
-        let svg =
-            self.over_clients("CPU time per Gbit of all VPN processes", "CPU seconds per Gbit", |s| {
-                s.vpn_seconds_per_gbit
-            })?;
+        let svg = self.over_clients(
+            "CPU time per Gbit of all VPN processes",
+            "CPU seconds per Gbit (lower is better)",
+            |s| s.vpn_seconds_per_gbit,
+        )?;
         let caption = format!(
             "CPU seconds (user and system) of the gateway's and all clients' VPN processes per Gbit of goodput that \
              went through the tunnel: lower is cheaper. Plain routing has no process to count. {}",
@@ -129,9 +145,11 @@ impl View<'_> {
     }
 
     fn gateway_cost(&self) -> Option<Picture> {
-        let svg = self.over_clients("CPU time per Gbit of the gateway", "CPU seconds per Gbit", |s| {
-            s.gateway_seconds_per_gbit
-        })?;
+        let svg = self.over_clients(
+            "CPU time per Gbit of the gateway",
+            "CPU seconds per Gbit (lower is better)",
+            |s| s.gateway_seconds_per_gbit,
+        )?;
         let caption = "The same of the gateway's processes alone.".to_owned();
         Some(picture("cost-gateway", "Cost of a Gbit at the gateway", caption, svg))
     }
@@ -166,7 +184,8 @@ impl View<'_> {
         let counts = self.counts();
         if let [only] = counts[..] {
             let bar = |s: &Summary| Some((s.label.clone(), self.style(&s.label), point(s)?));
-            let bars = self.summaries.iter().filter_map(bar).collect();
+            let shown = self.summaries.iter().filter(|s| self.order.contains(&s.label));
+            let bars = shown.filter_map(bar).collect();
             return BarChart { title: title.into(), x_label: format!("{label}, at {only} clients"), bars }
                 .svg();
         }
@@ -211,8 +230,8 @@ impl View<'_> {
             series,
         }
         .svg()?;
-        let caption = "Each dot is one run. Boxes from the first to the third quartile with the median as a line, \
-                       whiskers from the lowest to the highest. Bytes received only.";
+        let caption = "Each dot is one run. The marker and the line are the median, whiskers go from the lowest to the \
+                       highest; of four runs or more a box goes from the first to the third quartile. Bytes received only.";
         Some(picture("repeats", "Spread of the repeats", caption.to_owned(), svg))
     }
 
@@ -281,17 +300,39 @@ mod tests {
     #[test]
     fn every_picture_that_has_data_is_drawn() {
         let mut campaign = samples::campaign();
-        let all = ["throughput", "throughput-vpns", "ratio", "cost", "cost-gateway", "repeats"];
+        let all = ["goodput", "goodput-vpns", "ratio", "cost", "cost-gateway", "repeats", "communication"];
         assert_eq!(names(&campaign), all, "two seconds make no time series");
         campaign.settings.seconds = 5.0;
         for run in &mut campaign.runs {
             run.intervals = vec![run.intervals[0]; 5];
         }
-        assert_eq!(names(&campaign), [&all[..], &["time"]].concat());
+        assert_eq!(names(&campaign), [&all[..6], &["time"], &all[6..]].concat());
+        let drawn: Vec<String> = pictures(&campaign).into_iter().map(|picture| picture.svg).collect();
+        assert!(drawn[3].contains("lower is better") && drawn[0].contains("higher is better"));
         campaign.runs.retain(|run| run.label != "plain routing" && run.repeat == 1);
-        assert_eq!(names(&campaign), ["throughput", "cost", "cost-gateway", "time"]);
+        assert_eq!(names(&campaign), ["goodput", "cost", "cost-gateway", "time", "communication"]);
         campaign.runs.clear();
         assert_eq!(names(&campaign), [""; 0]);
+    }
+
+    #[test]
+    fn a_system_that_is_its_own_control_is_drawn_once() {
+        let whole = samples::campaign();
+        let mut more = whole.clone();
+        for run in whole.runs.iter().filter(|run| run.label != "plain routing") {
+            let mut again = run.clone();
+            again.label.push_str(AGAIN);
+            again.subject = again.subject.map(crate::system::Subject::again);
+            more.runs.push(again);
+        }
+        for clients in [None, Some(8)] {
+            let only = |campaign: &Campaign| {
+                let mut campaign = campaign.clone();
+                campaign.runs.retain(|run| clients.is_none_or(|clients| run.clients == clients));
+                pictures(&campaign)
+            };
+            assert_eq!(only(&more), only(&whole));
+        }
     }
 
     #[test]
@@ -325,7 +366,7 @@ mod tests {
     fn pictures_are_written_as_files_that_need_no_page() {
         let directory = tempfile::tempdir().unwrap();
         let names = write(&pictures(&samples::campaign()), directory.path(), true, false).unwrap();
-        assert_eq!(names.len(), 6);
+        assert_eq!(names.len(), 7);
         for name in names {
             let text = std::fs::read_to_string(directory.path().join(&name)).unwrap();
             assert!(name.ends_with(".svg") && text.contains("<style>"), "{name}");

@@ -1,5 +1,6 @@
 //! The report of a suite: one table for each of its parts, with a column for each system, beside what was published.
 
+pub mod grouped;
 pub mod html;
 mod section;
 pub mod sweep;
@@ -29,7 +30,8 @@ its first measurement: what a comparison shows where there is no difference. ≈
 all rounds. Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.
 Throughput is payload that arrived. The other
 end is where each load is received. Lost: of the messages that were sent; delivered: of those that the rate asked for. Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message; the
-lab has one clock. Only what the kernel's counters saw in the tunnel counts. Systems but plain routing are vpnd with the cipher named.
+lab has one clock. Delay variation: the difference of every two neighbouring messages' delays (RFC 3393), as distribution; jitter is its
+smoothed value at the end. UDP without a rate is measured at the highest rate that a search found to be carried. Only what the kernel's counters saw in the tunnel counts. Systems but plain routing are vpnd with the cipher named.
 Between real hosts clocks are compared before each measurement, and a system is what the user called the network between them.";
 
 /// The published findings of this experiment.
@@ -271,6 +273,7 @@ pub(crate) mod tests {
                 ip: 4,
                 quantities: vec![Quantity::Throughput, Quantity::Loss],
                 hogs: 0,
+                search: None,
                 times: Times { warmup: second, duration: second, interval: second },
             },
             repeat,
@@ -280,6 +283,7 @@ pub(crate) mod tests {
                 series: vec![point(1.0), point(2.0), point(3.0)],
                 ..Figures::default()
             }),
+            search: None,
             cpu: None,
             error: None,
         }

@@ -101,6 +101,13 @@ fn ratios(runs: &[&Run], campaign: &Campaign, is_other: impl Fn(&Run) -> bool) -
     Spread::of(&runs.iter().filter_map(ratio).collect::<Vec<_>>())
 }
 
+/// Goodput of one system divided by that of another, round by round, at a number of clients.
+pub fn pair_ratio(campaign: &Campaign, clients: u32, one: &str, other: &str) -> Option<Spread> {
+    let mine = |run: &&Run| run.is_whole() && run.clients == clients && run.label == one;
+    let runs: Vec<&Run> = campaign.runs.iter().filter(mine).collect();
+    ratios(&runs, campaign, |run| run.label == other)
+}
+
 /// The ratios of the system that was measured twice in each round to itself.
 fn control(campaign: &Campaign, clients: u32) -> Option<Spread> {
     let again = |run: &&Run| {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::grid::Grid;
+use super::headline;
 use super::problems::{place, problems};
 use super::summary::{Summary, labels, summarise};
 use crate::experiment::outcome::Campaign;
@@ -30,6 +31,7 @@ pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {
     let summaries = summarise(campaign);
     let mut text = String::new();
     let mut say = |line: &str| writeln!(text, "{line}").expect("writing to a string");
+    headline::sentences(campaign).iter().for_each(|line| say(line));
     if !summaries.is_empty() {
         say(&grid(&summaries, unit).text(width));
         say(DEFINITIONS);

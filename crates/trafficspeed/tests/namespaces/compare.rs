@@ -64,7 +64,10 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
     let said = String::from_utf8_lossy(&other.stderr);
     assert_eq!(other.status.code(), Some(2), "{said}");
     assert!(said.contains("systems (--vpn, --cipher) is not what it was"), "{said}");
-    assert!(said.contains("vpnd; plain routing then, plain routing now"), "{said}");
+    assert!(
+        said.contains("vpnd; plain routing; vpnd (again) then, plain routing; plain routing (again) now"),
+        "{said}"
+    );
     let again = run(&line);
     let said = String::from_utf8_lossy(&again.stderr);
     assert!(again.status.code() == Some(2) && said.contains("holds measurements already"), "{said}");

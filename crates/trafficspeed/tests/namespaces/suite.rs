@@ -51,8 +51,11 @@ fn ipsecs_parts_are_measured_idle_and_beside_hogs_and_written_as_reports() {
     let html = std::fs::read_to_string(out.path().join("report.html")).expect("a page");
     assert!(html.contains("<svg") && html.contains("KAME"));
     let csv = std::fs::read_to_string(out.path().join("report.csv")).expect("CSV");
-    assert_eq!(csv.lines().count(), 1 + 4 * 6, "{csv}");
-    assert_eq!(report_again(out.path(), &report), ["suite-1-1.svg", "suite-1-2.svg"]);
+    assert_eq!(csv.lines().count(), 1 + 4 * 9, "{csv}");
+    assert_eq!(
+        report_again(out.path(), &report),
+        ["suite-1-1-delay.svg", "suite-1-1.svg", "suite-1-2-delay.svg", "suite-1-2.svg"]
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! One measurement of a plan, or the search for the highest rate at which hardly anything is lost: trial after trial.
+//! The search for the highest rate at which hardly anything is lost: trial after trial, then a measurement at that rate.
 //!
 //! Where the trials run is the caller's business: in the lab or between real hosts.
 
@@ -14,17 +14,31 @@ use crate::load::search::RateSearch;
 use crate::load::task::Task;
 
 /// How near the limits of a search come.
-const RESOLUTION: f64 = 0.02;
+pub const RESOLUTION: f64 = 0.02;
 /// A sender that reaches less of the rate it was told than this was itself the limit.
 const LEAST_SENT: f64 = 0.97;
 /// The longest that a single trial of a search warms up.
 const SEARCH_WARMUP: Duration = Duration::from_millis(200);
+
+/// A search to make.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Search {
+    /// The most that may be lost, in percent.
+    pub allowed_percent: f64,
+    /// How near its limits come, as a share of the upper one.
+    pub resolution: f64,
+    /// Counted seconds of a trial; those of the measurement if absent.
+    pub trial_seconds: Option<f64>,
+}
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SearchOutcome {
     /// Messages per second of the best trial that was carried; zero if none was.
     pub packets_per_second: f64,
     pub bits_per_second: f64,
+    /// The rate that was asked for then; absent: as fast as possible.
+    #[serde(default)]
+    pub asked_bits_per_second: Option<f64>,
     /// The sender could not do more, so the path may.
     pub limited_by_sender: bool,
     pub trials: Vec<SearchTrial>,
@@ -47,7 +61,7 @@ pub struct SearchTrial {
 /// Measures tasks for a time and puts what came out into the run.
 pub type Attempt<'a, E> = dyn FnMut(Vec<Task>, Times, &mut LoadRun) -> Result<(), E> + 'a;
 
-/// Measures the plan's tasks once, or searches if the plan says so.
+/// Measures the plan's tasks once, at the rate that a search finds if the plan says so.
 ///
 /// # Errors
 /// The first of `attempt`.
@@ -57,69 +71,178 @@ pub fn or_once<E>(
     attempt: &mut Attempt<'_, E>,
     interrupt: &Interrupt,
 ) -> Result<(), E> {
-    let tasks: Vec<Task> = plan.tasks.iter().map(|named| fresh(&named.task)).collect();
-    let Some(allowed) = plan.search else { return attempt(tasks, plan.times, run) };
-    run.search = Some(search(plan, &tasks[0], allowed, run, attempt, interrupt)?);
+    let mut tasks: Vec<Task> = plan.tasks.iter().map(|named| fresh(&named.task)).collect();
+    let Some(allowed_percent) = plan.search else { return attempt(tasks, plan.times, run) };
+    let search = Search { allowed_percent, resolution: RESOLUTION, trial_seconds: None };
+    let mut trial = |task: &Task, times| {
+        attempt(vec![fresh(task)], times, run)?;
+        Ok(run.figures.first().cloned().unwrap_or_default())
+    };
+    let found = search.run(&tasks[0], plan.times, &mut trial, interrupt)?;
+    if !interrupt.is_set() {
+        tasks[0] = found.task(&tasks[0]);
+        attempt(tasks, plan.times, run)?;
+    }
+    run.faults.extend(found.problem());
+    run.search = Some(found);
     Ok(())
 }
 
-/// The highest rate at which at most `allowed` percent of the messages are lost.
-fn search<E>(
-    plan: &LoadPlan,
-    task: &Task,
-    allowed: f64,
-    run: &mut LoadRun,
-    attempt: &mut Attempt<'_, E>,
-    interrupt: &Interrupt,
-) -> Result<SearchOutcome, E> {
-    let times = Times { warmup: plan.times.warmup.min(SEARCH_WARMUP), ..plan.times };
-    let mut outcome = SearchOutcome::default();
-    let mut attempt = |rate: Option<f64>, run: &mut LoadRun| {
-        let mut task = fresh(task);
-        if let Task::Messages(work) = &mut task {
-            // Less than one bit per second is no rate.
-            work.bits_per_second = rate.map(|rate| (rate as u64).max(1) / u64::from(work.streams));
-        }
-        attempt(vec![task], times, run)?;
-        Ok(SearchTrial::of(rate, &run.figures[0]))
-    };
-    let mut first = attempt(None, run)?;
-    if first.lost_percent <= allowed {
-        first.carried = true;
-        return Ok(SearchOutcome {
-            packets_per_second: first.received_per_second,
-            bits_per_second: run.figures[0].received_bits_per_second,
-            limited_by_sender: true,
-            trials: vec![first],
-        });
+impl Search {
+    /// The times of a trial, where those of the measurement are `times`.
+    pub fn trial_times(&self, times: Times) -> Times {
+        let duration = self.trial_seconds.map_or(times.duration, Duration::from_secs_f64);
+        Times { warmup: times.warmup.min(SEARCH_WARMUP), duration, interval: times.interval.min(duration) }
     }
-    let mut limits = RateSearch::new(run.figures[0].sent_bits_per_second, RESOLUTION);
-    outcome.trials.push(first);
-    while let Some(rate) = limits.next().filter(|_| !interrupt.is_set()) {
-        let mut trial = attempt(Some(rate), run)?;
-        let full = run.figures[0].sent_bits_per_second >= LEAST_SENT * rate;
-        // A sender that cannot keep the pace says nothing against the path: what it sent is what is judged.
-        trial.carried = trial.lost_percent <= allowed;
-        if trial.carried && trial.received_per_second > outcome.packets_per_second {
-            outcome.packets_per_second = trial.received_per_second;
-            outcome.bits_per_second = run.figures[0].received_bits_per_second;
-            outcome.limited_by_sender = !full;
+
+    /// The highest rate at which no more than allowed of the messages of `task` are lost.
+    ///
+    /// # Errors
+    /// The first of `attempt`.
+    pub fn run<E>(
+        &self,
+        task: &Task,
+        times: Times,
+        attempt: &mut dyn FnMut(&Task, Times) -> Result<Figures, E>,
+        interrupt: &Interrupt,
+    ) -> Result<SearchOutcome, E> {
+        let times = self.trial_times(times);
+        let mut outcome = SearchOutcome::default();
+        let first = attempt(&at_rate(task, None), times)?;
+        outcome.take(None, &first, self.allowed_percent);
+        if outcome.packets_per_second > 0.0 {
+            return Ok(outcome);
         }
-        limits.record(trial.carried);
-        outcome.trials.push(trial);
+        let mut limits = RateSearch::new(first.sent_bits_per_second, self.resolution);
+        while let Some(rate) = limits.next().filter(|_| !interrupt.is_set()) {
+            let figures = attempt(&at_rate(task, Some(rate)), times)?;
+            limits.record(outcome.take(Some(rate), &figures, self.allowed_percent));
+        }
+        Ok(outcome)
     }
-    Ok(outcome)
 }
 
-impl SearchTrial {
-    fn of(rate: Option<f64>, figures: &Figures) -> Self {
-        Self {
+/// `task` at a payload rate of all its streams together.
+fn at_rate(task: &Task, rate: Option<f64>) -> Task {
+    let mut task = fresh(task);
+    if let Task::Messages(work) = &mut task {
+        // Less than one bit per second is no rate.
+        work.bits_per_second = rate.map(|rate| ((rate as u64) / u64::from(work.streams)).max(1));
+    }
+    task
+}
+
+impl SearchOutcome {
+    /// Adds a trial, and says whether it was carried.
+    fn take(&mut self, rate: Option<f64>, figures: &Figures, allowed_percent: f64) -> bool {
+        let mut trial = SearchTrial {
             asked_bits_per_second: rate,
             sent_per_second: figures.sent_per_second.unwrap_or_default(),
             received_per_second: figures.received_per_second.unwrap_or_default(),
             // Nothing sent is no proof of anything.
             lost_percent: figures.lost_percent.unwrap_or(100.0),
             carried: false,
+        };
+        // A sender that cannot keep the pace says nothing against the path: what it sent is what is judged.
+        trial.carried = trial.lost_percent <= allowed_percent;
+        if trial.carried && trial.received_per_second > self.packets_per_second {
+            self.packets_per_second = trial.received_per_second;
+            self.bits_per_second = figures.received_bits_per_second;
+            self.asked_bits_per_second = rate;
+            self.limited_by_sender = rate.is_none_or(|rate| figures.sent_bits_per_second < LEAST_SENT * rate);
         }
+        self.trials.push(trial);
+        trial.carried
+    }
+
+    /// `task` at the rate that was found.
+    pub fn task(&self, task: &Task) -> Task {
+        at_rate(task, self.asked_bits_per_second)
+    }
+
+    /// Why no rate was found, in words.
+    pub fn problem(&self) -> Option<String> {
+        (self.packets_per_second <= 0.0).then(|| {
+            format!("no rate was found at which little enough is lost, with {} trials", self.trials.len())
+        })
+    }
+}
+
+impl SearchTrial {
+    /// The offered rate in messages per second, and the share of it that arrived in percent, where messages have `length`
+    /// bytes.
+    pub fn delivered(&self, length: u32) -> Option<(f64, f64)> {
+        let asked = self.asked_bits_per_second.map(|rate| rate / (8.0 * f64::from(length)));
+        let offered = asked.unwrap_or(self.sent_per_second);
+        (offered > 0.0).then(|| (offered, (100.0 * self.received_per_second / offered).min(100.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::message::Messages;
+    use crate::load::task::{Protocol, Sockets};
+
+    fn task() -> Task {
+        Task::Messages(Messages {
+            run_id: 0,
+            seed: 1,
+            protocol: Protocol::Udp,
+            streams: 1,
+            backward: false,
+            length: 1_000,
+            bits_per_second: None,
+            sockets: Sockets::default(),
+        })
+    }
+
+    /// A path that carries up to `limit` bit/s and, beyond that, next to nothing; the sender reaches `most`.
+    fn search(limit: f64, most: f64) -> (SearchOutcome, Vec<Times>) {
+        let mut asked = Vec::new();
+        let mut attempt = |task: &Task, times: Times| {
+            let Task::Messages(work) = task else { unreachable!() };
+            asked.push(times);
+            let sent = work.bits_per_second.map_or(most, |rate| rate as f64).min(most);
+            let received = if sent <= limit { sent } else { limit / 100.0 };
+            Ok::<_, ()>(Figures {
+                received_bits_per_second: received,
+                sent_bits_per_second: sent,
+                received_per_second: Some(received / 8e3),
+                sent_per_second: Some(sent / 8e3),
+                lost_percent: Some(100.0 * (1.0 - received / sent)),
+                ..Figures::default()
+            })
+        };
+        let search = Search { allowed_percent: 0.1, resolution: 0.02, trial_seconds: Some(0.25) };
+        let second = Duration::from_secs(1);
+        let times = Times { warmup: second, duration: second, interval: second };
+        let interrupt = Interrupt::default();
+        let outcome = search.run(&task(), times, &mut attempt, &interrupt).unwrap();
+        (outcome, asked)
+    }
+
+    #[test]
+    fn a_path_that_collapses_when_it_is_flooded_is_measured_at_what_it_carries() {
+        let (outcome, times) = search(300e6, 1e9);
+        assert!((285e6..=300e6).contains(&outcome.bits_per_second), "{outcome:?}");
+        let Task::Messages(work) = outcome.task(&task()) else { unreachable!() };
+        assert!((285_000_000..=300_000_000).contains(&work.bits_per_second.unwrap()));
+        assert!(!outcome.limited_by_sender && outcome.problem().is_none());
+        assert!(times.iter().all(|times| times.duration == Duration::from_millis(250)));
+        let (offered, delivered) = outcome.trials[0].delivered(1_000).unwrap();
+        assert!(
+            (offered - 125_000.0).abs() < 1e-6 && (delivered - 0.3).abs() < 1e-6,
+            "{offered} {delivered}"
+        );
+    }
+
+    #[test]
+    fn a_path_that_carries_whatever_the_sender_sends_takes_one_trial_and_one_that_carries_nothing_is_no_figure()
+     {
+        let (all, times) = search(2e9, 1e9);
+        assert!(all.limited_by_sender && times.len() == 1 && all.asked_bits_per_second.is_none(), "{all:?}");
+        let (none, _) = search(1.0, 1e9);
+        assert!(none.problem().is_some_and(|why| why.contains("no rate was found")), "{none:?}");
     }
 }

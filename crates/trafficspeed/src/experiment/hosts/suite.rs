@@ -7,12 +7,13 @@ use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
 use crate::experiment::environment::Environment;
 use crate::experiment::figures::figures;
-use crate::experiment::generate::fresh;
+use crate::experiment::generate::{SearchOutcome, fresh};
 use crate::experiment::pair_run::{IntervalSamples, PairResult};
 use crate::experiment::progress::Progress;
 use crate::experiment::suite::ipsec::{self, Options, Sweep};
 use crate::experiment::suite::{Case, Row, StageInfo, SuiteCampaign, faults, report_interval};
 use crate::interrupt::Interrupt;
+use crate::load::task::Task;
 use crate::system::SystemInfo;
 use crate::system::vpnd::Code;
 
@@ -31,8 +32,17 @@ pub fn run(
     let mut options = Options { ciphers: Vec::new(), ip: Some(host_pairs.ip()), ..options.clone() };
     options.sweeps.retain(|sweep| *sweep != Sweep::Mtu);
     let plan = ipsec::plan(&options);
-    let cases: Vec<&Case> =
-        plan.stages.iter().flat_map(|stage| &stage.cases).filter(|case| case.hogs == 0).collect();
+    // A search needs the path for itself.
+    let can_search = host_pairs.names().len() == 1;
+    let cases: Vec<&Case> = plan
+        .stages
+        .iter()
+        .flat_map(|stage| &stage.cases)
+        .filter(|case| case.hogs == 0 && (can_search || case.search.is_none()))
+        .collect();
+    if !can_search {
+        progress.note("several pairs are measured at once, so no highest rate of UDP is searched");
+    }
     let mut campaign = SuiteCampaign::begin(&plan, None, Environment::read(None), progress);
     campaign.stages =
         host_pairs.names().into_iter().zip(0..).map(|(name, at)| facts(&host_pairs, name, at)).collect();
@@ -65,31 +75,61 @@ fn measure(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Vec<Row> {
-    let tasks = [fresh(&case.task)];
+    let mut attempt = |task: &Task, times| {
+        let tasks = [fresh(task)];
+        let found = host_pairs.measure(&tasks, times, |_, _, _| (), interrupt).pop();
+        match found.unwrap_or_else(|| Err("there is no pair".into()))? {
+            PairResult { error: Some(error), .. } => Err(error.to_string()),
+            PairResult { reports, .. } => Ok(figures(&tasks[0], 0, &reports)),
+        }
+    };
+    let search = case.search.map(|search| search.run(&case.task, case.times, &mut attempt, interrupt));
+    let search = match search.transpose() {
+        Ok(search) => search,
+        Err(why) => {
+            return host_pairs
+                .names()
+                .into_iter()
+                .map(|label| empty_row(label, case, repeat, &why))
+                .collect();
+        }
+    };
+    let tasks = [fresh(&search.as_ref().map_or_else(|| case.task.clone(), |found| found.task(&case.task)))];
     let on_interval = |name: &str, number: usize, moment: &IntervalSamples| {
         report_interval(progress, (name, repeat), case, number, moment);
     };
+    let missed = search.as_ref().and_then(SearchOutcome::problem);
     let result = host_pairs.measure(&tasks, case.times, on_interval, interrupt);
     let row = |(label, result): (String, Result<PairResult, String>)| {
         let (figures, error) = match result {
             Err(why) => (None, Some(why)),
             Ok(PairResult { reports, error }) => {
-                let all: Vec<String> =
-                    error.iter().map(ToString::to_string).chain(faults(&reports)).collect();
+                let all: Vec<String> = error
+                    .iter()
+                    .map(ToString::to_string)
+                    .chain(faults(&reports))
+                    .chain(missed.clone())
+                    .collect();
                 (Some(figures(&tasks[0], 0, &reports)), (!all.is_empty()).then(|| all.join("; ")))
             }
         };
-        Row {
-            label,
-            subject: None,
-            code: Code::default(),
-            link_mtu: None,
-            case: case.clone(),
-            repeat,
-            figures,
-            cpu: None,
-            error,
-        }
+        Row { figures, search: search.clone(), error, ..empty_row(label, case, repeat, "") }
     };
     host_pairs.names().into_iter().zip(result).map(row).collect()
+}
+
+/// A measurement without a result.
+fn empty_row(label: String, case: &Case, repeat: u32, why: &str) -> Row {
+    Row {
+        label,
+        subject: None,
+        code: Code::default(),
+        link_mtu: None,
+        case: case.clone(),
+        repeat,
+        figures: None,
+        search: None,
+        cpu: None,
+        error: Some(why.to_owned()),
+    }
 }

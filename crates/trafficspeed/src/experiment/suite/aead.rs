@@ -107,6 +107,7 @@ fn cases(options: &Options, code: Code) -> Vec<Case> {
             ip: options.ip,
             quantities: vec![Quantity::Throughput],
             hogs: 0,
+            search: None,
             times: options.times,
         }
     };
@@ -259,6 +260,7 @@ mod tests {
                         case,
                         repeat,
                         figures: Some(Figures { received_bits_per_second: mbit * 1e6, ..Figures::default() }),
+                        search: None,
                         cpu: None,
                         error: None,
                     });

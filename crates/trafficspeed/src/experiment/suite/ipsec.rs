@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::{Case, Quantity, Stage, SuitePlan};
+use crate::experiment::generate::Search;
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
@@ -29,6 +30,10 @@ pub const CIPHERS: [Cipher; 6] = [
 ];
 /// Socket buffers of the original's TCP streams.
 const WINDOWS: [u32; 2] = [57_344, 32_768];
+/// UDP at the highest rate that is carried.
+pub const UDP_SECTION: &str = "UDP stream, highest rate with at most 0.1 % lost";
+/// The loss up to which a rate counts as carried, in percent.
+const ALLOWED_LOSS: f64 = 0.1;
 /// Bytes of a datagram whose rate is swept.
 const RATE_PAYLOAD: u32 = 1_200;
 
@@ -48,7 +53,7 @@ pub enum Sweep {
 pub enum SuitePart {
     /// TCP streams.
     Stream,
-    /// UDP as fast as possible.
+    /// UDP at the highest rate without loss.
     Datagram,
     /// Requests and responses.
     Transaction,
@@ -73,6 +78,8 @@ pub struct Options {
     pub times: Times,
     /// Repetitions.
     pub repeats: u32,
+    /// Bytes of the socket buffers of UDP as fast as it is carried; the kernel's if absent.
+    pub udp_window: Option<u32>,
     /// Payload rate of the live video, bit/s.
     pub video_rate: u64,
     /// Payload of its datagrams, bytes.
@@ -170,8 +177,17 @@ fn case(
         ip,
         quantities: quantities.to_vec(),
         hogs: 0,
+        search: None,
         times: options.times,
     }
+}
+
+/// The same at the highest rate that is carried. What a sender that floods the path gets through is what its queues happen to
+/// drop, often next to nothing, and no figure of what the path carries.
+fn searched(options: &Options, case: Case) -> Case {
+    let (resolution, trial_seconds) = if options.quick { (0.05, 0.4) } else { (0.02, 2.0) };
+    let trial_seconds = Some(options.times.duration.as_secs_f64().min(trial_seconds));
+    Case { search: Some(Search { allowed_percent: ALLOWED_LOSS, resolution, trial_seconds }), ..case }
 }
 
 fn bulk(write_bytes: u32, window: Option<u32>) -> Task {
@@ -219,16 +235,12 @@ fn streams(options: &Options, ip: u8) -> Vec<Case> {
 
 fn datagrams(options: &Options, ip: u8) -> Vec<Case> {
     let one = |length: u32| {
-        let name = format!("IPv{ip}, datagrams of {length} bytes");
-        let task = messages(Protocol::Udp, length, None, None);
-        case(
-            options,
-            "UDP stream, as fast as possible",
-            name,
-            task,
-            ip,
-            &[Quantity::Throughput, Quantity::Loss],
-        )
+        let window =
+            options.udp_window.map(|bytes| format!(", socket buffers of {bytes}")).unwrap_or_default();
+        let name = format!("IPv{ip}, datagrams of {length} bytes{window}");
+        let task = messages(Protocol::Udp, length, None, options.udp_window);
+        let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
+        searched(options, case(options, UDP_SECTION, name, task, ip, &shown))
     };
     [4_096, 1_024].map(one).to_vec()
 }
@@ -268,7 +280,15 @@ fn idle_and_loaded(options: &Options, idle: Case) -> Vec<Case> {
 fn over_time(options: &Options) -> Vec<Case> {
     let ip = options.ip.unwrap_or(4);
     let task = messages(Protocol::Tcp, 8_192, None, Some(32_768));
-    let shown = [Quantity::Throughput, Quantity::Delay, Quantity::Delay99, Quantity::Jitter];
+    let shown = [
+        Quantity::Throughput,
+        Quantity::Delay,
+        Quantity::Delay99,
+        Quantity::Jitter,
+        Quantity::Variation50,
+        Quantity::Variation95,
+        Quantity::Variation99,
+    ];
     let name = format!("IPv{ip}, messages of 8192 bytes, socket buffers of 32768");
     idle_and_loaded(options, case(options, "One TCP transfer over time", name, task, ip, &shown))
 }
@@ -282,6 +302,9 @@ fn video(options: &Options) -> Vec<Case> {
         Quantity::Delivered,
         Quantity::Loss,
         Quantity::Jitter,
+        Quantity::Variation50,
+        Quantity::Variation95,
+        Quantity::Variation99,
         Quantity::Delay99,
     ];
     let rate = options.video_rate as f64 / 1e6;
@@ -295,9 +318,10 @@ fn payloads(options: &Options) -> Vec<Case> {
     let many: &[u32] =
         &[32, 64, 128, 256, 384, 512, 640, 768, 896, 1_024, 1_152, 1_280, 1_400, 2_800, 8_000, 32_000];
     let one = |length: &u32| {
-        let task = messages(Protocol::Udp, *length, None, None);
+        let task = messages(Protocol::Udp, *length, None, options.udp_window);
         let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
-        case(options, "Sweep: payload of datagrams", format!("IPv{ip}, {length} bytes"), task, ip, &shown)
+        let name = format!("IPv{ip}, {length} bytes");
+        searched(options, case(options, "Sweep: payload of datagrams", name, task, ip, &shown))
     };
     if options.quick { few } else { many }.iter().map(one).collect()
 }
@@ -350,6 +374,7 @@ mod tests {
                 interval: Duration::from_millis(100),
             },
             repeats: 1,
+            udp_window: None,
             video_rate: 13_000_000,
             video_payload: 500,
             hogs: 2,
@@ -377,7 +402,7 @@ mod tests {
             let has = |section: &str, ip: u8| {
                 stage.cases.iter().any(|case| case.section == section && case.ip == ip)
             };
-            for section in ["TCP stream", "UDP stream, as fast as possible", "Request and response"] {
+            for section in ["TCP stream", UDP_SECTION, "Request and response"] {
                 assert!(has(section, 4) && has(section, 6), "{section}");
             }
             assert!(has("One TCP transfer over time", 4) && has("Live video over UDP", 6));
@@ -397,6 +422,21 @@ mod tests {
         let only = Options { control: true, ciphers: vec![Cipher::AuthOnly], ..options(true) };
         let labels: Vec<String> = super::plan(&only).stages.iter().map(Stage::label).collect();
         assert_eq!(labels[..3], ["plain routing", "auth-only", "auth-only (again)"]);
+    }
+
+    #[test]
+    fn no_figure_is_of_a_flood_over_udp() {
+        let plan = plan(&Options { udp_window: Some(57_344), ..options(true) });
+        let mut searched = 0;
+        for case in plan.stages.iter().flat_map(|stage| &stage.cases) {
+            let Task::Messages(work) = &case.task else { continue };
+            if work.protocol == Protocol::Udp && work.bits_per_second.is_none() {
+                assert!(case.search.is_some(), "{}", case.name);
+                assert_eq!(work.sockets.window, Some(57_344));
+                searched += 1;
+            }
+        }
+        assert!(searched > 30, "{searched}");
     }
 
     #[test]

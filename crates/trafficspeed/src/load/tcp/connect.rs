@@ -17,6 +17,15 @@ const PREAMBLE_BYTES: usize = 12;
 const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection attempt beyond this is repeated: the peer may still be coming up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// What to do where nothing arrives at all.
+fn advice(arrived: usize) -> &'static str {
+    if arrived > 0 {
+        return "";
+    }
+    "; the other host cannot reach this one: if it is behind NAT or a firewall, such as a client of a gateway that lets nobody connect \
+     to clients, name the hosts of --pair the other way round, since the first one listens and the second one connects"
+}
+
 /// Foreign or silent connections that a listener bears before it gives up.
 const MAX_STRANGERS: usize = 64;
 
@@ -35,7 +44,7 @@ pub enum ConnectError {
     #[error("cannot connect to {address}: {source}")]
     Connect { address: SocketAddr, source: io::Error },
     /// Not all connections arrived in time.
-    #[error("only {arrived} of {wanted} connections arrived within {seconds} s")]
+    #[error("only {arrived} of {wanted} connections arrived within {seconds} s{}", advice(*arrived))]
     Missing {
         arrived: usize,
         /// Connections of the job.

@@ -29,7 +29,7 @@ impl Axis {
     /// From zero to exactly `end`.
     pub(super) fn linear(end: f64, from: f64, to: f64) -> Self {
         let end = if end > 0.0 { end } else { 1.0 };
-        let step = round_step(end, 10.0).max(1.0);
+        let step = round_step(end, 10.0);
         Self { doubling: false, values: (0.0, end), places: (from, to), ticks: steps(end, step) }
     }
 
@@ -120,6 +120,10 @@ mod tests {
         assert_eq!(labels(&Axis::from_zero(13.0, 0.0, 1.0)), ["0", "5", "10", "15"]);
         assert_eq!(labels(&Axis::from_zero(0.7, 0.0, 1.0)), ["0.0", "0.2", "0.4", "0.6", "0.8"]);
         assert_eq!(labels(&Axis::linear(10.0, 0.0, 1.0)).len(), 11);
+        assert_eq!(
+            labels(&Axis::linear(0.4, 0.0, 1.0)),
+            ["0.00", "0.05", "0.10", "0.15", "0.20", "0.25", "0.30", "0.35", "0.40"]
+        );
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! Box plots over repeats: the box from the first to the third quartile with the median in it, whiskers to the
-//! lowest and highest, and every value as a dot, since there are few.
+//! lowest and highest, and every value as a dot, since there are few. Of fewer values than [`QUARTILES_LEAST`] there are no
+//! quartiles worth the name, and no box is drawn.
 
 use super::axis::Axis;
 use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};
 use super::{SAMPLES_MOST, STYLES};
 use crate::stats::{quantile, range};
+
+/// Values that it takes for quartiles.
+const QUARTILES_LEAST: usize = 4;
 
 /// All repeats of one system, by group.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,18 +78,20 @@ fn draw(canvas: &mut Canvas, values: &[f64], style: usize, x: f64, slot: f64, ve
         r#"<path class="range s{style}" d="M{x:.1} {low:.1}V{first:.1}M{x:.1} {third:.1}V{high:.1}M{a:.1} {low:.1}h{half:.1}M{a:.1} {high:.1}h{half:.1}"/>"#,
         a = x - cap
     ));
-    // Above the box, so that it can be told without colour whose it is.
-    canvas.marker(style, x, (high - 8.0).max(6.0));
-    // A box of no height would not be seen.
-    let (top, height) = (third.min(first - 1.0), (first - third).max(1.0));
-    canvas.put(format_args!(
-        r#"<rect class="box s{style}" x="{left:.1}" y="{top:.1}" width="{width:.1}" height="{height:.1}"/>"#
-    ));
+    if values.len() >= QUARTILES_LEAST {
+        // A box of no height would not be seen.
+        let (top, height) = (third.min(first - 1.0), (first - third).max(1.0));
+        canvas.put(format_args!(
+            r#"<rect class="box s{style}" x="{left:.1}" y="{top:.1}" width="{width:.1}" height="{height:.1}"/>"#
+        ));
+    }
     canvas.put(format_args!(r#"<path class="median s{style}" d="M{left:.1} {middle:.1}h{width:.1}"/>"#));
     for value in values.iter().take(SAMPLES_MOST) {
         let y = vertical.place(*value);
         canvas.put(format_args!(r#"<circle class="dot" cx="{x:.1}" cy="{y:.1}" r="1.8"/>"#));
     }
+    // On the median, so that it can be told without colour whose it is.
+    canvas.marker(style, x, middle);
 }
 
 #[cfg(test)]
@@ -102,15 +108,16 @@ mod tests {
             y_label: "Gbit/s".into(),
             groups: vec!["2".into(), "16".into()],
             series: vec![
-                series("a", 0, vec![vec![1.0, 2.0, 4.0], vec![3.0]]),
+                series("a", 0, vec![vec![1.0, 2.0, 4.0, 5.0], vec![3.0]]),
                 series("b <x>", STYLES + 2, vec![vec![], vec![2.0, 2.0]]),
             ],
         };
         let svg = chart.svg().unwrap();
         assert_well_formed(&svg);
-        assert_eq!(svg.matches("class=\"box s0").count(), 2 + 1, "and one in the legend");
-        assert_eq!(svg.matches("class=\"box s2").count(), 1 + 1, "styles are used again after the last");
-        assert_eq!(svg.matches("class=\"dot").count(), 6);
+        assert_eq!(svg.matches("class=\"box s0").count(), 1 + 1, "of four values, and one in the legend");
+        assert_eq!(svg.matches("class=\"box s2").count(), 1, "two values have no quartiles");
+        assert_eq!(svg.matches("class=\"mark s2").count(), 1 + 1, "styles are used again after the last");
+        assert_eq!(svg.matches("class=\"dot").count(), 7);
         assert!(svg.contains(">16</text>") && svg.contains(">Gbit/s</text>") && svg.contains("b &lt;x&gt;"));
         let empty = BoxChart { series: vec![series("a", 0, vec![vec![], vec![]])], ..chart };
         assert_eq!(empty.svg(), None);

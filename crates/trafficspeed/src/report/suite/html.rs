@@ -1,17 +1,19 @@
 //! A suite's page: tables, bars where a suite is about which cipher is the fastest, time series where time matters.
 
-use super::{Section, SuiteCampaign, published, sections, sentences, sweep, verdicts};
+use super::{Section, SuiteCampaign, grouped, published, sections, sentences, sweep, verdicts};
 use crate::experiment::figures;
 use crate::experiment::suite::{Quantity, Row};
 use crate::report::chart::{BarChart, Point, Series, TimeChart};
 use crate::report::html::machine;
 use crate::report::page::{Page, Picture};
+use crate::system::AGAIN;
 
 /// The page of a campaign.
 pub fn html(campaign: &SuiteCampaign) -> String {
     let title = format!("trafficspeed suite {}", campaign.name);
     let mut page = Page::new(&title, &title, &campaign.about);
     page.paragraph("meta", &campaign.environment.started);
+    page.paragraph("meta", &campaign.environment.machine());
     if campaign.interrupted {
         page.paragraph("warning", "Interrupted: the figures are of what was measured until then.");
     }
@@ -53,8 +55,23 @@ fn drawn(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pict
     } else if section.name.contains("over time") || section.name.contains("video") {
         over_time(campaign, section, number)
     } else {
-        sweep::pictures(campaign, section, number)
+        let grouped = grouped::pictures(campaign, section, number);
+        grouped.into_iter().chain(sweep::pictures(campaign, section, number)).collect()
     }
+}
+
+/// The style of a system: the same in all pictures of the campaign, with AES instructions and without.
+pub(super) fn style(campaign: &SuiteCampaign, label: &str) -> usize {
+    fn name(label: &str) -> &str {
+        label.split(", without AES").next().unwrap_or(label)
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for row in campaign.rows.iter().filter(|row| !row.label.ends_with(AGAIN)) {
+        if !names.contains(&name(&row.label)) {
+            names.push(name(&row.label));
+        }
+    }
+    names.iter().position(|known| *known == name(label)).unwrap_or(0)
 }
 
 /// The caption of what was measured several times, or once.
@@ -70,12 +87,13 @@ fn bars(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pictu
     let rows = section.rows.iter().filter(|row| row.quantity == Quantity::Throughput).zip(1..);
     let picture = |(row, at): (&super::SectionRow, usize)| {
         let columns = section.columns.iter().zip(0..);
-        let bar =
-            |(name, style): (&String, usize)| Some((name.clone(), style, Point::of(0.0, row.spread(style)?)));
+        let bar = |(name, at): (&String, usize)| {
+            Some((name.clone(), style(campaign, name), Point::of(0.0, row.spread(at)?)))
+        };
         let title = format!("{}: {}", section.name, row.case);
         let chart = BarChart {
             title: title.clone(),
-            x_label: "throughput, Mbit/s".into(),
+            x_label: "throughput, Mbit/s (higher is better)".into(),
             bars: columns.filter_map(bar).collect(),
         };
         let caption = spread_words(campaign);
@@ -84,50 +102,75 @@ fn bars(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pictu
     rows.filter_map(picture).collect()
 }
 
-/// Throughput and delay of each system's first measurement, one picture for each case.
+/// Throughput and delay of each system's first measurement, a picture each for every case.
 fn over_time(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
-    let mine = |row: &&Row| row.case.section == section.name && row.repeat == 1 && row.error.is_none();
+    let mine = |row: &&Row| {
+        let is_first = row.repeat == 1 && row.error.is_none() && !row.label.ends_with(AGAIN);
+        is_first && row.case.section == section.name
+    };
     let mut names: Vec<&str> = campaign.rows.iter().filter(mine).map(|row| row.case.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    let picture = |(name, at): (&str, usize)| {
+    let pictures = |(name, at): (&str, usize)| {
         let rows: Vec<&Row> = campaign.rows.iter().filter(mine).filter(|row| row.case.name == name).collect();
-        let title = format!("{}: {name}", section.name);
-        let svg = series(&title, &rows)?;
-        let caption =
-            "The first measurement of each system. Delay is one way, mean of each interval.".to_owned();
-        Some(Picture { name: format!("suite-{number}-{at}"), title, caption, svg })
+        let throughput = {
+            let title = format!("{}: {name}", section.name);
+            let caption = "The first measurement of each system.".to_owned();
+            throughput(campaign, &title, &rows).map(|svg| Picture {
+                name: format!("suite-{number}-{at}"),
+                title,
+                caption,
+                svg,
+            })
+        };
+        let delay = {
+            let title = format!("{}, delay: {name}", section.name);
+            let caption =
+                "One-way delay, mean of each interval, in the first measurement of each system.".to_owned();
+            let label = "mean one-way delay, ms (lower is better)";
+            let value = |point: &figures::Point| Some(point.delay_mean_us? / 1e3);
+            series(campaign, (&title, label), &rows, &value).map(|svg| Picture {
+                name: format!("suite-{number}-{at}-delay"),
+                title,
+                caption,
+                svg,
+            })
+        };
+        [throughput, delay]
     };
-    names.into_iter().zip(1..).filter_map(picture).collect()
+    names.into_iter().zip(1..).flat_map(pictures).flatten().collect()
 }
 
-fn series(title: &str, rows: &[&Row]) -> Option<String> {
-    let points = |row: &Row, y: &dyn Fn(&figures::Point) -> Option<f64>| -> Vec<Point> {
-        let all = row.figures.iter().flat_map(|figures| &figures.series);
-        all.filter_map(|point| Some(Point { x: point.end, y: y(point)?, range: None })).collect()
-    };
+fn throughput(campaign: &SuiteCampaign, title: &str, rows: &[&Row]) -> Option<String> {
     let all = rows.iter().filter_map(|row| row.figures.as_ref()).flat_map(|figures| &figures.series);
     let highest = all.map(|point| point.received_bits_per_second).fold(0.0, f64::max);
     // Figures of five digits would stand in the axis' label.
     let (unit, label) =
         if highest >= 1e9 { (1e9, "throughput, Gbit/s") } else { (1e6, "throughput, Mbit/s") };
-    let (mut left, mut right) = (Vec::new(), Vec::new());
-    for (row, style) in rows.iter().zip(0..) {
-        let throughput = points(row, &|point| Some(point.received_bits_per_second / unit));
-        let delay = points(row, &|point| point.delay_mean_us.map(|us| us / 1e3));
-        left.push(Series { label: row.label.clone(), style, points: throughput });
-        let label = format!("{}: delay", row.label);
-        right.push(Series { label, style: rows.len() + style, points: delay });
-    }
-    [&mut left, &mut right].into_iter().for_each(|all| all.retain(|series| !series.points.is_empty()));
+    series(campaign, (title, label), rows, &|point| Some(point.received_bits_per_second / unit))
+}
+
+/// One line for each system over time.
+fn series(
+    campaign: &SuiteCampaign,
+    (title, label): (&str, &str),
+    rows: &[&Row],
+    value: &dyn Fn(&figures::Point) -> Option<f64>,
+) -> Option<String> {
+    let line = |row: &&Row| {
+        let all = row.figures.iter().flat_map(|figures| &figures.series);
+        let points = all.filter_map(|point| Some(Point { x: point.end, y: value(point)?, range: None }));
+        Series { label: row.label.clone(), style: style(campaign, &row.label), points: points.collect() }
+    };
+    let left: Vec<Series> = rows.iter().map(line).filter(|series| !series.points.is_empty()).collect();
     TimeChart {
         title: title.to_owned(),
         x_label: "seconds since the end of the warm-up".into(),
         end: left.iter().flat_map(|series| &series.points).map(|point| point.x).fold(0.0, f64::max),
         left_label: label.into(),
         left,
-        right_label: "mean one-way delay, ms".into(),
-        right,
+        right_label: String::new(),
+        right: Vec::new(),
     }
     .svg()
 }

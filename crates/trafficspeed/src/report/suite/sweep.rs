@@ -2,12 +2,13 @@
 //!
 //! Where a measurement stands on the horizontal axis is taken from what was measured, not from its name.
 
+use crate::experiment::suite::ipsec::UDP_SECTION;
 use crate::experiment::suite::{Quantity, Row, SWEEP, SuiteCampaign};
 use crate::load::task::Task;
 use crate::report::chart::{BarChart, Horizontal, LineChart, Point, Series};
 use crate::report::page::Picture;
 use crate::report::suite::Section;
-use crate::report::suite::html::spread_words;
+use crate::report::suite::html::{spread_words, style};
 use crate::stats::Spread;
 
 /// The section in which ciphers that differ in the length of the key stand side by side.
@@ -65,6 +66,9 @@ impl Axis {
 
 /// The pictures of a section, if it is a sweep or compares keys of two lengths.
 pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
+    if section.name == UDP_SECTION {
+        return delivered(campaign, section, number);
+    }
     if section.name == KEYS {
         return keys(campaign, section, number).into_iter().collect();
     }
@@ -79,16 +83,80 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
     let picture = |(quantity, at): (Quantity, usize)| {
         let (name, _) = quantity.name();
         let title = format!("{}: {name}", section.name);
-        let svg = lines(&title, &axis, section, &rows, quantity)?;
+        let svg = lines(campaign, (&title, &axis), section, &rows, quantity)?;
         let caption = spread_words(campaign);
         Some(Picture { name: format!("suite-{number}-{at}"), title, caption, svg })
     };
     quantities.into_iter().zip(1..).filter_map(picture).collect()
 }
 
-fn lines(title: &str, axis: &Axis, section: &Section, rows: &[&Row], quantity: Quantity) -> Option<String> {
+/// The delivered share over the offered rate, from all trials of the searches, one picture for each case.
+fn delivered(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
+    let mut cases: Vec<&str> = section.rows.iter().map(|row| row.case.as_str()).collect();
+    cases.dedup();
+    let picture = |(case, at): (&str, usize)| {
+        let series = section.columns.iter().map(|label| {
+            let style = style(campaign, label);
+            let mine = campaign.rows.iter().filter(|row| row.label == *label && row.case.name == case);
+            Series {
+                label: label.clone(),
+                style,
+                points: shares(mine.filter(|row| row.case.section == section.name)),
+            }
+        });
+        let series: Vec<Series> = series.filter(|series| !series.points.is_empty()).collect();
+        let end = series.iter().flat_map(|series| &series.points).map(|point| point.x).reduce(f64::max)?;
+        let title = format!("UDP, {case}: delivered of what was offered");
+        let svg = LineChart {
+            title: title.clone(),
+            x_label: "offered rate, Mbit/s of payload".into(),
+            y_label: "delivered, %".into(),
+            horizontal: Horizontal::Linear(end),
+            series,
+        }
+        .svg()?;
+        let caption = "Each trial of the searches for the highest rate; trials at nearly the same rate are one point, their median \
+                       with whiskers from the lowest to the highest."
+            .to_owned();
+        Some(Picture { name: format!("suite-{number}-delivered-{at}"), title, caption, svg })
+    };
+    cases.into_iter().zip(1..).filter_map(picture).collect()
+}
+
+/// Offered rates in Mbit/s with the delivered share; rates that differ by less than a tenth or so are one point.
+fn shares<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<Point> {
+    let of = |row: &'a Row| {
+        let length = match &row.case.task {
+            Task::Messages(work) => work.length,
+            _ => 0,
+        };
+        let trials = row.search.iter().flat_map(|search| &search.trials);
+        trials.filter_map(move |trial| {
+            let (offered, share) = trial.delivered(length)?;
+            Some((offered * 8.0 * f64::from(length) / 1e6, share))
+        })
+    };
+    let mut all: Vec<(f64, f64)> = rows.flat_map(of).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let place = |rate: f64| (rate.ln() * 10.0).round() as i64;
+    let point = |same: &[(f64, f64)]| {
+        let (rates, shares): (Vec<f64>, Vec<f64>) = same.iter().copied().unzip();
+        Some(Point::of(Spread::of(&rates)?.median, Spread::of(&shares)?))
+    };
+    all.chunk_by(|a, b| place(a.0) == place(b.0)).filter_map(point).collect()
+}
+
+fn lines(
+    campaign: &SuiteCampaign,
+    (title, axis): (&str, &Axis),
+    section: &Section,
+    rows: &[&Row],
+    quantity: Quantity,
+) -> Option<String> {
     let places: Vec<f64> = rows.iter().filter_map(|row| axis.place(row)).collect();
-    let highest = rows.iter().filter_map(|row| row.value(quantity)).reduce(f64::max)?;
+    // Where nothing was lost there is nothing to see.
+    let highest =
+        rows.iter().filter_map(|row| row.value(quantity)).reduce(f64::max).filter(|most| *most > 0.0)?;
     let (name, unit) = quantity.name();
     // Figures of five digits would stand in the axis' label.
     let (scale, unit) = match unit {
@@ -96,7 +164,8 @@ fn lines(title: &str, axis: &Axis, section: &Section, rows: &[&Row], quantity: Q
         "Mbit/s" => (1000.0, "Gbit/s".to_owned()),
         other => (1000.0, format!("1000 {other}")),
     };
-    let series = section.columns.iter().zip(0..).map(|(label, style)| {
+    let series = section.columns.iter().map(|label| {
+        let style = style(campaign, label);
         let mine: Vec<&Row> = rows.iter().copied().filter(|row| row.label == *label).collect();
         let points = points(axis, &mine, |row| row.value(quantity).map(|value| value / scale));
         Series { label: label.clone(), style, points }
@@ -145,6 +214,7 @@ fn keys(campaign: &SuiteCampaign, section: &Section, number: usize) -> Option<Pi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::generate::{SearchOutcome, SearchTrial};
     use crate::load::message::Messages;
     use crate::load::task::{Protocol, Sockets};
     use crate::report::chart::markup::assert_well_formed;
@@ -193,6 +263,42 @@ mod tests {
             assert!(pictures[1].svg.contains(">lost, %</text>"));
         }
         assert!(drawn(&sample("Sweep: of the chimney")).is_empty());
+    }
+
+    #[test]
+    fn the_trials_of_a_search_are_a_curve_of_what_was_delivered() {
+        let mut campaign = sample(UDP_SECTION);
+        assert!(drawn(&campaign).is_empty(), "nothing was searched");
+        let trial = |asked: f64, received: f64| SearchTrial {
+            asked_bits_per_second: Some(asked),
+            received_per_second: received,
+            ..SearchTrial::default()
+        };
+        for row in &mut campaign.rows {
+            // 500 or 1000 bytes: 4 Mbit/s are 1000 or 500 messages a second.
+            let trials = vec![trial(4e6, 400.0), trial(2e6, 250.0), trial(4.1e6, 500.0)];
+            row.search = Some(SearchOutcome { trials, ..SearchOutcome::default() });
+        }
+        let pictures = drawn(&campaign);
+        assert_eq!(pictures.len(), 2, "one for each case");
+        for picture in &pictures {
+            assert_well_formed(&picture.svg);
+            assert!(
+                picture.svg.contains("offered rate, Mbit/s") && picture.svg.contains(">delivered, %</text>")
+            );
+        }
+        let points = shares(campaign.rows[..1].iter());
+        assert_eq!((points.len(), points[0].x, points[0].y), (2, 2.0, 50.0));
+        assert!((points[1].x - 4.05).abs() < 1e-9 && points[1].range.is_some(), "{points:?}");
+    }
+
+    #[test]
+    fn a_quantity_that_is_zero_everywhere_is_no_picture() {
+        let mut campaign = sample("Sweep: rate");
+        for figures in campaign.rows.iter_mut().filter_map(|row| row.figures.as_mut()) {
+            figures.lost_percent = Some(0.0);
+        }
+        assert_eq!(drawn(&campaign).len(), 1, "throughput alone");
     }
 
     #[test]

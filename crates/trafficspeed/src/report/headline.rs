@@ -1,0 +1,149 @@
+//! The result of experiment 1 in a few sentences, formed from the runs. Nothing is claimed that lies within what a system differs
+//! from itself, and of a single round nothing at all.
+
+use super::summary::{labels, pair_ratio, summarise};
+use crate::experiment::outcome::Campaign;
+use crate::stats::Spread;
+use crate::system::{Kind, Subject};
+use crate::unit::significant;
+
+/// Rounds that it takes to claim anything.
+const LEAST_ROUNDS: usize = 2;
+
+/// One sentence for each number of clients, about the system of interest and the best of the others.
+pub fn sentences(campaign: &Campaign) -> Vec<String> {
+    let Some(own) = of_interest(campaign) else { return Vec::new() };
+    let summaries = summarise(campaign);
+    let mine = summaries.iter().filter(|s| s.label == own);
+    let sentence = |s: &super::summary::Summary| {
+        let others = summaries.iter().filter(|other| {
+            other.clients == s.clients
+                && subject(campaign, &other.label).is_some_and(|of| is_rival(campaign, &own, of))
+        });
+        let best = others.max_by(|a, b| a.goodput.median.total_cmp(&b.goodput.median))?;
+        let ratio = pair_ratio(campaign, s.clients, &own, &best.label)?;
+        Some(compared(&own, &best.label, s.clients, ratio, s.control))
+    };
+    mine.filter_map(sentence).collect()
+}
+
+fn compared(own: &str, other: &str, clients: u32, ratio: Spread, same: Option<Spread>) -> String {
+    let begin = format!("With {clients} clients, {own} carries");
+    let best = format!("{other}, the best of the other VPNs");
+    if ratio.n < LEAST_ROUNDS {
+        return format!(
+            "{begin} {} times as much as {best} in a single round, which is no basis for a claim.",
+            significant(ratio.median)
+        );
+    }
+    let rounds = format!("{} to {} in {} rounds", significant(ratio.low), significant(ratio.high), ratio.n);
+    let Some(same) = same else {
+        return format!(
+            "{begin} {} times as much as {best} ({rounds}); how far a system differs from itself was not measured.",
+            significant(ratio.median)
+        );
+    };
+    let itself = format!("{} to {} times itself", significant(same.low), significant(same.high));
+    if ratio.differs_beyond(same) {
+        format!(
+            "{begin} {} times as much as {best} ({rounds}; a system against itself: {itself}).",
+            significant(ratio.median)
+        )
+    } else {
+        format!(
+            "{begin} no more and no less than {best}: no difference beyond that of a system to itself ({rounds}; {itself})."
+        )
+    }
+}
+
+/// The baseline if it is a VPN, otherwise the first vpnd, or the first VPN.
+fn of_interest(campaign: &Campaign) -> Option<String> {
+    let labels = labels(campaign);
+    let vpns: Vec<&String> = labels
+        .iter()
+        .filter(|label| subject(campaign, label).is_some_and(|of| of.kind != Kind::None && !of.again))
+        .collect();
+    let baseline = vpns.iter().find(|label| campaign.baseline.as_ref() == Some(label));
+    let own = vpns.iter().find(|label| subject(campaign, label).is_some_and(|of| of.kind == Kind::Vpnd));
+    baseline.or(own).or(vpns.first()).map(|label| (*label).clone())
+}
+
+fn subject(campaign: &Campaign, label: &str) -> Option<Subject> {
+    campaign.runs.iter().find(|run| run.label == label)?.subject
+}
+
+/// Another VPN; the same program with another cipher or priority is none.
+fn is_rival(campaign: &Campaign, own: &str, other: Subject) -> bool {
+    let family = |kind: Kind| if kind == Kind::VpndVaes { Kind::Vpnd } else { kind };
+    let own = subject(campaign, own).map(|own| family(own.kind));
+    other.kind != Kind::None && !other.again && own != Some(family(other.kind))
+}
+
+/// Systems without a result, each with the reason.
+pub fn missing(campaign: &Campaign) -> Vec<String> {
+    let summaries = summarise(campaign);
+    let mut lines = Vec::new();
+    for label in labels(campaign) {
+        if summaries.iter().any(|s| s.label == label) {
+            continue;
+        }
+        let runs = campaign.runs.iter().filter(|run| run.label == label);
+        let why = runs.flat_map(|run| run.problems()).next().unwrap_or_else(|| "it was not measured".into());
+        lines.push(format!("{label} is missing: {why}"));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::outcome::{Run, samples};
+    use crate::system::Cipher;
+
+    /// Three rounds with 8 clients: vpnd, itself again, and OpenVPN, in multiples of the same.
+    fn campaign(rounds: &[[u64; 3]]) -> Campaign {
+        let mut campaign = samples::campaign();
+        campaign.runs.clear();
+        for (values, repeat) in rounds.iter().zip(1..) {
+            let mut run = |subject: Subject, bytes: u64| {
+                let run = samples::run(subject.kind, 8, repeat, bytes * 1_000_000);
+                campaign.runs.push(Run { subject: Some(subject), label: subject.label(), ..run });
+            };
+            let vpnd = Subject::new(Kind::Vpnd, Cipher::Auto);
+            run(vpnd, values[0]);
+            run(Subject::new(Kind::Openvpn, Cipher::Auto), values[2]);
+            run(Subject::new(Kind::Vpnd, Cipher::ChaCha20Poly1305), values[0]);
+            run(Subject::new(Kind::None, Cipher::None), 9 * values[0]);
+            run(vpnd.again(), values[1]);
+        }
+        campaign
+    }
+
+    #[test]
+    fn a_difference_is_claimed_with_its_rounds_and_only_beyond_that_of_a_system_to_itself() {
+        let clear = sentences(&campaign(&[[40, 42, 10], [42, 40, 10], [39, 39, 10]]));
+        assert_eq!(
+            clear,
+            [
+                "With 8 clients, vpnd carries 4.00 times as much as OpenVPN, the best of the other VPNs (3.90 to 4.20 in 3 rounds; a \
+              system against itself: 0.952 to 1.05 times itself)."
+            ]
+        );
+        let within = sentences(&campaign(&[[40, 30, 36], [42, 40, 37], [39, 39, 36]]));
+        assert!(within[0].contains("no difference beyond that of a system to itself"), "{within:?}");
+        let once = sentences(&campaign(&[[40, 40, 10]]));
+        assert!(once[0].ends_with("no basis for a claim."), "{once:?}");
+        let mut alone = campaign(&[[40, 40, 10], [40, 40, 10]]);
+        alone.runs.retain(|run| run.label != "vpnd (again)");
+        assert!(sentences(&alone)[0].contains("was not measured"));
+        alone.runs.retain(|run| run.label != "OpenVPN");
+        assert_eq!(sentences(&alone), [""; 0], "another cipher of the same program is no rival");
+    }
+
+    #[test]
+    fn a_system_without_a_result_is_named_with_the_reason() {
+        let mut campaign = campaign(&[[40, 40, 10]]);
+        campaign.runs[1].error = Some("openvpn is not installed".into());
+        assert_eq!(missing(&campaign), ["OpenVPN is missing: openvpn is not installed"]);
+    }
+}

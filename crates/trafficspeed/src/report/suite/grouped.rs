@@ -1,0 +1,101 @@
+//! The original's figures 6 to 11: streams, datagrams and transactions of every system side by side, a picture for each IP
+//! version and quantity, with every single run.
+
+use super::html::style;
+use super::{Section, SectionRow, SuiteCampaign};
+use crate::experiment::suite::Quantity;
+use crate::experiment::suite::ipsec::UDP_SECTION;
+use crate::report::chart::{BoxChart, BoxSeries};
+use crate::report::page::Picture;
+
+/// The sections that are drawn so, each with its quantity.
+const DRAWN: [(&str, Quantity); 3] = [
+    ("TCP stream", Quantity::Throughput),
+    (UDP_SECTION, Quantity::Throughput),
+    ("Request and response", Quantity::Transactions),
+];
+
+/// The pictures of a section.
+pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
+    let Some((_, quantity)) = DRAWN.iter().find(|(name, _)| *name == section.name) else { return Vec::new() };
+    let picture = |version: &str| {
+        let begin = format!("{version}, ");
+        let rows: Vec<&SectionRow> = section
+            .rows
+            .iter()
+            .filter(|row| row.quantity == *quantity && row.case.starts_with(&begin))
+            .collect();
+        let values = rows.iter().flat_map(|row| row.values.iter().flatten());
+        let highest = values.copied().reduce(f64::max)?;
+        let (name, unit) = quantity.name();
+        // Figures of five digits would stand in the axis' label.
+        let (scale, unit) = match unit {
+            _ if highest < 10_000.0 => (1.0, unit.to_owned()),
+            "Mbit/s" => (1_000.0, "Gbit/s".to_owned()),
+            other => (1_000.0, format!("1000 {other}")),
+        };
+        let series = section.columns.iter().zip(0..).map(|(label, at)| BoxSeries {
+            label: label.clone(),
+            style: style(campaign, label),
+            groups: rows
+                .iter()
+                .map(|row| row.values[at].iter().map(|value| value / scale).collect())
+                .collect(),
+        });
+        let title = format!("{}, {version}", section.name);
+        let svg = BoxChart {
+            title: title.clone(),
+            x_label: section.name.clone(),
+            y_label: format!("{name}, {unit} (higher is better)"),
+            groups: rows.iter().map(|row| short(row.case.trim_start_matches(&begin))).collect(),
+            series: series.filter(|series| series.groups.iter().any(|group| !group.is_empty())).collect(),
+        }
+        .svg()?;
+        let caption = "Each dot is one run, marker and line are the median, whiskers go from the lowest to the highest.";
+        let name = format!("suite-{number}-{}", version.to_lowercase());
+        Some(Picture { name, title, caption: caption.to_owned(), svg })
+    };
+    ["IPv4", "IPv6"].into_iter().filter_map(picture).collect()
+}
+
+/// A case's name with as many words as fit below a group.
+fn short(case: &str) -> String {
+    case.replace("socket buffers of ", "").replace("datagrams of ", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::chart::markup::assert_well_formed;
+    use crate::report::suite::sections;
+    use crate::report::suite::tests::campaign;
+
+    #[test]
+    fn every_system_stands_beside_the_others_in_a_picture_for_each_ip_version() {
+        let mut campaign = campaign();
+        for row in &mut campaign.rows {
+            row.case.section = "TCP stream".into();
+            row.case.name = format!("{}, socket buffers of 57344 bytes", row.case.name);
+        }
+        let drawn = pictures(&campaign, &sections(&campaign)[0], 2);
+        let names: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
+        assert_eq!(names, ["suite-2-ipv4", "suite-2-ipv6"]);
+        for picture in &drawn {
+            assert_well_formed(&picture.svg);
+            assert!(picture.svg.contains(">57344 bytes</text>") && picture.svg.contains("higher is better"));
+        }
+        assert_eq!(drawn[0].svg.matches("class=\"dot").count(), 3, "every run that stands");
+        campaign.rows.iter_mut().for_each(|row| row.case.section = "Live video over UDP".into());
+        assert!(pictures(&campaign, &sections(&campaign)[0], 2).is_empty());
+    }
+
+    #[test]
+    fn a_system_has_one_style_whatever_else_is_in_a_section() {
+        let mut campaign = campaign();
+        assert_eq!((style(&campaign, "plain routing"), style(&campaign, "aes-256-gcm")), (0, 1));
+        campaign.rows[3].label = "aes-256-gcm, without AES instructions".into();
+        assert_eq!(style(&campaign, "aes-256-gcm, without AES instructions"), 1);
+        campaign.rows[4].label = "auth-only".into();
+        assert_eq!(style(&campaign, "auth-only"), 2);
+    }
+}
