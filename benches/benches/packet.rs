@@ -1,4 +1,4 @@
-//! What each inner packet costs beside encryption: header, checks, replay window, routes, policy, slicing and rebuilding.
+//! The cost of each inner packet beside encryption: header, checks, replay window, routes, policy, slicing and rebuilding.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ const DEPTH: usize = 4;
 /// Room for what any suite adds.
 const OVERHEAD: usize = 48;
 
-/// Who seals.
+/// The threads that seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrangement {
     /// Flows at once, each on a thread of its own.
@@ -38,7 +38,7 @@ impl Arrangement {
     }
 }
 
-/// What was done.
+/// The work of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
     /// Bytes of packets, all flows together.

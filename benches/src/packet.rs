@@ -1,4 +1,4 @@
-//! What each inner packet costs beside encryption: header, checks, replay window, routes, policy.
+//! The cost of each inner packet beside encryption: header, checks, replay window, routes, policy.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use crate::stage::{Load, Name, Stage};
 
-/// What a sample should take: much longer than reading the clock, much shorter than a scheduler's time slice.
+/// Duration of a sample: much longer than reading the clock, much shorter than a scheduler's time slice.
 const SAMPLE: Duration = Duration::from_micros(200);
 /// Fewest samples, whatever the time.
 const LEAST_SAMPLES: usize = 5;
 
-/// What was measured.
+/// A measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sampled {
     /// Which stage.

@@ -27,7 +27,7 @@ use vpnd_proto::wire::Index;
 use crate::stage::{Load, Name, Side, Stage, Unit};
 use crate::traffic::{self, CAMPUS, CLIENT, OTHER_CLIENT};
 
-/// What a call carries.
+/// The packets of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
     /// Length of each packet in bytes; a super-packet if it is longer than the MTU.
@@ -234,7 +234,7 @@ impl Net {
 
     /// Opens a session with keys at both ends.
     fn open(&mut self, place: u32, inner: std::net::IpAddr, suite: Suite, backend: Backend) {
-        let slot = |place| Slot { place, generation: 0 };
+        let slot = |index| Slot { index, generation: 0 };
         let spec = |place| {
             let addresses = vec![inner.into()];
             Command::Open(SessionSpec { slot: slot(place), addresses, principal: Principal::default() })

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// What one call of a stage works on.
+/// The load of one call of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -14,7 +14,7 @@ pub enum Unit {
     SuperPacket,
 }
 
-/// Whose work a stage is.
+/// The end of the tunnel that a stage belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
@@ -31,9 +31,9 @@ pub enum Side {
 pub struct Name {
     /// For example `seal`.
     pub stage: &'static str,
-    /// Whose work it is.
+    /// The end that it belongs to.
     pub side: Side,
-    /// What one call works on.
+    /// The load of one call.
     pub unit: Unit,
     /// The cipher suite, where the work depends on it.
     pub suite: Option<&'static str>,
@@ -71,7 +71,7 @@ pub struct Load {
 
 /// One stage at one size.
 pub struct Stage {
-    /// What it is.
+    /// Its name.
     pub name: Name,
     /// How much a call does.
     pub load: Load,
@@ -100,7 +100,7 @@ impl Stage {
         (self.work)(calls)
     }
 
-    /// What criterion calls it.
+    /// Its name in criterion.
     pub fn id(&self) -> String {
         let Load { packets, bytes } = self.load;
         let suite = self.name.suite.map_or_else(String::new, |suite| format!(", {suite}"));

@@ -1,19 +1,13 @@
 //! Any bytes as an inner packet: nothing panics, and what is accepted keeps the promises of a checked packet.
 
 use vpnd_proto::checksum;
-use vpnd_proto::packet::{MAX_HEADERS, Packet, PacketError, SourceFilter};
+use vpnd_proto::packet::{MAX_HEADERS, Packet, SourceFilter};
 use vpnd_proto::pmtu;
 use vpnd_proto::policy::{Destination, Policy, Principal};
 
 /// Checks one input.
 pub(crate) fn run(data: &[u8]) {
-    let packet = match Packet::parse(data) {
-        Ok(packet) => packet,
-        Err(error) => {
-            assert_eq!(PacketError::ALL[error.index()], error);
-            return;
-        }
-    };
+    let Ok(packet) = Packet::parse(data) else { return };
     check_view(data, &packet);
     check_source(&packet);
     let _ = Policy::without_rules(false).evaluate(&Principal::default(), Destination::Campus, &packet);

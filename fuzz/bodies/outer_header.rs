@@ -6,7 +6,8 @@ use vpnd_crypto::{Backend, EpochSecret, Suite};
 use vpnd_proto::ecn::Ecn;
 use vpnd_proto::packet::{Packet, decrement_hop_limit};
 use vpnd_proto::plane::{
-    Command, DropReason, Endpoint, EpochSpec, Opened, Plane, ReceiveSpec, Role, SessionSpec, Slot,
+    Command, DropReason, Dropped, Endpoint, EpochSpec, NoSender, Opened, Origin, Plane, ReceiveSpec, Role,
+    SessionSpec, Slot,
 };
 use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::time::Time;
@@ -14,7 +15,7 @@ use vpnd_proto::wire::{DATA, HEADER_LEN, Header, HeaderError, Index, PacketClass
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 const REJECT_AT: Time = Time::from_nanos(181_000_000_000);
-const SLOT: Slot = Slot { place: 0, generation: 0 };
+const SLOT: Slot = Slot { index: 0, generation: 0 };
 /// The session's receive index at the gateway and at its client.
 const AT_GATEWAY: u32 = 0x0102_0304;
 const AT_CLIENT: u32 = 0x8102_0304;
@@ -55,15 +56,13 @@ fn aimed(data: &[u8]) -> Vec<u8> {
     [&header.to_bytes(), data].concat()
 }
 
-/// What was not sealed with the keys is dropped, counted and changes nothing else.
+/// A datagram that was not sealed with the keys is dropped, counted and changes nothing else.
 fn check_stranger(plane: &mut Plane, mut datagram: Vec<u8>) {
-    let dropped = |plane: &Plane| -> u64 {
-        DropReason::ALL.iter().map(|reason| plane.counters().dropped(*reason)).sum()
-    };
-    let before = (dropped(plane), plane.activity(SLOT));
-    let opened = plane.open(NOW, &mut datagram, endpoint(7), Ecn::NotEct);
+    let before = (plane.counters().total(), plane.activity(SLOT));
+    let Ok(header) = Header::parse(&datagram) else { return };
+    let opened = plane.open(NOW, header, &mut datagram, origin(7));
     assert!(opened.is_err(), "a forgery was taken for {opened:?}");
-    assert_eq!((dropped(plane), plane.activity(SLOT)), (before.0 + 1, before.1));
+    assert_eq!((plane.counters().total(), plane.activity(SLOT)), (before.0 + 1, before.1));
     assert_eq!(plane.poll_event(), None);
 }
 
@@ -71,7 +70,8 @@ fn check_stranger(plane: &mut Plane, mut datagram: Vec<u8>) {
 fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
     let mut datagram = vec![0; HEADER_LEN + plaintext.len() + TRAILER];
     datagram[HEADER_LEN..HEADER_LEN + plaintext.len()].copy_from_slice(plaintext);
-    let sealed = client.sender(NOW, SLOT).and_then(|mut sender| sender.seal(&mut datagram, plaintext.len()));
+    let sender = client.sender(NOW, SLOT).map_err(NoSender::give_up);
+    let sealed = sender.and_then(|mut sender| sender.seal(&mut datagram, plaintext.len()));
     datagram.truncate(sealed.expect("the epoch is new").len);
 
     let place = plaintext.iter().fold(0, |sum: usize, byte| sum.wrapping_mul(31) + usize::from(*byte));
@@ -80,10 +80,13 @@ fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
     check_stranger(gateway, forged);
 
     let mut arrived = datagram.clone();
-    let opened = gateway.open(NOW, &mut arrived, endpoint(1), Ecn::NotEct);
+    let header = Header::parse(&arrived).expect("it was sealed");
+    let opened = gateway.open(NOW, header, &mut arrived, origin(1)).map_err(Dropped::reason);
     let inside = &arrived[HEADER_LEN..HEADER_LEN + plaintext.len()];
     match opened {
-        Ok(Opened::Tun(range)) => assert_eq!(arrived[range.clone()], plaintext[..range.len()]),
+        Ok(Opened::Tun(packet)) => {
+            assert_eq!(packet.packet(&arrived).bytes(), &plaintext[..packet.range().len()]);
+        }
         // There is no other client, but one may write to itself.
         Ok(Opened::Forward { to, len }) => {
             let mut routed = plaintext[..len].to_vec();
@@ -95,8 +98,8 @@ fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
         Ok(Opened::Probe { size, .. }) => assert!(usize::from(size) <= plaintext.len()),
         // It was routed, so its header is another one.
         Ok(Opened::Joined { to: Some(to), .. }) => assert_eq!(to, SLOT),
-        Ok(Opened::Joined { to: None, len }) => {
-            let joined = &gateway.joined()[..len];
+        Ok(Opened::Joined { to: None, packet }) => {
+            let joined = &gateway.joined()[packet.range()];
             assert!(joined.ends_with(&inside[2..]) || joined.starts_with(&inside[2..]));
         }
         Ok(Opened::Consumed) => assert_eq!(inside, plaintext),
@@ -104,6 +107,10 @@ fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
     }
     while gateway.poll_event().is_some() {}
     check_stranger(gateway, datagram);
+}
+
+fn origin(port: u16) -> Origin {
+    Origin { from: endpoint(port), mark: Ecn::NotEct }
 }
 
 fn endpoint(port: u16) -> Endpoint {

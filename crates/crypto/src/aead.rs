@@ -50,7 +50,7 @@ use crate::schedule::{IV_LEN, LaneKey};
 use crate::secret::Secret;
 use crate::suite::{LabPermit, MAX_PLAINTEXT_LEN, Suite};
 
-/// What a lane's two ends have in common.
+/// The part of a lane that both ends share.
 struct Key {
     cipher: Cipher,
     iv: Secret<IV_LEN>,
@@ -207,7 +207,7 @@ impl fmt::Debug for OpenKey {
     }
 }
 
-/// Why a key could not be made.
+/// The error of a key that could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The suite is for the laboratory and no [`LabPermit`] was shown.
@@ -233,7 +233,7 @@ pub enum KeyError {
     },
 }
 
-/// Why a packet was not sealed. All three are faults of the caller, not of a peer.
+/// The error of a packet that was not sealed. All three are faults of the caller, not of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// The counter reached the limit of the key: only a new epoch helps.

@@ -1,4 +1,4 @@
-//! What implements the suites: three libraries and code of our own, and the measurement that picks one.
+//! The implementations of the suites: three libraries and code of our own, and the measurement that picks one.
 //!
 //! None is the fastest everywhere: it depends on the processor, its vector extensions and the suite. So each
 //! candidate seals and opens packets of typical size for a fraction of a millisecond when the program starts, and the
@@ -222,7 +222,7 @@ fn choose_by(
 
 /// Plaintext of a measured packet: an inner packet on an ordinary path.
 const PACKET_LEN: usize = 1_408;
-/// What is authenticated beside it, as long as the header of a datagram.
+/// The additional data, as long as the header of a datagram.
 const AAD: [u8; 16] = [0x80; 16];
 /// Packets between two looks at the clock: enough that the clock's resolution does not matter.
 const BATCH: u64 = 16;

@@ -25,16 +25,16 @@ pub const SIGNATURE_LEN: usize = 64;
 /// Bytes of a [`Binding`], and of the seed of a key.
 pub const BINDING_LEN: usize = 32;
 
-/// What stands before the binding in the signed text.
+/// Stands before the binding in the signed text.
 const CONTEXT: &[u8; 14] = b"vpnd/1 device\0";
 
-/// What PKCS #8 (RFC 8410 §7) has before the 32 bytes of an Ed25519 seed.
+/// The bytes of PKCS #8 (RFC 8410 §7) before the 32 bytes of an Ed25519 seed.
 const PKCS8_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 /// Bytes of a key in PKCS #8.
 pub const PKCS8_LEN: usize = PKCS8_PREFIX.len() + 32;
 
-/// What both ends of one TLS connection have and nobody else: 32 bytes of its exporter. Not a secret that keys come from.
+/// A value that only the two ends of one TLS connection have: 32 bytes of its exporter. Not a secret that keys come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding([u8; BINDING_LEN]);
 
@@ -48,7 +48,7 @@ impl Binding {
     /// `|out| connection.export_keying_material(out, BINDING_LABEL, &[])`.
     ///
     /// # Errors
-    /// What `export` returns.
+    /// Those of `export`.
     pub fn try_export<E>(export: impl FnOnce(&mut [u8; BINDING_LEN]) -> Result<(), E>) -> Result<Self, E> {
         let mut bytes = [0; BINDING_LEN];
         export(&mut bytes)?;

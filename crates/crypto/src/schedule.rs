@@ -54,7 +54,7 @@ impl EpochSecret {
     /// `|out| connection.export_keying_material(out, EXPORTER_LABEL, &[])`.
     ///
     /// # Errors
-    /// What `export` returns.
+    /// Those of `export`.
     pub fn try_export<E>(export: impl FnOnce(&mut [u8; 32]) -> Result<(), E>) -> Result<Self, E> {
         Secret::try_fill(export).map(Self)
     }

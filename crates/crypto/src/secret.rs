@@ -23,7 +23,7 @@ impl<const N: usize> Secret<N> {
     /// Lets `fill` write the bytes in place.
     ///
     /// # Errors
-    /// What `fill` returns; the bytes written so far are erased.
+    /// Those of `fill`; the bytes written so far are erased.
     pub fn try_fill<E>(fill: impl FnOnce(&mut [u8; N]) -> Result<(), E>) -> Result<Self, E> {
         let mut secret = Self([0; N]);
         fill(&mut secret.0)?;

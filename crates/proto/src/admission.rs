@@ -1,4 +1,4 @@
-//! Whom the gateway listens to before anyone has authenticated: a decision for each first datagram and for each handshake.
+//! Admission before anyone has authenticated: a decision for each first datagram and for each handshake.
 //!
 //! Two steps. An address that has not proved itself gets at most a stateless Retry, which is shorter than what it answers;
 //! so nothing is kept for addresses that may be forged. One that has proved itself may shake hands, as far as its networks'
@@ -49,16 +49,16 @@ pub struct Limits {
     pub handshakes_per_s: u32,
 }
 
-/// What to do with a first datagram whose source is not proved.
+/// The decision about a first datagram whose source is not proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryDecision {
-    /// Ask for a proof, with a datagram that is shorter.
+    /// Request a proof, with a datagram that is shorter.
     Retry,
     /// Nothing: the source's network has had its answers.
     Drop,
 }
 
-/// What to do with a handshake from an address that is proved.
+/// The decision about a handshake from an address that is proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionDecision {
     /// Let it in.
@@ -68,13 +68,13 @@ pub enum ConnectionDecision {
         /// This place was taken away for it: end the connection that had it.
         displaced: Option<PermitId>,
     },
-    /// Say no: there is no place for its network, it may try again.
+    /// Refuse it: there is no place for its network, it may try again.
     Refuse,
     /// Nothing: the source's network begins too many handshakes.
     Ignore,
 }
 
-/// What was decided, counted since the start.
+/// Decisions, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Unproved sources that were asked for a proof.
@@ -83,7 +83,7 @@ pub struct Counts {
     pub dropped: u64,
     /// Handshakes let in.
     pub accepted: u64,
-    /// Handshakes refused for want of a place.
+    /// Handshakes refused for lack of a place.
     pub refused: u64,
     /// Connections that lost their place to one from a network that held less.
     pub displaced: u64,
@@ -214,7 +214,7 @@ impl Admission {
         }
     }
 
-    /// What was decided so far.
+    /// The decisions so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }

@@ -13,7 +13,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 /// Bytes of a token, and of its hash.
 pub const TOKEN_LEN: usize = 32;
 
-/// What a client shows to get a new epoch for its session. Erased when dropped, never printed.
+/// The token with which a client gets a new epoch for its session. Erased when dropped, never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Token([u8; TOKEN_LEN]);
 
@@ -30,7 +30,7 @@ impl Token {
         &self.0
     }
 
-    /// What the gateway keeps.
+    /// Its hash, which the gateway keeps.
     #[must_use]
     pub fn hash(&self) -> TokenHash {
         TokenHash(Sha256::digest(self.0).into())

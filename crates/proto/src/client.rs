@@ -32,7 +32,7 @@ pub use path_mtu::DEFAULT_MTU;
 use path_mtu::{PATH_PROBE, PathSearch};
 use reconnect::Attempt;
 
-/// What a client is told at its start.
+/// A client's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How many shards, and so lanes, it has.
@@ -47,7 +47,7 @@ pub struct Config {
     pub timers: Timers,
 }
 
-/// Why a client cannot start with a configuration.
+/// The error of a configuration with which a client can't start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Not 1 to 16 lanes.
@@ -58,10 +58,10 @@ pub enum ConfigError {
     Suites(usize),
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Send `Login` with the user's credentials, and answer a wish for a one-time code.
+    /// Send `Login` with the user's credentials, and a one-time code if the gateway requests one.
     Login,
     /// Send `Attach` with this token.
     Attach {
@@ -72,7 +72,7 @@ pub enum Purpose {
     },
 }
 
-/// What the owner has to do, in order.
+/// A task for the owner; they are to be carried out in order.
 #[derive(Debug)]
 pub enum Action {
     /// Open a connection to the gateway, and send the message that `purpose` names with this offer.
@@ -81,7 +81,7 @@ pub enum Action {
         connection: ConnectionId,
         /// Login or attach.
         purpose: Purpose,
-        /// What to offer.
+        /// The offer for the epoch.
         offer: Offer,
     },
     /// Give a command to a shard.
@@ -94,7 +94,7 @@ pub enum Action {
     /// Set addresses, routes and DNS to this; replaces what was set before. The MTU comes by [`Action::PathMtu`],
     /// before the first of these.
     Configure(Network),
-    /// From now on the tunnel carries inner packets of so many bytes: what the gateway wants, or less if the path
+    /// From now on the tunnel carries inner packets of so many bytes: as many as the gateway prescribes, or fewer if the path
     /// carries less. May be below what IPv6 needs.
     PathMtu(u16),
     /// Send a message on an established connection.
@@ -111,16 +111,16 @@ pub enum Action {
         /// The application close code.
         code: Code,
     },
-    /// There is nothing more to try: tell the user and stop.
+    /// There is nothing more to try: show the user why, and stop.
     GiveUp {
         /// Why.
         code: Code,
-        /// Why, for a person.
+        /// The reason, for a person.
         text: String,
     },
 }
 
-/// Why the client wants to be called at a time.
+/// The reason of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// A connection is to be tried again.
@@ -129,7 +129,7 @@ pub enum Reason {
     Rekey,
     /// The current epoch has ceased to seal, and is to be erased.
     Expire,
-    /// Nothing was heard in a new epoch.
+    /// Nothing was received in a new epoch.
     Unconfirmed,
     /// An old epoch's keys are to be erased.
     Retire,
@@ -269,7 +269,7 @@ impl Client {
         | Event::PathInUse { slot }
         | Event::PathStated { slot, .. }
         | Event::RekeyDue { slot, .. }
-        | Event::EpochSpent { slot, .. }) = event;
+        | Event::EpochExhausted { slot, .. }) = event;
         if self.session.as_ref().is_none_or(|session| session.slot != slot) {
             return;
         }
@@ -286,14 +286,14 @@ impl Client {
                     self.connect_unless_pending();
                 }
             }
-            Event::EpochSpent { epoch, .. } => {
+            Event::EpochExhausted { epoch, .. } => {
                 self.erase(epoch);
                 self.connect_unless_pending();
             }
         }
     }
 
-    /// What a shard saw of the session's traffic since it said so last. Wanted a few times a second, also if there was
+    /// The session's traffic over one shard since the last report. Expected a few times a second, also if there was
     /// none: that is how silence is noticed.
     pub fn handle_activity(&mut self, now: Time, shard: usize, activity: Activity) {
         self.liveness.record(shard, activity);
@@ -323,7 +323,7 @@ impl Client {
         self.look_for_the_gateway(now);
     }
 
-    /// What was on its way is lost; but a login is left alone, for its user may be typing.
+    /// An attach that was on its way is lost; but a login is left alone, for its user may be typing.
     fn abandon_attach(&mut self) {
         if let Some(attempt) = self.attempt.take_if(|attempt| !attempt.is_login) {
             self.actions.push_back(Action::Disconnect { connection: attempt.connection, code: Code::Bye });

@@ -82,7 +82,7 @@ pub enum Message {
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Login {
-    /// Who.
+    /// The user.
     #[n(0)]
     pub user: UserName,
     /// The user's password.
@@ -91,7 +91,7 @@ pub struct Login {
     /// Which of the user's devices, proved on this connection.
     #[n(2)]
     pub device: DeviceProof,
-    /// What the client offers for the epoch.
+    /// The client's offer for the epoch.
     #[n(3)]
     pub offer: Offer,
     /// The one-time code, if the client has one already.
@@ -109,7 +109,7 @@ pub struct Attach {
     /// The token of the last answer.
     #[n(0)]
     pub token: Token,
-    /// What the client offers for the epoch.
+    /// The client's offer for the epoch.
     #[n(1)]
     pub offer: Offer,
     /// Which session.
@@ -169,10 +169,10 @@ pub struct Established {
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Refused {
-    /// Why, for the client.
+    /// The reason, for the client.
     #[n(0)]
     pub code: Code,
-    /// Why, for a person.
+    /// The reason, for a person.
     #[n(1)]
     pub text: Explanation,
     /// When to try again, in milliseconds from now.
@@ -184,10 +184,10 @@ pub struct Refused {
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Close {
-    /// Why, for the client.
+    /// The reason, for the client.
     #[n(0)]
     pub code: Code,
-    /// Why, for a person.
+    /// The reason, for a person.
     #[n(1)]
     pub text: Explanation,
 }
@@ -201,7 +201,7 @@ pub struct Update {
     pub network: Network,
 }
 
-/// What a client offers for an epoch (PROTOCOL §3.3).
+/// A client's offer for an epoch (PROTOCOL §3.3).
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Offer {
@@ -251,7 +251,7 @@ pub struct Network {
     /// Largest inner packet, in bytes.
     #[n(4)]
     pub mtu: Option<u16>,
-    /// What to send through the tunnel.
+    /// The networks to reach through the tunnel.
     #[n(5)]
     #[cbor(default)]
     pub routes: List<AsText<IpNet>, MAX_ROUTES>,

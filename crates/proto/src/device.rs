@@ -10,7 +10,7 @@ use vpnd_crypto::device::{Binding, PUBLIC_KEY_LEN, SIGNATURE_LEN, is_signed};
 
 use crate::session::DeviceId;
 
-/// What stands before the key in the hash that names a device.
+/// Stands before the key in the hash that names a device.
 const NAME_CONTEXT: &[u8] = b"vpnd/1 device name\0";
 
 /// The key of the client certificate that a connection has shown, as the hash of its public part. A renewed certificate of

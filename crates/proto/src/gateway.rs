@@ -34,7 +34,7 @@ use indexes::Indexes;
 pub use session::{Addresses, SessionRecord, SessionStatus};
 use table::Table;
 
-/// What a gateway is told at its start.
+/// A gateway's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How many shards carry data; each is a lane of every session.
@@ -53,11 +53,11 @@ pub struct Config {
     pub max_sessions: usize,
     /// Sessions of one user at most.
     pub max_sessions_per_user: usize,
-    /// What clients are told of their network; the addresses of the client itself are filled in for each.
+    /// The clients' network configuration; the addresses of the client itself are filled in for each.
     pub network: Network,
 }
 
-/// Why a gateway cannot start with a configuration.
+/// The error of a configuration with which a gateway can't start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Not 1 to 64 shards.
@@ -80,7 +80,7 @@ pub enum Selector {
     User(UserName),
 }
 
-/// What the owner has to do, in order.
+/// A task for the owner; they are to be carried out in order.
 #[derive(Debug)]
 pub enum Effect {
     /// Give a command to a shard.
@@ -112,7 +112,7 @@ pub enum Effect {
     Ended {
         /// Which session.
         session: SessionId,
-        /// Whose it was.
+        /// Its user.
         user: UserName,
         /// Why.
         code: Code,
@@ -121,10 +121,10 @@ pub enum Effect {
     },
 }
 
-/// Why the gateway wants to be called at a time.
+/// The reason of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Nothing was heard in a new epoch.
+    /// Nothing was received in a new epoch.
     Unconfirmed,
     /// An old epoch's keys are to be erased.
     Retire,
@@ -216,7 +216,7 @@ impl Gateway {
                     self.wake(now, slot);
                 }
             }
-            Event::EpochSpent { slot, epoch } => {
+            Event::EpochExhausted { slot, epoch } => {
                 self.erase(slot, epoch);
                 self.wake(now, slot);
             }
@@ -231,7 +231,7 @@ impl Gateway {
         }
     }
 
-    /// What a shard saw of a session's traffic since it said so last; wanted about once a second while there is some.
+    /// A session's traffic over one shard since the last report; expected about once a second while there is some.
     pub fn handle_activity(&mut self, slot: Slot, activity: Activity) {
         if let Some(session) = self.table.get_mut(slot) {
             session.activity = session.activity.merge(activity);
@@ -266,7 +266,7 @@ impl Gateway {
         slots.len()
     }
 
-    /// A new network template holds; clients for which that changes something are told.
+    /// A new network template holds; clients for which that changes something get it.
     pub fn set_network(&mut self, network: Network) {
         let before = core::mem::replace(&mut self.config.network, network);
         for session in self.table.iter() {
@@ -288,7 +288,7 @@ impl Gateway {
         }
     }
 
-    /// The gateway goes down: clients are told, keys erased; sessions stay in the store, to be attached to later.
+    /// The gateway goes down: clients get `Close`, keys are erased; sessions stay in the store, to be attached to later.
     pub fn shutdown(&mut self) {
         for slot in self.table.slots() {
             if let Some(session) = self.remove(slot)
@@ -356,7 +356,7 @@ impl Gateway {
         self.effects.push_back(Effect::CloseConnection { connection, code });
     }
 
-    /// The order is: no packet passes any more, that is durable, the client is told.
+    /// The order is: no packet passes any more, that is durable, the client gets `Close`.
     fn end_session(&mut self, slot: Slot, code: Code, text: &str) {
         let Some(session) = self.remove(slot) else { return };
         self.effects.push_back(Effect::Forget(session.record.id));

@@ -16,7 +16,7 @@ const ICMP_HEADER: usize = 8;
 /// Room that [`write_error`] needs, in bytes.
 pub const MAX_MESSAGE: usize = MAX_MESSAGE_V6;
 
-/// What is wrong with a packet.
+/// The error that a message reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// So many bytes would fit: "fragmentation needed" or "packet too big".

@@ -10,7 +10,7 @@ pub const PROBE_MIN: usize = 4;
 const REPLY_LEN: usize = 6;
 /// Bytes of a probe of the path without padding.
 pub const PATH_PROBE_MIN: usize = 6;
-/// First byte of the wish for a probe of the path.
+/// First byte of the request for a probe of the path.
 const PATH_CHECK: u8 = 0x12;
 /// Second byte of a probe of the path, and of the reply to one: both are padded.
 const BOTH_WAYS: u8 = 1;
@@ -18,14 +18,14 @@ const BOTH_WAYS: u8 = 1;
 /// An in-band message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inband {
-    /// "Tell me that this arrived."
+    /// A request for a reply.
     Probe {
         /// Number that the reply repeats.
         id: u16,
         /// Length of the plaintext, padding included, in bytes.
         size: u16,
     },
-    /// "It arrived."
+    /// The reply to a probe.
     Reply {
         /// The probe's number.
         id: u16,
@@ -72,7 +72,7 @@ impl Inband {
             }),
             [REPLY, BOTH_WAYS, low, high, size_low, size_high, ..] => {
                 let size = u16::from_le_bytes([size_low, size_high]);
-                // One that was cut on its way would say that the path carries what it does not.
+                // One that was cut on its way would show a larger size than the path carries.
                 (usize::from(size) == plaintext.len())
                     .then_some(Self::PathReply { id: u16::from_le_bytes([low, high]), size })
             }

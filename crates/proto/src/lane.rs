@@ -9,12 +9,12 @@ use crate::replay::ReplayWindow;
 use crate::time::Time;
 use crate::wire::{HEADER_LEN, Header, Index};
 
-/// Why a lane will not seal.
+/// The error of a lane that does not seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealRefused {
     /// The epoch is too old, or its counter is used up (PROTOCOL §11).
     #[error("the key is used up")]
-    Spent,
+    Exhausted,
     /// The buffer has no room for what the suite adds.
     #[error("the buffer is too short")]
     NoRoom,
@@ -70,7 +70,7 @@ impl SendLane {
         plaintext_len: usize,
     ) -> Result<usize, SealRefused> {
         if !self.usable(now) {
-            return Err(SealRefused::Spent);
+            return Err(SealRefused::Exhausted);
         }
         let (head, body) = datagram.split_at_mut_checked(HEADER_LEN).ok_or(SealRefused::NoRoom)?;
         let header = Header { lane: self.lane, index: self.peer_index, counter: self.counter };
@@ -98,7 +98,7 @@ impl SendLane {
     }
 }
 
-/// Why a datagram was not opened.
+/// The error of a datagram that is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenRefused {
     /// Its counter was accepted before or is too old to tell.
@@ -172,7 +172,7 @@ impl ReceiveLane {
 
     /// True once so many forgeries were tried that the key must go.
     #[must_use]
-    pub fn spent(&self) -> bool {
+    pub fn exhausted(&self) -> bool {
         self.failed_opens >= self.limits.max_failed_opens
     }
 
@@ -228,14 +228,14 @@ mod tests {
         sender.counter = limits.refuse_after - 1;
         assert!(sender.usable(SOON) && seal(&mut sender, SOON).is_ok());
         assert!(!sender.usable(SOON), "whoever asks first must not count on it");
-        assert_eq!(seal(&mut sender, SOON), Err(SealRefused::Spent));
+        assert_eq!(seal(&mut sender, SOON), Err(SealRefused::Exhausted));
     }
 
     #[test]
     fn a_key_ends_by_its_time() {
         let (mut sender, _) = lane();
         assert!(seal(&mut sender, Time::from_nanos(179_999_999_999)).is_ok());
-        assert_eq!(seal(&mut sender, END), Err(SealRefused::Spent));
+        assert_eq!(seal(&mut sender, END), Err(SealRefused::Exhausted));
     }
 
     #[test]
@@ -243,10 +243,10 @@ mod tests {
         let (mut sender, mut receiver) = lane();
         receiver.failed_opens = SUITE.limits().max_failed_opens - 1;
         assert!(open(&mut receiver, seal(&mut sender, SOON).expect("a new key")).is_ok());
-        assert!(!receiver.spent());
+        assert!(!receiver.exhausted());
         let mut forged = seal(&mut sender, SOON).expect("a new key");
         forged[HEADER_LEN] ^= 1;
         assert_eq!(open(&mut receiver, forged), Err(OpenRefused::NotAuthentic));
-        assert!(receiver.spent());
+        assert!(receiver.exhausted());
     }
 }

@@ -68,7 +68,7 @@ impl VirtioHeader {
     }
 }
 
-/// Why a packet from the TUN device cannot be cut. Each variant is one counter.
+/// The error of a packet from the TUN device that can't be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum OffloadError {
     /// Shorter than a virtio header.
@@ -92,22 +92,4 @@ pub enum OffloadError {
     /// The packet carries the tunnel's partial-checksum bit, which does not exist on a TUN device.
     #[error("a packet from the TUN device carries the partial-checksum bit")]
     AlreadyPartial,
-}
-
-impl OffloadError {
-    /// Number of variants, for an array of counters.
-    pub const COUNT: usize = Self::AlreadyPartial.index() + 1;
-
-    /// Place of this variant in an array of [`COUNT`](Self::COUNT) counters.
-    pub const fn index(self) -> usize {
-        match self {
-            Self::Truncated => 0,
-            Self::UnsupportedGso(_) => 1,
-            Self::Mismatch => 2,
-            Self::GsoSize => 3,
-            Self::ChecksumPlace => 4,
-            Self::Flags => 5,
-            Self::AlreadyPartial => 6,
-        }
-    }
 }

@@ -17,6 +17,7 @@ mod rewrite;
 mod source;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 use crate::ecn::Ecn;
 pub use rewrite::{decrement_hop_limit, set_ecn};
@@ -66,9 +67,8 @@ pub mod tcp_flag {
     pub const CWR: u8 = 0x80;
 }
 
-/// Why bytes are not an inner packet that may be carried. Each variant is one counter.
+/// The error of bytes that are no inner packet, or one that may not be carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[repr(u8)]
 pub enum PacketError {
     /// The version nibble is neither 4 nor 6.
     #[error("not an IPv4 or IPv6 packet")]
@@ -106,28 +106,6 @@ pub enum PacketError {
     Partial,
 }
 
-impl PacketError {
-    /// Every variant, in the order of [`PacketError::index`].
-    pub const ALL: &'static [Self] = &[
-        Self::Version,
-        Self::Truncated,
-        Self::HeaderLength,
-        Self::Options,
-        Self::SourceRouting,
-        Self::Extensions,
-        Self::Source,
-        Self::Destination,
-        Self::Transport,
-        Self::Fragment,
-        Self::Partial,
-    ];
-
-    /// Place of this variant in an array of counters with `ALL.len()` entries.
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-}
-
 /// IP version of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
@@ -160,14 +138,51 @@ pub struct Packet<'a> {
     shape: Shape,
 }
 
-/// What checking a packet found out, apart from its bytes.
-#[derive(Clone, Copy, Debug)]
+/// The result of checking a packet, apart from its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     version: Version,
     protocol: u8,
     partial: bool,
     transport: Option<u16>,
     fragment: Option<Fragment>,
+}
+
+/// A checked packet without its bytes: its place in a buffer and the result of checking it, so that whoever gets the buffer next
+/// need not check again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    start: usize,
+    len: usize,
+    shape: Shape,
+}
+
+impl Checked {
+    /// `packet`, which begins at `start` in its buffer.
+    #[inline]
+    pub(crate) const fn new(packet: &Packet<'_>, start: usize) -> Self {
+        Self { start, len: packet.total_len(), shape: packet.shape() }
+    }
+
+    /// The packet's bytes in the buffer.
+    #[inline]
+    #[must_use]
+    pub const fn range(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+
+    /// The packet, out of the buffer in which it was checked. Only its payload, congestion mark, hop limit and TCP options may
+    /// have changed since.
+    ///
+    /// # Panics
+    /// If the buffer is shorter than it was.
+    #[inline]
+    #[must_use]
+    pub fn packet<'a>(&self, buffer: &'a [u8]) -> Packet<'a> {
+        let packet = Packet::from_parts(&buffer[self.range()], self.shape);
+        debug_assert_eq!(Packet::parse(packet.bytes()).map(|parsed| parsed.shape()), Ok(self.shape));
+        packet
+    }
 }
 
 impl<'a> Packet<'a> {

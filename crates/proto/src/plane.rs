@@ -1,23 +1,26 @@
 //! One shard's data plane: tables of receive indexes, sessions and routes, and what happens to each packet.
 //!
 //! Pure: bytes and time come in as arguments, packets are opened and sealed in the caller's buffers. A gateway has one
-//! plane for each shard, a client too; nothing is shared between them. The control plane speaks to a plane only by
-//! [`Command`]s and hears only [`Event`]s.
+//! plane for each shard, a client too; nothing is shared between them. Between the control plane and a plane there are only
+//! [`Command`]s one way and [`Event`]s the other.
 //!
-//! The way of a datagram: [`Plane::open`] checks and opens it and says where its packet goes; the caller hands it to the
-//! TUN device, or seals it again for another client with [`Plane::forward`]. The way of a packet from the TUN device:
-//! [`Plane::route`] finds its session, [`Plane::sender`] the lane that seals it.
+//! Both directions have the same shape. A datagram: [`Plane::open`] looks its session up, opens it, and parses and checks its
+//! packet, which [`Opened`] carries with the result. A packet from the TUN device: [`Plane::route`] checks it, looks its session
+//! up and returns the [`Sender`] that seals it. A packet between clients goes through both, with [`Plane::sender`] for the other
+//! client.
 //!
-//! INVARIANT: nothing changes before a datagram has proved authentic, but for counters of drops and failed opens.
+//! INVARIANTS: nothing changes before a datagram has proved authentic, but for counters of drops and failed opens. Each packet
+//! leaves the plane, waits in it, or is counted in [`Counters`], once.
 
 mod command;
 mod count;
-mod events;
+mod forwarding;
 mod halves;
 mod hash;
 mod outgoing;
 mod path;
 mod receive;
+mod reports;
 mod session;
 
 use core::net::{IpAddr, SocketAddr};
@@ -27,18 +30,18 @@ use minicbor::{Decode, Encode};
 
 use crate::packet::{Packet, Version};
 use crate::policy::{Policy, Verdict};
-use crate::route::RouteTable;
 use crate::time::Time;
-use crate::wire::HEADER_LEN;
+use crate::wire::Index;
 
 pub use command::{Activity, Command, EpochSpec, Event, Heard, Progress, ReceiveSpec, SessionSpec, Slot};
-pub use count::{Counters, DropReason};
-use events::Events;
+pub use count::{Counters, DropReason, Dropped};
+use forwarding::Forwarding;
 use halves::MAX_JOINED;
 pub use hash::IndexHasher;
 pub use outgoing::Outgoing;
-pub use receive::Opened;
-pub use session::{Outer, Sealed, Sender};
+pub use receive::{Opened, Origin};
+use reports::Reports;
+pub use session::{NoSender, Outer, PacketQueue, Sealed, Sender};
 use session::{Receivers, Session};
 
 /// Where a peer is: its outer address, and the local address it talks to (a gateway may have several).
@@ -64,16 +67,14 @@ pub enum Role {
 /// One shard's data plane.
 #[derive(Debug)]
 pub struct Plane {
-    role: Role,
+    /// By the slots' indexes.
     sessions: Vec<Option<Box<Session>>>,
     receivers: Receivers,
-    routes: RouteTable<Slot>,
-    policy: Arc<Policy>,
+    forwarding: Forwarding,
     copies_dscp: bool,
-    events: Events,
+    reports: Reports,
     /// Sessions in use since activities were taken last.
     used: Vec<Slot>,
-    counters: Counters,
     /// The packet that was joined last.
     joined: Box<[u8; MAX_JOINED]>,
 }
@@ -83,27 +84,24 @@ impl Plane {
     #[must_use]
     pub fn new(role: Role, policy: Arc<Policy>, hash_seed: u64) -> Self {
         Self {
-            role,
             sessions: Vec::new(),
             receivers: Receivers::default(),
-            routes: RouteTable::new(hash_seed),
-            policy,
+            forwarding: Forwarding::new(role, policy, hash_seed),
             copies_dscp: false,
-            events: Events::default(),
+            reports: Reports::default(),
             used: Vec::new(),
-            counters: Counters::default(),
             joined: Box::new([0; MAX_JOINED]),
         }
     }
 
-    /// Whether the DSCP of packets is copied to the outer headers, in the epochs that are installed from now on. It is not unless
-    /// this says so: it shows the path which kind of traffic is inside.
+    /// Whether the DSCP of packets is copied to the outer headers, in the epochs that are installed from now on. It is not by
+    /// default: it shows the path which kind of traffic is inside.
     pub fn set_copies_dscp(&mut self, copies_dscp: bool) {
         self.copies_dscp = copies_dscp;
     }
 
-    /// Carries out an order of the control plane. Probes and keepalives are not orders to the tables: they come back as
-    /// the [`Outgoing`] to send.
+    /// Carries out a command of the control plane. Probes and keepalives change no table: they come back as the [`Outgoing`]
+    /// to send.
     pub fn apply(&mut self, command: Command) -> Option<Outgoing> {
         match command {
             Command::Open(spec) => self.open_session(spec),
@@ -122,110 +120,47 @@ impl Plane {
             Command::Keepalive(slot) => return Some(Outgoing::Keepalive(slot)),
             Command::Retire { slot, epoch } => self.retire(slot, epoch),
             Command::Close(slot) => self.close_session(slot),
-            Command::Policy(policy) => self.policy = policy,
+            Command::Policy(policy) => self.forwarding.policy = policy,
         }
         None
     }
 
-    /// Finds the session that a packet of the TUN device is for.
+    /// The lane that seals a packet of the TUN device: that of the session it is for, if it may go there.
     ///
     /// # Errors
-    /// Why there is none; the drop is counted already.
+    /// If the packet was dropped, or has to wait for an epoch.
     #[inline]
-    pub fn route(&mut self, packet: &Packet<'_>) -> Result<Slot, DropReason> {
-        let routed = self.try_route(packet);
-        if let Err(reason) = routed {
-            self.counters.drop(reason);
+    pub fn route(&mut self, now: Time, packet: &Packet<'_>) -> Result<Sender<'_>, NoSender<'_>> {
+        match self.forwarding.role {
+            Role::Gateway => self.route_to_client(now, packet),
+            Role::Client => self.route_to_gateway(now, packet),
         }
-        routed
     }
 
     /// The lane that seals for a session now.
     ///
     /// # Errors
-    /// If the session is gone, or has no epoch that may seal (which asks the control plane for one, once). Counted only
-    /// if the caller gives the packet up: see [`Plane::wait`].
+    /// If the session is gone, or has no epoch that may seal: then one is requested, once.
     #[inline]
-    pub fn sender(&mut self, now: Time, slot: Slot) -> Result<Sender<'_>, DropReason> {
-        let session = find(&mut self.sessions, slot).ok_or(DropReason::NoSession)?;
-        if session.can_seal(now) {
-            note_use(&mut self.used, session);
-            return Ok(session.sender(now, &mut self.events));
-        }
-        session.want_epoch(&mut self.events);
-        Err(DropReason::NoEpoch)
-    }
-
-    /// Seals a packet of one client for another, in the buffer in which it was opened.
-    ///
-    /// # Errors
-    /// Why it was dropped; the drop is counted already, but for two reasons that leave the packet untouched.
-    /// [`DropReason::TooLong`]: the target's suite needs more room than the datagram has, and the caller can seal it elsewhere.
-    /// [`DropReason::TooBig`]: the path to the target does not carry it, and the caller answers or cuts it.
-    #[inline]
-    pub fn forward(
-        &mut self,
-        now: Time,
-        to: Slot,
-        datagram: &mut [u8],
-        len: usize,
-    ) -> Result<Sealed, DropReason> {
-        let sealed = match self.sender(now, to) {
-            Ok(sender) if sender.exceeds_path(len) => return Err(DropReason::TooBig),
-            Ok(sender) if sender.datagram_len(len) > datagram.len() => return Err(DropReason::TooLong),
-            Ok(mut sender) => {
-                let packet = &mut datagram[HEADER_LEN..HEADER_LEN + len];
-                sender.suit(packet).and_then(|()| sender.seal(datagram, len))
-            }
-            Err(DropReason::NoEpoch) => {
-                return self.wait(to, &datagram[HEADER_LEN..HEADER_LEN + len]).and(Err(DropReason::NoEpoch));
-            }
-            Err(reason) => Err(reason),
+    pub fn sender(&mut self, now: Time, slot: Slot) -> Result<Sender<'_>, NoSender<'_>> {
+        let Some(session) = find(&mut self.sessions, slot) else {
+            return Err(NoSender::Dropped(self.reports.drop(DropReason::NoSession)));
         };
-        if let Err(reason) = sealed {
-            self.counters.drop(reason);
-        }
-        sealed
+        session.sender(now, &mut self.used, &mut self.reports)
     }
 
     /// Writes and seals the reply to a probe, or a probe or keepalive of our own, into `datagram`.
     ///
     /// # Errors
-    /// Why it was dropped; the drop is counted already.
+    /// If it was dropped.
     pub fn originate(
         &mut self,
         now: Time,
-        what: Outgoing,
+        outgoing: Outgoing,
         datagram: &mut [u8],
-    ) -> Result<Sealed, DropReason> {
-        let sealed = match what.write(&mut datagram[HEADER_LEN..]) {
-            Some(len) => {
-                self.sender(now, what.slot()).and_then(|mut sender| sender.seal_inband(datagram, len))
-            }
-            None => Err(DropReason::TooLong),
-        };
-        if let Err(reason) = sealed {
-            self.counters.drop(reason);
-        }
-        sealed
-    }
-
-    /// Keeps a packet until its session has an epoch; the oldest make room.
-    ///
-    /// # Errors
-    /// If it is too long to keep or the session is gone; the drop is counted already.
-    pub fn wait(&mut self, slot: Slot, packet: &[u8]) -> Result<(), DropReason> {
-        let dropped = match find(&mut self.sessions, slot) {
-            Some(session) => session.wait(packet),
-            None => Some(DropReason::NoSession),
-        };
-        match dropped {
-            Some(reason) => {
-                self.counters.drop(reason);
-                Err(reason)
-            }
-            None => Ok(()),
-        }
+    ) -> Result<Sealed, Dropped> {
+        let mut sender = self.sender(now, outgoing.slot()).map_err(NoSender::give_up)?;
+        sender.seal_outgoing(outgoing, datagram)
     }
 
     /// The next packet that waited for an epoch which is there now.
@@ -233,28 +168,27 @@ impl Plane {
         find(&mut self.sessions, slot).and_then(|session| session.poll_waiting(now))
     }
 
-    /// What the control plane must hear, oldest first.
+    /// The next event for the control plane, oldest first.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.counters.add(DropReason::EventQueue, self.events.take_refused());
-        self.events.pop()
+        self.reports.pop()
     }
 
-    /// Whether [`Plane::poll_event`] has something.
+    /// Whether [`Plane::poll_event`] has an event.
     #[inline]
     #[must_use]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.reports.is_empty()
     }
 
-    /// What this shard saw of a session's traffic since [`Plane::take_activities`].
+    /// A session's traffic over this shard since [`Plane::take_activities`].
     #[must_use]
     pub fn activity(&self, slot: Slot) -> Option<Activity> {
-        let session = self.sessions.get(slot.place as usize)?.as_deref()?;
+        let session = self.sessions.get(slot.index as usize)?.as_deref()?;
         (session.slot == slot).then_some(session.activity)
     }
 
-    /// What the sessions did that were in use since the last call; those that were not cost nothing.
+    /// The traffic of the sessions that were in use since the last call; those that were not cost nothing.
     pub fn take_activities(&mut self) -> Vec<(Slot, Activity)> {
         let sessions = &mut self.sessions;
         let taken = self.used.drain(..).filter_map(|slot| {
@@ -265,70 +199,73 @@ impl Plane {
         taken.collect()
     }
 
-    /// How far the lanes of all epochs have come. Whoever passes this on seals and opens no more.
+    /// How far the lanes of all epochs have come. After passing this on, the caller must not seal or open any more.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
         self.sessions.iter().flatten().flat_map(|session| session.progress(&self.receivers)).collect()
     }
 
-    /// What was dropped, and why.
+    /// Drops by reason.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.reports.counters
+    }
+
+    /// The same, to count packets that the caller had to drop.
+    pub fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.reports.counters
     }
 
     /// At a gateway: its own inner address of an IP version, from which it sends ICMP errors as a router.
     #[must_use]
     pub fn own_address(&self, version: Version) -> Option<IpAddr> {
-        self.policy.own_address(version)
-    }
-
-    /// Counts a packet that the caller had to drop.
-    pub fn count_drop(&mut self, reason: DropReason) {
-        self.counters.drop(reason);
+        self.forwarding.policy.own_address(version)
     }
 
     #[inline]
-    fn try_route(&self, packet: &Packet<'_>) -> Result<Slot, DropReason> {
-        match self.role {
-            Role::Gateway => {
-                let slot = self.routes.lookup(packet.dst()).ok_or(DropReason::NoRoute)?;
-                let target = self.session(slot).ok_or(DropReason::NoSession)?;
-                match self.policy.evaluate_from_campus(&target.principal, packet) {
-                    Verdict::Allow => Ok(slot),
-                    Verdict::Deny => Err(DropReason::Policy),
-                }
-            }
-            Role::Client => {
-                let session = self.sessions.iter().flatten().next().ok_or(DropReason::NoSession)?;
-                if packet.is_from_one_link() {
-                    return Err(DropReason::ForeignSource);
-                }
-                Ok(session.slot)
-            }
+    fn route_to_client(&mut self, now: Time, packet: &Packet<'_>) -> Result<Sender<'_>, NoSender<'_>> {
+        let Self { sessions, forwarding, reports, used, .. } = self;
+        let Some(slot) = forwarding.session_of(packet.dst()) else {
+            return Err(NoSender::Dropped(reports.drop(DropReason::NoRoute)));
+        };
+        let Some(session) = find(sessions, slot) else {
+            return Err(NoSender::Dropped(reports.drop(DropReason::NoSession)));
+        };
+        match forwarding.policy.evaluate_from_campus(&session.principal, packet) {
+            Verdict::Allow => session.sender(now, used, reports),
+            Verdict::Deny => Err(NoSender::Dropped(reports.drop(DropReason::Policy))),
         }
     }
 
-    fn open_session(&mut self, spec: SessionSpec) {
-        let place = spec.slot.place as usize;
-        if self.sessions.len() <= place {
-            self.sessions.resize_with(place + 1, || None);
+    /// A client has one session at most.
+    #[inline]
+    fn route_to_gateway(&mut self, now: Time, packet: &Packet<'_>) -> Result<Sender<'_>, NoSender<'_>> {
+        let Some(session) = self.sessions.iter_mut().flatten().next() else {
+            return Err(NoSender::Dropped(self.reports.drop(DropReason::NoSession)));
+        };
+        if packet.is_from_one_link() {
+            return Err(NoSender::Dropped(self.reports.drop(DropReason::ForeignSource)));
         }
-        if let Some(old) = self.sessions[place].take() {
+        session.sender(now, &mut self.used, &mut self.reports)
+    }
+
+    fn open_session(&mut self, spec: SessionSpec) {
+        let index = spec.slot.index as usize;
+        if self.sessions.len() <= index {
+            self.sessions.resize_with(index + 1, || None);
+        }
+        if let Some(old) = self.sessions[index].take() {
             self.forget(&old);
         }
-        if self.role == Role::Gateway {
-            for address in &spec.addresses {
-                self.routes.insert(*address, spec.slot);
-            }
-        }
-        self.sessions[place] = Some(Box::new(Session::new(spec)));
+        let principal = Arc::new(spec.principal.clone());
+        self.forwarding.insert(&spec, Arc::clone(&principal));
+        self.sessions[index] = Some(Box::new(Session::new(spec, principal)));
     }
 
     fn install(&mut self, spec: &EpochSpec) {
         let Some(session) = find(&mut self.sessions, spec.slot) else { return };
-        let Ok(receivers) = session.install(self.role, spec, self.copies_dscp) else {
-            self.counters.drop(DropReason::BadEpoch);
+        let Ok(receivers) = session.install(self.forwarding.role, spec, self.copies_dscp) else {
+            self.reports.drop(DropReason::BadEpoch);
             return;
         };
         for (index, receiver) in receivers {
@@ -350,35 +287,29 @@ impl Plane {
     fn retire(&mut self, slot: Slot, epoch: u32) {
         let Some(session) = find(&mut self.sessions, slot) else { return };
         let indexes = session.retire(epoch);
-        self.counters.add(DropReason::HalfAlone, session.halves.forget(&indexes) as u64);
-        for index in indexes {
-            self.receivers.remove(&index);
-        }
+        let alone = session.halves.forget(&indexes);
+        self.reports.counters.count(DropReason::HalfAlone, alone);
+        self.stop_receiving(indexes);
     }
 
     fn close_session(&mut self, slot: Slot) {
-        let Some(place) = self.sessions.get_mut(slot.place as usize) else { return };
-        if let Some(session) = place.take_if(|session| session.slot == slot) {
+        let Some(entry) = self.sessions.get_mut(slot.index as usize) else { return };
+        if let Some(session) = entry.take_if(|session| session.slot == slot) {
             self.forget(&session);
         }
     }
 
     fn forget(&mut self, session: &Session) {
-        for index in session.indexes() {
-            self.receivers.remove(&index);
-        }
-        if self.role == Role::Gateway {
-            for address in &session.addresses {
-                // Another session may have the address by now.
-                if self.routes.lookup(address.addr()) == Some(session.slot) {
-                    self.routes.remove(*address);
-                }
-            }
-        }
+        self.reports.counters.count(DropReason::HalfAlone, session.halves.len());
+        self.reports.counters.count(DropReason::NoSession, session.waiting());
+        self.stop_receiving(session.indexes());
+        self.forwarding.remove(session);
     }
 
-    fn session(&self, slot: Slot) -> Option<&Session> {
-        self.sessions.get(slot.place as usize)?.as_deref().filter(|session| session.slot == slot)
+    fn stop_receiving(&mut self, indexes: impl IntoIterator<Item = Index>) {
+        for index in indexes {
+            self.receivers.remove(&index);
+        }
     }
 
     fn session_mut(&mut self, slot: Slot) -> Option<&mut Session> {
@@ -389,15 +320,7 @@ impl Plane {
 /// A session by its slot; a free function so that other fields of the plane stay usable.
 #[inline]
 fn find(sessions: &mut [Option<Box<Session>>], slot: Slot) -> Option<&mut Session> {
-    sessions.get_mut(slot.place as usize)?.as_deref_mut().filter(|session| session.slot == slot)
-}
-
-/// Its activity is to be told, once.
-#[inline]
-fn note_use(used: &mut Vec<Slot>, session: &mut Session) {
-    if !core::mem::replace(&mut session.in_use, true) {
-        used.push(session.slot);
-    }
+    sessions.get_mut(slot.index as usize)?.as_deref_mut().filter(|session| session.slot == slot)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Who may send to whom (PROTOCOL §12).
+//! Policy: which packets may pass between clients and the campus (PROTOCOL §12).
 //!
 //! Rules are tried in order and the first that matches decides. Nothing is remembered about flows, so an *allow* rule
 //! matches in both directions: packets from its senders to its receivers, and in the other direction packets that
@@ -14,7 +14,7 @@
 //!
 //! Later fragments have no ports: an allow rule with ports does not match them and a deny rule with ports does.
 //!
-//! This module must not know sessions or addresses of sessions: the caller says who sends and who receives.
+//! This module must not know sessions or addresses of sessions: the caller names sender and receiver.
 
 mod names;
 mod reach;
@@ -34,7 +34,7 @@ use rule::{Flow, Rule};
 /// The most rules of a policy.
 pub const MAX_RULES: usize = 1024;
 
-/// What happens to a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It passes.
@@ -55,7 +55,7 @@ pub enum Destination<'a> {
 /// One rule as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSpec {
-    /// What happens to packets that match.
+    /// The decision about packets that match.
     pub action: Verdict,
     /// Senders; empty means anyone.
     pub from: Vec<Selector>,
@@ -98,7 +98,7 @@ pub enum Protocol {
     Number(u8),
 }
 
-/// Why rules make no policy. Rules are counted from 1.
+/// The error of rules that make no policy. Rules are counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// More than [`MAX_RULES`] rules.
@@ -141,7 +141,7 @@ impl Pools {
 pub struct Policy {
     client_to_client: bool,
     pools: Pools,
-    /// What counts as the campus; `None` is everything.
+    /// The campus's networks; `None` is everything.
     reach: Option<Reach>,
     /// For each direction the rules that can match there, in either sense.
     to_campus: Vec<Rule>,
@@ -150,7 +150,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A policy of the defaults alone; `client_to_client` says whether clients reach each other.
+    /// A policy of the defaults alone; by `client_to_client` clients reach each other or not.
     pub fn without_rules(client_to_client: bool) -> Self {
         Self { client_to_client, ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! What both ends of a session have in common: its names, its timers, and the choice of a suite.
+//! The part of a session that both ends share: its names, its timers, and the choice of a suite.
 //!
 //! A session outlives its connections and its keys; everything that is replaced with them lives elsewhere.
 
@@ -170,13 +170,13 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// When a gateway erases an epoch that began at `began` and has no successor. Its client counts from when it heard of the
+    /// When a gateway erases an epoch that began at `began` and has no successor. Its client counts from when it received the
     /// epoch, up to `confirm_within` later, and may seal for `reject_after` from then on.
     pub(crate) fn gateway_erases(&self, began: Time) -> Time {
         began + self.confirm_within + self.reject_after
     }
 
-    /// What the gateway tells its clients: only what differs from the protocol's values.
+    /// The values that the gateway sends its clients: only what differs from the protocol's values.
     #[must_use]
     pub fn to_message(&self) -> TimersMs {
         let differing = |of: fn(&Self) -> Duration| {

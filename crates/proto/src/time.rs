@@ -1,4 +1,4 @@
-//! Points in time, as the caller's clock tells them.
+//! Points in time, by the caller's clock.
 //!
 //! This crate never reads a clock. The daemon passes the boot-time clock, which goes on while the machine is suspended
 //! (so keys age during a suspend); the simulation passes its own.

@@ -17,14 +17,14 @@ pub const MAX_GATEWAY_LANES: usize = 64;
 /// Lanes from a client at most.
 pub const MAX_CLIENT_LANES: usize = 16;
 
-/// Which part of the gateway a datagram is for (PROTOCOL §2).
+/// The channel that a datagram belongs to (PROTOCOL §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketClass {
     /// The control channel.
     Quic,
     /// A data datagram, or one of the types reserved beside it.
     Data,
-    /// Nobody: to be dropped.
+    /// Neither: to be dropped.
     Unknown,
 }
 
@@ -77,7 +77,7 @@ pub struct Header {
     pub counter: u64,
 }
 
-/// Why bytes are not a data datagram.
+/// The error of bytes that are no data datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// Shorter than a header.

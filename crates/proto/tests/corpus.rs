@@ -14,6 +14,9 @@ mod outer_header;
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
 
+use std::fs;
+use std::path::Path;
+
 use replay::replay;
 
 #[test]
@@ -39,4 +42,39 @@ fn outer_headers() {
 #[test]
 fn handed_sessions() {
     replay("handover", handover::run);
+}
+
+/// The fuzz targets are built by a nightly compiler in a workspace of their own, so no other build notices if one of them names a
+/// file, a module or a crate that is no more.
+#[test]
+fn fuzz_targets_name_only_what_exists() {
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    let read =
+        |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let manifest = read(&fuzz.join("Cargo.toml"));
+    let mut targets = 0;
+    for entry in fuzz.join("fuzz_targets").read_dir().expect("the targets are there") {
+        let path = entry.expect("the folder can be read").path();
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("a name").to_owned();
+        let target = read(&path);
+        assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "{name} is no target");
+        assert!(fuzz.join("corpus").join(&name).is_dir(), "{name} has no corpus");
+        let files: Vec<_> = target.lines().filter_map(|line| line.strip_prefix("#[path = \"")).collect();
+        for file in files {
+            let source = read(&fuzz.join("fuzz_targets").join(file.trim_end_matches("\"]")));
+            for line in source.lines().filter_map(|line| line.trim_start().strip_prefix("use ")) {
+                let (root, rest) = line.split_once("::").expect("a path");
+                let module =
+                    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+                let known = match root {
+                    "std" | "core" | "super" | "self" => true,
+                    "crate" => target.contains(&format!("mod {module};")),
+                    _ => manifest.contains(&format!("\n{} = ", root.replace('_', "-"))),
+                };
+                assert!(known, "{name} has no {root}::{module}, which {file} uses");
+            }
+        }
+        targets += 1;
+    }
+    assert_eq!(manifest.matches("[[bin]]").count(), targets, "a target without a file");
 }

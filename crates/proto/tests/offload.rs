@@ -146,9 +146,7 @@ fn rebuild_with(rebuilder: &mut Rebuilder, packets: &[Vec<u8>]) -> Vec<Vec<u8>> 
 }
 
 fn collect(rebuilt: &vpnd_proto::offload::Rebuilt<'_>) -> Vec<u8> {
-    let bytes: Vec<u8> = rebuilt.io_slices().flat_map(|slice| slice.to_vec()).collect();
-    assert_eq!(bytes.len(), rebuilt.byte_len());
-    bytes
+    rebuilt.io_slices().flat_map(|slice| slice.to_vec()).collect()
 }
 
 /// What arrives on a wire behind a TUN device with virtio headers.
@@ -669,21 +667,6 @@ fn other_checksums_are_completed_where_they_overwrite_no_header() {
         "inside the TCP header"
     );
     assert_eq!(error(&checksum_at(60, 2), &stream), None, "an inner packet's, inside the payload");
-}
-
-#[test]
-fn each_error_has_its_place() {
-    let errors = [
-        OffloadError::Truncated,
-        OffloadError::UnsupportedGso(3),
-        OffloadError::Mismatch,
-        OffloadError::GsoSize,
-        OffloadError::ChecksumPlace,
-        OffloadError::Flags,
-        OffloadError::AlreadyPartial,
-    ];
-    assert_eq!(errors.map(OffloadError::index), std::array::from_fn(|i| i));
-    assert_eq!(errors.len(), OffloadError::COUNT);
 }
 
 proptest! {

@@ -11,11 +11,13 @@ use vpnd_crypto::{DeviceKey, EpochSecret};
 use vpnd_proto::client::{Action, Client, Config, ConfigError, Purpose};
 use vpnd_proto::control::{Code, Established, FEATURE_ECN, FEATURES, Message, Offer};
 use vpnd_proto::ecn::Ecn;
-use vpnd_proto::plane::{Activity, Command, Endpoint, Event, Opened, Outgoing, Plane, Role, Sealed, Slot};
+use vpnd_proto::plane::{
+    Activity, Command, Endpoint, Event, NoSender, Opened, Origin, Outgoing, Plane, Role, Sealed, Slot,
+};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, LocalSuite, Timers};
 use vpnd_proto::time::Time;
-use vpnd_proto::wire::{HEADER_LEN, Index};
+use vpnd_proto::wire::{HEADER_LEN, Header, Index};
 
 use crate::message::KeySource;
 use crate::ping::{PING_LEN, ping, replied};
@@ -190,9 +192,11 @@ impl Member {
         from: Endpoint,
         tasks: &mut Vec<Task>,
     ) -> bool {
-        let Ok(opened) = self.plane.open(now, datagram, from, Ecn::NotEct) else { return false };
+        let Ok(header) = Header::parse(datagram) else { return false };
+        let origin = Origin { from, mark: Ecn::NotEct };
+        let Ok(opened) = self.plane.open(now, header, datagram, origin) else { return false };
         match opened {
-            Opened::Tun(range) => tasks.extend(replied(&datagram[range]).map(Task::Answered)),
+            Opened::Tun(packet) => tasks.extend(replied(&datagram[packet.range()]).map(Task::Answered)),
             Opened::Probe { slot, id, size, padded } => {
                 self.originate(now, Outgoing::Reply { slot, id, size, padded }, tasks);
             }
@@ -209,7 +213,8 @@ impl Member {
         self.sequence = self.sequence.wrapping_add(1);
         let mut bytes = vec![0; HEADER_LEN + PING_LEN + 64];
         bytes[HEADER_LEN..HEADER_LEN + PING_LEN].copy_from_slice(&ping(own, gateway, mark, self.sequence));
-        let sealed = self.plane.sender(now, slot).and_then(|mut sender| sender.seal(&mut bytes, PING_LEN));
+        let sender = self.plane.sender(now, slot).map_err(NoSender::give_up);
+        let sealed = sender.and_then(|mut sender| sender.seal(&mut bytes, PING_LEN));
         if let Ok(sealed) = sealed {
             send(bytes, sealed, tasks);
         }

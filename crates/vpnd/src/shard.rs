@@ -1,18 +1,21 @@
 //! A shard: a pinned thread with its own runtime, TUN queue, UDP socket, buffers and keys.
 //!
-//! It runs each batch to completion. From the TUN device: 1. read one (super-)packet; 2. find its session; 3. cut it into
-//! slices, each written behind room for a header; 4. seal in place; 5. one send for the batch. From the socket: 1. receive
-//! a run of datagrams; 2. open each in place; 3. what is for another client is sealed again in the same buffer and sent;
-//! the rest is rebuilt into super-packets; 4. one gathered write each to the TUN device.
+//! It runs each batch to completion. [`Shard::transmit`], from the TUN device: 1. read one (super-)packet; 2. find its session;
+//! 3. cut it into slices, each written behind room for a header; 4. seal in place; 5. one send for the batch.
+//! [`Shard::receive`], from the socket: 1. receive a run of datagrams; 2. find the session of each and open it in place; 3. a
+//! packet for another client is sealed again in the same buffer and sent; the others are rebuilt into super-packets; 4. one
+//! gathered write each to the TUN device.
 //!
-//! INVARIANT: no lock, no queue between threads and no decision of policy stands on these two ways; what the shard must
-//! know comes as [`Order`]s between batches, and what it saw goes out as [`Event`]s.
+//! INVARIANTS: no lock, no queue between threads and no decision of policy stands on these two ways; the control plane's
+//! [`ShardMessage`]s are handled between batches, and [`Event`]s leave after them. A dropped packet is counted once, in the
+//! plane's [`Counters`].
 
 mod batch;
 pub mod devices;
 mod inbound;
 mod outbound;
 mod oversize;
+mod sealer;
 pub mod stepped;
 mod writes;
 
@@ -24,57 +27,59 @@ use tokio::io::Interest;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
-use vpnd_proto::ecn::Ecn;
-use vpnd_proto::plane::{self, Activity, Command, Counters, Endpoint, Event, Outgoing, Plane, Role, Slot};
+use vpnd_proto::plane::{self, Activity, Command, Counters, Event, Origin, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
+use vpnd_proto::wire::Header;
 
 use crate::clock::now;
 use crate::control::quic_forwarder::QuicForwarder;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{ShardSocket, UdpOffloads};
-use devices::DatagramSocket;
+use devices::{DatagramSocket, PacketDevice};
 use inbound::Inbound;
 use outbound::Outbound;
 pub use writes::TunWrites;
 
-/// Events of all shards that wait for the control plane at most. A shard never waits for room: what does not fit stays in its
-/// plane, which keeps a fixed number and has the rest told again.
+/// Events of all shards that wait for the control plane at most. A shard never waits for room: an event that finds none stays in
+/// its plane, which keeps a fixed number and reports the others again.
 pub const EVENT_QUEUE: usize = 4_096;
-/// Orders that wait for a shard at most. The control plane waits for room, which always comes: a shard waits for nobody, and
-/// takes orders between any two batches. So the two can't wait for each other.
-const ORDER_QUEUE: usize = 1_024;
+/// Messages that wait for a shard at most. The control plane waits for room, which always comes: a shard waits for nobody, and
+/// takes messages between any two batches. So the two can't wait for each other.
+const MESSAGE_QUEUE: usize = 1_024;
 /// Datagrams that came to the wrong shard and wait for the right one at most.
 const MISDIRECTED_QUEUE: usize = 512;
-/// What the control plane asks of a shard.
+
+/// A message of the control plane to a shard.
 #[derive(Debug)]
-pub enum Order {
+pub enum ShardMessage {
     /// For the data plane.
     Plane(Command),
-    /// Answered when every order before it has been carried out.
+    /// Answered when every message before it has been handled.
     Barrier(oneshot::Sender<()>),
     /// The tunnel carries inner packets of this many bytes at most.
     Mtu(u16),
-    /// Asks for figures.
+    /// Requests figures.
     Report(oneshot::Sender<Report>),
 }
 
-/// What waits for a shard, in order.
-enum Waiting {
-    Order(Order),
+/// An entry of a shard's queue.
+enum Queued {
+    Message(ShardMessage),
     Freeze(Freeze),
 }
 
-/// Stop where you are, and tell how far the lanes have come. Goes on if it is told so, and ends if it never will be.
+/// Makes a shard stop where it is and send how far its lanes have come. It resumes when it receives `resume`, and ends if that is
+/// dropped.
 struct Freeze {
     progress: oneshot::Sender<Vec<plane::Progress>>,
-    go_on: oneshot::Receiver<()>,
+    resume: oneshot::Receiver<()>,
 }
 
 /// A shard's figures.
 #[derive(Debug)]
 pub struct Report {
-    /// What was dropped, and why.
+    /// Drops by reason.
     pub counters: Counters,
     /// The traffic over this shard since the last report, of the sessions that had some.
     pub activities: Vec<(Slot, Activity)>,
@@ -87,25 +92,18 @@ pub struct Report {
 /// A datagram that the kernel gave to the wrong shard.
 #[derive(Debug)]
 pub(crate) struct Misdirected {
+    header: Header,
     datagram: Box<[u8]>,
     origin: Origin,
 }
 
-/// What the kernel says of a datagram beside its contents.
-#[derive(Clone, Copy, Debug)]
-struct Origin {
-    from: Endpoint,
-    /// The congestion codepoint of its outer header.
-    mark: Ecn,
-}
-
-/// What a shard is made of.
+/// A shard's settings and devices.
 pub struct ShardSpec {
     /// Number of the shard; its lane.
     pub number: usize,
     /// Core to run on, if it is to be pinned.
     pub core: Option<usize>,
-    /// How far it goes before other work of the machine: the negative of its nice value.
+    /// Its priority over other work of the machine: the negative of its nice value.
     pub priority: u8,
     /// Which end of the tunnel this is.
     pub role: Role,
@@ -123,7 +121,7 @@ pub struct ShardSpec {
     pub copy_dscp: bool,
     /// Its socket.
     pub socket: ShardSocket,
-    /// Carried out before anything is received.
+    /// Handled before anything is received.
     pub first: Vec<Command>,
     /// Where to pass datagrams for QUIC; there is such a place only if the kernel does not steer them to QUIC itself.
     pub(crate) quic: Option<QuicForwarder>,
@@ -131,27 +129,26 @@ pub struct ShardSpec {
 
 /// The control plane's ends of all shards.
 pub struct Shards {
-    orders: Vec<mpsc::Sender<Waiting>>,
+    queues: Vec<mpsc::Sender<Queued>>,
     threads: Vec<JoinHandle<()>>,
     failure: Arc<Notify>,
 }
 
 impl Shards {
-    /// Starts a thread for each of `specs`. Events arrive on `events` with their shard's number.
+    /// Starts a thread for each of `specs`. Their events arrive on `events`.
     ///
     /// # Errors
     /// If the operating system gives no thread or no event queue; the shards started before are stopped.
-    pub fn start(specs: Vec<ShardSpec>, events: &mpsc::Sender<(usize, Event)>) -> io::Result<Self> {
+    pub fn start(specs: Vec<ShardSpec>, events: &mpsc::Sender<Event>) -> io::Result<Self> {
         let (neighbours, mut inboxes): (Vec<_>, Vec<_>) =
             specs.iter().map(|_| mpsc::channel(MISDIRECTED_QUEUE)).unzip();
         let failure = Arc::new(Notify::new());
-        let mut shards = Self { orders: Vec::new(), threads: Vec::new(), failure: Arc::clone(&failure) };
+        let mut shards = Self { queues: Vec::new(), threads: Vec::new(), failure: Arc::clone(&failure) };
         for (spec, misdirected) in specs.into_iter().zip(inboxes.drain(..)) {
-            let (orders, inbox) = mpsc::channel(ORDER_QUEUE);
-            let links =
-                Links { orders: inbox, misdirected, neighbours: neighbours.clone(), events: events.clone() };
+            let (queue, inbox) = mpsc::channel(MESSAGE_QUEUE);
+            let links = Links { inbox, misdirected, neighbours: neighbours.clone(), events: events.clone() };
             let thread = std::thread::Builder::new().name(format!("shard-{}", spec.number));
-            shards.orders.push(orders);
+            shards.queues.push(queue);
             let failure = Arc::clone(&failure);
             // Made here, so that a lack of descriptors is known before anybody relies on the shard.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -174,41 +171,41 @@ impl Shards {
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.orders.len()
+        self.queues.len()
     }
 
-    /// Gives one shard's data plane an order.
+    /// Sends a command to one shard's data plane.
     pub async fn command(&self, shard: usize, command: Command) {
-        self.order(shard, Order::Plane(command)).await;
+        self.send(shard, ShardMessage::Plane(command)).await;
     }
 
-    /// Tells all shards the tunnel's MTU.
+    /// Sends the tunnel's MTU to all shards.
     pub async fn set_mtu(&self, mtu: u16) {
         for shard in 0..self.count() {
-            self.order(shard, Order::Mtu(mtu)).await;
+            self.send(shard, ShardMessage::Mtu(mtu)).await;
         }
     }
 
-    /// Waits until all shards have carried out everything ordered before.
+    /// Waits until all shards have handled everything sent before.
     pub async fn barrier(&self) {
         let mut waits = Vec::with_capacity(self.count());
         for shard in 0..self.count() {
             let (done, wait) = oneshot::channel();
-            self.order(shard, Order::Barrier(done)).await;
+            self.send(shard, ShardMessage::Barrier(done)).await;
             waits.push(wait);
         }
         for wait in waits {
-            // A shard that is gone has nothing left to carry out.
+            // A shard that is gone has nothing left to handle.
             let _ = wait.await;
         }
     }
 
-    /// Asks every shard for its figures.
+    /// The figures of every shard.
     pub async fn report(&self) -> Vec<Report> {
         let mut waits = Vec::with_capacity(self.count());
         for shard in 0..self.count() {
             let (reply, wait) = oneshot::channel();
-            self.order(shard, Order::Report(reply)).await;
+            self.send(shard, ShardMessage::Report(reply)).await;
             waits.push(wait);
         }
         let mut reports = Vec::with_capacity(waits.len());
@@ -218,25 +215,25 @@ impl Shards {
         reports
     }
 
-    /// Stops all shards where they are: nothing is sealed, opened or read until they go on.
+    /// Stops all shards where they are: nothing is sealed, opened or read until they resume.
     ///
     /// # Errors
-    /// If a shard is gone; the others go on.
+    /// If a shard is gone; the others resume.
     pub(crate) async fn freeze(&self) -> Result<Frozen, ShardGone> {
         let mut frozen = Frozen { progress: Vec::new(), shards: Vec::new() };
         let mut waits = Vec::with_capacity(self.count());
         for shard in 0..self.count() {
             let (progress, wait) = oneshot::channel();
-            let (order, go_on) = oneshot::channel();
-            let _ = self.orders[shard].send(Waiting::Freeze(Freeze { progress, go_on })).await;
-            frozen.shards.push(order);
+            let (resumer, resume) = oneshot::channel();
+            let _ = self.queues[shard].send(Queued::Freeze(Freeze { progress, resume })).await;
+            frozen.shards.push(resumer);
             waits.push(wait);
         }
         for wait in waits {
             match wait.await {
                 Ok(progress) => frozen.progress.push(progress),
                 Err(_) => {
-                    frozen.go_on();
+                    frozen.resume();
                     return Err(ShardGone);
                 }
             }
@@ -244,9 +241,9 @@ impl Shards {
         Ok(frozen)
     }
 
-    async fn order(&self, shard: usize, order: Order) {
+    async fn send(&self, shard: usize, message: ShardMessage) {
         // A shard ends only together with the process or after a failure that it reported itself.
-        let _ = self.orders[shard].send(Waiting::Order(order)).await;
+        let _ = self.queues[shard].send(Queued::Message(message)).await;
     }
 }
 
@@ -263,8 +260,8 @@ pub(crate) struct Frozen {
 }
 
 impl Frozen {
-    /// Lets them go on as if nothing had been. Only for whoever has given their progress to nobody who uses it.
-    pub(crate) fn go_on(self) {
+    /// Resumes them where they stopped. Only if nothing uses the progress that they sent: two shards would seal with one counter.
+    pub(crate) fn resume(self) {
         for shard in self.shards {
             // One that is gone has reported that itself.
             let _ = shard.send(());
@@ -274,7 +271,7 @@ impl Frozen {
 
 impl Drop for Shards {
     fn drop(&mut self) {
-        self.orders.clear();
+        self.queues.clear();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -283,10 +280,10 @@ impl Drop for Shards {
 
 /// A shard's queues.
 struct Links {
-    orders: mpsc::Receiver<Waiting>,
+    inbox: mpsc::Receiver<Queued>,
     misdirected: mpsc::Receiver<Misdirected>,
     neighbours: Vec<mpsc::Sender<Misdirected>>,
-    events: mpsc::Sender<(usize, Event)>,
+    events: mpsc::Sender<Event>,
 }
 
 fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io::Result<()> {
@@ -308,27 +305,28 @@ fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io::Result<()>
     runtime.block_on(run(spec, links))
 }
 
-/// The loop: orders first, then whichever of the two directions has work.
+/// The loop: whichever of messages, events and the two directions has work.
 async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
     let tun = spec.tun.into_async()?;
     let socket = spec.socket.into_async()?;
-    let mut shard =
-        Shard::new(spec.number, spec.role, spec.policy, spec.hash_seed, spec.tun_offloads, spec.mtu);
+    let mut plane = Plane::new(spec.role, spec.policy, spec.hash_seed);
+    plane.set_copies_dscp(spec.copy_dscp);
+    let settings = (spec.tun_offloads, spec.mtu);
+    let mut shard = Shard::new(spec.number, spec.role, plane, settings, tun.get_ref(), socket.get_ref());
     (shard.neighbours, shard.quic) = (links.neighbours, spec.quic);
-    shard.plane.set_copies_dscp(spec.copy_dscp);
     for command in spec.first {
-        shard.obey(Order::Plane(command), socket.get_ref());
+        shard.handle(ShardMessage::Plane(command));
     }
     loop {
         tokio::select! {
-            order = links.orders.recv() => {
-                match order {
+            queued = links.inbox.recv() => {
+                match queued {
                     None => return Ok(()),
-                    Some(Waiting::Order(order)) => shard.obey(order, socket.get_ref()),
-                    Some(Waiting::Freeze(Freeze { progress, go_on })) => {
+                    Some(Queued::Message(message)) => shard.handle(message),
+                    Some(Queued::Freeze(Freeze { progress, resume })) => {
                         // Whoever asked may have given up; then it drops the other end, too.
                         let _ = progress.send(shard.plane.progress());
-                        if go_on.await.is_err() {
+                        if resume.await.is_err() {
                             return Ok(());
                         }
                     }
@@ -336,27 +334,26 @@ async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
             }
             // Only while the control plane is behind; otherwise events have left after the batch that brought them.
             room = links.events.reserve(), if shard.plane.has_events() => {
-                if let Ok(room) = room && let Some(event) = shard.poll_event(socket.get_ref()) {
-                    room.send((shard.number, event));
+                if let Ok(room) = room && let Some(event) = shard.poll_event() {
+                    room.send(event);
                 }
             }
-            Some(stray) = links.misdirected.recv() => shard.take_stray(stray, socket.get_ref(), tun.get_ref()),
+            Some(misdirected) = links.misdirected.recv() => shard.handle_misdirected(misdirected),
             ready = socket.readable() => {
                 let mut ready = ready?;
-                if shard.receive(ready.get_inner(), tun.get_ref()) == Progress::Drained {
+                if shard.receive() == Progress::Drained {
                     ready.clear_ready();
                 }
             }
-            // A device that somebody has deleted is an error and nothing else: asked for what can be read, it is silent.
+            // A deleted device has an error and is never readable.
             ready = tun.ready(Interest::READABLE | Interest::ERROR) => {
                 let mut ready = ready?;
-                let outbound = &mut shard.outbound;
-                if outbound.transmit(now(), ready.get_inner(), &mut shard.plane, socket.get_ref())? == Progress::Drained {
+                if shard.transmit()? == Progress::Drained {
                     ready.clear_ready();
                 }
             }
         }
-        shard.report_events(&links.events, socket.get_ref());
+        shard.report_events(&links.events);
     }
 }
 
@@ -369,106 +366,98 @@ pub enum Progress {
     More,
 }
 
-struct Shard {
+/// The state of a shard's thread. `inbound.rs` and `outbound.rs` have its two directions, `oversize.rs` and `sealer.rs` the steps
+/// that they share.
+struct Shard<T, S> {
     number: usize,
     role: Role,
     plane: Plane,
     inbound: Inbound,
     outbound: Outbound,
+    tun: T,
+    socket: S,
     neighbours: Vec<mpsc::Sender<Misdirected>>,
     quic: Option<QuicForwarder>,
 }
 
-impl Shard {
-    /// A shard that has no neighbours and no door for QUIC.
+impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
+    /// A shard that has no neighbours and passes nothing to QUIC.
     fn new(
         number: usize,
         role: Role,
-        policy: Arc<Policy>,
-        hash_seed: u64,
-        tun_offloads: TunOffloads,
-        mtu: u16,
+        plane: Plane,
+        (tun_offloads, mtu): (TunOffloads, u16),
+        tun: T,
+        socket: S,
     ) -> Self {
-        Self {
-            number,
-            role,
-            plane: Plane::new(role, policy, hash_seed),
-            inbound: Inbound::new(tun_offloads),
-            outbound: Outbound::new(mtu),
-            neighbours: Vec::new(),
-            quic: None,
-        }
+        let (inbound, outbound) = (Inbound::new(tun_offloads), Outbound::new(mtu));
+        Self { number, role, plane, inbound, outbound, tun, socket, neighbours: Vec::new(), quic: None }
     }
 
-    fn obey(&mut self, order: Order, socket: &impl DatagramSocket) {
-        match order {
-            Order::Plane(command) => {
-                let waiting = match &command {
+    fn handle(&mut self, message: ShardMessage) {
+        match message {
+            ShardMessage::Plane(command) => {
+                let sealing = match &command {
                     Command::Install(spec) => Some(spec.slot),
                     Command::Reach { slot, .. } => Some(*slot),
                     _ => None,
                 };
                 if let Some(outgoing) = self.plane.apply(command) {
-                    self.originate(outgoing, socket);
+                    self.originate(now(), outgoing);
                 }
-                if let Some(slot) = waiting {
-                    self.release(slot, socket);
+                if let Some(slot) = sealing {
+                    self.release(slot);
                 }
             }
-            Order::Barrier(done) => {
+            ShardMessage::Barrier(done) => {
                 // Whoever asked may have given up waiting.
                 let _ = done.send(());
             }
-            Order::Mtu(mtu) => self.outbound.set_mtu(mtu),
-            Order::Report(reply) => {
-                let _ = reply.send(self.report(socket));
+            ShardMessage::Mtu(mtu) => self.outbound.mtu = mtu,
+            ShardMessage::Report(reply) => {
+                let _ = reply.send(self.report());
             }
         }
     }
 
-    fn report(&mut self, socket: &impl DatagramSocket) -> Report {
+    fn report(&mut self) -> Report {
         Report {
             counters: self.plane.counters().clone(),
             activities: self.plane.take_activities(),
-            udp: socket.offloads(),
+            udp: self.socket.offloads(),
             tun: self.inbound.writes(),
         }
     }
 
-    /// Tells the control plane what happened, as far as it has room, and lets packets go that waited for it.
-    fn report_events(&mut self, events: &mpsc::Sender<(usize, Event)>, socket: &impl DatagramSocket) {
+    /// Sends events to the control plane as far as it has room, and packets that waited for the cause of one.
+    fn report_events(&mut self, events: &mpsc::Sender<Event>) {
         while self.plane.has_events() {
             match events.try_reserve() {
                 Ok(room) => {
-                    let Some(event) = self.poll_event(socket) else { return };
-                    room.send((self.number, event));
+                    let Some(event) = self.poll_event() else { return };
+                    room.send(event);
                 }
                 Err(TrySendError::Full(())) => return,
                 // The control plane is gone only when the daemon ends.
-                Err(TrySendError::Closed(())) => drop(self.poll_event(socket)),
+                Err(TrySendError::Closed(())) => drop(self.poll_event()),
             }
         }
     }
 
-    fn poll_event(&mut self, socket: &impl DatagramSocket) -> Option<Event> {
+    fn poll_event(&mut self) -> Option<Event> {
         let event = self.plane.poll_event()?;
         if let Event::Heard { slot, .. } = event {
-            self.release(slot, socket);
+            self.release(slot);
         }
         Some(event)
     }
 
-    /// Sends what waited for an epoch of this session.
-    fn release(&mut self, slot: Slot, socket: &impl DatagramSocket) {
+    /// Sends the packets that waited for an epoch of this session.
+    fn release(&mut self, slot: Slot) {
         let now = now();
         while let Some(packet) = self.plane.poll_waiting(now, slot) {
-            self.outbound.packet(now, slot, &packet, &mut self.plane, socket);
+            self.send_packet(now, slot, &packet);
         }
-        self.outbound.flush(&mut self.plane, socket);
-    }
-
-    /// Sends a probe, a reply or a keepalive.
-    fn originate(&mut self, outgoing: Outgoing, socket: &impl DatagramSocket) {
-        self.outbound.originate(now(), outgoing, &mut self.plane, socket);
+        self.flush();
     }
 }

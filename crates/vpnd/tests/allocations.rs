@@ -98,7 +98,7 @@ impl Net {
         for place in 0..2 {
             let mut client = host(Role::Client);
             let session = |place| SessionSpec {
-                slot: Slot { place, generation: 0 },
+                slot: Slot { index: place, generation: 0 },
                 addresses: Vec::new(),
                 principal: Principal::default(),
             };
@@ -107,7 +107,7 @@ impl Net {
             net.gateway.command(Command::Open(SessionSpec { addresses, ..session(place) }));
             let keys = |place, own, peer, endpoint| {
                 Command::Install(Box::new(EpochSpec {
-                    slot: Slot { place, generation: 0 },
+                    slot: Slot { index: place, generation: 0 },
                     epoch: 1,
                     suite: Suite::Aes256Gcm,
                     backend: Backend::AwsLc,

@@ -1,4 +1,4 @@
-//! What seal and open promise, for every suite over every pair of backends.
+//! The promises of seal and open, for every suite over every pair of backends.
 
 use super::*;
 use crate::schedule::{Direction, EpochSecret};

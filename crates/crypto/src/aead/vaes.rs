@@ -1,7 +1,7 @@
 //! AES-GCM (NIST SP 800-38D) for packets, on processors that encrypt and multiply two or four blocks with one instruction:
 //! VAES and VPCLMULQDQ on vectors of 256 bits (AVX2) or 512 (AVX-512).
 //!
-//! Why this project has a cipher of its own: half of what a library needs for a datagram of 1.4 kB goes into setting
+//! The reason for a cipher of our own: half of what a library needs for a datagram of 1.4 kB goes into setting
 //! up, since libraries are made for records of 16 KiB. Here all that a packet needs of its key is computed once, with
 //! the key, and GHASH runs beside the encryption of the next blocks. `docs/PERFORMANCE.md` has the figures,
 //! `docs/AES-GCM.md` says why this is GCM, what is tested how, and what is not promised.
@@ -57,7 +57,7 @@ const MAX_BLOCKS: usize = 4;
 const TOP: usize = TOGETHER * MAX_BLOCKS + 1;
 /// The field's polynomial in the order of bits that reversed blocks have.
 const POLYNOMIAL: u128 = 0xc200_0000_0000_0000_0000_0000_0000_0001;
-/// What the key schedule adds to a word, round by round (FIPS 197, section 5.2).
+/// The words that the key schedule adds, round by round (FIPS 197, section 5.2).
 const ROUND_CONSTANTS: [u8; 10] = [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0x1b, 0x36];
 /// How far each block's counter is from that of the tag's mask, in the first vector.
 const AHEAD: [Block; MAX_BLOCKS] = [number(1), number(2), number(3), number(4)];
@@ -74,7 +74,7 @@ const fn number(number: u128) -> Block {
     number.to_le_bytes()
 }
 
-// What the code above is built on, computed from its definition.
+// The constants of the code above, computed from their definition.
 const _: () = {
     // x^128 + x^7 + x^2 + x + 1, its bits in reverse order; times x, for the powers are; and x^128 itself.
     assert!(POLYNOMIAL == 0x87_u128.reverse_bits() << 1 | 1);
@@ -402,7 +402,7 @@ struct Sum<M: Machine> {
     low: M::Vector,
     middle: M::Vector,
     high: M::Vector,
-    /// What comes before the next block in the hash.
+    /// The state of the hash before the next block.
     carry: M::Vector,
     machine: M,
 }

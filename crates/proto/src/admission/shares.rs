@@ -18,7 +18,7 @@ use crate::time::Time;
 /// How far a host or device is known. A better one is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Standing {
-    /// Nothing speaks for it.
+    /// Nothing is known of it.
     Stranger,
     /// Somebody has, or had, a session from this host.
     Known,
@@ -27,7 +27,7 @@ pub enum Standing {
 }
 
 const STANDINGS: [Standing; 3] = [Standing::Stranger, Standing::Known, Standing::Returning];
-/// Whose turn it is if several standings wait: the better ones more often, each of them always again.
+/// The order of turns if several standings wait: the better ones more often, each of them always again.
 const ROUND: [Standing; 7] = {
     use Standing::{Known, Returning, Stranger};
     [Returning, Known, Returning, Stranger, Returning, Known, Returning]
@@ -39,7 +39,7 @@ const SHARES: [usize; LEVELS] = [2, 3, 4];
 /// The same for hosts that are not strangers, which many people may share. Only they themselves count, not their neighbours.
 const OWN_SHARE: usize = 2;
 
-/// Who is displaced of those of one host.
+/// The rule by which one of a host's is displaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Displaced {
     /// The one that has had its place for longest.
@@ -63,7 +63,7 @@ pub struct Division {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PermitId(u64);
 
-/// What became of a newcomer.
+/// The result for a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
     /// It has a place.
@@ -94,7 +94,7 @@ impl Holder {
     }
 }
 
-/// What a network holds.
+/// The places of a network.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     count: usize,
@@ -143,7 +143,7 @@ impl Shares {
         self.holders.len()
     }
 
-    /// Somebody asks for a place.
+    /// A request for a place.
     pub fn enter(&mut self, now: Time, source: Source, standing: Standing) -> Entered {
         let newcomer = Holder { networks: source.networks(), standing, since: now };
         let displaced = match self.obstacle(&newcomer) {
@@ -184,7 +184,7 @@ impl Shares {
         true
     }
 
-    /// Whose turn it is; their place is free then. Of one host's, whoever came first.
+    /// Takes the one whose turn it is; its place is free then. Of one host's, the one that came first.
     pub fn next_turn(&mut self) -> Option<PermitId> {
         let standing = self.standing_in_turn()?;
         let waiting = self.holders.iter().filter(|(_, holder)| holder.standing == standing);
@@ -209,7 +209,7 @@ impl Shares {
         Some(standing)
     }
 
-    /// What keeps a newcomer from a free place, the nearest first.
+    /// The limits that keep a newcomer from a free place, the nearest first.
     fn obstacle(&self, newcomer: &Holder) -> Option<Obstacle> {
         let limit = self.division.limit;
         let strangers = newcomer.standing == Standing::Stranger;
@@ -228,7 +228,7 @@ impl Shares {
         (self.taken() >= limit).then(|| Obstacle::Standing(self.standing_to_displace(newcomer.standing)))
     }
 
-    /// Whose place a newcomer may take: of the least known that hold more than what is kept for them.
+    /// The one whose place a newcomer may take: of the least known that hold more than what is kept for them.
     fn standing_to_displace(&self, newcomer: Standing) -> Standing {
         let reserve = self.reserve();
         let above = STANDINGS.into_iter().find(|standing| self.count(*standing) > reserve);

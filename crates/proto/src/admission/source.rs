@@ -1,4 +1,4 @@
-//! Who a datagram is from, as far as addresses tell: a host, and the networks that it is in.
+//! The source of a datagram, as far as its address shows: a host, and the networks that it is in.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ pub(super) const LEVELS: usize = 3;
 const V4_BITS: [u32; LEVELS] = [16, 24, 32];
 const V6_BITS: [u32; LEVELS] = [48, 56, 64];
 
-/// A host, as far as addresses tell: an IPv4 address or an IPv6 /64.
+/// A host, as far as its address shows: an IPv4 address or an IPv6 /64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source {
     v6: bool,

@@ -62,7 +62,7 @@ impl Epochs {
     }
 }
 
-/// What was asked, and what came of it.
+/// A request for an epoch, and its result.
 struct Granted<'a> {
     offer: &'a Offer,
     established: &'a Established,
@@ -130,7 +130,7 @@ impl Client {
         }
         self.drop_session();
         self.sessions_begun += 1;
-        let slot = Slot { place: 0, generation: self.sessions_begun };
+        let slot = Slot { index: 0, generation: self.sessions_begun };
         let addresses = crate::gateway::Addresses { ipv4: network.ipv4, ipv6: network.ipv6 }.nets();
         let spec = SessionSpec { slot, addresses, principal: Principal::default() };
         self.command_all(|_| Command::Open(spec.clone()));

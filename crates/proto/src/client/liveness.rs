@@ -35,7 +35,7 @@ const SERIALS: u16 = PATH_PROBE >> 4;
 
 const _: () = assert!(MAX_CLIENT_LANES <= 16, "a lane fits into four bits");
 
-/// Why probes are sent.
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     /// To confirm a new epoch, on every lane.
@@ -67,7 +67,7 @@ struct Asked {
     wait: Duration,
 }
 
-/// What is known of the session's traffic.
+/// The session's traffic, as far as reported.
 #[derive(Clone, Debug)]
 pub(super) struct Liveness {
     lanes: Vec<Activity>,

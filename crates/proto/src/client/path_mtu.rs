@@ -6,8 +6,8 @@
 //! what both directions carry, and each probe states to the gateway what was found.
 //!
 //! Invariants: nothing is asked while no confirmed epoch seals, so the end of one decides nothing; a session that is
-//! idle is left in peace once its path is known; the MTU is told before the tunnel is set up and whenever it changes,
-//! and is never above what the gateway wants; only what was found on this path limits the shards.
+//! idle is left in peace once its path is known; the owner gets the MTU before the tunnel is set up and whenever it changes,
+//! and is never above the one that the gateway prescribes; only what was found on this path limits the shards.
 
 use core::time::Duration;
 
@@ -37,9 +37,9 @@ const _: () = assert!(MAX_PROBE_ID & (PATH_PROBE | COMPANION) == 0, "numbers lea
 pub(super) struct PathSearch {
     /// There is one once the tunnel's MTU is known.
     search: Option<PathMtu>,
-    /// The MTU that the gateway wants.
+    /// The MTU that the gateway prescribes.
     wanted: u16,
-    /// What a datagram has beyond the inner packet.
+    /// Bytes of a datagram beyond the inner packet.
     overhead: u16,
     /// The gateway's address when it last granted something.
     gateway: Option<Endpoint>,
@@ -49,16 +49,16 @@ pub(super) struct PathSearch {
     companion: Option<u16>,
     /// How many packets the session had carried when a probe was sent last.
     packets: u64,
-    /// What the owner was told.
+    /// The MTU that the owner got last.
     told: Option<u16>,
-    /// What the shards were told.
+    /// The size that the shards got last.
     limit: Option<u16>,
     /// Features of the newest epoch.
     features: u32,
 }
 
 impl PathSearch {
-    /// What is known of the path may be true of another one.
+    /// The path may be another one, of which nothing is known.
     pub(super) fn may_be_another(&mut self) {
         self.moved = true;
     }
@@ -93,7 +93,7 @@ impl Client {
         self.path.moved |= core::mem::replace(&mut self.path.overhead, overhead) != overhead;
     }
 
-    /// The gateway has said, perhaps again, which MTU it wants.
+    /// The gateway has prescribed an MTU, perhaps again.
     pub(super) fn limit_path(&mut self, now: Time) {
         let Some(session) = &self.session else { return };
         let wanted = session.network.mtu.unwrap_or(DEFAULT_MTU);
@@ -137,7 +137,7 @@ impl Client {
         }
     }
 
-    /// Sends what is due and says what came of it.
+    /// Sends the probes that are due, and reports results.
     pub(super) fn search_path(&mut self, now: Time) {
         let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
         let Some(search) = &mut self.path.search else { return };

@@ -622,9 +622,9 @@ fn news_of_other_connections_and_sessions_are_ignored() {
     client.refused(START, stranger, Code::Credentials, "", Duration::ZERO);
     client.connect_failed(START, stranger);
     client.handle_message(START, stranger, Message::Wake);
-    let former = Slot { place: 0, generation: 0 };
+    let former = Slot { index: 0, generation: 0 };
     client.handle_event(START, Event::EpochWanted { slot: former });
-    client.handle_event(START, Event::EpochSpent { slot: former, epoch: 1 });
+    client.handle_event(START, Event::EpochExhausted { slot: former, epoch: 1 });
     assert_eq!(actions(&mut client).len(), 0);
     assert!(client.is_up());
     grant(&mut client, START, stranger, &answer(7));

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 pub struct TooLong {
     /// The limit.
     pub max: usize,
-    /// What is counted.
+    /// The unit of the limit.
     pub unit: &'static str,
 }
 

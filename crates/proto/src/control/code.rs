@@ -3,7 +3,7 @@
 use minicbor::decode::{Decode, Decoder, Error};
 use minicbor::encode::{self, Encode, Encoder, Write};
 
-/// Why something was refused or closed.
+/// The reason of a refusal or a close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Code {
     /// 0: nothing is wrong, the user ended the session.
@@ -91,7 +91,7 @@ impl Code {
         }
     }
 
-    /// What to tell a person who sees this code.
+    /// An explanation for a person who sees this code.
     #[must_use]
     pub const fn explanation(self) -> &'static str {
         match self {

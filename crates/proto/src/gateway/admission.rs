@@ -1,4 +1,4 @@
-//! Who gets a session or a new epoch: logins and attaches, offers, limits (PROTOCOL §3.3, §4, §5).
+//! Granting sessions and new epochs: logins and attaches, offers, limits (PROTOCOL §3.3, §4, §5).
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,9 @@ use crate::time::Time;
 pub struct Authenticated {
     /// The name of the session that begins: random, so that nobody has it.
     pub session: SessionId,
-    /// Who.
+    /// The user.
     pub user: UserName,
-    /// Whom policy takes the session for.
+    /// The session's user and groups, as policy knows them.
     pub principal: Principal,
     /// On which device, which has proved itself on the connection.
     pub device: DeviceId,
@@ -30,7 +30,7 @@ pub struct Authenticated {
     pub deadline: Time,
 }
 
-/// What a client shows for a session instead of a password.
+/// A client's proof of its session, in place of a password.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// Which session.
@@ -54,7 +54,7 @@ impl Gateway {
     /// A user has logged in on `connection`, whose exporter gave `secret`. Replaces the session of the same device.
     ///
     /// # Errors
-    /// Why it was refused; the effects that tell the client so are there already.
+    /// If it was refused; the effects that send the client the reason are there already.
     pub fn login(
         &mut self,
         now: Time,
@@ -92,7 +92,7 @@ impl Gateway {
     /// claim, the answer is the same.
     ///
     /// # Errors
-    /// Why it was refused; the effects that tell the client so are there already.
+    /// If it was refused; the effects that send the client the reason are there already.
     pub fn attach(
         &mut self,
         now: Time,

@@ -14,7 +14,7 @@ use crate::session::{ConnectionId, LocalSuite};
 use crate::time::Time;
 use crate::wire::Index;
 
-/// What a login or an attach that was granted brought.
+/// The result of a login or an attach that was granted.
 pub(super) struct Grant<'a> {
     pub(super) connection: ConnectionId,
     pub(super) offer: &'a Offer,
@@ -104,7 +104,7 @@ impl Gateway {
         });
     }
 
-    /// A lane of the client was heard: that confirms a pending epoch, and tells the shards where the client is.
+    /// A lane of the client was heard: that confirms a pending epoch, and its endpoint goes to the shards.
     pub(super) fn heard(&mut self, now: Time, slot: Slot, epoch: u32, lane: u8, endpoint: Endpoint) {
         let Some(session) = self.table.get_mut(slot) else { return };
         let confirming = session.pending.as_ref().is_some_and(|pending| pending.number == epoch);
@@ -114,7 +114,7 @@ impl Gateway {
         let Some(session) = self.table.get_mut(slot) else { return };
         session.heard = session.heard.max(now);
         let before = session.retiring.as_ref().map_or(&[][..], |retiring| &retiring.endpoints);
-        // Late datagrams of an old epoch say nothing about where the client is now.
+        // A late datagram of an old epoch is no sign of where the client is now.
         let current = session.current.as_mut().filter(|current| current.number == epoch);
         let Some(endpoints) = current.map(|current| &mut current.endpoints) else { return };
         let moved = if confirming {
@@ -153,7 +153,7 @@ impl Gateway {
     pub(super) fn wanted(&mut self, now: Time, slot: Slot) {
         let current = self.table.get(slot).and_then(|session| session.current.as_ref());
         let confirmed = current.and_then(|current| current.confirmed);
-        // If an epoch has just come, the shard asked before it heard of that.
+        // If an epoch has just come, the shard had requested it before it got it.
         if confirmed.is_none_or(|confirmed| now - confirmed >= self.config.timers.wake_interval) {
             self.wake(now, slot);
         }
@@ -169,7 +169,7 @@ impl Gateway {
             return;
         }
         if let Some(woken) = session.woken.filter(|woken| now - *woken < interval) {
-            // Later, unless an epoch comes until then: the shards ask only once.
+            // Later, unless an epoch comes until then: the shards request only once.
             self.timers.set((slot, Reason::Wake), woken + interval);
             return;
         }

@@ -34,7 +34,7 @@ pub struct HandedSession {
     /// The session.
     #[n(0)]
     pub id: SessionId,
-    /// Whose it is.
+    /// Its user.
     #[n(1)]
     pub user: UserName,
     #[n(2)]
@@ -124,7 +124,7 @@ impl<'b, C> Decode<'b, C> for HandedSecret {
     }
 }
 
-/// Why a session was not taken over. Then none must be: the other process goes on.
+/// The error of a session that could not be taken over. Then none must be: the other process goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
     /// It, or one of its device, is here already.
@@ -240,7 +240,7 @@ impl Gateway {
         }
     }
 
-    /// Tells the shards where the client is.
+    /// Sends the shards the client's endpoints.
     fn reach_again(&mut self, slot: Slot) {
         let Some(current) = self.table.get(slot).and_then(|session| session.current.as_ref()) else { return };
         let (epoch, lanes) = (current.number, current.endpoints.len());

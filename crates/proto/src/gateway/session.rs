@@ -1,4 +1,4 @@
-//! What the gateway knows of one session.
+//! One session as the gateway's control plane has it.
 //!
 //! INVARIANT: at most one current, one pending and one retiring epoch. The current epoch was confirmed by an authentic
 //! datagram; the pending one was not yet; the retiring one only opens what was under way.
@@ -42,16 +42,16 @@ impl Addresses {
     }
 }
 
-/// What must survive a restart of the gateway. Holds no secret: tokens are hashes.
+/// The part of a session that survives a restart of the gateway. Holds no secret: tokens are hashes.
 #[derive(Clone, Debug)]
 pub struct SessionRecord {
     /// The session.
     pub id: SessionId,
-    /// Whose it is.
+    /// Its user.
     pub user: UserName,
     /// On which of the user's devices.
     pub device: DeviceId,
-    /// Whom policy takes it for; whoever restores it asks anew who the user is.
+    /// Its user and groups, as policy knows them; not stored, but looked up anew when a session is restored.
     pub principal: Principal,
     /// Its inner addresses.
     pub addresses: Addresses,
@@ -72,11 +72,11 @@ pub(super) struct Epoch {
     pub(super) indexes: Vec<Index>,
     /// The client's, one for each of its lanes.
     pub(super) peer_indexes: Vec<Index>,
-    /// What both ends understand (PROTOCOL §3.4).
+    /// Features of both ends (PROTOCOL §3.4).
     pub(super) features: u32,
     /// Present if both ends were started for the laboratory.
     pub(super) lab: Option<LabPermit>,
-    /// What the shards have their keys from. Kept for a process that takes over; erased with them.
+    /// The secret from which the shards derived their keys. Kept for a process that takes over; erased with them.
     pub(super) secret: Arc<EpochSecret>,
     /// Where each of the client's lanes was heard, or is taken to be until it is.
     pub(super) endpoints: Vec<Option<Endpoint>>,
@@ -101,7 +101,7 @@ pub(super) struct Session {
     pub(super) path_size: Option<u16>,
     /// When it began, or was restored.
     pub(super) since: Time,
-    /// When something authentic was heard last, as far as events told.
+    /// When something authentic was heard last, as far as events reported it.
     pub(super) heard: Time,
     pub(super) woken: Option<Time>,
 }
@@ -192,7 +192,7 @@ pub struct SessionStatus {
     pub id: SessionId,
     /// Its place in the data plane.
     pub slot: Slot,
-    /// Whose it is.
+    /// Its user.
     pub user: UserName,
     /// On which device.
     pub device: DeviceId,

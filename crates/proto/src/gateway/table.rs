@@ -40,7 +40,7 @@ impl Table {
             (self.places.len() - 1) as u32
         });
         let entry = &mut self.places[place as usize];
-        let slot = Slot { place, generation: entry.generation };
+        let slot = Slot { index: place, generation: entry.generation };
         let by_id = self.by_id.insert(record.id, slot);
         let by_device = self.by_device.insert((record.user.clone(), record.device), slot);
         debug_assert!(by_id.is_none() && by_device.is_none(), "the caller removed what the session replaces");
@@ -49,10 +49,10 @@ impl Table {
 
     pub(super) fn remove(&mut self, slot: Slot) -> Option<Box<Session>> {
         self.get(slot)?;
-        let entry = self.places.get_mut(slot.place as usize)?;
+        let entry = self.places.get_mut(slot.index as usize)?;
         let session = entry.session.take()?;
         entry.generation = entry.generation.wrapping_add(1);
-        self.free.push(slot.place);
+        self.free.push(slot.index);
         self.by_id.remove(&session.record.id);
         self.by_device.remove(&(session.record.user.clone(), session.record.device));
         if let Some(connection) = session.connection {
@@ -62,11 +62,11 @@ impl Table {
     }
 
     pub(super) fn get(&self, slot: Slot) -> Option<&Session> {
-        self.places.get(slot.place as usize)?.session.as_deref().filter(|session| session.slot == slot)
+        self.places.get(slot.index as usize)?.session.as_deref().filter(|session| session.slot == slot)
     }
 
     pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut Session> {
-        let session = self.places.get_mut(slot.place as usize)?.session.as_deref_mut();
+        let session = self.places.get_mut(slot.index as usize)?.session.as_deref_mut();
         session.filter(|session| session.slot == slot)
     }
 

@@ -81,7 +81,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// What the checksum field of an IPv4 header without options should hold. The partial-checksum bit is no part of it.
+/// The right checksum of an IPv4 header without options. The partial-checksum bit is no part of it.
 #[inline]
 fn ipv4_checksum(packet: &Packet<'_>) -> u16 {
     let bytes = packet.bytes();
@@ -253,7 +253,7 @@ impl Group {
     }
 
     /// Complete packets are merged only if their checksums are there and right, for the merged packet's is declared good to the
-    /// kernel. The first packet is verified no earlier than a second one wants to join it.
+    /// kernel. The first packet is verified no earlier than a second one could join it.
     fn verify(&mut self, first: &Packet<'_>, next: &Candidate<'_>) -> bool {
         self.verified = self.verified || checksum::verify(first);
         self.verified && checksum::verify(&next.packet)

@@ -15,7 +15,7 @@ use crate::packet::{IPV6_HEADER, MAX_HEADERS, PARTIAL_CHECKSUM, Packet, TCP, Ver
 /// Flows that are collected at the same time.
 const MAX_GROUPS: usize = 8;
 
-/// What the TUN device takes. `checksum`, `tcp` and `udp` need `vnet_header`, and the latter two `checksum`; without
+/// The features of a TUN device. `checksum`, `tcp` and `udp` need `vnet_header`, and the latter two `checksum`; without
 /// those they have no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunFeatures {
@@ -29,7 +29,7 @@ pub struct TunFeatures {
     pub udp: bool,
 }
 
-/// What the device must be able to do with a packet beyond taking it as it is.
+/// The feature that a device needs for a packet, beyond taking it as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Needs {
     /// The packet is complete.
@@ -202,7 +202,7 @@ fn identity(buffer: &[u8]) -> (usize, usize) {
     (buffer.as_ptr() as usize, buffer.len())
 }
 
-/// What to write to the TUN device in one call: a head, and ranges of the batch's buffer.
+/// One write to the TUN device: a head, and ranges of the batch's buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Rebuilt<'a> {
     head: &'a [u8],
@@ -224,7 +224,7 @@ impl<'a> Rebuilt<'a> {
         self.pieces.len()
     }
 
-    /// What the device must be able to do with it.
+    /// The feature that the device needs for it.
     pub const fn needs(&self) -> Needs {
         self.needs
     }
@@ -240,11 +240,6 @@ impl<'a> Rebuilt<'a> {
             let packet = Packet::parse(bytes).expect("it was a packet when it was pushed");
             head.emit_alone(self.buffer, &packet, at, features, &mut sink);
         }
-    }
-
-    /// Number of bytes to write, virtio header included.
-    pub fn byte_len(&self) -> usize {
-        self.slices().map(<[u8]>::len).sum()
     }
 
     /// The bytes to write, in order; none of the slices is empty.
@@ -358,7 +353,7 @@ impl Head {
     }
 }
 
-/// Puts the sum of the pseudo header into the checksum field and makes the virtio header that asks the kernel to
+/// Puts the sum of the pseudo header into the checksum field and makes the virtio header by which the kernel is to
 /// complete it.
 fn partial_header(
     headers: &mut [u8],

@@ -7,7 +7,7 @@ use super::{OffloadError, VirtioHeader};
 use crate::checksum::{self, Sum};
 use crate::packet::{PARTIAL_CHECKSUM, Packet, TCP, UDP, UDP_HEADER, Version, be16, be32, put16, tcp_flag};
 
-/// What the peer understands.
+/// The features of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerFeatures {
     /// Packets whose transport checksum is not filled in.
@@ -28,7 +28,7 @@ enum Plan {
     Cut(Cut),
 }
 
-/// What remains to be done for the checksum of a packet that is not cut.
+/// The work that remains for the checksum of a packet that is not cut.
 #[derive(Clone, Copy, Debug)]
 enum Finish {
     AsIs,
@@ -60,7 +60,7 @@ struct Cut {
 impl<'a> Slicer<'a> {
     /// Plans the slices of `packet`, which came from a TUN device behind `header`.
     ///
-    /// Slices of a super-packet get checksums of their own, so it does not matter whether `header` asks for one.
+    /// Slices of a super-packet get checksums of their own, so it does not matter whether `header` requests one.
     pub fn new(header: &VirtioHeader, packet: &Packet<'a>, peer: PeerFeatures) -> Result<Self, OffloadError> {
         if packet.is_partial() {
             return Err(OffloadError::AlreadyPartial);
@@ -215,7 +215,7 @@ impl Finish {
             Self::AsIs => {}
             Self::Partial { field } => {
                 out[0] |= PARTIAL_CHECKSUM;
-                // What the kernel left there means nothing to the peer.
+                // The sum that the kernel left there means nothing to the peer.
                 put16(out, field, 0);
             }
             Self::Complete { transport } => {

@@ -1,4 +1,4 @@
-//! What a router and the end of a tunnel change in the header of a packet that has been checked.
+//! Changes that a router and the end of a tunnel make to the header of a packet that has been checked.
 
 use super::{Version, be16, put16};
 use crate::checksum;

@@ -1,4 +1,4 @@
-//! What the control plane tells a shard's data plane, and what it hears back.
+//! The commands of the control plane to a shard's data plane, and the events that come back.
 //!
 //! Commands reach every shard in the same order through a queue that is read between batches; events go the other
 //! way. So neither side ever waits for the other, and no table is shared.
@@ -13,25 +13,25 @@ use crate::policy::{Policy, Principal};
 use crate::time::Time;
 use crate::wire::Index;
 
-/// A session's place in the data plane's tables. The generation tells a slot's tenants apart, so that an event about a
+/// A session's index in the data plane's tables. The generation tells a slot's tenants apart, so that an event about a
 /// session that has gone is not taken for its successor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
-    /// Place in the table; small numbers, given out again.
-    pub place: u32,
-    /// How often the place was given out before.
+    /// Index in the tables; small numbers, given out again.
+    pub index: u32,
+    /// How often the index was given out before.
     pub generation: u32,
 }
 
-/// What a data plane needs to know of a session, whatever its keys.
+/// A session in the data plane, apart from its keys.
 #[derive(Clone, Debug)]
 pub struct SessionSpec {
-    /// Where the session stands.
+    /// Its slot.
     pub slot: Slot,
     /// Inner addresses (host routes) of the session. At a gateway: what the client may send from and is reached
     /// at. At a client: its own addresses, which is all it accepts packets for.
     pub addresses: Vec<ipnet::IpNet>,
-    /// Whom policy takes the session for; unused at a client.
+    /// Its user and groups, as policy knows them; unused at a client.
     pub principal: Principal,
 }
 
@@ -69,7 +69,7 @@ pub struct EpochSpec {
     pub peer_lane: u8,
     /// Where the peer is, if that is known before it was heard (a client knows its gateway).
     pub endpoint: Option<Endpoint>,
-    /// What this shard receives in the epoch; empty if it owns no index of it.
+    /// The epoch's receive indexes that this shard owns.
     pub receive: Vec<ReceiveSpec>,
     /// Sealing is refused from this time on.
     pub reject_at: Time,
@@ -106,7 +106,7 @@ pub struct Heard {
     pub failed_opens: u64,
 }
 
-/// An order to one shard's data plane.
+/// A command to one shard's data plane.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// A session begins; it has no keys yet.
@@ -170,7 +170,7 @@ pub enum Command {
     Policy(Arc<Policy>),
 }
 
-/// What a data plane saw that the control plane must know. Each kind is reported once per cause, not per packet, but for the
+/// An event in the data plane that concerns the control plane. Each kind is reported once per cause, not per packet, but for the
 /// replies to a client's probes; and no more than the plane keeps wait at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -221,7 +221,7 @@ pub enum Event {
         epoch: u32,
     },
     /// So many forgeries were tried that the epoch must end now.
-    EpochSpent {
+    EpochExhausted {
         /// The session.
         slot: Slot,
         /// The epoch.
@@ -229,7 +229,7 @@ pub enum Event {
     },
 }
 
-/// What one shard knows of a session's traffic.
+/// A session's traffic over one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Activity {
     /// Authentic datagrams received.

@@ -1,9 +1,12 @@
-//! Counters of what a plane dropped: one for each reason.
+//! The counters of a plane's drops: one for each reason, and the only place where a drop is counted.
+//!
+//! INVARIANT: [`Counters::count`] alone makes a [`Dropped`]. A function whose error is a [`Dropped`] has counted the packet; one
+//! whose error is a [`DropReason`] has not. So no packet is counted twice on its way through functions that pass an error on.
 
 /// Declares the reasons once: the enum, the list of all, and their names.
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// Why a packet or datagram was dropped.
+        /// The reason of a drop.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum DropReason { $($(#[doc = $doc])+ $variant,)+ }
 
@@ -18,6 +21,14 @@ macro_rules! drop_reasons {
             }
         }
     };
+}
+
+impl DropReason {
+    /// Whether its counter is of packets and datagrams; the others count what happened to something else.
+    #[must_use]
+    pub const fn is_of_a_packet(self) -> bool {
+        !matches!(self, Self::BadEpoch | Self::EventQueue)
+    }
 }
 
 drop_reasons! {
@@ -53,16 +64,16 @@ drop_reasons! {
     KeySpent = "key_spent",
     /// Longer than a datagram or the path can carry.
     TooLong = "too_long",
-    /// Too large for the path to the peer; its sender was told the size that fits, as often as its session may.
+    /// Too large for the path to the peer; its sender got a message with the size that fits, as often as its session may.
     TooBig = "too_big",
     /// A half of a packet whose other half did not come in time.
     HalfAlone = "half_alone",
-    /// The time to live or hop limit of a packet of one client for another was used up; its sender was told so, as often as
+    /// The time to live or hop limit of a packet of one client for another was used up; its sender got a message, as often as
     /// its session may.
     HopLimit = "hop_limit",
     /// The datagram met congestion, and the packet inside is not ECN-capable, so it is dropped in its place (RFC 6040).
     Congestion = "congestion",
-    /// Keys that could not be made from what the control plane sent.
+    /// No packet, but keys that could not be made from what the control plane sent.
     BadEpoch = "bad_epoch",
     /// Offload fields of the TUN device that don't fit the packet.
     BadOffload = "bad_offload",
@@ -72,11 +83,23 @@ drop_reasons! {
     Send = "send",
     /// Meant for another shard whose queue was full.
     ShardQueue = "shard_queue",
-    /// No packet, but news for the control plane while too many wait for it; told again with the next datagram.
+    /// No packet, but an event that found the queue to the control plane full; the next datagram with its cause reports it again.
     EventQueue = "event_queue",
 }
 
-/// A count for each reason.
+/// A packet was dropped for this reason, and that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dropped(DropReason);
+
+impl Dropped {
+    /// The reason under which it was counted.
+    #[must_use]
+    pub const fn reason(self) -> DropReason {
+        self.0
+    }
+}
+
+/// A count for each reason. A super-packet of the TUN device counts as one until it is cut, then as its slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     drops: [u64; DropReason::ALL.len()],
@@ -89,22 +112,30 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Counts one.
+    /// Counts one packet as dropped.
     #[inline]
-    pub fn drop(&mut self, reason: DropReason) {
-        self.drops[reason as usize] += 1;
+    pub fn drop(&mut self, reason: DropReason) -> Dropped {
+        self.count(reason, 1)
     }
 
-    /// Counts so many.
+    /// Counts so many packets as dropped.
     #[inline]
-    pub(super) fn add(&mut self, reason: DropReason, count: u64) {
-        self.drops[reason as usize] += count;
+    pub fn count(&mut self, reason: DropReason, packets: usize) -> Dropped {
+        self.drops[reason as usize] += packets as u64;
+        Dropped(reason)
     }
 
-    /// How many there were for a reason.
+    /// How many packets were dropped for a reason.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
+    }
+
+    /// How many packets were dropped in all. Events that found no room are no packets.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        let packets = DropReason::ALL.iter().filter(|reason| reason.is_of_a_packet());
+        packets.map(|reason| self.dropped(*reason)).sum()
     }
 
     /// Adds another shard's counts.

@@ -8,7 +8,10 @@
 
 use std::collections::VecDeque;
 
-use super::{DropReason, Opened, Plane, Slot, find};
+use super::forwarding::{Forwarding, NextHop};
+use super::reports::Reports;
+use super::session::Session;
+use super::{DropReason, Opened, Plane};
 use crate::ecn::Ecn;
 use crate::pmtu::oversize::IPV6_MIN_MTU;
 use crate::time::Time;
@@ -83,7 +86,7 @@ struct Kept {
     bytes: [u8; LONGEST],
 }
 
-/// What came of a half.
+/// The result of taking a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// It waits for the other one.
@@ -125,43 +128,50 @@ impl Halves {
         self.kept.retain(|kept| !indexes.contains(&kept.id.index));
         before - self.kept.len()
     }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
+    }
 }
 
-impl Plane {
+impl Session {
     /// Takes an authentic half of a packet, and decides where the packet goes if it is complete now.
     #[cold]
-    pub(super) fn half(
+    pub(super) fn accept_half(
         &mut self,
         now: Time,
-        slot: Slot,
         header: Header,
         plaintext: &[u8],
+        joined: &mut [u8; MAX_JOINED],
+        forwarding: &Forwarding,
+        reports: &mut Reports,
     ) -> Result<Opened, DropReason> {
         let half = Half::parse(header, plaintext).ok_or(DropReason::UnknownInband)?;
-        let session = find(&mut self.sessions, slot).ok_or(DropReason::NoSession)?;
-        let len = match session.halves.take(&half, &mut self.joined) {
+        let len = match self.halves.take(&half, joined) {
             Outcome::Waits => return Ok(Opened::Consumed),
-            // What is lost is the packet of another datagram; this one is kept.
+            // The packet of another datagram is lost; this one's half is kept.
             Outcome::Replaced => {
-                self.counters.drop(DropReason::HalfAlone);
+                reports.drop(DropReason::HalfAlone);
                 return Ok(Opened::Consumed);
             }
             Outcome::Joined(len) => len,
         };
-        session.activity.rx_halved += 1;
-        let mut packet = *self.joined;
+        self.activity.rx_halved += 1;
         // Halves travel without congestion marks.
-        let opened = self.inner(now, slot, &mut packet[..len], Ecn::NotEct)?;
-        *self.joined = packet;
-        match opened {
-            Opened::Tun(range) => Ok(Opened::Joined { to: None, len: range.len() }),
-            Opened::Forward { to, len } => Ok(Opened::Joined { to: Some(to), len }),
-            // Its hops are used up: counted already. There is no message, for its bytes are not where the caller looks.
-            _ => Ok(Opened::Consumed),
-        }
+        let accepted = self.accept(now, &mut joined[..len], 0, Ecn::NotEct, forwarding, reports)?;
+        let packet = accepted.packet;
+        Ok(match accepted.next_hop {
+            Some(NextHop::Tun) => Opened::Joined { to: None, packet },
+            Some(NextHop::Client(to)) => Opened::Joined { to: Some(to), packet },
+            // There is no message to its sender, for its bytes are not in the datagram.
+            None => Opened::Consumed,
+        })
     }
+}
 
-    /// The packet that [`Opened::Joined`] speaks of, until the next datagram is opened. It ends with that length.
+impl Plane {
+    /// The buffer in which the packet of [`Opened::Joined`] stands until the next datagram is opened.
     #[must_use]
     pub fn joined(&self) -> &[u8] {
         &*self.joined

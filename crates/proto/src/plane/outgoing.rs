@@ -8,7 +8,7 @@ use crate::inband::Inband;
 pub enum Outgoing {
     /// A probe of ours.
     Probe {
-        /// For whom.
+        /// The session that it goes to.
         slot: Slot,
         /// Number that the reply repeats.
         id: u16,
@@ -17,7 +17,7 @@ pub enum Outgoing {
     },
     /// The answer to the peer's probe.
     Reply {
-        /// For whom.
+        /// The session that it goes to.
         slot: Slot,
         /// The probe's number.
         id: u16,
@@ -28,7 +28,7 @@ pub enum Outgoing {
     },
     /// A probe of both directions of the path.
     PathProbe {
-        /// For whom.
+        /// The session that it goes to.
         slot: Slot,
         /// Number that the reply repeats.
         id: u16,
@@ -37,14 +37,14 @@ pub enum Outgoing {
         /// The size that is known to work.
         known: Option<u16>,
     },
-    /// The wish that the peer probe the path.
+    /// A request that the peer probe the path.
     PathCheck(Slot),
     /// An empty datagram.
     Keepalive(Slot),
 }
 
 impl Outgoing {
-    /// Whom it is for.
+    /// The session that it goes to.
     #[must_use]
     pub fn slot(self) -> Slot {
         match self {

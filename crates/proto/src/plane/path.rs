@@ -5,7 +5,8 @@
 
 use core::time::Duration;
 
-use super::events::Events;
+use super::reports::Reports;
+use super::session::Session;
 use super::{DropReason, Event, Opened, Plane, Role, Slot, find};
 use crate::inband::Inband;
 use crate::pmtu::BASE_SIZE;
@@ -16,7 +17,7 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 /// If nothing has come from the peer for so long, the large datagrams may have vanished: then the path is asked about at
 /// once, and so often.
 const SILENCE: Duration = Duration::from_millis(100);
-/// A datagram of almost the size in use that came so shortly before the wish to probe the path shows that the path carries it.
+/// A datagram of almost the size in use that came so shortly before a request to probe the path shows that the path carries it.
 const JUST_NOW: Duration = Duration::from_millis(50);
 /// How much "almost" is, in bytes.
 const ALMOST: usize = 32;
@@ -85,7 +86,7 @@ impl Path {
     }
 
     /// Whether an ICMP error may be sent.
-    fn may_answer(&mut self, now: Time) -> bool {
+    pub(super) fn may_answer(&mut self, now: Time) -> bool {
         let more = now.since(self.answered).as_nanos() / ANSWER_EVERY.as_nanos();
         if more > 0 {
             self.answers = self.answers.saturating_add(u32::try_from(more).unwrap_or(ANSWERS)).min(ANSWERS);
@@ -96,13 +97,13 @@ impl Path {
         may
     }
 
-    /// The client says what its path carries. Returns whether that is new.
-    fn state(&mut self, now: Time, slot: Slot, size: u16, events: &mut Events) {
+    /// The client states the size that its path carries.
+    fn state(&mut self, now: Time, slot: Slot, size: u16, reports: &mut Reports) {
         let size = size.max(BASE_SIZE);
         if size == self.limit || now.since(self.stated_at) < STATE_INTERVAL {
             return;
         }
-        if events.push(Event::PathStated { slot, size }) {
+        if reports.push(Event::PathStated { slot, size }) {
             self.stated_at = now;
             self.limit = size;
         }
@@ -113,19 +114,13 @@ impl Plane {
     /// A session to whose peer [`super::Outgoing::PathCheck`] is to be sent.
     #[inline]
     pub fn poll_path_check(&mut self) -> Option<Slot> {
-        self.events.pop_path_check()
-    }
-
-    /// Whether an ICMP error about a packet that is too large for the path of this session, or that this session has sent and
-    /// whose hops are used up, may be sent now; counted against its rate.
-    pub fn may_send_error(&mut self, now: Time, slot: Slot) -> bool {
-        find(&mut self.sessions, slot).is_some_and(|session| session.path.may_answer(now))
+        self.reports.pop_path_check()
     }
 
     /// At a gateway: the session that `address` belongs to.
     #[must_use]
     pub fn session_of(&self, address: core::net::IpAddr) -> Option<Slot> {
-        self.routes.lookup(address)
+        self.forwarding.session_of(address)
     }
 
     pub(super) fn set_path_size(&mut self, slot: Slot, size: u16) {
@@ -133,36 +128,38 @@ impl Plane {
             session.path.set_limit(size);
         }
     }
+}
 
+impl Session {
     /// Decides about an authentic in-band message.
-    pub(super) fn inband(
+    pub(super) fn handle_inband(
         &mut self,
         now: Time,
-        slot: Slot,
+        role: Role,
         lane: u8,
         message: Option<Inband>,
+        reports: &mut Reports,
     ) -> Result<Opened, DropReason> {
-        let gateway = self.role == Role::Gateway;
+        let (slot, gateway) = (self.slot, role == Role::Gateway);
         match message {
             Some(Inband::Probe { id, size }) => Ok(Opened::Probe { slot, id, size, padded: false }),
             Some(Inband::PathProbe { id, size, known }) if gateway => {
-                if let (Some(known), Some(session)) = (known, find(&mut self.sessions, slot)) {
-                    session.path.state(now, slot, known, &mut self.events);
+                if let Some(known) = known {
+                    self.path.state(now, slot, known, reports);
                 }
                 Ok(Opened::Probe { slot, id, size, padded: true })
             }
-            // A gateway asks nobody, so nobody has an answer for it: else a client could make it an event of each datagram.
+            // A gateway sends no probes, so it expects no replies: else a client could make an event of each datagram.
             Some(Inband::Reply { .. } | Inband::PathReply { .. }) if gateway => Err(DropReason::UnaskedReply),
             Some(Inband::Reply { id, size } | Inband::PathReply { id, size }) => {
                 // A reply that finds no room is as good as lost on the way: the client probes again.
-                let _ = self.events.push(Event::ProbeReply { slot, lane, id, size });
+                let _ = reports.push(Event::ProbeReply { slot, lane, id, size });
                 Ok(Opened::Consumed)
             }
             Some(Inband::PathCheck) if !gateway => {
-                let path = find(&mut self.sessions, slot).map(|session| session.path);
-                if path.is_some_and(|path| now.since(path.large_received) > JUST_NOW) {
-                    // The gateway repeats its wish while large packets go.
-                    let _ = self.events.push(Event::PathInUse { slot });
+                if now.since(self.path.large_received) > JUST_NOW {
+                    // The gateway repeats its request while large packets go.
+                    let _ = reports.push(Event::PathInUse { slot });
                 }
                 Ok(Opened::Consumed)
             }
@@ -201,18 +198,18 @@ mod tests {
 
     #[test]
     fn a_client_states_no_less_than_the_base_and_not_too_often() {
-        let slot = Slot { place: 1, generation: 0 };
-        let (mut path, mut events) = (Path::default(), Events::default());
+        let slot = Slot { index: 1, generation: 0 };
+        let (mut path, mut reports) = (Path::default(), Reports::default());
         for (millis, stated, limit) in
             [(0, 1_400, 1_400), (5, 1_300, 1_400), (25, 1_300, 1_300), (50, 0, 1_200)]
         {
-            path.state(at(millis), slot, stated, &mut events);
+            path.state(at(millis), slot, stated, &mut reports);
             assert_eq!(path.limit(), limit, "after {millis} ms");
         }
-        path.state(at(90), slot, 1_200, &mut events);
-        let told: Vec<_> = core::iter::from_fn(|| events.pop()).collect();
+        path.state(at(90), slot, 1_200, &mut reports);
+        let stated_events: Vec<_> = core::iter::from_fn(|| reports.pop()).collect();
         let stated = |size| Event::PathStated { slot, size };
-        assert_eq!(told, [stated(1_400), stated(1_300), stated(1_200)]);
+        assert_eq!(stated_events, [stated(1_400), stated(1_300), stated(1_200)]);
     }
 
     #[test]

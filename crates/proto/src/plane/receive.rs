@@ -1,46 +1,46 @@
 //! The way of a datagram through a plane: opened, checked, and where its packet goes (PROTOCOL §7.2, §8, §12).
 
-use core::ops::Range;
-
+use super::forwarding::{Forwarding, NextHop};
 use super::halves::HALF;
-use super::{DropReason, Endpoint, Plane, Role, Slot, find, note_use};
+use super::reports::Reports;
+use super::session::Session;
+use super::{DropReason, Dropped, Endpoint, Plane, Role, Slot, find};
 use crate::ecn::Ecn;
 use crate::inband::Inband;
-use crate::packet::{Packet, decrement_hop_limit, set_ecn};
-use crate::policy::{Destination, Verdict};
+use crate::packet::{Checked, Packet, decrement_hop_limit, set_ecn};
 use crate::time::Time;
 use crate::wire::{HEADER_LEN, Header};
 
-/// What became of a datagram. Ranges are positions in the datagram.
+/// An opened datagram: its contents, and where they go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// A packet for the TUN device.
-    Tun(Range<usize>),
+    /// A packet for the TUN device; it stands in the datagram.
+    Tun(Checked),
     /// A packet for another client; it stands at [`HEADER_LEN`] and is `len` bytes long.
     Forward {
-        /// Whom it is for.
+        /// The client that it is for.
         to: Slot,
         /// Length of the packet in bytes.
         len: usize,
     },
-    /// A packet whose second half this was; [`Plane::joined`] has its `len` bytes.
+    /// A packet whose second half this was; it stands in [`Plane::joined`].
     Joined {
-        /// Which other client it is for; `None` for the TUN device.
+        /// The other client that it is for; `None` for the TUN device.
         to: Option<Slot>,
-        /// Length of the packet in bytes.
-        len: usize,
+        /// The packet.
+        packet: Checked,
     },
     /// A packet for another client whose time to live or hop limit is used up; the drop is counted already. Its sender may be
     /// sent an ICMP error ([`Plane::may_send_error`]). It stands at [`HEADER_LEN`].
     Expired {
-        /// Who sent it.
+        /// The session that it came from.
         slot: Slot,
         /// Length of the packet in bytes.
         len: usize,
     },
     /// A probe to be answered with [`Plane::originate`].
     Probe {
-        /// Who asks.
+        /// The session that it came from.
         slot: Slot,
         /// The probe's number.
         id: u16,
@@ -53,105 +53,125 @@ pub enum Opened {
     Consumed,
 }
 
+/// Where a datagram came from and how, as the kernel reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The addresses of its outer header.
+    pub from: Endpoint,
+    /// The congestion codepoint of its outer header.
+    pub mark: Ecn,
+}
+
+/// An inner packet that passed all checks. `next_hop` is `None` if its hops are used up, which is counted already.
+pub(super) struct Accepted {
+    pub(super) packet: Checked,
+    pub(super) next_hop: Option<NextHop>,
+}
+
 impl Plane {
-    /// Checks and opens one datagram in place (PROTOCOL §7.2, §8). `mark` is the congestion codepoint of its outer header.
+    /// Checks and opens one datagram in place (PROTOCOL §7.2, §8). `header` is its header.
     ///
     /// # Errors
-    /// Why it was dropped; the drop is counted already.
+    /// If it was dropped.
     #[inline]
     pub fn open(
         &mut self,
         now: Time,
+        header: Header,
         datagram: &mut [u8],
-        from: Endpoint,
-        mark: Ecn,
-    ) -> Result<Opened, DropReason> {
-        let opened = self.try_open(now, datagram, from, mark);
-        if let Err(reason) = opened {
-            self.counters.drop(reason);
-        }
-        opened
+        origin: Origin,
+    ) -> Result<Opened, Dropped> {
+        self.try_open(now, header, datagram, origin).map_err(|reason| self.reports.drop(reason))
     }
 
     #[inline]
     fn try_open(
         &mut self,
         now: Time,
+        header: Header,
         datagram: &mut [u8],
-        from: Endpoint,
-        mark: Ecn,
+        origin: Origin,
     ) -> Result<Opened, DropReason> {
-        let header = Header::parse(datagram).map_err(|_| DropReason::BadHeader)?;
         let receiver = self.receivers.get_mut(&header.index).ok_or(DropReason::UnknownIndex)?;
         let session = find(&mut self.sessions, receiver.slot).ok_or(DropReason::UnknownIndex)?;
-        let len = receiver.open(now, header, datagram, from, session, &mut self.events)?;
-        note_use(&mut self.used, session);
-        let slot = receiver.slot;
+        let len = receiver.open(now, header, datagram, origin.from, session, &mut self.reports)?;
+        session.note_use(&mut self.used);
         let plaintext = &mut datagram[HEADER_LEN..HEADER_LEN + len];
         match plaintext.first() {
             None => Ok(Opened::Consumed),
-            Some(&HALF) => self.half(now, slot, header, plaintext),
-            Some(0x10..=0x1F) => self.inband(now, slot, header.lane, Inband::parse(plaintext)),
-            Some(_) => self.inner(now, slot, plaintext, mark),
+            Some(&HALF) => session.accept_half(
+                now,
+                header,
+                plaintext,
+                &mut self.joined,
+                &self.forwarding,
+                &mut self.reports,
+            ),
+            Some(0x10..=0x1F) => {
+                let message = Inband::parse(plaintext);
+                session.handle_inband(now, self.forwarding.role, header.lane, message, &mut self.reports)
+            }
+            Some(_) => {
+                let end = HEADER_LEN + len;
+                let Accepted { packet, next_hop } = session.accept(
+                    now,
+                    &mut datagram[..end],
+                    HEADER_LEN,
+                    origin.mark,
+                    &self.forwarding,
+                    &mut self.reports,
+                )?;
+                let len = packet.range().len();
+                Ok(match next_hop {
+                    Some(NextHop::Tun) => Opened::Tun(packet),
+                    Some(NextHop::Client(to)) => Opened::Forward { to, len },
+                    None => Opened::Expired { slot: session.slot, len },
+                })
+            }
         }
     }
+}
 
-    /// Decides where an authentic inner packet goes.
+impl Session {
+    /// Decides about an authentic inner packet, which reaches from `start` to the end of `buffer`. This is the only place where
+    /// it is parsed.
     #[inline]
-    pub(super) fn inner(
+    pub(super) fn accept(
         &mut self,
         now: Time,
-        slot: Slot,
-        plaintext: &mut [u8],
+        buffer: &mut [u8],
+        start: usize,
         mark: Ecn,
-    ) -> Result<Opened, DropReason> {
+        forwarding: &Forwarding,
+        reports: &mut Reports,
+    ) -> Result<Accepted, DropReason> {
+        let plaintext = &mut buffer[start..];
         let packet = Packet::parse(plaintext).map_err(|_| DropReason::BadPacket)?;
-        let session = find(&mut self.sessions, slot).ok_or(DropReason::NoSession)?;
-        let (len, dst, version, ecn) = (packet.total_len(), packet.dst(), packet.version(), packet.ecn());
-        let opened = match self.role {
+        let next_hop = match forwarding.role {
             Role::Client => {
-                if !session.owns(dst) {
+                if !self.owns(packet.dst()) {
                     return Err(DropReason::NotForUs);
                 }
-                Opened::Tun(HEADER_LEN..HEADER_LEN + len)
+                NextHop::Tun
             }
             Role::Gateway => {
-                if !session.filter.permits(&packet) {
+                if !self.filter.permits(&packet) {
                     return Err(DropReason::ForeignSource);
                 }
-                self.deliver(slot, &packet)?
+                forwarding.next_hop(self, &packet)?
             }
         };
+        let (version, ecn, packet) = (packet.version(), packet.ecn(), Checked::new(&packet, start));
         let combined = ecn.decapsulated(mark).ok_or(DropReason::Congestion)?;
         if combined != ecn {
             set_ecn(plaintext, version, combined);
         }
-        // What goes to the TUN device is routed by the kernel, which decrements there.
-        if matches!(opened, Opened::Forward { .. }) && !decrement_hop_limit(plaintext, version) {
-            self.counters.drop(DropReason::HopLimit);
-            return Ok(Opened::Expired { slot, len });
+        // For a packet to the TUN device the kernel is the router, and decrements.
+        if matches!(next_hop, NextHop::Client(_)) && !decrement_hop_limit(plaintext, version) {
+            reports.drop(DropReason::HopLimit);
+            return Ok(Accepted { packet, next_hop: None });
         }
-        if let Some(session) = find(&mut self.sessions, slot) {
-            session.received_packet(now, len);
-        }
-        Ok(opened)
-    }
-
-    /// At a gateway: to another client, if policy allows, or to the TUN device.
-    #[inline]
-    fn deliver(&self, from: Slot, packet: &Packet<'_>) -> Result<Opened, DropReason> {
-        let source = self.session(from).ok_or(DropReason::NoSession)?;
-        let len = packet.total_len();
-        let Some(to) = self.routes.lookup(packet.dst()) else {
-            return match self.policy.evaluate(&source.principal, Destination::Campus, packet) {
-                Verdict::Allow => Ok(Opened::Tun(HEADER_LEN..HEADER_LEN + len)),
-                Verdict::Deny => Err(DropReason::Policy),
-            };
-        };
-        let target = self.session(to).ok_or(DropReason::NoSession)?;
-        match self.policy.evaluate(&source.principal, Destination::Client(&target.principal), packet) {
-            Verdict::Allow => Ok(Opened::Forward { to, len }),
-            Verdict::Deny => Err(DropReason::Policy),
-        }
+        self.received_packet(now, packet.range().len());
+        Ok(Accepted { packet, next_hop: Some(next_hop) })
     }
 }

@@ -3,6 +3,7 @@
 mod sender;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use core::hash::BuildHasherDefault;
 use core::net::IpAddr;
@@ -13,10 +14,10 @@ use vpnd_crypto::{Direction, KeyError, OpenKey, SealKey};
 
 use super::command::{Activity, EpochSpec, Event, Heard, Progress, SessionSpec, Slot};
 use super::count::DropReason;
-use super::events::Events;
 use super::halves::Halves;
 use super::hash::IndexHasher;
 use super::path::Path;
+use super::reports::Reports;
 use super::{Endpoint, Role};
 use crate::control::FEATURE_ECN;
 use crate::ecn;
@@ -26,7 +27,7 @@ use crate::packet::SourceFilter;
 use crate::policy::Principal;
 use crate::time::Time;
 use crate::wire::{Header, Index};
-pub use sender::{Outer, Sealed, Sender};
+pub use sender::{NoSender, Outer, PacketQueue, Sealed, Sender};
 
 /// Shortest time between two moves of a lane. A peer that hops on purpose must not flood the control plane.
 const MOVE_INTERVAL: Duration = Duration::from_millis(20);
@@ -41,10 +42,10 @@ pub(super) struct Session {
     pub(super) slot: Slot,
     pub(super) addresses: Vec<IpNet>,
     pub(super) filter: SourceFilter,
-    pub(super) principal: Principal,
-    /// Since it was told last.
+    pub(super) principal: Arc<Principal>,
+    /// Since it was taken last.
     pub(super) activity: Activity,
-    /// Whether there is some to tell.
+    /// Whether there is some to take.
     pub(super) in_use: bool,
     pub(super) path: Path,
     pub(super) halves: Halves,
@@ -52,7 +53,7 @@ pub(super) struct Session {
     epochs: Vec<Epoch>,
     /// Number of the epoch that seals.
     sealing: Option<u32>,
-    epoch_wanted: bool,
+    epoch_requested: bool,
     waiting: VecDeque<Box<[u8]>>,
 }
 
@@ -72,7 +73,7 @@ struct Epoch {
     rekey_reported: bool,
 }
 
-/// What is behind a receive index.
+/// A receive index: the session and epoch it belongs to, and its lanes.
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub(super) slot: Slot,
@@ -81,7 +82,7 @@ pub(super) struct Receiver {
     lanes: Vec<Receiving>,
 }
 
-/// What is behind each receive index of a shard.
+/// The receive indexes of a shard.
 pub(super) type Receivers = HashMap<Index, Receiver, BuildHasherDefault<IndexHasher>>;
 
 /// A receiving lane, and where it was heard last.
@@ -91,28 +92,28 @@ struct Receiving {
     receive: ReceiveLane,
     heard_at: Option<(Endpoint, Time)>,
     rekey_reported: bool,
-    spent_reported: bool,
+    exhausted_reported: bool,
 }
 
 impl Session {
-    pub(super) fn new(spec: SessionSpec) -> Self {
+    pub(super) fn new(spec: SessionSpec, principal: Arc<Principal>) -> Self {
         Self {
             slot: spec.slot,
             filter: SourceFilter::new(spec.addresses.iter().copied()),
             addresses: spec.addresses,
-            principal: spec.principal,
+            principal,
             activity: Activity::default(),
             in_use: false,
             path: Path::default(),
             halves: Halves::default(),
             epochs: Vec::new(),
             sealing: None,
-            epoch_wanted: false,
+            epoch_requested: false,
             waiting: VecDeque::new(),
         }
     }
 
-    /// Makes the keys of an epoch. Returns what receives in it.
+    /// Makes the keys of an epoch. Returns its receive indexes.
     pub(super) fn install(
         &mut self,
         role: Role,
@@ -137,7 +138,7 @@ impl Session {
                     receive: ReceiveLane::new(key, limits),
                     heard_at: None,
                     rekey_reported: false,
-                    spent_reported: false,
+                    exhausted_reported: false,
                 });
             }
             receivers.push((receive.index, Receiver { slot: self.slot, epoch: spec.epoch, lanes }));
@@ -153,7 +154,7 @@ impl Session {
             indexes: spec.receive.iter().map(|receive| receive.index).collect(),
             rekey_reported: false,
         });
-        self.epoch_wanted = false;
+        self.epoch_requested = false;
         if spec.endpoint.is_some() {
             self.seal_with(spec.epoch);
         }
@@ -169,7 +170,7 @@ impl Session {
         self.seal_with(epoch);
     }
 
-    /// What this shard heard itself it uses at once, without waiting for the control plane.
+    /// This shard itself heard the peer, and need not wait for the control plane to send it there.
     fn heard(&mut self, epoch: u32, lane: u8, endpoint: Endpoint) {
         if self.epochs.iter().any(|e| e.number == epoch && e.follows_peer) {
             self.reach(epoch, lane, endpoint);
@@ -222,50 +223,42 @@ impl Session {
         self.filter.permits_address(address)
     }
 
-    /// True if there is an epoch that may seal now.
+    /// The lane that seals now. If there is none, the control plane is asked for an epoch, once until one comes.
     #[inline]
-    pub(super) fn can_seal(&self, now: Time) -> bool {
-        self.sealing_epoch().is_some_and(|epoch| epoch.send.usable(now) && epoch.endpoint.is_some())
-    }
-
-    /// The lane that seals now; ask [`Session::can_seal`] first.
-    #[inline]
-    pub(super) fn sender<'a>(&'a mut self, now: Time, events: &'a mut Events) -> Sender<'a> {
+    pub(super) fn sender<'a>(
+        &'a mut self,
+        now: Time,
+        used: &mut Vec<Slot>,
+        reports: &'a mut Reports,
+    ) -> Result<Sender<'a>, NoSender<'a>> {
         let number = self.sealing;
-        let epoch = self
-            .epochs
-            .iter_mut()
-            .find(|epoch| Some(epoch.number) == number)
-            .expect("the caller asked whether an epoch can seal");
-        Sender { slot: self.slot, now, epoch, activity: &mut self.activity, path: &mut self.path, events }
+        let sealing = self.epochs.iter_mut().find(|epoch| Some(epoch.number) == number);
+        let Some((epoch, endpoint)) = sealing.and_then(|epoch| epoch.sealing_to(now)) else {
+            if !self.epoch_requested {
+                self.epoch_requested = reports.push(Event::EpochWanted { slot: self.slot });
+            }
+            return Err(NoSender::NoEpoch(PacketQueue { waiting: &mut self.waiting, reports }));
+        };
+        note_use(self.slot, &mut self.in_use, used);
+        let (slot, activity, path) = (self.slot, &mut self.activity, &mut self.path);
+        Ok(Sender { slot, now, endpoint, epoch, activity, path, reports })
     }
 
-    /// Asks the control plane for an epoch, once until one comes.
-    pub(super) fn want_epoch(&mut self, events: &mut Events) {
-        if !self.epoch_wanted {
-            self.epoch_wanted = events.push(Event::EpochWanted { slot: self.slot });
-        }
+    /// Lists the session as one whose activity is to be taken.
+    #[inline]
+    pub(super) fn note_use(&mut self, used: &mut Vec<Slot>) {
+        note_use(self.slot, &mut self.in_use, used);
     }
 
-    /// Keeps a packet; returns why one (this, or an older one that made room) was dropped.
-    pub(super) fn wait(&mut self, packet: &[u8]) -> Option<DropReason> {
-        if packet.len() > MAX_WAITING_LEN {
-            return Some(DropReason::NoEpoch);
-        }
-        let full = self.waiting.len() == MAX_WAITING;
-        if full {
-            self.waiting.pop_front();
-        }
-        self.waiting.push_back(packet.into());
-        full.then_some(DropReason::NoEpoch)
+    /// Packets that wait for an epoch.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
     }
 
     /// The oldest waiting packet, if it can be sealed now.
     pub(super) fn poll_waiting(&mut self, now: Time) -> Option<Box<[u8]>> {
-        if self.waiting.is_empty() || !self.can_seal(now) {
-            return None;
-        }
-        self.waiting.pop_front()
+        let sealing = self.epochs.iter_mut().find(|epoch| Some(epoch.number) == self.sealing);
+        sealing.and_then(|epoch| epoch.sealing_to(now)).and_then(|_| self.waiting.pop_front())
     }
 
     /// Counts an inner packet that came from the peer.
@@ -281,12 +274,16 @@ impl Session {
         if self.sealing.is_none_or(|sealing| sealing < epoch) {
             self.sealing = Some(epoch);
         }
-        self.epoch_wanted = false;
+        self.epoch_requested = false;
     }
+}
 
+impl Epoch {
+    /// The epoch and where its datagrams go, if it may seal now.
     #[inline]
-    fn sealing_epoch(&self) -> Option<&Epoch> {
-        self.epochs.iter().find(|epoch| Some(epoch.number) == self.sealing)
+    fn sealing_to(&mut self, now: Time) -> Option<(&mut Self, Endpoint)> {
+        let endpoint = self.endpoint.filter(|_| self.send.usable(now))?;
+        Some((self, endpoint))
     }
 }
 
@@ -309,7 +306,7 @@ impl Receiver {
         datagram: &mut [u8],
         from: Endpoint,
         session: &mut Session,
-        events: &mut Events,
+        reports: &mut Reports,
     ) -> Result<usize, DropReason> {
         let (slot, epoch) = (self.slot, self.epoch);
         let found = self.lanes.iter_mut().find(|receiving| receiving.lane == header.lane);
@@ -318,8 +315,8 @@ impl Receiver {
             Ok(authentic) => authentic,
             Err(OpenRefused::Replayed) => return Err(DropReason::Replayed),
             Err(OpenRefused::NotAuthentic) => {
-                if receiving.receive.spent() && !receiving.spent_reported {
-                    receiving.spent_reported = events.push(Event::EpochSpent { slot, epoch });
+                if receiving.receive.exhausted() && !receiving.exhausted_reported {
+                    receiving.exhausted_reported = reports.push(Event::EpochExhausted { slot, epoch });
                 }
                 return Err(DropReason::NotAuthentic);
             }
@@ -328,12 +325,12 @@ impl Receiver {
         session.activity.last_rx = now;
         session.path.received(now, datagram.len());
         if receiving.receive.rekey_due() && !receiving.rekey_reported {
-            receiving.rekey_reported = events.push(Event::RekeyDue { slot, epoch });
+            receiving.rekey_reported = reports.push(Event::RekeyDue { slot, epoch });
         }
         // Only the newest authentic datagram moves an endpoint: a replayed or delayed one must not.
         if authentic.newest && receiving.moves_to(now, from) {
             session.heard(epoch, header.lane, from);
-            if events.push(Event::Heard { slot, epoch, lane: header.lane, endpoint: from }) {
+            if reports.push(Event::Heard { slot, epoch, lane: header.lane, endpoint: from }) {
                 receiving.heard_at = Some((from, now));
             }
         }
@@ -346,6 +343,14 @@ impl Receiving {
     #[inline]
     fn moves_to(&self, now: Time, from: Endpoint) -> bool {
         self.heard_at.is_none_or(|(at, since)| at != from && now.since(since) >= MOVE_INTERVAL)
+    }
+}
+
+/// Lists a session as one in use, unless it is listed already.
+#[inline]
+fn note_use(slot: Slot, in_use: &mut bool, used: &mut Vec<Slot>) {
+    if !core::mem::replace(in_use, true) {
+        used.push(slot);
     }
 }
 

@@ -9,8 +9,9 @@ use crate::control::FEATURE_ECN;
 use crate::ecn::Ecn;
 use crate::packet::PARTIAL_CHECKSUM;
 use crate::policy::Principal;
-use crate::wire::{Header, Index};
+use crate::wire::{HEADER_LEN, Header};
 
+mod accounting;
 mod halves;
 
 const GATEWAY: &str = "192.0.2.1:4433";
@@ -27,7 +28,7 @@ fn endpoint(address: &str) -> Endpoint {
 }
 
 fn slot(place: u32) -> Slot {
-    Slot { place, generation: 0 }
+    Slot { index: place, generation: 0 }
 }
 
 /// Client number `place` has 10.0.0.(10 + place).
@@ -96,7 +97,7 @@ impl Net {
     }
 
     fn gateway_gets(&mut self, datagram: &[u8], from: &str) -> Result<Opened, DropReason> {
-        self.gateway.open(self.now, &mut datagram.to_vec(), endpoint(from), Ecn::NotEct)
+        open(&mut self.gateway, self.now, &mut datagram.to_vec(), from, Ecn::NotEct)
     }
 
     /// Lets the gateway hear every client, so that it can seal for all.
@@ -112,10 +113,42 @@ impl Net {
     }
 }
 
+fn open(
+    plane: &mut Plane,
+    now: Time,
+    datagram: &mut [u8],
+    from: &str,
+    mark: Ecn,
+) -> Result<Opened, DropReason> {
+    let header = Header::parse(datagram).map_err(|_| DropReason::BadHeader)?;
+    plane.open(now, header, datagram, Origin { from: endpoint(from), mark }).map_err(Dropped::reason)
+}
+
+/// Seals a packet for another client, as a shard does: in the buffer in which it was opened.
+fn forward(
+    plane: &mut Plane,
+    now: Time,
+    to: Slot,
+    datagram: &mut [u8],
+    len: usize,
+) -> Result<Sealed, DropReason> {
+    let mut sender = plane.sender(now, to).map_err(|no_sender| no_sender.give_up().reason())?;
+    sender.seal_packet(datagram, len).map_err(Dropped::reason)
+}
+
+/// The session that a packet of the TUN device is for.
+fn route(plane: &mut Plane, now: Time, packet: &[u8]) -> Result<Slot, DropReason> {
+    match plane.route(now, &Packet::parse(packet).unwrap()) {
+        Ok(sender) => Ok(sender.slot()),
+        Err(no_sender) => Err(no_sender.give_up().reason()),
+    }
+}
+
 fn seal(plane: &mut Plane, now: Time, slot: Slot, plaintext: &[u8]) -> Result<Vec<u8>, DropReason> {
     let mut datagram = vec![0; HEADER_LEN + plaintext.len() + 48];
     datagram[HEADER_LEN..HEADER_LEN + plaintext.len()].copy_from_slice(plaintext);
-    let sealed = plane.sender(now, slot)?.seal(&mut datagram, plaintext.len())?;
+    let mut sender = plane.sender(now, slot).map_err(|no_sender| no_sender.give_up().reason())?;
+    let sealed = sender.seal(&mut datagram, plaintext.len()).map_err(Dropped::reason)?;
     datagram.truncate(sealed.len);
     Ok(datagram)
 }
@@ -134,16 +167,16 @@ fn a_packet_goes_to_the_tun_device_and_back() {
     let mut net = Net::new(false);
     let sent = packet(10, 200);
     let mut datagram = net.client_sends(ALICE, &sent);
-    let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct);
-    let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
-    assert_eq!(&datagram[range], &sent);
+    let opened = open(&mut net.gateway, net.now, &mut datagram, "198.51.100.1:1000", Ecn::NotEct);
+    let Ok(Opened::Tun(checked)) = opened else { panic!("{opened:?}") };
+    assert_eq!(&datagram[checked.range()], &sent);
 
     let reply = packet(200, 10);
-    let to = net.gateway.route(&Packet::parse(&reply).unwrap()).unwrap();
+    let to = route(&mut net.gateway, net.now, &reply).unwrap();
     let mut datagram = seal(&mut net.gateway, net.now, to, &reply).unwrap();
-    let opened = net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct);
-    let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
-    assert_eq!(&datagram[range], &reply);
+    let opened = open(&mut net.clients[0], net.now, &mut datagram, GATEWAY, Ecn::NotEct);
+    let Ok(Opened::Tun(checked)) = opened else { panic!("{opened:?}") };
+    assert_eq!(&datagram[checked.range()], &reply);
     let activity = net.gateway.activity(slot(ALICE)).unwrap();
     assert_eq!((activity.rx_packets, activity.tx_packets, activity.rx_bytes), (1, 1, 32));
 }
@@ -156,13 +189,13 @@ fn only_sessions_in_use_are_told_of_and_each_use_once() {
     assert_eq!(net.gateway.take_activities(), []);
     for _ in 0..3 {
         let mut datagram = net.client_sends(ALICE, &packet(10, 200));
-        net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct).unwrap();
+        open(&mut net.gateway, net.now, &mut datagram, "198.51.100.1:1000", Ecn::NotEct).unwrap();
     }
     let told = net.gateway.take_activities();
     assert_eq!(told.len(), 1);
     assert_eq!((told[0].0, told[0].1.rx_packets), (slot(ALICE), 3));
     let reply = packet(200, 10);
-    let to = net.gateway.route(&Packet::parse(&reply).unwrap()).unwrap();
+    let to = route(&mut net.gateway, net.now, &reply).unwrap();
     seal(&mut net.gateway, net.now, to, &reply).unwrap();
     let told = net.gateway.take_activities();
     assert_eq!(
@@ -180,18 +213,18 @@ fn clients_reach_each_other_only_if_policy_says_so() {
         let mut net = Net::new(allowed);
         net.meet();
         let mut datagram = net.client_sends(ALICE, &packet(10, 11));
-        let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct);
+        let opened = open(&mut net.gateway, net.now, &mut datagram, "198.51.100.1:1000", Ecn::NotEct);
         if !allowed {
             assert_eq!(opened, Err(DropReason::Policy));
             assert_eq!(net.gateway.counters().dropped(DropReason::Policy), 1);
             continue;
         }
         assert_eq!(opened, Ok(Opened::Forward { to: slot(BOB), len: 32 }));
-        let sealed = net.gateway.forward(net.now, slot(BOB), &mut datagram, 32).unwrap();
+        let sealed = forward(&mut net.gateway, net.now, slot(BOB), &mut datagram, 32).unwrap();
         assert_eq!((sealed.len, sealed.outer.endpoint), (datagram.len(), endpoint("198.51.100.2:2000")));
-        let opened = net.clients[1].open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct);
-        let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
-        assert_eq!(&datagram[range], with_hops(packet(10, 11), 63), "routed once");
+        let opened = open(&mut net.clients[1], net.now, &mut datagram, GATEWAY, Ecn::NotEct);
+        let Ok(Opened::Tun(checked)) = opened else { panic!("{opened:?}") };
+        assert_eq!(&datagram[checked.range()], with_hops(packet(10, 11), 63), "routed once");
     }
 }
 
@@ -210,7 +243,7 @@ fn a_packet_between_clients_is_routed_once_and_ends_where_its_hops_do() {
     for (hops, goes_on) in [(64, true), (2, true), (1, false), (0, false)] {
         let sent = with_hops(packet(10, 11), hops);
         let mut datagram = net.client_sends(ALICE, &sent);
-        let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct);
+        let opened = open(&mut net.gateway, net.now, &mut datagram, "198.51.100.1:1000", Ecn::NotEct);
         let inside = &datagram[HEADER_LEN..HEADER_LEN + sent.len()];
         if goes_on {
             assert_eq!(opened, Ok(Opened::Forward { to: slot(BOB), len: 32 }));
@@ -222,9 +255,9 @@ fn a_packet_between_clients_is_routed_once_and_ends_where_its_hops_do() {
         // The kernel routes what goes to the campus, and decrements there.
         let sent = with_hops(packet(10, 200), hops);
         let mut datagram = net.client_sends(ALICE, &sent);
-        let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct);
-        let Ok(Opened::Tun(range)) = opened else { panic!("{opened:?}") };
-        assert_eq!(&datagram[range], sent);
+        let opened = open(&mut net.gateway, net.now, &mut datagram, "198.51.100.1:1000", Ecn::NotEct);
+        let Ok(Opened::Tun(checked)) = opened else { panic!("{opened:?}") };
+        assert_eq!(&datagram[checked.range()], sent);
     }
     assert_eq!(net.gateway.counters().dropped(DropReason::HopLimit), 2);
     assert_eq!(net.gateway.activity(slot(ALICE)).unwrap().rx_packets, 6, "what was dropped is no traffic");
@@ -252,7 +285,7 @@ fn outer_marks_arrive() {
         let dscp = 46 << 2;
         for to in [200, 11] {
             let mut datagram = net.client_sends(ALICE, &with_class(packet(10, to), dscp | inner));
-            let opened = net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), mark);
+            let opened = open(&mut net.gateway, net.now, &mut datagram, "198.51.100.1:1000", mark);
             let Some(expected) = expected else {
                 assert_eq!(opened, Err(DropReason::Congestion));
                 continue;
@@ -265,7 +298,7 @@ fn outer_marks_arrive() {
     }
     // What is no packet has no mark to lose.
     let mut probe = net.client_sends(ALICE, &[0x10, 0, 0, 9]);
-    let opened = net.gateway.open(net.now, &mut probe, endpoint("198.51.100.1:1000"), Ecn::Ce);
+    let opened = open(&mut net.gateway, net.now, &mut probe, "198.51.100.1:1000", Ecn::Ce);
     assert!(matches!(opened, Ok(Opened::Probe { .. })), "{opened:?}");
 }
 
@@ -309,7 +342,7 @@ fn policy_holds_towards_the_campus_and_from_it() {
     for (host, open) in [(200, false), (201, true)] {
         let datagram = net.client_sends(ALICE, &packet(10, host));
         let out = net.gateway_gets(&datagram, "198.51.100.1:1000");
-        let back = net.gateway.route(&Packet::parse(&packet(host, 10)).unwrap());
+        let back = route(&mut net.gateway, net.now, &packet(host, 10));
         if open {
             assert!(matches!(out, Ok(Opened::Tun(_))), "{out:?}");
             assert_eq!(back, Ok(slot(ALICE)));
@@ -337,7 +370,7 @@ fn a_client_takes_only_what_is_for_it() {
     net.meet();
     let mut datagram = seal(&mut net.gateway, net.now, slot(ALICE), &packet(200, 11)).unwrap();
     assert_eq!(
-        net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct),
+        open(&mut net.clients[0], net.now, &mut datagram, GATEWAY, Ecn::NotEct),
         Err(DropReason::NotForUs)
     );
 }
@@ -369,8 +402,7 @@ fn what_a_clients_kernel_says_on_a_link_stays_there() {
                 packet
             }
         };
-        let parsed = Packet::parse(&solicitation).unwrap();
-        assert_eq!(net.clients[0].route(&parsed), expected, "from {source}");
+        assert_eq!(route(&mut net.clients[0], net.now, &solicitation), expected, "from {source}");
     }
     assert_eq!(net.clients[0].counters().dropped(DropReason::ForeignSource), 2);
 }
@@ -442,7 +474,7 @@ fn the_gateway_seals_with_a_new_epoch_once_it_was_heard() {
     let after = seal(&mut net.gateway, net.now, slot(ALICE), &packet(200, 10)).unwrap();
     assert_ne!(index(&before), index(&after));
     for mut datagram in [before, after] {
-        assert!(net.clients[0].open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct).is_ok());
+        assert!(open(&mut net.clients[0], net.now, &mut datagram, GATEWAY, Ecn::NotEct).is_ok());
     }
 }
 
@@ -481,8 +513,7 @@ fn an_expired_epoch_asks_for_a_new_one_and_packets_wait() {
     net.events();
     net.now = net.now + Duration::from_secs(180);
     for _ in 0..70 {
-        assert!(net.gateway.sender(net.now, slot(ALICE)).is_err());
-        let _ = net.gateway.wait(slot(ALICE), &packet(200, 10));
+        net.gateway.sender(net.now, slot(ALICE)).unwrap_err().queue(&packet(200, 10));
     }
     assert_eq!(net.events(), [Event::EpochWanted { slot: slot(ALICE) }]);
     assert_eq!(net.gateway.counters().dropped(DropReason::NoEpoch), 6, "64 wait");
@@ -503,16 +534,18 @@ fn a_closed_session_leaves_nothing_behind() {
     assert_eq!(net.gateway.receivers.len(), 1, "its keys are gone with it");
     let datagram = net.client_sends(BOB, &packet(11, 200));
     assert_eq!(net.gateway_gets(&datagram, "198.51.100.2:2000"), Err(DropReason::UnknownIndex));
-    assert_eq!(net.gateway.route(&Packet::parse(&packet(10, 11)).unwrap()), Err(DropReason::NoRoute));
-    // The place is given out again; words about its former tenant are not taken for the new one's.
-    let next = Slot { place: BOB, generation: 1 };
+    assert_eq!(route(&mut net.gateway, net.now, &packet(10, 11)), Err(DropReason::NoRoute));
+    // The index is given out again; a command about its former tenant does not concern the new one.
+    let next = Slot { index: BOB, generation: 1 };
     net.gateway.apply(Command::Open(SessionSpec {
         slot: next,
         addresses: vec![address(BOB)],
         principal: Principal::default(),
     }));
     net.gateway.apply(Command::Close(slot(BOB)));
-    assert_eq!(net.gateway.route(&Packet::parse(&packet(10, 11)).unwrap()), Ok(next));
+    net.events();
+    assert_eq!(route(&mut net.gateway, net.now, &packet(10, 11)), Err(DropReason::NoEpoch));
+    assert_eq!(net.events(), [Event::EpochWanted { slot: next }]);
 }
 
 #[test]
@@ -525,13 +558,13 @@ fn a_peer_without_the_feature_gets_complete_checksums() {
     let mut partial = packet(10, 11);
     partial[0] |= PARTIAL_CHECKSUM;
     let mut datagram = net.client_sends(ALICE, &partial);
-    net.gateway.open(net.now, &mut datagram, endpoint("198.51.100.1:1000"), Ecn::NotEct).unwrap();
-    net.gateway.forward(net.now, slot(BOB), &mut datagram, 32).unwrap();
-    let Ok(Opened::Tun(range)) = net.clients[1].open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct)
+    open(&mut net.gateway, net.now, &mut datagram, "198.51.100.1:1000", Ecn::NotEct).unwrap();
+    forward(&mut net.gateway, net.now, slot(BOB), &mut datagram, 32).unwrap();
+    let Ok(Opened::Tun(checked)) = open(&mut net.clients[1], net.now, &mut datagram, GATEWAY, Ecn::NotEct)
     else {
         panic!("the packet is good")
     };
-    let packet = Packet::parse(&datagram[range]).unwrap();
+    let packet = checked.packet(&datagram);
     assert!(!packet.is_partial() && crate::checksum::verify(&packet));
 }
 
@@ -546,7 +579,7 @@ fn probes_are_answered_and_answers_reported() {
     let reply = Outgoing::Reply { slot: slot(ALICE), id: 9, size: 600, padded: false };
     let sealed = net.gateway.originate(net.now, reply, &mut datagram).unwrap();
     assert_eq!(
-        net.clients[0].open(net.now, &mut datagram[..sealed.len], endpoint(GATEWAY), Ecn::NotEct),
+        open(&mut net.clients[0], net.now, &mut datagram[..sealed.len], GATEWAY, Ecn::NotEct),
         Ok(Opened::Consumed)
     );
     let reported = std::iter::from_fn(|| net.clients[0].poll_event())
@@ -576,16 +609,16 @@ fn events_that_find_no_room_are_counted_and_told_later() {
     // Nobody takes events, and others have filled the queue.
     let other = Event::RekeyDue { slot: slot(9), epoch: 1 };
     let mut filled = 0;
-    while net.gateway.events.push(other) {
+    while net.gateway.reports.push(other) {
         filled += 1;
     }
-    assert_eq!(filled, events::MAX_EVENTS);
+    assert_eq!(filled, reports::MAX_EVENTS);
     let says = |net: &mut Net| {
         let hello = net.client_sends(ALICE, &[]);
         assert_eq!(net.gateway_gets(&hello, "198.51.100.1:1000"), Ok(Opened::Consumed), "datagrams go on");
     };
     (0..3).for_each(|_| says(&mut net));
-    assert_eq!(net.gateway.sender(net.now, slot(BOB)).unwrap_err(), DropReason::NoEpoch);
+    assert!(matches!(net.gateway.sender(net.now, slot(BOB)), Err(NoSender::NoEpoch(_))));
     for taken in 0..filled {
         assert_eq!(net.gateway.poll_event(), Some(other), "event {taken}");
     }
@@ -593,7 +626,7 @@ fn events_that_find_no_room_are_counted_and_told_later() {
     // One that did not fit into the test's own filling, three times a client that was heard, one epoch that is wanted.
     assert_eq!(net.gateway.counters().dropped(DropReason::EventQueue), 1 + 3 + 1);
     says(&mut net);
-    assert_eq!(net.gateway.sender(net.now, slot(BOB)).unwrap_err(), DropReason::NoEpoch);
+    assert!(matches!(net.gateway.sender(net.now, slot(BOB)), Err(NoSender::NoEpoch(_))));
     let heard = net.gateway.poll_event();
     assert!(matches!(heard, Some(Event::Heard { slot: who, .. }) if who == slot(ALICE)), "{heard:?}");
     assert_eq!(net.gateway.poll_event(), Some(Event::EpochWanted { slot: slot(BOB) }));

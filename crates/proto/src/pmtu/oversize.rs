@@ -11,10 +11,10 @@ use crate::packet::{IPV4_HEADER, Packet, PacketError, Version, be16, put16};
 /// The smallest MTU of an IPv6 link (RFC 8200 §5).
 pub const IPV6_MIN_MTU: u16 = 1280;
 
-/// What becomes of a packet that the path does not carry whole.
+/// The treatment of a packet that the path does not carry whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// It is dropped, and its sender is told that so many bytes fit.
+    /// It is dropped, and its sender gets a message that so many bytes fit.
     TooBig(u16),
     /// It is cut into fragments of so many bytes at most.
     Fragment(u16),

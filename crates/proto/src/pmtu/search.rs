@@ -26,7 +26,7 @@ const PARTS: u16 = 16;
 /// Once the small probe was answered, the others have at least so long to be: what was sent before it may be overtaken.
 const MIN_SLACK: Duration = Duration::from_millis(50);
 
-/// What to search and how patiently.
+/// The range of a search and its timing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SearchConfig {
     /// The largest datagram size worth trying: what the local interface carries. No less than [`BASE_SIZE`].
@@ -108,9 +108,9 @@ pub struct PathMtu {
     size: u16,
     /// Whether that was found on this path.
     settled: bool,
-    /// Whether the peer is to be told the size.
+    /// Whether the size is to be sent to the peer.
     states: bool,
-    /// The size that it was told and has answered to.
+    /// The size that was sent to it and that it has answered to.
     stated: Option<u16>,
     /// The question under way; without one the search rests.
     level: Option<Level>,

@@ -24,7 +24,7 @@ impl Names {
         Self::default()
     }
 
-    /// Whom the policy takes a session of `user` for, a member of `groups`.
+    /// The principal of a session of `user`, a member of `groups`.
     pub fn principal<'a>(&mut self, user: &str, groups: impl IntoIterator<Item = &'a str>) -> Principal {
         let groups = groups.into_iter().map(|group| self.group(group)).collect();
         Principal { user: Some(self.user(user)), groups }
@@ -48,7 +48,7 @@ fn number(names: &mut HashMap<String, u32>, name: &str) -> u32 {
     number
 }
 
-/// Whom the policy takes a session for. The default is nobody in particular: a client, but of no user and no group.
+/// A session's user and groups, as policy compares them. The default is a client of no user and no group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Principal {
     user: Option<UserId>,

@@ -8,7 +8,7 @@ use super::names::{GroupId, Names, UserId};
 use super::{Direction, PolicyError, Principal, Protocol, RuleSpec, Selector, Verdict};
 use crate::packet::{ICMP, ICMPV6, Packet, TCP, UDP, Version, tcp_flag};
 
-/// What rules look at.
+/// The properties of a packet that rules compare.
 #[derive(Debug)]
 pub(super) struct Flow<'a> {
     /// The sending client; `None` is the campus.
@@ -43,7 +43,7 @@ impl<'a> Flow<'a> {
 fn may_be_reply(packet: &Packet<'_>) -> bool {
     match packet.protocol() {
         TCP => packet.tcp().is_some_and(|tcp| tcp.flags() & (tcp_flag::ACK | tcp_flag::RST) != 0),
-        // A later fragment says nothing about its message, and comes to nothing without the first.
+        // A later fragment has no type or code, and is of no use without the first.
         ICMP | ICMPV6 => {
             packet.icmp().map_or(packet.transport_offset().is_none(), |(kind, _)| match packet.version() {
                 Version::V4 => matches!(kind, 0 | 3 | 11 | 12 | 14),
@@ -99,7 +99,7 @@ impl Rule {
         (forward || reply).then(|| self.clone())
     }
 
-    /// What the rule says about a packet, if anything.
+    /// The rule's verdict on a packet, if it matches.
     pub(super) fn verdict(&self, flow: &Flow<'_>) -> Option<Verdict> {
         if !self.matches_protocol(flow.protocol) {
             return None;

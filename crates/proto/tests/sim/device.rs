@@ -11,12 +11,12 @@ use vpnd_proto::control::{Code, Network, Text, UserName};
 use vpnd_proto::ecn::Ecn;
 use vpnd_proto::gateway::Addresses;
 use vpnd_proto::packet::Packet;
-use vpnd_proto::plane::{Activity, Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
+use vpnd_proto::plane::{Activity, Command, Endpoint, Opened, Origin, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId, Timers};
-use vpnd_proto::wire::{HEADER_LEN, Header};
+use vpnd_proto::wire::Header;
 
-use crate::hub::{ROOM, SUITE, in_halves};
+use crate::hub::{SUITE, seal};
 use crate::inner;
 use crate::oracle::Place;
 use crate::path::Path;
@@ -331,23 +331,9 @@ impl World {
     }
 
     fn device_seals(&mut self, device: usize, shard: usize, slot: Slot, packet: &[u8]) {
-        let mut datagram = vec![0; packet.len() + ROOM];
-        datagram[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
-        let plane = &mut self.devices[device].planes[shard];
-        if let Some(halves) = in_halves(plane, self.now, slot, packet) {
-            for (_, half) in halves {
-                self.device_transmits(device, shard, half);
-            }
-            return;
-        }
-        match plane.sender(self.now, slot).and_then(|mut sender| sender.seal(&mut datagram, packet.len())) {
-            Ok(sealed) => {
-                datagram.truncate(sealed.len);
-                self.device_transmits(device, shard, datagram);
-            }
-            Err(_) => {
-                let _ = plane.wait(slot, packet);
-            }
+        let datagrams = seal(self.devices[device].planes[shard].sender(self.now, slot), packet);
+        for (_, datagram) in datagrams {
+            self.device_transmits(device, shard, datagram);
         }
     }
 
@@ -359,8 +345,9 @@ impl World {
         }
         let shard = inner::queue(packet, shards);
         let parsed = Packet::parse(packet).expect("simulated packets are well-formed");
-        if let Ok(slot) = self.devices[device].planes[shard].route(&parsed) {
-            self.device_seals(device, shard, slot, packet);
+        let datagrams = seal(self.devices[device].planes[shard].route(self.now, &parsed), packet);
+        for (_, datagram) in datagrams {
+            self.device_transmits(device, shard, datagram);
         }
         self.settle_device(device);
     }
@@ -374,13 +361,16 @@ impl World {
         }
         let shard = header.index.shard(shards);
         let from = Endpoint { remote: HUB.parse().expect("an address"), local: None };
-        match self.devices[device].planes[shard].open(self.now, &mut datagram, from, Ecn::NotEct) {
-            Ok(Opened::Tun(range)) => self.oracle.deliver(inner::id(&datagram[range]), Place::Device(device)),
+        let origin = Origin { from, mark: Ecn::NotEct };
+        match self.devices[device].planes[shard].open(self.now, header, &mut datagram, origin) {
+            Ok(Opened::Tun(packet)) => {
+                self.oracle.deliver(inner::id(&datagram[packet.range()]), Place::Device(device));
+            }
             Ok(Opened::Probe { slot, id, size, padded }) => {
                 self.device_originates(device, shard, Outgoing::Reply { slot, id, size, padded });
             }
-            Ok(Opened::Joined { to: None, len }) => {
-                let id = inner::id(&self.devices[device].planes[shard].joined()[..len]);
+            Ok(Opened::Joined { to: None, packet }) => {
+                let id = inner::id(&self.devices[device].planes[shard].joined()[packet.range()]);
                 self.oracle.deliver(id, Place::Device(device));
             }
             Ok(Opened::Forward { .. } | Opened::Expired { .. } | Opened::Joined { to: Some(_), .. }) => {

@@ -10,10 +10,9 @@ use vpnd_proto::control::{Code, Network};
 use vpnd_proto::ecn::Ecn;
 use vpnd_proto::gateway::{Config, Effect, Gateway, SessionRecord};
 use vpnd_proto::packet::Packet;
-use vpnd_proto::plane::{Command, Endpoint, Opened, Outgoing, Plane, Role, Slot};
+use vpnd_proto::plane::{Command, Endpoint, NoSender, Opened, Origin, Outgoing, Plane, Role, Sender, Slot};
 use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::session::{LocalSuite, Random, SessionId, Timers};
-use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Header};
 
 use crate::channel::IDLE_TIMEOUT;
@@ -218,23 +217,9 @@ impl World {
     }
 
     fn hub_seals(&mut self, shard: usize, slot: Slot, packet: &[u8]) {
-        let mut datagram = vec![0; packet.len() + ROOM];
-        datagram[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
-        let plane = &mut self.hub.planes[shard];
-        if let Some(halves) = in_halves(plane, self.now, slot, packet) {
-            for (endpoint, half) in halves {
-                self.hub_transmits(shard, endpoint, half);
-            }
-            return;
-        }
-        match plane.sender(self.now, slot).and_then(|mut sender| sender.seal(&mut datagram, packet.len())) {
-            Ok(sealed) => {
-                datagram.truncate(sealed.len);
-                self.hub_transmits(shard, sealed.outer.endpoint, datagram);
-            }
-            Err(_) => {
-                let _ = plane.wait(slot, packet);
-            }
+        let datagrams = seal(self.hub.planes[shard].sender(self.now, slot), packet);
+        for (endpoint, datagram) in datagrams {
+            self.hub_transmits(shard, endpoint, datagram);
         }
     }
 
@@ -245,8 +230,9 @@ impl World {
         }
         let shard = inner::queue(packet, self.hub.planes.len());
         let parsed = Packet::parse(packet).expect("simulated packets are well-formed");
-        if let Ok(slot) = self.hub.planes[shard].route(&parsed) {
-            self.hub_seals(shard, slot, packet);
+        let datagrams = seal(self.hub.planes[shard].route(self.now, &parsed), packet);
+        for (endpoint, datagram) in datagrams {
+            self.hub_transmits(shard, endpoint, datagram);
         }
         self.settle_hub();
     }
@@ -254,20 +240,20 @@ impl World {
     pub(crate) fn hub_receives(&mut self, from: SocketAddr, mut datagram: Vec<u8>) {
         let Ok(header) = Header::parse(&datagram) else { return };
         let shard = header.index.shard(self.hub.planes.len());
-        let from = Endpoint { remote: from, local: None };
-        let opened = self.hub.planes[shard].open(self.now, &mut datagram, from, Ecn::NotEct);
+        let origin = Origin { from: Endpoint { remote: from, local: None }, mark: Ecn::NotEct };
+        let opened = self.hub.planes[shard].open(self.now, header, &mut datagram, origin);
         if opened.is_ok() && self.captured.is_some() {
             self.heard.insert((header.index, header.lane, header.counter));
         }
         match opened {
-            Ok(Opened::Tun(range)) => {
-                let packet = &datagram[range];
+            Ok(Opened::Tun(checked)) => {
+                let packet = &datagram[checked.range()];
                 if !self.is_for_a_client(packet) {
                     self.oracle.deliver(inner::id(packet), Place::Campus);
                 }
             }
-            Ok(Opened::Joined { to, len }) => {
-                let packet = self.hub.planes[shard].joined()[..len].to_vec();
+            Ok(Opened::Joined { to, packet }) => {
+                let packet = self.hub.planes[shard].joined()[packet.range()].to_vec();
                 match to {
                     Some(to) => self.hub_seals(shard, to, &packet),
                     None if self.is_for_a_client(&packet) => {}
@@ -275,10 +261,7 @@ impl World {
                 }
             }
             Ok(Opened::Forward { to, len }) => {
-                if let Ok(sealed) = self.hub.planes[shard].forward(self.now, to, &mut datagram, len) {
-                    datagram.truncate(sealed.len);
-                    self.hub_transmits(shard, sealed.outer.endpoint, datagram);
-                }
+                self.hub_seals(shard, to, &datagram[HEADER_LEN..HEADER_LEN + len]);
             }
             Ok(Opened::Probe { slot, id, size, padded }) => {
                 self.hub_originates(shard, Outgoing::Reply { slot, id, size, padded });
@@ -307,23 +290,34 @@ impl World {
     }
 }
 
-/// The datagrams of a packet of IPv6 that every path has to carry and this one does not carry whole.
-pub(crate) fn in_halves(
-    plane: &mut Plane,
-    now: Time,
-    slot: Slot,
-    packet: &[u8],
-) -> Option<Vec<(Endpoint, Vec<u8>)>> {
-    let mut sender = plane.sender(now, slot).ok()?;
-    let split = sender.joins_halves() && sender.exceeds_path(packet.len());
-    if !split || packet[0] >> 4 != 6 || packet.len() > 1280 {
-        return None;
-    }
-    let halves = [false, true].map(|second| {
+/// The datagrams that a plane makes of a packet: two of IPv6 that every path has to carry and this one does not carry whole, none
+/// of a packet that waits for an epoch or is dropped.
+pub(crate) fn seal(sender: Result<Sender<'_>, NoSender<'_>>, packet: &[u8]) -> Vec<(Endpoint, Vec<u8>)> {
+    let mut sender = match sender {
+        Ok(sender) => sender,
+        Err(no_sender) => {
+            no_sender.queue(packet);
+            return Vec::new();
+        }
+    };
+    let exceeds = sender.joins_halves() && sender.exceeds_path(packet.len());
+    let halves: &[_] = if exceeds && packet[0] >> 4 == 6 && packet.len() <= 1280 {
+        &[Some(false), Some(true)]
+    } else {
+        &[None]
+    };
+    let datagrams = halves.iter().map_while(|half| {
         let mut datagram = vec![0; packet.len() + ROOM];
-        let sealed = sender.seal_half(&mut datagram, packet, second).expect("there is room");
+        let sealed = match *half {
+            Some(second) => sender.seal_half(&mut datagram, packet, second),
+            None => {
+                datagram[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
+                sender.seal_packet(&mut datagram, packet.len())
+            }
+        };
+        let sealed = sealed.ok()?;
         datagram.truncate(sealed.len);
-        (sealed.outer.endpoint, datagram)
+        Some((sealed.outer.endpoint, datagram))
     });
-    Some(halves.into())
+    datagrams.collect()
 }

@@ -330,7 +330,7 @@ mod tests {
         let remote = "192.0.2.7:40001".parse().unwrap();
         let mut core = gateway::SessionStatus {
             id: SessionId([0xab; 16]),
-            slot: Slot { place: 0, generation: 0 },
+            slot: Slot { index: 0, generation: 0 },
             user: UserName::new("ann").unwrap(),
             device: DeviceId([1; 16]),
             addresses: gateway::Addresses { ipv4: Some([10, 86, 0, 2].into()), ipv6: None },

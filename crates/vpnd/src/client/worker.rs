@@ -150,7 +150,7 @@ struct LiveConnection {
 struct Connected {
     core: Client,
     shards: Shards,
-    events: mpsc::Receiver<(usize, Event)>,
+    events: mpsc::Receiver<Event>,
     parent: Arc<ParentClient>,
     dialer: Arc<Dialer>,
     attempts: HashMap<ConnectionId, JoinHandle<()>>,
@@ -287,7 +287,7 @@ impl Connected {
                 },
                 () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
                 Some(event) = self.inbox.recv() => self.handle_connection_event(event)?,
-                Some((_, event)) = self.events.recv() => self.core.handle_event(now(), event),
+                Some(event) = self.events.recv() => self.core.handle_event(now(), event),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.core.handle_timeout(now());
                 }

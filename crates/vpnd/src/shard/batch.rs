@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use vpnd_proto::plane::Outer;
+use vpnd_proto::plane::{Counters, DropReason, Outer};
 use vpnd_proto::wire::HEADER_LEN;
 
 use super::devices::DatagramSocket;
@@ -23,7 +23,7 @@ const MAX_SEGMENTS: usize = 64;
 
 /// How long a shard waits for room in a full send buffer before it drops a batch. Nothing else could be sent meanwhile, and
 /// waiting pushes back on the TUN device and the peers instead of losing packets.
-const SEND_PATIENCE: Duration = Duration::from_millis(20);
+const SEND_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Datagrams side by side in a buffer.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl Run {
         self.end - self.start
     }
 
-    /// What to send, out of the buffer where it stands.
+    /// The run as the socket takes it, out of the buffer where it stands.
     fn transmit<'a>(&self, buffer: &'a [u8]) -> Transmit<'a> {
         Transmit {
             destination: self.outer.endpoint.remote,
@@ -77,13 +77,13 @@ impl Run {
     }
 }
 
-/// Sends runs, each out of its buffer, with as few system calls as they allow. Returns how many datagrams were lost.
+/// Sends runs, each out of its buffer, with as few system calls as they allow. Datagrams that are lost are counted in `drops`.
 pub(super) fn send_runs<'a>(
     socket: &impl DatagramSocket,
     runs: impl Iterator<Item = (&'a [u8], &'a Run)>,
-) -> usize {
+    drops: &mut Counters,
+) {
     let mut runs = runs.peekable();
-    let mut lost = 0;
     while runs.peek().is_some() {
         let group: ArrayVec<_, MAX_SENDS> = runs.by_ref().take(MAX_SENDS).collect();
         let transmits: ArrayVec<_, MAX_SENDS> =
@@ -94,12 +94,11 @@ pub(super) fn send_runs<'a>(
             at += if many { socket.try_send_many(&transmits[at..]) } else { 0 };
             // One alone, or the one at which the others stopped.
             if at < group.len() {
-                lost += send(socket, transmits[at].clone());
+                drops.count(DropReason::Send, send(socket, transmits[at].clone()));
                 at += 1;
             }
         }
     }
-    lost
 }
 
 /// Sends one run, waiting a moment for room. Returns how many of its datagrams were lost.
@@ -113,7 +112,7 @@ fn send(socket: &impl DatagramSocket, mut transmit: Transmit<'_>) -> usize {
             }
             SendOutcome::WouldBlock { sent } => {
                 transmit.contents = &transmit.contents[sent..];
-                socket.wait_writable(SEND_PATIENCE);
+                socket.wait_writable(SEND_TIMEOUT);
             }
         }
     }
@@ -156,28 +155,27 @@ impl Batch {
         self.len += len;
     }
 
-    /// Sends each datagram by itself and lets the outer IP layer cut it. Returns how many were lost.
+    /// Sends each datagram by itself and lets the outer IP layer cut it. Lost ones are counted in `drops`.
     #[cold]
-    pub(super) fn send_fragmented(&mut self, socket: &impl DatagramSocket) -> usize {
-        let mut lost = 0;
+    pub(super) fn send_fragmented(&mut self, socket: &impl DatagramSocket, drops: &mut Counters) {
         for run in &self.runs {
             let whole = run.transmit(&self.buffer);
             for contents in whole.contents.chunks(run.segment) {
                 let single = Transmit { contents, segment_size: None, ..whole.clone() };
-                lost += usize::from(socket.try_send_fragmented(&single) != SendOutcome::Sent);
+                if socket.try_send_fragmented(&single) != SendOutcome::Sent {
+                    drops.drop(DropReason::Send);
+                }
             }
         }
         self.runs.clear();
         self.len = 0;
-        lost
     }
 
-    /// Sends everything in it. Returns how many datagrams were lost.
-    pub(super) fn send(&mut self, socket: &impl DatagramSocket) -> usize {
-        let lost = send_runs(socket, self.runs.iter().map(|run| (&*self.buffer, run)));
+    /// Sends everything in it. Datagrams that are lost are counted in `drops`.
+    pub(super) fn send(&mut self, socket: &impl DatagramSocket, drops: &mut Counters) {
+        send_runs(socket, self.runs.iter().map(|run| (&*self.buffer, run)), drops);
         self.runs.clear();
         self.len = 0;
-        lost
     }
 }
 
@@ -190,7 +188,7 @@ mod tests {
     use vpnd_proto::plane::Endpoint;
 
     use super::*;
-    use crate::sys::udp::{DropReason, RecvMeta, SendOutcome, UdpOffloads};
+    use crate::sys::udp::{self, RecvMeta, SendOutcome, UdpOffloads};
 
     /// Port, contents and segment length of a send.
     type Sent = (u16, Vec<u8>, Option<usize>);
@@ -235,7 +233,7 @@ mod tests {
             match transmit.segment_size {
                 _ if self.take(transmit) => SendOutcome::Sent,
                 Some(sent) if transmit.destination.port() == 8 => SendOutcome::WouldBlock { sent },
-                _ => SendOutcome::Dropped(DropReason::Refused),
+                _ => SendOutcome::Dropped(udp::DropReason::Refused),
             }
         }
 
@@ -268,6 +266,14 @@ mod tests {
         batch.push(endpoint(port), len);
     }
 
+    /// Sends the batch. Returns how many datagrams were lost.
+    fn send(batch: &mut Batch, socket: &Recorder) -> u64 {
+        let mut drops = Counters::default();
+        batch.send(socket, &mut drops);
+        assert_eq!(drops.total(), drops.dropped(DropReason::Send));
+        drops.total()
+    }
+
     #[test]
     fn equal_datagrams_join_and_a_shorter_one_ends_the_run() {
         let (mut batch, socket) = (Batch::new(), Recorder::new(64));
@@ -278,14 +284,14 @@ mod tests {
         push(&mut batch, 1, 4, 60);
         push(&mut batch, 2, 5, 60);
         push(&mut batch, 2, 6, 61);
-        assert_eq!(batch.send(&socket), 0);
+        assert_eq!(send(&mut batch, &socket), 0);
         let sent = socket.sent.take();
         let shapes: Vec<_> =
             sent.iter().map(|(port, bytes, segment)| (*port, bytes.len(), *segment)).collect();
         assert_eq!(shapes, [(1, 360, Some(100)), (1, 60, None), (2, 60, None), (2, 61, None)]);
         assert_eq!((sent[0].1[299], sent[0].1[300], sent[1].1[0]), (2, 3, 4));
         assert_eq!(socket.calls.take(), [4], "one system call for all");
-        assert_eq!((batch.send(&socket), socket.calls.take().len()), (0, 0), "the batch is empty now");
+        assert_eq!((send(&mut batch, &socket), socket.calls.take().len()), (0, 0), "the batch is empty now");
     }
 
     #[test]
@@ -295,7 +301,7 @@ mod tests {
             assert!(batch.takes(marked(1, class), 100));
             batch.push(marked(1, class), 100);
         }
-        batch.send(&socket);
+        send(&mut batch, &socket);
         let lengths: Vec<_> = socket.sent.take().iter().map(|(_, bytes, _)| bytes.len()).collect();
         assert_eq!((lengths, socket.classes.take()), (vec![200, 100, 100, 100], vec![2, 3, 2, 0]));
         // Each takes a place of its own among the runs of a batch.
@@ -309,7 +315,7 @@ mod tests {
     fn a_lone_run_is_sent_by_itself() {
         let (mut batch, socket) = (Batch::new(), Recorder::new(64));
         push(&mut batch, 1, 0, 100);
-        batch.send(&socket);
+        send(&mut batch, &socket);
         assert_eq!((socket.calls.take(), socket.sent.take().len()), (vec![1], 1));
     }
 
@@ -320,7 +326,7 @@ mod tests {
             push(&mut batch, port, 0, 50);
             push(&mut batch, port, 0, 50);
         }
-        assert_eq!(batch.send(&socket), 4, "both datagrams of both refused runs");
+        assert_eq!(send(&mut batch, &socket), 4, "both datagrams of both refused runs");
         let ports: Vec<_> = socket.sent.take().iter().map(|(port, ..)| *port).collect();
         assert_eq!(ports, [1, 2, 3, 4, 5, 6]);
     }
@@ -331,7 +337,7 @@ mod tests {
         for len in [50, 50, 50, 50, 20] {
             push(&mut batch, 8, 0, len);
         }
-        assert_eq!(batch.send(&socket), 3, "two went: one before and one after the wait");
+        assert_eq!(send(&mut batch, &socket), 3, "two went: one before and one after the wait");
         assert_eq!(socket.calls.take(), [1, 1]);
     }
 
@@ -353,7 +359,7 @@ mod tests {
         for _ in 0..=MAX_SEGMENTS {
             push(&mut batch, 1, 0, 100);
         }
-        batch.send(&socket);
+        send(&mut batch, &socket);
         assert_eq!(socket.sent.take().iter().map(|sent| sent.1.len()).collect::<Vec<_>>(), [6_400, 100]);
         for port in 0..MAX_SENDS as u16 {
             push(&mut batch, 100 + port, 0, 100);

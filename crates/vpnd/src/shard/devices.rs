@@ -1,4 +1,4 @@
-//! What the data path needs of a TUN queue and of a socket, as traits, so that it runs unchanged on made-up devices: in
+//! The data path's view of a TUN queue and of a socket, as traits, so that it runs unchanged on made-up devices: in
 //! the tests of what happens when the kernel refuses, in the test that counts allocations, in benchmarks.
 //!
 //! INVARIANT: the traits are type parameters only. Each pair of devices gets code of its own; nothing here is called
@@ -47,10 +47,51 @@ pub trait DatagramSocket {
     fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize;
 
     /// Waits for room in the send buffer, at most this long.
-    fn wait_writable(&self, patience: Duration);
+    fn wait_writable(&self, timeout: Duration);
 
     /// Offloads and buffers as they are now.
     fn offloads(&self) -> UdpOffloads;
+}
+
+impl<T: PacketDevice> PacketDevice for &T {
+    #[inline]
+    fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        (**self).try_read(buf)
+    }
+
+    #[inline]
+    fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        (**self).try_write_vectored(parts)
+    }
+}
+
+impl<S: DatagramSocket> DatagramSocket for &S {
+    #[inline]
+    fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
+        (**self).try_recv(bufs, meta)
+    }
+
+    #[inline]
+    fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
+        (**self).try_send(transmit)
+    }
+
+    fn try_send_fragmented(&self, transmit: &Transmit<'_>) -> SendOutcome {
+        (**self).try_send_fragmented(transmit)
+    }
+
+    #[inline]
+    fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
+        (**self).try_send_many(transmits)
+    }
+
+    fn wait_writable(&self, timeout: Duration) {
+        (**self).wait_writable(timeout);
+    }
+
+    fn offloads(&self) -> UdpOffloads {
+        (**self).offloads()
+    }
 }
 
 impl PacketDevice for TunQueue {
@@ -85,14 +126,14 @@ impl DatagramSocket for ShardSocket {
         self.try_send_many(transmits)
     }
 
-    fn wait_writable(&self, patience: Duration) {
+    fn wait_writable(&self, timeout: Duration) {
         let mut fds = [PollFd::new(self, PollFlags::OUT)];
-        let patience = Timespec {
-            tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: patience.subsec_nanos().into(),
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
         };
-        // Whatever it says, the next attempt to send shows it.
-        let _ = rustix::event::poll(&mut fds, Some(&patience));
+        // Whatever the result, the next attempt to send shows it.
+        let _ = rustix::event::poll(&mut fds, Some(&timeout));
     }
 
     fn offloads(&self) -> UdpOffloads {

@@ -5,28 +5,29 @@ use std::ops::Range;
 
 use vpnd_proto::ecn::Ecn;
 use vpnd_proto::offload::Rebuilder;
-use vpnd_proto::packet::Packet;
-use vpnd_proto::plane::{DropReason, Endpoint, Opened, Outgoing, Role, Slot};
+use vpnd_proto::packet::Checked;
+use vpnd_proto::plane::{DropReason, Dropped, Endpoint, Opened, Origin, Outgoing, Role, Slot};
 use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Header, PacketClass};
 
 use super::batch::{Run, send_runs};
 use super::devices::{DatagramSocket, PacketDevice};
-use super::outbound::is_syn;
+use super::outbound::{Outbound, is_syn};
+use super::sealer::{Form, Sealer};
 use super::writes::{TunWrites, Writer};
-use super::{Misdirected, Origin, Progress, Shard, now};
+use super::{Misdirected, Progress, Shard, now};
 use crate::sys::tun::TunOffloads;
 use crate::sys::udp::{MAX_SENDS, RecvMeta};
 
 /// The most messages received by one system call; each may hold a run of datagrams.
 const RECEIVE_MESSAGES: usize = 32;
-/// What one system call should bring, in bytes: so little that it is still in the core's cache when it is opened, sealed
+/// Bytes that one system call should bring: so little that it is still in the core's cache when it is opened, sealed
 /// and copied to the kernel again. So bulk traffic comes message by message and small packets come by the dozen.
 const RECEIVE_BYTES: usize = 128 << 10;
-/// What a message counts for at least, in bytes, when the budget is spent.
+/// A message uses up at least so much of the budget, in bytes.
 const MIN_COST: usize = 4 << 10;
-/// What is sealed for another client has at least a header and an IPv4 packet, in bytes.
+/// Length of the shortest datagram for another client: a header and an IPv4 packet.
 const SHORTEST_FORWARD: usize = HEADER_LEN + 20;
 /// Longest run of datagrams in one message, in bytes.
 const MESSAGE_LEN: usize = 65_536;
@@ -38,7 +39,7 @@ pub(super) struct Inbound {
     buffers: Vec<Box<[u8]>>,
     /// Messages that the next system call asks for.
     messages: usize,
-    /// What was sealed again where it stood and waits to be sent: the number of its buffer, and its place there.
+    /// Datagrams that were sealed again where they stood and wait to be sent: the number of their buffer, and their place there.
     runs: Vec<(usize, Run)>,
     rebuilder: Rebuilder,
     writer: Writer,
@@ -59,15 +60,22 @@ impl Inbound {
         }
     }
 
-    /// What has become of the offloads of what is written.
+    /// The state of the offloads of what is written.
     pub(super) fn writes(&self) -> TunWrites {
         self.writer.state()
     }
 }
 
-impl Shard {
+/// A message of the socket: a datagram, or a run of them side by side.
+struct Message<'a> {
+    bytes: &'a mut [u8],
+    /// The number of the buffer in which it stands. A datagram that is sealed again is sent out of it.
+    buffer: usize,
+}
+
+impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// Receives until there is nothing or the budget is used.
-    pub(super) fn receive(&mut self, socket: &impl DatagramSocket, tun: &impl PacketDevice) -> Progress {
+    pub(super) fn receive(&mut self) -> Progress {
         let mut buffers = std::mem::take(&mut self.inbound.buffers);
         let mut progress = Progress::More;
         let mut budget = RECEIVE_BUDGET;
@@ -78,21 +86,11 @@ impl Shard {
                 let mut slices = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
                 let mut slices: [_; RECEIVE_MESSAGES] =
                     std::array::from_fn(|_| slices.next().expect("there is a buffer for each message"));
-                socket.try_recv(&mut slices[..asked], &mut meta)
+                self.socket.try_recv(&mut slices[..asked], &mut meta)
             };
             match received {
                 Ok(count) => {
-                    let now = now();
-                    for (number, meta) in meta[..count].iter().enumerate() {
-                        let from = Endpoint { remote: meta.addr, local: meta.dst_ip };
-                        let origin =
-                            Origin { from, mark: meta.ecn.map_or(Ecn::NotEct, |ecn| Ecn::of(ecn as u8)) };
-                        let message = &mut buffers[number][..meta.len];
-                        self.run(now, number, message, meta.stride.max(1), origin, socket, tun);
-                        self.send_if_enough(&buffers, socket);
-                    }
-                    self.send_runs(&buffers, socket);
-                    let bytes: usize = meta[..count].iter().map(|meta| meta.len.max(1)).sum();
+                    let bytes = self.handle_messages(&mut buffers, &meta[..count]);
                     self.inbound.messages = (RECEIVE_BYTES * count / bytes.max(1)).clamp(1, RECEIVE_MESSAGES);
                     budget = budget.saturating_sub(bytes.max(MIN_COST * count));
                     // Fewer than asked for: there were no more. What comes from now on is a new event.
@@ -117,193 +115,196 @@ impl Shard {
     }
 
     /// A datagram that another shard received for this one.
-    pub(super) fn take_stray(
-        &mut self,
-        stray: Misdirected,
-        socket: &impl DatagramSocket,
-        tun: &impl PacketDevice,
-    ) {
-        let Misdirected { mut datagram, origin } = stray;
-        let len = datagram.len();
-        self.run(now(), 0, &mut datagram, len, origin, socket, tun);
-        self.send_runs(&[datagram], socket);
-    }
-
-    /// Opens a run of datagrams of `stride` bytes each, the last perhaps shorter, and passes on what is in them. What goes
-    /// to other clients stays where it is, in the buffer of this `number`, until it is sent.
-    #[expect(clippy::too_many_arguments, reason = "one step of the loop above, which owns all of these")]
-    fn run(
-        &mut self,
-        now: Time,
-        number: usize,
-        message: &mut [u8],
-        stride: usize,
-        origin: Origin,
-        socket: &impl DatagramSocket,
-        tun: &impl PacketDevice,
-    ) {
-        let mut start = 0;
-        while start < message.len() {
-            let end = (start + stride).min(message.len());
-            match self.open(now, &mut message[start..end], origin) {
-                Ok(Opened::Tun(range)) => {
-                    self.collect(message, start + range.start..start + range.end, tun);
-                }
-                Ok(Opened::Forward { to, len }) => {
-                    self.forward(now, number, message, start..end, to, len, socket);
-                }
-                Ok(Opened::Joined { to, len }) => {
-                    // What came before it is passed on before it.
-                    self.flush_to_tun(message, tun);
-                    self.joined(now, to, len, socket, tun);
-                }
-                Ok(Opened::Expired { slot, len }) => {
-                    let packet = &message[start + HEADER_LEN..start + HEADER_LEN + len];
-                    self.outbound.answer_expired(now, slot, packet, &mut self.plane, socket);
-                }
-                Ok(Opened::Probe { slot, id, size, padded }) => {
-                    self.originate(Outgoing::Reply { slot, id, size, padded }, socket);
-                }
-                Ok(Opened::Consumed) | Err(_) => {}
-            }
-            start = end;
+    pub(super) fn handle_misdirected(&mut self, misdirected: Misdirected) {
+        let now = now();
+        let Misdirected { header, mut datagram, origin } = misdirected;
+        let opened = self.plane.open(now, header, &mut datagram, origin);
+        let place = 0..datagram.len();
+        let mut message = Message { bytes: &mut datagram, buffer: 0 };
+        if let Ok(opened) = opened {
+            self.dispatch(now, &mut message, place, opened);
         }
-        self.outbound.flush(&mut self.plane, socket);
-        self.outbound.send_path_checks(now, &mut self.plane, socket);
-        self.flush_to_tun(message, tun);
+        self.finish_message(now, &message);
+        self.send_runs(&[datagram]);
     }
 
-    /// Opens one datagram, or hands it to the shard or QUIC endpoint that can.
-    fn open(&mut self, now: Time, datagram: &mut [u8], origin: Origin) -> Result<Opened, DropReason> {
+    /// Handles each received message. Returns how many bytes they had.
+    fn handle_messages(&mut self, buffers: &mut [Box<[u8]>], meta: &[RecvMeta]) -> usize {
+        let now = now();
+        for (buffer, meta) in meta.iter().enumerate() {
+            let from = Endpoint { remote: meta.addr, local: meta.dst_ip };
+            let origin = Origin { from, mark: meta.ecn.map_or(Ecn::NotEct, |ecn| Ecn::of(ecn as u8)) };
+            let message = Message { bytes: &mut buffers[buffer][..meta.len], buffer };
+            self.handle_message(now, message, meta.stride.max(1), origin);
+            self.send_if_enough(buffers);
+        }
+        self.send_runs(buffers);
+        meta.iter().map(|meta| meta.len.max(1)).sum()
+    }
+
+    /// Opens a run of datagrams of `stride` bytes each, the last perhaps shorter, and passes their contents on. A packet for
+    /// another client stays in the message's buffer until it is sent.
+    fn handle_message(&mut self, now: Time, mut message: Message<'_>, stride: usize, origin: Origin) {
+        let mut start = 0;
+        while start < message.bytes.len() {
+            let place = start..(start + stride).min(message.bytes.len());
+            start = place.end;
+            if let Ok(opened) = self.open(now, &mut message.bytes[place.clone()], origin) {
+                self.dispatch(now, &mut message, place, opened);
+            }
+        }
+        self.finish_message(now, &message);
+    }
+
+    /// Opens one datagram, or passes it to the shard or the QUIC endpoint that can.
+    fn open(&mut self, now: Time, datagram: &mut [u8], origin: Origin) -> Result<Opened, Dropped> {
         if let Some(quic) = &self.quic
             && PacketClass::of(datagram) == PacketClass::Quic
         {
-            if quic.forward(datagram, origin.from) {
-                return Ok(Opened::Consumed);
-            }
-            self.plane.count_drop(DropReason::ShardQueue);
-            return Err(DropReason::ShardQueue);
+            let passed = quic.forward(datagram, origin.from);
+            return if passed { Ok(Opened::Consumed) } else { Err(self.drop(DropReason::ShardQueue)) };
         }
-        if self.role == Role::Gateway
-            && self.neighbours.len() > 1
-            && let Ok(header) = Header::parse(datagram)
-        {
+        let Ok(header) = Header::parse(datagram) else { return Err(self.drop(DropReason::BadHeader)) };
+        if self.role == Role::Gateway && self.neighbours.len() > 1 {
             let owner = header.index.shard(self.neighbours.len());
             if owner != self.number {
-                return self.hand_over(owner, datagram, origin);
+                let misdirected = Misdirected { header, datagram: (&*datagram).into(), origin };
+                return self.forward_to_shard(owner, misdirected);
             }
         }
-        self.plane.open(now, datagram, origin.from, origin.mark)
+        self.plane.open(now, header, datagram, origin)
     }
 
-    fn hand_over(&mut self, owner: usize, datagram: &[u8], origin: Origin) -> Result<Opened, DropReason> {
-        match self.neighbours[owner].try_send(Misdirected { datagram: datagram.into(), origin }) {
+    fn forward_to_shard(&mut self, owner: usize, misdirected: Misdirected) -> Result<Opened, Dropped> {
+        match self.neighbours[owner].try_send(misdirected) {
             Ok(()) => Ok(Opened::Consumed),
-            Err(_) => {
-                self.plane.count_drop(DropReason::ShardQueue);
-                Err(DropReason::ShardQueue)
+            Err(_) => Err(self.drop(DropReason::ShardQueue)),
+        }
+    }
+
+    fn drop(&mut self, reason: DropReason) -> Dropped {
+        self.plane.counters_mut().drop(reason)
+    }
+
+    /// Passes on the contents of the datagram that stands at `place`.
+    fn dispatch(&mut self, now: Time, message: &mut Message<'_>, place: Range<usize>, opened: Opened) {
+        match opened {
+            Opened::Tun(packet) => self.collect(message.bytes, place.start, packet),
+            Opened::Forward { to, len } => self.forward(now, message, place, to, len),
+            Opened::Joined { to, packet } => {
+                // Packets that came before it are passed on before it.
+                self.flush_to_tun(message.bytes);
+                self.pass_joined(now, to, packet);
             }
+            Opened::Expired { slot, len } => {
+                self.answer_expired(now, slot, &message.bytes[place][HEADER_LEN..HEADER_LEN + len]);
+            }
+            Opened::Probe { slot, id, size, padded } => {
+                self.originate(now, Outgoing::Reply { slot, id, size, padded });
+            }
+            Opened::Consumed => {}
         }
     }
 
     /// Seals a packet for another client where it stands, and joins it to the run before if it fits.
-    #[expect(clippy::too_many_arguments, reason = "one step of the loop above, which owns all of these")]
-    fn forward(
-        &mut self,
-        now: Time,
-        number: usize,
-        message: &mut [u8],
-        place: Range<usize>,
-        to: Slot,
-        len: usize,
-        socket: &impl DatagramSocket,
-    ) {
-        let start = place.start;
-        let sealed = match self.plane.forward(now, to, &mut message[place], len) {
-            Ok(sealed) => sealed,
-            // The other client's suite adds more than this one's took away: seal in a buffer with room.
-            Err(DropReason::TooLong) => {
-                let packet = &message[start + HEADER_LEN..start + HEADER_LEN + len];
-                return self.outbound.packet(now, to, packet, &mut self.plane, socket);
-            }
-            Err(DropReason::TooBig) => {
-                let packet = &message[start + HEADER_LEN..start + HEADER_LEN + len];
-                return self.outbound.fit_forwarded(now, to, packet, &mut self.plane, socket);
-            }
-            Err(_) => return,
+    fn forward(&mut self, now: Time, message: &mut Message<'_>, place: Range<usize>, to: Slot, len: usize) {
+        let Self { plane, inbound, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
+        let datagram = &mut message.bytes[place.clone()];
+        let mut sender = match plane.sender(now, to) {
+            Ok(sender) => sender,
+            Err(no_sender) => return no_sender.queue(&datagram[HEADER_LEN..HEADER_LEN + len]),
         };
-        match self.inbound.runs.last_mut() {
-            Some((buffer, run)) if *buffer == number && run.takes(sealed.outer, start, sealed.len) => {
+        if sender.exceeds_path(len) {
+            let len = spare.put(&datagram[HEADER_LEN..HEADER_LEN + len]);
+            if let Some(answer) = (Sealer { sender, batch, socket }).fit(spare, len) {
+                self.return_message(now, answer);
+            }
+            return;
+        }
+        // The other client's suite adds more than this one's took away: seal in a buffer with room.
+        if sender.datagram_len(len) > datagram.len() {
+            let packet = &datagram[HEADER_LEN..HEADER_LEN + len];
+            return Sealer { sender, batch, socket }.packet(packet, Form::Whole);
+        }
+        let Ok(sealed) = sender.seal_packet(datagram, len) else { return };
+        match inbound.runs.last_mut() {
+            Some((buffer, run))
+                if *buffer == message.buffer && run.takes(sealed.outer, place.start, sealed.len) =>
+            {
                 run.push(sealed.len);
             }
-            _ => self.inbound.runs.push((number, Run::new(sealed.outer, start, sealed.len))),
+            _ => inbound.runs.push((message.buffer, Run::new(sealed.outer, place.start, sealed.len))),
         }
     }
 
-    /// Sends what waits if it makes a system call worth while.
-    fn send_if_enough(&mut self, buffers: &[Box<[u8]>], socket: &impl DatagramSocket) {
+    /// Sends the runs if they make a system call worth while.
+    fn send_if_enough(&mut self, buffers: &[Box<[u8]>]) {
         let runs = &self.inbound.runs;
         if runs.len() >= MAX_SENDS || runs.iter().map(|(_, run)| run.len()).sum::<usize>() >= MESSAGE_LEN / 2
         {
-            self.send_runs(buffers, socket);
+            self.send_runs(buffers);
         }
     }
 
-    /// Sends what waits in `buffers`.
-    fn send_runs(&mut self, buffers: &[Box<[u8]>], socket: &impl DatagramSocket) {
+    /// Sends the runs, which stand in `buffers`.
+    fn send_runs(&mut self, buffers: &[Box<[u8]>]) {
         let runs = self.inbound.runs.iter().map(|(number, run)| (&*buffers[*number], run));
-        for _ in 0..send_runs(socket, runs) {
-            self.plane.count_drop(DropReason::Send);
-        }
+        send_runs(&self.socket, runs, self.plane.counters_mut());
         self.inbound.runs.clear();
     }
 
-    /// Takes a packet for the TUN device; what it completes is written.
-    fn collect(&mut self, message: &mut [u8], range: Range<usize>, tun: &impl PacketDevice) {
-        let Ok(mut packet) = Packet::parse(&message[range.clone()]) else {
-            return self.plane.count_drop(DropReason::BadPacket);
-        };
+    /// Takes a packet for the TUN device, whose datagram begins at `start`; a super-packet that it completes is written.
+    fn collect(&mut self, buffer: &mut [u8], start: usize, checked: Checked) {
+        let mut packet = checked.packet(&buffer[start..]);
         // Only the client knows the path, so it also holds down what its own machine sends: on the narrowest paths the
         // device's MTU, which IPv6 keeps at 1280, does not.
         if self.role == Role::Client && is_syn(&packet) {
             // What can't be parsed carries no MSS either.
-            let _ = clamp_mss(&mut message[range.clone()], self.outbound.mtu());
-            packet = Packet::parse(&message[range]).expect("a clamped packet is as good as before");
+            let _ = clamp_mss(&mut buffer[start..][checked.range()], self.outbound.mtu);
+            packet = checked.packet(&buffer[start..]);
         }
-        let Inbound { rebuilder, writer, .. } = &mut self.inbound;
-        rebuilder.push(message, &packet, |rebuilt| writer.write(tun, rebuilt));
+        let Self { inbound: Inbound { rebuilder, writer, .. }, plane, tun, .. } = self;
+        rebuilder.push(buffer, &packet, |rebuilt| writer.write(tun, rebuilt, plane.counters_mut()));
     }
 
     /// Passes on a packet that came in two halves, for another client or the TUN device.
     #[cold]
-    fn joined(
-        &mut self,
-        now: Time,
-        to: Option<Slot>,
-        len: usize,
-        socket: &impl DatagramSocket,
-        tun: &impl PacketDevice,
-    ) {
+    fn pass_joined(&mut self, now: Time, to: Option<Slot>, checked: Checked) {
         let mut packet = std::mem::take(&mut self.inbound.joined);
         packet.clear();
-        packet.extend_from_slice(&self.plane.joined()[..len]);
-        match to {
-            Some(to) => self.outbound.fit_forwarded(now, to, &packet, &mut self.plane, socket),
-            None => {
-                self.collect(&mut packet, 0..len, tun);
-                self.flush_to_tun(&packet, tun);
-            }
+        packet.extend_from_slice(&self.plane.joined()[checked.range()]);
+        if let Some(to) = to {
+            self.forward_joined(now, to, &packet);
+        } else {
+            self.collect(&mut packet, 0, checked);
+            self.flush_to_tun(&packet);
         }
         self.inbound.joined = packet;
     }
 
-    /// Ends a batch: writes what is still collected.
-    fn flush_to_tun(&mut self, message: &[u8], tun: &impl PacketDevice) {
-        let Inbound { rebuilder, writer, .. } = &mut self.inbound;
-        rebuilder.flush(message, |rebuilt| writer.write(tun, rebuilt));
-        rebuilder.set_features(writer.features());
-        for _ in 0..writer.take_lost() {
-            self.plane.count_drop(DropReason::TunWrite);
+    fn forward_joined(&mut self, now: Time, to: Slot, packet: &[u8]) {
+        let Self { plane, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
+        let sender = match plane.sender(now, to) {
+            Ok(sender) => sender,
+            Err(no_sender) => return no_sender.queue(packet),
+        };
+        let len = spare.put(packet);
+        if let Some(answer) = (Sealer { sender, batch, socket }).fit(spare, len) {
+            self.return_message(now, answer);
         }
+    }
+
+    /// Ends a message: sends and writes what is still collected of it.
+    fn finish_message(&mut self, now: Time, message: &Message<'_>) {
+        self.flush();
+        self.send_path_checks(now);
+        self.flush_to_tun(message.bytes);
+    }
+
+    /// Writes what is still collected of a buffer.
+    fn flush_to_tun(&mut self, buffer: &[u8]) {
+        let Self { inbound: Inbound { rebuilder, writer, .. }, plane, tun, .. } = self;
+        rebuilder.flush(buffer, |rebuilt| writer.write(tun, rebuilt, plane.counters_mut()));
+        rebuilder.set_features(writer.features());
     }
 }

@@ -1,19 +1,18 @@
-//! A shard that its caller steps: what the shard's thread does with each batch, without the thread and its runtime, on any
-//! devices. For benchmarks and tests; the daemon does not use it.
+//! A shard that its caller steps: the work of the shard's thread without the thread and its runtime, on any devices. For benchmarks and tests; the daemon does not use it.
 //!
-//! INVARIANT: this adds no step of its own to a packet's way. What is measured here is what a shard does.
+//! INVARIANT: this adds no step of its own to a packet's way, so measuring it measures a shard.
 
 use std::io;
 use std::sync::Arc;
 
-use vpnd_proto::plane::{Command, Event, Role};
+use vpnd_proto::plane::{Command, Event, Plane, Role};
 use vpnd_proto::policy::Policy;
 
 use super::devices::{DatagramSocket, PacketDevice};
-use super::{Order, Progress, Report, Shard, now};
+use super::{Progress, Report, Shard, ShardMessage};
 use crate::sys::tun::TunOffloads;
 
-/// What a stepped shard is made of, beside its devices.
+/// A stepped shard's settings.
 #[derive(Clone, Debug)]
 pub struct SteppedSpec {
     /// Which end of the tunnel this is.
@@ -28,26 +27,25 @@ pub struct SteppedSpec {
 
 /// The only shard of its gateway or client, stepped by hand.
 pub struct Stepped<T, S> {
-    shard: Shard,
-    tun: T,
-    socket: S,
+    shard: Shard<T, S>,
 }
 
 impl<T: PacketDevice, S: DatagramSocket> Stepped<T, S> {
     /// A shard without sessions.
     pub fn new(spec: SteppedSpec, tun: T, socket: S) -> Self {
         let SteppedSpec { role, policy, tun_offloads, mtu } = spec;
-        Self { shard: Shard::new(0, role, policy, 0, tun_offloads, mtu), tun, socket }
+        let plane = Plane::new(role, policy, 0);
+        Self { shard: Shard::new(0, role, plane, (tun_offloads, mtu), tun, socket) }
     }
 
-    /// Carries out an order to its data plane.
+    /// Carries out a command to its data plane.
     pub fn command(&mut self, command: Command) {
-        self.shard.obey(Order::Plane(command), &self.socket);
+        self.shard.handle(ShardMessage::Plane(command));
     }
 
     /// One turn of the way from the socket: to the TUN device, or to other clients.
     pub fn receive(&mut self) -> Progress {
-        self.shard.receive(&self.socket, &self.tun)
+        self.shard.receive()
     }
 
     /// One turn of the way from the TUN device to the socket.
@@ -55,28 +53,28 @@ impl<T: PacketDevice, S: DatagramSocket> Stepped<T, S> {
     /// # Errors
     /// If the device is gone.
     pub fn transmit(&mut self) -> io::Result<Progress> {
-        self.shard.outbound.transmit(now(), &self.tun, &mut self.shard.plane, &self.socket)
+        self.shard.transmit()
     }
 
-    /// What the control plane would hear; packets that waited for it go their way.
+    /// The next event for the control plane; packets that waited for its cause are sent.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.shard.poll_event(&self.socket)
+        self.shard.poll_event()
     }
 
     /// The shard's figures.
     #[must_use]
     pub fn report(&mut self) -> Report {
-        self.shard.report(&self.socket)
+        self.shard.report()
     }
 
     /// Its TUN side.
     pub fn tun(&self) -> &T {
-        &self.tun
+        &self.shard.tun
     }
 
     /// Its socket.
     pub fn socket(&self) -> &S {
-        &self.socket
+        &self.shard.socket
     }
 }
 

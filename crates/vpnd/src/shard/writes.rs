@@ -1,8 +1,8 @@
 //! Writing to the TUN device, and what to do when the kernel refuses.
 //!
-//! A refused packet that asks the kernel for work is written again as ordinary packets with full checksums, so that a
-//! kernel without the offload costs speed and no data. If that helps and happens [`PATIENCE`] times in a row, the shard
-//! does not ask for that work any more. If it does not help, the packet is to blame and not the offload.
+//! A refused packet that leaves work to the kernel is written again as ordinary packets with full checksums, so that a
+//! kernel without the offload costs speed and no data. If that helps and happens [`MAX_REFUSALS`] times in a row, the shard
+//! does not leave it that work any more. If it does not help, the packet is to blame and not the offload.
 //!
 //! This concerns what is written only: what is read comes with the offloads that were agreed on when the device was made.
 
@@ -10,14 +10,15 @@ use std::io::{self, IoSlice};
 
 use rustix::io::Errno;
 use vpnd_proto::offload::{Needs, Rebuilt, TunFeatures};
+use vpnd_proto::plane::{Counters, DropReason};
 
 use super::devices::PacketDevice;
 use crate::sys::tun::TunOffloads;
 
 /// After so many refusals in a row an offload is given up.
-const PATIENCE: u32 = 3;
+const MAX_REFUSALS: u32 = 3;
 
-/// What has become of the offloads of a shard's writes.
+/// The state of the offloads of a shard's writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunWrites {
     /// Packets that the kernel refused as they were and took as ordinary ones.
@@ -36,15 +37,14 @@ pub(super) struct Writer {
     /// Refusals in a row, by what was asked for.
     streaks: [u32; 4],
     state: TunWrites,
-    lost: usize,
 }
 
 impl Writer {
     pub(super) fn new(offloads: TunOffloads) -> Self {
-        Self { features: features(offloads), streaks: [0; 4], state: TunWrites::default(), lost: 0 }
+        Self { features: features(offloads), streaks: [0; 4], state: TunWrites::default() }
     }
 
-    /// What may be asked of the device.
+    /// The features that the device is known to have.
     pub(super) fn features(&self) -> TunFeatures {
         self.features
     }
@@ -53,33 +53,37 @@ impl Writer {
         self.state
     }
 
-    /// How many packets were lost since this was asked last.
-    pub(super) fn take_lost(&mut self) -> usize {
-        std::mem::take(&mut self.lost)
-    }
-
-    /// Writes what the rebuilder made.
+    /// Writes what the rebuilder made. Packets that the device does not take are counted in `drops`.
     #[inline]
-    pub(super) fn write(&mut self, tun: &impl PacketDevice, rebuilt: &Rebuilt<'_>) {
+    pub(super) fn write(&mut self, tun: &impl PacketDevice, rebuilt: &Rebuilt<'_>, drops: &mut Counters) {
         match write(tun, rebuilt) {
             Ok(()) => self.streaks[rebuilt.needs() as usize] = 0,
-            Err(error) => self.refused(tun, rebuilt, &error),
+            Err(error) => self.retry(tun, rebuilt, &error, drops),
         }
     }
 
+    /// Writes what the device has just refused as the packets it was made of, if that may help.
     #[cold]
-    fn refused(&mut self, tun: &impl PacketDevice, rebuilt: &Rebuilt<'_>, error: &io::Error) {
+    fn retry(
+        &mut self,
+        tun: &impl PacketDevice,
+        rebuilt: &Rebuilt<'_>,
+        error: &io::Error,
+        drops: &mut Counters,
+    ) {
         let needs = rebuilt.needs();
         tracing::trace!(%error, ?needs, "the TUN device refused a packet");
         let cause = Cause::of(error);
         if needs == Needs::Nothing || cause == Cause::Device {
-            self.lost += rebuilt.packets();
+            drops.count(DropReason::TunWrite, rebuilt.packets());
             return;
         }
         let mut taken = 0;
         rebuilt.each_alone(|single| match write(tun, single) {
             Ok(()) => taken += 1,
-            Err(_) => self.lost += 1,
+            Err(_) => {
+                drops.drop(DropReason::TunWrite);
+            }
         });
         if taken == 0 {
             return;
@@ -88,7 +92,7 @@ impl Writer {
         if cause == Cause::Packet {
             let streak = &mut self.streaks[needs as usize];
             *streak += 1;
-            if *streak == PATIENCE {
+            if *streak == MAX_REFUSALS {
                 self.give_up(needs, error);
             }
         }
@@ -111,14 +115,14 @@ impl Writer {
     }
 }
 
-/// Why the kernel did not take a packet.
+/// The cause of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
-    /// It found fault with it.
+    /// The packet, in the form it had.
     Packet,
-    /// It had no memory for it, as large as it was.
+    /// A lack of memory for so large a packet.
     Memory,
-    /// It takes no packet at all, as while the link is down.
+    /// The device, which takes no packet at all, as while the link is down.
     Device,
 }
 
@@ -134,7 +138,7 @@ impl Cause {
     }
 }
 
-/// What the rebuilder may do for a device with these offloads.
+/// The features of a device with these offloads.
 fn features(offloads: TunOffloads) -> TunFeatures {
     TunFeatures {
         vnet_header: true,

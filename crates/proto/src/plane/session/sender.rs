@@ -1,11 +1,15 @@
 //! The lane that seals a session's packets, and the outer headers that it gives them.
+//!
+//! INVARIANT: a packet that is given to a [`Sender`] or a [`PacketQueue`] is sealed, kept, or counted as dropped, once.
+
+use std::collections::VecDeque;
 
 use super::super::command::{Activity, Event, Slot};
-use super::super::count::DropReason;
-use super::super::events::Events;
+use super::super::count::{Counters, DropReason, Dropped};
 use super::super::path::Path;
-use super::super::{Endpoint, halves};
-use super::Epoch;
+use super::super::reports::Reports;
+use super::super::{Endpoint, Outgoing, halves};
+use super::{Epoch, MAX_WAITING, MAX_WAITING_LEN};
 use crate::checksum;
 use crate::control::{FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_SIZE};
 use crate::lane::SealRefused;
@@ -13,7 +17,7 @@ use crate::packet::{PARTIAL_CHECKSUM, traffic_class};
 use crate::time::Time;
 use crate::wire::HEADER_LEN;
 
-/// What the outer headers of datagrams have in common that go together.
+/// The outer header of a datagram, as far as it decides which datagrams can be sent together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
     /// Where to send them.
@@ -36,13 +40,75 @@ pub struct Sealed {
 pub struct Sender<'a> {
     pub(super) slot: Slot,
     pub(super) now: Time,
+    pub(super) endpoint: Endpoint,
     pub(super) epoch: &'a mut Epoch,
     pub(super) activity: &'a mut Activity,
     pub(super) path: &'a mut Path,
-    pub(super) events: &'a mut Events,
+    pub(super) reports: &'a mut Reports,
+}
+
+/// The reason why there is no [`Sender`].
+#[derive(Debug)]
+pub enum NoSender<'a> {
+    /// The packet may not be sent, or nobody has its address. It is dropped, and counted.
+    Dropped(Dropped),
+    /// The session has no epoch that may seal. One is requested, and packets can wait for it.
+    NoEpoch(PacketQueue<'a>),
+}
+
+impl NoSender<'_> {
+    /// Keeps `packet` if it can wait; otherwise it is dropped and counted.
+    pub fn queue(self, packet: &[u8]) {
+        if let Self::NoEpoch(mut queue) = self {
+            queue.push(packet);
+        }
+    }
+
+    /// Drops a packet that is not to wait.
+    pub fn give_up(self) -> Dropped {
+        match self {
+            Self::Dropped(dropped) => dropped,
+            Self::NoEpoch(queue) => queue.reports.drop(DropReason::NoEpoch),
+        }
+    }
+}
+
+/// Packets of a session that wait for an epoch (PROTOCOL §11).
+#[derive(Debug)]
+pub struct PacketQueue<'a> {
+    pub(super) waiting: &'a mut VecDeque<Box<[u8]>>,
+    pub(super) reports: &'a mut Reports,
+}
+
+impl PacketQueue<'_> {
+    /// Keeps a packet; the oldest make room. Too long a packet is dropped.
+    pub fn push(&mut self, packet: &[u8]) {
+        if packet.len() > MAX_WAITING_LEN {
+            self.reports.drop(DropReason::NoEpoch);
+            return;
+        }
+        let full = self.waiting.len() == MAX_WAITING;
+        if full {
+            self.waiting.pop_front();
+            self.reports.drop(DropReason::NoEpoch);
+        }
+        self.waiting.push_back(packet.into());
+    }
+
+    /// The plane's counters, for packets that can't be given to the queue.
+    pub fn counters(&mut self) -> &mut Counters {
+        &mut self.reports.counters
+    }
 }
 
 impl Sender<'_> {
+    /// The session.
+    #[inline]
+    #[must_use]
+    pub const fn slot(&self) -> Slot {
+        self.slot
+    }
+
     /// Features that the peer understands (PROTOCOL §3.4).
     #[inline]
     #[must_use]
@@ -53,15 +119,21 @@ impl Sender<'_> {
     /// Where the datagrams go.
     #[inline]
     #[must_use]
-    pub fn endpoint(&self) -> Endpoint {
-        self.epoch.endpoint.expect("a sealing epoch knows its peer's endpoint")
+    pub const fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// The plane's counters, for packets that can't be given to the sender.
+    #[inline]
+    pub fn counters(&mut self) -> &mut Counters {
+        &mut self.reports.counters
     }
 
     /// The outer header of a packet with this traffic class.
     #[inline]
     #[must_use]
     pub fn outer(&self, traffic_class: u8) -> Outer {
-        Outer { endpoint: self.endpoint(), traffic_class: traffic_class & self.epoch.copied }
+        Outer { endpoint: self.endpoint, traffic_class: traffic_class & self.epoch.copied }
     }
 
     /// The outer header of this packet.
@@ -97,29 +169,35 @@ impl Sender<'_> {
         len as u16
     }
 
-    /// Makes a plaintext packet understandable for the peer: fills in a checksum that it could not fill in itself.
-    ///
-    /// # Errors
-    /// If the packet is malformed.
-    #[inline]
-    pub fn suit(&self, packet: &mut [u8]) -> Result<(), DropReason> {
-        if self.epoch.features & FEATURE_PARTIAL_CHECKSUM != 0 || packet[0] & PARTIAL_CHECKSUM == 0 {
-            return Ok(());
-        }
-        checksum::complete(packet).map_err(|_| DropReason::BadPacket)
+    /// Whether an ICMP error about a packet that is too large for the path of this session, or that this session has sent and
+    /// whose hops are used up, may be sent now; counted against its rate.
+    pub fn may_send_error(&mut self) -> bool {
+        self.path.may_answer(self.now)
     }
 
-    /// Seals the packet of `len` bytes that stands at [`crate::wire::HEADER_LEN`] in `datagram`.
+    /// Seals the packet of `len` bytes that stands at [`crate::wire::HEADER_LEN`] in `datagram`, with a complete checksum if the
+    /// peer can't complete it.
     ///
     /// # Errors
-    /// If the key is used up or the buffer too short.
+    /// If it was dropped, because it is malformed, the key is used up or the buffer too short.
     #[inline]
-    pub fn seal(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, DropReason> {
+    pub fn seal_packet(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, Dropped> {
+        let Some(packet) = datagram.get_mut(HEADER_LEN..HEADER_LEN + len) else {
+            return Err(self.reports.drop(DropReason::TooLong));
+        };
+        self.complete_checksum(packet)?;
+        self.seal(datagram, len)
+    }
+
+    /// The same for a packet whose checksum is as the peer needs it.
+    ///
+    /// # Errors
+    /// If it was dropped, because the key is used up or the buffer too short.
+    #[inline]
+    pub fn seal(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, Dropped> {
         let outer = self.outer_of(datagram.get(HEADER_LEN..).unwrap_or_default());
         let sealed = Sealed { outer, ..self.seal_inband(datagram, len)? };
-        self.activity.tx_packets += 1;
-        self.activity.tx_bytes += len as u64;
-        self.activity.last_tx_packet = self.now;
+        self.count_packet(len);
         if self.path.sent(self.now, sealed.len, self.activity.last_rx)
             && self.epoch.features & FEATURE_PATH_SIZE != 0
         {
@@ -135,54 +213,79 @@ impl Sender<'_> {
     }
 
     /// Writes one half of `packet` into `datagram` and seals it. The second must follow the first before anything else is
-    /// sealed; a `datagram` as long as for the whole packet has room for either.
+    /// sealed, and may not if the first was refused; a `datagram` as long as for the whole packet has room for either.
     ///
     /// # Errors
-    /// If the packet is longer than any that is joined, the key is used up or the buffer too short.
-    pub fn seal_half(
-        &mut self,
-        datagram: &mut [u8],
-        packet: &[u8],
-        second: bool,
-    ) -> Result<Sealed, DropReason> {
-        let body = datagram.get_mut(HEADER_LEN..).ok_or(DropReason::TooLong)?;
-        let len = halves::write(packet, second, body).ok_or(DropReason::TooLong)?;
+    /// If the packet was dropped, because it is longer than any that is joined, the key is used up or the buffer too short.
+    pub fn seal_half(&mut self, datagram: &mut [u8], packet: &[u8], second: bool) -> Result<Sealed, Dropped> {
+        let body = datagram.get_mut(HEADER_LEN..).unwrap_or_default();
+        let Some(len) = halves::write(packet, second, body) else {
+            return Err(self.reports.drop(DropReason::TooLong));
+        };
         let sealed = self.seal_inband(datagram, len)?;
         if second {
-            self.activity.tx_packets += 1;
-            self.activity.tx_bytes += packet.len() as u64;
+            self.count_packet(packet.len());
             self.activity.tx_halved += 1;
-            self.activity.last_tx_packet = self.now;
         }
         Ok(sealed)
     }
 
-    /// Only clients probe: one does so at once, a gateway asks for it.
-    #[cold]
-    fn ask_about_path(&mut self) {
-        if self.epoch.follows_peer {
-            self.events.push_path_check(self.slot);
-        } else {
-            // Asked again while large packets go.
-            let _ = self.events.push(Event::PathInUse { slot: self.slot });
+    /// Writes and seals a datagram of the plane's own.
+    ///
+    /// # Errors
+    /// If it was dropped, because the key is used up or the buffer too short.
+    pub(in crate::plane) fn seal_outgoing(
+        &mut self,
+        outgoing: Outgoing,
+        datagram: &mut [u8],
+    ) -> Result<Sealed, Dropped> {
+        match outgoing.write(datagram.get_mut(HEADER_LEN..).unwrap_or_default()) {
+            Some(len) => self.seal_inband(datagram, len),
+            None => Err(self.reports.drop(DropReason::TooLong)),
         }
     }
 
-    /// Like [`Sender::seal`] for what is no inner packet, and so no use of the tunnel.
+    /// Completes a checksum that the peer could not complete itself.
     #[inline]
-    pub(in crate::plane) fn seal_inband(
-        &mut self,
-        datagram: &mut [u8],
-        len: usize,
-    ) -> Result<Sealed, DropReason> {
-        let len = self.epoch.send.seal(self.now, datagram, len).map_err(|refused| match refused {
-            SealRefused::Spent => DropReason::KeySpent,
-            SealRefused::NoRoom => DropReason::TooLong,
-        })?;
+    fn complete_checksum(&mut self, packet: &mut [u8]) -> Result<(), Dropped> {
+        let partial = packet.first().is_some_and(|first| first & PARTIAL_CHECKSUM != 0);
+        if !partial || self.epoch.features & FEATURE_PARTIAL_CHECKSUM != 0 {
+            return Ok(());
+        }
+        checksum::complete(packet).map_err(|_| self.reports.drop(DropReason::BadPacket))
+    }
+
+    #[inline]
+    fn count_packet(&mut self, len: usize) {
+        self.activity.tx_packets += 1;
+        self.activity.tx_bytes += len as u64;
+        self.activity.last_tx_packet = self.now;
+    }
+
+    /// Only clients probe: one does so at once, a gateway requests it.
+    #[cold]
+    fn ask_about_path(&mut self) {
+        if self.epoch.follows_peer {
+            self.reports.push_path_check(self.slot);
+        } else {
+            // Asked again while large packets go.
+            let _ = self.reports.push(Event::PathInUse { slot: self.slot });
+        }
+    }
+
+    /// Like [`Sender::seal`] for a plaintext that is no inner packet: it is no use of the tunnel, and its outer header has no
+    /// mark.
+    #[inline]
+    fn seal_inband(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, Dropped> {
+        let len = match self.epoch.send.seal(self.now, datagram, len) {
+            Ok(len) => len,
+            Err(SealRefused::Exhausted) => return Err(self.reports.drop(DropReason::KeySpent)),
+            Err(SealRefused::NoRoom) => return Err(self.reports.drop(DropReason::TooLong)),
+        };
         self.activity.last_tx = self.now;
         if self.epoch.send.rekey_due() && !self.epoch.rekey_reported {
             let due = Event::RekeyDue { slot: self.slot, epoch: self.epoch.number };
-            self.epoch.rekey_reported = self.events.push(due);
+            self.epoch.rekey_reported = self.reports.push(due);
         }
         Ok(Sealed { len, outer: self.outer(0) })
     }

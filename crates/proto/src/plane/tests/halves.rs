@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::control::FEATURE_HALVES;
+use crate::packet::Checked;
 
 const FROM_ALICE: &str = "198.51.100.1:1000";
 
@@ -29,7 +30,12 @@ fn halves(plane: &mut Plane, now: Time, slot: Slot, packet: &[u8]) -> [Vec<u8>; 
     })
 }
 
-/// What becomes of a packet of Alice's that comes in halves.
+/// A packet that was joined.
+fn joined(to: Option<Slot>, packet: &[u8]) -> Opened {
+    Opened::Joined { to, packet: Checked::new(&Packet::parse(packet).unwrap(), 0) }
+}
+
+/// Sends a packet of Alice's in halves.
 fn alice_sends(net: &mut Net, packet: &[u8]) -> Result<Opened, DropReason> {
     let [first, second] = halves(&mut net.clients[0], net.now, slot(0), packet);
     assert_eq!(net.gateway_gets(&first, FROM_ALICE), Ok(Opened::Consumed));
@@ -44,7 +50,7 @@ fn a_packet_in_halves_arrives_once_and_is_counted_once() {
     for (datagram, opened) in [
         (&second, Ok(Opened::Consumed)),
         (&second, Err(DropReason::Replayed)),
-        (&first, Ok(Opened::Joined { to: None, len: sent.len() })),
+        (&first, Ok(joined(None, &sent))),
         (&first, Err(DropReason::Replayed)),
         (&second, Err(DropReason::Replayed)),
     ] {
@@ -65,7 +71,7 @@ fn a_packet_in_halves_passes_the_checks_of_a_whole_one() {
     assert_eq!(alice_sends(&mut net, &[0x12, 0]), Err(DropReason::BadPacket), "no in-band message");
     let [first, second] = halves(&mut net.gateway, net.now, slot(ALICE), &packet(200, 66));
     let client = &mut net.clients[0];
-    let mut get = |mut datagram: Vec<u8>| client.open(net.now, &mut datagram, endpoint(GATEWAY), Ecn::NotEct);
+    let mut get = |mut datagram: Vec<u8>| open(client, net.now, &mut datagram, GATEWAY, Ecn::NotEct);
     assert_eq!((get(first), get(second)), (Ok(Opened::Consumed), Err(DropReason::NotForUs)));
 }
 
@@ -74,7 +80,7 @@ fn a_packet_in_halves_reaches_another_client() {
     let mut net = net(true);
     let sent = packet(10, 11);
     let opened = alice_sends(&mut net, &sent);
-    assert_eq!(opened, Ok(Opened::Joined { to: Some(slot(BOB)), len: sent.len() }));
+    assert_eq!(opened, Ok(joined(Some(slot(BOB)), &sent)));
     assert_eq!(net.gateway.joined()[..sent.len()], with_hops(sent, 63), "routed once");
     assert_eq!(alice_sends(&mut net, &with_hops(packet(10, 11), 1)), Ok(Opened::Consumed));
     assert_eq!(net.gateway.counters().dropped(DropReason::HopLimit), 1);
@@ -88,4 +94,17 @@ fn a_half_that_stays_alone_is_counted() {
     assert_eq!(net.gateway.counters().dropped(DropReason::HalfAlone), 0);
     net.gateway.apply(Command::Retire { slot: slot(ALICE), epoch: 2 });
     assert_eq!(net.gateway.counters().dropped(DropReason::HalfAlone), 1);
+}
+
+#[test]
+fn halves_and_packets_that_wait_are_counted_when_their_session_ends() {
+    let mut net = net(false);
+    let [first, _] = halves(&mut net.clients[0], net.now, slot(0), &packet(10, 200));
+    net.gateway_gets(&first, FROM_ALICE).unwrap();
+    net.now = net.now + Duration::from_secs(180);
+    net.gateway.sender(net.now, slot(ALICE)).unwrap_err().queue(&packet(200, 10));
+    assert_eq!(net.gateway.counters().total(), 0);
+    net.gateway.apply(Command::Close(slot(ALICE)));
+    let dropped = |reason| net.gateway.counters().dropped(reason);
+    assert_eq!((dropped(DropReason::HalfAlone), dropped(DropReason::NoSession)), (1, 1));
 }

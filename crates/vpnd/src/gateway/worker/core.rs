@@ -146,7 +146,7 @@ impl Core {
     pub(crate) fn start(
         gateway: Gateway,
         shards: Shards,
-        events: mpsc::Receiver<(usize, Event)>,
+        events: mpsc::Receiver<Event>,
         registry: Registry,
         revoked: RevocationList,
     ) -> (Self, tokio::task::JoinHandle<()>) {
@@ -224,11 +224,7 @@ struct CoreTask {
 }
 
 impl CoreTask {
-    async fn run(
-        mut self,
-        mut requests: mpsc::Receiver<CoreRequest>,
-        mut events: mpsc::Receiver<(usize, Event)>,
-    ) {
+    async fn run(mut self, mut requests: mpsc::Receiver<CoreRequest>, mut events: mpsc::Receiver<Event>) {
         let mut activity = interval(ACTIVITY_INTERVAL);
         activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut open = true;
@@ -236,7 +232,7 @@ impl CoreTask {
             let due = self.gateway.poll_timeout().map(|(at, _)| at.since(now()));
             tokio::select! {
                 request = requests.recv() => open = self.handle(request).await,
-                Some((_, event)) = events.recv() => self.gateway.handle_event(now(), event),
+                Some(event) = events.recv() => self.gateway.handle_event(now(), event),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.gateway.handle_timeout(now());
                 }
@@ -250,7 +246,7 @@ impl CoreTask {
                 if event.is_none() && request.is_none() {
                     break;
                 }
-                if let Some((_, event)) = event {
+                if let Some(event) = event {
                     self.gateway.handle_event(now(), event);
                 }
                 if let Some(request) = request {
@@ -370,7 +366,7 @@ impl CoreTask {
             // The shards end with what holds them still.
             Ok(version) => Ok(HandoverSummary { sessions: count, version, paused_for: now().since(stopped) }),
             Err(error) => {
-                frozen.go_on();
+                frozen.resume();
                 Err(error)
             }
         }

@@ -1,5 +1,4 @@
-//! What a shard does with bad input from its own TUN device (dropped, counted once, nothing sent), and with events that nobody
-//! takes.
+//! A shard with bad input from its own TUN device (dropped, counted once, nothing sent), and with events that nobody takes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,8 +10,11 @@ use vpnd_proto::plane::{DropReason, SessionSpec, Slot};
 use vpnd_proto::policy::Principal;
 use zerocopy::IntoBytes;
 
+use super::super::now;
 use super::*;
 use crate::sys::udp::{RecvMeta, SendOutcome, Transmit, UdpOffloads};
+
+mod accounting;
 
 /// Hands out what it is loaded with.
 #[derive(Default)]
@@ -76,7 +78,7 @@ fn bad_input_from_the_tun_device_is_counted_once_and_never_sent() {
     let spec = SteppedSpec { role: Role::Gateway, policy, tun_offloads: TunOffloads::ALL, mtu: 1408 };
     let mut shard = Stepped::new(spec, Script::default(), Mute);
     shard.command(Command::Open(SessionSpec {
-        slot: Slot { place: 0, generation: 0 },
+        slot: Slot { index: 0, generation: 0 },
         addresses: vec!["10.86.0.2/32".parse().unwrap()],
         principal: Principal::default(),
     }));
@@ -115,33 +117,33 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
         mtu: 1_420,
     };
     let mut stepped = Stepped::new(spec, Script::default(), Mute);
-    let slots = [0, 1, 2].map(|place| Slot { place, generation: 0 });
+    let slots = [0, 1, 2].map(|index| Slot { index, generation: 0 });
     for slot in slots {
         stepped.command(Command::Open(SessionSpec {
             slot,
             addresses: Vec::new(),
             principal: Principal::default(),
         }));
-        stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and wants one");
+        stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     }
     // The control plane has room for one, and the shard does not wait for more.
     let (events, mut inbox) = tokio::sync::mpsc::channel(1);
     for slot in slots {
         assert!(stepped.shard.plane.has_events());
-        stepped.shard.report_events(&events, &Mute);
-        assert_eq!(inbox.try_recv(), Ok((0, Event::EpochWanted { slot })));
+        stepped.shard.report_events(&events);
+        assert_eq!(inbox.try_recv(), Ok(Event::EpochWanted { slot }));
         inbox.try_recv().expect_err("no more than it has room for");
     }
     assert!(!stepped.shard.plane.has_events());
     // One that has ended takes nothing, and nothing is kept for it.
     drop(inbox);
-    let slot = Slot { place: 3, generation: 0 };
+    let slot = Slot { index: 3, generation: 0 };
     stepped.command(Command::Open(SessionSpec {
         slot,
         addresses: Vec::new(),
         principal: Principal::default(),
     }));
-    stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and wants one");
-    stepped.shard.report_events(&events, &Mute);
+    stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
+    stepped.shard.report_events(&events);
     assert!(!stepped.shard.plane.has_events());
 }

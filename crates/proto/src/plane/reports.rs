@@ -1,27 +1,29 @@
-//! What a plane has seen and the control plane has not taken yet.
+//! A plane's reports to the control plane: events that wait to be taken, and counts of what was dropped.
 //!
-//! INVARIANT: never more than [`MAX_EVENTS`], whatever peers send. What finds no room is refused, so whoever reports must not
-//! take its cause for reported then: the next datagram with the same cause reports it again. So a flood delays what the control
-//! plane must know, and loses none of it.
+//! INVARIANT: never more than [`MAX_EVENTS`], whatever peers send. An event that finds no room is refused and counted, and its
+//! caller must not take it for reported: the next datagram with the same cause reports it again. So a flood delays events and
+//! loses none.
 
 use std::collections::VecDeque;
 
 use super::command::{Event, Slot};
+use super::count::{Counters, DropReason, Dropped};
 
 /// Events that wait at most. The owner takes them after each batch of datagrams, which has fewer; only while it can't pass
 /// them on do they pile up.
 pub(super) const MAX_EVENTS: usize = 1_024;
 
-/// The events of one plane, oldest first.
+/// The events of one plane, oldest first, and its counters. They are one thing because whoever reports the one may have to count
+/// the other, and borrows both while a session is borrowed.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(super) struct Reports {
     queue: VecDeque<Event>,
-    refused: u64,
+    pub(super) counters: Counters,
     /// Sessions whose clients are to probe the path; no event, for the shard sends the message itself.
     path_checks: Vec<Slot>,
 }
 
-impl Events {
+impl Reports {
     /// Takes an event; false if there is no room for it.
     #[must_use = "an event that was refused must be reported again"]
     pub(super) fn push(&mut self, event: Event) -> bool {
@@ -29,12 +31,18 @@ impl Events {
         if room {
             self.queue.push_back(event);
         } else {
-            self.refused += 1;
+            self.counters.drop(DropReason::EventQueue);
         }
         room
     }
 
-    /// The session's client is to probe the path; forgotten if there is no room, for it is said again.
+    /// Counts one packet as dropped.
+    #[inline]
+    pub(super) fn drop(&mut self, reason: DropReason) -> Dropped {
+        self.counters.drop(reason)
+    }
+
+    /// The session's client is to probe the path. A request that finds no room is forgotten: the next large datagram repeats it.
     pub(super) fn push_path_check(&mut self, slot: Slot) {
         if self.path_checks.len() < MAX_EVENTS {
             self.path_checks.push(slot);
@@ -52,10 +60,5 @@ impl Events {
 
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
-    }
-
-    /// How many were refused since this was asked last.
-    pub(super) fn take_refused(&mut self) -> u64 {
-        core::mem::take(&mut self.refused)
     }
 }
