@@ -42,7 +42,7 @@ use trafficspeed::experiment::traffic::{self, TrafficPlan};
 use trafficspeed::experiment::{sessions, soak};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
-use trafficspeed::lab::{enter, record};
+use trafficspeed::lab::{cpu_limit, enter, record};
 use trafficspeed::line::{LineReader, LineWriter};
 use trafficspeed::load::block::place::Place;
 use trafficspeed::load::block::process;
@@ -191,6 +191,7 @@ fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
 fn block_end(args: &BlockEndArgs) -> anyhow::Result<ExitCode> {
     enter::end_with_parent(args.parent)?;
     if let Some(name) = &args.netns {
+        cpu_limit::join(name)?;
         Namespace::unmade(name).enter()?;
     }
     process::run(BufReader::new(stdin()), stdout())?;

@@ -10,14 +10,16 @@ use super::hosts::HostsArgs;
 use crate::experiment::block::{BlockPlan, Writes};
 use crate::experiment::hosts::block;
 use crate::experiment::hosts::host_pairs::HostPairsPlan;
-use crate::lab::emulator::impairment::Span;
+use crate::lab::cpu_limit::CpuLimit;
+use crate::lab::emulator::impairment::{Rate, Span};
 use crate::load::block::place::PlaceOptions;
 use crate::load::block::{BLOCK_BYTES, MAX_AHEAD};
 use crate::load::congestion::CongestionControl;
 use crate::system::{Cipher, Kind, Programs, Subject};
 
 /// Arguments that make no sense between real hosts: those about the lab, its system and its target.
-const LAB_ONLY: [&str; 6] = ["delays", "target", "overwrite", "vpn", "cipher", "vpnd"];
+const LAB_ONLY: [&str; 9] =
+    ["delays", "rate", "target_cpu", "target", "overwrite", "vpn", "cipher", "vpnd", "named_programs"];
 
 /// Block writes over long delays: encrypted above TCP with several blocks in progress, against waiting for each answer
 /// through a VPN's tunnel.
@@ -48,6 +50,16 @@ pub struct BlockArgs {
     /// Answer once the kernel has a block, before it is on disk: to measure without the disk.
     #[arg(long)]
     pub no_sync: bool,
+    /// Have the target ask for each block before its data are sent, as iSCSI does without unsolicited data: two round trips for a
+    /// block instead of one.
+    #[arg(long)]
+    pub r2t: bool,
+    /// Rate of the link each way, for example 100mbit; as fast as the machine can by default.
+    #[arg(long)]
+    pub rate: Option<Rate>,
+    /// CPU of the target and the VPN's programs on its side, in cores such as 0.5: the original's CPU was its bottleneck.
+    #[arg(long, value_name = "CORES")]
+    pub target_cpu: Option<CpuLimit>,
     /// The file or block device to write to, or a directory for a file that is removed at the end; by default the directory
     /// for temporary files.
     #[arg(long, value_name = "PATH")]
@@ -70,6 +82,9 @@ pub struct BlockArgs {
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
+    /// Where another program of the system is, for example openvpn=/opt/openvpn; may be given again.
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
+    pub named_programs: Vec<(String, PathBuf)>,
     /// Write report.json, report.csv and report.html into this directory.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -138,13 +153,18 @@ impl BlockArgs {
                 seed: self.seed,
                 congestion: self.congestion,
                 repeats: self.repeat,
+                ready_first: self.r2t,
             },
+            rate: self.rate,
+            cpu: self.target_cpu,
             place: PlaceOptions { path: self.target.clone(), overwrite: self.overwrite },
             subject: Subject::new(self.vpn, self.cipher),
             programs: self
                 .vpnd
                 .iter()
-                .fold(Programs::default(), |programs, path| programs.with("vpnd", path.clone())),
+                .fold(super::named(Programs::default(), &self.named_programs), |programs, path| {
+                    programs.with("vpnd", path.clone())
+                }),
         }
     }
 }
@@ -193,6 +213,8 @@ mod tests {
         let plan =
             read("--quick --delays 3ms,1s --sizes 64K,1MiB,1000 --ahead 3 --no-sync -t 9 --span 8").unwrap();
         assert_eq!(plan.delays.iter().map(|delay| delay.ns).collect::<Vec<_>>(), [3_000_000, 1_000_000_000]);
+        let slow = read("--quick --r2t --rate 100mbit --target-cpu 0.25").unwrap();
+        assert!(slow.writes.ready_first && slow.rate.is_some() && slow.cpu.is_some());
         let Writes { sizes, ahead, sync, duration, span_bytes, .. } = plan.writes;
         assert_eq!(sizes, [65_536, 1 << 20, 1000]);
         assert_eq!((ahead, sync, duration.as_secs(), span_bytes), (vec![3], false, 9, 8 << 20));
@@ -210,6 +232,8 @@ mod tests {
             ("--pair a/10.0.0.1=b", "--token-file"),
             ("--pair a/10.0.0.1=b --token-file t --delays 1ms", "cannot be used with"),
             ("--pair a/10.0.0.1=b --token-file t --target t", "cannot be used with"),
+            ("--pair a/10.0.0.1=b --token-file t --rate 1gbit", "cannot be used with"),
+            ("--rate fast", "--rate"),
         ] {
             let error = read(line).map(|_| ()).unwrap_err();
             assert!(error.contains(expected), "{line}: {error}");

@@ -56,6 +56,9 @@ pub struct SessionsArgs {
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
+    /// Where `vpnd` is, as vpnd=PATH, as other commands take it.
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
+    pub named_programs: Vec<(String, PathBuf)>,
     /// Write the JSON report to this file.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -111,7 +114,12 @@ impl SessionsArgs {
             idle: Duration::from_secs(self.idle.into()),
             login_timeout: Duration::from_secs(self.patience.into()),
             traffic: self.with_traffic.then_some(traffic),
-            programs: self.vpnd.iter().fold(Programs::default(), |all, path| all.with("vpnd", path.clone())),
+            programs: self
+                .vpnd
+                .iter()
+                .fold(super::named(Programs::default(), &self.named_programs), |all, path| {
+                    all.with("vpnd", path.clone())
+                }),
         }
     }
 }

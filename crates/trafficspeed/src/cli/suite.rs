@@ -17,7 +17,7 @@ use crate::lab::LinkSettings;
 use crate::load::congestion::CongestionControl;
 use crate::observe::HostInfo;
 use crate::system::vpnd::Code;
-use crate::system::{Cipher, Programs};
+use crate::system::{Cipher, Kind, Programs};
 
 /// `trafficspeed suite`.
 #[derive(Clone, Debug, Args)]
@@ -57,9 +57,15 @@ pub struct ScaleArgs {
     /// Ciphers to measure; all of the experiment by default.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub cipher: Vec<Cipher>,
+    /// Systems to measure beside plain routing, each with those of the ciphers that it has, or with its own choice.
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "vpnd")]
+    pub vpn: Vec<Kind>,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
+    /// Where another program of a measured system is, for example openvpn=/opt/openvpn; may be given again.
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
+    pub named_programs: Vec<(String, PathBuf)>,
     /// The other end: the gateway itself, or a second client behind it.
     #[arg(long, value_enum, default_value = "gateway")]
     pub to: RemoteEnd,
@@ -83,7 +89,7 @@ pub struct ScaleArgs {
 /// `trafficspeed suite ipsec`.
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("pairs", |arg| {
-    arg.conflicts_with_all(["cipher", "vpnd", "to", "offload", "mtu", "hogs", "LinkArgs"])
+    arg.conflicts_with_all(["vpn", "named_programs", "cipher", "vpnd", "to", "offload", "mtu", "hogs", "LinkArgs"])
 }))]
 pub struct IpsecArgs {
     /// The scale.
@@ -170,6 +176,11 @@ impl ScaleArgs {
         ciphers
     }
 
+    /// The systems, plain routing left out, which is always there.
+    fn kinds(&self) -> Vec<Kind> {
+        self.vpn.iter().copied().filter(|kind| *kind != Kind::None).collect()
+    }
+
     fn links(&self) -> LinkSettings {
         let (emulation, congestion) = (self.link.emulation(), self.congestion);
         LinkSettings {
@@ -182,7 +193,8 @@ impl ScaleArgs {
     }
 
     fn programs(&self) -> Programs {
-        self.vpnd.iter().fold(Programs::default(), |all, path| all.with("vpnd", path.clone()))
+        let named = super::named(Programs::default(), &self.named_programs);
+        self.vpnd.iter().fold(named, |all, path| all.with("vpnd", path.clone()))
     }
 }
 
@@ -238,6 +250,7 @@ impl IpsecArgs {
             far: self.scale.to,
             programs: self.scale.programs(),
             control: !self.scale.no_control,
+            kinds: self.scale.kinds(),
         }
     }
 }
@@ -264,6 +277,7 @@ impl AeadArgs {
             far: self.scale.to,
             programs: self.scale.programs(),
             control: !self.scale.no_control,
+            kinds: self.scale.kinds(),
         })
     }
 }
@@ -295,6 +309,26 @@ mod tests {
             (some.stages.len(), some.repeats, some.count()),
             (4, 3, 3 * 2 * 3),
             "one is its own control"
+        );
+        let with = plan("trafficspeed suite ipsec --quick --vpn none,vpnd,strongswan,wireguard-go --cipher auth-only,aes-256-gcm --no-sweep --no-control").unwrap();
+        let labels: Vec<String> = with.stages.iter().map(|stage| stage.label()).collect();
+        assert_eq!(
+            labels,
+            [
+                "plain routing",
+                "auth-only",
+                "aes-256-gcm",
+                "strongSwan, auth-only",
+                "strongSwan, aes-256-gcm",
+                "wireguard-go"
+            ]
+        );
+        let only = plan("trafficspeed suite aead --vpn wireguard-go --cipher auth-only --program wireguard-go=/opt/w --no-control").unwrap();
+        let labels: Vec<String> = only.stages.iter().map(|stage| stage.label()).collect();
+        assert_eq!(
+            labels,
+            ["plain routing", "wireguard-go"],
+            "its own choice, where it has none of the ciphers"
         );
         let some = plan(&format!("{line} --no-control --repeat 4")).unwrap();
         assert_eq!((some.stages.len(), some.repeats, some.count()), (3, 4, 4 * 2 * 2));

@@ -22,9 +22,10 @@ use std::time::Duration;
 use super::lab_agents::{TestbedError, gateway_address};
 use super::progress::Progress;
 use crate::interrupt::Interrupt;
+use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::device::{Counters, towards};
 use crate::lab::emulator::Emulation;
-use crate::lab::emulator::impairment::Span;
+use crate::lab::emulator::impairment::{Rate, Span};
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::block::content::{Content, verify};
 use crate::load::block::place::{Place, PlaceError, PlaceOptions};
@@ -64,11 +65,17 @@ pub struct Writes {
     pub congestion: CongestionControl,
     /// How often each case is measured.
     pub repeats: u32,
+    /// The target asks for each block first, as iSCSI does without unsolicited data: two round trips for each.
+    pub ready_first: bool,
 }
 
 #[derive(Debug)]
 pub struct BlockPlan {
     pub delays: Vec<Span>,
+    /// Of the link, each way; as fast as the machine can if absent.
+    pub rate: Option<Rate>,
+    /// Of the VPN's programs at the target's side and of the target.
+    pub cpu: Option<CpuLimit>,
     pub writes: Writes,
     pub place: PlaceOptions,
     /// The system with the tunnel.
@@ -117,7 +124,8 @@ impl Writes {
     pub fn blocks(&self, block_bytes: u32, protection: Protection) -> Blocks {
         let size = u64::from(block_bytes);
         let span_bytes = (self.span_bytes / size).max(1) * size;
-        Blocks { secret: Secret::random(), protection, block_bytes, span_bytes, congestion: self.congestion }
+        let (congestion, ready_first) = (self.congestion, self.ready_first);
+        Blocks { secret: Secret::random(), protection, block_bytes, span_bytes, congestion, ready_first }
     }
 
     /// Time before counting begins.
@@ -137,11 +145,23 @@ impl Writes {
 
 impl BlockPlan {
     fn links(&self, delay: Span) -> LinkSettings {
+        let mut emulation = Emulation::delay(delay);
+        (emulation.up.rate, emulation.down.rate) = (self.rate, self.rate);
         LinkSettings {
-            emulation: Some(Emulation::delay(delay)),
+            emulation: Some(emulation),
+            gateway_cpu: self.cpu,
             congestion: self.writes.congestion,
             ..LinkSettings::default()
         }
+    }
+
+    /// The limits of link and CPU, in words.
+    fn limits(&self) -> Vec<String> {
+        let rate = self.rate.map(|rate| format!("the link carries {rate} each way"));
+        let cpu = self.cpu.map(|cpu| {
+            format!("the target and the VPN's programs on its side have {cpu} of the CPU together")
+        });
+        rate.into_iter().chain(cpu).collect()
     }
 
     /// About how long all of it takes.
@@ -169,6 +189,7 @@ pub fn run(plan: &BlockPlan, progress: &Progress, interrupt: &Interrupt) -> Resu
     let delays_ms = plan.delays.iter().map(|delay| delay.ns as f64 / 1e6).collect();
     let mut report = BlockReport::begin(writes, plan.subject.label(), place.describe(), delays_ms);
     report.window_bytes = crate::lab::WINDOW_BYTES;
+    report.limits = plan.limits();
     let mut work = Work::default();
     for &delay in &plan.delays {
         if interrupt.is_set() {

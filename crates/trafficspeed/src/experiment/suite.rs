@@ -260,6 +260,20 @@ impl Stage {
     }
 }
 
+/// What is measured of `kinds` with `ciphers`: each system with those that it has, or with its own choice if it has none.
+pub(super) fn subjects(kinds: &[Kind], ciphers: &[Cipher]) -> Vec<Subject> {
+    let of = |&kind: &Kind| {
+        let has = |cipher: &&Cipher| kind == Kind::Vpnd || kind.profile().ciphers.contains(cipher);
+        let mut subjects: Vec<Subject> =
+            ciphers.iter().filter(has).map(|cipher| Subject::new(kind, *cipher)).collect();
+        if subjects.is_empty() && !ciphers.is_empty() {
+            subjects.push(Subject::new(kind, Cipher::Auto));
+        }
+        subjects
+    };
+    kinds.iter().flat_map(of).collect()
+}
+
 impl SuitePlan {
     /// How many measurements there are.
     pub fn count(&self) -> usize {

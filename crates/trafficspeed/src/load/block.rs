@@ -11,6 +11,15 @@
 //! target -> writer, answers: blocks on disk so far, u64
 //! ```
 //!
+//! Where the target asks for each block first, as an iSCSI target does that takes no unsolicited data (ready to transfer, R2T),
+//! a block takes two round trips, and the last field of its headers says which it is:
+//!
+//! ```text
+//! writer -> target, command: number u64 | offset u64 | bytes u32 | one u32
+//! target -> writer, ready for this block: number u64 with its highest bit set
+//! writer -> target, data: number u64 | offset u64 | bytes u32 | two u32 | data
+//! ```
+//!
 //! Sealed, data and answers are AES-256-GCM records (see [`seal`]); plain, they are as they are.
 //!
 //! INVARIANT: an answer counts only blocks that were written and synced before it was sent ([`target`]).
@@ -47,6 +56,21 @@ const MOST_MS: u64 = 86_400_000;
 const SALT_BYTES: usize = 16;
 /// Bytes before the data of a block.
 const HEADER_BYTES: usize = 24;
+/// Tells the target's readiness for a block from an answer.
+const READY: u64 = 1 << 63;
+/// Most bytes that a writer holds sealed until the target is ready for them.
+const MOST_HELD_BYTES: u64 = 1 << 28;
+
+/// Which part of a block follows a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// All of it, unasked.
+    Block = 0,
+    /// Nothing yet.
+    Command = 1,
+    /// The data that the target asked for.
+    Data = 2,
+}
 
 /// Whether blocks are encrypted above TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +115,8 @@ pub struct Blocks {
     pub span_bytes: u64,
     /// Of both ends of the connection.
     pub congestion: CongestionControl,
+    /// The target asks for a block's data before they are sent: two round trips for each.
+    pub ready_first: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +152,13 @@ impl WriterJob {
         let Self { ahead, warmup_ms, duration_ms, .. } = *self;
         if !(1..=MAX_AHEAD).contains(&ahead) {
             return Some(format!("{ahead} blocks in progress asked for, 1 to {MAX_AHEAD} are possible"));
+        }
+        let held = u64::from(ahead) * u64::from(self.blocks.block_bytes);
+        if self.blocks.ready_first && held > MOST_HELD_BYTES {
+            return Some(format!(
+                "{ahead} blocks of {} bytes would be held until the target is ready for them, {MOST_HELD_BYTES} bytes are possible",
+                self.blocks.block_bytes
+            ));
         }
         if warmup_ms.max(duration_ms) > MOST_MS {
             return Some(format!(

@@ -1,5 +1,6 @@
 //! The report of a suite: one table for each of its parts, with a column for each system, beside what was published.
 
+pub mod findings;
 pub mod grouped;
 pub mod html;
 mod section;
@@ -31,7 +32,7 @@ all rounds. Steal, others: the most of the machine that the hypervisor took and 
 Throughput is payload that arrived. The other
 end is where each load is received. Lost: of the messages that were sent; delivered: of those that the rate asked for. Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message; the
 lab has one clock. Delay variation: the difference of every two neighbouring messages' delays (RFC 3393), as distribution; jitter is its
-smoothed value at the end. UDP without a rate is measured at the highest rate that a search found to be carried. Only what the kernel's counters saw in the tunnel counts. Systems but plain routing are vpnd with the cipher named.
+smoothed value at the end. UDP without a rate is measured at the highest rate that a search found to be carried. Only what the kernel's counters saw in the tunnel counts. Where only a cipher is named, the system is vpnd.
 Between real hosts clocks are compared before each measurement, and a system is what the user called the network between them.";
 
 /// The published findings of this experiment.
@@ -96,6 +97,10 @@ pub fn table(campaign: &SuiteCampaign, width: Option<usize>) -> String {
         grid.rows =
             figures.rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
         put(&mut text, figures.caption, &grid.text(width));
+    }
+    let beside = if campaign.name == "ipsec" { findings::beside(&sections) } else { Vec::new() };
+    for [about, then, here] in beside {
+        put_line(&mut text, &format!("{about}: then {then}, here {here}."));
     }
     for problem in campaign.problems() {
         put_line(&mut text, &problem);

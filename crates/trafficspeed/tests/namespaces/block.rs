@@ -68,6 +68,7 @@ fn blocks(protection: Protection) -> Blocks {
         block_bytes: BLOCK_BYTES,
         span_bytes,
         congestion: CongestionControl::default(),
+        ready_first: false,
     }
 }
 
@@ -180,6 +181,32 @@ fn blocks_in_progress_overtake_waiting_through_the_tunnel() {
     // One block for each round trip of 40 ms at most; however busy the machine is, that is the ceiling.
     assert!(rate(0) <= 8192.0 / 0.040 && rate(1) <= 8192.0 / 0.040, "{report:#}");
     assert!(rate(3) <= 8.0 * 8192.0 / 0.040 && rate(3) > 2.0 * rate(2), "{report:#}");
+}
+
+#[test]
+fn a_target_that_asks_first_costs_a_second_round_trip_and_a_slow_link_is_the_ceiling() {
+    if !can_run() {
+        return;
+    }
+    let line =
+        "block --vpn none --cipher auto --delays 20ms --ahead 4 -t 0.3 --repeat 1 --span 8 --json --quiet";
+    let report = measured(&format!("{line} --sizes 8K --r2t"));
+    let rate = |report: &Value, at: usize| {
+        let case = &report["cases"][at];
+        assert_eq!(case["problem"], Value::Null, "{report:#}");
+        case["bytes_per_second"].as_f64().expect("a rate")
+    };
+    assert_eq!(report["ready_first"], true);
+    // Two round trips of 40 ms for each block; with four in progress, for each four.
+    assert!(rate(&report, 1) <= 8192.0 / 0.080, "{report:#}");
+    assert!(
+        rate(&report, 2) <= 4.0 * 8192.0 / 0.080 && rate(&report, 2) > 1.5 * rate(&report, 1),
+        "{report:#}"
+    );
+    let report = measured(&format!("{line} --sizes 256K --rate 20mbit"));
+    // Answers come in bursts, so a short window may show some more than the link carries.
+    assert!((0..5).all(|at| rate(&report, at) <= 1.5 * 20e6 / 8.0), "{report:#}");
+    assert!(report["limits"][0].as_str().is_some_and(|limit| limit.contains("20")), "{report:#}");
 }
 
 #[test]

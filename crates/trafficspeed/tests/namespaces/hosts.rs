@@ -246,6 +246,7 @@ fn holds(file: &Path, acknowledged: u64) -> bool {
         block_bytes: 4096,
         span_bytes: 4 << 20,
         congestion: CongestionControl::default(),
+        ready_first: false,
     };
     let file = File::open(file).expect("it is there");
     let read = |offset: u64, data: &mut [u8]| file.read_exact_at(data, offset);

@@ -148,6 +148,7 @@ mod tests {
             block_bytes: 4096,
             span_bytes,
             congestion: CongestionControl::default(),
+            ready_first: false,
         }
     }
 

@@ -115,6 +115,12 @@ pub struct BlockReport {
     pub window_bytes: u32,
     /// How often each case was to be measured.
     pub repeats: u32,
+    /// The target asked for each block first.
+    #[serde(default)]
+    pub ready_first: bool,
+    /// Limits of link and CPU, in words.
+    #[serde(default)]
+    pub limits: Vec<String>,
     /// Delays in ms, block sizes and blocks in progress, as asked for.
     pub asked: (Vec<f64>, Vec<u32>, Vec<u32>),
     pub cases: Vec<Case>,
@@ -142,6 +148,8 @@ impl BlockReport {
             congestion: writes.congestion,
             window_bytes: 0,
             repeats: writes.repeats,
+            ready_first: writes.ready_first,
+            limits: Vec::new(),
             asked: (delays_ms, writes.sizes.clone(), writes.ahead.clone()),
             cases: Vec::new(),
             parameters: Parameters::default(),
@@ -187,6 +195,15 @@ impl BlockReport {
             median(&all.collect::<Vec<_>>())
         };
         mean(self.asked.1.iter().filter_map(of))
+    }
+
+    /// CPU seconds at the target for each GB of acknowledged blocks, median over block sizes.
+    pub fn cost(&self, delay_ms: f64, way: Way) -> Option<f64> {
+        let of = |&size: &u32| {
+            let each = |case: &Case| Some(case.target_cpu_percent? / 100.0 / (case.bytes_per_second? / 1e9));
+            median(&self.sound(delay_ms, size, way).filter_map(each).collect::<Vec<_>>())
+        };
+        median(&self.asked.1.iter().filter_map(of).collect::<Vec<_>>())
     }
 
     /// Whether everything that was asked for was measured and is right.

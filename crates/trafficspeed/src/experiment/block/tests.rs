@@ -41,6 +41,8 @@ pub(crate) fn sample() -> BlockReport {
         congestion: CongestionControl::default(),
         window_bytes: 64 << 20,
         repeats: 1,
+        ready_first: false,
+        limits: Vec::new(),
         asked: (delays, sizes, ahead),
         cases,
         parameters: Parameters { lower: 1e9, encrypt: 4e9, decrypt: 4e9, commit_seconds: 0.001 },
@@ -56,6 +58,9 @@ fn ratios_peaks_and_cpu_are_formed_over_block_sizes() {
     assert_eq!(report.ratio(16.0, Way::sealed(10)), Some(10.0));
     assert_eq!(report.peak(16.0, Way::TUNNEL), Some(20_971_520.0));
     assert_eq!(report.cpu(0.0, Way::sealed(2)), Some(10.0));
+    // 0.05 cores for 81,920 bytes a second, and for 256 times as much.
+    let cost = report.cost(0.0, Way::TUNNEL).unwrap();
+    assert!((cost - f64::midpoint(0.05 / 81_920e-9, 0.05 / 20_971_520e-9)).abs() < 1e-6, "{cost}");
     assert_eq!(report.ratio(3.0, Way::PLAIN), None);
     assert!(report.is_whole());
 }
@@ -100,7 +105,10 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
             seed: 1,
             congestion: CongestionControl::default(),
             repeats: 1,
+            ready_first: false,
         },
+        rate: None,
+        cpu: None,
         place: PlaceOptions::default(),
         subject: Subject::new(crate::system::Kind::Vpnd, crate::system::Cipher::Aes256Gcm),
         programs: Programs::default(),

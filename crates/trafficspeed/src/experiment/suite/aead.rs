@@ -8,7 +8,7 @@
 
 use serde::Serialize;
 
-use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuitePlan};
+use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuitePlan, subjects};
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
@@ -49,6 +49,8 @@ pub struct Options {
     pub programs: Programs,
     /// Measure one cipher a second time, as its own control.
     pub control: bool,
+    /// The systems beside plain routing.
+    pub kinds: Vec<Kind>,
 }
 
 pub fn plan(options: &Options) -> SuitePlan {
@@ -60,14 +62,18 @@ pub fn plan(options: &Options) -> SuitePlan {
     };
     let mut stages = vec![stage(Kind::None, Cipher::None, Code::Native, cases(options, Code::Native))];
     for &code in &options.codes {
-        let measured =
-            options.ciphers.iter().map(|cipher| stage(Kind::Vpnd, *cipher, code, cases(options, code)));
-        stages.extend(measured);
+        // The others' code is what it is: they are not told to do without AES instructions.
+        let is_measured = |subject: &Subject| code == Code::Native || subject.kind == Kind::Vpnd;
+        let measured = subjects(&options.kinds, &options.ciphers).into_iter().filter(is_measured);
+        stages
+            .extend(measured.map(|subject| stage(subject.kind, subject.cipher, code, cases(options, code))));
         if options.control {
             let of_code: Vec<Stage> = stages.iter().filter(|stage| stage.code == code).cloned().collect();
             stages.extend(Stage::control(&of_code));
         }
-        stages.push(stage(Kind::Vpnd, Cipher::Auto, code, Vec::new()));
+        if options.kinds.contains(&Kind::Vpnd) {
+            stages.push(stage(Kind::Vpnd, Cipher::Auto, code, Vec::new()));
+        }
     }
     let about = format!(
         "Which cipher is the fastest. {} TCP stream{} with segments of at most {} bytes (options included), each \
@@ -240,6 +246,7 @@ mod tests {
             far: RemoteEnd::Gateway,
             programs: Programs::default(),
             control: false,
+            kinds: vec![Kind::Vpnd],
         }
     }
 

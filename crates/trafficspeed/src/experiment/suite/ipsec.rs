@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Case, Quantity, Stage, SuitePlan};
+use super::{Case, Quantity, Stage, SuitePlan, subjects};
 use crate::experiment::generate::Search;
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
@@ -96,13 +96,14 @@ pub struct Options {
     pub programs: Programs,
     /// Measure one cipher a second time, as its own control.
     pub control: bool,
+    /// The systems beside plain routing.
+    pub kinds: Vec<Kind>,
 }
 
 /// The suite.
 pub fn plan(options: &Options) -> SuitePlan {
     let plain = Subject::new(Kind::None, Cipher::None);
-    let vpnd = |cipher: &Cipher| Subject::new(Kind::Vpnd, *cipher);
-    let subjects = std::iter::once(plain).chain(options.ciphers.iter().map(vpnd));
+    let subjects = std::iter::once(plain).chain(subjects(&options.kinds, &options.ciphers));
     let mut stages: Vec<Stage> = subjects
         .map(|subject| Stage {
             subject,
@@ -348,7 +349,8 @@ fn mtu_stages(options: &Options, plain: Subject) -> Vec<Stage> {
         let case = case(options, "Sweep: MTU", name, bulk(256 * 1024, None), 4, &[Quantity::Throughput]);
         let links = LinkSettings { mtu, ..options.links };
         let protected = options.ciphers.iter().filter(|cipher| **cipher == Cipher::Aes256Gcm);
-        let subjects = protected.map(|cipher| Subject::new(Kind::Vpnd, *cipher));
+        let protected: Vec<Cipher> = protected.copied().collect();
+        let subjects = subjects(&options.kinds, &protected);
         for subject in std::iter::once(plain).chain(subjects) {
             stages.push(Stage { subject, code: Code::Native, links, cases: vec![case.clone()] });
         }
@@ -383,6 +385,7 @@ mod tests {
             far: RemoteEnd::Gateway,
             programs: Programs::default(),
             control: false,
+            kinds: vec![Kind::Vpnd],
         }
     }
 

@@ -10,13 +10,14 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use super::seal::{self, End, Opener, Salt, Sealer};
-use super::{BlockError, Blocks, HEADER_BYTES, IDLE_TIMEOUT, MAX_AHEAD, Protection};
+use super::{BlockError, Blocks, Frame, HEADER_BYTES, IDLE_TIMEOUT, MAX_AHEAD, Protection, READY};
 use crate::clock;
 
 pub trait Disk: Sync {
@@ -81,17 +82,20 @@ pub fn serve(
     let answers = stream.try_clone().map_err(BlockError::connection("sharing the connection"))?;
     let (written, to_commit) = sync_channel(MAX_AHEAD as usize);
     let mut received = Received::default();
+    let words = Words { stream: &answers, sealer: Mutex::new(sealer) };
     let (taking, committing) = std::thread::scope(|scope| {
+        let words = &words;
         let committer = scope.spawn(move || {
-            let mut committer = Committer { stream: &answers, disk, sealer, done: Received::default() };
+            let mut committer = Committer { words, disk, done: Received::default() };
             let ended = committer.run(&to_commit);
             if ended.is_err() {
                 // The receiver must not wait for a writer that waits for an answer.
-                let _ = answers.shutdown(Shutdown::Both);
+                let _ = words.stream.shutdown(Shutdown::Both);
             }
             (ended, committer.done)
         });
-        let mut taker = Taker { stream: &stream, blocks, disk, opener, done: &mut received };
+        let mut taker =
+            Taker { stream: &stream, words, blocks, disk, opener, commanded: 0, done: &mut received };
         let taking = taker.run(&written);
         drop(written);
         (taking, committer.join().expect("the committer does not panic"))
@@ -151,12 +155,38 @@ fn accept(listener: &TcpListener, stopped: &mut dyn FnMut() -> bool) -> Result<T
     }
 }
 
+/// Whatever the target says after the greeting.
+struct Words<'a> {
+    stream: &'a TcpStream,
+    sealer: Mutex<Option<Sealer>>,
+}
+
+impl Words<'_> {
+    fn say(&self, word: u64) -> Result<(), BlockError> {
+        let mut bytes = [0; 8 + seal::TAG_BYTES];
+        bytes[..8].copy_from_slice(&word.to_le_bytes());
+        // Held until it is sent: the other end opens records in the order in which they were sealed.
+        let mut sealer = self.sealer.lock().expect("nothing panics with it");
+        let len = match sealer.as_mut() {
+            Some(sealer) => {
+                sealer.seal(&[], &mut bytes)?;
+                bytes.len()
+            }
+            None => 8,
+        };
+        (&mut &*self.stream).write_all(&bytes[..len]).map_err(BlockError::connection("answering"))
+    }
+}
+
 /// Receives, opens and writes blocks.
 struct Taker<'a, D> {
     stream: &'a TcpStream,
+    words: &'a Words<'a>,
     blocks: &'a Blocks,
     disk: &'a D,
     opener: Option<Opener>,
+    /// Blocks that the writer wants to send, where the target asks for them.
+    commanded: u64,
     done: &'a mut Received,
 }
 
@@ -170,7 +200,14 @@ impl<D: Disk> Taker<'_, D> {
                 return Ok(());
             }
             let number = self.done.written;
-            if header != encode_header(self.blocks, number) {
+            if self.blocks.ready_first && header == encode_header(self.blocks, self.commanded, Frame::Command)
+            {
+                self.ask_for_next()?;
+                continue;
+            }
+            let frame = if self.blocks.ready_first { Frame::Data } else { Frame::Block };
+            let is_asked_for = !self.blocks.ready_first || number < self.commanded;
+            if !is_asked_for || header != encode_header(self.blocks, number, frame) {
                 return Err(BlockError::Broken("a block that is not the next one"));
             }
             let lost = BlockError::connection("receiving a block");
@@ -197,6 +234,16 @@ impl<D: Disk> Taker<'_, D> {
         }
     }
 
+    /// Says that the target is ready for the block that the writer has named.
+    fn ask_for_next(&mut self) -> Result<(), BlockError> {
+        if self.commanded - self.done.written >= u64::from(MAX_AHEAD) {
+            return Err(BlockError::Broken("more commands than blocks may be in progress"));
+        }
+        self.words.say(READY | self.commanded)?;
+        self.commanded += 1;
+        Ok(())
+    }
+
     /// Reads a header; false where the writer has ended in order, between two blocks.
     fn read_header(&mut self, header: &mut [u8; HEADER_BYTES]) -> Result<bool, BlockError> {
         let lost = BlockError::connection("waiting for a block");
@@ -215,18 +262,18 @@ impl<D: Disk> Taker<'_, D> {
 }
 
 /// The header of block `number`. It is authenticated with each record of a sealed block.
-pub(super) fn encode_header(blocks: &Blocks, number: u64) -> [u8; HEADER_BYTES] {
+pub(super) fn encode_header(blocks: &Blocks, number: u64, frame: Frame) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&number.to_le_bytes());
     header[8..16].copy_from_slice(&blocks.offset(number).to_le_bytes());
     header[16..20].copy_from_slice(&blocks.block_bytes.to_le_bytes());
+    header[20..].copy_from_slice(&(frame as u32).to_le_bytes());
     header
 }
 
 struct Committer<'a, D> {
-    stream: &'a TcpStream,
+    words: &'a Words<'a>,
     disk: &'a D,
-    sealer: Option<Sealer>,
     done: Received,
 }
 
@@ -238,16 +285,7 @@ impl<D: Disk> Committer<'_, D> {
             self.disk.sync().map_err(|source| BlockError::Disk { what: "sync", source })?;
             self.done.sync_ns += begin.elapsed().as_nanos() as u64;
             self.done.syncs += 1;
-            let mut answer = [0; 8 + seal::TAG_BYTES];
-            answer[..8].copy_from_slice(&newest.to_le_bytes());
-            let len = match &mut self.sealer {
-                Some(sealer) => {
-                    sealer.seal(&[], &mut answer)?;
-                    answer.len()
-                }
-                None => 8,
-            };
-            (&mut self.stream).write_all(&answer[..len]).map_err(BlockError::connection("answering"))?;
+            self.words.say(newest)?;
             self.done.acknowledged = newest;
         }
         Ok(())

@@ -53,6 +53,7 @@ fn blocks(protection: Protection, block_bytes: u32, count: u64) -> Blocks {
         block_bytes,
         span_bytes: count * u64::from(block_bytes),
         congestion: CongestionControl::default(),
+        ready_first: false,
     }
 }
 
@@ -89,9 +90,11 @@ fn holds(blocks: &Blocks, disk: &Memory, acknowledged: u64, sent: u64) -> conten
 
 #[test]
 fn what_is_written_is_byte_for_byte_what_was_sent_sealed_or_plain_around_the_end_and_again() {
-    for protection in [Protection::Plain, Protection::Sealed] {
+    let ways =
+        [Protection::Plain, Protection::Sealed].map(|protection| [(protection, false), (protection, true)]);
+    for (protection, ready_first) in ways.concat() {
         for block_bytes in [512, 40_000, 65_536] {
-            let blocks = blocks(protection, block_bytes, 8);
+            let blocks = Blocks { ready_first, ..blocks(protection, block_bytes, 8) };
             let disk = Memory::new(&blocks);
             let (received, wrote) = run(&blocks, 4, 21, &disk);
             assert_eq!((received.fault.clone(), wrote.fault.clone()), (None, None));
@@ -115,6 +118,67 @@ fn a_file_that_is_not_right_is_noticed() {
     assert_eq!(holds(&blocks, &disk, 4, 6).open, 2, "what is being overwritten may be anything");
 }
 
+/// A target by hand: no byte of a block comes before it was asked for, and each takes two round trips.
+#[test]
+fn where_the_target_asks_first_data_wait_for_it() {
+    let blocks = Blocks { ready_first: true, ..blocks(Protection::Plain, 512, 4) };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let job = job(&blocks, 2, 2, &listener);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write(&job, &mut || false).unwrap());
+        let (mut stream, _) = listener.accept().unwrap();
+        io::Read::read_exact(&mut stream, &mut [0; 2 * SALT_BYTES]).unwrap();
+        io::Write::write_all(&mut stream, &[0; SALT_BYTES]).unwrap();
+        let mut headers = [0; 2 * HEADER_BYTES];
+        io::Read::read_exact(&mut stream, &mut headers).unwrap();
+        let commands = [0, 1].map(|number| target::encode_header(&blocks, number, Frame::Command));
+        assert_eq!(headers[..], commands.concat(), "both are announced");
+        stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert!(io::Read::read_exact(&mut stream, &mut [0]).is_err(), "and nothing is sent");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        for number in 0..2_u64 {
+            io::Write::write_all(&mut stream, &(READY | number).to_le_bytes()).unwrap();
+            let mut block = [0; HEADER_BYTES + 512];
+            io::Read::read_exact(&mut stream, &mut block).unwrap();
+            assert_eq!(block[..HEADER_BYTES], target::encode_header(&blocks, number, Frame::Data));
+            io::Write::write_all(&mut stream, &(number + 1).to_le_bytes()).unwrap();
+        }
+        let wrote = writer.join().unwrap();
+        assert_eq!((wrote.acknowledged, wrote.fault), (2, None));
+    });
+}
+
+#[test]
+fn readiness_for_a_block_out_of_turn_and_data_that_nobody_asked_for_end_the_connection() {
+    let blocks = Blocks { ready_first: true, ..blocks(Protection::Plain, 512, 4) };
+    for word in [READY | 1, READY | u64::MAX, 1] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let job = job(&blocks, 1, 2, &listener);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write(&job, &mut || false).unwrap());
+            let (mut stream, _) = listener.accept().unwrap();
+            io::Read::read_exact(&mut stream, &mut [0; 2 * SALT_BYTES]).unwrap();
+            io::Write::write_all(&mut stream, &[0; SALT_BYTES]).unwrap();
+            io::Write::write_all(&mut stream, &word.to_le_bytes()).unwrap();
+            let fault = writer.join().unwrap().fault;
+            assert!(fault.is_some(), "{word:x}");
+        });
+    }
+    let disk = Memory::new(&blocks);
+    for frame in [Frame::Data, Frame::Block] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        std::thread::scope(|scope| {
+            let target = scope.spawn(|| serve(&listener, &blocks, &disk, &mut || false).unwrap());
+            let mut stream = greeted(&listener, &blocks.secret);
+            io::Write::write_all(&mut stream, &target::encode_header(&blocks, 0, frame)).unwrap();
+            let received = target.join().unwrap();
+            assert!(
+                received.fault.is_some_and(|why| why.contains("not the next one")) && received.written == 0
+            );
+        });
+    }
+}
+
 /// A writer by hand that checks at each answer that the disk had synced what it covers.
 #[test]
 fn an_answer_comes_only_once_the_blocks_are_safe() {
@@ -128,7 +192,7 @@ fn an_answer_comes_only_once_the_blocks_are_safe() {
         for number in 0..64 {
             let mut data = vec![0; 512];
             content.fill(number, &mut data);
-            io::Write::write_all(&mut stream, &target::encode_header(&blocks, number)).unwrap();
+            io::Write::write_all(&mut stream, &target::encode_header(&blocks, number, Frame::Block)).unwrap();
             io::Write::write_all(&mut stream, &data).unwrap();
         }
         let (mut answered, mut answers) = (0, 0);
@@ -201,7 +265,7 @@ fn a_block_that_was_changed_moved_or_cut_off_is_not_written() {
             io::Write::write_all(&mut stream, &[own, seal::proof(&blocks.secret, &own)].concat()).unwrap();
             io::Read::read_exact(&mut stream, &mut other).unwrap();
             let (mut sealer, _) = seal::keys(&blocks.secret, End::Writer, &own, &other);
-            let header = target::encode_header(&blocks, 0);
+            let header = target::encode_header(&blocks, 0, Frame::Block);
             let mut data = vec![7; seal::sealed_len(512)];
             sealer.seal(&header, &mut data).unwrap();
             let mut frame = [&header[..], &data].concat();
@@ -249,5 +313,9 @@ fn jobs_out_of_bounds_are_named() {
     let uneven = Blocks { span_bytes: 513, ..blocks(Protection::Plain, 512, 1) };
     assert!(uneven.problem().unwrap().contains("no whole number"));
     assert_eq!(blocks(Protection::Plain, 512, 4).problem(), None);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let many = Blocks { ready_first: true, ..blocks(Protection::Plain, 16 << 20, 4) };
+    assert!(job(&many, 17, 1, &listener).problem().unwrap().contains("would be held"));
+    assert_eq!(job(&many, 16, 1, &listener).problem(), None);
     assert_eq!(format!("{:?}", Secret::random()), "Secret(..)");
 }

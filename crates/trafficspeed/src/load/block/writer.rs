@@ -1,5 +1,6 @@
 //! The writer: keeps up to `ahead` blocks in progress and notes when each is answered.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::content::Content;
 use super::seal::{self, End, Opener, Salt, Sealer};
 use super::target::encode_header;
-use super::{BlockError, Blocks, HEADER_BYTES, IDLE_TIMEOUT, Protection, WriterJob};
+use super::{BlockError, Blocks, Frame, HEADER_BYTES, IDLE_TIMEOUT, Protection, READY, WriterJob};
 use crate::clock;
 
 /// Longest measurement, however few answers have come.
@@ -57,6 +58,11 @@ struct Writer<'a> {
     keys: Option<(Sealer, Opener)>,
     /// Header and data of the block that is being sent.
     frame: Vec<u8>,
+    /// Blocks for which the target is not ready yet, and frames to use again.
+    held: VecDeque<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+    /// Blocks whose data were sent.
+    data_sent: u64,
     /// After the warm-up: when how many blocks had been answered.
     answers: Vec<(u64, u64)>,
     wrote: Wrote,
@@ -87,7 +93,8 @@ impl<'a> Writer<'a> {
         let len = if sealed { seal::sealed_len(plain) } else { plain };
         let frame = vec![0; HEADER_BYTES + len];
         let wrote = Wrote { connect_ns, ..Wrote::default() };
-        Ok(Self { job, content, stream, keys, frame, answers: Vec::new(), wrote })
+        let (held, spare, answers) = (VecDeque::new(), Vec::new(), Vec::new());
+        Ok(Self { job, content, stream, keys, frame, held, spare, data_sent: 0, answers, wrote })
     }
 
     fn run(&mut self, stopped: &mut dyn FnMut() -> bool) -> Result<(), BlockError> {
@@ -107,9 +114,9 @@ impl<'a> Writer<'a> {
             if !done && in_progress < u64::from(self.job.ahead) {
                 self.send()?;
             } else if in_progress > 0 {
-                self.take_answer()?;
+                let is_answer = self.take_answer()?;
                 // While it ends, nothing new is sent, so these answers come faster than the rate.
-                if !done && Instant::now() >= counts {
+                if is_answer && !done && Instant::now() >= counts {
                     self.answers.push((clock::now_ns(), self.wrote.acknowledged));
                 }
             } else {
@@ -118,9 +125,16 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Sends the next block, or says that it would, where the target is to ask for it: then it is sealed meanwhile.
     fn send(&mut self) -> Result<(), BlockError> {
         let number = self.wrote.sent;
-        let header = encode_header(&self.job.blocks, number);
+        let ready_first = self.job.blocks.ready_first;
+        let frame = if ready_first { Frame::Data } else { Frame::Block };
+        let header = encode_header(&self.job.blocks, number, frame);
+        if ready_first {
+            let command = encode_header(&self.job.blocks, number, Frame::Command);
+            self.stream.write_all(&command).map_err(BlockError::connection("announcing a block"))?;
+        }
         self.frame[..HEADER_BYTES].copy_from_slice(&header);
         let data = &mut self.frame[HEADER_BYTES..];
         match &mut self.keys {
@@ -134,10 +148,28 @@ impl<'a> Writer<'a> {
         }
         // Counted before it leaves: the target may get a part of it even if this fails.
         self.wrote.sent += 1;
+        if ready_first {
+            let next = self.spare.pop().unwrap_or_else(|| vec![0; self.frame.len()]);
+            self.held.push_back(std::mem::replace(&mut self.frame, next));
+            return Ok(());
+        }
+        self.data_sent += 1;
         self.stream.write_all(&self.frame).map_err(BlockError::connection("sending a block"))
     }
 
-    fn take_answer(&mut self) -> Result<(), BlockError> {
+    /// Sends the data that the target asks for.
+    fn give(&mut self, number: u64) -> Result<(), BlockError> {
+        let Some(data) = self.held.pop_front().filter(|_| number == self.data_sent) else {
+            return Err(BlockError::Broken("the target is ready for a block that is not the next one"));
+        };
+        self.data_sent += 1;
+        self.stream.write_all(&data).map_err(BlockError::connection("sending a block"))?;
+        self.spare.push(data);
+        Ok(())
+    }
+
+    /// Takes the target's next word; true for an answer, false where it was ready for a block.
+    fn take_answer(&mut self) -> Result<bool, BlockError> {
         let mut answer = [0; 8 + seal::TAG_BYTES];
         let len = if self.keys.is_some() { answer.len() } else { 8 };
         self.stream
@@ -146,12 +178,16 @@ impl<'a> Writer<'a> {
         if let Some((_, opener)) = &mut self.keys {
             opener.open(&[], &mut answer)?;
         }
-        let on_disk = u64::from_le_bytes(answer[..8].try_into().expect("eight bytes"));
-        if on_disk <= self.wrote.acknowledged || on_disk > self.wrote.sent {
+        let word = u64::from_le_bytes(answer[..8].try_into().expect("eight bytes"));
+        if word & READY != 0 {
+            return self.give(word & !READY).map(|()| false);
+        }
+        let on_disk = word;
+        if on_disk <= self.wrote.acknowledged || on_disk > self.data_sent {
             return Err(BlockError::Broken("an answer for blocks that do not wait for one"));
         }
         self.wrote.acknowledged = on_disk;
-        Ok(())
+        Ok(true)
     }
 }
 

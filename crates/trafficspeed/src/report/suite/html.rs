@@ -1,6 +1,6 @@
 //! A suite's page: tables, bars where a suite is about which cipher is the fastest, time series where time matters.
 
-use super::{Section, SuiteCampaign, grouped, published, sections, sentences, sweep, verdicts};
+use super::{Section, SuiteCampaign, findings, grouped, published, sections, sentences, sweep, verdicts};
 use crate::experiment::figures;
 use crate::experiment::suite::{Quantity, Row};
 use crate::report::chart::{BarChart, Point, Series, TimeChart};
@@ -201,6 +201,10 @@ fn before(page: &mut Page, campaign: &SuiteCampaign) {
     let (source, tables) = published(campaign);
     page.section("What was published before");
     page.paragraph("note", &format!("{source}. Text for comparison, not results of this run."));
+    let beside = if campaign.name == "ipsec" { findings::beside(&sections(campaign)) } else { Vec::new() };
+    if !beside.is_empty() {
+        page.texts(&["Finding", "Then", "Here"], beside.into_iter().map(Vec::from));
+    }
     for figures in tables {
         page.paragraph("", figures.caption);
         let rows = figures.rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect());
