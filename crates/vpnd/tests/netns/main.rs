@@ -48,6 +48,7 @@ mod persistent;
 mod privileges;
 mod process;
 mod protocol;
+mod readme;
 mod refusal;
 mod relay;
 mod reload;

@@ -11,7 +11,7 @@ use crate::traffic::ping_until;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn switch_off(namespace: &Namespace) {
+pub(crate) fn switch_off(namespace: &Namespace) {
     for which in ["default", "all"] {
         namespace.sysctl(&format!("net/ipv6/conf/{which}/disable_ipv6"), "1");
     }
