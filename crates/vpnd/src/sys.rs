@@ -15,6 +15,7 @@ pub mod nft;
 pub mod process;
 pub mod sandbox;
 pub mod seccomp;
+pub mod service_manager;
 pub mod sysctl;
 #[cfg(test)]
 pub mod testing;

@@ -40,6 +40,7 @@ use crate::sys::change::Layer;
 use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
 use crate::sys::process::{self, Capability};
 use crate::sys::sandbox::SandboxMode;
+use crate::sys::service_manager;
 use crate::sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunError, TunSpec};
 use crate::sys::udp::ShardSocket;
 use credentials::Source;
@@ -56,6 +57,10 @@ const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Time for the worker of a killed client to release its device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The line of `systemctl status` while the gateway does not answer, and while it does.
+const CONNECTING: &str = "connecting";
+const CONNECTED: &str = "connected";
 
 /// Runs `vpnd connect` until the user ends it or the gateway refuses for good.
 ///
@@ -200,6 +205,7 @@ impl RunningClient {
         let outcome = self.work().await;
         // A worker that has ended by itself does not receive it.
         let reason = outcome.as_ref().map_or("failure", |reason| reason);
+        service_manager::stopping();
         let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
         self.worker.end(WORKER_END_TIMEOUT).await;
         self.setup.undo().await;
@@ -213,6 +219,7 @@ impl RunningClient {
         let mut watch = NetworkWatch::open()?;
         let mut recheck_at: Option<tokio::time::Instant> = None;
         let mut prompt: Option<Prompt> = None;
+        service_manager::ready(CONNECTING);
         loop {
             tokio::select! {
                 _ = terminate.recv() => return Ok("SIGTERM"),
@@ -281,9 +288,18 @@ impl RunningClient {
                 Ok(()) => return Ok(()),
                 Err(why) => (ParentReply::Failed(why), Vec::new()),
             },
-            ParentRequest::UseTunnelDns(true) => (reply_to(self.setup.use_tunnel_dns().await), Vec::new()),
-            ParentRequest::UseTunnelDns(false) => (reply_to(self.setup.use_own_dns().await), Vec::new()),
-            ParentRequest::Configure(network) => (reply_to(self.setup.apply(&network).await), Vec::new()),
+            ParentRequest::UseTunnelDns(true) => {
+                service_manager::status(CONNECTED);
+                (reply_to(self.setup.use_tunnel_dns().await), Vec::new())
+            }
+            ParentRequest::UseTunnelDns(false) => {
+                service_manager::status(CONNECTING);
+                (reply_to(self.setup.use_own_dns().await), Vec::new())
+            }
+            ParentRequest::Configure(network) => {
+                service_manager::status(CONNECTED);
+                (reply_to(self.setup.apply(&network).await), Vec::new())
+            }
             ParentRequest::Mtu(mtu) => (reply_to(self.setup.set_mtu(mtu).await), Vec::new()),
             ParentRequest::Code => (ParentReply::Code(None), Vec::new()),
             ParentRequest::Prove(binding) => (self.prove(binding), Vec::new()),

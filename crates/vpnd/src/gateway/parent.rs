@@ -36,6 +36,7 @@ use crate::privsep::spawn::{self, ChildError, RunningChild, StartingChild};
 use crate::sys::account::UnixUser;
 use crate::sys::process::{self, Capability};
 use crate::sys::sandbox::{Protections, SandboxMode};
+use crate::sys::service_manager;
 use crate::sys::sysctl;
 use crate::sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{self, ReuseportGroup, bind_reuseport_group};
@@ -174,6 +175,7 @@ impl Gateway {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
+        service_manager::ready("clients can log in");
         let outcome = loop {
             let next_look = self.certificate_in_use.next_look();
             tokio::select! {
@@ -218,6 +220,7 @@ impl Gateway {
         if let Err(error) = &outcome {
             tracing::error!(%error, "the gateway can't go on");
         }
+        service_manager::stopping();
         self.stop(outcome.as_ref().ok().copied()).await;
         outcome?;
         Ok(())
