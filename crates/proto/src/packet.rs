@@ -152,23 +152,24 @@ pub(crate) struct Shape {
 /// need not check again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
-    start: usize,
-    len: usize,
+    // Small, for each packet's result is passed on by value.
+    start: u16,
+    len: u32,
     shape: Shape,
 }
 
 impl Checked {
     /// `packet`, which begins at `start` in its buffer.
     #[inline]
-    pub(crate) const fn new(packet: &Packet<'_>, start: usize) -> Self {
-        Self { start, len: packet.total_len(), shape: packet.shape() }
+    pub(crate) const fn new(packet: &Packet<'_>, start: u16) -> Self {
+        Self { start, len: packet.total_len() as u32, shape: packet.shape() }
     }
 
     /// The packet's bytes in the buffer.
     #[inline]
     #[must_use]
     pub const fn range(&self) -> Range<usize> {
-        self.start..self.start + self.len
+        self.start as usize..self.start as usize + self.len as usize
     }
 
     /// The packet, out of the buffer in which it was checked. Only its payload, congestion mark, hop limit and TCP options may

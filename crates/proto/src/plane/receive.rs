@@ -161,7 +161,7 @@ impl Session {
                 forwarding.next_hop(self, &packet)?
             }
         };
-        let (version, ecn, packet) = (packet.version(), packet.ecn(), Checked::new(&packet, start));
+        let (version, ecn, packet) = (packet.version(), packet.ecn(), Checked::new(&packet, start as u16));
         let combined = ecn.decapsulated(mark).ok_or(DropReason::Congestion)?;
         if combined != ecn {
             set_ecn(plaintext, version, combined);

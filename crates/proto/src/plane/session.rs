@@ -233,7 +233,7 @@ impl Session {
     ) -> Result<Sender<'a>, NoSender<'a>> {
         let number = self.sealing;
         let sealing = self.epochs.iter_mut().find(|epoch| Some(epoch.number) == number);
-        let Some((epoch, endpoint)) = sealing.and_then(|epoch| epoch.sealing_to(now)) else {
+        let Some(epoch) = sealing.filter(|epoch| epoch.can_seal(now)) else {
             if !self.epoch_requested {
                 self.epoch_requested = reports.push(Event::EpochWanted { slot: self.slot });
             }
@@ -241,7 +241,7 @@ impl Session {
         };
         note_use(self.slot, &mut self.in_use, used);
         let (slot, activity, path) = (self.slot, &mut self.activity, &mut self.path);
-        Ok(Sender { slot, now, endpoint, epoch, activity, path, reports })
+        Ok(Sender { slot, now, epoch, activity, path, reports })
     }
 
     /// Lists the session as one whose activity is to be taken.
@@ -257,8 +257,8 @@ impl Session {
 
     /// The oldest waiting packet, if it can be sealed now.
     pub(super) fn poll_waiting(&mut self, now: Time) -> Option<Box<[u8]>> {
-        let sealing = self.epochs.iter_mut().find(|epoch| Some(epoch.number) == self.sealing);
-        sealing.and_then(|epoch| epoch.sealing_to(now)).and_then(|_| self.waiting.pop_front())
+        let sealing = self.epochs.iter().find(|epoch| Some(epoch.number) == self.sealing)?;
+        if sealing.can_seal(now) { self.waiting.pop_front() } else { None }
     }
 
     /// Counts an inner packet that came from the peer.
@@ -279,11 +279,10 @@ impl Session {
 }
 
 impl Epoch {
-    /// The epoch and where its datagrams go, if it may seal now.
+    /// True if the epoch may seal now, and it is known where its datagrams go.
     #[inline]
-    fn sealing_to(&mut self, now: Time) -> Option<(&mut Self, Endpoint)> {
-        let endpoint = self.endpoint.filter(|_| self.send.usable(now))?;
-        Some((self, endpoint))
+    fn can_seal(&self, now: Time) -> bool {
+        self.send.usable(now) && self.endpoint.is_some()
     }
 }
 

@@ -157,6 +157,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     }
 
     /// Opens one datagram, or passes it to the shard or the QUIC endpoint that can.
+    #[inline]
     fn open(&mut self, now: Time, datagram: &mut [u8], origin: Origin) -> Result<Opened, Dropped> {
         if let Some(quic) = &self.quic
             && PacketClass::of(datagram) == PacketClass::Quic
@@ -187,6 +188,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     }
 
     /// Passes on the contents of the datagram that stands at `place`.
+    #[inline]
     fn dispatch(&mut self, now: Time, message: &mut Message<'_>, place: Range<usize>, opened: Opened) {
         match opened {
             Opened::Tun(packet) => self.collect(message.bytes, place.start, packet),
@@ -207,6 +209,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     }
 
     /// Seals a packet for another client where it stands, and joins it to the run before if it fits.
+    #[inline]
     fn forward(&mut self, now: Time, message: &mut Message<'_>, place: Range<usize>, to: Slot, len: usize) {
         let Self { plane, inbound, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
         let datagram = &mut message.bytes[place.clone()];
@@ -254,6 +257,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     }
 
     /// Takes a packet for the TUN device, whose datagram begins at `start`; a super-packet that it completes is written.
+    #[inline]
     fn collect(&mut self, buffer: &mut [u8], start: usize, checked: Checked) {
         let mut packet = checked.packet(&buffer[start..]);
         // Only the client knows the path, so it also holds down what its own machine sends: on the narrowest paths the

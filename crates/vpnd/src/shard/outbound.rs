@@ -65,6 +65,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     }
 
     /// Slices and seals the (super-)packet of `len` bytes that was read.
+    #[inline]
     fn send_read(&mut self, now: Time, len: usize) {
         let Self { plane, outbound, tun, socket, .. } = self;
         let Outbound { read, batch, mtu, spare } = outbound;
@@ -130,6 +131,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     }
 }
 
+#[inline]
 fn parse(read: &[u8]) -> Result<(VirtioHeader, Packet<'_>), DropReason> {
     let (header, packet) = VirtioHeader::split(read).map_err(|_| DropReason::BadOffload)?;
     let packet = Packet::parse(packet).map_err(|_| DropReason::BadPacket)?;

@@ -44,6 +44,7 @@ pub(super) struct Sealer<'a, S> {
 
 impl<S: DatagramSocket> Sealer<'_, S> {
     /// Writes each slice behind room for its header and seals it there. With `clamp` its MSS is held to that MTU.
+    #[inline]
     pub(super) fn slices(&mut self, slicer: &Slicer<'_>, clamp: Option<u16>) {
         // All slices have the first one's header.
         let outer = self.sender.outer(slicer.traffic_class());
@@ -99,6 +100,7 @@ impl<S: DatagramSocket> Sealer<'_, S> {
         }
     }
 
+    #[cold]
     fn flush(&mut self) {
         self.batch.send(self.socket, self.sender.counters());
     }

@@ -40,7 +40,6 @@ pub struct Sealed {
 pub struct Sender<'a> {
     pub(super) slot: Slot,
     pub(super) now: Time,
-    pub(super) endpoint: Endpoint,
     pub(super) epoch: &'a mut Epoch,
     pub(super) activity: &'a mut Activity,
     pub(super) path: &'a mut Path,
@@ -119,8 +118,8 @@ impl Sender<'_> {
     /// Where the datagrams go.
     #[inline]
     #[must_use]
-    pub const fn endpoint(&self) -> Endpoint {
-        self.endpoint
+    pub fn endpoint(&self) -> Endpoint {
+        self.epoch.endpoint.expect("a sealing epoch knows its peer's endpoint")
     }
 
     /// The plane's counters, for packets that can't be given to the sender.
@@ -133,7 +132,7 @@ impl Sender<'_> {
     #[inline]
     #[must_use]
     pub fn outer(&self, traffic_class: u8) -> Outer {
-        Outer { endpoint: self.endpoint, traffic_class: traffic_class & self.epoch.copied }
+        Outer { endpoint: self.endpoint(), traffic_class: traffic_class & self.epoch.copied }
     }
 
     /// The outer header of this packet.
