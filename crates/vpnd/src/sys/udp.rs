@@ -32,8 +32,10 @@ pub use group::{QuicMember, ReuseportGroup, Steering, bind_reuseport_group};
 /// The most shards: a receiver index names its shard by one byte (`docs/PROTOCOL.md`, section 7.1).
 pub const MAX_SHARDS: usize = 256;
 
-/// The most bytes of one segmented send: what fits one IPv4 datagram, which the kernel builds before it cuts.
-pub const MAX_GSO_BYTES: usize = 65_535 - 20 - 8;
+/// The most bytes of one segmented send. The kernel builds it as one packet and leaves cutting to the device only while that
+/// is shorter than 65,536 bytes with the headers of UDP, IPv6 and Ethernet (with a VLAN); a longer one it cuts in software, at
+/// several times the cost for both ends.
+pub const MAX_GSO_BYTES: usize = 65_535 - 8 - 40 - 18;
 
 /// Default size of socket buffers, bytes: some milliseconds of 10 Gbit/s.
 pub const DEFAULT_BUFFER_BYTES: usize = 8 << 20;
