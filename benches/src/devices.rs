@@ -88,7 +88,8 @@ pub fn stages(place: &Place) -> anyhow::Result<Option<Vec<Stage>>> {
     Ok(Some(stages))
 }
 
-fn enter(namespace: &str) -> anyhow::Result<()> {
+/// Moves the calling thread into a namespace.
+pub(crate) fn enter(namespace: &str) -> anyhow::Result<()> {
     ensure!(!namespace.contains('/'), "`{namespace}` is no name of a namespace");
     let path = format!("/run/netns/{namespace}");
     let file =

@@ -7,6 +7,7 @@
 pub mod aead;
 pub mod devices;
 pub mod handover;
+pub mod live;
 pub mod offload;
 pub mod packet;
 pub mod sample;

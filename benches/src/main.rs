@@ -10,6 +10,7 @@ use clap::Parser;
 use serde::Serialize;
 use vpnd_benches::devices::{self, Place};
 use vpnd_benches::handover::{self, Arrangement};
+use vpnd_benches::live::{self, Live, Traffic};
 use vpnd_benches::sample::{Sampled, sample};
 use vpnd_benches::shard::{self, Burst};
 use vpnd_benches::stage::{Side, Stage};
@@ -18,7 +19,18 @@ use vpnd_crypto::backend::choose;
 use vpnd_crypto::{Backend, Preference, Suite};
 
 /// The form of the output; grows when a reader of an older form could misread it.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
+
+/// Lengths of packets and of super-packets in packets, for the streams through whole shards.
+const LIVE: [(usize, usize); 6] = [(1408, 48), (1408, 16), (1408, 6), (1408, 2), (700, 64), (700, 12)];
+/// How often inline and handed-over crypto are compared.
+const HAND_OVER_REPEATS: usize = 7;
+/// How often each is carried.
+const LIVE_REPEATS: usize = 3;
+/// How much longer that takes than a stage.
+const LIVE_FACTOR: u32 = 8;
+/// The least: many round trips.
+const LIVE_LEAST: Duration = Duration::from_millis(100);
 
 /// Measures each stage of vpnd's data path on this machine and prints the figures as JSON.
 #[derive(Debug, Parser)]
@@ -33,6 +45,9 @@ struct Args {
     /// Where to measure the system calls.
     #[command(flatten)]
     place: Place,
+    /// Be one end of a tunnel, for this program itself.
+    #[arg(long, hide = true, value_name = "SPEC")]
+    live_end: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -46,6 +61,7 @@ struct Output {
     suites: Vec<SuiteOutput>,
     stages: Vec<Sampled>,
     handover: Vec<HandOverOutput>,
+    live: Vec<Live>,
 }
 
 #[derive(Serialize)]
@@ -60,18 +76,25 @@ struct HandOverOutput {
     flows: usize,
     workers: usize,
     threads: usize,
+    /// The median of all repetitions; the least and the most.
     bits_per_second: f64,
+    range: [f64; 2],
+    repeats: usize,
     cpu_ns_per_byte: f64,
 }
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    if let Some(spec) = &args.live_end {
+        return live::serve(spec);
+    }
     let time = Duration::from_millis(args.millis);
     let suites = args.suite.iter().map(|&suite| Ok((suite, choose(suite, Preference::Auto)?.backend)));
     let suites: Vec<(Suite, Backend)> = suites.collect::<anyhow::Result<_>>()?;
     // Before anything takes time: what is missing is said at once.
     let devices = devices::stages(&args.place)?.unwrap_or_default();
     let stages = computed(&suites).into_iter().chain(devices);
+    let live = live(&args.place, &suites, time)?;
     let output = Output {
         form: FORM,
         mss: traffic::MSS,
@@ -80,6 +103,7 @@ fn main() -> anyhow::Result<()> {
         suites: suites.iter().map(|(s, b)| SuiteOutput { name: s.name(), backend: b.name() }).collect(),
         stages: stages.map(|mut stage| sample(&mut stage, time)).collect(),
         handover: suites.iter().flat_map(|&(suite, backend)| hand_over(suite, backend, time)).collect(),
+        live,
     };
     serde_json::to_writer(std::io::stdout().lock(), &output).context("writing to standard output")?;
     println!();
@@ -109,21 +133,53 @@ fn computed(suites: &[(Suite, Backend)]) -> Vec<Stage> {
     stages
 }
 
-/// Inline and with workers, at one thread and at two.
+/// Inline and with workers, at one thread and at two, in turns.
 fn hand_over(suite: Suite, backend: Backend, time: Duration) -> Vec<HandOverOutput> {
     let arrangements = [(1, 0), (1, 1), (2, 0)].map(|(flows, workers)| Arrangement { flows, workers });
-    let measured = arrangements.map(|arrangement| {
+    let counts = arrangements.map(|arrangement| {
         let tried = handover::run(suite, backend, arrangement, 16);
         let more = 4.0 * time.as_secs_f64() / tried.wall.as_secs_f64();
-        let done = handover::run(suite, backend, arrangement, (16.0 * more).clamp(16.0, 1e6) as u64);
+        (16.0 * more).clamp(16.0, 1e6) as u64
+    });
+    let mut measured = arrangements.map(|_| Vec::new());
+    for _ in 0..HAND_OVER_REPEATS {
+        for ((arrangement, count), all) in arrangements.into_iter().zip(counts).zip(&mut measured) {
+            let done = handover::run(suite, backend, arrangement, count);
+            let bytes = done.bytes as f64;
+            all.push((8.0 * bytes / done.wall.as_secs_f64(), done.cpu.as_secs_f64() * 1e9 / bytes));
+        }
+    }
+    let outputs = arrangements.into_iter().zip(&mut measured).map(|(arrangement, all)| {
+        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (bits_per_second, cpu_ns_per_byte) = all[all.len() / 2];
         HandOverOutput {
             suite: suite.name(),
             flows: arrangement.flows,
             workers: arrangement.workers,
             threads: arrangement.threads(),
-            bits_per_second: 8.0 * done.bytes as f64 / done.wall.as_secs_f64(),
-            cpu_ns_per_byte: done.cpu.as_secs_f64() * 1e9 / done.bytes as f64,
+            bits_per_second,
+            range: [all[0].0, all[all.len() - 1].0],
+            repeats: all.len(),
+            cpu_ns_per_byte,
         }
     });
-    measured.into()
+    outputs.collect()
+}
+
+/// Streams through whole shards, in pieces of several sizes.
+fn live(place: &Place, suites: &[(Suite, Backend)], time: Duration) -> anyhow::Result<Vec<Live>> {
+    if place.near.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut runs = Vec::new();
+    for _ in 0..LIVE_REPEATS {
+        for &suite in suites {
+            for (packet, pieces) in LIVE {
+                let traffic = Traffic { packet, pieces, streams: 1 };
+                let run = live::run(place, suite, traffic, (LIVE_FACTOR * time).max(LIVE_LEAST));
+                runs.push(run.with_context(|| format!("a stream of {packet}-byte packets"))?);
+            }
+        }
+    }
+    Ok(runs)
 }

@@ -1,11 +1,16 @@
-//! Experiment 3: where the time goes, and a model that predicts it.
+//! Experiment 3: where the time goes, and a model of it that is held against the real VPN.
 //!
-//! Each stage of the data path is measured alone on this host, its cost fitted as so much for each packet or super-packet
-//! and so much for each byte. The sum predicts what the VPN's processes cost for a Gbit and how fast one TCP stream can
-//! go; then the real VPN carries one, and the error is shown. The stages are measured by `vpnd-stages`, another program:
-//! this crate knows nothing of vpnd's inside.
+//! The stages of a running tunnel, those of the kernel among them, are measured on this host in streams through whole
+//! shards of pieces of several sizes, and fitted as so much for each call, packet and byte. Their sum over what passes says
+//! what the VPN's processes cost for a Gbit and how fast it can go; the real VPN then carries each case, and the error is
+//! shown. The stages are measured by `vpnd-stages`, another program: this crate knows nothing of vpnd's inside.
 
+pub mod costs;
+pub mod counts;
 pub mod fit;
+#[cfg(test)]
+pub mod made_up;
+pub mod original;
 pub mod predict;
 pub mod real;
 pub mod stages;
@@ -15,17 +20,33 @@ use serde::{Deserialize, Serialize};
 use super::environment::Environment;
 use super::progress::Progress;
 use crate::interrupt::Interrupt;
+use crate::lab::emulator::impairment::Rate;
 use crate::lab::{Lab, LinkSettings};
 use crate::system::{Cipher, Kind, Programs, Subject};
+use costs::Cost;
+use counts::Counts;
 use fit::Stage;
-use predict::{Prediction, Shape, Target, Way};
+use predict::{Beside, Judgement, Prediction, Target};
 use real::{Real, RealPlan};
 use stages::{HandOver, Raw};
+
+/// The suite without a cipher, from whose runs it is read what passes.
+pub const REFERENCE: Cipher = Cipher::None;
+
+/// A load: TCP streams with packets of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Case {
+    /// Length of the longest inner packet, in bytes.
+    pub packet: u32,
+    pub streams: u32,
+}
 
 #[derive(Clone, Debug)]
 pub struct ModelPlan {
     /// The ciphers; each is a suite of vpnd.
     pub ciphers: Vec<Cipher>,
+    /// The loads.
+    pub cases: Vec<Case>,
     /// Milliseconds for each stage and size.
     pub millis: u64,
     pub programs: Programs,
@@ -34,6 +55,16 @@ pub struct ModelPlan {
     pub real: Option<RealPlan>,
     /// Bits per second for which the cost of each stage is asked.
     pub targets: Vec<f64>,
+    /// Links' rates at which the original's algorithms are measured, too.
+    pub original: Vec<Rate>,
+}
+
+impl ModelPlan {
+    /// The suites that are measured: the reference first, then the others that were asked for.
+    pub fn suites(&self) -> Vec<Cipher> {
+        let others = self.ciphers.iter().copied().filter(|cipher| *cipher != REFERENCE);
+        std::iter::once(REFERENCE).chain(others).collect()
+    }
 }
 
 /// Everything that was found.
@@ -42,46 +73,90 @@ pub struct Model {
     pub environment: Environment,
     /// As the program measured them.
     pub raw: Raw,
-    /// The stages with their fits.
+    /// The stages alone, repeated in memory or between idle devices, with their fits.
     pub stages: Vec<Stage>,
-    pub suites: Vec<SuiteModel>,
+    /// The stages of a running tunnel, which the predictions sum.
+    pub costs: Vec<Cost>,
+    pub predictions: Vec<Compared>,
+    /// The original's table.
+    pub original: Vec<original::Row>,
+    /// How far the predictions are off.
+    pub judgement: Judgement,
     /// The user ended it early.
     pub interrupted: bool,
 }
 
+/// One cipher with one load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SuiteModel {
+pub struct Compared {
     pub suite: String,
     /// The library behind it.
     pub backend: String,
-    /// Before anything was carried: full super-packets, an acknowledgement for each.
-    pub ahead: Prediction,
-    /// With super-packets and acknowledgements as they were in the measurement.
-    pub as_it_was: Option<Prediction>,
+    pub case: Case,
+    /// With what passed in the run without a cipher; for that suite itself, with what passed in its own run.
+    pub predicted: Option<Prediction>,
+    /// With what passed in its own run.
+    pub counted: Option<Prediction>,
+    /// What the machine spent in the reference run beside the VPN.
+    pub beside: Option<Beside>,
     pub real: Option<Real>,
-    /// Why there is none.
+    /// CPU seconds of everything for a Gbit in the reference run, as measured.
+    pub without_cipher: Option<f64>,
+    /// Why there is no measurement.
     pub error: Option<String>,
     /// The cost of each stage that the rates which the user asked about need.
     pub targets: Vec<Target>,
 }
 
-impl SuiteModel {
-    /// Whether all that was to be measured was.
-    pub fn is_whole(&self) -> bool {
-        self.error.is_none()
+impl Compared {
+    /// Whether it is the run from which it is read what passes.
+    pub fn is_reference(&self) -> bool {
+        self.suite == REFERENCE.name()
     }
 
     /// The share by which the prediction of the VPN's CPU seconds for a Gbit is off: negative if it is too low.
     pub fn cpu_error(&self) -> Option<f64> {
-        let real = self.real.as_ref()?;
-        Some(self.as_it_was.as_ref()?.seconds_per_gbit() / real.vpn_seconds_per_gbit() - 1.0)
+        self.error_of(self.predicted.as_ref()?)
     }
 
-    /// The share by which the predicted throughput is off.
-    pub fn speed_error(&self, cpus: u32) -> Option<f64> {
-        let real = self.real.as_ref()?;
-        let predicted = self.as_it_was.as_ref()?.bits_per_second(cpus, real.generator_seconds_per_gbit);
-        Some(predicted / real.bits_per_second - 1.0)
+    /// The same for the sum over what passed in its own run.
+    pub fn counted_error(&self) -> Option<f64> {
+        self.error_of(self.counted.as_ref()?)
+    }
+
+    fn error_of(&self, prediction: &Prediction) -> Option<f64> {
+        Some(prediction.seconds_per_gbit() / self.real.as_ref()?.vpn_seconds_per_gbit() - 1.0)
+    }
+
+    /// The throughput that is predicted for the CPU time that was to be had; none for the reference, whose generators and
+    /// share in use are its own.
+    pub fn bits_per_second(&self) -> Option<f64> {
+        if self.is_reference() {
+            return None;
+        }
+        let (predicted, beside, real) = (self.predicted.as_ref()?, self.beside?, self.real.as_ref()?);
+        Some(predicted.bits_per_second(real.cpus, beside, self.case.streams == 1))
+    }
+
+    /// The share by which it is off.
+    pub fn speed_error(&self) -> Option<f64> {
+        Some(self.bits_per_second()? / self.real.as_ref()?.bits_per_second - 1.0)
+    }
+
+    /// The share of all CPU time that is saved without a cipher, as measured.
+    pub fn measured_saving(&self) -> Option<f64> {
+        let without = self.without_cipher.filter(|_| !self.is_reference())?;
+        Some(1.0 - without / self.real.as_ref()?.whole_seconds_per_gbit())
+    }
+
+    /// Answers for each of `rates`, starting from what was measured.
+    fn answer(&mut self, rates: &[f64], cpus: f64) {
+        let Some(predicted) = &self.predicted else { return };
+        let idle = Beside { generators: 0.0, kernel: 0.0, in_use: 1.0 };
+        let (cpus, beside) = self.real.as_ref().map_or((cpus, idle), |real| (real.cpus, real.beside));
+        let measured = self.real.as_ref().map(Real::vpn_seconds_per_gbit);
+        let unexplained = measured.map_or(0.0, |measured| measured - predicted.seconds_per_gbit());
+        self.targets = rates.iter().map(|&rate| predicted.target(rate, cpus, beside, unexplained)).collect();
     }
 }
 
@@ -91,8 +166,8 @@ pub fn check(plan: &ModelPlan) -> anyhow::Result<()> {
     crate::system::check_tun()?;
     plan.programs.find(&stages::STAGES)?;
     if plan.real.is_some() {
-        for cipher in &plan.ciphers {
-            subject(*cipher).check(&plan.programs)?;
+        for cipher in plan.suites() {
+            subject(cipher).check(&plan.programs)?;
         }
     }
     Ok(())
@@ -110,45 +185,117 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
     let environment = Environment::read(Some(plan.links));
     progress.note("measuring each stage");
     let raw = stages::measure(plan, interrupt)?;
-    let stages = fit::fit_all(&raw)?;
-    let mut suites = Vec::new();
-    for (known, &cipher) in raw.suites.iter().zip(&plan.ciphers) {
-        let shape = Shape::full(&raw);
-        let ahead = Prediction::make(&stages, &known.name, shape);
-        let targets = plan.targets.iter().map(|&target| ahead.target(target)).collect();
-        let (suite, backend) = (known.name.clone(), known.backend.clone());
-        let mut model =
-            SuiteModel { suite, backend, ahead, as_it_was: None, real: None, error: None, targets };
-        if let Some(real) = plan.real.filter(|_| !interrupt.is_set()) {
+    let (stages, costs) = (fit::fit_all(&raw)?, costs::fit_all(&raw)?);
+    let mut all: Vec<Compared> = Vec::new();
+    for (known, cipher) in raw.suites.iter().zip(plan.suites()) {
+        let measured = plan.real.filter(|_| !interrupt.is_set()).map(|real| {
             progress.note(&format!("measuring {}", subject(cipher).label()));
-            match real::measure(plan, subject(cipher), real, interrupt) {
-                Ok(real) => {
-                    model.as_it_was = Some(Prediction::make(&stages, &model.suite, real.shape));
-                    model.real = Some(real);
-                }
-                Err(error) => model.error = Some(error.to_string()),
+            real::measure(plan, subject(cipher), real, interrupt)
+        });
+        let mut measured = Measured::of(measured, plan.cases.len()).into_iter();
+        for &case in &plan.cases {
+            let (real, error) = measured.next().unwrap_or_default();
+            let reference = all.iter().find(|other| other.is_reference() && other.case == case);
+            let mut compared = compare(&costs, (known, case), real, reference);
+            compared.error = error;
+            if compared.predicted.is_none() && plan.real.is_none() {
+                let counts = assumed(&raw, case);
+                compared.predicted = counts.map(|counts| Prediction::make(&costs, &known.name, counts));
+            }
+            compared.answer(&plan.targets, f64::from(environment.host.cpus));
+            all.push(compared);
+        }
+    }
+    // What was measured only as the reference is not part of the answer.
+    all.retain(|one| plan.ciphers.iter().any(|cipher| cipher.name() == one.suite));
+    let judgement = judge(&all);
+    let original = match plan.real {
+        Some(real) => original::measure(plan, (real, &plan.original), progress, interrupt),
+        None => Vec::new(),
+    };
+    Ok(Model {
+        environment,
+        raw,
+        stages,
+        costs,
+        predictions: all,
+        original,
+        judgement,
+        interrupted: interrupt.is_set(),
+    })
+}
+
+/// The results of one suite's cases, each a measurement or why there is none.
+struct Measured;
+
+impl Measured {
+    fn of(
+        result: Option<anyhow::Result<Vec<anyhow::Result<Real>>>>,
+        cases: usize,
+    ) -> Vec<(Option<Real>, Option<String>)> {
+        match result {
+            None => vec![(None, None); cases],
+            Some(Err(error)) => vec![(None, Some(error.to_string())); cases],
+            Some(Ok(each)) => {
+                let of = |real: anyhow::Result<Real>| match real {
+                    Ok(real) => (Some(real), None),
+                    Err(error) => (None, Some(format!("{error:#}"))),
+                };
+                each.into_iter().map(of).collect()
             }
         }
-        suites.push(model);
     }
-    Ok(Model { environment, raw, stages, suites, interrupted: interrupt.is_set() })
+}
+
+/// What is predicted for one case, and what was measured.
+fn compare(
+    costs: &[Cost],
+    (suite, case): (&stages::Suite, Case),
+    real: Option<Real>,
+    reference: Option<&Compared>,
+) -> Compared {
+    let own = real.as_ref().map(|real| real.counts);
+    let known = reference.and_then(|reference| reference.real.as_ref());
+    let is_reference = suite.name == REFERENCE.name();
+    let passed = if is_reference { own } else { known.map(|real| real.counts) };
+    let make = |counts: Counts| Prediction::make(costs, &suite.name, counts);
+    Compared {
+        suite: suite.name.clone(),
+        backend: suite.backend.clone(),
+        case,
+        predicted: passed.map(make),
+        counted: own.map(make),
+        beside: if is_reference { real.as_ref() } else { known }.map(|real| real.beside),
+        without_cipher: known.map(Real::whole_seconds_per_gbit),
+        real,
+        error: None,
+        targets: Vec::new(),
+    }
+}
+
+/// What passes if nothing was measured: as in the streams through whole shards, if one of them had such packets.
+fn assumed(raw: &Raw, case: Case) -> Option<Counts> {
+    let fits = |live: &&stages::Live| {
+        live.suite == REFERENCE.name()
+            && live.packet == case.packet as usize
+            && live.streams == case.streams as usize
+    };
+    let most = raw.live.iter().filter(fits).map(|live| live.pieces).max()?;
+    let whole = raw.live.iter().filter(fits).filter(|live| live.pieces == most);
+    Some(Counts::mean(&whole.map(Counts::of_live).collect::<Vec<_>>()))
+}
+
+fn judge(all: &[Compared]) -> Judgement {
+    let errors = all.iter().flat_map(|one| [one.cpu_error(), one.speed_error()]).flatten();
+    Judgement::of(&errors.collect::<Vec<_>>())
 }
 
 impl Model {
     /// Whether everything that was asked for was measured.
     pub fn is_whole(&self) -> bool {
-        !self.interrupted && self.suites.iter().all(SuiteModel::is_whole)
-    }
-
-    /// The time of one whole shard on made-up devices, in nanoseconds for a full super-packet.
-    pub fn whole_shard(&self, suite: &str, way: Way) -> Option<f64> {
-        let of_suite = |sample: &&stages::Sample| {
-            sample.whole && sample.suite.as_deref() == Some(suite) && sample.side == way.name()
-        };
-        let bulk = self.raw.stages.iter().filter(of_suite);
-        bulk.filter(|sample| sample.packets == self.raw.max_slices && sample.bytes > self.raw.mtu)
-            .map(|sample| sample.ns)
-            .next_back()
+        !self.interrupted
+            && self.predictions.iter().all(|one| one.error.is_none())
+            && self.original.iter().all(|row| row.error.is_none())
     }
 
     /// The hand-over figures of one suite.

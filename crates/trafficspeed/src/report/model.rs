@@ -1,54 +1,26 @@
 //! Experiment 3 as a table, JSON, CSV and a page.
 
 pub mod html;
+pub mod section;
 pub mod words;
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
+use super::grid::Grid;
 use super::published::board;
 use crate::csv_table;
-use crate::experiment::model::fit::Stage;
-use crate::experiment::model::predict::{StageCost, Target, Way};
-use crate::experiment::model::{Model, SuiteModel};
-use crate::unit::{gbit, significant};
+use crate::experiment::model::{Compared, Model};
+use section::sections;
 
-/// A table of text: what it is, its head, its rows.
-pub struct Grid {
-    pub title: String,
-    /// The head of each column.
-    pub head: Vec<&'static str>,
-    /// The rows; the first column is text, the others are figures.
-    pub rows: Vec<Vec<String>>,
-}
-
-/// All tables, in the order in which they are to be read.
-pub fn grids(model: &Model) -> Vec<Grid> {
-    let mut grids = vec![stages(model)];
-    for suite in &model.suites {
-        grids.push(parts(suite));
-    }
-    grids.push(predictions(model));
-    grids.push(hand_over(model));
-    grids.extend(model.suites.iter().flat_map(|suite| suite.targets.iter().map(|t| target(&suite.suite, t))));
-    grids
-}
-
-pub fn table(model: &Model) -> String {
-    let mut text = String::new();
-    for grid in grids(model) {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(grid.head.iter());
-        for row in grid.rows {
-            table.add_row(row);
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        writeln!(text, "{}\n{table}\n", grid.title).expect("writing to a string");
+/// The results as text, tables at most so wide.
+pub fn table(model: &Model, width: Option<usize>) -> String {
+    let mut text = format!("{}\n\n", words::title(&model.judgement));
+    for section in sections(model) {
+        let mut grid = Grid::new(1, section.head);
+        grid.rows = section.rows;
+        writeln!(text, "{}\n{}\n", section.title, grid.text(width)).expect("writing to a string");
     }
     for line in words::lines(model) {
         writeln!(text, "{line}").expect("writing to a string");
@@ -64,160 +36,13 @@ pub fn table(model: &Model) -> String {
     text
 }
 
-fn stages(model: &Model) -> Grid {
-    let row = |stage: &crate::experiment::model::fit::Stage| {
-        let suite = stage.suite.as_ref().map_or_else(String::new, |suite| format!(", {suite}"));
-        vec![
-            format!("{}{suite}", stage.name),
-            stage.side.clone(),
-            stage.unit.clone(),
-            significant(stage.line.each),
-            significant(1000.0 * stage.line.per_byte),
-            format!("{:.0} %", 100.0 * stage.line.worst),
-        ]
-    };
-    Grid {
-        title: "Stages on this host: a line through five sizes, worst = its largest distance from a point"
-            .into(),
-        head: vec!["stage", "end", "for each", "ns each", "ns per 1000 bytes", "worst"],
-        rows: model.stages.iter().map(row).collect(),
-    }
-}
-
-fn parts(suite: &SuiteModel) -> Grid {
-    let made = &suite.ahead;
-    let row = |part: &StageCost| {
-        let whole = made.stages_ns(part.way);
-        vec![
-            part.stage.clone(),
-            part.way.name().into(),
-            significant(part.ns_per_byte * made.shape.mss),
-            significant(part.ns_per_byte * made.shape.read / 1000.0),
-            format!("{:.0} %", 100.0 * part.ns_per_byte / whole.max(f64::MIN_POSITIVE)),
-        ]
-    };
-    let sum = |way: Way| {
-        let ns = made.stages_ns(way);
-        let cells = [ns * made.shape.mss, ns * made.shape.read / 1000.0].map(significant);
-        [format!("all stages, {}", way.name()), way.name().into()]
-            .into_iter()
-            .chain(cells)
-            .chain(["100 %".into()])
-    };
-    let rows = made.parts.iter().map(row);
-    let sums = [Way::Sender, Way::Receiver].map(|way| sum(way).collect());
-    Grid {
-        title: format!("Where the time goes with {} ({}), full super-packets", suite.suite, suite.backend),
-        head: vec!["stage", "end", "ns a packet", "µs a super-packet", "share of its end"],
-        rows: rows.chain(sums).collect(),
-    }
-}
-
-fn predictions(model: &Model) -> Grid {
-    let cpus = model.environment.host.cpus;
-    let row = |suite: &SuiteModel| {
-        let none = || "-".to_owned();
-        let (ahead, was, real) = (&suite.ahead, suite.as_it_was.as_ref(), suite.real.as_ref());
-        let percent =
-            |error: Option<f64>| error.map_or_else(none, |error| format!("{:+.0} %", 100.0 * error));
-        let shared =
-            was.zip(real).map(|(was, real)| was.bits_per_second(cpus, real.generator_seconds_per_gbit));
-        vec![
-            suite.suite.clone(),
-            ahead.bottleneck().map_or_else(none, |part| format!("{} ({})", part.stage, part.way.name())),
-            gbit(ahead.core_each()),
-            significant(ahead.seconds_per_gbit()),
-            was.map_or_else(none, |was| significant(was.seconds_per_gbit())),
-            real.map_or_else(none, |real| significant(real.vpn_seconds_per_gbit())),
-            percent(suite.cpu_error()),
-            shared.map_or_else(none, gbit),
-            real.map_or_else(none, |real| gbit(real.bits_per_second)),
-            percent(suite.speed_error(cpus)),
-        ]
-    };
-    Grid {
-        title: format!(
-            "Predicted and measured: one TCP stream, client to gateway host, {cpus} cores for everything"
-        ),
-        head: vec![
-            "cipher",
-            "bottleneck",
-            "Gbit/s, a core each",
-            "CPU s/Gbit, full",
-            "as it was",
-            "measured",
-            "error",
-            "Gbit/s, shared",
-            "measured",
-            "error",
-        ],
-        rows: model.suites.iter().map(row).collect(),
-    }
-}
-
-fn hand_over(model: &Model) -> Grid {
-    let figures = model.suites.iter().flat_map(|suite| model.hand_over(&suite.suite));
-    let rows = figures.map(|figure| {
-        let who = match figure.workers {
-            0 => "inline".to_owned(),
-            1 => "1 worker a flow".to_owned(),
-            many => format!("{many} workers a flow"),
-        };
-        vec![
-            figure.suite.clone(),
-            who,
-            figure.flows.to_string(),
-            figure.threads.to_string(),
-            gbit(figure.bits_per_second),
-            significant(0.125 * figure.cpu_ns_per_byte),
-        ]
-    });
-    Grid {
-        title: "Crypto inline or handed to workers in batches: read, cut, seal, send, in memory".into(),
-        head: vec!["cipher", "sealed", "flows", "threads", "Gbit/s", "CPU s/Gbit"],
-        rows: rows.collect(),
-    }
-}
-
-fn target(suite: &str, target: &Target) -> Grid {
-    let rows = target.needs.iter().map(|need| {
-        let ns = |value: f64| significant(1000.0 * value);
-        vec![
-            need.stage.clone(),
-            need.way.name().into(),
-            ns(need.now),
-            ns(need.all_alike),
-            need.alone.map_or_else(|| "not enough".into(), ns),
-        ]
-    });
-    Grid {
-        title: format!(
-            "What each stage must cost for {} Gbit/s with {suite}: ns per 1000 bytes, {} for each end",
-            gbit(target.bits_per_second),
-            significant(1000.0 * target.budget)
-        ),
-        head: vec!["stage", "end", "now", "if all shrink alike", "if it alone shrinks"],
-        rows: rows.collect(),
-    }
-}
-
 pub fn json(model: &Model) -> Value {
-    let cpus = model.environment.host.cpus;
-    let suites = model.suites.iter().map(|suite| {
-        json!({
-            "suite": suite.suite,
-            "predicted_core_each_bits_per_second": suite.ahead.core_each(),
-            "predicted_seconds_per_gbit": suite.as_it_was.as_ref().map(|was| was.seconds_per_gbit()),
-            "measured_seconds_per_gbit": suite.real.as_ref().map(|real| real.vpn_seconds_per_gbit()),
-            "cpu_error": suite.cpu_error(),
-            "measured_bits_per_second": suite.real.as_ref().map(|real| real.bits_per_second),
-            "speed_error": suite.speed_error(cpus),
-            "bottleneck": suite.ahead.bottleneck(),
-        })
-    });
     json!({
         "experiment": "model",
-        "summary": suites.collect::<Vec<_>>(),
+        "title": words::title(&model.judgement),
+        "predicts": model.judgement.predicts(),
+        "judgement": model.judgement,
+        "summary": model.predictions.iter().map(summary).collect::<Vec<_>>(),
         "notes": words::lines(model),
         "model": model,
         "published": { "source": board::SOURCE, "figures": board::FIGURES, "findings": board::FINDINGS },
@@ -225,20 +50,90 @@ pub fn json(model: &Model) -> Value {
     })
 }
 
-/// The stages, a line each.
+fn summary(one: &Compared) -> Value {
+    let predicted = one.predicted.as_ref();
+    let savings = predicted.zip(one.beside).map(|(predicted, beside)| predicted.savings(beside));
+    json!({
+        "suite": one.suite,
+        "packet": one.case.packet,
+        "streams": one.case.streams,
+        "predicted_seconds_per_gbit": predicted.map(|made| made.seconds_per_gbit()),
+        "measured_seconds_per_gbit": one.real.as_ref().map(|real| real.vpn_seconds_per_gbit()),
+        "cpu_error": one.cpu_error(),
+        "cpu_error_with_own_counts": one.counted_error(),
+        "predicted_bits_per_second": one.bits_per_second(),
+        "measured_bits_per_second": one.real.as_ref().map(|real| real.bits_per_second),
+        "speed_error": one.speed_error(),
+        "bottleneck": savings.as_ref().and_then(|savings| savings.first()),
+        "measured_saving_without_cipher": one.measured_saving(),
+    })
+}
+
+/// The predictions, a line each.
 pub fn csv(model: &Model) -> String {
-    let head = ["stage", "end", "unit", "suite", "ns_each", "ns_per_byte", "worst"];
-    let cells = |stage: &Stage| {
-        let line = stage.line;
+    let head = [
+        "suite",
+        "packet",
+        "streams",
+        "predicted_cpu_s_per_gbit",
+        "measured_cpu_s_per_gbit",
+        "cpu_error",
+        "cpu_error_with_own_counts",
+        "predicted_bits_per_second",
+        "measured_bits_per_second",
+        "speed_error",
+    ];
+    let cells = |one: &Compared| {
+        let figure = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
         [
-            stage.name.clone(),
-            stage.side.clone(),
-            stage.unit.clone(),
-            stage.suite.clone().unwrap_or_default(),
-            line.each.to_string(),
-            line.per_byte.to_string(),
-            line.worst.to_string(),
+            one.suite.clone(),
+            one.case.packet.to_string(),
+            one.case.streams.to_string(),
+            figure(one.predicted.as_ref().map(|made| made.seconds_per_gbit())),
+            figure(one.real.as_ref().map(|real| real.vpn_seconds_per_gbit())),
+            figure(one.cpu_error()),
+            figure(one.counted_error()),
+            figure(one.bits_per_second()),
+            figure(one.real.as_ref().map(|real| real.bits_per_second)),
+            figure(one.speed_error()),
         ]
     };
-    csv_table::text(head, model.stages.iter().map(cells))
+    csv_table::text(head, model.predictions.iter().map(cells))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::model::made_up;
+
+    #[test]
+    fn the_title_of_every_form_follows_the_errors() {
+        let mut model = made_up::model(&[0.05, -0.1]);
+        for text in [table(&model, None), json(&model)["title"].to_string(), html::html(&model)] {
+            assert!(text.contains("a model that predicts it"), "{text}");
+        }
+        assert_eq!(json(&model)["predicts"], true);
+        model = made_up::model(&[0.05, -0.16]);
+        for text in [table(&model, None), json(&model)["title"].to_string(), html::html(&model)] {
+            assert!(!text.contains("that predicts it") && text.contains("off by up to 16 %"), "{text}");
+        }
+        assert_eq!(json(&model)["predicts"], false);
+    }
+
+    #[test]
+    fn every_prediction_stands_beside_its_error() {
+        let model = made_up::model(&[0.05, -0.16]);
+        let text = csv(&model);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        for (line, error) in lines[1..].iter().zip([0.05, -0.16]) {
+            let cells: Vec<&str> = line.split(',').collect();
+            assert!((cells[5].parse::<f64>().unwrap() - error).abs() < 1e-9, "{line}");
+        }
+        let page = table(&model, None);
+        assert!(page.contains("+5 %") && page.contains("-16 %"), "{page}");
+        let narrow = table(&model, Some(120));
+        let tables = narrow.lines().filter(|line| line.starts_with(['│', '┌', '╞', '├', '└']));
+        assert!(tables.map(|line| line.chars().count()).max().is_some_and(|most| most <= 120), "{narrow}");
+    }
 }

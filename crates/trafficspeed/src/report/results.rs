@@ -72,7 +72,7 @@ impl Results {
             Self::Traffic(campaign) => table::table(campaign, unit.unwrap_or_default(), width),
             Self::Load(found) => load::table(found, unit, width),
             Self::Suite(found) => suite::table(found, width),
-            Self::Model(found) => model::table(found),
+            Self::Model(found) => model::table(found, width),
             Self::Block(found) => block::table(found, width),
         };
         text.push_str(&self.environment().machine());

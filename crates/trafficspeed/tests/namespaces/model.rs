@@ -1,4 +1,4 @@
-//! Experiment 3: the stages as `vpnd-stages` measures them, a prediction from them, and the real `vpnd`.
+//! Experiment 3: the stages as `vpnd-stages` measures them, kernel and all, what their sum says, and the real `vpnd`.
 
 use std::path::Path;
 
@@ -21,25 +21,58 @@ fn stages_are_measured_and_compared_with_the_real_vpnd() {
     assert!(stages.is_file(), "run `cargo build -p vpnd-benches`, or test the whole workspace");
     let out = tempfile::tempdir().expect("a directory");
     let line = format!(
-        "model --cipher aes-256-gcm --millis 1 -t 0.5 -O 0.2 --repeat 1 --target 10gbit --vpnd {} --stages {} --out {} -J",
+        "model --cipher none,aes-256-gcm --packet 1280 -P 1,2 --millis 1 -t 0.5 -O 0.2 --repeat 1 --target 1mbit --target 10000gbit \
+         --vpnd {} --program vpnd-stages={} --out {} -J",
         vpnd.display(),
         stages.display(),
         out.path().display()
     );
     let report = measured(&line);
     assert_eq!(report["whole"], true, "{report:#}");
-    let summary = &report["summary"][0];
-    for figure in ["predicted_seconds_per_gbit", "measured_seconds_per_gbit", "measured_bits_per_second"] {
-        assert!(number(&summary[figure]) > 0.0, "{summary:#}");
+    let summary = report["summary"].as_array().expect("predictions");
+    assert_eq!(summary.len(), 4, "two ciphers, two numbers of streams: {report:#}");
+    for one in summary {
+        for figure in ["predicted_seconds_per_gbit", "measured_seconds_per_gbit", "measured_bits_per_second"]
+        {
+            assert!(number(&one[figure]) > 0.0, "{one:#}");
+        }
+        assert!(number(&one["cpu_error"]) > -1.0, "{one:#}");
+        assert_eq!(one["speed_error"].is_number(), one["suite"] != "none", "{one:#}");
     }
-    let suite = &report["model"]["suites"][0];
-    let parts = suite["ahead"]["parts"].as_array().expect("stages");
-    for stage in ["TUN read", "seal", "UDP send", "UDP receive", "open", "TUN write"] {
-        let part = parts.iter().find(|part| part["stage"] == stage);
-        assert!(part.is_some_and(|part| number(&part["ns_per_byte"]) > 0.0), "{stage}: {parts:#?}");
-    }
-    assert_eq!(suite["targets"][0]["needs"].as_array().map(Vec::len), Some(parts.len()));
+    stages_of_the_kernel_have_costs(&report["model"]);
+    the_title_follows_the_errors(&report);
+    let targets = report["model"]["predictions"][0]["targets"].as_array().expect("targets");
+    assert_eq!(
+        (&targets[0]["reached"], &targets[1]["reached"]),
+        (&true.into(), &false.into()),
+        "{targets:#?}"
+    );
     assert_eq!(report_again(out.path(), &report), ["model-cost.svg"]);
-    let segment = number(&suite["real"]["shape"]["mss"]);
-    assert!((500.0..1500.0).contains(&segment), "the pieces are those of the tunnel: {suite:#}");
+}
+
+/// Each system call that the data and their acknowledgements pass costs something, fitted from enough sizes.
+fn stages_of_the_kernel_have_costs(model: &Value) {
+    let costs = model["costs"].as_array().expect("stages");
+    for stage in [
+        "TUN read",
+        "UDP send",
+        "UDP receive",
+        "TUN write into the receiving TCP",
+        "TUN write of acknowledgements into the sending TCP",
+    ] {
+        let cost = costs.iter().find(|cost| cost["stage"] == stage).unwrap_or_else(|| panic!("no {stage}"));
+        let terms = cost["terms"].as_array().expect("terms");
+        let whole: f64 = terms.iter().map(|term| number(&term[1])).sum();
+        assert!(whole > 0.0 && number(&cost["sizes"]) >= 3.0, "{cost:#}");
+    }
+}
+
+/// The report says that it predicts exactly if no error is above 15 %.
+fn the_title_follows_the_errors(report: &Value) {
+    let errors = report["summary"].as_array().expect("predictions").iter();
+    let errors: Vec<f64> =
+        errors.flat_map(|one| [&one["cpu_error"], &one["speed_error"]]).filter_map(Value::as_f64).collect();
+    let good = errors.iter().all(|error| error.abs() <= 0.15);
+    let title = report["title"].as_str().expect("a title");
+    assert_eq!(title.contains("predicts"), good, "{title} with {errors:?}");
 }

@@ -1,4 +1,4 @@
-//! The measurement that the model is compared with: one TCP stream from a client to the gateway's host, through vpnd.
+//! The measurements that the model is compared with: TCP streams from a client to the gateway's host, through vpnd.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::ModelPlan;
-use super::predict::Shape;
-use crate::experiment::figures::figures;
+use super::counts::{Counts, GBIT_BYTES, HEADERS};
+use super::predict::Beside;
+use super::{Case, ModelPlan};
+use crate::experiment::figures::{Figures, figures};
 use crate::experiment::generate::fresh;
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::{RemoteEnd, Testbed, Trial, TrialResult};
@@ -19,12 +20,15 @@ use crate::lab::{CLIENT_LINK, Lab};
 use crate::load::congestion::CongestionControl;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape as Socket, Way};
-use crate::stats::median;
+use crate::observe::process_tree;
+use crate::stats::{median, range};
 use crate::system::{Subject, SystemInfo};
 
 /// Bytes of each send call, as `trafficspeed stream` has them.
 const WRITE_BYTES: u32 = 256 * 1024;
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Length of IPv4 and TCP headers without options: the segment size that a socket is told counts options.
+const BARE_HEADERS: u32 = 40;
 
 #[derive(Clone, Copy, Debug)]
 pub struct RealPlan {
@@ -40,12 +44,18 @@ pub struct Real {
     /// CPU seconds of the client's VPN process for a Gbit of payload.
     pub client_seconds_per_gbit: f64,
     pub gateway_seconds_per_gbit: f64,
-    pub generator_seconds_per_gbit: f64,
-    /// The pieces in which the payload travelled, all repetitions together.
-    pub shape: Shape,
+    /// What the machine spent beside them, and how much of it was used.
+    pub beside: Beside,
+    /// Cores that were to be had: without those that other processes and the hypervisor took.
+    pub cpus: f64,
+    /// The share of the used CPU time that was soft interrupts, within whatever process they ran.
+    pub softirq: f64,
+    /// What passed, for a Gbit.
+    pub counts: Counts,
+    /// The throughput of each repetition.
     pub each: Vec<f64>,
-    /// The share of the machine's CPU time that was used, in percent; the largest of all repetitions.
-    pub busy_percent: f64,
+    /// The VPN's CPU seconds for a Gbit, the least and the most of all repetitions.
+    pub cpu_range: (f64, f64),
     /// The VPN's own account.
     pub facts: SystemInfo,
 }
@@ -55,6 +65,11 @@ impl Real {
     pub fn vpn_seconds_per_gbit(&self) -> f64 {
         self.client_seconds_per_gbit + self.gateway_seconds_per_gbit
     }
+
+    /// CPU seconds of everything that the load needs.
+    pub fn whole_seconds_per_gbit(&self) -> f64 {
+        self.vpn_seconds_per_gbit() + self.beside.generators + self.beside.kernel
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,98 +78,151 @@ struct Round {
     client: f64,
     gateway: f64,
     generators: f64,
-    mss: f64,
-    busy_percent: f64,
+    kernel: f64,
+    in_use: f64,
+    cpus: f64,
+    softirq: f64,
+    counts: Counts,
 }
 
-/// Measures one suite.
+/// Measures one suite with every case; each has its result or why there is none.
 ///
 /// # Errors
-/// If it does not come up or a repetition fails.
+/// If the system does not come up.
 pub fn measure(
     plan: &ModelPlan,
     subject: Subject,
     real: RealPlan,
     interrupt: &Interrupt,
-) -> anyhow::Result<Real> {
+) -> anyhow::Result<Vec<anyhow::Result<Real>>> {
     let system = subject.system(&plan.programs)?;
     let mut testbed = Testbed::build(system, RemoteEnd::Gateway, plan.links, interrupt)?;
-    let times = Times { warmup: real.warmup, duration: real.duration, interval: INTERVAL };
-    let before = Reading::take(testbed.lab())?;
-    let mut rounds = Vec::new();
+    let mut rounds: Vec<anyhow::Result<Vec<Round>>> = plan.cases.iter().map(|_| Ok(Vec::new())).collect();
     for _ in 0..real.repeats {
-        let trial = Trial { tasks: vec![fresh(&stream(plan.links.congestion))], ip: 4, times };
-        let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
-        ensure!(!measured.reports.stopped_early(), "interrupted");
-        rounds.push(Round::of(&trial, &measured).context("the stream carried nothing")?);
+        for (case, rounds) in plan.cases.iter().zip(&mut rounds) {
+            let Ok(known) = rounds else { continue };
+            match round(plan, &mut testbed, *case, real, interrupt) {
+                Ok(round) => known.push(round),
+                Err(error) => *rounds = Err(error),
+            }
+        }
     }
-    let carried = Reading::take(testbed.lab())?.since(&before);
-    let mss = middle(&rounds, |round| round.mss);
-    let shape = carried.shape(mss).context("the TUN devices carried nothing")?;
-    Ok(Real {
-        bits_per_second: middle(&rounds, |round| round.bits_per_second),
-        client_seconds_per_gbit: middle(&rounds, |round| round.client),
-        gateway_seconds_per_gbit: middle(&rounds, |round| round.gateway),
-        generator_seconds_per_gbit: middle(&rounds, |round| round.generators),
-        shape,
-        each: rounds.iter().map(|round| round.bits_per_second).collect(),
-        busy_percent: rounds.iter().map(|round| round.busy_percent).fold(0.0, f64::max),
-        facts: testbed.facts().clone(),
-    })
+    let facts = testbed.facts().clone();
+    Ok(rounds.into_iter().map(|rounds| rounds.map(|rounds| Real::of(&rounds, facts.clone()))).collect())
 }
 
-fn middle(rounds: &[Round], of: fn(&Round) -> f64) -> f64 {
-    median(&rounds.iter().map(of).collect::<Vec<_>>()).unwrap_or_default()
+/// One repetition of one case.
+fn round(
+    plan: &ModelPlan,
+    testbed: &mut Testbed,
+    case: Case,
+    real: RealPlan,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Round> {
+    ensure!(!interrupt.is_set(), "interrupted");
+    let times = Times { warmup: real.warmup, duration: real.duration, interval: INTERVAL };
+    let before = Reading::take(testbed)?;
+    let trial = Trial { tasks: vec![fresh(&stream(plan.links.congestion, case))], ip: 4, times };
+    let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
+    ensure!(!measured.reports.stopped_early(), "interrupted");
+    let counts =
+        Reading::take(testbed)?.since(&before).counts(case).context("the TUN devices carried nothing")?;
+    let found = figures(&trial.tasks[0], 0, &measured.reports);
+    // The kernel counts a segment without its options.
+    let longest = found.mss.unwrap_or_default() + HEADERS as u32;
+    ensure!(
+        longest >= case.packet,
+        "packets of {} bytes do not fit: the tunnel carries {longest} here",
+        case.packet
+    );
+    Round::of(&found, &measured, counts).context("the streams carried nothing")
 }
 
-fn stream(congestion: CongestionControl) -> Task {
+/// As fast as possible, with segments as long as the case has packets.
+pub(super) fn stream(congestion: CongestionControl, case: Case) -> Task {
     Task::Bulk(Job {
         run_id: 0,
         seed: 1,
-        streams: 1,
+        streams: case.streams,
         threads: 1,
         write_bytes: WRITE_BYTES,
         verify: false,
         congestion,
-        shape: Socket { way: Way::Forward, window: None, mss: None },
+        shape: Socket { way: Way::Forward, window: None, mss: Some(case.packet - BARE_HEADERS) },
     })
 }
 
+impl Real {
+    fn of(rounds: &[Round], facts: SystemInfo) -> Self {
+        let middle =
+            |of: fn(&Round) -> f64| median(&rounds.iter().map(of).collect::<Vec<_>>()).unwrap_or_default();
+        let vpn: Vec<f64> = rounds.iter().map(|round| round.client + round.gateway).collect();
+        Self {
+            bits_per_second: middle(|round| round.bits_per_second),
+            client_seconds_per_gbit: middle(|round| round.client),
+            gateway_seconds_per_gbit: middle(|round| round.gateway),
+            beside: Beside {
+                generators: middle(|round| round.generators),
+                kernel: middle(|round| round.kernel),
+                in_use: middle(|round| round.in_use),
+            },
+            cpus: middle(|round| round.cpus),
+            softirq: middle(|round| round.softirq),
+            counts: Counts::mean(&rounds.iter().map(|round| round.counts).collect::<Vec<_>>()),
+            each: rounds.iter().map(|round| round.bits_per_second).collect(),
+            cpu_range: range(&vpn).unwrap_or_default(),
+            facts,
+        }
+    }
+}
+
 impl Round {
-    fn of(trial: &Trial, measured: &TrialResult) -> Option<Self> {
-        let found = figures(&trial.tasks[0], 0, &measured.reports);
+    fn of(found: &Figures, measured: &TrialResult, counts: Counts) -> Option<Self> {
         let cpu = measured.cpu;
         let gbit = found.received_bits_per_second * cpu.seconds / 1e9;
-        let total = cpu.host.total();
-        (gbit > 0.0).then(|| Self {
+        let available = cpu.host.total() - cpu.host.steal - cpu.foreign;
+        let used = cpu.host.busy() - cpu.foreign;
+        let known = cpu.clients + cpu.gateway + cpu.generators;
+        let share = |part: f64, whole: f64| if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 };
+        (gbit > 0.0 && available > 0.0).then(|| Self {
             bits_per_second: found.received_bits_per_second,
             client: cpu.clients / gbit,
             gateway: cpu.gateway / gbit,
             generators: cpu.generators / gbit,
-            mss: f64::from(found.mss.unwrap_or_default()),
-            busy_percent: if total > 0.0 { 100.0 * cpu.host.busy() / total } else { 0.0 },
+            kernel: (used - known).max(0.0) / gbit,
+            in_use: share(used.max(known), available),
+            cpus: available / cpu.seconds,
+            softirq: share(cpu.host.interrupt, used),
+            counts,
         })
     }
 }
 
-/// The counters of the devices at both ends.
+/// The counters of the devices and of the VPN's processes at both ends.
 struct Reading {
     client: HashMap<String, Counters>,
     gateway: HashMap<String, Counters>,
+    /// How often the threads of the client's and of the gateway's processes have slept.
+    wakes: [u64; 2],
 }
 
-/// The counters at both ends.
+/// What was counted between two readings.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
     client_tun: Counters,
     client_link: Counters,
     gateway_tun: Counters,
+    wakes: [u64; 2],
 }
 
 impl Reading {
-    fn take(lab: &Lab) -> anyhow::Result<Self> {
+    fn take(testbed: &mut Testbed) -> anyhow::Result<Self> {
+        let (_, system) = testbed.parts();
+        let (gateway, clients) = system.processes();
+        let wakes = [sleeps(&clients), sleeps(&gateway)];
+        let lab: &Lab = testbed.lab();
         let read = |namespace: &Namespace| Counters::read(namespace);
-        Ok(Self { client: read(&lab.clients()[0])?, gateway: read(lab.gateway())? })
+        Ok(Self { client: read(&lab.clients()[0])?, gateway: read(lab.gateway())?, wakes })
     }
 
     fn since(&self, earlier: &Self) -> Carried {
@@ -169,22 +237,42 @@ impl Reading {
             client_tun: tun(&self.client, &earlier.client, CLIENT_LINK),
             client_link: of(&self.client).since(of(&earlier.client)),
             gateway_tun: tun(&self.gateway, &earlier.gateway, "c1"),
+            wakes: [0, 1].map(|end: usize| self.wakes[end].saturating_sub(earlier.wakes[end])),
         }
     }
 }
 
+/// How often all threads of these processes and of those below them have gone to sleep.
+fn sleeps(roots: &[u32]) -> u64 {
+    let threads = process_tree(roots).into_iter().flat_map(|(pid, _)| {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().join("status"))
+    });
+    threads.filter_map(|path| slept(&std::fs::read_to_string(path).ok()?)).sum()
+}
+
+fn slept(status: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
+}
+
 impl Carried {
-    /// In which pieces the payload travelled; `None` without any.
-    fn shape(&self, mss: f64) -> Option<Shape> {
-        let payload = self.client_tun.sent.bytes as f64;
-        let of = |packets: u64| (packets > 0).then(|| payload / packets as f64);
-        Some(Shape {
-            mss: if mss > 0.0 { mss } else { return None },
-            read: of(self.client_tun.sent.packets)?,
-            run: of(self.client_link.sent.packets)?,
-            written: of(self.gateway_tun.received.packets)?,
-            acknowledged: of(self.gateway_tun.sent.packets)?,
-            ack_run: of(self.client_link.received.packets)?,
+    /// What passed for a Gbit of payload; `None` without any.
+    fn counts(&self, case: Case) -> Option<Counts> {
+        let headers = HEADERS * self.client_tun.sent.packets as f64;
+        let payload = self.client_tun.sent.bytes as f64 - headers;
+        let each = (payload > 0.0).then(|| GBIT_BYTES / payload)?;
+        let of = |count: u64| count as f64 * each;
+        Some(Counts {
+            bytes: GBIT_BYTES,
+            datagrams: GBIT_BYTES / (f64::from(case.packet) - HEADERS),
+            reads: of(self.client_tun.sent.packets),
+            runs: of(self.client_link.sent.packets),
+            writes: of(self.gateway_tun.received.packets),
+            ack_reads: of(self.gateway_tun.sent.packets),
+            acks: of(self.gateway_tun.sent.packets),
+            ack_runs: of(self.client_link.received.packets),
+            ack_writes: of(self.client_tun.received.packets),
+            wakes: self.wakes.map(of),
         })
     }
 }
@@ -200,22 +288,37 @@ mod tests {
     }
 
     #[test]
-    fn pieces_come_from_the_devices_counters() {
-        let reading = |sent: u64, packets: u64| Reading {
+    fn what_passes_comes_from_the_devices_counters() {
+        // Super-packets of 10,052 bytes at the client.
+        let reading = |packets: u64| Reading {
             client: HashMap::from([
                 ("lo".to_owned(), counters((1 << 50, 1), (0, 0))),
-                (CLIENT_LINK.to_owned(), counters((sent, packets * 2), (0, packets / 4))),
-                ("vpnd0".to_owned(), counters((sent, packets), (0, packets / 2))),
+                (CLIENT_LINK.to_owned(), counters((10_052 * packets, packets * 2), (0, packets / 4))),
+                ("vpnd0".to_owned(), counters((10_052 * packets, packets), (0, packets / 2))),
             ]),
             gateway: HashMap::from([
                 ("c1".to_owned(), counters((1 << 40, 1), (1 << 50, 1))),
-                ("vpnd0".to_owned(), counters((0, packets / 2), (sent, packets * 4))),
+                ("vpnd0".to_owned(), counters((0, packets / 2), (10_052 * packets, packets * 4))),
             ]),
+            wakes: [packets, 3 * packets],
         };
-        let carried = reading(1_060_000, 140).since(&reading(60_000, 40));
-        let shape = carried.shape(1356.0).expect("there is traffic");
-        let found = [shape.read, shape.run, shape.written, shape.acknowledged, shape.ack_run];
-        assert_eq!(found, [10_000.0, 5_000.0, 2_500.0, 20_000.0, 40_000.0]);
-        assert!(carried.shape(0.0).is_none() && Carried::default().shape(1356.0).is_none());
+        let carried = reading(140).since(&reading(40));
+        // 100 super-packets are a MB of payload; a Gbit is 125 times as much.
+        let counts = carried.counts(Case { packet: 1052, streams: 1 }).expect("there is traffic");
+        let found =
+            [counts.reads, counts.runs, counts.writes, counts.acks, counts.ack_runs, counts.ack_writes];
+        assert_eq!(found, [12_500.0, 25_000.0, 50_000.0, 6250.0, 3125.0, 6250.0]);
+        assert_eq!((counts.datagrams, counts.wakes), (125_000.0, [12_500.0, 37_500.0]));
+        assert!(Carried::default().counts(Case { packet: 1052, streams: 1 }).is_none());
+    }
+
+    #[test]
+    fn a_threads_sleeps_are_read_from_its_status() {
+        assert_eq!(
+            slept("Name:\tx\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t7\n"),
+            Some(150)
+        );
+        assert_eq!(slept("Name:\tx\n"), None);
+        assert!(sleeps(&[std::process::id()]) > 0);
     }
 }

@@ -20,13 +20,13 @@ pub static STAGES: Program = Program {
 };
 
 /// The form of output that is understood.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 /// Longer output is an error of the program.
 const MOST_BYTES: u64 = 16 << 20;
 /// How long the program may take beside its samples.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(180);
 /// Stages and sizes that it measures at most, each for the time that it is told.
-const MOST_SAMPLES: u32 = 400;
+const MOST_SAMPLES: u32 = 4000;
 const POLL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -45,6 +45,8 @@ pub struct Raw {
     pub stages: Vec<Sample>,
     /// Inline crypto and crypto workers.
     pub handover: Vec<HandOver>,
+    /// Streams through whole shards on real devices.
+    pub live: Vec<Live>,
 }
 
 /// A suite and the library behind it.
@@ -83,8 +85,87 @@ pub struct HandOver {
     pub workers: usize,
     pub threads: usize,
     pub bits_per_second: f64,
+    /// The least and the most of all repetitions.
+    pub range: [f64; 2],
+    pub repeats: usize,
     /// CPU time of all threads.
     pub cpu_ns_per_byte: f64,
+}
+
+/// A TCP stream through the shards of a client and a gateway, with all that the kernel does for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Live {
+    /// Length of the longest inner packet, in bytes.
+    pub packet: usize,
+    /// The longest super-packet and the longest run of datagrams, in packets.
+    pub pieces: usize,
+    pub streams: usize,
+    pub suite: String,
+    pub client: LiveEnd,
+    pub gateway: LiveEnd,
+}
+
+/// One shard's account.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LiveEnd {
+    /// CPU time of its thread.
+    pub cpu_ns: f64,
+    /// How often it slept and was woken.
+    pub wake_ups: u64,
+    /// System calls: from and to the TUN device, from and to the socket.
+    pub read: Calls,
+    pub send: Calls,
+    pub receive: Calls,
+    pub write: Calls,
+    /// Its own work between these on the way from the TUN device.
+    pub transmit_ns: f64,
+    /// And on the way to it.
+    pub deliver_ns: f64,
+}
+
+/// System calls of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Calls {
+    /// Those that moved something.
+    pub work: Timed,
+    /// Those that found nothing.
+    pub empty: Timed,
+    /// Super-packets, or runs of datagrams.
+    pub messages: u64,
+    /// With headers, those of the TUN device's own included.
+    pub bytes: u64,
+}
+
+/// Calls and their CPU time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timed {
+    pub calls: u64,
+    pub ns: f64,
+}
+
+/// Headers of each super-packet at the TUN device, in bytes: virtio, IPv4, TCP with time stamps.
+const TUN_HEADERS: u64 = 10 + 52;
+
+impl Live {
+    /// Bytes of payload that the client's shard read.
+    pub fn client_payload(&self) -> f64 {
+        self.client.read.bytes.saturating_sub(TUN_HEADERS * self.client.read.messages) as f64
+    }
+
+    /// And that the gateway's shard wrote.
+    pub fn gateway_payload(&self) -> f64 {
+        self.gateway.write.bytes.saturating_sub(TUN_HEADERS * self.gateway.write.messages) as f64
+    }
+
+    /// Whether the figures can be.
+    fn is_sound(&self) -> bool {
+        let sound = |end: &LiveEnd| {
+            let times = [end.cpu_ns, end.transmit_ns, end.deliver_ns];
+            times.iter().all(|ns| ns.is_finite() && *ns >= 0.0)
+        };
+        let carried = self.client_payload() > 0.0 && self.gateway_payload() > 0.0;
+        self.packet > 100 && self.pieces > 0 && carried && sound(&self.client) && sound(&self.gateway)
+    }
 }
 
 /// Runs the program between a client's namespace and the gateway's.
@@ -95,14 +176,15 @@ pub fn measure(plan: &ModelPlan, interrupt: &Interrupt) -> anyhow::Result<Raw> {
     let program = plan.programs.find(&STAGES)?;
     let lab = Lab::build(1, plan.links)?;
     let (near, far) = (&lab.clients()[0], lab.gateway());
-    let suites: Vec<&str> = plan.ciphers.iter().map(|cipher| cipher.name()).collect();
+    // Without a cipher in any case: that is what the ciphers are held against.
+    let suites: Vec<&str> = plan.suites().iter().map(|cipher| cipher.name()).collect();
     let mut command = near.command(program.as_os_str(), &[]);
     command.args(["--millis", &plan.millis.to_string(), "--suite", &suites.join(",")]);
     command.args(["--near", near.name(), "--near-address", &Lab::client_v4(1).to_string()]);
     command.args(["--far", far.name(), "--far-address", &Lab::gateway_v4(1).to_string()]);
     let timeout = REPLY_TIMEOUT + Duration::from_millis(plan.millis) * MOST_SAMPLES;
     let text = output(&mut command, timeout, interrupt).context("vpnd-stages")?;
-    parse(&text, plan.ciphers.len()).context("vpnd-stages")
+    parse(&text, suites.len()).context("vpnd-stages")
 }
 
 fn parse(text: &str, suites: usize) -> anyhow::Result<Raw> {
@@ -114,7 +196,8 @@ fn parse(text: &str, suites: usize) -> anyhow::Result<Raw> {
         );
     }
     let sound = |sample: &Sample| sample.ns.is_finite() && sample.ns >= 0.0 && sample.bytes > 0;
-    if !raw.stages.iter().all(sound) || raw.mss == 0 || raw.mtu < raw.mss || raw.max_slices == 0 {
+    let live = raw.live.iter().all(Live::is_sound);
+    if !live || !raw.stages.iter().all(sound) || raw.mss == 0 || raw.mtu < raw.mss || raw.max_slices == 0 {
         bail!("its output has figures that cannot be");
     }
     Ok(raw)
@@ -176,12 +259,14 @@ mod tests {
             suites: vec![Suite::default()],
             stages: vec![sample.clone()],
             handover: Vec::new(),
+            live: Vec::new(),
         };
         let read = |raw: &Raw| parse(&serde_json::to_string(raw).unwrap(), 1);
         assert_eq!(read(&good).unwrap(), good);
         let negative = Sample { ns: -1.0, ..sample.clone() };
         for bad in [
-            Raw { form: 2, ..good.clone() },
+            Raw { form: FORM - 1, ..good.clone() },
+            Raw { live: vec![super::Live::default()], ..good.clone() },
             Raw { suites: Vec::new(), ..good.clone() },
             Raw { mss: 0, ..good.clone() },
             Raw { stages: vec![negative], ..good.clone() },

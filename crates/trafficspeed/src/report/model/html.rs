@@ -1,20 +1,20 @@
 //! Experiment 3 as a page.
 
-use super::{grids, words};
+use super::section::sections;
+use super::words;
 use crate::experiment::model::Model;
 use crate::report::chart::{BarChart, Point};
 use crate::report::page::{Page, Picture};
 use crate::report::published::board;
 
 pub fn html(model: &Model) -> String {
-    let lead =
-        "Each stage of the data path was measured alone; their sum predicts what the VPN costs and carries.";
-    let mut page =
-        Page::new("Where the time goes", "Where the time goes, and a model that predicts it", lead);
+    let lead = "The stages of a running tunnel were measured on this host, and summed over what passes for a Gbit; then the \
+                real VPN carried each case.";
+    let mut page = Page::new("Where the time goes", &words::title(&model.judgement), lead);
     pictures(model).iter().for_each(|picture| page.figure(picture));
-    for grid in grids(model) {
-        page.section(&grid.title);
-        page.table(&grid.head, grid.rows);
+    for section in sections(model) {
+        page.section(&section.title);
+        page.table(&section.head, section.rows);
     }
     page.section("What the figures say");
     page.list("", &words::lines(model));
@@ -30,20 +30,24 @@ pub fn html(model: &Model) -> String {
 
 /// The cost of a Gbit in the VPN's processes: predicted, and measured if it was.
 pub fn pictures(model: &Model) -> Vec<Picture> {
-    let bar = |name: String, style, y| (name, style, Point { x: 0.0, y, range: None });
-    let bars = model.suites.iter().zip(0..).flat_map(|(suite, style)| {
-        let predicted = suite.as_it_was.as_ref().unwrap_or(&suite.ahead).seconds_per_gbit();
-        let measured = suite.real.as_ref().map(|real| real.vpn_seconds_per_gbit());
-        let measured = measured.map(|cost| bar(format!("{}, measured", suite.suite), style, cost));
-        std::iter::once(bar(format!("{}, predicted", suite.suite), style, predicted)).chain(measured)
+    let style_of = |suite: &str| model.raw.suites.iter().position(|known| known.name == suite).unwrap_or(0);
+    let bars = model.predictions.iter().flat_map(|one| {
+        let style = style_of(&one.suite);
+        let name = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
+        let bar = |what: &str, y, range| (format!("{name}, {what}"), style, Point { x: 0.0, y, range });
+        let predicted = one.predicted.as_ref().map(|made| bar("predicted", made.seconds_per_gbit(), None));
+        let measured = one.real.as_ref();
+        let measured =
+            measured.map(|real| bar("measured", real.vpn_seconds_per_gbit(), Some(real.cpu_range)));
+        predicted.into_iter().chain(measured)
     });
     let chart = BarChart {
         title: "CPU time for a Gbit, predicted and measured".into(),
         x_label: "CPU seconds per Gbit, both VPN processes".into(),
         bars: bars.collect(),
     };
-    let caption = "The prediction is the sum of the stages, each measured alone, for the pieces in which the payload \
-                   travelled in the measurement (full super-packets where nothing was measured).";
+    let caption = "The prediction is the sum of the stages over what passed in the run without a cipher (for that one: in its own \
+                   run). The whisker of a measurement is the range of its repetitions.";
     let picture = |svg| Picture {
         name: "model-cost".into(),
         title: "Predicted and measured".into(),

@@ -1,95 +1,147 @@
 //! The figures of experiment 3 in sentences.
 
-use crate::experiment::model::predict::{Way, board_ns};
+use crate::experiment::model::original::Row;
+use crate::experiment::model::predict::{CIPHER, GOOD, Judgement, board_ns};
 use crate::experiment::model::stages::HandOver;
-use crate::experiment::model::{Model, SuiteModel};
+use crate::experiment::model::{Compared, Model};
 use crate::unit::{gbit, significant};
 
-/// The error above which the rest is explained.
-const GOOD: f64 = 0.2;
+/// What the experiment may be called: the errors decide.
+pub fn title(judgement: &Judgement) -> String {
+    let worst = format!("{:.0} %", 100.0 * judgement.worst);
+    if judgement.predicts() {
+        format!("Where the time goes, and a model that predicts it (off by up to {worst})")
+    } else if judgement.compared > 0 {
+        format!("Where the time goes, and a model of it that is off by up to {worst}")
+    } else {
+        "Where the time goes, and a model of it that was compared with nothing".into()
+    }
+}
 
 /// All sentences, in the order in which they are to be read.
 pub fn lines(model: &Model) -> Vec<String> {
     let mut lines = vec![
-        "Full: 64 KiB super-packets, one acknowledgement for each; as it was: pieces as the devices counted them. CPU is \
-         that of the two VPN processes. A core each: the slower end alone. Shared: all cores divided by the predicted CPU \
-         and the generators' measured CPU for a Gbit."
+        "CPU sum: the stages' costs, fitted without a cipher in streams of packets of 1408 and 700 bytes, and the ciphers' beyond \
+         them, times what passed in the real run without a cipher at the same load (that run itself: times what passed in it). Own: \
+         the error with what passed in the run itself. Gbit/s: the cores that were to be had, by this sum and the CPU time of \
+         generators and kernel in the run without a cipher. Cores: without those that others took."
             .to_owned(),
+        judged(&model.judgement),
     ];
-    for suite in &model.suites {
-        lines.extend(suite.error.iter().map(|error| format!("{}: not measured: {error}", suite.suite)));
-        lines.extend(pieces(suite));
-        lines.extend(rest(model, suite));
+    for one in &model.predictions {
+        let of = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
+        lines.extend(one.error.iter().map(|error| format!("{of}: not measured: {error}")));
+        lines.extend(passed(one).map(|passed| format!("{of}: {passed}")));
+        lines.extend(bottleneck(one).map(|found| format!("{of}: {found}")));
     }
-    lines.extend(
-        model.suites.iter().filter_map(|suite| verdict(&suite.suite, &model.hand_over(&suite.suite))),
-    );
-    lines.extend(model.suites.iter().filter_map(|suite| as_the_original(model, suite)));
+    let failed = model.original.iter().filter_map(|row| Some((row, row.error.as_ref()?)));
+    lines
+        .extend(failed.map(|(row, error)| format!("{}, as the original: not measured: {error}", row.system)));
+    lines.extend(null_against_nothing(&model.original));
+    let suites = || model.raw.suites.iter().map(|suite| suite.name.as_str());
+    lines.extend(suites().filter_map(|suite| verdict(suite, &model.hand_over(suite))));
+    lines.extend(suites().filter_map(|suite| as_the_original(model, suite)));
     if model.interrupted {
         lines.push("Interrupted: what was measured until then.".into());
     }
     lines
 }
 
+/// How far off the predictions are.
+fn judged(judgement: &Judgement) -> String {
+    if judgement.compared == 0 {
+        return "No prediction was compared with a measurement, so nothing is known of their errors.".into();
+    }
+    format!(
+        "{} of {} predictions of CPU time and throughput are within {:.0} % (median {:.0} %, worst {:.0} %){}",
+        judgement.good,
+        judgement.compared,
+        100.0 * GOOD,
+        100.0 * judgement.median,
+        100.0 * judgement.worst,
+        if judgement.predicts() { "" } else { ": the model explains, it does not predict" },
+    )
+}
+
 /// How the payload travelled.
-fn pieces(suite: &SuiteModel) -> Option<String> {
-    let real = suite.real.as_ref()?;
-    let kib = |bytes: f64| significant(bytes / 1024.0);
-    let shape = real.shape;
+fn passed(one: &Compared) -> Option<String> {
+    let real = one.real.as_ref()?;
+    let kib = |count: f64| significant(real.counts.bytes / count.max(1.0) / 1024.0);
     Some(format!(
-        "{}: client {} and gateway {} CPU s/Gbit (predicted {} and {}), generators {}; KiB for each read {}, run of datagrams \
-         {}, write {}, acknowledgement {}; machine {:.0} % busy",
-        suite.suite,
+        "client {} and gateway {} CPU s/Gbit, generators {}, kernel beside them {}; KiB for each read {}, run of datagrams {}, write \
+         {}, acknowledgement {}, wake-up {} and {}; {:.0} % of the cores to be had in use, soft interrupts {:.0} % of that",
         significant(real.client_seconds_per_gbit),
         significant(real.gateway_seconds_per_gbit),
-        significant(suite.as_it_was.as_ref().map_or(0.0, |was| was.client())),
-        significant(suite.as_it_was.as_ref().map_or(0.0, |was| was.gateway())),
-        significant(real.generator_seconds_per_gbit),
-        kib(shape.read),
-        kib(shape.run),
-        kib(shape.written),
-        kib(shape.acknowledged),
-        real.busy_percent,
+        significant(real.beside.generators),
+        significant(real.beside.kernel),
+        kib(real.counts.reads),
+        kib(real.counts.runs),
+        kib(real.counts.writes),
+        kib(real.counts.acks),
+        kib(real.counts.wakes[0]),
+        kib(real.counts.wakes[1]),
+        100.0 * real.beside.in_use,
+        100.0 * real.softirq,
     ))
 }
 
-/// Where the rest goes, if the prediction is not good.
-fn rest(model: &Model, suite: &SuiteModel) -> Option<String> {
-    let error = suite.cpu_error()?;
-    if error.abs() <= GOOD {
-        return None;
-    }
-    let shard = [Way::Sender, Way::Receiver].map(|way| {
-        let parts = suite.ahead.parts.iter().filter(|part| part.way == way);
-        let computed =
-            parts.filter(|part| !part.stage.starts_with("UDP ") && !part.stage.starts_with("TUN "));
-        let sum: f64 = computed.map(|part| part.ns_per_byte).sum::<f64>() * suite.ahead.shape.read / 1000.0;
-        let whole = model.whole_shard(&suite.suite, way).unwrap_or_default() / 1000.0;
-        format!("{}: stages {} µs, whole shard {} µs", way.name(), significant(sum), significant(whole))
-    });
-    let why = if error < 0.0 {
-        "The stages leave out: waiting for readiness and waking up; reads and receives that find nothing; the receiving \
-         host's TCP, which the kernel runs inside the TUN write and charges to the gateway's process (the stage forwards \
-         instead); caches that the processes push each other out of"
-    } else {
-        "The stages count too much: several short pieces share a system call; each stage parses the packet again; CPU time is \
-         charged in ticks of the clock, which short runs escape"
+/// The stage whose removal saves the most, and whether the run without a cipher agrees.
+fn bottleneck(one: &Compared) -> Option<String> {
+    let savings = one.counted.as_ref()?.savings(one.beside?);
+    let first = savings.first()?;
+    let share = |share: f64| format!("{:.0} %", 100.0 * share);
+    let named = format!("most is saved without {}: {} of all CPU time", first.stage, share(first.share));
+    let (Some(cipher), Some(measured)) =
+        (savings.iter().find(|saving| saving.stage == CIPHER), one.measured_saving())
+    else {
+        return Some(named);
     };
-    Some(format!(
-        "{}: the prediction is off by {:+.0} %. {why}. Without system calls, for a super-packet: {}",
-        suite.suite,
-        100.0 * error,
-        shard.join("; "),
-    ))
+    let first_other = savings.iter().find(|saving| saving.stage != CIPHER)?;
+    // The run without a cipher is the check of what is said here.
+    let agrees = (first.stage == CIPHER) == (measured > first_other.share);
+    let check = format!(
+        "without {CIPHER} {} by the model, {} in the run without a cipher{}",
+        share(cipher.share),
+        share(measured),
+        if agrees { "" } else { ", which contradicts that" }
+    );
+    Some(if first.stage == CIPHER {
+        format!("{named}; next {}: {}; {check}", first_other.stage, share(first_other.share))
+    } else {
+        format!("{named}; {check}")
+    })
 }
 
-/// Who wins at equal numbers of threads.
+/// What the tunnel takes without any algorithm, at each rate.
+fn null_against_nothing(rows: &[Row]) -> Vec<String> {
+    let null = rows.iter().filter(|row| row.system.ends_with("no encryption") && row.repeats > 0);
+    let pairs = null.filter_map(|null| {
+        let mut same = rows.iter().filter(|row| row.link_bits_per_second == null.link_bits_per_second);
+        Some((null, same.find(|row| row.system == "plain routing" && row.repeats > 0)?))
+    });
+    let line = |(null, plain): (&Row, &Row)| {
+        format!(
+            "links of {} Mbit/s: without an algorithm {:.1} % of no tunnel (original: 97.1 % at 100 Mbit/s)",
+            significant(null.link_bits_per_second as f64 / 1e6),
+            100.0 * null.bits_per_second / plain.bits_per_second,
+        )
+    };
+    pairs.map(line).collect()
+}
+
+/// Inline or workers at equal numbers of threads; none wins if their ranges overlap.
 fn verdict(suite: &str, figures: &[&HandOver]) -> Option<String> {
     let handed = figures.iter().find(|figure| figure.workers > 0)?;
     let inline = figures.iter().find(|figure| figure.workers == 0 && figure.threads == handed.threads)?;
     let single = figures.iter().find(|figure| figure.workers == 0 && figure.threads == 1)?;
     let more = |a: f64, b: f64| format!("{:+.0} %", 100.0 * (a / b - 1.0));
-    let winner = if handed.bits_per_second > inline.bits_per_second { "workers win" } else { "inline wins" };
+    let winner = if handed.range[0] > inline.range[1] {
+        "workers win"
+    } else if inline.range[0] > handed.range[1] {
+        "inline wins"
+    } else {
+        "neither wins (the ranges overlap)"
+    };
     Some(format!(
         "{suite}: {winner} at {} threads: {} Gbit/s with workers, {} inline; one flow gets {} from a worker of its own, at {} \
          CPU for each byte",
@@ -103,23 +155,23 @@ fn verdict(suite: &str, figures: &[&HandOver]) -> Option<String> {
 
 /// The original's formula with this host's figures: the four crossings of the kernel's border are the bus, sealing is cipher
 /// and hash in one.
-fn as_the_original(model: &Model, suite: &SuiteModel) -> Option<String> {
+fn as_the_original(model: &Model, suite: &str) -> Option<String> {
     let device = |stage: &&crate::experiment::model::fit::Stage| {
         stage.name.starts_with("TUN ") || stage.name.starts_with("UDP ")
     };
     let devices: Vec<f64> = model.stages.iter().filter(device).map(|stage| stage.line.per_byte).collect();
-    let mut ciphers = model.stages.iter().filter(|stage| stage.suite.as_deref() == Some(&suite.suite));
+    let mut ciphers = model.stages.iter().filter(|stage| stage.suite.as_deref() == Some(suite));
     let cipher = 8.0 * ciphers.find(|stage| stage.name == "seal")?.line.per_byte;
     if devices.is_empty() {
         return None;
     }
     let transfer = 8.0 * devices.iter().sum::<f64>() / devices.len() as f64;
-    let blocks = suite.ahead.shape.read / 8.0;
+    let blocks = (model.raw.max_slices * model.raw.mss) as f64 / 8.0;
     let ns = board_ns(blocks, transfer, cipher, 0.0);
     Some(format!(
         "{}: the original's formula here, per 64 bits: Tb = {} ns (mean of TUN and UDP, by byte), Tadu = {} ns (sealing, by \
          byte; Tasu is in it): {} Gbit/s if only bytes cost; Tadu > 4Tb {}",
-        suite.suite,
+        suite,
         significant(transfer),
         significant(cipher),
         significant(64.0 * blocks / ns.max(f64::MIN_POSITIVE)),
@@ -138,6 +190,8 @@ mod tests {
     fn figure(flows: usize, workers: usize, gbit: f64, cpu: f64) -> HandOver {
         HandOver {
             suite: "none".into(),
+            range: [0.95e9 * gbit, 1.05e9 * gbit],
+            repeats: 5,
             flows,
             workers,
             threads: flows * (1 + workers),
@@ -153,8 +207,42 @@ mod tests {
         let said = verdict("none", &[&alone, &handed, &both]).unwrap();
         assert!(said.contains("inline wins at 2 threads"), "{said}");
         assert!(said.contains("one flow gets +20 % from a worker of its own, at +50 % CPU"), "{said}");
-        let fast = figure(1, 1, 20.0, 1.5);
+        let fast = figure(1, 1, 25.0, 1.5);
         assert!(verdict("none", &[&alone, &fast, &both]).unwrap().contains("workers win"));
+        let alike = figure(1, 1, 18.0, 1.5);
+        assert!(verdict("none", &[&alone, &alike, &both]).unwrap().contains("neither wins"));
         assert_eq!(verdict("none", &[&alone]), None);
+    }
+
+    #[test]
+    fn the_bottleneck_is_checked_against_the_run_without_a_cipher() {
+        // The made-up cipher costs more than any other stage; its run without one agrees.
+        let mut model = crate::experiment::model::made_up::model(&[0.0, 0.0]);
+        let with_cipher = model.predictions.last_mut().unwrap();
+        let said = bottleneck(with_cipher).unwrap();
+        assert!(said.contains(CIPHER) && !said.contains("contradicts"), "{said}");
+        with_cipher.without_cipher = with_cipher.real.as_ref().map(|real| real.whole_seconds_per_gbit());
+        let said = bottleneck(with_cipher).unwrap();
+        assert!(said.contains("0 % in the run without a cipher, which contradicts that"), "{said}");
+    }
+
+    #[test]
+    fn null_is_held_against_no_tunnel_at_its_own_rate() {
+        let row = |system: &str, link: u64, rate: f64| Row {
+            system: system.into(),
+            link_bits_per_second: link,
+            bits_per_second: rate,
+            range: (rate, rate),
+            repeats: 3,
+            vpn_seconds_per_gbit: 0.1,
+            error: None,
+        };
+        let rows = [
+            row("vpnd, no encryption", 100_000_000, 90e6),
+            row("plain routing", 1_000_000_000, 900e6),
+            row("plain routing", 100_000_000, 95e6),
+        ];
+        let said = null_against_nothing(&rows);
+        assert!(said.len() == 1 && said[0].contains("94.7 %"), "{said:?}");
     }
 }

@@ -1,0 +1,133 @@
+//! The original's own table: five algorithms on links of two rates, with packets of 1,280 bytes; null against no tunnel.
+//!
+//! The original had 3DES with SHA-1, 3DES, DES, no algorithm, and no IPsec. In their places: the suite with a MAC of its own,
+//! the cipher without instructions of the CPU, the one with, none, and no tunnel.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
+
+use super::real::{RealPlan, stream};
+use super::{Case, ModelPlan};
+use crate::experiment::figures::figures;
+use crate::experiment::generate::fresh;
+use crate::experiment::pair_run::Times;
+use crate::experiment::progress::Progress;
+use crate::experiment::testbed::{RemoteEnd, Testbed, Trial};
+use crate::interrupt::Interrupt;
+use crate::lab::LinkSettings;
+use crate::lab::emulator::impairment::{Impairment, Rate};
+use crate::lab::emulator::{Emulation, Kind as EmulatorKind};
+use crate::stats::{median, range};
+use crate::system::{Cipher, Kind, Subject};
+
+/// The original's packets, and one stream.
+const CASE: Case = Case { packet: 1280, streams: 1 };
+/// The systems in its order.
+const SYSTEMS: [(Kind, Cipher); 5] = [
+    (Kind::Vpnd, Cipher::Aes256CbcHmacSha256),
+    (Kind::Vpnd, Cipher::ChaCha20Poly1305),
+    (Kind::Vpnd, Cipher::Aes256Gcm),
+    (Kind::Vpnd, Cipher::None),
+    (Kind::None, Cipher::None),
+];
+
+/// One system on links of one rate.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    pub system: String,
+    pub link_bits_per_second: u64,
+    /// Goodput: the median of all repetitions.
+    pub bits_per_second: f64,
+    /// The least and the most.
+    pub range: (f64, f64),
+    pub repeats: usize,
+    /// CPU seconds of the VPN's processes for a Gbit; the link's emulation is no part of it.
+    pub vpn_seconds_per_gbit: f64,
+    /// Why there is no figure.
+    pub error: Option<String>,
+}
+
+/// Measures all systems at each of `rates`.
+pub fn measure(
+    plan: &ModelPlan,
+    (real, rates): (RealPlan, &[Rate]),
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for &rate in rates {
+        for (kind, cipher) in SYSTEMS {
+            if interrupt.is_set() {
+                return rows;
+            }
+            let subject = Subject::new(kind, cipher);
+            progress.note(&format!("measuring {} on links of {rate}", subject.label()));
+            let found = one(plan, subject, (real, rate), interrupt);
+            rows.push(Row::of(subject, rate, found));
+        }
+    }
+    rows
+}
+
+/// Goodput and CPU seconds for a Gbit of each repetition.
+fn one(
+    plan: &ModelPlan,
+    subject: Subject,
+    (real, rate): (RealPlan, Rate),
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<(f64, f64)>> {
+    let way = Impairment { rate: Some(rate), ..Impairment::default() };
+    let emulation = Emulation { kind: EmulatorKind::User, up: way, down: way, seed: 1 };
+    let links = LinkSettings { emulation: Some(emulation), ..plan.links };
+    let system = subject.system(&plan.programs)?;
+    let mut testbed = Testbed::build(system, RemoteEnd::Gateway, links, interrupt)?;
+    let times = Times { warmup: real.warmup, duration: real.duration, interval: Duration::from_secs(1) };
+    let mut rounds = Vec::new();
+    for _ in 0..real.repeats {
+        let trial = Trial { tasks: vec![fresh(&stream(plan.links.congestion, CASE))], ip: 4, times };
+        let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
+        ensure!(!measured.reports.stopped_early(), "interrupted");
+        let goodput = figures(&trial.tasks[0], 0, &measured.reports).received_bits_per_second;
+        ensure!(goodput > 0.0, "the stream carried nothing");
+        let cpu = measured.cpu;
+        rounds.push((goodput, (cpu.clients + cpu.gateway) / (goodput * cpu.seconds / 1e9)));
+    }
+    Ok(rounds)
+}
+
+impl Row {
+    fn of(subject: Subject, rate: Rate, found: anyhow::Result<Vec<(f64, f64)>>) -> Self {
+        let (rounds, error) = match found {
+            Ok(rounds) => (rounds, None),
+            Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+        };
+        let (goodput, cost): (Vec<f64>, Vec<f64>) = rounds.into_iter().unzip();
+        Self {
+            system: subject.label(),
+            link_bits_per_second: rate.bits_per_second,
+            bits_per_second: median(&goodput).unwrap_or_default(),
+            range: range(&goodput).unwrap_or_default(),
+            repeats: goodput.len(),
+            vpn_seconds_per_gbit: median(&cost).unwrap_or_default(),
+            error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_the_median_of_its_repetitions_or_says_why_there_is_none() {
+        let rate: Rate = "100mbit".parse().unwrap();
+        let subject = Subject::new(Kind::Vpnd, Cipher::None);
+        let row = Row::of(subject, rate, Ok(vec![(90e6, 0.4), (93e6, 0.2), (92e6, 0.3)]));
+        assert_eq!((row.bits_per_second, row.range, row.repeats), (92e6, (90e6, 93e6), 3));
+        assert_eq!((row.vpn_seconds_per_gbit, row.error), (0.3, None));
+        let failed = Row::of(subject, rate, Err(anyhow::anyhow!("no device")));
+        assert_eq!((failed.repeats, failed.error.as_deref()), (0, Some("no device")));
+    }
+}

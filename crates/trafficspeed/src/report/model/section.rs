@@ -1,0 +1,257 @@
+//! The tables of experiment 3.
+
+use crate::experiment::model::costs::Cost;
+use crate::experiment::model::fit::Stage;
+use crate::experiment::model::original::Row;
+use crate::experiment::model::predict::{Part, Target};
+use crate::experiment::model::{Compared, Model};
+use crate::unit::{gbit, significant};
+
+/// A table with its title.
+pub struct Section {
+    pub title: String,
+    /// The head of each column.
+    pub head: Vec<&'static str>,
+    /// The rows; the first column is text, the others are figures.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// All tables, in the order in which they are to be read.
+pub fn sections(model: &Model) -> Vec<Section> {
+    let mut sections = vec![predictions(model)];
+    sections.extend(first_cases(model).filter_map(parts));
+    sections.push(costs(model));
+    sections.push(alone(model));
+    sections.push(hand_over(model));
+    sections.extend(original(model));
+    let targets = first_cases(model).flat_map(|one| one.targets.iter().map(|target| needs(one, target)));
+    sections.extend(targets);
+    sections
+}
+
+/// The first case of each suite.
+fn first_cases(model: &Model) -> impl Iterator<Item = &Compared> {
+    let first = model.predictions.first().map(|one| one.case);
+    model.predictions.iter().filter(move |one| Some(one.case) == first)
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+/// An error with its sign.
+pub fn percent(error: Option<f64>) -> String {
+    error.map_or_else(none, |error| format!("{:+.0} %", 100.0 * error))
+}
+
+fn predictions(model: &Model) -> Section {
+    let row = |one: &Compared| {
+        let (predicted, real) = (one.predicted.as_ref(), one.real.as_ref());
+        vec![
+            one.suite.clone(),
+            format!("{} x {}", one.case.packet, one.case.streams),
+            predicted.map_or_else(none, |made| significant(made.seconds_per_gbit())),
+            real.map_or_else(none, |real| {
+                let (low, high) = real.cpu_range;
+                let middle = significant(real.vpn_seconds_per_gbit());
+                format!("{middle} ({}-{})", significant(low), significant(high))
+            }),
+            percent(one.cpu_error()),
+            percent(one.counted_error()),
+            one.bits_per_second().map_or_else(none, gbit),
+            real.map_or_else(none, |real| gbit(real.bits_per_second)),
+            percent(one.speed_error()),
+            real.map_or_else(none, |real| format!("{:.1}", real.cpus)),
+        ]
+    };
+    Section {
+        title: "Sums and measurements: TCP to the gateway's host; load: bytes of a packet x streams; CPU: s/Gbit of the VPN".into(),
+        head: vec![
+            "cipher",
+            "load",
+            "CPU sum",
+            "measured (range)",
+            "error",
+            "own",
+            "Gbit/s",
+            "measured",
+            "error",
+            "cores",
+        ],
+        rows: model.predictions.iter().map(row).collect(),
+    }
+}
+
+fn parts(one: &Compared) -> Option<Section> {
+    let (made, beside) = (one.counted.as_ref().or(one.predicted.as_ref())?, one.beside);
+    let vpn = made.seconds_per_gbit();
+    let whole = vpn + beside.map_or(0.0, |beside| beside.generators + beside.kernel);
+    let share = |part: f64, of: f64| format!("{:.0} %", 100.0 * part / of.max(f64::MIN_POSITIVE));
+    let row = |part: &Part| {
+        vec![
+            part.stage.clone(),
+            part.end.name().into(),
+            part.kind.name().into(),
+            significant(1000.0 * part.seconds),
+            share(part.seconds, vpn),
+            beside.map_or_else(none, |_| share(part.seconds, whole)),
+        ]
+    };
+    let mut rows: Vec<Vec<String>> = made.parts.iter().map(row).collect();
+    let blank = String::new;
+    rows.push(vec![
+        "all stages".into(),
+        blank(),
+        blank(),
+        significant(1000.0 * vpn),
+        "100 %".into(),
+        share(vpn, whole),
+    ]);
+    if let Some(real) = &one.real {
+        let rest = real.vpn_seconds_per_gbit() - vpn;
+        rows.push(vec![
+            "measured beyond them".into(),
+            blank(),
+            blank(),
+            significant(1000.0 * rest),
+            share(rest, vpn),
+            blank(),
+        ]);
+    }
+    Some(Section {
+        title: format!(
+            "Where the time goes with {} ({}), packets of {} bytes, streams: {}",
+            one.suite, one.backend, one.case.packet, one.case.streams
+        ),
+        head: vec!["stage", "end", "whose", "CPU ms/Gbit", "of the VPN's", "saved without it"],
+        rows,
+    })
+}
+
+/// The fitted costs in words: `1,020 ns a call, 0.1 ns a byte`.
+pub fn terms(cost: &Cost) -> String {
+    let some = cost.terms.iter().filter(|(_, ns)| *ns > 0.0);
+    let words: Vec<String> =
+        some.map(|(unit, ns)| format!("{} a {}", significant(*ns), unit.name())).collect();
+    if words.is_empty() { "nothing measurable".into() } else { words.join(", ") }
+}
+
+fn costs(model: &Model) -> Section {
+    let row = |cost: &Cost| {
+        let suite = cost.suite.as_ref().map_or_else(String::new, |suite| format!(", {suite}"));
+        vec![
+            format!("{}{suite}", cost.stage),
+            cost.end.name().into(),
+            terms(cost),
+            format!("{:.0} %", 100.0 * cost.spread),
+            format!("{:.0} %", 100.0 * cost.worst),
+            format!("{} of {}", cost.runs, cost.sizes),
+        ]
+    };
+    Section {
+        title: "Stages of a running tunnel: CPU ns, fitted over sizes; off = median and largest distance of a run from the fit"
+            .into(),
+        head: vec!["stage", "end", "ns", "off", "worst", "runs, sizes"],
+        rows: model.costs.iter().map(row).collect(),
+    }
+}
+
+fn alone(model: &Model) -> Section {
+    let row = |stage: &Stage| {
+        let suite = stage.suite.as_ref().map_or_else(String::new, |suite| format!(", {suite}"));
+        vec![
+            format!("{}{suite}", stage.name),
+            stage.side.clone(),
+            stage.unit.clone(),
+            significant(stage.line.each),
+            significant(1000.0 * stage.line.per_byte),
+            format!("{:.0} %", 100.0 * stage.line.worst),
+        ]
+    };
+    Section {
+        title: "The same work repeated alone, with warm caches and idle devices (not in the sums): a line through five sizes"
+            .into(),
+        head: vec!["stage", "end", "for each", "ns each", "ns per 1000 bytes", "worst"],
+        rows: model.stages.iter().map(row).collect(),
+    }
+}
+
+fn hand_over(model: &Model) -> Section {
+    let figures = model.raw.suites.iter().flat_map(|suite| model.hand_over(&suite.name));
+    let rows = figures.map(|figure| {
+        let who = match figure.workers {
+            0 => "inline".to_owned(),
+            1 => "1 worker a flow".to_owned(),
+            many => format!("{many} workers a flow"),
+        };
+        vec![
+            figure.suite.clone(),
+            who,
+            figure.flows.to_string(),
+            figure.threads.to_string(),
+            format!("{} ({}-{})", gbit(figure.bits_per_second), gbit(figure.range[0]), gbit(figure.range[1])),
+            figure.repeats.to_string(),
+            significant(0.125 * figure.cpu_ns_per_byte),
+        ]
+    });
+    Section {
+        title: "Crypto inline or handed to workers on threads of their own: read, cut, seal, send, in memory; median (range)"
+            .into(),
+        head: vec!["cipher", "sealed", "flows", "threads", "Gbit/s", "runs", "CPU s/Gbit"],
+        rows: rows.collect(),
+    }
+}
+
+/// The original's table, if it was measured.
+fn original(model: &Model) -> Option<Section> {
+    let row = |row: &Row| {
+        let figure = match &row.error {
+            Some(_) => none(),
+            None => {
+                let [middle, low, high] =
+                    [row.bits_per_second, row.range.0, row.range.1].map(|rate| significant(rate / 1e6));
+                format!("{middle} ({low}-{high})")
+            }
+        };
+        vec![
+            row.system.clone(),
+            significant(row.link_bits_per_second as f64 / 1e6),
+            figure,
+            row.repeats.to_string(),
+            significant(row.vpn_seconds_per_gbit),
+        ]
+    };
+    (!model.original.is_empty()).then(|| Section {
+        title: "As the original: one stream, packets of 1280 bytes, links of limited rate (Ethernet frames); goodput in Mbit/s".into(),
+        head: vec!["algorithm", "link Mbit/s", "Mbit/s (range)", "runs", "CPU s/Gbit of the VPN"],
+        rows: model.original.iter().map(row).collect(),
+    })
+}
+
+fn needs(one: &Compared, target: &Target) -> Section {
+    let rows = target.needs.iter().map(|need| {
+        let ms = |value: f64| significant(1000.0 * value);
+        vec![
+            need.stage.clone(),
+            need.end.name().into(),
+            ms(need.now),
+            ms(need.all_alike),
+            need.alone.map_or_else(|| "not enough".into(), ms),
+        ]
+    });
+    let ms = |seconds: f64| significant(1000.0 * seconds);
+    let verdict = if target.reached { "reached as it is" } else { "not reached" };
+    Section {
+        title: format!(
+            "{} Gbit/s with {}: {verdict}. CPU ms/Gbit: {} to be had, {} needed now (generators and kernel {}, beyond the stages {})",
+            gbit(target.bits_per_second),
+            one.suite,
+            ms(target.budget),
+            ms(target.now),
+            ms(target.fixed),
+            ms(target.unexplained)
+        ),
+        head: vec!["stage", "end", "now", "if all shrink alike", "if it alone shrinks"],
+        rows: rows.collect(),
+    }
+}
