@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::cpu::CpuMeter;
 use super::lab_agents::{TestbedError, gateway_address};
 use super::progress::Progress;
 use crate::interrupt::Interrupt;
@@ -315,7 +316,10 @@ impl<'a> Bench<'a> {
         }
         let (before, cpu_before) = (self.tunnel_sent()?, tree_cpu_seconds(&self.system.processes().0));
         let connection = self.connection(&blocks, address, way.ahead);
+        let mut meter = CpuMeter::new(self.system.processes());
+        meter.read();
         let (wrote, received) = self.ends.run(&connection, interrupt)?;
+        meter.read();
         let vpn_cpu = tree_cpu_seconds(&self.system.processes().0) - cpu_before;
         let carried = self.tunnel_sent()?.saturating_sub(before);
         let read = |offset: u64, data: &mut [u8]| self.place.read_at(offset, data);
@@ -326,6 +330,7 @@ impl<'a> Bench<'a> {
         let side = Side { received: &received, verified, vpn_cpu_seconds };
         let delay_ms = self.delay.ns as f64 / 1e6;
         let mut case = Case::measured((delay_ms, way, repeat), &blocks, &wrote, &side);
+        case.cpu = meter.used();
         let payload = received.written * u64::from(block_bytes);
         if way.route == Route::Tunnel && (carried as f64) < LEAST_SHARE * payload as f64 {
             let percent = carried * 100 / payload.max(1);

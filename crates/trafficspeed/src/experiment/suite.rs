@@ -424,7 +424,7 @@ struct Found {
 fn measure(
     testbed: &mut Testbed,
     case: &Case,
-    on_interval: impl FnMut(usize, &IntervalSamples),
+    mut on_interval: impl FnMut(usize, &IntervalSamples),
     interrupt: &Interrupt,
 ) -> Result<Found, TestbedError> {
     let mut hogs = Hogs::start(case.hogs, case.times.warmup + case.times.duration + HOG_GRACE)?;
@@ -433,18 +433,32 @@ fn measure(
         let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
         Ok::<_, TestbedError>(figures(&trial.tasks[0], 0, &measured.reports))
     };
-    let search =
+    let mut found =
         case.search.map(|search| search.run(&case.task, case.times, &mut attempt, interrupt)).transpose()?;
-    let task = search.as_ref().map_or_else(|| case.task.clone(), |found| found.task(&case.task));
-    let trial = Trial { tasks: vec![fresh(&task)], ip: case.ip, times: case.times };
-    let measured = testbed.measure(&trial, on_interval, interrupt)?;
+    let (measured, figures) = loop {
+        let task = found.as_ref().map_or_else(|| case.task.clone(), |found| found.task(&case.task));
+        let trial = Trial { tasks: vec![fresh(&task)], ip: case.ip, times: case.times };
+        let measured = testbed.measure(&trial, &mut on_interval, interrupt)?;
+        let figures = figures(&trial.tasks[0], 0, &measured.reports);
+        let lower = found
+            .as_mut()
+            .zip(case.search)
+            .is_some_and(|(found, search)| found.goes_lower(Some(&figures), &search));
+        if !lower || interrupt.is_set() {
+            break (measured, figures);
+        }
+    };
     let mut faults = faults(&measured.reports);
-    faults.extend(search.as_ref().and_then(SearchOutcome::problem));
+    faults.extend(found.as_ref().and_then(SearchOutcome::problem));
     if hogs.running() < case.hogs as usize {
         faults.push("a CPU hog ended too early".into());
     }
-    let figures = figures(&trial.tasks[0], 0, &measured.reports);
-    Ok(Found { figures, search, cpu: measured.cpu, fault: (!faults.is_empty()).then(|| faults.join("; ")) })
+    Ok(Found {
+        figures,
+        search: found,
+        cpu: measured.cpu,
+        fault: (!faults.is_empty()).then(|| faults.join("; ")),
+    })
 }
 
 /// Faults that the ends reported.

@@ -76,7 +76,7 @@ impl Grid {
                 )));
             } else if width.is_some() {
                 let most = characters.min(KEY_MOST) + BESIDE - 1;
-                column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(most as u16)));
+                column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(most as u16)));
             }
         }
         table

@@ -37,13 +37,18 @@ fn suitable(bits_per_second: f64) -> Unit {
 
 /// Stands below the table.
 pub const DEFINITIONS: &str = "\
-Received: payload that arrived per second. Lost, reordered (RFC 4737), jitter (RFC 3550): by the messages' numbers and time stamps.
-Delay: one way for messages, the round trip for requests; 50 % and 99 % of them were at most this long. The lab has one clock;
-real hosts' clocks are compared before each measurement, and a delay is known as well as both of them together.
-Variation: the difference of every two neighbouring messages' delays (RFC 3393), of which jitter is the smoothed value at the end.
-Medians of n runs, the lowest and the highest in parentheses. Delivered: of the messages that the rate asked for.
-CPU: CPU seconds per second of the gateway's VPN, the clients' VPN, and the generator (both ends). Steal, others: the most of the
-machine that the hypervisor took and that processes without a part in the measurement used.";
+Received: payload that arrived per second.
+Lost, reordered (RFC 4737), jitter (RFC 3550): by the messages' numbers and time stamps.
+Delay: one way for messages, the round trip for requests; 50 % and 99 % of them were at most this long.
+The lab has one clock; real hosts' clocks are compared before each measurement, and a delay is known as well as both \
+of them together.
+Variation: the difference of every two neighbouring messages' delays (RFC 3393), of which jitter is the smoothed value \
+at the end.
+Medians of n runs, the lowest and the highest in parentheses.
+Delivered: of the messages that the rate asked for.
+CPU: CPU seconds per second of the gateway's VPN, the clients' VPN, and the generator (both ends).
+Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
+used.";
 
 /// The results as text, tables at most so wide.
 pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) -> String {

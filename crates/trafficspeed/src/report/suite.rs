@@ -26,14 +26,22 @@ const FORMAT: u32 = 2;
 
 /// Stands below the tables.
 pub const DEFINITIONS: &str = "\
-Medians of n runs, the lowest and the highest in parentheses. A/A: a system that is measured a second time in each round, divided by
-its first measurement: what a comparison shows where there is no difference. ≈: no difference from the first system beyond A/A, or not in
-all rounds. Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.
-Throughput is payload that arrived. The other
-end is where each load is received. Lost: of the messages that were sent; delivered: of those that the rate asked for. Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message; the
-lab has one clock. Delay variation: the difference of every two neighbouring messages' delays (RFC 3393), as distribution; jitter is its
-smoothed value at the end. UDP without a rate is measured at the highest rate that a search found to be carried. Only what the kernel's counters saw in the tunnel counts. Where only a cipher is named, the system is vpnd.
-Between real hosts clocks are compared before each measurement, and a system is what the user called the network between them.";
+Medians of n runs, the lowest and the highest in parentheses.
+A/A: a system that is measured a second time in each round, divided by its first measurement: what a comparison shows \
+where there is no difference. ≈: no difference from the first system beyond A/A, or not in all rounds.
+Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
+used.
+Throughput is payload that arrived.
+The other end is where each load is received.
+Lost: of the messages that were sent; delivered: of those that the rate asked for.
+Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message; the lab has one clock.
+Delay variation: the difference of every two neighbouring messages' delays (RFC 3393), as distribution; jitter is its \
+smoothed value at the end.
+UDP without a rate is measured at the highest rate that a search found to be carried.
+Only what the kernel's counters saw in the tunnel counts.
+Where only a cipher is named, the system is vpnd.
+Between real hosts clocks are compared before each measurement, and a system is what the user called the network \
+between them.";
 
 /// The published findings of this experiment.
 pub fn published(campaign: &SuiteCampaign) -> (&'static str, &'static [Published]) {

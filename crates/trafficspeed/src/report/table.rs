@@ -13,18 +13,25 @@ use crate::unit::significant;
 
 /// Stands below every table.
 pub const DEFINITIONS: &str = "\
-Goodput: bytes received, each byte once (what iperf3 users expect). Communication throughput: bytes received + bytes sent by all
-measuring hosts, per second (the definition of TrafficSpeed, 2006). Medians of n runs, the lowest and the highest in parentheses.
+Goodput: bytes received, each byte once (what iperf3 users expect).
+Communication throughput: bytes received + bytes sent by all measuring hosts, per second (the definition of \
+TrafficSpeed, 2006).
+Medians of n runs, the lowest and the highest in parentheses.
 Fairness: Jain's index over all connections, 1 = all equal.
-CPU: CPU seconds per second of the VPN processes, user and system; CPU s/Gbit: CPU seconds per Gbit of goodput that went through the tunnel.
-Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.
-Only runs count in which each client's tunnel device carried at least 95 % of its bytes, each way, by the kernel's own counters.";
+CPU: CPU seconds per second of the VPN processes, user and system; CPU s/Gbit: CPU seconds per Gbit of goodput that \
+went through the tunnel.
+Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
+used.
+Only runs count in which each client's tunnel device carried at least 95 % of its bytes, each way, by the kernel's own \
+counters.";
 
 /// Stands below a table of ratios.
 pub const RATIOS: &str = "\
-Ratios of goodput, each formed within one round at one number of clients; median, lowest and highest of the rounds in parentheses.
-A/A: a system that is measured a second time in each round, against itself: what such a comparison shows where there is no
-difference. A difference counts where the median lies further from 1 than any ratio of A/A did, and all rounds went the same way.";
+Ratios of goodput, each formed within one round at one number of clients; median, lowest and highest of the rounds in \
+parentheses.
+A/A: a system that is measured a second time in each round, against itself: what such a comparison shows where there \
+is no difference.
+A difference counts where the median lies further from 1 than any ratio of A/A did, and all rounds went the same way.";
 
 /// The results of a campaign as text, throughput in `unit`, tables at most so wide.
 pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {

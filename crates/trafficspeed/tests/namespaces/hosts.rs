@@ -139,7 +139,7 @@ fn every_interval_is_an_event_of_its_own() {
 #[test]
 fn the_loads_of_experiment_2_run_between_hosts_without_ciphers_and_hogs() {
     let hosts = Hosts::start(2);
-    let line = "suite ipsec --quick -t 0.5 -O 0 --part transaction,video --no-sweep -J";
+    let line = "suite ipsec --quick --repeat 1 -t 0.5 -O 0 --part transaction,video --no-sweep -J";
     let report = measured(&format!("{line} {}", hosts.pairs()));
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
     let rows = report["rows"].as_array().expect("rows");

@@ -6,9 +6,10 @@ use super::Writes;
 use super::model::Parameters;
 use crate::experiment::environment::Environment;
 use crate::experiment::hosts::host_pairs::HostEnd;
+use crate::experiment::outcome::CpuUse;
 use crate::load::block::Protection;
 use crate::load::congestion::CongestionControl;
-use crate::stats::median;
+use crate::stats::{Spread, median, range};
 use crate::system::SystemInfo;
 
 /// Which way blocks take, and how they are protected on it.
@@ -89,6 +90,9 @@ pub struct Case {
     pub verified: u64,
     /// Blocks answered by one sync, mean.
     pub blocks_per_sync: f64,
+    /// CPU time meanwhile; lab only.
+    #[serde(default)]
+    pub cpu: Option<CpuUse>,
     /// Why there is no figure, or it is not to be trusted.
     pub problem: Option<String>,
 }
@@ -181,6 +185,27 @@ impl BlockReport {
         let of =
             |&size: &u32| Some(self.rate(delay_ms, size, way)? / self.rate(delay_ms, size, Way::TUNNEL)?);
         mean(self.asked.1.iter().filter_map(of))
+    }
+
+    /// The same round by round: what one run of all cases would have shown.
+    pub fn ratio_spread(&self, delay_ms: f64, way: Way) -> Option<Spread> {
+        let of = |repeat: u32| {
+            let rate = |size: u32, way: Way| {
+                let mut cases = self.sound(delay_ms, size, way).filter(|case| case.repeat == repeat);
+                cases.find_map(|case| case.bytes_per_second)
+            };
+            mean(self.asked.1.iter().filter_map(|&size| Some(rate(size, way)? / rate(size, Way::TUNNEL)?)))
+        };
+        Spread::of(&(1..=self.repeats).filter_map(of).collect::<Vec<_>>())
+    }
+
+    /// The most of the machine that the hypervisor took, and that processes without a part in it used, in percent.
+    pub fn disturbance(&self) -> Option<(f64, f64)> {
+        let most = |of: fn(&CpuUse) -> Option<f64>| {
+            let shares: Vec<f64> = self.cases.iter().filter_map(|case| of(case.cpu.as_ref()?)).collect();
+            range(&shares).map(|(_, high)| high)
+        };
+        Some((most(CpuUse::steal_percent)?, most(CpuUse::foreign_percent)?))
     }
 
     /// Best throughput of any block size.

@@ -1,6 +1,8 @@
 use super::model::Parameters;
 use super::*;
 use crate::experiment::environment::Environment;
+use crate::experiment::outcome::CpuUse;
+use crate::observe::HostCpu;
 use crate::system::SystemInfo;
 
 /// Made-up results: OP-n is n times as fast as the tunnel.
@@ -25,6 +27,11 @@ pub(crate) fn sample() -> BlockReport {
                     acknowledged: 100,
                     verified: 32,
                     blocks_per_sync: 1.0,
+                    cpu: Some(CpuUse {
+                        foreign: 2.0,
+                        host: HostCpu { steal: 1.0, idle: 3.0, ..HostCpu::default() },
+                        ..CpuUse::default()
+                    }),
                     problem: None,
                 });
             }
@@ -87,6 +94,17 @@ fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
     again.cases.extend(more);
     assert!(again.is_whole());
     assert_eq!(again.rate(0.0, 8192, Way::TUNNEL), Some(2.0 * 81_920.0), "the median of both");
+    let spread = again.ratio_spread(0.0, Way::sealed(2)).unwrap();
+    assert_eq!(
+        (spread.low, spread.high, spread.n),
+        (2.0, 2.0, 2),
+        "within a round, however fast the machine was"
+    );
+    let faster = again.cases.iter_mut().filter(|case| case.repeat == 2 && case.way == Way::sealed(2));
+    faster.for_each(|case| case.bytes_per_second = case.bytes_per_second.map(|rate| rate * 1.5));
+    let spread = again.ratio_spread(0.0, Way::sealed(2)).unwrap();
+    assert_eq!((spread.low, spread.median, spread.high), (2.0, 2.5, 3.0));
+    assert_eq!(again.disturbance(), Some((25.0, 50.0)));
     let mut short = sample();
     short.cases.pop();
     assert!(!short.is_whole());

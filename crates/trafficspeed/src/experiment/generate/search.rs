@@ -20,6 +20,10 @@ const LEAST_SENT: f64 = 0.97;
 /// The longest that a single trial of a search warms up.
 const SEARCH_WARMUP: Duration = Duration::from_millis(200);
 
+/// How often the rate is lowered where more is lost in the measurement than in the trials, and by how much.
+const STEPS_DOWN: u32 = 5;
+const STEP_DOWN: f64 = 0.95;
+
 /// A search to make.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Search {
@@ -41,6 +45,12 @@ pub struct SearchOutcome {
     pub asked_bits_per_second: Option<f64>,
     /// The sender could not do more, so the path may.
     pub limited_by_sender: bool,
+    /// How often the rate was lowered, since more was lost in the measurement than in the trials.
+    #[serde(default)]
+    pub steps_down: u32,
+    /// The measurement lost too much at every rate.
+    #[serde(default)]
+    pub is_unsteady: bool,
     pub trials: Vec<SearchTrial>,
 }
 
@@ -78,10 +88,13 @@ pub fn or_once<E>(
         attempt(vec![fresh(task)], times, run)?;
         Ok(run.figures.first().cloned().unwrap_or_default())
     };
-    let found = search.run(&tasks[0], plan.times, &mut trial, interrupt)?;
-    if !interrupt.is_set() {
+    let mut found = search.run(&tasks[0], plan.times, &mut trial, interrupt)?;
+    while !interrupt.is_set() {
         tasks[0] = found.task(&tasks[0]);
-        attempt(tasks, plan.times, run)?;
+        attempt(tasks.clone(), plan.times, run)?;
+        if !found.goes_lower(run.figures.first(), &search) {
+            break;
+        }
     }
     run.faults.extend(found.problem());
     run.search = Some(found);
@@ -160,8 +173,31 @@ impl SearchOutcome {
         at_rate(task, self.asked_bits_per_second)
     }
 
+    /// Whether a measurement at this rate lost more than the search allows and is to be made again at a lower one. The
+    /// measurement is longer than a trial, and a machine is busier at one time than at another.
+    pub fn goes_lower(&mut self, measured: Option<&Figures>, search: &Search) -> bool {
+        let lost = measured.and_then(|figures| figures.lost_percent).unwrap_or(100.0);
+        if lost <= search.allowed_percent || self.packets_per_second <= 0.0 {
+            return false;
+        }
+        if self.steps_down == STEPS_DOWN {
+            self.is_unsteady = true;
+            return false;
+        }
+        self.steps_down += 1;
+        let rate = self.asked_bits_per_second.unwrap_or(self.bits_per_second);
+        self.asked_bits_per_second = Some(rate * STEP_DOWN);
+        true
+    }
+
     /// Why no rate was found, in words.
     pub fn problem(&self) -> Option<String> {
+        if self.is_unsteady {
+            return Some(format!(
+                "more was lost than allowed at the rate that the search found, and after lowering it {STEPS_DOWN} times; the machine \
+                 is too busy to measure"
+            ));
+        }
         (self.packets_per_second <= 0.0).then(|| {
             format!("no rate was found at which little enough is lost, with {} trials", self.trials.len())
         })
@@ -242,6 +278,15 @@ mod tests {
      {
         let (all, times) = search(2e9, 1e9);
         assert!(all.limited_by_sender && times.len() == 1 && all.asked_bits_per_second.is_none(), "{all:?}");
+        let settings = Search { allowed_percent: 0.1, resolution: 0.02, trial_seconds: None };
+        let lost = |percent| Figures { lost_percent: Some(percent), ..Figures::default() };
+        let mut unsteady = search(300e6, 1e9).0;
+        let first = unsteady.asked_bits_per_second.unwrap();
+        assert!(!unsteady.goes_lower(Some(&lost(0.1)), &settings), "it was carried");
+        assert!(unsteady.goes_lower(Some(&lost(0.2)), &settings));
+        assert!((unsteady.asked_bits_per_second.unwrap() / first - 0.95).abs() < 1e-9);
+        while unsteady.goes_lower(Some(&lost(40.0)), &settings) {}
+        assert!(unsteady.problem().is_some_and(|why| why.contains("5 times")), "{unsteady:?}");
         let (none, _) = search(1.0, 1e9);
         assert!(none.problem().is_some_and(|why| why.contains("no rate was found")), "{none:?}");
     }

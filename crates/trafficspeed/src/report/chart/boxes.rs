@@ -71,14 +71,16 @@ fn draw(canvas: &mut Canvas, values: &[f64], style: usize, x: f64, slot: f64, ve
     let Some((low, high)) = range(values) else { return };
     let at = |share: f64| vertical.place(quantile(values, share).expect("there are values"));
     let (low, high) = (vertical.place(low), vertical.place(high));
-    let (first, middle, third) = (at(0.25), at(0.5), at(0.75));
+    let has_box = values.len() >= QUARTILES_LEAST;
+    let middle = at(0.5);
+    let (first, third) = if has_box { (at(0.25), at(0.75)) } else { (middle, middle) };
     let width = (slot * 0.7).min(34.0);
     let (left, cap, half) = (x - width / 2.0, width / 4.0, width / 2.0);
     canvas.put(format_args!(
         r#"<path class="range s{style}" d="M{x:.1} {low:.1}V{first:.1}M{x:.1} {third:.1}V{high:.1}M{a:.1} {low:.1}h{half:.1}M{a:.1} {high:.1}h{half:.1}"/>"#,
         a = x - cap
     ));
-    if values.len() >= QUARTILES_LEAST {
+    if has_box {
         // A box of no height would not be seen.
         let (top, height) = (third.min(first - 1.0), (first - third).max(1.0));
         canvas.put(format_args!(

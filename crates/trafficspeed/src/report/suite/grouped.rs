@@ -8,6 +8,10 @@ use crate::experiment::suite::ipsec::UDP_SECTION;
 use crate::report::chart::{BoxChart, BoxSeries};
 use crate::report::page::Picture;
 
+/// The ceiling, as reports call it.
+const PLAIN: &str = "plain routing";
+/// The VPNs get a picture of their own beside the one with the ceiling where that is so much higher.
+const DWARFS: f64 = 2.0;
 /// The sections that are drawn so, each with its quantity.
 const DRAWN: [(&str, Quantity); 3] = [
     ("TCP stream", Quantity::Throughput),
@@ -18,15 +22,23 @@ const DRAWN: [(&str, Quantity); 3] = [
 /// The pictures of a section.
 pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     let Some((_, quantity)) = DRAWN.iter().find(|(name, _)| *name == section.name) else { return Vec::new() };
-    let picture = |version: &str| {
+    let picture = |version: &str, with_plain: bool| {
         let begin = format!("{version}, ");
         let rows: Vec<&SectionRow> = section
             .rows
             .iter()
             .filter(|row| row.quantity == *quantity && row.case.starts_with(&begin))
             .collect();
-        let values = rows.iter().flat_map(|row| row.values.iter().flatten());
-        let highest = values.copied().reduce(f64::max)?;
+        let is_shown = |at: usize| with_plain || section.columns[at] != PLAIN;
+        let most = |is_shown: &dyn Fn(usize) -> bool| {
+            let values =
+                rows.iter().flat_map(|row| row.values.iter().zip(0..).filter(|(_, at)| is_shown(*at)));
+            values.flat_map(|(values, _)| values).copied().reduce(f64::max)
+        };
+        let highest = most(&is_shown)?;
+        if !with_plain && most(&|_| true)? < DWARFS * highest {
+            return None;
+        }
         let (name, unit) = quantity.name();
         // Figures of five digits would stand in the axis' label.
         let (scale, unit) = match unit {
@@ -34,7 +46,8 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
             "Mbit/s" => (1_000.0, "Gbit/s".to_owned()),
             other => (1_000.0, format!("1000 {other}")),
         };
-        let series = section.columns.iter().zip(0..).map(|(label, at)| BoxSeries {
+        let shown = section.columns.iter().zip(0..).filter(|(_, at)| is_shown(*at));
+        let series = shown.map(|(label, at)| BoxSeries {
             label: label.clone(),
             style: style(campaign, label),
             groups: rows
@@ -42,7 +55,8 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
                 .map(|row| row.values[at].iter().map(|value| value / scale).collect())
                 .collect(),
         });
-        let title = format!("{}, {version}", section.name);
+        let (words, end) = if with_plain { ("", "") } else { (", the VPNs alone", "-vpns") };
+        let title = format!("{}, {version}{words}", section.name);
         let svg = BoxChart {
             title: title.clone(),
             x_label: section.name.clone(),
@@ -52,10 +66,11 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
         }
         .svg()?;
         let caption = "Each dot is one run, marker and line are the median, whiskers go from the lowest to the highest.";
-        let name = format!("suite-{number}-{}", version.to_lowercase());
+        let name = format!("suite-{number}-{}{end}", version.to_lowercase());
         Some(Picture { name, title, caption: caption.to_owned(), svg })
     };
-    ["IPv4", "IPv6"].into_iter().filter_map(picture).collect()
+    let each = ["IPv4", "IPv6"].into_iter().flat_map(|version| [(version, true), (version, false)]);
+    each.filter_map(|(version, with_plain)| picture(version, with_plain)).collect()
 }
 
 /// A case's name with as many words as fit below a group.
@@ -79,7 +94,12 @@ mod tests {
         }
         let drawn = pictures(&campaign, &sections(&campaign)[0], 2);
         let names: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
-        assert_eq!(names, ["suite-2-ipv4", "suite-2-ipv6"]);
+        assert_eq!(
+            names,
+            ["suite-2-ipv4", "suite-2-ipv4-vpns", "suite-2-ipv6"],
+            "plain routing is twice as fast over IPv4"
+        );
+        assert!(drawn[0].svg.contains("plain routing") && !drawn[1].svg.contains("plain routing"));
         for picture in &drawn {
             assert_well_formed(&picture.svg);
             assert!(picture.svg.contains(">57344 bytes</text>") && picture.svg.contains("higher is better"));

@@ -1,0 +1,129 @@
+//! The pictures of the block experiment.
+
+use crate::experiment::block::outcome::ways;
+use crate::experiment::block::{BlockReport, Route, Way};
+use crate::report::chart::{Horizontal, LineChart, Point, Series};
+use crate::report::page::Picture;
+use crate::stats::range;
+
+/// Over the delay: the gain of each number of blocks in progress, and what each way carries at best. For each delay: what each
+/// way carries over the size of a block.
+pub fn pictures(report: &BlockReport) -> Vec<Picture> {
+    let sizes = report.asked.0.iter().filter_map(|&delay| over_sizes(report, delay));
+    if report.asked.0.len() == 1 {
+        return sizes.collect();
+    }
+    let ahead = || report.asked.2.iter().map(|&n| Way::sealed(n));
+    let gain = over_delays(
+        report,
+        "Throughput over delay, as a multiple of that through the tunnel",
+        "times the tunnel with no overlap",
+        [Way::PLAIN].into_iter().chain(ahead()).collect(),
+        |delay, way| report.ratio(delay, way),
+    );
+    let best = over_delays(
+        report,
+        "Best throughput over delay",
+        "acknowledged blocks, MB/s",
+        [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead()).collect(),
+        |delay, way| Some(report.peak(delay, way)? / 1e6),
+    );
+    let tunnel_and_ahead = || [Way::TUNNEL].into_iter().chain(ahead()).collect::<Vec<_>>();
+    let cpu = over_delays(
+        report,
+        "CPU use at the target over delay",
+        "CPU at the target, % of a core",
+        tunnel_and_ahead(),
+        |delay, way| report.cpu(delay, way),
+    );
+    let cost = over_delays(
+        report,
+        "CPU at the target per throughput over delay",
+        "CPU seconds per GB (lower is better)",
+        tunnel_and_ahead(),
+        |delay, way| report.cost(delay, way),
+    );
+    let picture = |name: &str, title: &str, caption: &str, svg| {
+        Some(Picture { name: name.into(), title: title.into(), caption: caption.into(), svg: svg? })
+    };
+    let ways = "OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no overlap.";
+    let gain =
+        picture("block-ratio", "Gain over the tunnel", &format!("Mean over block sizes. {ways}"), gain);
+    let best = picture("block-best", "Best throughput", &format!("Of any block size. {ways}"), best);
+    let cpu = picture(
+        "block-cpu",
+        "CPU use at the target",
+        "Mean over block sizes, as the original's figure 13.",
+        cpu,
+    );
+    let words =
+        "CPU time for each byte that was acknowledged, median over block sizes, as the original's figure 14.";
+    let cost = picture("block-cost", "CPU per throughput", words, cost);
+    [gain, best, cpu, cost].into_iter().flatten().chain(sizes).collect()
+}
+
+fn over_delays(
+    report: &BlockReport,
+    title: &str,
+    y_label: &str,
+    ways: Vec<Way>,
+    value: impl Fn(f64, Way) -> Option<f64>,
+) -> Option<String> {
+    let delays = &report.asked.0;
+    let end = delays.iter().copied().reduce(f64::max).filter(|end| *end > 0.0)?;
+    let series = ways.into_iter().map(|way| {
+        let style = style(report, way);
+        let point = |&x: &f64| Some(Point { x, y: value(x, way)?, range: None });
+        Series { label: way.name(), style, points: delays.iter().filter_map(point).collect() }
+    });
+    LineChart {
+        title: title.into(),
+        x_label: "one-way delay, ms".into(),
+        y_label: y_label.into(),
+        horizontal: Horizontal::Linear(end),
+        series: series.filter(|series| !series.points.is_empty()).collect(),
+    }
+    .svg()
+}
+
+/// The style of a way: the same in all pictures.
+fn style(report: &BlockReport, way: Way) -> usize {
+    ways(&report.asked.2).iter().position(|known| *known == way).unwrap_or(0)
+}
+
+fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
+    let (_, sizes, ahead) = &report.asked;
+    let kilobytes = |size: u32| f64::from(size) / 1024.0;
+    let most = ahead.iter().copied().max().filter(|most| *most > 1);
+    let controls =
+        most.into_iter().flat_map(|ahead| [Route::Plain, Route::Tunnel].map(|route| Way { route, ahead }));
+    let ways =
+        [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead.iter().map(|&n| Way::sealed(n))).chain(controls);
+    let series = ways.map(|way| {
+        let style = style(report, way);
+        let rate = |size| Some(report.rate(delay, size, way)? / 1e6);
+        let spread = |size| {
+            let (low, high) = range(&report.rates(delay, size, way))?;
+            Some((low / 1e6, high / 1e6)).filter(|(low, high)| low < high)
+        };
+        let point = |&size: &u32| Some(Point { x: kilobytes(size), y: rate(size)?, range: spread(size) });
+        Series { label: way.name(), style, points: sizes.iter().filter_map(point).collect() }
+    });
+    let svg = LineChart {
+        title: "Throughput over the size of a block".into(),
+        x_label: "block, KB".into(),
+        y_label: "acknowledged blocks, MB/s".into(),
+        horizontal: Horizontal::Doubling(sizes.iter().map(|&size| kilobytes(size)).collect()),
+        series: series.filter(|series| !series.points.is_empty()).collect(),
+    }
+    .svg()?;
+    let caption = format!(
+        "At {delay} ms one way; the bars reach from the least to the most of all runs. OP-n: n blocks in progress, sealed above \
+         TCP; plain: no VPN, no encryption; plain and tunnel wait for each answer, plain-n and tunnel-n have n in progress."
+    );
+    let name = match report.asked.0[..] {
+        [_] => "block-sizes".to_owned(),
+        _ => format!("block-sizes-{}", delay.to_string().replace('.', "-")),
+    };
+    Some(Picture { name, title: format!("Throughput at {delay} ms"), caption, svg })
+}
