@@ -355,6 +355,8 @@ pub struct Admin {
     pub socket: PathBuf,
     /// Local address of the Prometheus metrics.
     pub metrics: Option<SocketAddr>,
+    /// Whether they have series for each session, with its user's name.
+    pub metrics_by_session: bool,
 }
 
 /// `[process]`: the privileges of the daemon's processes.

@@ -83,7 +83,7 @@ pub(crate) fn status() -> Status {
             drops: count(&[("replayed", 7), ("bad_header", 0)]),
             logins: count(&[("accepted", 2), ("wrong_password", 1)]),
             handshakes: count(&[("retried", 8), ("accepted", 4), ("ignored", 0)]),
-            ended: count(&[("sessions", 1)]),
+            ended: count(&[("sessions", 1), ("rx_bytes", 5_000), ("tx_bytes", 7)]),
         },
         sessions: vec![ann(), bob()],
     }

@@ -290,12 +290,13 @@ fn admin(s: &mut Section<'_>, p: &mut Problems, base: &Path, default_socket: Pat
     let public = s.flag(p, "metrics_public", false);
     if let Some(address) = metrics.filter(|address| !address.ip().is_loopback() && !public) {
         let message = format!(
-            "'metrics' in [admin] is {address}, which others can reach, and names and addresses of users show \
-             there; use 127.0.0.1 or [::1], or add metrics_public = true"
+            "'metrics' in [admin] is {address}, which others can reach, and nobody is asked who they are there; use \
+             127.0.0.1 or [::1], or add metrics_public = true"
         );
         s.problem(p, "metrics", message);
     }
-    Admin { socket, metrics }
+    let metrics_by_session = s.flag(p, "metrics_by_session", false);
+    Admin { socket, metrics, metrics_by_session }
 }
 
 fn process(s: &mut Section<'_>, p: &mut Problems) -> Process {

@@ -158,7 +158,10 @@ impl Prepared {
         let tls = clients.tls()?;
         let admin = AdminSocket::adopt(next("the control socket")?, launch.owner)?;
         let metrics = match config.admin.metrics {
-            Some(_) => Some(Metrics::adopt(next("the listener of its metrics")?)?),
+            Some(_) => {
+                let listener = next("the listener of its metrics")?;
+                Some(Metrics::adopt(listener, config.admin.metrics_by_session)?)
+            }
             None => None,
         };
         let protections = started.protections;

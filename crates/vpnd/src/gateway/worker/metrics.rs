@@ -45,6 +45,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 pub(crate) struct Metrics {
     listener: TcpListener,
     timeout: Duration,
+    /// Whether there are series for each session, with its user's name.
+    by_session: bool,
 }
 
 impl Metrics {
@@ -52,10 +54,10 @@ impl Metrics {
     ///
     /// # Errors
     /// If the descriptor can't be used by the runtime.
-    pub(crate) fn adopt(listener: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn adopt(listener: OwnedFd, by_session: bool) -> io::Result<Self> {
         let listener = std::net::TcpListener::from(listener);
         listener.set_nonblocking(true)?;
-        Ok(Self { listener: TcpListener::from_std(listener)?, timeout: CONNECTION_TIMEOUT })
+        Ok(Self { listener: TcpListener::from_std(listener)?, timeout: CONNECTION_TIMEOUT, by_session })
     }
 
     /// The address, with the port that the kernel chose for 0.
@@ -74,9 +76,9 @@ impl Metrics {
             while connections.try_join_next().is_some() {}
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
-                    let (handler, timeout) = (handler.clone(), self.timeout);
+                    let (handler, timeout, by_session) = (handler.clone(), self.timeout, self.by_session);
                     connections.spawn(async move {
-                        match tokio::time::timeout(timeout, connection(stream, handler)).await {
+                        match tokio::time::timeout(timeout, connection(stream, handler, by_session)).await {
                             Ok(Ok(())) => {}
                             Ok(Err(error)) => debug!(%peer, %error, "a metrics connection broke off"),
                             Err(_) => debug!(%peer, "a metrics connection took too long"),
@@ -94,10 +96,17 @@ impl Metrics {
 }
 
 /// Answers one request. No keep-alive: a permit is free again as soon as its response is sent.
-async fn connection<H: Handler>(stream: TcpStream, handler: Arc<H>) -> Result<(), hyper::Error> {
+async fn connection<H: Handler>(
+    stream: TcpStream,
+    handler: Arc<H>,
+    by_session: bool,
+) -> Result<(), hyper::Error> {
     let service = service_fn(move |request: Request<Incoming>| {
         let handler = handler.clone();
-        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), &*handler).await) }
+        async move {
+            let (method, path) = (request.method(), request.uri().path());
+            Ok::<_, Infallible>(respond(method, path, &*handler, by_session).await)
+        }
     });
     http1::Builder::new()
         .keep_alive(false)
@@ -107,7 +116,12 @@ async fn connection<H: Handler>(stream: TcpStream, handler: Arc<H>) -> Result<()
         .await
 }
 
-async fn respond<H: Handler>(method: &Method, path: &str, handler: &H) -> Response<Full<Bytes>> {
+async fn respond<H: Handler>(
+    method: &Method,
+    path: &str,
+    handler: &H,
+    by_session: bool,
+) -> Response<Full<Bytes>> {
     if path != "/metrics" {
         return plain(StatusCode::NOT_FOUND, "the metrics are at /metrics\n".to_owned());
     }
@@ -123,7 +137,7 @@ async fn respond<H: Handler>(method: &Method, path: &str, handler: &H) -> Respon
             return plain(StatusCode::SERVICE_UNAVAILABLE, "the gateway does not answer\n".to_owned());
         }
     };
-    match text::encode(status) {
+    match text::encode(status, by_session) {
         Ok(text) => answer(StatusCode::OK, OPEN_METRICS, text),
         Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }

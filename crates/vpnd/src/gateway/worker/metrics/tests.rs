@@ -19,7 +19,7 @@ impl Server {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let mut metrics = {
             let _inside = runtime.enter();
-            Metrics::adopt(listeners::metrics((Ipv4Addr::LOCALHOST, 0).into()).unwrap()).unwrap()
+            Metrics::adopt(listeners::metrics((Ipv4Addr::LOCALHOST, 0).into()).unwrap(), true).unwrap()
         };
         metrics.timeout = deadline;
         let address = metrics.address().unwrap();

@@ -1,7 +1,7 @@
 //! A gateway's status as OpenMetrics text.
 //!
-//! Pure. INVARIANT: names and labels are an interface, as the status is. Traffic is counted by session, because only
-//! a session's counters never go back: `sum by (user) (rate(…))` gives what several sessions did together.
+//! Pure. INVARIANT: names and labels are an interface, as the status is; `config/grafana-dashboard.json` and `config/alerts.yml` use them.
+//! No series goes back or names a user, unless the administrator asks for those of each session.
 
 use std::fmt;
 
@@ -10,27 +10,31 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet}
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::admin::status::{Session, Status, Steering};
+use crate::admin::status::{Counters, Session, Status, Steering};
 
-/// The whole exposition.
-pub(super) fn encode(status: Status) -> Result<String, fmt::Error> {
+/// The whole exposition; `by_session` adds series for each session, with its user's name.
+pub(super) fn encode(status: Status, by_session: bool) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("vpnd");
-    registry.register_collector(Box::new(ExportedStatus(status)));
+    registry.register_collector(Box::new(ExportedStatus { status, by_session }));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
 #[derive(Debug)]
-struct ExportedStatus(Status);
+struct ExportedStatus {
+    status: Status,
+    by_session: bool,
+}
 
 impl Collector for ExportedStatus {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Families(&mut encoder);
-        process(&mut out, &self.0)?;
-        data_path(&mut out, &self.0)?;
-        events(&mut out, &self.0)?;
-        sessions(&mut out, &self.0.sessions)
+        process(&mut out, &self.status)?;
+        data_path(&mut out, &self.status)?;
+        events(&mut out, &self.status)?;
+        totals(&mut out, &self.status)?;
+        if self.by_session { each_session(&mut out, &self.status.sessions) } else { Ok(()) }
     }
 }
 
@@ -63,6 +67,11 @@ impl Families<'_, '_> {
             family.encode_family(&labels)?.encode_gauge(&value)?;
         }
         Ok(())
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        family.encode_counter::<NoLabelSet, u64, u64>(&value, None)
     }
 
     fn gauge(&mut self, name: &str, help: &str, unit: Option<Unit>, value: u64) -> fmt::Result {
@@ -132,11 +141,24 @@ fn events(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     out.counters("handshakes", "Handshakes by outcome", None, shown)
 }
 
-fn sessions(out: &mut Families<'_, '_>, sessions: &[Session]) -> fmt::Result {
+/// All sessions together, those that have ended included.
+fn totals(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
+    let sessions = &status.sessions;
     let connected = sessions.iter().filter(|session| session.connected).count();
     let states = [("connected", connected), ("away", sessions.len() - connected)];
     let series = states.map(|(state, n)| ([("state", state)], n as u64));
     out.gauges("sessions", "Sessions with and without a control connection", None, series)?;
+    let ended = |name| Counters::of(&status.counters.ended, name);
+    out.counter("sessions_ended", "Sessions that have ended", ended("sessions"))?;
+    let live = |bytes: fn(&Session) -> u64| sessions.iter().map(bytes).sum::<u64>();
+    let series = [
+        ([("direction", "receive")], ended("rx_bytes").saturating_add(live(|session| session.rx_bytes))),
+        ([("direction", "send")], ended("tx_bytes").saturating_add(live(|session| session.tx_bytes))),
+    ];
+    out.counters("traffic", "Bytes of inner packets of all sessions", Some(Unit::Bytes), series.into_iter())
+}
+
+fn each_session(out: &mut Families<'_, '_>, sessions: &[Session]) -> fmt::Result {
     let received = by_session(sessions, "receive", |session| session.rx_bytes);
     let sent = by_session(sessions, "send", |session| session.tx_bytes);
     let unit = Some(Unit::Bytes);
@@ -169,12 +191,17 @@ fn by_session<'s>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use vpnd_proto::plane::DropReason;
+
     use super::*;
     use crate::admin::testing::status;
+    use crate::gateway::worker::connection::Logins;
 
     #[test]
     fn the_exposition_has_every_family_once() {
-        let text = encode(status()).unwrap();
+        let text = encode(status(), true).unwrap();
         let types: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         assert_eq!(
             types,
@@ -193,6 +220,8 @@ mod tests {
                 "vpnd_logins counter",
                 "vpnd_handshakes counter",
                 "vpnd_sessions gauge",
+                "vpnd_sessions_ended counter",
+                "vpnd_traffic_bytes counter",
                 "vpnd_session_traffic_bytes counter",
                 "vpnd_session_packets counter",
                 "vpnd_session_halved_packets counter",
@@ -204,7 +233,7 @@ mod tests {
 
     #[test]
     fn values_are_those_of_the_status() {
-        let text = encode(status()).unwrap();
+        let text = encode(status(), true).unwrap();
         let ann = "session=\"0123456789abcdef0123456789abcdef\",user=\"ann\"";
         for line in [
             "vpnd_build_info{version=\"0.1.0\"} 1".to_owned(),
@@ -221,6 +250,10 @@ mod tests {
             "vpnd_handshakes_total{outcome=\"retried\"} 8".to_owned(),
             "vpnd_sessions{state=\"connected\"} 1".to_owned(),
             "vpnd_sessions{state=\"away\"} 1".to_owned(),
+            "vpnd_sessions_ended_total 1".to_owned(),
+            // One session that has ended, and those that live.
+            "vpnd_traffic_bytes_total{direction=\"receive\"} 1610617736".to_owned(),
+            "vpnd_traffic_bytes_total{direction=\"send\"} 2055".to_owned(),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"receive\"}} 1610612736"),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"send\"}} 2048"),
             format!("vpnd_session_packets_total{{{ann},direction=\"receive\"}} 1200000"),
@@ -232,10 +265,72 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_named_unless_asked_for() {
+        let text = encode(status(), false).unwrap();
+        let named =
+            |line: &&str| ["ann", "bob", "session=", "192.0.2"].iter().any(|word| line.contains(word));
+        assert_eq!(text.lines().find(named), None);
+        assert!(encode(status(), true).unwrap().lines().any(|line| named(&line)));
+    }
+
+    #[test]
+    fn a_total_does_not_go_back_when_a_session_ends() {
+        let before = status();
+        let mut after = status();
+        let gone = after.sessions.remove(0);
+        for (name, value) in [("sessions", 1), ("rx_bytes", gone.rx_bytes), ("tx_bytes", gone.tx_bytes)] {
+            *after.counters.ended.entry(name.to_owned()).or_default() += value;
+        }
+        let traffic = |status| -> Vec<String> {
+            let text = encode(status, false).unwrap();
+            text.lines()
+                .filter(|line| line.starts_with("vpnd_traffic_bytes_total"))
+                .map(str::to_owned)
+                .collect()
+        };
+        assert_eq!(traffic(after), traffic(before));
+    }
+
+    /// Series that the dashboard and the alert rules name.
+    fn used(text: &str) -> BTreeSet<&str> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words.filter(|word| word.starts_with("vpnd_")).collect()
+    }
+
+    #[test]
+    fn dashboard_and_alerts_use_series_that_exist() {
+        let text = encode(status(), true).unwrap();
+        let exported: BTreeSet<&str> = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.split(['{', ' ']).next())
+            .collect();
+        let dashboard = include_str!("../../../../../../config/grafana-dashboard.json");
+        let alerts = include_str!("../../../../../../config/alerts.yml");
+        serde_json::from_str::<serde_json::Value>(dashboard).unwrap();
+        for (file, least) in [(dashboard, 8), (alerts, 5)] {
+            let used = used(file);
+            assert!(used.len() >= least, "{used:?}");
+            let unknown: Vec<_> = used.difference(&exported).collect();
+            assert!(unknown.is_empty(), "{unknown:?}");
+        }
+        // Values of labels, too: a misspelt reason is an alert that never comes.
+        let reasons: BTreeSet<String> =
+            DropReason::ALL.iter().map(|reason| reason.name().to_owned()).collect();
+        let outcomes: BTreeSet<String> = Logins::default().counts().into_keys().collect();
+        for (label, known) in [("reason", reasons), ("outcome", outcomes)] {
+            for part in alerts.split(&format!("{label}=")).skip(1) {
+                let quoted = part.split('"').nth(1).unwrap();
+                assert_eq!(quoted.split('|').find(|value| !known.contains(*value)), None, "{label}");
+            }
+        }
+    }
+
+    #[test]
     fn a_name_cannot_forge_a_metric() {
         let mut status = status();
         status.sessions[0].user = "ann\"} 1\nvpnd_shards 99\n".to_owned();
-        let text = encode(status).unwrap();
+        let text = encode(status, true).unwrap();
         assert!(!text.lines().any(|line| line == "vpnd_shards 99"), "{text}");
     }
 }
