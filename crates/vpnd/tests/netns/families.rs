@@ -16,7 +16,7 @@ use crate::process::{self, Process};
 use crate::traffic::ping_until;
 
 const SECOND: Duration = Duration::from_secs(1);
-const PROVIDERS_V6: &str = "fd18::1";
+pub(crate) const PROVIDERS_V6: &str = "fd18::1";
 /// The bar of the long form, also where a name has to be looked up and the first name server can't be reached any more.
 const CHANGE_LIMIT: Duration = SECOND;
 
@@ -34,14 +34,14 @@ fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
 }
 
 /// Whether the gateway sees the client at an IPv6 address.
-fn is_at_ipv6(gateway: &Gateway<'_>) -> bool {
+pub(crate) fn is_at_ipv6(gateway: &Gateway<'_>) -> bool {
     let sessions = gateway.sessions();
     let outer = sessions[0]["outer"].to_string();
     !outer.contains("198.18.")
 }
 
 /// Takes a protocol version from the client's machine, or gives it back.
-fn uplink(lab: &Lab, ipv6: bool, there: bool) {
+pub(crate) fn uplink(lab: &Lab, ipv6: bool, there: bool) {
     let (address, router) =
         if ipv6 { ("fd18:1::2/64", "fd18:1::1") } else { ("198.18.1.2/24", "198.18.1.1") };
     let lines = if there {
@@ -118,7 +118,7 @@ fn a_gateway_that_moved_to_the_other_version_is_found_by_its_name() {
 }
 
 /// Lets the client see the last change before the next one comes.
-fn settle(client: &Client<'_>) {
+pub(crate) fn settle(client: &Client<'_>) {
     let end = Instant::now() + 3 * SECOND / 2;
     while Instant::now() < end {
         ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);

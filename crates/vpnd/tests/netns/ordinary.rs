@@ -1,11 +1,14 @@
 //! Behaviour: the ordinary installation (a gateway with a name, behind NAT mode, that pushes DNS servers) through every outage that
 //! RELIABILITY.md makes a promise about, with `resolv.conf` and with systemd-resolved: how long nothing is answered, what leaves in
-//! clear, and whether a TCP connection that runs all the while lives.
+//! clear, and whether a TCP connection that runs all the while lives. The same for changes that are no outage: reloads, upgrades,
+//! a path that shrinks, a network that changes from IPv4 to IPv6.
 //!
-//! `./x heal` runs the long forms: `VPND_HEAL_ORDINARY=1` loses UDP for 100 s and stops the client for 130 s.
+//! `./x heal` runs the long forms: `VPND_HEAL_ORDINARY=1` loses UDP for 100 s and stops the client for 130 s, and holds the gaps
+//! of changes against what is promised.
 
 use std::fs;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,14 +17,17 @@ use rustix::process::Signal;
 
 use crate::client::{Client, TUN};
 use crate::continuity::behind_nat;
-use crate::gateway::{Gateway, Login, edit_toml, strings};
-use crate::healing::until_answered;
-use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::families::{PROVIDERS_V6, is_at_ipv6, settle, uplink};
+use crate::gateway::{Gateway, Login, edit_toml, must, strings};
+use crate::healing::{Form, until_answered};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, GATEWAY_V6, Lab, eventually};
 use crate::names::{NAME, PROVIDERS, PUSHED, name_server_at};
 use crate::namespace::Namespace;
 use crate::process;
 use crate::relay::{Faults, PORT, Relay};
+use crate::reload::{PUSHES, push, set_up};
 use crate::resolved::Resolved;
+use crate::shrink::shrink_under_traffic;
 use crate::traffic::{ping, ping_until, trickle_while};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,12 +35,48 @@ const SECOND: Duration = Duration::from_secs(1);
 const HEALS: Duration = Duration::from_secs(30);
 /// Limit for a stall of the running TCP connection: TCP itself waits for as long again as an outage took.
 const STILL: Duration = Duration::from_secs(900);
+/// Limits of the long form for the gap of a change.
+const GATEWAY_CHANGES: Duration = Duration::from_millis(200);
+const PATH_SHRINKS: Duration = Duration::from_secs(2);
+const FAMILY_CHANGES: Duration = Duration::from_secs(1);
 
 /// The resolver of the client's machine.
 #[derive(Clone, Copy, Debug)]
 enum Resolver {
     ResolvConf,
     SystemdResolved,
+}
+
+/// Where the client's machine has its name servers.
+enum NameServers<'l> {
+    File(PathBuf),
+    Resolved(Resolved<'l>),
+}
+
+impl<'l> NameServers<'l> {
+    /// Gives it those of its provider. `None` if the resolver is missing.
+    fn of_provider(lab: &'l Lab, resolver: Resolver) -> Option<Self> {
+        let machine = &lab.clients[0];
+        Some(match resolver {
+            Resolver::ResolvConf => {
+                let path = process::etc(lab, machine).join("resolv.conf");
+                let text = format!("nameserver {PROVIDERS}\nnameserver {PROVIDERS_V6}\n");
+                fs::write(&path, text).expect("it is writable");
+                Self::File(path)
+            }
+            Resolver::SystemdResolved => {
+                Self::Resolved(Resolved::start(lab, machine, &[PROVIDERS, PROVIDERS_V6])?)
+            }
+        })
+    }
+
+    /// Whether the machine asks the pushed name server.
+    fn are_pushed(&self) -> bool {
+        match self {
+            Self::File(path) => fs::read_to_string(path).expect("it is there").contains(PUSHED),
+            Self::Resolved(resolved) => resolved.servers(TUN).contains(PUSHED),
+        }
+    }
 }
 
 /// Somebody on the Internet, whom only a full tunnel takes packets to.
@@ -115,22 +157,11 @@ fn lose_udp(lab: &Lab) {
 struct Run<'l> {
     lab: &'l Lab,
     client: Client<'l>,
-    resolved: Option<Resolved<'l>>,
+    name_servers: NameServers<'l>,
     resolver: Resolver,
 }
 
 impl Run<'_> {
-    /// Whether the machine asks the pushed name server.
-    fn asks_in_tunnel(&self) -> bool {
-        match &self.resolved {
-            Some(resolved) => resolved.servers(TUN).contains(PUSHED),
-            None => {
-                let path = process::etc(self.lab, &self.lab.clients[0]).join("resolv.conf");
-                fs::read_to_string(path).expect("it is there").contains(PUSHED)
-            }
-        }
-    }
-
     /// Somebody works, who goes on trying.
     fn work(&self, duration: Duration) {
         let end = Instant::now() + duration;
@@ -151,37 +182,66 @@ impl Run<'_> {
         );
         assert!(after <= HEALS, "{what}: {after:?}");
         assert_eq!(clear, 0, "{what}");
+        self.asks_in_tunnel_again(what);
+    }
+
+    /// Says what a change has cost, which traffic was to survive with no longer gap than this.
+    fn survives(&self, what: &str, gap: Duration, limit: Duration) {
+        let clear = leaks(self.lab);
+        println!("{:?}, {what}: gap {gap:.2?}, {clear} packets in clear", self.resolver);
+        assert!(gap <= limit, "{what}: {gap:?}");
+        assert_eq!(clear, 0, "{what}");
+        self.asks_in_tunnel_again(what);
+    }
+
+    fn asks_in_tunnel_again(&self, what: &str) {
         eventually(&format!("{what}: the machine asks in the tunnel"), HEALS, || {
             ping(self.client.namespace(), CAMPUS_V4.into(), 56, SECOND / 5);
-            self.asks_in_tunnel().then_some(())
+            self.name_servers.are_pushed().then_some(())
         });
     }
+}
+
+/// The longest time without an answer to a ping while this is done, and until the first answer after it.
+fn longest_gap_while(machine: &Namespace, done: impl FnOnce()) -> Duration {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let pings = scope.spawn(|| {
+            let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+            loop {
+                let is_last = over.load(Ordering::Relaxed);
+                let answered = ping(machine, CAMPUS_V4.into(), 56, SECOND / 20);
+                if answered {
+                    longest = longest.max(last.elapsed());
+                    last = Instant::now();
+                }
+                if is_last && (answered || last.elapsed() > HEALS) {
+                    return longest.max(last.elapsed());
+                }
+                thread::sleep(SECOND / 500);
+            }
+        });
+        let over = Over(&over);
+        done();
+        drop(over);
+        pings.join().expect("it does not panic")
+    })
 }
 
 fn outages(resolver: Resolver, routes: &str) {
     let long = std::env::var_os("VPND_HEAL_ORDINARY").is_some();
     let (lost, stopped) = if long { (100, 130) } else { (6, 6) };
     let Some(lab) = Lab::new(1) else { return };
-    let providers = name_server_at(&lab, &lab.net, &[PROVIDERS], &[&GATEWAY_V4.to_string()]);
+    let providers = name_server_at(&lab, &lab.net, &[PROVIDERS, PROVIDERS_V6], &[&GATEWAY_V4.to_string()]);
     let _pushed = name_server_at(&lab, &lab.campus, &[PUSHED], &["192.0.2.1"]);
-    let resolved = match resolver {
-        Resolver::ResolvConf => {
-            let path = process::etc(&lab, &lab.clients[0]).join("resolv.conf");
-            fs::write(path, format!("nameserver {PROVIDERS}\n")).expect("it is writable");
-            None
-        }
-        Resolver::SystemdResolved => {
-            let Some(resolved) = Resolved::start(&lab, &lab.clients[0], PROVIDERS) else { return };
-            Some(resolved)
-        }
-    };
+    let Some(name_servers) = NameServers::of_provider(&lab, resolver) else { return };
     let relay = Relay::start(&lab, Faults::default());
     let (mut gateway, ann) = installation(&lab, routes);
     let client = Client::connect(&lab, 1, &ann);
     let namespace = client.namespace();
     ping_until(namespace, CAMPUS_V4.into(), 5 * SECOND);
     watch_for_leaks(&lab, routes);
-    let mut run = Run { lab: &lab, client, resolved, resolver };
+    let mut run = Run { lab: &lab, client, name_servers, resolver };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         // One TCP connection that runs through all of it.
@@ -208,7 +268,7 @@ fn outages(resolver: Resolver, routes: &str) {
         run.work(lost * SECOND);
         eventually("the machine asks as without a tunnel", HEALS, || {
             run.work(SECOND / 5);
-            (!run.asks_in_tunnel()).then_some(())
+            (!run.name_servers.are_pushed()).then_some(())
         });
         eventually("the gateway's name is looked up there", HEALS, || {
             (providers.output().matches(NAME).count() > asked).then_some(())
@@ -248,4 +308,87 @@ fn outages_with_systemd_resolved() {
 #[test]
 fn outages_of_a_full_tunnel_with_systemd_resolved() {
     outages(Resolver::SystemdResolved, "all");
+}
+
+fn changes(resolver: Resolver, routes: &str) {
+    let form = Form::of_environment("VPND_HEAL_ORDINARY", 1);
+    let Some(lab) = Lab::new(1) else { return };
+    let addresses = [GATEWAY_V4.to_string(), GATEWAY_V6.to_string()];
+    let _providers =
+        name_server_at(&lab, &lab.net, &[PROVIDERS, PROVIDERS_V6], &addresses.each_ref().map(String::as_str));
+    let _pushed = name_server_at(&lab, &lab.campus, &[PUSHED], &["192.0.2.1"]);
+    let Some(name_servers) = NameServers::of_provider(&lab, resolver) else { return };
+    // It begins with IPv4 alone.
+    uplink(&lab, true, false);
+    let (gateway, ann) = installation(&lab, routes);
+    let client = Client::connect(&lab, 1, &ann);
+    let machine = client.namespace();
+    let campus = [IpAddr::from(CAMPUS_V4), CAMPUS_V6.into()];
+    campus.iter().for_each(|to| ping_until(machine, *to, 5 * SECOND));
+    watch_for_leaks(&lab, routes);
+    let mut run = Run { lab: &lab, client, name_servers, resolver };
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // A TCP connection of each version, which run through all of it.
+        let talks = campus.map(|to| {
+            let (lab, over) = (&lab, &over);
+            scope.spawn(move || {
+                trickle_while(machine, &lab.campus, to, STILL, || !over.load(Ordering::Relaxed))
+            })
+        });
+        scope.spawn(|| speak_to_a_stranger(machine, &over));
+        let over = Over(&over);
+        thread::sleep(SECOND);
+
+        for pushed in [1, 4, 2, 0] {
+            let before = set_up(&mut run.client);
+            let gap = longest_gap_while(machine, || {
+                push(&gateway, PUSHES[pushed]);
+                must(gateway.ask(&["reload"]));
+                eventually("the client has changed its routes", HEALS, || {
+                    (set_up(&mut run.client) > before).then_some(())
+                });
+            });
+            run.survives(&format!("reload to {:?}", PUSHES[pushed].0), gap, form.limit(GATEWAY_CHANGES));
+        }
+
+        let gap = longest_gap_while(machine, || {
+            must(gateway.upgrade());
+        });
+        run.survives("upgrade", gap, form.limit(GATEWAY_CHANGES));
+
+        let gaps = shrink_under_traffic(&lab, &run.client, 1400);
+        let gap = gaps.into_iter().max().expect("there are connections");
+        run.survives("path shrinks from 1500 to 1400", gap, form.limit(PATH_SHRINKS));
+
+        uplink(&lab, true, true);
+        settle(&run.client);
+        assert!(!is_at_ipv6(&gateway), "it stays where it is");
+        let gap = longest_gap_while(machine, || {
+            uplink(&lab, false, false);
+            eventually("the session has moved", HEALS, || is_at_ipv6(&gateway).then_some(()));
+        });
+        run.survives("from IPv4 to IPv6", gap, form.limit(FAMILY_CHANGES));
+        drop(over);
+        for talk in talks {
+            talk.join().expect("the TCP connection lives");
+        }
+    });
+    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 1, "nobody had to log in again");
+    // Without the tunnel they do leave in clear.
+    drop(run);
+    eventually("the leak is counted", HEALS, || {
+        let _ = machine.within(|| UdpSocket::bind("[::]:0")?.send_to(b"in clear", (CAMPUS_V6, 9)));
+        (leaks(&lab) > 0).then_some(())
+    });
+}
+
+#[test]
+fn changes_with_resolv_conf() {
+    changes(Resolver::ResolvConf, "pushed");
+}
+
+#[test]
+fn changes_with_systemd_resolved() {
+    changes(Resolver::SystemdResolved, "pushed");
 }

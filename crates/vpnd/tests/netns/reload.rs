@@ -27,7 +27,7 @@ const RELOADS: usize = 20;
 const PACE: Duration = Duration::from_millis(2);
 
 /// Settings pushed after each reload: routes, DNS servers, search domains. All of them lead to the campus.
-const PUSHES: [(&[&str], &[&str], &[&str]); 7] = [
+pub(crate) const PUSHES: [(&[&str], &[&str], &[&str]); 7] = [
     (&["10.200.0.0/24", "fd20::/64"], &[PUSHED], &[]),
     (&["10.200.0.0/24", "fd20::/64", "10.201.0.0/24", "fd21::/64"], &[PUSHED], &["example.org"]),
     (&["10.200.0.0/16", "fd20::/48"], &["10.200.0.3", PUSHED], &["example.org"]),
@@ -140,14 +140,14 @@ fn bound_for(to: SocketAddr) -> UdpSocket {
     socket
 }
 
-fn push(gateway: &Gateway<'_>, (routes, dns, search): (&[&str], &[&str], &[&str])) {
+pub(crate) fn push(gateway: &Gateway<'_>, (routes, dns, search): (&[&str], &[&str], &[&str])) {
     gateway.configure("push.routes", strings(routes));
     gateway.configure("push.dns", strings(dns));
     gateway.configure("push.search", strings(search));
 }
 
 /// Counts the client's set-ups of its tunnel.
-fn set_up(client: &mut Client<'_>) -> usize {
+pub(crate) fn set_up(client: &mut Client<'_>) -> usize {
     client.process().output().matches("the tunnel is set up").count()
 }
 

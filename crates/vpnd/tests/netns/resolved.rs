@@ -50,9 +50,9 @@ pub(crate) struct Resolved<'l> {
 }
 
 impl<'l> Resolved<'l> {
-    /// Starts it as the resolver of a box, whose uplink has this name server. Everything that runs there afterwards shares its `/run`.
+    /// Starts it as the resolver of a box, whose uplink has these name servers. Everything that runs there afterwards shares its `/run`.
     /// `None`, and a loud word, if it is not there; a failure instead where `CI` is set.
-    pub(crate) fn start(lab: &'l Lab, namespace: &'l Namespace, name_server: &str) -> Option<Self> {
+    pub(crate) fn start(lab: &'l Lab, namespace: &'l Namespace, name_servers: &[&str]) -> Option<Self> {
         let Some(root) = programs() else {
             let word = "SKIPPED: systemd-resolved is missing; run ./x setup\n";
             assert!(std::env::var_os("CI").is_none(), "{word}");
@@ -73,7 +73,7 @@ impl<'l> Resolved<'l> {
             process::run(resolvectl(lab, namespace, &["status"])).status.success().then_some(())
         });
         let resolved = Self { lab, namespace, _daemon: daemon, _bus: bus };
-        resolved.set(&["dns", UPLINK, name_server]);
+        resolved.set(&[&["dns", UPLINK], name_servers].concat());
         resolved.set(&["default-route", UPLINK, "yes"]);
         Some(resolved)
     }

@@ -101,7 +101,7 @@ fn connection(lab: &Lab, client: &Client<'_>, to: IpAddr) -> (TcpStream, TcpStre
 }
 
 /// Lets the path shrink under a download and an upload of each family. How long each stood still.
-fn shrink_under_traffic(lab: &Lab, client: &Client<'_>, mtu: u16) -> Vec<Duration> {
+pub(crate) fn shrink_under_traffic(lab: &Lab, client: &Client<'_>, mtu: u16) -> Vec<Duration> {
     let shrinks = Instant::now() + BEFORE;
     let end = shrinks + AFTER;
     let stop = AtomicBool::new(false);
