@@ -55,11 +55,11 @@ const PRIORITY: u8 = 10;
 const WARM_UP: Duration = Duration::from_millis(150);
 /// How often the time of a run passes at most until something was carried.
 const MOST_WINDOWS: usize = 50;
-/// What an end may take to answer when it is asked for its figures.
+/// The longest that an end may take to answer when it is asked for its figures.
 const PATIENCE: Duration = Duration::from_secs(10);
 const SLOT: Slot = Slot { index: 0, generation: 0 };
 
-/// What is carried.
+/// The load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Traffic {
     /// Length of the longest inner packet, in bytes.
@@ -70,10 +70,10 @@ pub struct Traffic {
     pub streams: usize,
 }
 
-/// What was measured.
+/// The accounts of both ends.
 #[derive(Clone, Debug, Serialize)]
 pub struct Live {
-    /// What was carried.
+    /// The load.
     #[serde(flatten)]
     pub traffic: Traffic,
     /// The cipher suite.
@@ -123,7 +123,7 @@ impl End {
 /// Carries `traffic` for about `time` between the two namespaces of `place`.
 ///
 /// # Errors
-/// What could not be made, or that nothing was carried.
+/// If something could not be made, or nothing was carried.
 pub fn run(
     place: &Place,
     (suite, backend): (Suite, Backend),

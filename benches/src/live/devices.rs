@@ -45,7 +45,7 @@ impl Calls {
         self.bytes += bytes;
     }
 
-    /// What came after `earlier`.
+    /// The difference from `earlier`.
     #[must_use]
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let less = |now: Timed, then: Timed| Timed { calls: now.calls - then.calls, ns: now.ns - then.ns };
@@ -71,7 +71,7 @@ pub(super) fn wake_ups() -> u64 {
     line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
 }
 
-/// What reading the clock costs, in nanoseconds: the median of many.
+/// The cost of reading the clock, in nanoseconds: the median of many.
 pub(super) fn clock_overhead() -> f64 {
     let mut each: Vec<f64> = (0..1001)
         .map(|_| {

@@ -14,7 +14,7 @@ use vpnd_proto::plane::Role;
 
 use super::{End, Keys, Parts, Running};
 
-/// What the process is to be.
+/// The part that the process plays.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct EndSpec {
     pub(super) is_gateway: bool,
@@ -30,7 +30,7 @@ pub(super) struct EndSpec {
 /// Is one end until the input ends. `spec` is what the program passes to itself.
 ///
 /// # Errors
-/// What could not be made.
+/// If something could not be made.
 pub fn serve(spec: &str) -> anyhow::Result<()> {
     let spec: EndSpec = serde_json::from_str(spec).context("an end of a tunnel that nobody described")?;
     let parts = Parts::make(&spec)?;
@@ -102,7 +102,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.input = None;
-        // What went wrong it has said itself.
+        // An error has been printed where it was.
         let _ = self.child.wait();
     }
 }

@@ -97,7 +97,7 @@ pub struct Compared {
     pub predicted: Option<Prediction>,
     /// With what passed in its own run.
     pub counted: Option<Prediction>,
-    /// What the machine spent in the reference run beside the VPN.
+    /// CPU time of the reference run beside the VPN.
     pub beside: Option<Beside>,
     pub real: Option<Real>,
     /// CPU seconds of everything for a Gbit in the reference run, as measured.
@@ -109,7 +109,7 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// Whether it is the run from which it is read what passes.
+    /// Whether it is the run whose counts the predictions use.
     pub fn is_reference(&self) -> bool {
         self.suite == REFERENCE.name()
     }
@@ -206,7 +206,7 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
             all.push(compared);
         }
     }
-    // What was measured only as the reference is not part of the answer.
+    // A suite that was measured only as the reference is not part of the answer.
     all.retain(|one| plan.ciphers.iter().any(|cipher| cipher.name() == one.suite));
     let judgement = judge(&all);
     let original = match plan.real {
@@ -247,7 +247,7 @@ impl Measured {
     }
 }
 
-/// What is predicted for one case, and what was measured.
+/// Prediction and measurement of one case.
 fn compare(
     costs: &[Cost],
     (suite, case): (&stages::Suite, Case),
@@ -273,7 +273,7 @@ fn compare(
     }
 }
 
-/// What passes if nothing was measured: as in the streams through whole shards, if one of them had such packets.
+/// The counts if nothing was measured: those of the streams through whole shards, if one of them had such packets.
 fn assumed(raw: &Raw, case: Case) -> Option<Counts> {
     let fits = |live: &&stages::Live| {
         live.suite == REFERENCE.name()

@@ -104,7 +104,7 @@ const fn plan(
     Plan { stage, end, kind, units, time }
 }
 
-/// What waking up is found in: the thread's time without everything that has a time of its own.
+/// The time of waiting and waking up: the thread's, without all that is timed by itself.
 fn rest(end: &LiveEnd) -> f64 {
     let calls = [&end.read, &end.send, &end.receive, &end.write];
     let working: f64 = calls.iter().map(|calls| calls.work.ns).sum();

@@ -1,4 +1,4 @@
-//! What passes while a Gbit of payload is carried: calls, packets, bytes, wake-ups.
+//! The counts of a load: calls, packets, bytes and wake-ups for each Gbit of payload.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub const GBIT_BYTES: f64 = 1e9 / 8.0;
 /// Length of IPv4 and TCP headers with time stamps, in bytes.
 pub const HEADERS: f64 = 52.0;
 
-/// What a stage's time depends on.
+/// A quantity that a stage's time depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {

@@ -12,7 +12,7 @@ use super::counts::Counts;
 
 /// The error up to which a model may be said to predict.
 pub const GOOD: f64 = 0.15;
-/// What ciphers are called together: they would be removed together.
+/// The name of sealing and opening together: they would be removed together.
 pub const CIPHER: &str = "cipher (seal and open)";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,12 +26,12 @@ pub struct Part {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// What passes.
+    /// The counts that the costs are multiplied by.
     pub counts: Counts,
     pub parts: Vec<Part>,
 }
 
-/// What the machine spends beside the VPN's processes, and how much of it is used, while such a load is carried.
+/// CPU time beside the VPN's processes while such a load is carried, and the share of the machine in use.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beside {
     /// CPU seconds of the generators for a Gbit.
@@ -126,7 +126,7 @@ impl Prediction {
     }
 }
 
-/// What is saved without a stage.
+/// The saving without a stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
     pub stage: String,
@@ -138,11 +138,11 @@ pub struct Saving {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     pub bits_per_second: f64,
-    /// What everything together may take.
+    /// The most that everything together may take.
     pub budget: f64,
-    /// What it takes, as measured if it was.
+    /// The present need, as measured if it was.
     pub now: f64,
-    /// What is not the VPN's: generators and the rest of the kernel.
+    /// The part that is not the VPN's: generators and the rest of the kernel.
     pub fixed: f64,
     /// Measured beyond the sum of the stages; negative if they sum to more.
     pub unexplained: f64,

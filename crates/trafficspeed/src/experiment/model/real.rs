@@ -44,13 +44,13 @@ pub struct Real {
     /// CPU seconds of the client's VPN process for a Gbit of payload.
     pub client_seconds_per_gbit: f64,
     pub gateway_seconds_per_gbit: f64,
-    /// What the machine spent beside them, and how much of it was used.
+    /// CPU time beside them, and the share of the machine in use.
     pub beside: Beside,
     /// Cores that were to be had: without those that other processes and the hypervisor took.
     pub cpus: f64,
     /// The share of the used CPU time that was soft interrupts, within whatever process they ran.
     pub softirq: f64,
-    /// What passed, for a Gbit.
+    /// Calls, packets and wake-ups for each Gbit.
     pub counts: Counts,
     /// The throughput of each repetition.
     pub each: Vec<f64>,
@@ -206,7 +206,7 @@ struct Reading {
     wakes: [u64; 2],
 }
 
-/// What was counted between two readings.
+/// The counts between two readings.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
     client_tun: Counters,
@@ -256,7 +256,7 @@ fn slept(status: &str) -> Option<u64> {
 }
 
 impl Carried {
-    /// What passed for a Gbit of payload; `None` without any.
+    /// The counts for a Gbit of payload; `None` without any.
     fn counts(&self, case: Case) -> Option<Counts> {
         let headers = HEADERS * self.client_tun.sent.packets as f64;
         let payload = self.client_tun.sent.bytes as f64 - headers;

@@ -6,7 +6,7 @@ use crate::experiment::model::stages::HandOver;
 use crate::experiment::model::{Compared, Model};
 use crate::unit::{gbit, significant};
 
-/// What the experiment may be called: the errors decide.
+/// The title of the experiment: the errors decide.
 pub fn title(judgement: &Judgement) -> String {
     let worst = format!("{:.0} %", 100.0 * judgement.worst);
     if judgement.predicts() {
@@ -112,7 +112,7 @@ fn bottleneck(one: &Compared) -> Option<String> {
     })
 }
 
-/// What the tunnel takes without any algorithm, at each rate.
+/// Throughput without any algorithm against that without a tunnel, at each rate.
 fn null_against_nothing(rows: &[Row]) -> Vec<String> {
     let null = rows.iter().filter(|row| row.system.ends_with("no encryption") && row.repeats > 0);
     let pairs = null.filter_map(|null| {
