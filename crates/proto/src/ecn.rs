@@ -43,6 +43,55 @@ impl Ecn {
             (inner, _) => Some(inner),
         }
     }
+
+    /// This inner codepoint in a datagram with the codepoint `outer`, if no sender and no router makes that combination by a
+    /// standard.
+    #[inline]
+    #[must_use]
+    pub const fn unused_in(self, outer: Self) -> Option<Unused> {
+        Some(match (self, outer) {
+            (Self::NotEct, Self::Ect0) => Unused::NotEctInEct0,
+            (Self::NotEct, Self::Ect1) => Unused::NotEctInEct1,
+            (Self::NotEct, Self::Ce) => Unused::NotEctInCe,
+            (Self::Ect1, Self::Ect0) => Unused::Ect1InEct0,
+            (Self::Ce, Self::Ect1) => Unused::CeInEct1,
+            _ => return None,
+        })
+    }
+}
+
+/// A combination of an inner and an outer codepoint that is currently unused (RFC 6040 §4.2, marked in figure 4): somebody on
+/// the way sets codepoints in another way than the standards provide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unused {
+    /// Not-ECT in ECT(0).
+    NotEctInEct0,
+    /// Not-ECT in ECT(1).
+    NotEctInEct1,
+    /// Not-ECT in CE; the packet is dropped.
+    NotEctInCe,
+    /// ECT(1) in ECT(0).
+    Ect1InEct0,
+    /// CE in ECT(1).
+    CeInEct1,
+}
+
+impl Unused {
+    /// Every one, in the order of their counters.
+    pub const ALL: [Self; 5] =
+        [Self::NotEctInEct0, Self::NotEctInEct1, Self::NotEctInCe, Self::Ect1InEct0, Self::CeInEct1];
+
+    /// The name that status and metrics show.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotEctInEct0 => "not_ect_in_ect0",
+            Self::NotEctInEct1 => "not_ect_in_ect1",
+            Self::NotEctInCe => "not_ect_in_ce",
+            Self::Ect1InEct0 => "ect1_in_ect0",
+            Self::CeInEct1 => "ce_in_ect1",
+        }
+    }
 }
 
 #[cfg(test)]
@@ -66,6 +115,18 @@ mod tests {
             for (outer, expected) in outer.into_iter().zip(row) {
                 assert_eq!(inner.decapsulated(outer), expected, "{inner:?} in {outer:?}");
             }
+        }
+    }
+
+    #[test]
+    fn the_marked_cells_of_figure_4_are_unused() {
+        use Ecn::{Ce, Ect0, Ect1, NotEct};
+        let marked = [(NotEct, Ect0), (NotEct, Ect1), (NotEct, Ce), (Ect1, Ect0), (Ce, Ect1)];
+        for (inner, outer) in ALL.into_iter().flat_map(|inner| ALL.map(|outer| (inner, outer))) {
+            let expected = marked.iter().position(|cell| *cell == (inner, outer));
+            let found = inner.unused_in(outer);
+            assert_eq!(found.map(|unused| unused as usize), expected, "{inner:?} in {outer:?}");
+            assert_eq!(found, expected.map(|place| Unused::ALL[place]));
         }
     }
 

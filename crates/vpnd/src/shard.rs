@@ -13,6 +13,7 @@
 mod batch;
 pub mod devices;
 mod inbound;
+mod marks;
 mod outbound;
 mod oversize;
 mod sealer;
@@ -38,6 +39,7 @@ use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{ShardSocket, UdpOffloads};
 use devices::{DatagramSocket, PacketDevice};
 use inbound::Inbound;
+use marks::MarksLog;
 use outbound::Outbound;
 pub use writes::TunWrites;
 
@@ -354,6 +356,7 @@ async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
             }
         }
         shard.report_events(&links.events);
+        shard.marks_log.look_at(shard.plane.counters(), now);
     }
 }
 
@@ -378,6 +381,7 @@ struct Shard<T, S> {
     socket: S,
     neighbours: Vec<mpsc::Sender<Misdirected>>,
     quic: Option<QuicForwarder>,
+    marks_log: MarksLog,
 }
 
 impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
@@ -391,7 +395,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         socket: S,
     ) -> Self {
         let (inbound, outbound) = (Inbound::new(tun_offloads), Outbound::new(mtu));
-        Self { number, role, plane, inbound, outbound, tun, socket, neighbours: Vec::new(), quic: None }
+        let (neighbours, quic, marks_log) = (Vec::new(), None, MarksLog::default());
+        Self { number, role, plane, inbound, outbound, tun, socket, neighbours, quic, marks_log }
     }
 
     fn handle(&mut self, message: ShardMessage) {

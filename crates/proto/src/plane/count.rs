@@ -1,7 +1,10 @@
-//! The counters of a plane's drops: one for each reason, and the only place where a drop is counted.
+//! The counters of a plane: of drops, one for each reason, and the only place where a drop is counted; and of unused combinations
+//! of congestion marks.
 //!
 //! INVARIANT: [`Counters::count`] alone makes a [`Dropped`]. A function whose error is a [`Dropped`] has counted the packet; one
 //! whose error is a [`DropReason`] has not. So no packet is counted twice on its way through functions that pass an error on.
+
+use crate::ecn::Unused;
 
 /// Declares the reasons once: the enum, the list of all, and their names.
 macro_rules! drop_reasons {
@@ -103,11 +106,12 @@ impl Dropped {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     drops: [u64; DropReason::ALL.len()],
+    unused_marks: [u64; Unused::ALL.len()],
 }
 
 impl Default for Counters {
     fn default() -> Self {
-        Self { drops: [0; DropReason::ALL.len()] }
+        Self { drops: [0; DropReason::ALL.len()], unused_marks: [0; Unused::ALL.len()] }
     }
 }
 
@@ -138,8 +142,23 @@ impl Counters {
         packets.map(|reason| self.dropped(*reason)).sum()
     }
 
+    /// Counts a packet whose congestion mark and its datagram's are an unused combination. That alone is no drop.
+    #[inline]
+    pub fn count_unused(&mut self, combination: Unused) {
+        self.unused_marks[combination as usize] += 1;
+    }
+
+    /// How many packets came in a datagram whose congestion mark is unused with theirs.
+    #[must_use]
+    pub fn unused_marks(&self, combination: Unused) -> u64 {
+        self.unused_marks[combination as usize]
+    }
+
     /// Adds another shard's counts.
     pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.unused_marks.iter_mut().zip(other.unused_marks) {
+            *mine += theirs;
+        }
         for (mine, theirs) in self.drops.iter_mut().zip(other.drops) {
             *mine += theirs;
         }

@@ -162,6 +162,9 @@ impl Session {
             }
         };
         let (version, ecn, packet) = (packet.version(), packet.ecn(), Checked::new(&packet, start as u16));
+        if let Some(combination) = ecn.unused_in(mark) {
+            reports.counters.count_unused(combination);
+        }
         let combined = ecn.decapsulated(mark).ok_or(DropReason::Congestion)?;
         if combined != ecn {
             set_ecn(plaintext, version, combined);

@@ -6,7 +6,7 @@ use vpnd_crypto::{Backend, EpochSecret, Suite};
 
 use super::*;
 use crate::control::FEATURE_ECN;
-use crate::ecn::Ecn;
+use crate::ecn::{Ecn, Unused};
 use crate::packet::PARTIAL_CHECKSUM;
 use crate::policy::Principal;
 use crate::wire::{HEADER_LEN, Header};
@@ -300,6 +300,39 @@ fn outer_marks_arrive() {
     let mut probe = net.client_sends(ALICE, &[0x10, 0, 0, 9]);
     let opened = open(&mut net.gateway, net.now, &mut probe, "198.51.100.1:1000", Ecn::Ce);
     assert!(matches!(opened, Ok(Opened::Probe { .. })), "{opened:?}");
+}
+
+#[test]
+fn unused_combinations_of_marks_are_counted_and_others_not() {
+    let marks = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce];
+    let count = |net: &Net| Unused::ALL.map(|one| net.gateway.counters().unused_marks(one));
+    let mut net = Net::new(true);
+    net.meet();
+    let mut counted = [0; Unused::ALL.len()];
+    for (inner, mark) in marks.into_iter().flat_map(|inner| marks.map(|mark| (inner, mark))) {
+        for to in [200, 11] {
+            let mut datagram = net.client_sends(ALICE, &with_class(packet(10, to), inner as u8));
+            let mut forged = datagram.clone();
+            *forged.last_mut().unwrap() ^= 1;
+            let from = "198.51.100.1:1000";
+            assert_eq!(
+                open(&mut net.gateway, net.now, &mut forged, from, mark),
+                Err(DropReason::NotAuthentic)
+            );
+            let before = net.gateway.counters().total();
+            let opened = open(&mut net.gateway, net.now, &mut datagram, from, mark);
+            if let Some(place) = Unused::ALL.iter().position(|one| inner.unused_in(mark) == Some(*one)) {
+                counted[place] += 1;
+            }
+            assert_eq!(count(&net), counted, "{inner:?} in {mark:?}");
+            let dropped = net.gateway.counters().total() - before;
+            assert_eq!(dropped, u64::from(opened.is_err()), "the counter is no drop");
+        }
+    }
+    assert_eq!(counted, [2; Unused::ALL.len()]);
+    let mut all = net.gateway.counters().clone();
+    all.merge(net.gateway.counters());
+    assert_eq!(Unused::ALL.map(|one| all.unused_marks(one)), [4; Unused::ALL.len()]);
 }
 
 #[test]

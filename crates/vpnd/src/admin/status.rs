@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
+use vpnd_proto::ecn::Unused;
 use vpnd_proto::gateway;
 use vpnd_proto::plane::{self, DropReason};
 use vpnd_proto::pmtu::oversize::IPV6_MIN_MTU;
@@ -147,6 +148,10 @@ pub struct Counters {
     #[serde(default)]
     #[n(3)]
     pub ended: BTreeMap<String, u64>,
+    /// Packets whose congestion mark and their datagram's are an unused combination (RFC 6040), by combination.
+    #[serde(default)]
+    #[cbor(n(4), default)]
+    pub unused_marks: BTreeMap<String, u64>,
 }
 
 impl Counters {
@@ -158,6 +163,7 @@ impl Counters {
             (&mut self.logins, &before.logins),
             (&mut self.handshakes, &before.handshakes),
             (&mut self.ended, &before.ended),
+            (&mut self.unused_marks, &before.unused_marks),
         ];
         for (counts, before) in kinds {
             for (name, count) in before {
@@ -285,7 +291,12 @@ impl Udp {
 impl From<&plane::Counters> for Counters {
     fn from(counters: &plane::Counters) -> Self {
         let drop = |reason: &DropReason| (reason.name().to_owned(), counters.dropped(*reason));
-        Self { drops: DropReason::ALL.iter().map(drop).collect(), ..Self::default() }
+        let unused = |one: Unused| (one.name().to_owned(), counters.unused_marks(one));
+        Self {
+            drops: DropReason::ALL.iter().map(drop).collect(),
+            unused_marks: Unused::ALL.map(unused).into(),
+            ..Self::default()
+        }
     }
 }
 
@@ -423,5 +434,20 @@ mod tests {
         let drops = Counters::from(&counters).drops;
         assert_eq!(drops.len(), DropReason::ALL.len());
         assert_eq!((drops["replayed"], drops["send"]), (1, 0));
+    }
+
+    #[test]
+    fn unused_marks_are_counted_by_combination_and_go_on_after_an_upgrade() {
+        let mut counters = plane::Counters::default();
+        counters.count_unused(Unused::CeInEct1);
+        let counted = Counters::from(&counters);
+        assert_eq!(counted.unused_marks.len(), Unused::ALL.len());
+        assert_eq!((counted.unused_marks["ce_in_ect1"], counted.unused_marks["not_ect_in_ce"]), (1, 0));
+        assert_eq!(counted.clone().after(&counted).unused_marks["ce_in_ect1"], 2);
+        assert!(counted.drops.values().all(|count| *count == 0), "that is no drop");
+        // A version that does not count them hands over four kinds.
+        let earlier = minicbor::to_vec([(); 4].map(|()| BTreeMap::from([("name", 1)]))).unwrap();
+        let handed_over: Counters = minicbor::decode(&earlier).unwrap();
+        assert_eq!((handed_over.ended["name"], handed_over.unused_marks.len()), (1, 0));
     }
 }

@@ -84,6 +84,7 @@ pub(crate) fn status() -> Status {
             logins: count(&[("accepted", 2), ("wrong_password", 1)]),
             handshakes: count(&[("retried", 8), ("accepted", 4), ("ignored", 0)]),
             ended: count(&[("sessions", 1), ("rx_bytes", 5_000), ("tx_bytes", 7)]),
+            unused_marks: count(&[("ce_in_ect1", 3), ("not_ect_in_ce", 0)]),
         },
         sessions: vec![ann(), bob()],
     }

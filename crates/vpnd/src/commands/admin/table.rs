@@ -84,6 +84,9 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
     if let Some(line) = counts("dropped", &status.counters.drops) {
         lines.push(line);
     }
+    if let Some(line) = counts("unused congestion marks", &status.counters.unused_marks) {
+        lines.push(line);
+    }
     lines.join("\n") + "\n"
 }
 
@@ -335,6 +338,7 @@ process worker: user 990, no capabilities, no new privileges, seccomp, landlock 
 logins: accepted 2, wrong_password 1
 handshakes: accepted 4, retried 8
 dropped: replayed 7
+unused congestion marks: ce_in_ect1 3
 
 SESSION       USER  INNER      OUTER            SUITE        EPOCH  STATE      MTU                RX       TX    AGE    KEYS  IDLE
 0123456789ab  ann   10.86.0.2  192.0.2.7:40001  aes-256-gcm  3      connected  1200, halves  1.5 GiB  2.0 KiB  1h 1m  1m 30s    2s

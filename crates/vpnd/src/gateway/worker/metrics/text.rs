@@ -138,7 +138,11 @@ fn events(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let logins = status.counters.logins.iter().map(|(outcome, n)| ([("outcome", outcome.as_str())], *n));
     out.counters("logins", "Attempts to log in or to attach", None, logins)?;
     let shown = status.counters.handshakes.iter().map(|(outcome, n)| ([("outcome", outcome.as_str())], *n));
-    out.counters("handshakes", "Handshakes by outcome", None, shown)
+    out.counters("handshakes", "Handshakes by outcome", None, shown)?;
+    let marks = status.counters.unused_marks.iter();
+    let series = marks.map(|(combination, n)| ([("combination", combination.as_str())], *n));
+    let help = "Packets whose congestion mark and their datagram's are an unused combination (RFC 6040)";
+    out.counters("unused_marks", help, None, series)
 }
 
 /// All sessions together, those that have ended included.
@@ -219,6 +223,7 @@ mod tests {
                 "vpnd_drops counter",
                 "vpnd_logins counter",
                 "vpnd_handshakes counter",
+                "vpnd_unused_marks counter",
                 "vpnd_sessions gauge",
                 "vpnd_sessions_ended counter",
                 "vpnd_traffic_bytes counter",
@@ -248,6 +253,7 @@ mod tests {
             "vpnd_drops_total{reason=\"bad_header\"} 0".to_owned(),
             "vpnd_logins_total{outcome=\"wrong_password\"} 1".to_owned(),
             "vpnd_handshakes_total{outcome=\"retried\"} 8".to_owned(),
+            "vpnd_unused_marks_total{combination=\"ce_in_ect1\"} 3".to_owned(),
             "vpnd_sessions{state=\"connected\"} 1".to_owned(),
             "vpnd_sessions{state=\"away\"} 1".to_owned(),
             "vpnd_sessions_ended_total 1".to_owned(),
