@@ -24,6 +24,8 @@ use crate::relay::PORT;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// The router of client 1's network.
+const ROUTER: &str = "198.18.1.1";
 /// Hosts that nobody has; their packets show where they go.
 const ELSEWHERE: [&str; 3] = ["203.0.113.9", "9.9.9.9", "2001:db8::9"];
 
@@ -380,6 +382,37 @@ fn a_strict_check_of_sources_drops_none_of_the_tunnels_datagrams() {
 
     client.interrupt();
     assert_eq!((look_at(&lab, machine), looks_back_with_marks(machine).as_str()), (before, "0"));
+}
+
+/// The router asks for the machine's link address, as it does every few minutes. Its own address leads into the tunnel.
+#[test]
+fn a_strict_check_of_sources_leaves_the_router_its_answers() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_gateway, ann) = Gateway::for_ann(&lab);
+    edit_toml(&ann.profile, |profile| {
+        profile["tunnel"]["routes"] = "all".into();
+        // By IPv6 it would find another way.
+        profile["server"]["addresses"] = strings(&[&format!("{GATEWAY_V4}:{PORT}")]);
+    });
+    let machine = &lab.clients[0];
+    check_sources(machine, "1");
+    let before = look_at(&lab, machine);
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+    let log = client.process().output();
+    assert!(log.contains("which goes into it"), "the local network is public: {log}");
+    // What the machine asks by itself would tell the router the same.
+    machine.nft("table arp silent { chain out { type filter hook output priority 0; arp operation request drop; }; }\n");
+    let known = machine.ip(&["neigh", "show", "to", ROUTER, "dev", UPLINK]);
+    let address = known.split_whitespace().nth(2).expect("it has just been used");
+    let entry = [ROUTER, "lladdr", address, "dev", UPLINK];
+    machine.ip(&[&["neigh", "replace"][..], &entry, &["nud", "permanent"]].concat());
+    lab.net.ip(&["neigh", "flush", "dev", &Lab::port(1)]);
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+    machine.ip(&[&["neigh", "del"][..], &entry].concat());
+    machine.nft("delete table arp silent\n");
+    client.interrupt();
+    assert_eq!(look_at(&lab, machine), before);
 }
 
 /// The loose check wants any way back, and there is none where a full tunnel refuses the version of its own datagrams.

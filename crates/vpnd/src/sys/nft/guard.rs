@@ -6,7 +6,9 @@
 //! With source checks (`rp_filter`) the kernel looks up the route back to each source, and a full tunnel is the route to everything:
 //! it would drop the tunnel's own datagrams, whose way back is found by their mark alone. So datagrams to the tunnel's own sockets
 //! get the mark on arrival that these give to what they send, and so do answers to the user that looks up names. Which ports and
-//! addresses the sockets have does not matter.
+//! addresses the sockets have does not matter. The check holds for the senders of ARP requests, too: where the local network's
+//! addresses lead into the tunnel, the kernel would not answer its router, which then finds the machine no more. ARP concerns links
+//! alone, so all of it gets the mark that passes over every tunnel, in a table of ARP's own family.
 //!
 //! INVARIANT: datagrams that carry the tunnel never leave by it. The tunnel's rules pass over them, but where the system's own
 //! routes lead into the tunnel they would go round and round, each time a little longer. So they are dropped at its device.
@@ -57,6 +59,24 @@ impl GuardRules {
     /// # Errors
     /// [`NftError`]; nothing has changed then.
     pub async fn apply(&self) -> Result<(), NftError> {
+        self.apply_to_packets().await?;
+        match run(&self.arp_script()?).await {
+            // Without such tables in the kernel there is none to remove, and without this one only a router's questions fail.
+            Err(NftError::Tool(ToolError::Refused { message, .. })) => {
+                if self.returning.is_some() {
+                    tracing::warn!(
+                        %message,
+                        "this kernel can't mark ARP requests, and may not answer those of its router while it checks sources: if the \
+                         tunnel falls silent now and then, set net.ipv4.conf.*.rp_filter to 0"
+                    );
+                }
+                Ok(())
+            }
+            applied => applied,
+        }
+    }
+
+    async fn apply_to_packets(&self) -> Result<(), NftError> {
         match self.script()?.run().await {
             // A kernel may be built without what finds a datagram's socket; the guard itself needs none of that.
             Err(NftError::Tool(ToolError::Refused { message, .. })) if self.returning.is_some() => {
@@ -74,6 +94,11 @@ impl GuardRules {
 
     /// Removes the guard; does nothing if there is none.
     pub async fn remove(&self) -> Result<(), NftError> {
+        let without_arp = Self { returning: None, ..self.clone() };
+        match run(&without_arp.arp_script()?).await {
+            Ok(()) | Err(NftError::Tool(ToolError::Refused { .. })) => {}
+            Err(error) => return Err(error),
+        }
         run(&remove_script(&self.table()?)).await
     }
 
@@ -120,6 +145,21 @@ impl GuardRules {
             script.line("}");
         }
         script.line("}");
+        Ok(script)
+    }
+
+    /// Refills the table that marks ARP, or removes it. No answer to a router is lost in between, since it asks again.
+    fn arp_script(&self) -> Result<String, NftError> {
+        let table = self.table()?;
+        let mut script = format!("add table arp {table}\ndelete table arp {table}\n");
+        if self.returning.is_some() {
+            let mark = Layer::OLDEST.mark();
+            script += &format!(
+                "table arp {table} {{\nchain arrivals {{\n\
+                 type filter hook input priority filter; policy accept;\n\
+                 meta mark set {mark:#x}\n}}\n}}\n"
+            );
+        }
         Ok(script)
     }
 
