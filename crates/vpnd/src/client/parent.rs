@@ -288,18 +288,12 @@ impl RunningClient {
                 Ok(()) => return Ok(()),
                 Err(why) => (ParentReply::Failed(why), Vec::new()),
             },
-            ParentRequest::UseTunnelDns(true) => {
-                service_manager::status(CONNECTED);
-                (reply_to(self.setup.use_tunnel_dns().await), Vec::new())
-            }
+            ParentRequest::UseTunnelDns(true) => (connected(self.setup.use_tunnel_dns().await), Vec::new()),
             ParentRequest::UseTunnelDns(false) => {
                 service_manager::status(CONNECTING);
                 (reply_to(self.setup.use_own_dns().await), Vec::new())
             }
-            ParentRequest::Configure(network) => {
-                service_manager::status(CONNECTED);
-                (reply_to(self.setup.apply(&network).await), Vec::new())
-            }
+            ParentRequest::Configure(network) => (connected(self.setup.apply(&network).await), Vec::new()),
             ParentRequest::Mtu(mtu) => (reply_to(self.setup.set_mtu(mtu).await), Vec::new()),
             ParentRequest::Code => (ParentReply::Code(None), Vec::new()),
             ParentRequest::Prove(binding) => (self.prove(binding), Vec::new()),
@@ -356,6 +350,14 @@ async fn begin(
     // The device goes away with the worker.
     drop(descriptors);
     Ok(worker.ready().await?)
+}
+
+/// The reply to a request that ends a connection's set-up: systemd shows "connected" once it succeeded.
+fn connected(outcome: Result<(), network::NetworkError>) -> ParentReply {
+    if outcome.is_ok() {
+        service_manager::status(CONNECTED);
+    }
+    reply_to(outcome)
 }
 
 fn reply_to(outcome: Result<(), network::NetworkError>) -> ParentReply {
