@@ -33,6 +33,7 @@ pub mod suites;
 pub mod sys;
 pub mod tls;
 pub mod totp;
+pub mod user_name;
 
 /// Runs as a child of `vpnd server` or `vpnd connect` until the parent is gone or ends it. All that goes wrong is reported to the
 /// parent.

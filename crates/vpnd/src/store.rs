@@ -71,9 +71,17 @@ impl fmt::Debug for TotpSecret {
 /// The name of the embedded store in a state directory.
 pub(crate) const FILE_NAME: &str = "vpnd.db";
 
+/// The source of users whose passwords are in this store.
+pub const LOCAL: &str = "local";
+/// Groups of one user, at most.
+pub const MAX_GROUPS: usize = 512;
+/// The longest name of a group, source or sponsor, and the longest subject, in bytes.
+pub const MAX_FIELD_BYTES: usize = 128;
+
 /// SHA-256 of a client certificate's DER.
 pub type CertificateHash = [u8; 32];
 
+/// A user of the source [`LOCAL`] that is to be added.
 #[derive(Clone, Debug)]
 pub struct NewUser {
     /// The login name; see [`crate::profile::is_user_name`].
@@ -85,6 +93,47 @@ pub struct NewUser {
     pub groups: Vec<String>,
     /// The client certificate that the user must show, if any.
     pub certificate: Option<CertificateHash>,
+    /// The first second at which the user may not log in any more.
+    pub expires_s: Option<u64>,
+    /// The user who answers for this one, a guest.
+    pub sponsor: Option<String>,
+    pub note: String,
+}
+
+impl NewUser {
+    /// A user with a password and nothing else.
+    pub fn new(name: &str, password: PasswordHash) -> Self {
+        Self {
+            name: name.to_owned(),
+            password,
+            totp: None,
+            groups: Vec::new(),
+            certificate: None,
+            expires_s: None,
+            sponsor: None,
+            note: String::new(),
+        }
+    }
+}
+
+/// A user as a source other than [`LOCAL`] has just described them.
+#[derive(Clone, Debug)]
+pub struct ExternalUser {
+    /// The source's name in the configuration.
+    pub source: String,
+    /// The source's name for the user, which never changes and is given to nobody else.
+    pub subject: String,
+    /// The login name, as [`crate::user_name::canonical`] makes it.
+    pub name: String,
+    pub groups: Vec<String>,
+}
+
+/// New values for a user; `None` leaves one as it is.
+#[derive(Clone, Debug, Default)]
+pub struct UserChange {
+    pub expires_s: Option<Option<u64>>,
+    pub sponsor: Option<Option<String>>,
+    pub note: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,8 +141,12 @@ pub struct User {
     /// The name that never changes.
     pub id: UserId,
     pub name: String,
-    /// The hash of the password.
-    pub password: PasswordHash,
+    /// Which authority vouches for the user: [`LOCAL`], or a source in the configuration.
+    pub source: String,
+    /// Its name for the user.
+    pub subject: String,
+    /// The hash of the password. Users of other sources have none here, so no password is theirs.
+    pub password: Option<PasswordHash>,
     /// Whether the user may log in.
     pub enabled: bool,
     /// Grows with every revocation of this user; what was allowed under an older one is void.
@@ -108,6 +161,17 @@ pub struct User {
     pub revoked_certificates: Vec<CertificateHash>,
     /// When the user was added.
     pub created_s: u64,
+    /// The first second at which the user may not log in any more.
+    pub expires_s: Option<u64>,
+    /// The user who answers for this one, a guest.
+    pub sponsor: Option<String>,
+    pub note: String,
+}
+
+impl User {
+    pub fn has_expired(&self, now_s: u64) -> bool {
+        self.expires_s.is_some_and(|expires_s| expires_s <= now_s)
+    }
 }
 
 /// A session, as a restarted gateway needs it to let its client attach.
@@ -183,6 +247,12 @@ pub enum RevocationCause {
     /// A client certificate of the user was revoked.
     #[n(3)]
     Certificate,
+    /// The user's time is over.
+    #[n(4)]
+    Expired,
+    /// The user's source has another login name for them.
+    #[n(5)]
+    Renamed,
 }
 
 impl fmt::Display for RevocationCause {
@@ -193,6 +263,8 @@ impl fmt::Display for RevocationCause {
             Self::Removed => "this user was removed",
             Self::Password => "the password was changed; log in again",
             Self::Certificate => "a certificate of this user was revoked; log in again with a good one",
+            Self::Expired => "this account has expired",
+            Self::Renamed => "this user has another name now; log in again",
         })
     }
 }
@@ -267,6 +339,16 @@ pub enum StoreError {
     UserExists { name: String },
     #[error("there is no user '{name}'; 'vpnd user list' shows all")]
     NoSuchUser { name: String },
+    /// Another user of a source, or one of another source, has the name.
+    #[error(
+        "the name '{name}' belongs to another user, {owner}; if that one is gone for good, run 'vpnd user remove {name}'"
+    )]
+    NameTaken { name: String, owner: String },
+    #[error("the user '{name}' is one of the source '{source_name}': the password is changed there")]
+    External { name: String, source_name: String },
+    /// A source's description of a user that can't be stored.
+    #[error("the user '{name}' can't be stored: {detail}")]
+    Unusable { name: String, detail: String },
 }
 
 impl StoreError {
@@ -287,7 +369,14 @@ pub trait Store: Send + Sync {
     fn users(&self) -> Result<Vec<User>, StoreError>;
     /// Lets a user in or not. Disabling is a revocation.
     fn set_enabled(&self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError>;
-    /// Gives a user another password, which is a revocation.
+    /// Makes the record of a user of another source or brings it up to date, and returns it. It says nothing about whether the
+    /// user may log in: the caller checks [`User::enabled`] and [`User::has_expired`], as for all others.
+    fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
+    /// Changes what a user is besides password and groups.
+    fn modify_user(&self, name: &str, change: &UserChange) -> Result<(), StoreError>;
+    /// Makes a revocation for each user whose time is over and who has none yet; returns their number. Cheap if there are none.
+    fn end_expired(&self, now_s: u64) -> Result<usize, StoreError>;
+    /// Gives a local user another password, which is a revocation.
     fn set_password(&self, name: &str, password: &PasswordHash, now_s: u64) -> Result<(), StoreError>;
     /// Replaces the hash of an unchanged password, if it is still `old`.
     fn rehash(&self, id: UserId, old: &PasswordHash, new: &PasswordHash) -> Result<(), StoreError>;

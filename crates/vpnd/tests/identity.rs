@@ -76,7 +76,7 @@ fn without_a_terminal_a_password_is_made_and_shown_once() {
     let password = text.lines().find_map(|line| line.strip_prefix("password, shown only now: ")).unwrap();
     let user = Sqlite::open(&dir.path().join("v/state/vpnd.db")).unwrap().user("ann").unwrap().unwrap();
     let typed = vpnd::password::Password::new(password.to_owned());
-    assert!(vpnd::password::Hasher::default().verify(&typed, &user.password).unwrap());
+    assert!(vpnd::password::Hasher::default().verify(&typed, &user.password.unwrap()).unwrap());
 }
 
 /// Adds users and kills each `vpnd user add` after another delay, from before it does anything to after it is done.

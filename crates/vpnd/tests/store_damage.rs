@@ -29,11 +29,10 @@ fn seed() -> u64 {
 
 fn new_user(name: &str) -> NewUser {
     NewUser {
-        name: name.to_owned(),
-        password: PasswordHash::new(format!("$argon2id$hash of {name}")),
         totp: Some(TotpSecret::new(vec![7; 20])),
         groups: vec!["staff".to_owned()],
         certificate: Some(std::array::from_fn(|at| name.as_bytes()[at % name.len()])),
+        ..NewUser::new(name, PasswordHash::new(format!("$argon2id$hash of {name}")))
     }
 }
 

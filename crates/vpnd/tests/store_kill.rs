@@ -100,11 +100,10 @@ fn id_of(user: &Option<User>) -> UserId {
 
 fn new_user(name: &str, n: u64) -> NewUser {
     NewUser {
-        name: name.to_owned(),
-        password: password(n),
         totp: n.is_multiple_of(2).then(|| TotpSecret::new(vec![7; 20])),
         groups: (0..n % 3).map(|group| format!("group{group}")).collect(),
         certificate: n.is_multiple_of(3).then(|| wide(n)),
+        ..NewUser::new(name, password(n))
     }
 }
 

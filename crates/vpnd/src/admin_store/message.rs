@@ -252,10 +252,14 @@ pub(crate) enum Fault {
     Busy,
     #[n(6)]
     Failed(#[n(0)] String),
+    /// The name that is taken, which may differ in case from the one that was asked for.
     #[n(7)]
-    UserExists,
+    UserExists(#[n(0)] String),
     #[n(8)]
     NoSuchUser,
+    /// The user is one of this source.
+    #[n(9)]
+    External(#[n(0)] String),
 }
 
 impl From<StoreError> for Fault {
@@ -268,8 +272,13 @@ impl From<StoreError> for Fault {
             StoreError::Full { .. } => Self::Full,
             StoreError::Busy { .. } => Self::Busy,
             StoreError::Failed { detail, .. } => Self::Failed(detail),
-            StoreError::UserExists { .. } => Self::UserExists,
+            StoreError::UserExists { name } => Self::UserExists(name),
             StoreError::NoSuchUser { .. } => Self::NoSuchUser,
+            StoreError::External { source_name, .. } => Self::External(source_name),
+            // Only the auth process stores users of other sources.
+            error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. }) => {
+                Self::Failed(error.to_string())
+            }
         }
     }
 }
@@ -286,7 +295,8 @@ impl Fault {
             Self::Full => StoreError::Full { path },
             Self::Busy => StoreError::Busy { path },
             Self::Failed(detail) => StoreError::Failed { path, detail },
-            Self::UserExists => StoreError::UserExists { name },
+            Self::UserExists(taken) => StoreError::UserExists { name: crate::plain(&taken) },
+            Self::External(source) => StoreError::External { name, source_name: crate::plain(&source) },
             Self::NoSuchUser => StoreError::NoSuchUser { name },
         }
     }

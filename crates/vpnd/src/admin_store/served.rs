@@ -71,6 +71,9 @@ fn new_user(user: UserToAdd) -> Result<NewUser, StoreError> {
         totp: user.totp.map(|secret| TotpSecret::new(secret.0.to_vec())),
         groups: user.groups,
         certificate: user.certificate.map(Into::into),
+        expires_s: None,
+        sponsor: None,
+        note: String::new(),
     })
 }
 

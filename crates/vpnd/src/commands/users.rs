@@ -149,11 +149,10 @@ fn prepare(
     let identity =
         if args.client_cert { Some(client_identity(&args.name, &args.store, config, now_s)?) } else { None };
     let user = NewUser {
-        name: args.name.clone(),
-        password: Hasher::default().hash(password)?,
         totp: args.totp.then(totp::generate),
         groups: args.group.clone(),
         certificate: identity.as_ref().map(|identity| Sha256::digest(&identity.certificate_der).into()),
+        ..NewUser::new(&args.name, Hasher::default().hash(password)?)
     };
     let wanted = args.profile_out.is_some();
     let profile =

@@ -5,6 +5,7 @@
 //! it is used and is readable by its owner alone; what takes rights away stands in the main file when it is acknowledged,
 //! so that losing the log does not give them back. This module must not know what users may do.
 
+mod accounts;
 mod digest;
 mod events;
 mod sessions;
@@ -22,8 +23,8 @@ use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::SessionId;
 
 use super::{
-    AuditEntry, CertificateHash, Family, Lease, LeaseOwner, NewUser, PasswordHash, Revocation, SessionChange,
-    SessionRecord, Store, StoreError, User, UserId,
+    AuditEntry, CertificateHash, ExternalUser, Family, Lease, LeaseOwner, NewUser, PasswordHash, Revocation,
+    SessionChange, SessionRecord, Store, StoreError, User, UserChange, UserId,
 };
 use crate::own_file;
 
@@ -33,10 +34,11 @@ const SQLITE_HEADER_LEN: u64 = 100;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The steps from each format to the next; `user_version` counts those that were taken.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("sqlite/schema_1.sql"),
     include_str!("sqlite/schema_2.sql"),
     include_str!("sqlite/schema_3.sql"),
+    include_str!("sqlite/schema_4.sql"),
 ];
 
 #[derive(Debug)]
@@ -61,10 +63,14 @@ impl Sqlite {
         connection.busy_timeout(BUSY_TIMEOUT).map_err(explain)?;
         connection.pragma_update(None, "query_only", true).map_err(explain)?;
         check(path, &connection)?;
-        if format(&connection).map_err(explain)? as usize == MIGRATIONS.len() {
-            digest::verify_all(&connection).map_err(explain)?;
-        }
-        users::all(&connection).map_err(explain)
+        // One of an older format is read as the newest would have it, from a copy in memory.
+        let current = if format(&connection).map_err(explain)? as usize == MIGRATIONS.len() {
+            connection
+        } else {
+            migrated_copy(&connection).map_err(explain)?
+        };
+        digest::verify_all(&current).map_err(explain)?;
+        users::all(&current).map_err(explain)
     }
 
     /// Opens the store at `path`, or makes it, with its directory, if it is not there.
@@ -139,17 +145,17 @@ impl Sqlite {
 
     /// Runs a change that takes rights away. Afterwards the log is empty: a log that is lost or cut short takes the
     /// newest changes with it, and none of these may be among them.
-    fn revoke(
+    fn revoke<T>(
         &self,
-        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Result<(), StoreError>>,
-    ) -> Result<(), StoreError> {
-        self.change(change)?;
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let value = self.change(change)?;
         // The change is durable already: if this fails, or another process reads for too long, it stays in the log.
         let busy = self.read(|c| c.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0)));
         if !matches!(busy, Ok(0_i64)) {
             tracing::warn!(path = %self.path.display(), "a revocation is safe, but only in the store's -wal file so far");
         }
-        Ok(())
+        Ok(value)
     }
 }
 
@@ -256,6 +262,13 @@ fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
+fn migrated_copy(connection: &Connection) -> rusqlite::Result<Connection> {
+    let mut copy = Connection::open_in_memory()?;
+    rusqlite::backup::Backup::new(connection, &mut copy)?.run_to_completion(1024, Duration::ZERO, None)?;
+    migrate(&mut copy)?;
+    Ok(copy)
+}
+
 /// Tells the causes apart that call for different deeds.
 fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
     let path_buf = path.to_owned();
@@ -313,6 +326,22 @@ impl Store for Sqlite {
     fn set_enabled(&self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError> {
         let change = |t: &Transaction<'_>| users::set_enabled(t, name, enabled, now_s);
         if enabled { self.change(change) } else { self.revoke(change) }
+    }
+
+    fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError> {
+        self.change(|t| accounts::refresh_external(t, user, now_s))
+    }
+
+    fn modify_user(&self, name: &str, change: &UserChange) -> Result<(), StoreError> {
+        self.revoke(|t| accounts::modify(t, name, change))
+    }
+
+    fn end_expired(&self, now_s: u64) -> Result<usize, StoreError> {
+        // Asked several times a second, so the write transaction is only for when there is something to write.
+        if self.read(|c| accounts::due(c, now_s))?.is_empty() {
+            return Ok(0);
+        }
+        self.revoke(|t| accounts::end_expired(t, now_s).map(Ok))
     }
 
     fn set_password(&self, name: &str, password: &PasswordHash, now_s: u64) -> Result<(), StoreError> {

@@ -114,7 +114,7 @@ impl Gateway {
         for name in &known {
             let (name, password) = (name.clone(), password.clone());
             let totp = (pair == Pair::Passwords).then(|| TotpSecret::new(vec![7; 20]));
-            let user = NewUser { name, password, totp, groups: vec![], certificate: None };
+            let user = NewUser { totp, ..NewUser::new(&name, password) };
             store.add_user(&user, 1).unwrap();
         }
         let settings =

@@ -49,11 +49,8 @@ impl Bench {
     fn store(&self) -> Sqlite {
         let store = Sqlite::open_or_create(&self.dir.path().join("state/vpnd.db")).unwrap();
         let ann = NewUser {
-            name: "ann".to_owned(),
-            password: PasswordHash::new("$argon2id$".to_owned()),
-            totp: None,
             groups: vec!["staff".to_owned()],
-            certificate: None,
+            ..NewUser::new("ann", PasswordHash::new("$argon2id$".to_owned()))
         };
         store.add_user(&ann, wall_s()).unwrap();
         store

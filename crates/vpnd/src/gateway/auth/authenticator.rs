@@ -90,6 +90,8 @@ pub enum Cause {
     UnknownUser,
     WrongPassword,
     Disabled,
+    /// The user's time is over.
+    Expired,
     /// The one-time code is wrong.
     WrongCode,
     /// The one-time code was used before.
@@ -116,6 +118,7 @@ impl Cause {
             Self::UnknownUser => "unknown-user",
             Self::WrongPassword => "wrong-password",
             Self::Disabled => "disabled",
+            Self::Expired => "expired",
             Self::WrongCode => "wrong-code",
             Self::ReplayedCode => "replayed-code",
             Self::NoCode => "no-code",
@@ -294,7 +297,9 @@ impl Authenticator {
         user: Option<User>,
         now_s: u64,
     ) -> Result<CheckResult, StoreError> {
-        let hash = user.as_ref().map_or(&self.nobody, |user| &user.password);
+        let own = user.as_ref().and_then(|user| user.password.as_ref());
+        // Users of other sources have none: theirs is the hash that nobody's password has, at the same cost.
+        let hash = own.unwrap_or(&self.nobody);
         // Requests that wait for the store, such as attaches, go first.
         let right = match process::behind_others(|| self.hasher.verify(&login.password, hash)) {
             Ok(right) => right,
@@ -311,6 +316,9 @@ impl Authenticator {
     fn check_user(&self, login: &Login, user: User, now_s: u64) -> Result<CheckResult, StoreError> {
         if !user.enabled {
             return Ok(CheckResult::Refused(Cause::Disabled));
+        }
+        if user.has_expired(now_s) {
+            return Ok(CheckResult::Refused(Cause::Expired));
         }
         // That this user alone needs one does not show: it is answered like a wrong password.
         if !user.certificates.is_empty() && !is_certified(login, Some(&user)) {
@@ -400,11 +408,10 @@ impl Authenticator {
 
     fn granted(&self, login: &Login, prefix: &str, user: Box<User>, now_s: u64) -> LoginOutcome {
         self.throttle().succeeded(&login.user, Source::from(login.source));
-        if self.hasher.is_outdated(&user.password) {
+        if let Some(old) = user.password.as_ref().filter(|hash| self.hasher.is_outdated(hash)) {
             let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
-            let stored = fresh.and_then(|fresh| {
-                self.store.rehash(user.id, &user.password, &fresh).map_err(|error| error.to_string())
-            });
+            let stored = fresh
+                .and_then(|fresh| self.store.rehash(user.id, old, &fresh).map_err(|error| error.to_string()));
             if let Err(error) = stored {
                 tracing::warn!(%error, "a password hash stays at its old strength");
             }

@@ -228,6 +228,9 @@ impl Service {
         let store = self.store.as_ref();
         let Some(record) = store.session(id, now_s)? else { return Ok(None) };
         let Some(user) = store.user_by_id(record.user)? else { return Ok(None) };
+        if user.has_expired((self.clocks.wall)()) {
+            return Ok(None);
+        }
         let owner = LeaseOwner { user: record.user, device: record.device };
         let leased = |family| -> Result<_, StoreError> {
             // An address that another session of the device took over is no longer this one's.
@@ -300,6 +303,11 @@ impl Service {
     }
 
     fn revocations(&self, seen: Option<u64>) -> Result<AuthReply, StoreError> {
+        // The end of a user's time is a date in a calendar, so it goes by the clock that people set.
+        let expired = self.store.end_expired((self.clocks.wall)())?;
+        if expired > 0 {
+            tracing::info!(users = expired, "accounts have expired");
+        }
         let Some(seen) = seen else {
             return Ok(AuthReply::Revocations { seen: self.store.last_revocation()?, found: Vec::new() });
         };

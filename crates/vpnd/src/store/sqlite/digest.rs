@@ -13,11 +13,17 @@ use super::super::UserId;
 use super::bytes;
 
 /// All that a user is, in rows that are in a fixed order.
-const PARTS: [&str; 4] = [
+///
+/// Users without anything of format 4 have no row of the last part, so their digest is that of format 3: the step to format 4
+/// leaves the digests as they are, and with them the proof that these users are as they were written.
+const PARTS: [&str; 5] = [
     "SELECT id, name, password, enabled, generation, totp_secret, totp_step, created_s FROM users WHERE id = ?",
     "SELECT name FROM memberships WHERE user_id = ? ORDER BY name",
     "SELECT sha256 FROM certificates WHERE user_id = ? ORDER BY sha256",
     "SELECT sha256, at_s FROM revoked_certificates WHERE user_id = ? ORDER BY sha256",
+    "SELECT source, subject, expires_s, lapsed, sponsor, note FROM users
+     WHERE id = ? AND (source <> 'local' OR subject <> name OR expires_s IS NOT NULL OR lapsed <> 0
+                       OR sponsor IS NOT NULL OR note <> '')",
 ];
 
 /// Writes down what the user is now; after each change, in its transaction.

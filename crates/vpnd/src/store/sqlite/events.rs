@@ -62,6 +62,8 @@ fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {
         RevocationCause::Removed,
         RevocationCause::Password,
         RevocationCause::Certificate,
+        RevocationCause::Expired,
+        RevocationCause::Renamed,
     ];
     Ok(Revocation {
         seq: row.get("seq")?,
@@ -77,5 +79,7 @@ fn word(cause: RevocationCause) -> &'static str {
         RevocationCause::Removed => "removed",
         RevocationCause::Password => "password",
         RevocationCause::Certificate => "certificate",
+        RevocationCause::Expired => "expired",
+        RevocationCause::Renamed => "renamed",
     }
 }

@@ -8,7 +8,7 @@ use vpnd_proto::attach::TokenHash;
 use vpnd_proto::session::DeviceId;
 
 use super::*;
-use crate::store::{MAX_SOURCES_PER_USER, Revocation, RevocationCause, TotpSecret};
+use crate::store::{LOCAL, MAX_GROUPS, MAX_SOURCES_PER_USER, Revocation, RevocationCause, TotpSecret};
 
 fn new_store() -> (tempfile::TempDir, Sqlite) {
     let dir = tempfile::tempdir().unwrap();
@@ -18,11 +18,10 @@ fn new_store() -> (tempfile::TempDir, Sqlite) {
 
 fn ann() -> NewUser {
     NewUser {
-        name: "ann".to_owned(),
-        password: PasswordHash::new("$argon2id$secret-hash".to_owned()),
         totp: Some(TotpSecret::new(vec![77; 20])),
         groups: vec!["staff".to_owned(), "admins".to_owned()],
         certificate: Some([9; 32]),
+        ..NewUser::new("ann", PasswordHash::new("$argon2id$secret-hash".to_owned()))
     }
 }
 
@@ -65,7 +64,7 @@ fn a_user_comes_back_whole_after_reopening() {
     let store = Sqlite::open(&dir.path().join("state/vpnd.db")).unwrap();
     let user = store.user("ann").unwrap().unwrap();
     assert_eq!((user.id, user.enabled, user.generation, user.created_s), (id, true, 0, 1000));
-    assert_eq!((&user.password, &user.totp), (&ann().password, &ann().totp));
+    assert_eq!((user.password.as_ref(), &user.totp), (Some(&ann().password), &ann().totp));
     assert_eq!(
         (user.groups.as_slice(), user.certificates.as_slice()),
         (&["admins", "staff"].map(str::to_owned)[..], &[[9; 32]][..])
@@ -449,4 +448,167 @@ fn a_new_store_is_made_in_its_own_place_and_not_where_a_link_leads() {
     std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
     let error = Sqlite::open_or_create(&path).err().unwrap().to_string();
     assert!(error.contains("symbolic link") && !elsewhere.exists(), "{error}");
+}
+
+fn external(subject: &str, name: &str, groups: &[&str]) -> ExternalUser {
+    ExternalUser {
+        source: "campus".to_owned(),
+        subject: subject.to_owned(),
+        name: name.to_owned(),
+        groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+    }
+}
+
+#[test]
+fn a_user_of_another_source_is_one_record_however_often_they_come() {
+    let (dir, store) = new_store();
+    let first =
+        store.refresh_external(&external("u1", "alice@example.edu", &["staff", "lab"]), 1000).unwrap();
+    assert_eq!((first.source.as_str(), first.subject.as_str(), &first.password), ("campus", "u1", &None));
+    assert_eq!((first.groups.as_slice(), first.created_s), (&["lab", "staff"].map(str::to_owned)[..], 1000));
+    let again = store.refresh_external(&external("u1", "alice@example.edu", &["lab"]), 2000).unwrap();
+    assert_eq!((again.id, again.created_s, again.groups), (first.id, 1000, vec!["lab".to_owned()]));
+    store.set_enabled("alice@example.edu", false, 3000).unwrap();
+    let disabled = store.refresh_external(&external("u1", "alice@example.edu", &["lab"]), 4000).unwrap();
+    assert!(!disabled.enabled, "a login at the source gives back nothing that was taken here");
+    assert!(matches!(
+        store.set_password("alice@example.edu", &PasswordHash::new("x".to_owned()), 1),
+        Err(StoreError::External { .. })
+    ));
+    drop(store);
+    assert_eq!(Sqlite::open(&dir.path().join("state/vpnd.db")).unwrap().users().unwrap(), [disabled]);
+}
+
+#[test]
+fn a_name_belongs_to_one_subject_and_a_new_name_ends_the_sessions_of_the_old() {
+    let (_dir, store) = new_store();
+    store.add_user(&named("Ann"), 1).unwrap();
+    let taken =
+        |user: ExternalUser| matches!(store.refresh_external(&user, 5), Err(StoreError::NameTaken { .. }));
+    assert!(taken(external("u9", "ann", &[])), "a local user has it, in other letters");
+    let id = store.refresh_external(&external("u1", "alice", &[]), 1).unwrap().id;
+    assert!(taken(external("u2", "alice", &[])), "recycled by the directory");
+    assert!(taken(ExternalUser { source: "other".to_owned(), ..external("u1", "alice", &[]) }));
+    assert!(
+        matches!(store.add_user(&named("Alice"), 1), Err(StoreError::UserExists { name }) if name == "alice")
+    );
+
+    assert!(store.add_session(&session_of(id, 1), 0).unwrap());
+    let renamed = store.refresh_external(&external("u1", "alice.b", &[]), 6).unwrap();
+    assert_eq!((renamed.id, renamed.name.as_str(), renamed.generation), (id, "alice.b", 1));
+    assert_eq!(store.session(SessionId([1; 16]), 1000).unwrap(), None);
+    let revocation = store.revocations_since(0).unwrap().remove(0);
+    assert_eq!((revocation.name.as_str(), revocation.cause), ("alice", RevocationCause::Renamed));
+}
+
+#[test]
+fn a_source_can_not_store_just_anything() {
+    let (_dir, store) = new_store();
+    let many: Vec<String> = (0..=MAX_GROUPS).map(|i| format!("g{i}")).collect();
+    for user in [
+        ExternalUser { source: "local".to_owned(), ..external("ann", "ann", &[]) },
+        external("", "ann", &[]),
+        external("u\n1", "ann", &[]),
+        external("u1", "Ann", &[]),
+        external("u1", "a b", &[]),
+        external("u1", "ann", &["x\u{9b}"]),
+        external("u1", "ann", &[&"x".repeat(129)]),
+        ExternalUser { groups: many, ..external("u1", "ann", &[]) },
+    ] {
+        let refused = store.refresh_external(&user, 1);
+        assert!(matches!(refused, Err(StoreError::Unusable { .. })), "{user:?}: {refused:?}");
+    }
+    assert!(store.users().unwrap().is_empty());
+}
+
+fn expiring(expires_s: u64) -> UserChange {
+    UserChange { expires_s: Some(Some(expires_s)), ..UserChange::default() }
+}
+
+#[test]
+fn the_end_of_a_users_time_is_a_revocation_once() {
+    let (_dir, store) = new_store();
+    let id = store.add_user(&NewUser { expires_s: Some(5000), ..named("guest") }, 1000).unwrap();
+    store.add_user(&named("ann"), 1000).unwrap();
+    assert!(store.add_session(&session_of(id, 1), 0).unwrap());
+    assert_eq!(store.end_expired(4999).unwrap(), 0);
+    assert!(store.session(SessionId([1; 16]), 1000).unwrap().is_some());
+    assert_eq!((store.end_expired(5000).unwrap(), store.end_expired(5001).unwrap()), (1, 0));
+    assert_eq!(store.session(SessionId([1; 16]), 1000).unwrap(), None);
+    assert!(!store.add_session(&session_of(id, 2), 0).unwrap(), "a login that was under way");
+    let found = store.revocations_since(0).unwrap();
+    assert_eq!((found.len(), found[0].name.as_str(), found[0].cause), (1, "guest", RevocationCause::Expired));
+
+    store.modify_user("guest", &expiring(9000)).unwrap();
+    assert_eq!((store.end_expired(8999).unwrap(), store.end_expired(9000).unwrap()), (0, 1), "and once more");
+    assert_eq!(store.end_expired(100).unwrap(), 0, "the clock was set back, the user has time again");
+    assert_eq!(store.end_expired(9000).unwrap(), 1);
+    let user = store.user("guest").unwrap().unwrap();
+    assert!(user.has_expired(9000) && !user.has_expired(8999));
+    store.modify_user("guest", &UserChange { expires_s: Some(None), ..UserChange::default() }).unwrap();
+    assert!(!store.user("guest").unwrap().unwrap().has_expired(u64::MAX));
+}
+
+#[test]
+fn damage_to_what_format_4_added_is_found() {
+    for damage in [
+        "UPDATE users SET source = 'local', subject = name",
+        "UPDATE users SET subject = 'u2'",
+        "UPDATE users SET expires_s = NULL",
+        "UPDATE users SET expires_s = 9",
+        "UPDATE users SET lapsed = 1",
+        "UPDATE users SET note = 'x'",
+        "UPDATE users SET password = 'x'",
+    ] {
+        let (dir, store) = new_store();
+        store.refresh_external(&external("u1", "alice", &[]), 1).unwrap();
+        store.modify_user("alice", &expiring(5)).unwrap();
+        let path = dir.path().join("state/vpnd.db");
+        Connection::open(&path).unwrap().execute_batch(damage).unwrap();
+        assert!(matches!(store.user("alice"), Err(StoreError::Corrupted { .. })), "{damage}");
+        assert!(matches!(Sqlite::open(&path), Err(StoreError::Corrupted { .. })), "{damage}");
+    }
+}
+
+/// A store as the vpnd of format 3 left it: a disabled user with everything, whose digest was computed there.
+fn of_format_3(path: &Path) {
+    let old = Connection::open(path).unwrap();
+    for step in &MIGRATIONS[..3] {
+        old.execute_batch(step).unwrap();
+    }
+    old.execute_batch(
+        "INSERT INTO users (id, name, password, enabled, generation, totp_secret, totp_step, created_s, digest) VALUES
+             (x'000102030405060708090a0b0c0d0e0f', 'Ann', '$argon2id$hash', 0, 1, x'4d4d', 7, 5,
+              x'ba3743b4da5c5b601e085fa6763ce00f0742c8128ec5bee9bd4be53f8f3233c9');
+         INSERT INTO memberships VALUES (x'000102030405060708090a0b0c0d0e0f', 'staff');
+         INSERT INTO revocations (user_id, name, cause, at_s)
+             VALUES (x'000102030405060708090a0b0c0d0e0f', 'Ann', 'disabled', 6);
+         PRAGMA user_version = 3",
+    )
+    .unwrap();
+}
+
+#[test]
+fn a_store_of_format_3_goes_on_as_format_4_with_the_digests_that_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vpnd.db");
+    of_format_3(&path);
+    let before = fs::read(&path).unwrap();
+    let looked_at = Sqlite::inspect(&path).unwrap();
+    assert!(fs::read(&path).unwrap() == before, "a look changes nothing");
+    let store = Sqlite::open(&path).unwrap();
+    let user = store.user("Ann").unwrap().unwrap();
+    assert_eq!(looked_at.first(), Some(&user));
+    assert_eq!((user.source.as_str(), user.subject.as_str(), user.enabled), (LOCAL, "Ann", false));
+    assert_eq!((user.expires_s, user.sponsor, user.note.as_str()), (None, None, ""));
+    assert_eq!(user.password, Some(PasswordHash::new("$argon2id$hash".to_owned())));
+    assert_eq!(format(&store.connection.lock().unwrap()).unwrap(), 4, "so a vpnd of format 3 refuses it");
+    drop(store);
+    Sqlite::open(&path).expect("and again");
+
+    // Damage from before is not made good by the step.
+    fs::remove_file(&path).unwrap();
+    of_format_3(&path);
+    Connection::open(&path).unwrap().execute_batch("UPDATE users SET enabled = 1").unwrap();
+    assert!(matches!(Sqlite::open(&path), Err(StoreError::Corrupted { .. })));
 }

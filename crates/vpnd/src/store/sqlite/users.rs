@@ -6,27 +6,36 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::super::{
-    CertificateHash, MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause, StoreError, TotpSecret,
-    User, UserId,
+    CertificateHash, LOCAL, MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause, StoreError,
+    TotpSecret, User, UserId,
 };
 use super::{bytes, digest, events};
 
-const COLUMNS: &str = "id, name, password, enabled, generation, totp_secret, created_s";
+const COLUMNS: &str = "id, name, source, subject, password, enabled, generation, totp_secret, created_s, \
+                       expires_s, sponsor, note";
 
-type StoreResult<T> = rusqlite::Result<Result<T, StoreError>>;
+pub(super) type StoreResult<T> = rusqlite::Result<Result<T, StoreError>>;
 
 pub(super) fn add(t: &Transaction<'_>, user: &NewUser, now_s: u64) -> StoreResult<UserId> {
-    if id_of(t, &user.name)?.is_some() {
-        return Ok(Err(StoreError::UserExists { name: user.name.clone() }));
+    if let Some((_, name)) = bearer(t, &user.name)? {
+        return Ok(Err(StoreError::UserExists { name }));
     }
     let id = UserId(rand::random());
-    t.execute(
-        "INSERT INTO users (id, name, password, enabled, totp_secret, created_s) VALUES (?, ?, ?, 1, ?, ?)",
-        params![id.0, user.name, user.password.expose(), user.totp.as_ref().map(TotpSecret::expose), now_s],
-    )?;
-    for group in &user.groups {
-        t.execute("INSERT OR IGNORE INTO memberships (user_id, name) VALUES (?, ?)", params![id.0, group])?;
-    }
+    let sql = "INSERT INTO users
+                   (id, name, source, subject, password, enabled, totp_secret, created_s, expires_s, sponsor, note)
+               VALUES (?1, ?2, ?3, ?2, ?4, 1, ?5, ?6, ?7, ?8, ?9)";
+    t.prepare_cached(sql)?.execute(params![
+        id.0,
+        user.name,
+        LOCAL,
+        user.password.expose(),
+        user.totp.as_ref().map(TotpSecret::expose),
+        now_s,
+        user.expires_s,
+        user.sponsor,
+        user.note,
+    ])?;
+    add_groups(t, id, &user.groups)?;
     if let Some(certificate) = &user.certificate {
         t.execute("INSERT INTO certificates (sha256, user_id) VALUES (?, ?)", params![certificate, id.0])?;
     }
@@ -79,6 +88,10 @@ pub(super) fn set_password(
     now_s: u64,
 ) -> StoreResult<()> {
     let Some(id) = id_of(t, name)? else { return no_such_user(name) };
+    let source: String = t.query_row("SELECT source FROM users WHERE id = ?", [id.0], |row| row.get(0))?;
+    if source != LOCAL {
+        return Ok(Err(StoreError::External { name: name.to_owned(), source_name: source }));
+    }
     t.execute("UPDATE users SET password = ? WHERE id = ?", params![password.expose(), id.0])?;
     revoke(t, id, name, RevocationCause::Password, now_s)?;
     digest::renew(t, id)?;
@@ -172,7 +185,7 @@ pub(super) fn remember_source(
 }
 
 /// Voids everything the user was granted so far.
-fn revoke(
+pub(super) fn revoke(
     t: &Transaction<'_>,
     id: UserId,
     name: &str,
@@ -184,11 +197,23 @@ fn revoke(
     events::add_revocation(t, id, name, cause, now_s)
 }
 
-fn id_of(c: &Connection, name: &str) -> rusqlite::Result<Option<UserId>> {
+pub(super) fn add_groups(t: &Transaction<'_>, id: UserId, groups: &[String]) -> rusqlite::Result<()> {
+    let mut insert = t.prepare_cached("INSERT OR IGNORE INTO memberships (user_id, name) VALUES (?, ?)")?;
+    groups.iter().try_for_each(|group| insert.execute(params![id.0, group]).map(drop))
+}
+
+/// The user with this name or one that differs in case alone, and that name: people would take one for the other.
+pub(super) fn bearer(c: &Connection, name: &str) -> rusqlite::Result<Option<(UserId, String)>> {
+    c.prepare_cached("SELECT id, name FROM users WHERE name = ? COLLATE NOCASE LIMIT 1")?
+        .query_row([name], |row| Ok((UserId(bytes(row, "id")?), row.get("name")?)))
+        .optional()
+}
+
+pub(super) fn id_of(c: &Connection, name: &str) -> rusqlite::Result<Option<UserId>> {
     c.query_row("SELECT id FROM users WHERE name = ?", [name], |row| bytes(row, "id").map(UserId)).optional()
 }
 
-fn no_such_user<T>(name: &str) -> StoreResult<T> {
+pub(super) fn no_such_user<T>(name: &str) -> StoreResult<T> {
     Ok(Err(StoreError::NoSuchUser { name: name.to_owned() }))
 }
 
@@ -196,7 +221,11 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<User> {
     Ok(User {
         id: UserId(bytes(row, "id")?),
         name: row.get("name")?,
-        password: PasswordHash::new(row.get("password")?),
+        source: row.get("source")?,
+        subject: row.get("subject")?,
+        password: Some(row.get::<_, String>("password")?)
+            .filter(|hash| !hash.is_empty())
+            .map(PasswordHash::new),
         enabled: row.get("enabled")?,
         generation: row.get("generation")?,
         totp: row.get::<_, Option<Vec<u8>>>("totp_secret")?.map(TotpSecret::new),
@@ -204,6 +233,9 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<User> {
         certificates: Vec::new(),
         revoked_certificates: Vec::new(),
         created_s: row.get("created_s")?,
+        expires_s: row.get("expires_s")?,
+        sponsor: row.get("sponsor")?,
+        note: row.get("note")?,
     })
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::store::sqlite::Sqlite;
-use crate::store::{Lease, NewUser, TotpSecret};
+use crate::store::{ExternalUser, Lease, NewUser, TotpSecret, UserChange};
 
 const NOW_S: u64 = 1_234_567_890;
 /// The code of [`SECRET`] at [`NOW_S`] (RFC 6238 appendix B).
@@ -30,7 +30,7 @@ fn bench(settings: Settings) -> Bench {
         ("dis", None, None),
     ] {
         let password = hasher.hash(&Password::new("right".to_owned())).unwrap();
-        let user = NewUser { name: name.to_owned(), password, totp, groups: vec![], certificate };
+        let user = NewUser { totp, certificate, ..NewUser::new(name, password) };
         store.add_user(&user, NOW_S).unwrap();
     }
     store.set_enabled("dis", false, NOW_S).unwrap();
@@ -272,7 +272,7 @@ fn an_unknown_user_costs_as_much_time() {
     let store = Arc::new(Sqlite::open_or_create(&dir.path().join("vpnd.db")).unwrap());
     let hasher = Hasher::default();
     let password = hasher.hash(&Password::new("right".to_owned())).unwrap();
-    let ann = NewUser { name: "ann".to_owned(), password, totp: None, groups: vec![], certificate: None };
+    let ann = NewUser::new("ann", password);
     store.add_user(&ann, NOW_S).unwrap();
     let auth = Authenticator::new(store, hasher, settings()).unwrap();
     let time = |user: &str, round: u8| -> Duration {
@@ -411,4 +411,35 @@ fn a_code_is_good_by_the_clock_alone_and_a_clock_set_back_repeats_none() {
     assert!(at(NOW_S));
     // What was used stays used, whatever the clock says next.
     assert!(!at(NOW_S + YEAR_S) && !at(NOW_S - YEAR_S) && !at(NOW_S));
+}
+
+#[test]
+fn whoever_has_expired_is_refused_like_anybody_else() {
+    let bench = bench(settings());
+    let until = |expires_s| {
+        let change = UserChange { expires_s: Some(Some(expires_s)), ..UserChange::default() };
+        bench.store.modify_user("ann", &change).unwrap();
+    };
+    until(NOW_S + 1);
+    assert!(is_granted(&bench.check(&login("ann", "right"))));
+    until(NOW_S);
+    bench.refused(&login("ann", "right"), Cause::Expired);
+    bench.refused(&login("ann", "wrong"), Cause::WrongPassword);
+}
+
+#[test]
+fn no_password_is_that_of_a_user_of_another_source() {
+    let bench = bench(settings());
+    let user = ExternalUser {
+        source: "campus".to_owned(),
+        subject: "u1".to_owned(),
+        name: "eve".to_owned(),
+        groups: vec!["staff".to_owned()],
+    };
+    bench.store.refresh_external(&user, NOW_S).unwrap();
+    for password in ["", "right", "$", "u1"] {
+        bench.refused(&login("eve", password), Cause::WrongPassword);
+        // From a place of its own, so that no guess is throttled.
+        bench.auth.throttle().succeeded("eve", Source::from(login("eve", "").source));
+    }
 }

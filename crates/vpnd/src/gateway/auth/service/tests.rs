@@ -10,7 +10,7 @@ use crate::gateway::messages::auth::{MAX_FRAME, TokenHashes};
 use crate::password::Hasher;
 use crate::privsep::channel::pair;
 use crate::store::sqlite::Sqlite;
-use crate::store::{NewUser, RevocationCause};
+use crate::store::{NewUser, RevocationCause, UserChange};
 
 fn service(directory: &Path) -> Arc<Service> {
     service_with(directory, None, Clocks::default())
@@ -21,11 +21,8 @@ fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) ->
     let store = Sqlite::open_or_create(&directory.join("vpnd.db")).unwrap();
     let hasher = Hasher::with_cost(8, 1);
     let user = NewUser {
-        name: "ann".to_owned(),
-        password: hasher.hash(&Password::new("right".to_owned())).unwrap(),
-        totp: None,
         groups: vec!["staff".to_owned()],
-        certificate: None,
+        ..NewUser::new("ann", hasher.hash(&Password::new("right".to_owned())).unwrap())
     };
     if store.user("ann").unwrap().is_none() {
         store.add_user(&user, 1).unwrap();
@@ -151,7 +148,7 @@ async fn what_no_worker_sends_ends_the_conversation() {
 async fn no_answer_holds_a_hash() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
-    let hash = service.store.user("ann").unwrap().unwrap().password;
+    let hash = service.store.user("ann").unwrap().unwrap().password.unwrap();
     let salt_and_hash = hash.expose().rsplit('$').next().unwrap().to_owned();
     let session = granted(&service, 1).await;
     service.answer(keep(session)).await;
@@ -214,4 +211,38 @@ async fn a_clock_that_is_set_by_a_year_takes_no_session_and_gives_none_away() {
     let service = restart();
     assert!(known(&service, sessions[0]).await.is_none());
     granted(&service, 6).await;
+}
+
+/// The wall clock of the test below.
+static CALENDAR_S: AtomicU64 = AtomicU64::new(1_000_000);
+
+#[tokio::test]
+async fn the_sessions_of_a_user_end_when_the_users_time_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let clocks = Clocks { wall: || CALENDAR_S.load(Ordering::Relaxed), steady: || 1_000 };
+    let service = service_with(directory.path(), None, clocks);
+    let change = UserChange { expires_s: Some(Some(1_000_500)), ..UserChange::default() };
+    service.store.modify_user("ann", &change).unwrap();
+    let revoked = async || match service.answer(AuthRequest::Revocations(Some(0))).await {
+        AuthReply::Revocations { found, .. } => {
+            found.into_iter().map(|revoked| (revoked.name.to_string(), revoked.cause)).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    let session = granted(&service, 1).await;
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    let late = granted(&service, 2).await;
+    assert!(revoked().await.is_empty());
+    let kept = async || match service.answer(AuthRequest::Session(session)).await {
+        AuthReply::Session(stored) => stored.is_some(),
+        other => panic!("{other:?}"),
+    };
+    assert!(kept().await);
+
+    CALENDAR_S.store(1_000_500, Ordering::Relaxed);
+    assert!(!kept().await, "nobody attaches, though no revocation is made yet");
+    for _ in 0..2 {
+        assert_eq!(revoked().await, [("ann".to_owned(), RevocationCause::Expired)], "once");
+    }
+    assert_eq!(failed(&service, keep(late)).await, 1, "a grant of before is void");
 }

@@ -1,0 +1,128 @@
+//! Users of other sources, and the end of a user's time, in SQL.
+//!
+//! Invariants: a name belongs to one subject at a time, since sessions, policy and revocations go by it; a subject that gets
+//! another name loses its sessions, which a revocation by name would not find any more; a user whose time is over is
+//! revoked once for each such end, by whichever process looks first.
+
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+
+use super::super::{
+    ExternalUser, LOCAL, MAX_FIELD_BYTES, MAX_GROUPS, RevocationCause, StoreError, User, UserChange, UserId,
+};
+use super::users::{self, StoreResult};
+use super::{bytes, digest};
+
+pub(super) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
+    if let Err(detail) = check(user) {
+        return Ok(Err(StoreError::Unusable { name: user.name.clone(), detail }));
+    }
+    let known = by_subject(t, &user.source, &user.subject)?;
+    if let Some((owner, name)) = users::bearer(t, &user.name)?
+        && known.as_ref().is_none_or(|(id, _)| *id != owner)
+    {
+        let sql = "SELECT source, subject FROM users WHERE id = ?";
+        let owner = t.query_row(sql, [owner.0], |row| {
+            Ok(format!("'{}' of the source '{}'", row.get::<_, String>(1)?, row.get::<_, String>(0)?))
+        })?;
+        return Ok(Err(StoreError::NameTaken { name, owner }));
+    }
+    let id = match known {
+        None => insert(t, user, now_s)?,
+        Some((id, name)) => {
+            if name != user.name {
+                t.execute("UPDATE users SET name = ? WHERE id = ?", params![user.name, id.0])?;
+                users::revoke(t, id, &name, RevocationCause::Renamed, now_s)?;
+            }
+            id
+        }
+    };
+    t.prepare_cached("DELETE FROM memberships WHERE user_id = ?")?.execute([id.0])?;
+    users::add_groups(t, id, &user.groups)?;
+    digest::renew(t, id)?;
+    let stored = users::by_id(t, id)?;
+    Ok(stored.ok_or_else(|| StoreError::NoSuchUser { name: user.name.clone() }))
+}
+
+pub(super) fn modify(t: &Transaction<'_>, name: &str, change: &UserChange) -> StoreResult<()> {
+    let Some(id) = users::id_of(t, name)? else { return users::no_such_user(name) };
+    if let Some(expires_s) = change.expires_s {
+        t.execute("UPDATE users SET expires_s = ?, lapsed = 0 WHERE id = ?", params![expires_s, id.0])?;
+    }
+    if let Some(sponsor) = &change.sponsor {
+        t.execute("UPDATE users SET sponsor = ? WHERE id = ?", params![sponsor, id.0])?;
+    }
+    if let Some(note) = &change.note {
+        t.execute("UPDATE users SET note = ? WHERE id = ?", params![note, id.0])?;
+    }
+    digest::renew(t, id)?;
+    Ok(Ok(()))
+}
+
+/// Users whose time has ended, or goes on again, since that was looked at last: a clock can be set back.
+pub(super) fn due(c: &Connection, now_s: u64) -> rusqlite::Result<Vec<(UserId, String, bool)>> {
+    let sql = "SELECT id, name, expires_s <= ?1 AS over FROM users
+               WHERE expires_s IS NOT NULL AND lapsed <> (expires_s <= ?1)";
+    let mut statement = c.prepare_cached(sql)?;
+    statement
+        .query_map([now_s], |row| Ok((UserId(bytes(row, "id")?), row.get("name")?, row.get("over")?)))?
+        .collect()
+}
+
+pub(super) fn end_expired(t: &Transaction<'_>, now_s: u64) -> rusqlite::Result<usize> {
+    let mut ended = 0;
+    for (id, name, over) in due(t, now_s)? {
+        t.execute("UPDATE users SET lapsed = ? WHERE id = ?", params![over, id.0])?;
+        if over {
+            users::revoke(t, id, &name, RevocationCause::Expired, now_s)?;
+            ended += 1;
+        }
+        digest::renew(t, id)?;
+    }
+    Ok(ended)
+}
+
+fn insert(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> rusqlite::Result<UserId> {
+    let id = UserId(rand::random());
+    let sql = "INSERT INTO users (id, name, source, subject, password, enabled, created_s)
+               VALUES (?, ?, ?, ?, '', 1, ?)";
+    t.execute(sql, params![id.0, user.name, user.source, user.subject, now_s])?;
+    Ok(id)
+}
+
+fn by_subject(c: &Connection, source: &str, subject: &str) -> rusqlite::Result<Option<(UserId, String)>> {
+    c.prepare_cached("SELECT id, name FROM users WHERE source = ? AND subject = ?")?
+        .query_row([source, subject], |row| Ok((UserId(bytes(row, "id")?), row.get("name")?)))
+        .optional()
+}
+
+/// A source may be wrong or hostile, so what it says of a user has bounds.
+fn check(user: &ExternalUser) -> Result<(), String> {
+    if user.source == LOCAL || !is_field(&user.source) {
+        return Err(format!("{:?} is not the name of another source", user.source));
+    }
+    if !is_field(&user.subject) {
+        return Err(format!(
+            "its source has a subject that is empty, too long, or has control characters: {:?}",
+            user.subject
+        ));
+    }
+    if crate::user_name::canonical(&user.name).as_ref() != Some(&user.name) {
+        return Err("the name is not in its canonical form".to_owned());
+    }
+    if user.groups.len() > MAX_GROUPS {
+        return Err(format!(
+            "it is in {} groups, and {MAX_GROUPS} are the most; pass on fewer",
+            user.groups.len()
+        ));
+    }
+    match user.groups.iter().find(|group| !is_field(group)) {
+        Some(group) => {
+            Err(format!("the name of a group is empty, too long, or has control characters: {group:?}"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn is_field(text: &str) -> bool {
+    (1..=MAX_FIELD_BYTES).contains(&text.len()) && !text.chars().any(char::is_control)
+}

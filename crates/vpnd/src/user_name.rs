@@ -1,0 +1,136 @@
+//! User names in their canonical form: one spelling for each account, however somebody types it.
+//!
+//! Invariants: [`canonical`] is the only function that does this, and is applied once, where a name comes in; it is idempotent;
+//! a name that has no canonical form is refused, never repaired. Names of local users are compared as they are written
+//! and stay valid; names of users of other sources are stored in the canonical form alone. This module must not know of
+//! sources or the store.
+
+use icu_normalizer::ComposingNormalizerBorrowed;
+
+/// Characters of the longest canonical name, realm included.
+const MAX_CHARS: usize = 64;
+/// Its bytes: the length that a control message carries (PROTOCOL §3.2).
+const MAX_BYTES: usize = 128;
+
+/// The canonical form of a name, as RFC 8265's UsernameCaseMapped has it: compatibility composition (NFKC), lower case, letters,
+/// digits and `. _ + -`, with a realm behind at most one `@`. `REALM\user` is `user@realm`, and a realm's last dot is left out.
+#[must_use]
+pub fn canonical(typed: &str) -> Option<String> {
+    // Composition grows a text by a bounded factor, but a bound on what is worked on costs nothing.
+    if typed.len() > 4 * MAX_BYTES {
+        return None;
+    }
+    let reordered = match typed.split_once('\\') {
+        Some((realm, user)) if !user.contains('@') => format!("{user}@{realm}"),
+        Some(_) => return None,
+        None => typed.to_owned(),
+    };
+    let nfkc = ComposingNormalizerBorrowed::new_nfkc();
+    // Lower case can undo a composition and composition can make upper case of another, so both are done twice.
+    let once = nfkc.normalize(&reordered).to_lowercase();
+    let folded = nfkc.normalize(&once).to_lowercase();
+    let (user, realm) = match folded.split_once('@') {
+        Some((user, realm)) => (user, Some(realm.strip_suffix('.').unwrap_or(realm))),
+        None => (folded.as_str(), None),
+    };
+    if !is_part(user) || realm.is_some_and(|realm| !is_realm(realm)) {
+        return None;
+    }
+    let name = realm.map_or_else(|| user.to_owned(), |realm| format!("{user}@{realm}"));
+    let is_stable = nfkc.is_normalized(&name) && name.to_lowercase() == name;
+    (is_stable && name.chars().count() <= MAX_CHARS && name.len() <= MAX_BYTES).then_some(name)
+}
+
+/// The realm of a canonical name.
+#[must_use]
+pub fn realm(name: &str) -> Option<&str> {
+    name.split_once('@').map(|(_, realm)| realm)
+}
+
+fn is_part(text: &str) -> bool {
+    text.chars().next().is_some_and(char::is_alphanumeric)
+        && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '_' | '+' | '-'))
+}
+
+/// Labels of letters, digits and hyphens between dots.
+fn is_realm(text: &str) -> bool {
+    text.split('.').all(|label| is_part(label) && !label.contains(['_', '+']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_account_has_one_spelling() {
+        for (typed, expected) in [
+            ("alice", "alice"),
+            ("ALICE", "alice"),
+            ("Alice@Example.EDU", "alice@example.edu"),
+            ("alice@example.edu.", "alice@example.edu"),
+            ("EXAMPLE\\Alice", "alice@example"),
+            // Decomposed, full-width, and a ligature.
+            ("zoe\u{308}", "zo\u{eb}"),
+            ("\u{ff21}lice", "alice"),
+            ("o\u{fb03}ce", "office"),
+            ("ÅNGSTRÖM", "ångström"),
+            ("\u{212b}sa", "åsa"),
+            ("stra\u{df}e", "stra\u{df}e"),
+        ] {
+            assert_eq!(canonical(typed).as_deref(), Some(expected), "{typed:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_without_a_canonical_form_is_refused() {
+        for typed in [
+            "",
+            "@",
+            "@example.edu",
+            "alice@",
+            "alice@a@b",
+            "R\\alice@b",
+            "R\\S\\alice",
+            "\\alice",
+            "alice@.",
+            "alice@a..b",
+            "alice@a_b",
+            " alice",
+            "alice ",
+            "al ice",
+            "alice\0",
+            "alice\n",
+            "-alice",
+            ".alice",
+            "alice)(uid=*",
+            "alice*",
+            "a,b",
+            "al\u{200b}ice",
+            "al\u{202e}ice",
+            "\u{2024}\u{2024}",
+        ] {
+            assert_eq!(canonical(typed), None, "{typed:?}");
+        }
+        assert_eq!(canonical(&"a".repeat(64)).map(|name| name.len()), Some(64));
+        assert_eq!(canonical(&"a".repeat(65)), None);
+        assert_eq!(canonical(&"\u{10400}".repeat(33)), None, "too many bytes");
+        // One character that composition makes 18 of.
+        assert_eq!(canonical(&"\u{fdfa}".repeat(100)), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_canonical_form_is_its_own(typed in ".{0,40}") {
+            if let Some(name) = canonical(&typed) {
+                proptest::prop_assert_eq!(canonical(&name), Some(name.clone()));
+                proptest::prop_assert!(!name.chars().any(|c| c.is_control() || c.is_whitespace()));
+            }
+        }
+    }
+
+    #[test]
+    fn the_realm_is_behind_the_sign() {
+        assert_eq!(realm("alice@example.edu"), Some("example.edu"));
+        assert_eq!(realm("alice"), None);
+    }
+}
