@@ -403,6 +403,19 @@ pub trait System {
     /// Any of [`SystemError`]; `down` is called in any case.
     fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError>;
 
+    /// Makes the gateway itself reachable through the system, which is up, and returns where. `None`: at the addresses of the
+    /// device by which the gateway reaches the clients.
+    ///
+    /// # Errors
+    /// Any of [`SystemError`].
+    fn gateway_address(
+        &mut self,
+        _lab: &Lab,
+        _interrupt: &Interrupt,
+    ) -> Result<Option<ClientAddress>, SystemError> {
+        Ok(None)
+    }
+
     /// The ids of its processes: the gateway's, and all clients'.
     fn processes(&self) -> (Vec<u32>, Vec<u32>);
 

@@ -76,9 +76,9 @@ pub struct BlockArgs {
     /// The system with the tunnel.
     #[arg(long, value_enum, default_value = "vpnd")]
     pub vpn: Kind,
-    /// Its cipher.
-    #[arg(long, value_enum, default_value = "aes-256-gcm")]
-    pub cipher: Cipher,
+    /// Its cipher; AES-256-GCM by default, or its own choice if it can't be told to use that.
+    #[arg(long, value_enum)]
+    pub cipher: Option<Cipher>,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
@@ -158,7 +158,7 @@ impl BlockArgs {
             rate: self.rate,
             cpu: self.target_cpu,
             place: PlaceOptions { path: self.target.clone(), overwrite: self.overwrite },
-            subject: Subject::new(self.vpn, self.cipher),
+            subject: Subject::new(self.vpn, self.cipher.unwrap_or_else(|| cipher_of(self.vpn))),
             programs: self
                 .vpnd
                 .iter()
@@ -167,6 +167,12 @@ impl BlockArgs {
                 }),
         }
     }
+}
+
+/// That of the sealed blocks, where a system has it.
+fn cipher_of(kind: Kind) -> Cipher {
+    let has = kind.profile().ciphers.contains(&Cipher::Aes256Gcm);
+    if has { Cipher::Aes256Gcm } else { Cipher::Auto }
 }
 
 fn block_size(text: &str) -> Result<u32, String> {
@@ -215,6 +221,9 @@ mod tests {
         assert_eq!(plan.delays.iter().map(|delay| delay.ns).collect::<Vec<_>>(), [3_000_000, 1_000_000_000]);
         let slow = read("--quick --r2t --rate 100mbit --target-cpu 0.25").unwrap();
         assert!(slow.writes.ready_first && slow.rate.is_some() && slow.cpu.is_some());
+        let cipher = |line: &str| read(line).unwrap().subject.cipher;
+        assert_eq!((cipher(""), cipher("--vpn strongswan")), (Cipher::Aes256Gcm, Cipher::Aes256Gcm));
+        assert_eq!((cipher("--vpn wireguard-go"), cipher("--vpn none")), (Cipher::Auto, Cipher::Auto));
         let Writes { sizes, ahead, sync, duration, span_bytes, .. } = plan.writes;
         assert_eq!(sizes, [65_536, 1 << 20, 1000]);
         assert_eq!((ahead, sync, duration.as_secs(), span_bytes), (vec![3], false, 9, 8 << 20));

@@ -316,8 +316,8 @@ mod tests {
             labels,
             [
                 "plain routing",
-                "auth-only",
-                "aes-256-gcm",
+                "vpnd, auth-only",
+                "vpnd, aes-256-gcm",
                 "strongSwan, auth-only",
                 "strongSwan, aes-256-gcm",
                 "wireguard-go"

@@ -221,8 +221,9 @@ fn run_delay(
     let measured = system.up(&lab, interrupt).map_err(BlockRunError::from).and_then(|addresses| {
         let none = || SystemError::Missing("the client has no address inside the system".into());
         let client = addresses.into_iter().next().ok_or_else(none)?;
+        let gateway = gateway_address(&lab, system.as_mut(), &client, interrupt)?;
         report.facts = system.facts();
-        let mut bench = Bench::new(plan, delay, place, &lab, system.as_ref(), client)?;
+        let mut bench = Bench::new(plan, delay, place, &lab, system.as_ref(), (client, gateway))?;
         if !work.is_calibrated() {
             work.lower = bench.calibrate(interrupt)?;
         }
@@ -255,9 +256,8 @@ impl<'a> Bench<'a> {
         place: &'a Place,
         lab: &'a Lab,
         system: &'a dyn System,
-        client: ClientAddress,
+        (client, gateway): (ClientAddress, ClientAddress),
     ) -> Result<Self, BlockRunError> {
-        let gateway = gateway_address(lab, &client)?;
         let inner = gateway.v4.ok_or_else(|| {
             SystemError::Missing("the gateway has no IPv4 address inside the system".into())
         })?;

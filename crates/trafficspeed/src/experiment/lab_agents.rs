@@ -114,9 +114,18 @@ impl LabAgents {
         Ok(all)
     }
 
-    /// Starts an agent on the gateway, at the address by which the first client reaches it, and returns its number.
-    pub fn add_gateway(&mut self, lab: &Lab) -> Result<usize, TestbedError> {
-        let address = gateway_address(lab, &self.agent(0, 4)?.address)?;
+    /// Starts an agent on the gateway, at the address by which the first client reaches it through `system`, and returns its
+    /// number.
+    ///
+    /// # Errors
+    /// Any of [`TestbedError`].
+    pub fn add_gateway(
+        &mut self,
+        lab: &Lab,
+        system: &mut dyn System,
+        interrupt: &Interrupt,
+    ) -> Result<usize, TestbedError> {
+        let address = gateway_address(lab, system, &self.agent(0, 4)?.address, interrupt)?;
         let number = self.fleet.add_child("gateway", lab.gateway().agent())?;
         let (name, title, namespace) = ("gateway".to_owned(), "gateway".to_owned(), lab.gateway().clone());
         self.agents.push(LabAgent { name, title, is_client: false, namespace, address });
@@ -249,8 +258,19 @@ impl Observer for Metered<'_> {
     }
 }
 
-/// The gateway's own address inside the system: that of the device by which it reaches a client.
-pub(super) fn gateway_address(lab: &Lab, client: &ClientAddress) -> Result<ClientAddress, TestbedError> {
+/// The gateway's own address inside the system.
+pub(super) fn gateway_address(
+    lab: &Lab,
+    system: &mut dyn System,
+    client: &ClientAddress,
+    interrupt: &Interrupt,
+) -> Result<ClientAddress, TestbedError> {
+    let found = system.gateway_address(lab, interrupt)?;
+    found.map_or_else(|| device_address(lab, client), Ok)
+}
+
+/// The address of the device by which the gateway reaches a client.
+fn device_address(lab: &Lab, client: &ClientAddress) -> Result<ClientAddress, TestbedError> {
     let gateway = lab.gateway();
     let mut found = ClientAddress { v4: None, v6: None, device: String::new() };
     for address in [client.v4.map(IpAddr::V4), client.v6.map(IpAddr::V6)].into_iter().flatten() {

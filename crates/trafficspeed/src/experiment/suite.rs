@@ -27,9 +27,8 @@ use crate::system::{AGAIN, Cipher, Kind, Programs, Subject, System, SystemError,
 
 /// How the names of the sweeps' sections begin.
 pub const SWEEP: &str = "Sweep: ";
-/// The time to build a lab and bring a system up, about.
+/// The time to build a lab and bring a system up, and to connect and drain beside a measurement, about.
 const STAGE_TIME: Duration = Duration::from_millis(2_500);
-/// The time to connect and drain beside a measurement, about.
 const CASE_TIME: Duration = Duration::from_millis(600);
 /// Trials of a search, about.
 const SEARCH_TRIALS: u32 = 9;
@@ -127,6 +126,8 @@ pub struct Stage {
     /// The machine code of its ciphers.
     pub code: Code,
     pub links: LinkSettings,
+    /// Whether other VPNs are beside it, so that a cipher alone would not name it.
+    pub among_others: bool,
     /// Measured in it; none: only what the system says of itself is of interest.
     pub cases: Vec<Case>,
 }
@@ -137,7 +138,6 @@ pub struct SuitePlan {
     pub name: &'static str,
     /// One sentence for the report's head.
     pub about: String,
-    /// Where the far end is.
     pub far: RemoteEnd,
     pub stages: Vec<Stage>,
     /// How often each case is measured.
@@ -217,16 +217,23 @@ impl SuiteCampaign {
         !self.interrupted && self.problems().is_empty()
     }
 
-    /// Everything that went wrong, in words.
+    /// Everything that went wrong, in words; the same of several measurements of a system once.
     pub fn problems(&self) -> Vec<String> {
-        let stages = self
-            .stages
-            .iter()
-            .filter_map(|stage| Some(format!("{}: {}", stage.label, stage.error.as_ref()?)));
-        let rows = self.rows.iter().filter_map(|row| {
-            Some(format!("{}, {}, run {}: {}", row.label, row.case.name, row.repeat, row.error.as_ref()?))
-        });
-        stages.chain(rows).collect()
+        let stages = self.stages.iter().filter_map(|stage| Some((&stage.label, stage.error.as_ref()?, None)));
+        let rows = self.rows.iter().filter_map(|row| Some((&row.label, row.error.as_ref()?, Some(row))));
+        let mut all: Vec<(&String, &String, Option<&Row>, usize)> = Vec::new();
+        for (label, error, row) in stages.chain(rows) {
+            match all.iter_mut().find(|known| (known.0, known.1) == (label, error)) {
+                Some((.., count)) => *count += 1,
+                None => all.push((label, error, row, 1)),
+            }
+        }
+        let line = |(label, error, row, count): (&String, &String, Option<&Row>, usize)| {
+            let first = row.map(|row| format!(", {}, run {}", row.case.name, row.repeat)).unwrap_or_default();
+            let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+            format!("{label}{first}{others}: {error}")
+        };
+        all.into_iter().map(line).collect()
     }
 }
 
@@ -234,7 +241,7 @@ impl Stage {
     /// Its name in reports.
     pub fn label(&self) -> String {
         let name = match (self.subject.kind, self.subject.cipher) {
-            (Kind::Vpnd, cipher) => cipher.name().to_owned(),
+            (Kind::Vpnd, cipher) if !self.among_others => cipher.name().to_owned(),
             _ => Subject { again: false, ..self.subject }.label(),
         };
         let code = if self.code == Code::WithoutAes { ", without AES instructions" } else { "" };
@@ -258,6 +265,11 @@ impl Stage {
         }
         self.subject.system(programs)
     }
+}
+
+/// Whether a report of `kinds` has other VPNs than vpnd.
+pub(super) fn are_several(kinds: &[Kind]) -> bool {
+    kinds.iter().any(|kind| !matches!(kind, Kind::Vpnd | Kind::None))
 }
 
 /// What is measured of `kinds` with `ciphers`: each system with those that it has, or with its own choice if it has none.

@@ -71,7 +71,9 @@ impl Testbed {
             RemoteEnd::Client => Self::with_clients(system, 2, links, interrupt),
             RemoteEnd::Gateway => {
                 let mut testbed = Self::with_clients(system, 1, links, interrupt)?;
-                testbed.agents.add_gateway(&testbed.lab)?;
+                let Self { agents, system, lab, .. } = &mut testbed;
+                agents.add_gateway(lab, system.as_mut(), interrupt)?;
+                testbed.facts = testbed.system.facts();
                 Ok(testbed)
             }
         }

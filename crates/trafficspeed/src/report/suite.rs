@@ -360,7 +360,10 @@ pub(crate) mod tests {
         let cells: Vec<String> = (0..3).map(|at| section.rows[0].cell(at)).collect();
         assert_eq!(cells, ["100 (90.0–110)", "60.0 (60.0–62.0)", "95.0 (88.0–100) ≈"]);
         let feet = &section.grid().rows[3..];
-        assert_eq!(feet[1][1], "1.00 (0.900–1.10)", "{feet:?}");
+        assert_eq!(
+            feet[1][..2],
+            ["A/A: aes-256-gcm against itself".to_owned(), "1.00 (0.900–1.10)".to_owned()]
+        );
         let json = json(&campaign);
         let systems = &json["summary"][0]["rows"][0]["systems"];
         assert_eq!(
@@ -397,6 +400,18 @@ pub(crate) mod tests {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }
         assert!(!text.contains("Interrupted"));
+    }
+
+    #[test]
+    fn what_went_wrong_in_all_measurements_of_a_system_is_said_once() {
+        let mut campaign = campaign();
+        for row in campaign.rows.iter_mut().filter(|row| row.label == "aes-256-gcm") {
+            row.error = Some("no address".into());
+        }
+        let count = campaign.rows.iter().filter(|row| row.error.is_some()).count();
+        assert!(count > 2);
+        let said = campaign.problems();
+        assert_eq!(said, [format!("aes-256-gcm, IPv4, run 1 and {} more: no address", count - 1)]);
     }
 
     #[test]

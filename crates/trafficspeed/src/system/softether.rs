@@ -20,7 +20,7 @@ use crate::lab::device::Device;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
 use crate::lab::{Lab, find_program};
 use crate::observe::children_of;
-use script::{DEVICE, Transport};
+use script::{BRIDGE_DEVICE, DEVICE, Transport};
 use status::Status;
 
 /// How long a program may take until it answers to commands.
@@ -146,7 +146,8 @@ impl SoftEther {
             }
             _ => protection.to_owned(),
         };
-        let address = give_addresses(&client.namespace, at as u32 + 1)?;
+        let number = at as u32 + 1;
+        let address = give_addresses(&client.namespace, DEVICE, (inner_v4(number), inner_v6(number)))?;
         let device = Device::all(&client.namespace)?.into_iter().find(|device| device.name == DEVICE);
         self.facts.mtu = device.map(|device| device.mtu);
         Ok(address)
@@ -222,13 +223,20 @@ fn must_stay_visible(program: &Path) -> Result<(), SystemError> {
     )))
 }
 
-/// The hub only switches frames; addresses are the clients' own business.
-fn give_addresses(namespace: &Namespace, number: u32) -> Result<ClientAddress, SystemError> {
-    let (v4, v6) = (inner_v4(number), inner_v6(number));
-    namespace.ip(&["addr", "add", &format!("{v4}/16"), "dev", DEVICE])?;
-    namespace.ip(&["addr", "add", &format!("{v6}/64"), "dev", DEVICE, "nodad"])?;
-    Ok(ClientAddress { v4: Some(v4), v6: Some(v6), device: DEVICE.to_owned() })
+/// The hub only switches frames; addresses are its hosts' own business.
+fn give_addresses(
+    namespace: &Namespace,
+    device: &str,
+    (v4, v6): (Ipv4Addr, Ipv6Addr),
+) -> Result<ClientAddress, SystemError> {
+    namespace.ip(&["addr", "add", &format!("{v4}/16"), "dev", device])?;
+    namespace.ip(&["addr", "add", &format!("{v6}/64"), "dev", device, "nodad"])?;
+    Ok(ClientAddress { v4: Some(v4), v6: Some(v6), device: device.to_owned() })
 }
+
+/// The gateway's own inner addresses, which it has where it is an end of a measurement.
+const GATEWAY: (Ipv4Addr, Ipv6Addr) =
+    (Ipv4Addr::new(10, 89, 0, 1), Ipv6Addr::new(0xfd89, 0, 0, 0, 0, 0, 0, 1));
 
 /// The inner IPv4 address of a client, from 1.
 fn inner_v4(number: u32) -> Ipv4Addr {
@@ -269,6 +277,22 @@ impl System for SoftEther {
         (0..self.clients.len()).map(|at| self.finish_client(at, interrupt)).collect()
     }
 
+    /// The hub has no address of its own; a bridge joins it to a TAP device of the gateway.
+    fn gateway_address(
+        &mut self,
+        lab: &Lab,
+        interrupt: &Interrupt,
+    ) -> Result<Option<ClientAddress>, SystemError> {
+        let server = self.gateway.as_mut().expect("it is up");
+        server.run_commands("bridge", script::BRIDGE, interrupt)?;
+        server.daemon.wait_until("has no TAP device", START_TIMEOUT, interrupt, |_| {
+            let mut devices = Device::all(lab.gateway())?.into_iter();
+            Ok(devices.any(|device| device.name == BRIDGE_DEVICE).then_some(()))
+        })?;
+        self.facts.notes.push("a local bridge joins the gateway's own TAP device to the hub".to_owned());
+        give_addresses(lab.gateway(), BRIDGE_DEVICE, GATEWAY).map(Some)
+    }
+
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
         // The process started here is not SoftEther; its one child is, and the rest below that.
         let own = |host: &Host| children_of(host.daemon.pid());
@@ -306,5 +330,6 @@ mod tests {
             (1..=crate::lab::MAX_CLIENTS).map(|n| (inner_v4(n), inner_v6(n))).collect();
         assert_eq!(all.len(), crate::lab::MAX_CLIENTS as usize);
         assert_eq!(inner_v6(254).to_string(), "fd89::1:fe");
+        assert!(!all.contains(&GATEWAY), "the gateway's are its own");
     }
 }

@@ -199,6 +199,13 @@ impl System for StrongSwan {
         numbered.map(|(number, namespace)| self.finish_client(number, namespace, interrupt)).collect()
     }
 
+    /// They are not on the device: charon refuses the route of an association without an address of its own, and has no pool
+    /// for the gateway.
+    fn gateway_address(&mut self, _: &Lab, _: &Interrupt) -> Result<Option<ClientAddress>, SystemError> {
+        let (v4, v6) = (Some(config::GATEWAY_V4), Some(config::GATEWAY_V6));
+        Ok(Some(ClientAddress { v4, v6, device: DEVICE.to_owned() }))
+    }
+
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
         let pid = |host: &Host| host.charon.pid();
         (self.gateway.iter().map(pid).collect(), self.clients.iter().map(pid).collect())

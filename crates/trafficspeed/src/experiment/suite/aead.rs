@@ -8,7 +8,7 @@
 
 use serde::Serialize;
 
-use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuitePlan, subjects};
+use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuitePlan, are_several, subjects};
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
@@ -58,6 +58,7 @@ pub fn plan(options: &Options) -> SuitePlan {
         subject: Subject::new(kind, cipher),
         code,
         links: options.links,
+        among_others: are_several(&options.kinds),
         cases,
     };
     let mut stages = vec![stage(Kind::None, Cipher::None, Code::Native, cases(options, Code::Native))];

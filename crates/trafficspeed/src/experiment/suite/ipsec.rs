@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Case, Quantity, Stage, SuitePlan, subjects};
+use super::{Case, Quantity, Stage, SuitePlan, are_several, subjects};
 use crate::experiment::generate::Search;
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
@@ -104,14 +104,8 @@ pub struct Options {
 pub fn plan(options: &Options) -> SuitePlan {
     let plain = Subject::new(Kind::None, Cipher::None);
     let subjects = std::iter::once(plain).chain(subjects(&options.kinds, &options.ciphers));
-    let mut stages: Vec<Stage> = subjects
-        .map(|subject| Stage {
-            subject,
-            code: Code::Native,
-            links: options.links,
-            cases: cases(options, subject),
-        })
-        .collect();
+    let mut stages: Vec<Stage> =
+        subjects.map(|subject| stage(options, subject, options.links, cases(options, subject))).collect();
     if options.control {
         stages.extend(Stage::control(&stages));
     }
@@ -135,6 +129,11 @@ pub fn plan(options: &Options) -> SuitePlan {
         repeats: options.repeats,
         programs: options.programs.clone(),
     }
+}
+
+fn stage(options: &Options, subject: Subject, links: LinkSettings, cases: Vec<Case>) -> Stage {
+    let among_others = are_several(&options.kinds);
+    Stage { subject, code: Code::Native, links, among_others, cases }
 }
 
 fn cases(options: &Options, subject: Subject) -> Vec<Case> {
@@ -352,7 +351,7 @@ fn mtu_stages(options: &Options, plain: Subject) -> Vec<Stage> {
         let protected: Vec<Cipher> = protected.copied().collect();
         let subjects = subjects(&options.kinds, &protected);
         for subject in std::iter::once(plain).chain(subjects) {
-            stages.push(Stage { subject, code: Code::Native, links, cases: vec![case.clone()] });
+            stages.push(stage(options, subject, links, vec![case.clone()]));
         }
     }
     stages

@@ -3,12 +3,13 @@
 use super::{Section, SectionRow};
 use crate::experiment::suite::Quantity;
 use crate::stats::Spread;
+use crate::system::{Cipher, Kind, Subject};
 use crate::unit::significant;
 
-/// The systems that stand for the original's, by the end of their labels: authentication alone, encryption, nothing.
-const AUTHENTICATION: &str = "auth-only";
-const ENCRYPTION: &str = "aes-256-gcm";
-const NOTHING: &str = "none";
+/// The ciphers of vpnd that stand for the original's systems.
+const AUTHENTICATION: Cipher = Cipher::AuthOnly;
+const ENCRYPTION: Cipher = Cipher::Aes256Gcm;
+const NOTHING: Cipher = Cipher::None;
 
 /// A ratio that the original found, and where it is found here.
 struct Finding {
@@ -17,8 +18,8 @@ struct Finding {
     /// How the case's name ends.
     case: &'static str,
     quantity: Quantity,
-    /// Which system is divided by which.
-    systems: [&'static str; 2],
+    /// Which cipher of vpnd is divided by which.
+    systems: [Cipher; 2],
     /// The original's two figures.
     then: [f64; 2],
     /// Why today's order may be another.
@@ -74,7 +75,11 @@ pub fn beside(sections: &[Section]) -> Vec<[String; 3]> {
                 && row.case.starts_with("IPv4")
                 && row.case.ends_with(finding.case)
         })?;
-        let column = |name: &str| section.columns.iter().position(|label| label == name);
+        // Beside other VPNs vpnd is named, too.
+        let column = |cipher: Cipher| {
+            let names = [cipher.name().to_owned(), Subject::new(Kind::Vpnd, cipher).label()];
+            section.columns.iter().position(|label| names.contains(label))
+        };
         let [one, other] = finding.systems.map(column);
         let ratio = ratio(row, one?, other?)?;
         let then = finding.then[0] / finding.then[1];
@@ -117,8 +122,8 @@ mod tests {
             steal: None,
             others: None,
         };
-        let columns = vec![AUTHENTICATION.to_owned(), ENCRYPTION.to_owned()];
-        Section { name: "TCP stream".into(), columns, rows: vec![row] }
+        let columns = vec!["auth-only".to_owned(), "vpnd, aes-256-gcm".to_owned()];
+        Section { name: "TCP stream".into(), columns, control: None, rows: vec![row] }
     }
 
     fn here(authentication: [f64; 3], encryption: [f64; 3], control: Option<[f64; 3]>) -> String {

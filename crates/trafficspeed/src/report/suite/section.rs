@@ -16,6 +16,8 @@ pub struct Section {
     pub name: String,
     /// The systems, without the second measurement of one of them.
     pub columns: Vec<String>,
+    /// The system that was measured a second time.
+    pub control: Option<String>,
     pub rows: Vec<SectionRow>,
 }
 
@@ -40,7 +42,7 @@ pub fn sections(campaign: &SuiteCampaign) -> Vec<Section> {
     for row in &campaign.rows {
         let name = row.case.section.clone();
         let at = sections.iter().position(|section| section.name == name).unwrap_or_else(|| {
-            sections.push(Section { name, columns: Vec::new(), rows: Vec::new() });
+            sections.push(Section { name, columns: Vec::new(), control: None, rows: Vec::new() });
             sections.len() - 1
         });
         sections[at].add(row);
@@ -58,6 +60,9 @@ pub fn sections(campaign: &SuiteCampaign) -> Vec<Section> {
 impl Section {
     fn add(&mut self, row: &Row) {
         let is_control = row.label.contains(AGAIN);
+        if is_control {
+            self.control = Some(row.label.replace(AGAIN, ""));
+        }
         let column = self.columns.iter().position(|label| *label == row.label);
         if column.is_none() && !is_control {
             self.columns.push(row.label.clone());
@@ -81,9 +86,10 @@ impl Section {
         let ratio = |spread: Spread| spread.text(significant);
         let percent = |value: f64| format!("{value:.1}");
         type Foot<'a> = (&'a str, Box<dyn Fn(&SectionRow) -> Option<String> + 'a>);
+        let against_itself = format!("A/A: {} against itself", self.control.as_deref().unwrap_or("a system"));
         let feet: [Foot<'_>; 4] = [
             ("runs, n", Box::new(SectionRow::count)),
-            ("A/A: a system against itself", Box::new(|row| row.control.map(ratio))),
+            (&against_itself, Box::new(|row| row.control.map(ratio))),
             ("steal, most, %", Box::new(|row| row.steal.map(percent))),
             ("others, most, %", Box::new(|row| row.others.map(percent))),
         ];

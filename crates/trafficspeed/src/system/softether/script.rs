@@ -10,6 +10,10 @@ pub const DEVICE: &str = "vpn_lab";
 pub const SERVER_TARGET: [&str; 2] = ["127.0.0.1:443", "/SERVER"];
 /// How vpncmd reaches a client.
 pub const CLIENT_TARGET: [&str; 2] = ["127.0.0.1", "/CLIENT"];
+/// The gateway's TAP device, joined to the hub; SoftEther puts `tap_` before the name that it is given.
+pub const BRIDGE_DEVICE: &str = "tap_lab";
+/// Makes that device.
+pub const BRIDGE: &str = "BridgeCreate LAB /DEVICE:lab /TAP:yes\n";
 /// Asks for nothing; that it is answered shows that the program is up.
 pub const ABOUT: &str = "About\n";
 /// Asks a client for its connection.
@@ -96,6 +100,13 @@ mod tests {
         assert!(hub.contains(&format!("client2 /PASSWORD:{}", words[1])), "{hub}");
         assert!(clients[0].contains(words[0]) && !clients[0].contains(words[1]));
         assert!(clients[1].contains(words[1]) && clients[1].contains("/USERNAME:client2 "));
+    }
+
+    #[test]
+    fn the_bridge_is_to_the_hub_and_makes_the_device_that_is_waited_for() {
+        assert!(hub(&[]).starts_with("HubCreate LAB ") && BRIDGE.starts_with("BridgeCreate LAB "));
+        let device = BRIDGE_DEVICE.strip_prefix("tap_").expect("SoftEther's own prefix");
+        assert!(BRIDGE.contains(&format!("/DEVICE:{device} /TAP:yes")));
     }
 
     #[test]
