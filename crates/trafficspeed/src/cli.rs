@@ -111,9 +111,6 @@ pub enum Command {
     /// Many sessions in one process (used by trafficspeed itself).
     #[command(hide = true)]
     Swarm(sessions::SwarmArgs),
-    /// One end of block writes (used by trafficspeed itself).
-    #[command(hide = true)]
-    BlockEnd(block::BlockEndArgs),
     /// The generator of one lab client (used by trafficspeed itself).
     #[command(hide = true)]
     Agent {
@@ -123,6 +120,9 @@ pub enum Command {
         /// The namespace to work in.
         #[arg(long)]
         netns: Option<String>,
+        /// The file or device that blocks are written to; its contents are lost.
+        #[arg(long)]
+        block_place: Option<PathBuf>,
     },
     /// Run a program in a lab namespace (used by trafficspeed itself).
     #[command(hide = true)]
@@ -373,7 +373,7 @@ impl SystemArgs {
     pub fn links(&self, congestion: CongestionControl) -> LinkSettings {
         let emulation = self.link.emulation();
         let (offload, gateway_cpu) = (self.offload == Switch::On, self.gateway_cpu);
-        LinkSettings { offload, mtu: self.mtu, emulation, congestion, gateway_cpu }
+        LinkSettings { offload, mtu: self.mtu, emulation, congestion, gateway_cpu, ..LinkSettings::default() }
     }
 }
 

@@ -71,13 +71,16 @@ pub struct LinkSettings {
     pub congestion: CongestionControl,
     /// Of the VPN's programs at the gateway, all together.
     pub gateway_cpu: Option<CpuLimit>,
+    /// TCP in all namespaces may use windows of up to [`WINDOW_BYTES`] from the first round trip on, and keeps its window after a
+    /// pause, so that neither buffers nor restarts limit a long fast link.
+    pub wide_windows: bool,
 }
 
 impl Default for LinkSettings {
     /// The links of an ordinary machine's lab: whole super-packets, an MTU of 1,500 bytes, nothing emulated or limited.
     fn default() -> Self {
         let (emulation, congestion, gateway_cpu) = (None, CongestionControl::default(), None);
-        Self { offload: true, mtu: 1500, emulation, congestion, gateway_cpu }
+        Self { offload: true, mtu: 1500, emulation, congestion, gateway_cpu, wide_windows: false }
     }
 }
 
@@ -148,6 +151,9 @@ impl Lab {
         for namespace in lab.clients.iter().chain([&lab.gateway]) {
             namespace.sysctl("net/ipv4/tcp_congestion_control", inherited.name())?;
         }
+        if settings.wide_windows {
+            lab.widen_windows()?;
+        }
         lab.emulator = link::connect(&lab.gateway, &lab.clients, settings)?;
         Ok(lab)
     }
@@ -166,12 +172,7 @@ impl Lab {
         self.emulator.as_ref()
     }
 
-    /// Lets TCP in all namespaces use windows of up to [`WINDOW_BYTES`] from the first round trip on, and keep its
-    /// window after a pause, so that neither buffers nor restarts limit a long fast link.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
-    pub fn widen_windows(&self) -> Result<(), LabError> {
+    fn widen_windows(&self) -> Result<(), LabError> {
         let sizes = format!("4096 {} {WINDOW_BYTES}", WINDOW_BYTES / 4);
         for namespace in self.clients.iter().chain([&self.gateway]) {
             namespace.sysctl("net/ipv4/tcp_rmem", &sizes)?;

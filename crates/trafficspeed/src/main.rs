@@ -6,13 +6,14 @@ use std::fs;
 use std::io::{BufReader, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-use trafficspeed::cli::block::{BlockArgs, BlockEndArgs};
+use trafficspeed::cli::block::BlockArgs;
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
 use trafficspeed::cli::link::LinkCheckArgs;
 use trafficspeed::cli::load::PathArgs;
@@ -22,6 +23,7 @@ use trafficspeed::cli::soak::SoakArgs;
 use trafficspeed::cli::suite::SuiteArgs;
 use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs, naming_known};
 use trafficspeed::coordinate::agent::Agent;
+use trafficspeed::coordinate::agent::blocks::BlockPermission;
 use trafficspeed::coordinate::serve;
 use trafficspeed::coordinate::token::Token;
 use trafficspeed::doctor;
@@ -45,7 +47,6 @@ use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{cpu_limit, enter, record};
 use trafficspeed::line::{LineReader, LineWriter};
 use trafficspeed::load::block::place::Place;
-use trafficspeed::load::block::process;
 use trafficspeed::observe::HostInfo;
 use trafficspeed::output;
 use trafficspeed::report::chart::png;
@@ -80,13 +81,14 @@ fn main() -> ExitCode {
         Some(Command::Udp(args)) => generate(args.plan(), &args.path),
         Some(Command::LinkCheck(args)) => check_link(&args),
         Some(Command::Block(args)) => write_blocks(&args),
-        Some(Command::BlockEnd(args)) => block_end(&args),
         Some(Command::Doctor(args)) => examine(&args),
         Some(Command::Suite(args)) => suite(&args),
         Some(Command::Model(args)) => predict(&args),
         Some(Command::Hog { parent, seconds }) => hog(parent, seconds),
         Some(Command::Cleanup) => cleanup(),
-        Some(Command::Agent { parent, netns }) => agent(parent, netns.as_deref()),
+        Some(Command::Agent { parent, netns, block_place }) => {
+            agent(parent, netns.as_deref(), block_place.as_deref())
+        }
         Some(Command::Inside { parent, private, namespace, words }) => {
             Err(enter::exec_inside(parent, &namespace, &private, &words).into())
         }
@@ -186,16 +188,6 @@ fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
         block::run(&plan, &progress, &Interrupt::install()?)?
     };
     output::finish(&Results::Block(Box::new(found)), &output)
-}
-
-fn block_end(args: &BlockEndArgs) -> anyhow::Result<ExitCode> {
-    enter::end_with_parent(args.parent)?;
-    if let Some(name) = &args.netns {
-        cpu_limit::join(name)?;
-        Namespace::unmade(name).enter()?;
-    }
-    process::run(BufReader::new(stdin()), stdout())?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn check_link(args: &LinkCheckArgs) -> anyhow::Result<ExitCode> {
@@ -449,9 +441,12 @@ fn cleanup() -> anyhow::Result<ExitCode> {
     Ok(if outcome.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn agent(parent: u32, netns: Option<&str>) -> anyhow::Result<ExitCode> {
+fn agent(parent: u32, netns: Option<&str>, block_place: Option<&Path>) -> anyhow::Result<ExitCode> {
     enter::end_with_parent(parent)?;
     if let Some(name) = netns {
+        if block_place.is_some() {
+            cpu_limit::join(name)?;
+        }
         // Threads that are started from here on inherit the namespace.
         Namespace::unmade(name).enter()?;
     }
@@ -460,7 +455,9 @@ fn agent(parent: u32, netns: Option<&str>) -> anyhow::Result<ExitCode> {
     std::thread::spawn(move || {
         serve::take_commands(LineReader::new(BufReader::new(stdin()), None), &commands);
     });
-    let working = std::thread::spawn(move || Agent::new(inbox, outbox).run());
+    let permission = Arc::new(BlockPermission::in_lab(block_place.map(Place::ready).transpose()?));
+    let agent = Agent::new(inbox, outbox).with_block_permission(permission);
+    let working = std::thread::spawn(move || agent.run());
     serve::give_reports(&reports, &mut LineWriter::new(stdout(), None));
     if working.join().is_err() {
         bail!("the generator failed; see above");

@@ -102,17 +102,6 @@ pub struct BlockArgs {
     pub hosts: HostsArgs,
 }
 
-/// One end of a connection (used by trafficspeed itself).
-#[derive(Clone, Debug, Args)]
-pub struct BlockEndArgs {
-    /// The process that started it.
-    #[arg(long)]
-    pub parent: u32,
-    /// The namespace to work in.
-    #[arg(long)]
-    pub netns: Option<String>,
-}
-
 impl BlockArgs {
     /// Where results go.
     pub fn output(&self) -> OutputArgs {

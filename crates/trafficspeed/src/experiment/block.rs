@@ -9,37 +9,33 @@
 //! And two controls, *plain-n* and *tunnel-n*: what n blocks in progress gain by themselves is not the gain of encrypting
 //! ahead. At each delay one lab with the tunnel up serves all of them in turn, so that drift hits all alike.
 
-pub mod ends;
 pub mod model;
 pub mod original;
 pub mod outcome;
+pub mod pair;
 pub mod tally;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use super::cpu::CpuMeter;
-use super::lab_agents::{TestbedError, gateway_address};
+use super::outcome::CpuUse;
 use super::progress::Progress;
+use super::testbed::{Testbed, TestbedError};
+use super::tunnel::{self, Payload};
 use crate::interrupt::Interrupt;
 use crate::lab::cpu_limit::CpuLimit;
-use crate::lab::device::{Counters, towards};
 use crate::lab::emulator::Emulation;
 use crate::lab::emulator::impairment::{Rate, Span};
-use crate::lab::{Lab, LabError, LinkSettings};
-use crate::load::block::content::{Content, verify};
+use crate::lab::{Lab, LinkSettings};
 use crate::load::block::place::{Place, PlaceError, PlaceOptions};
 use crate::load::block::{Blocks, Protection, Secret};
 use crate::load::congestion::CongestionControl;
-use crate::observe::tree_cpu_seconds;
-use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
-use ends::{Connection, Ends, EndsError};
+use crate::system::{Programs, Subject};
 pub use outcome::{BlockReport, Case, Route, Way};
-use tally::{Side, Work};
+use pair::BlockPair;
+use tally::Work;
 
-/// The least share of the blocks' bytes that the tunnel must have carried.
-const LEAST_SHARE: f64 = 0.95;
 /// Round trips that a new connection gets to open its window, and what it gets beside.
 const WARMUP_ROUND_TRIPS: u32 = 12;
 const WARMUP: Duration = Duration::from_millis(300);
@@ -82,27 +78,6 @@ pub struct BlockPlan {
     /// The system with the tunnel.
     pub subject: Subject,
     pub programs: Programs,
-}
-
-/// Why a lab gave no results.
-#[derive(Debug, thiserror::Error)]
-pub enum BlockRunError {
-    #[error(transparent)]
-    Lab(#[from] LabError),
-    /// The system did not come up.
-    #[error(transparent)]
-    System(#[from] SystemError),
-    /// The gateway's inner address was not found.
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
-    #[error(transparent)]
-    Ends(#[from] EndsError),
-    /// The target's file or device failed.
-    #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// The measurement would go past the VPN, or did.
-    #[error("{0}; check the routes")]
-    Past(String),
 }
 
 impl Writes {
@@ -152,6 +127,7 @@ impl BlockPlan {
             emulation: Some(emulation),
             gateway_cpu: self.cpu,
             congestion: self.writes.congestion,
+            wide_windows: true,
             ..LinkSettings::default()
         }
     }
@@ -173,7 +149,7 @@ impl BlockPlan {
 }
 
 /// Says what is missing, before anything is changed.
-pub fn check(plan: &BlockPlan) -> Result<(), BlockRunError> {
+pub fn check(plan: &BlockPlan) -> Result<(), TestbedError> {
     for delay in &plan.delays {
         Lab::check(plan.links(*delay))?;
     }
@@ -213,148 +189,86 @@ fn run_delay(
     work: &mut Work,
     progress: &Progress,
     interrupt: &Interrupt,
-) -> Result<(), BlockRunError> {
-    let mut system = plan.subject.system(&plan.programs)?;
-    system.check()?;
-    let lab = Lab::build(1, plan.links(delay))?;
-    lab.widen_windows()?;
-    let measured = system.up(&lab, interrupt).map_err(BlockRunError::from).and_then(|addresses| {
-        let none = || SystemError::Missing("the client has no address inside the system".into());
-        let client = addresses.into_iter().next().ok_or_else(none)?;
-        let gateway = gateway_address(&lab, system.as_mut(), &client, interrupt)?;
-        report.facts = system.facts();
-        let mut bench = Bench::new(plan, delay, place, &lab, system.as_ref(), (client, gateway))?;
-        if !work.is_calibrated() {
-            work.lower = bench.calibrate(interrupt)?;
-        }
-        bench.run_all(report, work, progress, interrupt)
-    });
-    system.down();
-    if let Some(emulator) = lab.emulator() {
-        report.links.extend(emulator.notes().iter().map(|note| format!("delay {delay}: {note}")));
-    }
+) -> Result<(), TestbedError> {
+    let system = plan.subject.system(&plan.programs)?;
+    let mut testbed = Testbed::with_target(system, place.path(), plan.links(delay), interrupt)?;
+    report.facts = testbed.facts().clone();
+    let measured = Bench { plan, delay, testbed: &mut testbed, work, interrupt }.run_all(report, progress);
+    let notes = testbed.emulator_notes();
+    report.links.extend(notes.iter().map(|note| format!("delay {delay}: {note}")));
     measured
 }
 
-/// A lab that is up, with both ends.
+/// A testbed at one delay.
 struct Bench<'a> {
     plan: &'a BlockPlan,
     delay: Span,
-    place: &'a Place,
-    lab: &'a Lab,
-    system: &'a dyn System,
-    client: ClientAddress,
-    inner: IpAddr,
-    ends: Ends,
-    content: Content,
+    testbed: &'a mut Testbed,
+    work: &'a mut Work,
+    interrupt: &'a Interrupt,
 }
 
-impl<'a> Bench<'a> {
-    fn new(
-        plan: &'a BlockPlan,
-        delay: Span,
-        place: &'a Place,
-        lab: &'a Lab,
-        system: &'a dyn System,
-        (client, gateway): (ClientAddress, ClientAddress),
-    ) -> Result<Self, BlockRunError> {
-        let inner = gateway.v4.ok_or_else(|| {
-            SystemError::Missing("the gateway has no IPv4 address inside the system".into())
-        })?;
-        let ends = Ends::start(&lab.clients()[0], lab.gateway())?;
-        let content = Content::new(plan.writes.seed);
-        Ok(Self { plan, delay, place, lab, system, client, inner: inner.into(), ends, content })
-    }
-
-    /// The rate of this host without encryption and without waiting, bytes per second.
-    fn calibrate(&mut self, interrupt: &Interrupt) -> Result<f64, BlockRunError> {
-        let blocks = self.plan.writes.blocks(self.plan.writes.largest(), Protection::Plain);
-        let connection = self.connection(&blocks, Lab::gateway_v4(1).into(), CALIBRATION_AHEAD);
-        let (wrote, _) = self.ends.run(&connection, interrupt)?;
-        Ok(tally::rate(&blocks, &wrote).unwrap_or(0.0))
-    }
-
-    fn connection<'b>(&self, blocks: &'b Blocks, address: IpAddr, ahead: u32) -> Connection<'b>
-    where
-        'a: 'b,
-    {
-        let Writes { sync, seed, duration, .. } = self.plan.writes;
-        let (file, warmup) = (self.place.path(), Writes::warmup(self.delay));
-        Connection { blocks, file, sync, address, seed, ahead, warmup, duration }
-    }
-
-    fn run_all(
-        &mut self,
-        report: &mut BlockReport,
-        work: &mut Work,
-        progress: &Progress,
-        interrupt: &Interrupt,
-    ) -> Result<(), BlockRunError> {
-        for (block_bytes, way, repeat) in self.plan.writes.cases() {
-            if interrupt.is_set() {
+impl Bench<'_> {
+    fn run_all(&mut self, report: &mut BlockReport, progress: &Progress) -> Result<(), TestbedError> {
+        let (plan, delay) = (self.plan, self.delay);
+        if !self.work.is_calibrated() {
+            let times = (Writes::warmup(delay), plan.writes.duration);
+            let Some((lower, _)) = self.ends().calibrate(outer(), times)? else { return Ok(()) };
+            self.work.lower = lower;
+        }
+        for (block_bytes, way, repeat) in plan.writes.cases() {
+            if self.interrupt.is_set() {
                 return Ok(());
             }
-            let (delay, name) = (self.delay, way.name());
+            let name = way.name();
             progress.live(&format!("delay {delay}, run {repeat}, blocks of {block_bytes} bytes, {name}"));
-            report.cases.push(self.case((block_bytes, way, repeat), work, interrupt)?);
+            let Some(case) = self.case(block_bytes, way, repeat)? else { return Ok(()) };
+            report.cases.push(case);
         }
-        progress.note(&format!("one-way delay {} done", self.delay));
+        progress.note(&format!("one-way delay {delay} done"));
         Ok(())
     }
 
-    fn case(
-        &mut self,
-        (block_bytes, way, repeat): (u32, Way, u32),
-        work: &mut Work,
-        interrupt: &Interrupt,
-    ) -> Result<Case, BlockRunError> {
-        let outer = Lab::gateway_v4(1).into();
-        let address = if way.route == Route::Tunnel { self.inner } else { outer };
+    fn ends(&mut self) -> BlockPair<'_> {
+        let fleet = self.testbed.parts().0.fleet_mut();
+        BlockPair { fleet, near: 0, far: 1, writes: &self.plan.writes, interrupt: self.interrupt }
+    }
+
+    /// One case; `None` if the user ended it.
+    fn case(&mut self, block_bytes: u32, way: Way, repeat: u32) -> Result<Option<Case>, TestbedError> {
         let blocks = self.plan.writes.blocks(block_bytes, way.protection());
-        if way.route == Route::Tunnel {
-            self.leads_into_the_tunnel()?;
+        let in_tunnel = way.route == Route::Tunnel;
+        let (agents, system) = self.testbed.parts();
+        let inner = agents.pair((0, 1), 4, &[])?;
+        if in_tunnel {
+            agents.check_routes(std::slice::from_ref(&inner), self.interrupt)?;
         }
-        let (before, cpu_before) = (self.tunnel_sent()?, tree_cpu_seconds(&self.system.processes().0));
-        let connection = self.connection(&blocks, address, way.ahead);
-        let mut meter = CpuMeter::new(self.system.processes());
+        let address = if in_tunnel { inner.address } else { outer() };
+        let (before, mut meter) = (agents.read_devices()?, CpuMeter::new(system.processes()));
         meter.read();
-        let (wrote, received) = self.ends.run(&connection, interrupt)?;
+        let delay = self.delay;
+        let Ok(connected) = self.ends().connect(way, delay, &blocks, address) else { return Ok(None) };
         meter.read();
-        let vpn_cpu = tree_cpu_seconds(&self.system.processes().0) - cpu_before;
-        let carried = self.tunnel_sent()?.saturating_sub(before);
-        let read = |offset: u64, data: &mut [u8]| self.place.read_at(offset, data);
-        let verified = verify(&blocks, &self.content, wrote.acknowledged, wrote.sent, read)
-            .map_err(PlaceError::reading(self.place.path()))?;
-        work.add(&blocks, &wrote, &received);
-        let vpn_cpu_seconds = if way.route == Route::Tunnel { vpn_cpu } else { 0.0 };
-        let side = Side { received: &received, verified, vpn_cpu_seconds };
-        let delay_ms = self.delay.ns as f64 / 1e6;
-        let mut case = Case::measured((delay_ms, way, repeat), &blocks, &wrote, &side);
-        case.cpu = meter.used();
-        let payload = received.written * u64::from(block_bytes);
-        if way.route == Route::Tunnel && (carried as f64) < LEAST_SHARE * payload as f64 {
-            let percent = carried * 100 / payload.max(1);
-            case.problem = Some(format!("only {percent} % of the blocks went through the tunnel"));
+        let (written, generators) = connected.moved();
+        let cpu = meter.used().map(|cpu| CpuUse { generators, ..cpu });
+        let vpn_cpu = cpu.filter(|_| in_tunnel).map_or(0.0, |cpu| cpu.gateway);
+        let mut case = connected.case((delay, way, repeat), &blocks, vpn_cpu, self.work);
+        case.cpu = cpu;
+        if in_tunnel {
+            let payload = Payload { sent: written * u64::from(block_bytes), received: 0 };
+            let carried = self.testbed.parts().0.carried_since(&before, payload)?;
+            case.problem = case.problem.or_else(|| tunnel::bypass(&carried));
         }
-        Ok(case)
-    }
-
-    fn leads_into_the_tunnel(&self) -> Result<(), BlockRunError> {
-        let found = towards(&self.lab.clients()[0], self.inner)?;
-        if found == self.client.device {
-            return Ok(());
+        if case.problem.is_some() {
+            self.ends().settle();
         }
-        let (inner, tunnel) = (self.inner, &self.client.device);
-        Err(BlockRunError::Past(format!(
-            "the writer would reach {inner} through {found}, not through {tunnel}"
-        )))
+        Ok(Some(case))
     }
+}
 
-    /// Bytes that the client's tunnel device has sent.
-    fn tunnel_sent(&self) -> Result<u64, LabError> {
-        let all: HashMap<String, Counters> = Counters::read(&self.lab.clients()[0])?;
-        Ok(all.get(&self.client.device).map_or(0, |counters| counters.sent.bytes))
-    }
+/// Where the target is reached without the VPN.
+fn outer() -> IpAddr {
+    Lab::gateway_v4(1).into()
 }
 
 #[cfg(test)]

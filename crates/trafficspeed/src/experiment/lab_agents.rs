@@ -4,6 +4,8 @@
 //! and the links below have been read, so that what went past the VPN is never taken for its figure.
 
 use std::net::IpAddr;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::cpu::CpuMeter;
@@ -125,8 +127,34 @@ impl LabAgents {
         system: &mut dyn System,
         interrupt: &Interrupt,
     ) -> Result<usize, TestbedError> {
+        self.add_at_gateway(lab, system, lab.gateway().agent(), interrupt)
+    }
+
+    /// The same, with a target of blocks, which are written to `place`; it shares the CPU limit of the VPN's programs there.
+    ///
+    /// # Errors
+    /// Any of [`TestbedError`].
+    pub fn add_target(
+        &mut self,
+        lab: &Lab,
+        system: &mut dyn System,
+        place: &Path,
+        interrupt: &Interrupt,
+    ) -> Result<usize, TestbedError> {
+        let mut command = lab.gateway().agent();
+        command.arg("--block-place").arg(place);
+        self.add_at_gateway(lab, system, command, interrupt)
+    }
+
+    fn add_at_gateway(
+        &mut self,
+        lab: &Lab,
+        system: &mut dyn System,
+        command: Command,
+        interrupt: &Interrupt,
+    ) -> Result<usize, TestbedError> {
         let address = gateway_address(lab, system, &self.agent(0, 4)?.address, interrupt)?;
-        let number = self.fleet.add_child("gateway", lab.gateway().agent())?;
+        let number = self.fleet.add_child("gateway", command)?;
         let (name, title, namespace) = ("gateway".to_owned(), "gateway".to_owned(), lab.gateway().clone());
         self.agents.push(LabAgent { name, title, is_client: false, namespace, address });
         Ok(number)
@@ -134,6 +162,10 @@ impl LabAgents {
 
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
+    }
+
+    pub fn fleet_mut(&mut self) -> &mut Fleet {
+        &mut self.fleet
     }
 
     /// How many agents there are.
@@ -187,7 +219,10 @@ impl LabAgents {
     }
 
     /// Makes sure that the clients of every pair would reach the other end through their tunnels.
-    fn check_routes(&self, pairs: &[PairRun<'_>], interrupt: &Interrupt) -> Result<(), TestbedError> {
+    ///
+    /// # Errors
+    /// [`TestbedError::Past`], [`TestbedError::NoRoute`].
+    pub fn check_routes(&self, pairs: &[PairRun<'_>], interrupt: &Interrupt) -> Result<(), TestbedError> {
         let deadline = Instant::now() + ROUTE_TIMEOUT;
         for pair in pairs {
             let ip = if pair.address.is_ipv4() { 4 } else { 6 };
@@ -207,8 +242,24 @@ impl LabAgents {
         Ok(())
     }
 
-    fn read_devices(&self) -> Result<Vec<Reading>, LabError> {
+    /// The counters of each client's devices.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    pub fn read_devices(&self) -> Result<Vec<Reading>, LabError> {
         self.clients().map(|(_, agent)| Reading::take(&agent.namespace)).collect()
+    }
+
+    /// The account of the first client's devices since `before`, while it moved so much.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    pub fn carried_since(&self, before: &[Reading], payload: Payload) -> Result<Vec<Carried>, LabError> {
+        let first = self.clients().zip(before.iter().zip(self.read_devices()?)).take(1);
+        let carried = first.map(|((_, agent), (before, after))| {
+            after.since(before, agent.name.clone(), &agent.address.device, payload)
+        });
+        Ok(carried.collect())
     }
 
     fn clients(&self) -> impl Iterator<Item = (usize, &LabAgent)> {
@@ -259,7 +310,7 @@ impl Observer for Metered<'_> {
 }
 
 /// The gateway's own address inside the system.
-pub(super) fn gateway_address(
+fn gateway_address(
     lab: &Lab,
     system: &mut dyn System,
     client: &ClientAddress,

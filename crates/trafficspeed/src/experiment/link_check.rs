@@ -134,7 +134,6 @@ impl From<&Impairment> for Asked {
 /// Builds a link, measures it both ways and removes it.
 pub fn run(plan: &LinkCheckPlan) -> Result<LinkChecked, LabError> {
     let lab = Lab::build(1, plan.links)?;
-    lab.widen_windows()?;
     let (client, gateway) = (&lab.clients()[0], lab.gateway());
     let (client_at, gateway_at) = (IpAddr::from(Lab::client_v4(1)), IpAddr::from(Lab::gateway_v4(1)));
     let Emulation { up, down, .. } = plan.emulation;

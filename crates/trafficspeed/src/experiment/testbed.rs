@@ -7,6 +7,8 @@
 //!
 //! The near end connects, the far end listens. Many measurements can be made one after the other.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 pub use super::lab_agents::TestbedError;
@@ -77,6 +79,23 @@ impl Testbed {
                 Ok(testbed)
             }
         }
+    }
+
+    /// Builds a lab of one client, and at the gateway a target of blocks, which are written to `place`.
+    ///
+    /// # Errors
+    /// Any of [`TestbedError`]; whatever was made is removed again.
+    pub fn with_target(
+        system: Box<dyn System>,
+        place: &Path,
+        links: LinkSettings,
+        interrupt: &Interrupt,
+    ) -> Result<Self, TestbedError> {
+        let mut testbed = Self::with_clients(system, 1, links, interrupt)?;
+        let Self { agents, system, lab, .. } = &mut testbed;
+        agents.add_target(lab, system.as_mut(), place, interrupt)?;
+        testbed.facts = testbed.system.facts();
+        Ok(testbed)
     }
 
     /// Builds a lab of so many clients and brings `system` up in it.

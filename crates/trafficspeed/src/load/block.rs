@@ -27,14 +27,12 @@
 
 pub mod content;
 pub mod place;
-pub mod process;
 pub mod seal;
 pub mod target;
 pub mod writer;
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -117,17 +115,6 @@ pub struct Blocks {
     pub congestion: CongestionControl,
     /// The target asks for a block's data before they are sent: two round trips for each.
     pub ready_first: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TargetJob {
-    pub blocks: Blocks,
-    /// The existing file or device to write to.
-    pub file: PathBuf,
-    /// Sync before each answer.
-    pub sync: bool,
-    pub bind: IpAddr,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

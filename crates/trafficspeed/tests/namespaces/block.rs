@@ -7,15 +7,15 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command as Process, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use trafficspeed::coordinate::message::{Command, Report};
 use trafficspeed::load::block::content::{Content, Verified, verify};
-use trafficspeed::load::block::process::{ProcessReply, ProcessRequest};
-use trafficspeed::load::block::{Blocks, Protection, Secret, TargetJob, WriterJob};
+use trafficspeed::load::block::{Blocks, Protection, Secret, WriterJob};
 use trafficspeed::load::congestion::CongestionControl;
 
 use super::vpn::real_vpnd;
@@ -28,27 +28,28 @@ const PLACES: u64 = 65_536;
 /// One end's process.
 struct End {
     child: Child,
-    answers: Lines<BufReader<ChildStdout>>,
+    reports: Lines<BufReader<ChildStdout>>,
 }
 
 impl End {
-    fn start(order: &ProcessRequest) -> Self {
+    fn start(place: Option<&Path>, command: &Command) -> Self {
         let parent = std::process::id().to_string();
-        let mut child = Command::new(PROGRAM)
-            .args(["block-end", "--parent", &parent])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program was built");
-        let line = serde_json::to_string(order).expect("JSON");
+        let mut agent = Process::new(PROGRAM);
+        agent.args(["agent", "--parent", &parent]);
+        place.into_iter().for_each(|place| {
+            agent.arg("--block-place").arg(place);
+        });
+        let mut child =
+            agent.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program was built");
+        let line = serde_json::to_string(command).expect("JSON");
         writeln!(child.stdin.as_mut().expect("piped"), "{line}").expect("it reads");
-        let answers = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Self { child, answers }
+        let reports = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Self { child, reports }
     }
 
-    fn answer(&mut self) -> ProcessReply {
-        let line = self.answers.next().expect("an answer").expect("text");
-        serde_json::from_str(&line).expect("an answer")
+    fn report(&mut self) -> Report {
+        let line = self.reports.next().expect("a report").expect("text");
+        serde_json::from_str(&line).expect("a report")
     }
 }
 
@@ -74,14 +75,14 @@ fn blocks(protection: Protection) -> Blocks {
 
 fn target(blocks: &Blocks, file: &Path) -> (End, u16) {
     let bind = Ipv4Addr::LOCALHOST.into();
-    let job = TargetJob { blocks: blocks.clone(), file: file.to_owned(), sync: true, bind };
-    let mut target = End::start(&ProcessRequest::Receive(job));
-    let ProcessReply::Listening(port) = target.answer() else { panic!("it does not listen") };
+    let take = Command::TakeBlocks { blocks: blocks.clone(), sync: true, bind };
+    let mut target = End::start(Some(file), &take);
+    let Report::Listening { port } = target.report() else { panic!("it does not listen") };
     (target, port)
 }
 
 fn writer(blocks: &Blocks, port: u16) -> End {
-    End::start(&ProcessRequest::Write(WriterJob {
+    let job = WriterJob {
         blocks: blocks.clone(),
         seed: 5,
         ahead: 8,
@@ -89,12 +90,20 @@ fn writer(blocks: &Blocks, port: u16) -> End {
         duration_ms: 60_000,
         most_blocks: Some(PLACES),
         peer: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
-    }))
+    };
+    End::start(None, &Command::WriteBlocks(job))
+}
+
+/// A file with the places of all blocks, and nothing in them.
+fn places() -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    file.as_file().set_len(PLACES * u64::from(BLOCK_BYTES)).expect("a sparse file");
+    file
 }
 
 /// Compares the file with the blocks that the writer knows to be acknowledged.
 fn held(blocks: &Blocks, file: &File, writer: &mut End) -> (Verified, u64) {
-    let ProcessReply::Wrote(wrote) = writer.answer() else { panic!("no outcome of the writer") };
+    let Report::WroteBlocks(wrote) = writer.report() else { panic!("no outcome of the writer") };
     assert!(wrote.fault.is_some(), "the connection was cut: {wrote:?}");
     assert!(wrote.acknowledged < PLACES);
     let read = |offset: u64, data: &mut [u8]| file.read_exact_at(data, offset);
@@ -108,10 +117,10 @@ fn what_was_acknowledged_is_in_the_file_whenever_the_target_is_killed() {
     let mut acknowledged = 0;
     for round in 0..6 {
         let protection = if round % 2 == 0 { Protection::Sealed } else { Protection::Plain };
-        let (blocks, file) = (blocks(protection), tempfile::NamedTempFile::new().expect("a file"));
+        let (blocks, file) = (blocks(protection), places());
         let (mut target, port) = target(&blocks, file.path());
         let mut writer = writer(&blocks, port);
-        wait_until("blocks arrive", || file.as_file().metadata().is_ok_and(|meta| meta.len() > 0));
+        wait_until("blocks arrive", || file.as_file().metadata().is_ok_and(|meta| meta.blocks() > 0));
         std::thread::sleep(Duration::from_millis(rand::random::<u64>() % 150));
         target.child.kill().expect("it runs");
         let (found, count) = held(&blocks, file.as_file(), &mut writer);
@@ -138,14 +147,14 @@ fn cut_after(listener: &TcpListener, port: u16, bytes: usize) {
 #[test]
 fn what_was_acknowledged_is_in_the_file_wherever_the_connection_is_cut() {
     for round in 0..4 {
-        let (blocks, file) = (blocks(Protection::Sealed), tempfile::NamedTempFile::new().expect("a file"));
+        let (blocks, file) = (blocks(Protection::Sealed), places());
         let (mut target, port) = target(&blocks, file.path());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let mut writer = writer(&blocks, listener.local_addr().expect("its address").port());
         cut_after(&listener, port, 100_000 + rand::random::<u32>() as usize % 2_000_000);
         let (found, count) = held(&blocks, file.as_file(), &mut writer);
         assert_eq!((found.right, found.wrong), (count, 0), "round {round}");
-        let ProcessReply::Received(received) = target.answer() else { panic!("no outcome of the target") };
+        let Report::TookBlocks(received) = target.report() else { panic!("no outcome of the target") };
         assert!(received.acknowledged >= count && received.written >= received.acknowledged, "{received:?}");
         // Beyond are whole blocks: the first that never came is still empty.
         let mut next = vec![1; BLOCK_BYTES as usize];
@@ -162,25 +171,32 @@ fn blocks_in_progress_overtake_waiting_through_the_tunnel() {
     }
     let Some(program) = real_vpnd() else { return };
     let report = measured(&format!(
-        "block --delays 20ms --sizes 8K --ahead 1,8 -t 0.3 --repeat 1 --span 4 --json --quiet --vpnd {}",
+        "block --delays 20ms --sizes 8K --ahead 1,8 -t 0.3 --repeat 2 --span 4 --json --quiet --vpnd {}",
         program.display()
     ));
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
     let cases = report["cases"].as_array().expect("cases");
     let ways: Vec<String> =
-        cases.iter().map(|case| format!("{}{}", case["way"]["route"], case["way"]["ahead"])).collect();
+        cases[..6].iter().map(|case| format!("{}{}", case["way"]["route"], case["way"]["ahead"])).collect();
     assert_eq!(
         ways,
         ["\"tunnel\"1", "\"plain\"1", "\"sealed\"1", "\"sealed\"8", "\"plain\"8", "\"tunnel\"8"]
     );
-    let rate = |at: usize| {
-        assert_eq!(cases[at]["problem"], Value::Null, "{report:#}");
-        assert!(cases[at]["verified"].as_u64() > Some(0));
-        cases[at]["bytes_per_second"].as_f64().expect("a rate")
-    };
-    // One block for each round trip of 40 ms at most; however busy the machine is, that is the ceiling.
-    assert!(rate(0) <= 8192.0 / 0.040 && rate(1) <= 8192.0 / 0.040, "{report:#}");
-    assert!(rate(3) <= 8.0 * 8192.0 / 0.040 && rate(3) > 2.0 * rate(2), "{report:#}");
+    assert!(cases.iter().all(|case| case["verified"].as_u64() > Some(0)), "{report:#}");
+    // One block for each round trip of 40 ms at most, or eight; however busy the machine is, that is the ceiling. What is above
+    // the ceiling of one has overtaken the wait, and a busy machine may keep all but one case below it.
+    let ceiling = 8192.0 / 0.040;
+    for (at, most) in [(0, 1.0), (1, 1.0), (2, 1.0), (3, 8.0), (4, 8.0), (5, 8.0)] {
+        let rates = [rate(&report, at), rate(&report, at + 6)];
+        assert!(rates.iter().all(|rate| *rate <= most * ceiling), "{report:#}");
+        assert!(most <= 1.0 || rates.iter().any(|rate| *rate > ceiling), "{report:#}");
+    }
+}
+
+fn rate(report: &Value, at: usize) -> f64 {
+    let case = &report["cases"][at];
+    assert_eq!(case["problem"], Value::Null, "{report:#}");
+    case["bytes_per_second"].as_f64().expect("a rate")
 }
 
 #[test]
@@ -188,24 +204,18 @@ fn a_target_that_asks_first_costs_a_second_round_trip_and_a_slow_link_is_the_cei
     if !can_run() {
         return;
     }
-    let line =
-        "block --vpn none --cipher auto --delays 20ms --ahead 4 -t 0.3 --repeat 1 --span 8 --json --quiet";
+    // Answers are the kernel's alone: a disk that is busy with something else is not what is tested.
+    let line = "block --vpn none --delays 20ms --ahead 4 -t 0.3 --repeat 2 --span 8 --no-sync --json --quiet";
     let report = measured(&format!("{line} --sizes 8K --r2t"));
-    let rate = |report: &Value, at: usize| {
-        let case = &report["cases"][at];
-        assert_eq!(case["problem"], Value::Null, "{report:#}");
-        case["bytes_per_second"].as_f64().expect("a rate")
-    };
     assert_eq!(report["ready_first"], true);
     // Two round trips of 40 ms for each block; with four in progress, for each four.
-    assert!(rate(&report, 1) <= 8192.0 / 0.080, "{report:#}");
-    assert!(
-        rate(&report, 2) <= 4.0 * 8192.0 / 0.080 && rate(&report, 2) > 1.5 * rate(&report, 1),
-        "{report:#}"
-    );
+    let ceiling = 8192.0 / 0.080;
+    let sealed = [rate(&report, 2), rate(&report, 2 + 5)];
+    assert!(rate(&report, 1) <= ceiling && sealed.iter().all(|rate| *rate <= 4.0 * ceiling), "{report:#}");
+    assert!(sealed.iter().any(|rate| *rate > ceiling), "{report:#}");
     let report = measured(&format!("{line} --sizes 256K --rate 20mbit"));
-    // Answers come in bursts, so a short window may show some more than the link carries.
-    assert!((0..5).all(|at| rate(&report, at) <= 1.5 * 20e6 / 8.0), "{report:#}");
+    // A rate is that of 4 k blocks, k at least 2, of which the link may have carried three before the first answer that counts.
+    assert!((0..10).all(|at| rate(&report, at) <= 8.0 / 5.0 * 20e6 / 8.0), "{report:#}");
     assert!(report["limits"][0].as_str().is_some_and(|limit| limit.contains("20")), "{report:#}");
 }
 
@@ -216,7 +226,7 @@ fn a_target_that_holds_data_is_left_alone() {
     }
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "precious").expect("written");
-    let output = run(&format!("block --quick --vpn none --cipher auto --target {}", file.path().display()));
+    let output = run(&format!("block --quick --vpn none --target {}", file.path().display()));
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--overwrite"));
     assert_eq!(std::fs::read(file.path()).expect("read"), b"precious");

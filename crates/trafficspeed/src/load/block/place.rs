@@ -81,6 +81,15 @@ impl Place {
         Self::open(path, is_device, None)
     }
 
+    /// A place that another process of this program has made ready.
+    ///
+    /// # Errors
+    /// [`PlaceError::Io`].
+    pub fn ready(path: &Path) -> Result<Self, PlaceError> {
+        let meta = path.metadata().map_err(PlaceError::io("looking at", path))?;
+        Self::open(path.to_owned(), meta.file_type().is_block_device(), None)
+    }
+
     fn open(path: PathBuf, is_device: bool, own: Option<TempPath>) -> Result<Self, PlaceError> {
         let opened = File::open(&path).and_then(|mut file| Ok((file.seek(SeekFrom::End(0))?, file)));
         let (bytes, reader) = opened.map_err(PlaceError::io("opening", &path))?;

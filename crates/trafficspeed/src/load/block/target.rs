@@ -6,10 +6,11 @@
 //! INVARIANT: the answer n is sent after a sync that began after blocks 0 to n-1 had been written. After any error of
 //! the disk no answer is sent any more.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::fs::FileExt;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::seal::{self, End, Opener, Salt, Sealer};
 use super::{BlockError, Blocks, Frame, HEADER_BYTES, IDLE_TIMEOUT, MAX_AHEAD, Protection, READY};
 use crate::clock;
+use crate::load::congestion::CongestionControl;
 
 pub trait Disk: Sync {
     /// Writes all of `data` at `offset`.
@@ -60,6 +62,32 @@ pub struct Received {
     pub cpu_ns: u64,
     /// Why it ended, if not because the writer was done.
     pub fault: Option<String>,
+}
+
+/// Opens the file or device of a target and a port on `bind` for its writer; the port.
+///
+/// # Errors
+/// In words, what could not be opened and why.
+pub fn open(
+    file: &Path,
+    sync: bool,
+    bind: IpAddr,
+    congestion: CongestionControl,
+) -> Result<(FileDisk, TcpListener, u16), String> {
+    let opened = OpenOptions::new().write(true).open(file).and_then(|file| {
+        let kind = file.metadata()?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(std::io::Error::other("it is neither a file nor a block device"));
+        }
+        Ok(FileDisk { file, sync })
+    });
+    let disk = opened.map_err(|error| format!("opening {}: {error}", file.display()))?;
+    let listening = TcpListener::bind(SocketAddr::new(bind, 0)).and_then(|listener| {
+        congestion.set(&listener)?;
+        Ok((listener.local_addr()?.port(), listener))
+    });
+    let (port, listener) = listening.map_err(|error| format!("listening on {bind}: {error}"))?;
+    Ok((disk, listener, port))
 }
 
 /// Takes one connection and serves it until the writer is done or something fails. `stopped` is asked until the writer

@@ -204,19 +204,19 @@ fn lay_out(content: &Content, number: u64, block_bytes: usize, data: &mut [u8]) 
 }
 
 /// Blocks per second between two answers that lie a multiple of `ahead` blocks apart: answers come in bursts of
-/// `ahead` at long delays, and a part of a burst would count too much.
+/// `ahead` at long delays, and a part of a burst would count too much. For the same reason an answer that covers more blocks
+/// than the last one that counts does not count with all of them: with n in progress the rate is never above n for each round
+/// trip.
 pub fn steady_rate(answers: &[(u64, u64)], ahead: u64) -> Option<f64> {
     let &(first_ns, first) = answers.first()?;
     let &(_, last) = answers.last()?;
-    let bursts = (last - first) / ahead;
-    let blocks = bursts * ahead;
+    let blocks = (last - first) / ahead * ahead;
     if blocks == 0 {
         return None;
     }
     let at = answers.partition_point(|(_, answered)| *answered < first + blocks);
-    let &(end_ns, answered) = answers.get(at)?;
-    // An answer may cover more than one block; the one that covers the last counts with all of them.
-    (end_ns > first_ns).then(|| (answered - first) as f64 * 1e9 / (end_ns - first_ns) as f64)
+    let &(end_ns, _) = answers.get(at)?;
+    (end_ns > first_ns).then(|| blocks as f64 * 1e9 / (end_ns - first_ns) as f64)
 }
 
 #[cfg(test)]
@@ -244,8 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_for_many_blocks_counts_with_all_of_them() {
-        assert_eq!(steady_rate(&[(0, 2), (1_000_000_000, 7)], 2), Some(5.0));
+    fn no_rate_is_above_as_many_blocks_as_are_in_progress_for_each_round_trip() {
+        // Eight in progress, a round trip of 40 ms, and a target that was busy: after the first three blocks one answer covers a
+        // whole burst and a part of the next.
+        let answers: Vec<(u64, u64)> = (0..4).map(|trip| (trip * 40_000_000, 3 + trip * 8)).collect();
+        let late = [&answers[..3], &[(120_000_000, 3 + 24 + 5)]].concat();
+        for answers in [answers, late] {
+            assert_eq!(steady_rate(&answers, 8), Some(200.0), "{answers:?}");
+        }
     }
 
     #[test]
