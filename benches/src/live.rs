@@ -304,7 +304,12 @@ async fn turns(
     let mut shard = Stepped::new(spec, timed_tun, timed_socket);
     let inner = if role == Role::Gateway { parts.peer } else { CLIENT };
     let addresses = vec![std::net::IpAddr::from(inner).into()];
-    shard.command(Command::Open(SessionSpec { slot: SLOT, addresses, principal: Principal::default() }));
+    shard.command(Command::Open(SessionSpec {
+        slot: SLOT,
+        addresses,
+        principal: Principal::default(),
+        limits: None,
+    }));
     shard.command(keys.install());
     loop {
         tokio::select! {

@@ -237,7 +237,12 @@ impl Net {
         let slot = |index| Slot { index, generation: 0 };
         let spec = |place| {
             let addresses = vec![inner.into()];
-            Command::Open(SessionSpec { slot: slot(place), addresses, principal: Principal::default() })
+            Command::Open(SessionSpec {
+                slot: slot(place),
+                addresses,
+                principal: Principal::default(),
+                limits: None,
+            })
         };
         let keys = |place, own, peer, endpoint| {
             Command::Install(Box::new(EpochSpec {

@@ -13,6 +13,7 @@ use vpnd_proto::gateway::handover::HandedSession;
 use vpnd_proto::gateway::{Config, Effect, Gateway, Selector};
 use vpnd_proto::plane::{Plane, Role};
 use vpnd_proto::policy::{Policy, Principal};
+use vpnd_proto::rate::SessionLimits;
 use vpnd_proto::session::{LocalSuite, Timers};
 use vpnd_proto::time::Time;
 
@@ -58,7 +59,7 @@ impl Process {
         let core = Gateway::new(config(), random).expect("the configuration is good");
         let mut process = Self { core, planes: planes.collect() };
         for session in sessions {
-            process.core.take_over(now, session, Principal::default()).ok()?;
+            process.core.take_over(now, session, Principal::default(), SessionLimits::default()).ok()?;
         }
         process.settle();
         Some(process)

@@ -122,7 +122,12 @@ fn plane(role: Role, own: u32, peer: u32) -> Plane {
     let mut plane = Plane::new(role, Arc::new(Policy::without_rules(true)), 7);
     let addresses =
         vec!["10.0.0.10/32".parse().expect("a network"), "fd00::10/128".parse().expect("a network")];
-    plane.apply(Command::Open(SessionSpec { slot: SLOT, addresses, principal: Principal::default() }));
+    plane.apply(Command::Open(SessionSpec {
+        slot: SLOT,
+        addresses,
+        principal: Principal::default(),
+        limits: None,
+    }));
     plane.apply(Command::Install(Box::new(EpochSpec {
         slot: SLOT,
         epoch: 1,

@@ -12,6 +12,7 @@ mod admission;
 mod epoch;
 pub mod handover;
 mod indexes;
+mod limits;
 mod session;
 mod table;
 
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use vpnd_crypto::{LabPermit, Suite};
 
 use crate::control::{Close, Code, Explanation, Message, Network, Update, UserName};
-use crate::plane::{Activity, Command, Event, Slot};
+use crate::plane::{Activity, Command, Event, GroupLimits, Slot};
 use crate::policy::Policy;
 use crate::session::{ConnectionId, LocalSuite, Random, SessionId, Timers};
 use crate::time::Time;
@@ -161,6 +162,8 @@ pub struct Gateway {
     indexes: Indexes,
     timers: TimerQueue<(Slot, Reason)>,
     effects: VecDeque<Effect>,
+    /// Rate limits that sessions share.
+    groups: Vec<GroupLimits>,
 }
 
 impl core::fmt::Debug for Gateway {
@@ -191,6 +194,7 @@ impl Gateway {
             table: Table::default(),
             timers: TimerQueue::new(),
             effects: VecDeque::new(),
+            groups: Vec::new(),
         })
     }
 
@@ -339,7 +343,7 @@ impl Gateway {
 
     fn insert(&mut self, now: Time, record: SessionRecord) -> Slot {
         let deadline = record.deadline;
-        let slot = self.table.insert(now, record).slot;
+        let slot = self.table.insert(now, self.config.shards, record).slot;
         self.timers.set((slot, Reason::Lifetime), deadline);
         if let Some(idle) = self.config.idle_timeout {
             self.timers.set((slot, Reason::Idle), now + idle);

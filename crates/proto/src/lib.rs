@@ -21,6 +21,7 @@ pub mod packet;
 pub mod plane;
 pub mod pmtu;
 pub mod policy;
+pub mod rate;
 pub mod replay;
 pub mod route;
 pub mod session;

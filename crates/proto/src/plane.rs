@@ -17,6 +17,7 @@ mod count;
 mod forwarding;
 mod halves;
 mod hash;
+mod limiter;
 mod outgoing;
 mod path;
 mod receive;
@@ -33,11 +34,14 @@ use crate::policy::{Policy, Verdict};
 use crate::time::Time;
 use crate::wire::Index;
 
-pub use command::{Activity, Command, EpochSpec, Event, Heard, Progress, ReceiveSpec, SessionSpec, Slot};
+pub use command::{
+    Activity, Command, EpochSpec, Event, GroupLimits, Heard, Limits, Progress, ReceiveSpec, SessionSpec, Slot,
+};
 pub use count::{Counters, DropReason, Dropped};
 use forwarding::Forwarding;
 use halves::MAX_JOINED;
 pub use hash::IndexHasher;
+use limiter::Groups;
 pub use outgoing::Outgoing;
 pub use receive::{Opened, Origin};
 use reports::Reports;
@@ -72,6 +76,8 @@ pub struct Plane {
     receivers: Receivers,
     forwarding: Forwarding,
     copies_dscp: bool,
+    /// Rate limits that sessions share.
+    groups: Groups,
     reports: Reports,
     /// Sessions in use since activities were taken last.
     used: Vec<Slot>,
@@ -88,6 +94,7 @@ impl Plane {
             receivers: Receivers::default(),
             forwarding: Forwarding::new(role, policy, hash_seed),
             copies_dscp: false,
+            groups: Groups::new(),
             reports: Reports::default(),
             used: Vec::new(),
             joined: Box::new([0; MAX_JOINED]),
@@ -121,6 +128,12 @@ impl Plane {
             Command::Retire { slot, epoch } => self.retire(slot, epoch),
             Command::Close(slot) => self.close_session(slot),
             Command::Policy(policy) => self.forwarding.policy = policy,
+            Command::Limit { slot, limits } => {
+                if let Some(session) = self.session_mut(slot) {
+                    session.limit(limits);
+                }
+            }
+            Command::Groups(limits) => limiter::set_groups(&mut self.groups, &limits),
         }
         None
     }
@@ -146,7 +159,7 @@ impl Plane {
         let Some(session) = find(&mut self.sessions, slot) else {
             return Err(NoSender::Dropped(self.reports.drop(DropReason::NoSession)));
         };
-        session.sender(now, &mut self.used, &mut self.reports)
+        session.sender(now, &mut self.used, &mut self.groups, &mut self.reports)
     }
 
     /// Writes and seals the reply to a probe, or a probe or keepalive of our own, into `datagram`.
@@ -224,7 +237,7 @@ impl Plane {
 
     #[inline]
     fn route_to_client(&mut self, now: Time, packet: &Packet<'_>) -> Result<Sender<'_>, NoSender<'_>> {
-        let Self { sessions, forwarding, reports, used, .. } = self;
+        let Self { sessions, forwarding, reports, used, groups, .. } = self;
         let Some(slot) = forwarding.session_of(packet.dst()) else {
             return Err(NoSender::Dropped(reports.drop(DropReason::NoRoute)));
         };
@@ -232,7 +245,7 @@ impl Plane {
             return Err(NoSender::Dropped(reports.drop(DropReason::NoSession)));
         };
         match forwarding.policy.evaluate_from_campus(&session.principal, packet) {
-            Verdict::Allow => session.sender(now, used, reports),
+            Verdict::Allow => session.sender(now, used, groups, reports),
             Verdict::Deny => Err(NoSender::Dropped(reports.drop(DropReason::Policy))),
         }
     }
@@ -246,7 +259,7 @@ impl Plane {
         if packet.is_from_one_link() {
             return Err(NoSender::Dropped(self.reports.drop(DropReason::ForeignSource)));
         }
-        session.sender(now, &mut self.used, &mut self.reports)
+        session.sender(now, &mut self.used, &mut self.groups, &mut self.reports)
     }
 
     fn open_session(&mut self, spec: SessionSpec) {

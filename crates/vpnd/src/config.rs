@@ -6,6 +6,7 @@
 
 pub mod check;
 pub mod document;
+pub mod rate;
 mod read;
 pub mod review;
 
@@ -314,7 +315,7 @@ impl Offload {
 }
 
 /// `[limits]`: bounds on what clients can take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub max_sessions: usize,
     /// Live sessions of one user.
@@ -327,6 +328,8 @@ pub struct Limits {
     pub password_workers: usize,
     /// Logins that may wait for such a thread; more are refused.
     pub password_queue: usize,
+    /// Of the traffic of sessions and groups.
+    pub rates: rate::RateLimits,
 }
 
 /// `[timeouts]`. A `None` means that there is no such limit (0 in the file).

@@ -8,7 +8,6 @@
 pub mod account;
 pub mod bpf;
 pub mod change;
-pub mod clock;
 pub mod dns;
 pub mod lock;
 pub mod netlink;

@@ -101,6 +101,7 @@ impl Net {
                 slot: Slot { index: place, generation: 0 },
                 addresses: Vec::new(),
                 principal: Principal::default(),
+                limits: None,
             };
             let addresses = vec![format!("10.86.0.{}/32", 2 + place).parse().expect("a network")];
             client.command(Command::Open(SessionSpec { addresses: addresses.clone(), ..session(0) }));

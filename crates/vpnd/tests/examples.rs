@@ -41,6 +41,10 @@ fn with_defaults(text: &str) -> String {
         "ports",
         "suites = [",
         "user ",
+        "name = \"students\"",
+        "rate_",
+        "session_rate_down = \"1",
+        "session_rate_up = \"2",
     ];
     let line = |line: &str| match line.strip_prefix("# ") {
         Some(bare) if is_setting(bare) && !not_defaults.iter().any(|key| bare.starts_with(key)) => {

@@ -10,6 +10,7 @@ use super::{Effect, Gateway};
 use crate::attach::{Token, Tokens};
 use crate::control::{Code, Explanation, Message, Offer, Refused, UserName};
 use crate::policy::Principal;
+use crate::rate::SessionLimits;
 use crate::session::{ConnectionId, DeviceId, LocalSuite, SessionId, choose_suite, random_bytes};
 use crate::time::Time;
 
@@ -22,6 +23,8 @@ pub struct Authenticated {
     pub user: UserName,
     /// The session's user and groups, as policy knows them.
     pub principal: Principal,
+    /// Its rate limits.
+    pub limits: SessionLimits,
     /// On which device, which has proved itself on the connection.
     pub device: DeviceId,
     /// The inner addresses leased to it.
@@ -78,6 +81,7 @@ impl Gateway {
             user: who.user,
             device: who.device,
             principal: who.principal,
+            limits: who.limits,
             addresses: who.addresses,
             deadline: who.deadline,
             epoch: 0,

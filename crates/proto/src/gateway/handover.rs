@@ -21,6 +21,7 @@ use crate::attach::{TokenHash, Tokens};
 use crate::control::UserName;
 use crate::plane::{Activity, Command, Endpoint, Heard, Progress, Slot};
 use crate::policy::Principal;
+use crate::rate::SessionLimits;
 use crate::session::{DeviceId, SessionId};
 use crate::time::Time;
 use crate::wire::{Index, MAX_CLIENT_LANES};
@@ -149,7 +150,7 @@ impl Gateway {
         self.table.iter().map(|session| hand_session(session, &mut progress)).collect()
     }
 
-    /// Goes on with a session that another process has handed over. The effects are commands to the shards, which must be carried
+    /// Goes on with a session that another process has handed over, as `principal` and with `limits`. Its buckets begin empty. The effects are commands to the shards, which must be carried
     /// out before anything is received. A session whose suite this gateway does not allow comes without keys.
     ///
     /// # Errors
@@ -159,6 +160,7 @@ impl Gateway {
         now: Time,
         mut handed: HandedSession,
         principal: Principal,
+        limits: SessionLimits,
     ) -> Result<(), NotTaken> {
         let epochs = [handed.retiring.take(), handed.current.take(), handed.pending.take()];
         let known = self.table.by_id(handed.id).is_some();
@@ -166,7 +168,7 @@ impl Gateway {
             return Err(NotTaken::Twice);
         }
         let (open, since, activity) = (handed.open, handed.since, handed.activity);
-        let slot = self.insert(now, record(handed, principal));
+        let slot = self.insert(now, record(handed, principal, limits));
         let spec = self.table.get_mut(slot).map(|session| {
             (session.open, session.since, session.activity) = (open, since, activity);
             session.spec()
@@ -302,13 +304,14 @@ fn hand_epoch(
     })
 }
 
-fn record(handed: HandedSession, principal: Principal) -> SessionRecord {
+fn record(handed: HandedSession, principal: Principal, limits: SessionLimits) -> SessionRecord {
     let hash = |bytes: ByteArray<32>| TokenHash::from_bytes(bytes.into());
     SessionRecord {
         id: handed.id,
         user: handed.user,
         device: handed.device,
         principal,
+        limits,
         addresses: Addresses { ipv4: handed.ipv4, ipv6: handed.ipv6 },
         deadline: handed.deadline,
         epoch: handed.last_epoch,

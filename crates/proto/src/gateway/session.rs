@@ -11,8 +11,9 @@ use vpnd_crypto::{EpochSecret, LabPermit};
 
 use crate::attach::Tokens;
 use crate::control::{Network, UserName};
-use crate::plane::{Activity, Endpoint, SessionSpec, Slot};
+use crate::plane::{Activity, Endpoint, Limits, SessionSpec, Slot};
 use crate::policy::Principal;
+use crate::rate::{Buckets, SessionLimits};
 use crate::session::{ConnectionId, DeviceId, LocalSuite, SessionId};
 use crate::time::Time;
 use crate::wire::Index;
@@ -53,6 +54,8 @@ pub struct SessionRecord {
     pub device: DeviceId,
     /// Its user and groups, as policy knows them; not stored, but looked up anew when a session is restored.
     pub principal: Principal,
+    /// Its rate limits; not stored either.
+    pub limits: SessionLimits,
     /// Its inner addresses.
     pub addresses: Addresses,
     /// When it ends, by the clock of this process. In a store it has to stand in wall-clock time.
@@ -90,6 +93,8 @@ pub(super) struct Epoch {
 pub(super) struct Session {
     pub(super) record: SessionRecord,
     pub(super) slot: Slot,
+    /// Of its rate limits. They last as long as the session: neither an attach nor another limit fills them.
+    pub(super) buckets: Arc<Buckets>,
     /// Whether the shards know it.
     pub(super) open: bool,
     pub(super) connection: Option<ConnectionId>,
@@ -107,10 +112,11 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(now: Time, slot: Slot, record: SessionRecord) -> Self {
+    pub(super) fn new(now: Time, slot: Slot, shards: usize, record: SessionRecord) -> Self {
         Self {
             record,
             slot,
+            buckets: Arc::new(Buckets::new(now, shards)),
             open: false,
             connection: None,
             current: None,
@@ -129,7 +135,12 @@ impl Session {
             slot: self.slot,
             addresses: self.record.addresses.nets(),
             principal: self.record.principal.clone(),
+            limits: Some(self.limits()),
         }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        Limits { limits: self.record.limits, buckets: Arc::clone(&self.buckets) }
     }
 
     /// Neither a connection nor keys: only addresses and tokens are kept.
@@ -172,6 +183,7 @@ impl Session {
             user: self.record.user.clone(),
             device: self.record.device,
             addresses: self.record.addresses,
+            limits: self.record.limits,
             connection: self.connection,
             endpoints,
             suite: self.current.as_ref().map(|epoch| epoch.suite),
@@ -198,6 +210,8 @@ pub struct SessionStatus {
     pub device: DeviceId,
     /// Inner addresses.
     pub addresses: Addresses,
+    /// Rate limits.
+    pub limits: SessionLimits,
     /// The control connection, if there is one.
     pub connection: Option<ConnectionId>,
     /// Where the client is: each of its outer addresses once. Empty while there is no confirmed epoch.

@@ -34,7 +34,7 @@ impl Table {
     }
 
     /// Adds a session whose name and device are not in the table.
-    pub(super) fn insert(&mut self, now: Time, record: SessionRecord) -> &mut Session {
+    pub(super) fn insert(&mut self, now: Time, shards: usize, record: SessionRecord) -> &mut Session {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
             (self.places.len() - 1) as u32
@@ -44,7 +44,7 @@ impl Table {
         let by_id = self.by_id.insert(record.id, slot);
         let by_device = self.by_device.insert((record.user.clone(), record.device), slot);
         debug_assert!(by_id.is_none() && by_device.is_none(), "the caller removed what the session replaces");
-        entry.session.insert(Box::new(Session::new(now, slot, record)))
+        entry.session.insert(Box::new(Session::new(now, slot, shards, record)))
     }
 
     pub(super) fn remove(&mut self, slot: Slot) -> Option<Box<Session>> {

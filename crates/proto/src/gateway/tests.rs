@@ -60,6 +60,7 @@ fn who(user: &str, device: u8) -> Authenticated {
         session: SessionId(session),
         user: UserName::new(user).unwrap(),
         principal: crate::policy::Principal::default(),
+        limits: crate::rate::SessionLimits::default(),
         device: DeviceId([device; 16]),
         addresses: Addresses { ipv4: Some([10, 0, 0, device].into()), ipv6: None },
         deadline: NOW + Duration::from_secs(1000),

@@ -10,6 +10,7 @@ use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
 
 use crate::plane::Endpoint;
 use crate::policy::{Policy, Principal};
+use crate::rate::{Buckets, Rates, SessionLimits};
 use crate::time::Time;
 use crate::wire::Index;
 
@@ -33,6 +34,26 @@ pub struct SessionSpec {
     pub addresses: Vec<ipnet::IpNet>,
     /// Its user and groups, as policy knows them; unused at a client.
     pub principal: Principal,
+    /// Its rate limits, if it has some; a client has none.
+    pub limits: Option<Limits>,
+}
+
+/// The rate limits of a session, and the buckets that it has for life, whatever its limits and epochs.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The limits.
+    pub limits: SessionLimits,
+    /// Its buckets in all shards.
+    pub buckets: Arc<Buckets>,
+}
+
+/// The rate limits that the sessions of a group share.
+#[derive(Clone, Debug)]
+pub struct GroupLimits {
+    /// The limits.
+    pub rates: Rates,
+    /// Its buckets in all shards.
+    pub buckets: Arc<Buckets>,
 }
 
 /// One receive index of this shard and the peer's lanes that may send to it.
@@ -168,6 +189,15 @@ pub enum Command {
     Close(Slot),
     /// A new policy holds for all packets from now on.
     Policy(Arc<Policy>),
+    /// Other rate limits hold for a session from now on.
+    Limit {
+        /// The session.
+        slot: Slot,
+        /// Its limits.
+        limits: Limits,
+    },
+    /// These rate limits hold for groups from now on, by their numbers.
+    Groups(Arc<[GroupLimits]>),
 }
 
 /// An event in the data plane that concerns the control plane. Each kind is reported once per cause, not per packet, but for the

@@ -74,6 +74,8 @@ drop_reasons! {
     /// The time to live or hop limit of a packet of one client for another was used up; its sender got a message, as often as
     /// its session may.
     HopLimit = "hop_limit",
+    /// More than the rate limit of the session, or of its group, lets pass.
+    RateLimit = "rate_limit",
     /// The datagram met congestion, and the packet inside is not ECN-capable, so it is dropped in its place (RFC 6040).
     Congestion = "congestion",
     /// No packet, but keys that could not be made from what the control plane sent.

@@ -14,7 +14,6 @@ use super::session::Session;
 use super::{DropReason, Opened, Plane};
 use crate::ecn::Ecn;
 use crate::pmtu::oversize::IPV6_MIN_MTU;
-use crate::time::Time;
 use crate::wire::{Header, Index};
 
 /// First byte of a half; the second says which.
@@ -140,7 +139,6 @@ impl Session {
     #[cold]
     pub(super) fn accept_half(
         &mut self,
-        now: Time,
         header: Header,
         plaintext: &[u8],
         joined: &mut [u8; MAX_JOINED],
@@ -159,7 +157,7 @@ impl Session {
         };
         self.activity.rx_halved += 1;
         // Halves travel without congestion marks.
-        let accepted = self.accept(now, &mut joined[..len], 0, Ecn::NotEct, forwarding, reports)?;
+        let accepted = self.accept(&mut joined[..len], 0, Ecn::NotEct, forwarding, reports)?;
         let packet = accepted.packet;
         Ok(match accepted.next_hop {
             Some(NextHop::Tun) => Opened::Joined { to: None, packet },

@@ -99,14 +99,14 @@ impl Plane {
         let plaintext = &mut datagram[HEADER_LEN..HEADER_LEN + len];
         match plaintext.first() {
             None => Ok(Opened::Consumed),
-            Some(&HALF) => session.accept_half(
-                now,
-                header,
-                plaintext,
-                &mut self.joined,
-                &self.forwarding,
-                &mut self.reports,
-            ),
+            Some(&HALF) => {
+                let (joined, forwarding) = (&mut self.joined, &self.forwarding);
+                let opened = session.accept_half(header, plaintext, joined, forwarding, &mut self.reports)?;
+                if let Opened::Joined { packet, .. } = &opened {
+                    session.receive_packet(now, packet.range().len(), &mut self.groups)?;
+                }
+                Ok(opened)
+            }
             Some(0x10..=0x1F) => {
                 let message = Inband::parse(plaintext);
                 session.handle_inband(now, self.forwarding.role, header.lane, message, &mut self.reports)
@@ -114,7 +114,6 @@ impl Plane {
             Some(_) => {
                 let end = HEADER_LEN + len;
                 let Accepted { packet, next_hop } = session.accept(
-                    now,
                     &mut datagram[..end],
                     HEADER_LEN,
                     origin.mark,
@@ -122,6 +121,9 @@ impl Plane {
                     &mut self.reports,
                 )?;
                 let len = packet.range().len();
+                if next_hop.is_some() {
+                    session.receive_packet(now, len, &mut self.groups)?;
+                }
                 Ok(match next_hop {
                     Some(NextHop::Tun) => Opened::Tun(packet),
                     Some(NextHop::Client(to)) => Opened::Forward { to, len },
@@ -138,7 +140,6 @@ impl Session {
     #[inline]
     pub(super) fn accept(
         &mut self,
-        now: Time,
         buffer: &mut [u8],
         start: usize,
         mark: Ecn,
@@ -174,7 +175,6 @@ impl Session {
             reports.drop(DropReason::HopLimit);
             return Ok(Accepted { packet, next_hop: None });
         }
-        self.received_packet(now, packet.range().len());
         Ok(Accepted { packet, next_hop: Some(next_hop) })
     }
 }

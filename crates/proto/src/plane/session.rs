@@ -12,10 +12,11 @@ use core::time::Duration;
 use ipnet::IpNet;
 use vpnd_crypto::{Direction, KeyError, OpenKey, SealKey};
 
-use super::command::{Activity, EpochSpec, Event, Heard, Progress, SessionSpec, Slot};
+use super::command::{Activity, EpochSpec, Event, Heard, Limits, Progress, SessionSpec, Slot};
 use super::count::DropReason;
 use super::halves::Halves;
 use super::hash::IndexHasher;
+use super::limiter::{Groups, Limiter};
 use super::path::Path;
 use super::reports::Reports;
 use super::{Endpoint, Role};
@@ -25,6 +26,7 @@ use crate::inband;
 use crate::lane::{OpenRefused, ReceiveLane, SendLane};
 use crate::packet::SourceFilter;
 use crate::policy::Principal;
+use crate::rate::{Segments, Way};
 use crate::time::Time;
 use crate::wire::{Header, Index};
 pub use sender::{NoSender, Outer, PacketQueue, Sealed, Sender};
@@ -47,6 +49,8 @@ pub(super) struct Session {
     pub(super) activity: Activity,
     /// Whether there is some to take.
     pub(super) in_use: bool,
+    /// `None` if nothing is limited.
+    limiter: Option<Box<Limiter>>,
     pub(super) path: Path,
     pub(super) halves: Halves,
     /// At most three: retiring, current, pending.
@@ -104,6 +108,7 @@ impl Session {
             principal,
             activity: Activity::default(),
             in_use: false,
+            limiter: Limiter::new(spec.limits),
             path: Path::default(),
             halves: Halves::default(),
             epochs: Vec::new(),
@@ -229,6 +234,7 @@ impl Session {
         &'a mut self,
         now: Time,
         used: &mut Vec<Slot>,
+        groups: &'a mut Groups,
         reports: &'a mut Reports,
     ) -> Result<Sender<'a>, NoSender<'a>> {
         let number = self.sealing;
@@ -241,7 +247,8 @@ impl Session {
         };
         note_use(self.slot, &mut self.in_use, used);
         let (slot, activity, path) = (self.slot, &mut self.activity, &mut self.path);
-        Ok(Sender { slot, now, epoch, activity, path, reports })
+        let limiter = self.limiter.as_deref_mut();
+        Ok(Sender { slot, now, epoch, activity, path, limiter, groups, reports })
     }
 
     /// Lists the session as one whose activity is to be taken.
@@ -261,12 +268,31 @@ impl Session {
         if sealing.can_seal(now) { self.waiting.pop_front() } else { None }
     }
 
-    /// Counts an inner packet that came from the peer.
+    /// Counts an inner packet that came from the peer and is passed on, if the session's limits allow that.
     #[inline]
-    pub(super) fn received_packet(&mut self, now: Time, len: usize) {
+    pub(super) fn receive_packet(
+        &mut self,
+        now: Time,
+        len: usize,
+        groups: &mut Groups,
+    ) -> Result<(), DropReason> {
+        if let Some(limiter) = &mut self.limiter
+            && limiter.admit(now, Way::Up, Segments::one(len), groups) == 0
+        {
+            return Err(DropReason::RateLimit);
+        }
         self.activity.rx_packets += 1;
         self.activity.rx_bytes += len as u64;
         self.activity.last_rx_packet = now;
+        Ok(())
+    }
+
+    /// Other rate limits hold from now on.
+    pub(super) fn limit(&mut self, limits: Limits) {
+        if let Some(limiter) = &mut self.limiter {
+            limiter.give_back();
+        }
+        self.limiter = Limiter::new(Some(limits));
     }
 
     /// Seals with `epoch` from now on, unless a later one is in use.

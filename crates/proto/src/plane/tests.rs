@@ -13,6 +13,7 @@ use crate::wire::{HEADER_LEN, Header};
 
 mod accounting;
 mod halves;
+mod limits;
 
 const GATEWAY: &str = "192.0.2.1:4433";
 const ALICE: u32 = 0;
@@ -52,8 +53,12 @@ impl Net {
         };
         for place in [ALICE, BOB] {
             let mut client = Plane::new(Role::Client, policy(false), 7);
-            let spec =
-                |slot| SessionSpec { slot, addresses: vec![address(place)], principal: Principal::default() };
+            let spec = |slot| SessionSpec {
+                slot,
+                addresses: vec![address(place)],
+                principal: Principal::default(),
+                limits: None,
+            };
             client.apply(Command::Open(spec(slot(0))));
             net.gateway.apply(Command::Open(spec(slot(place))));
             net.clients.push(client);
@@ -574,6 +579,7 @@ fn a_closed_session_leaves_nothing_behind() {
         slot: next,
         addresses: vec![address(BOB)],
         principal: Principal::default(),
+        limits: None,
     }));
     net.gateway.apply(Command::Close(slot(BOB)));
     net.events();

@@ -144,6 +144,7 @@ impl World {
             session,
             user: node.user.clone(),
             principal: Default::default(),
+            limits: Default::default(),
             device: node.id,
             addresses: node.lease,
             deadline: self.now + self.hub.lifetime,

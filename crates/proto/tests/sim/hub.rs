@@ -12,6 +12,7 @@ use vpnd_proto::gateway::{Config, Effect, Gateway, SessionRecord};
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{Command, Endpoint, NoSender, Opened, Origin, Outgoing, Plane, Role, Sender, Slot};
 use vpnd_proto::policy::{Policy, Principal};
+use vpnd_proto::rate::SessionLimits;
 use vpnd_proto::session::{LocalSuite, Random, SessionId, Timers};
 use vpnd_proto::wire::{HEADER_LEN, Header};
 
@@ -130,7 +131,8 @@ impl World {
         for session in handed {
             let bytes = minicbor::to_vec(&session).expect("a vector takes all that is written to it");
             let session = minicbor::decode(&bytes).expect("it was written just now");
-            core.take_over(self.now, session, Principal::default()).expect("the sessions fit together");
+            core.take_over(self.now, session, Principal::default(), SessionLimits::default())
+                .expect("the sessions fit together");
         }
         self.hub.planes = planes(self.hub.config.shards, &self.hub.policy);
         while let Some(effect) = core.poll_effect() {

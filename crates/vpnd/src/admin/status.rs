@@ -361,6 +361,7 @@ mod tests {
                 ..Activity::default()
             },
             path_size: Some(1_311),
+            limits: vpnd_proto::rate::SessionLimits::default(),
             since: at(40),
             last_handshake: Some(at(70)),
             deadline: at(1_000),

@@ -19,6 +19,7 @@ use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
 
 use super::document::{Document, Log as Problems, Problem, Section};
+use super::rate;
 use super::{
     Action, Admin, Crypto, Limits, Log, LogFormat, MAX_MTU, MIN_MTU, Nat, NatMode, Offload, Policy, Process,
     Protocol, Push, Rule, Selector, Server, ServerConfig, Timeouts, Tls, Tunnel,
@@ -250,6 +251,7 @@ fn limits(s: &mut Section<'_>, p: &mut Problems) -> Limits {
         handshakes_per_address_s: s.number(p, "handshakes_per_address_s", 1..=100_000, 500) as u32,
         password_workers: s.number(p, "password_workers", 0..=64, 0) as usize,
         password_queue: s.number(p, "password_queue", 1..=65_536, 256) as usize,
+        rates: rate::limits(s, p),
     }
 }
 

@@ -96,6 +96,20 @@ fn a_wrong_type_or_value_says_what_would_be_right() {
         ("[[policy.rules]]\naction = 'allow'\nports = '80'", "'ports' needs protocol"),
         ("[[policy.rules]]\naction = 'allow'\nprotocol = 'tcp'\nports = '90-80'", "not \"90-80\""),
         ("name = 'a/b'", "'name' must be an interface name"),
+        (
+            "[limits]\nsession_rate_down = '50 mbps'",
+            "server.toml:7: 'session_rate_down' in [limits] must be bits per second such as \"800kbit\"",
+        ),
+        (
+            "[limits]\nsession_rate_up = 50",
+            "\"50mbit\" or \"1.5gbit\", from 64kbit to 1000gbit, or \"none\", not a whole number",
+        ),
+        ("[[limits.groups]]\nrate_up = '1mbit'", "server.toml:6: [limits.groups] needs the key 'name'"),
+        ("[[limits.groups]]\nname = 'a'\nrate_dwn = '1mbit'", "did you mean 'rate_down'?"),
+        (
+            "[[limits.groups]]\nname = 'a'\n[[limits.groups]]\nname = 'a'",
+            "the group 'a' has two entries in [[limits.groups]]",
+        ),
     ] {
         let problem = only_problem(extra);
         assert!(problem.contains(expected), "{extra:?} gives {problem:?}");
@@ -118,6 +132,19 @@ fn metrics_stay_on_the_machine_unless_said_otherwise() {
     assert!(only_problem("[admin]\nmetrics = '0.0.0.0:9586'").contains("metrics_public"));
     assert!(problems("[admin]\nmetrics = '[::1]:9586'").is_empty());
     assert!(problems("[admin]\nmetrics = '0.0.0.0:9586'\nmetrics_public = true").is_empty());
+}
+
+#[test]
+fn a_group_has_the_session_rates_of_all_unless_it_names_its_own() {
+    let text = "[limits]\nsession_rate_down = '80mbit'\nsession_rate_up = '8mbit'\n\
+                [[limits.groups]]\nname = 'guests'\nrate_down = '1gbit'\nsession_rate_down = '16mbit'\n\
+                [[limits.groups]]\nname = 'staff'\nsession_rate_up = 'none'\n";
+    let rates = parse(&format!("{LEAST}{text}")).unwrap().limits.rates;
+    let of = |rates: vpnd_proto::rate::Rates| (rates.down, rates.up);
+    assert_eq!(of(rates.session), (10_000_000, 1_000_000));
+    let [guests, staff] = rates.groups.as_slice() else { panic!("two groups") };
+    assert_eq!((of(guests.together), of(guests.session)), ((125_000_000, 0), (2_000_000, 1_000_000)));
+    assert_eq!((of(staff.together), of(staff.session)), ((0, 0), (10_000_000, 0)));
 }
 
 #[test]

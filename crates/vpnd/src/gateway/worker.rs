@@ -14,6 +14,7 @@ pub(crate) mod handover;
 pub(crate) mod metrics;
 mod parent_client;
 pub(crate) mod quic;
+mod rates;
 pub(crate) mod registry;
 mod revocation;
 mod settings;
@@ -244,6 +245,7 @@ impl RunningWorker {
         let (auth_gone, admin_over) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
         let mut registry = Registry::new(auth.clone(), names);
+        registry.set_limits(config.limits.rates.clone(), &mut gateway);
         let (revocations, mut before) = (Revocations::default(), Counters::default());
         let static_info = prepared.static_info(&devices, quic_socket.local_addr()?);
         if let Some(mut predecessor) = predecessor {

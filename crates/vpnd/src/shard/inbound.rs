@@ -8,6 +8,7 @@ use vpnd_proto::offload::Rebuilder;
 use vpnd_proto::packet::Checked;
 use vpnd_proto::plane::{DropReason, Dropped, Endpoint, Opened, Origin, Outgoing, Role, Slot};
 use vpnd_proto::pmtu::clamp_mss;
+use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Header, PacketClass};
 
@@ -217,6 +218,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             Ok(sender) => sender,
             Err(no_sender) => return no_sender.queue(&datagram[HEADER_LEN..HEADER_LEN + len]),
         };
+        if sender.admit(Segments::one(len)) == 0 {
+            return;
+        }
         if sender.exceeds_path(len) {
             let len = spare.put(&datagram[HEADER_LEN..HEADER_LEN + len]);
             if let Some(answer) = (Sealer { sender, batch, socket }).fit(spare, len) {
@@ -288,10 +292,13 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
 
     fn forward_joined(&mut self, now: Time, to: Slot, packet: &[u8]) {
         let Self { plane, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
-        let sender = match plane.sender(now, to) {
+        let mut sender = match plane.sender(now, to) {
             Ok(sender) => sender,
             Err(no_sender) => return no_sender.queue(packet),
         };
+        if sender.admit(Segments::one(packet.len())) == 0 {
+            return;
+        }
         let len = spare.put(packet);
         if let Some(answer) = (Sealer { sender, batch, socket }).fit(spare, len) {
             self.return_message(now, answer);

@@ -7,6 +7,7 @@ use vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM;
 use vpnd_proto::offload::{PeerFeatures, Slicer, VirtioHeader};
 use vpnd_proto::packet::{Packet, tcp_flag};
 use vpnd_proto::plane::{DropReason, NoSender, Outgoing, PacketQueue, Slot};
+use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
 
 use super::batch::{Batch, MAX_OVERHEAD};
@@ -86,20 +87,27 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             sender.counters().drop(DropReason::BadOffload);
             return;
         };
+        let admitted = sender.admit(segments_of(&slicer));
+        if admitted == 0 {
+            return;
+        }
         let exceeds_path = sender.exceeds_path(slicer.slice_len(0));
         let clamp = is_syn(&packet).then(|| sender.path_mtu().min(*mtu));
         let mut sealer = Sealer { sender, batch, socket };
         if exceeds_path {
-            sealer.fit_slices(&slicer, spare, tun);
+            sealer.fit_slices(&slicer, admitted, spare, tun);
         } else {
-            sealer.slices(&slicer, clamp);
+            sealer.slices(&slicer, admitted, clamp);
         }
     }
 
     /// Seals one plaintext packet into the batch.
     pub(super) fn send_packet(&mut self, now: Time, slot: Slot, packet: &[u8]) {
         match self.plane.sender(now, slot) {
-            Ok(sender) => {
+            Ok(mut sender) => {
+                if sender.admit(Segments::one(packet.len())) == 0 {
+                    return;
+                }
                 let (batch, socket) = (&mut self.outbound.batch, &self.socket);
                 Sealer { sender, batch, socket }.packet(packet, Form::Whole);
             }
@@ -129,6 +137,13 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     pub(super) fn flush(&mut self) {
         self.outbound.batch.send(&self.socket, self.plane.counters_mut());
     }
+}
+
+/// All slices of a packet.
+#[inline]
+fn segments_of(slicer: &Slicer<'_>) -> Segments {
+    let count = slicer.count();
+    Segments { len: slicer.slice_len(0), last_len: slicer.slice_len(count - 1), count }
 }
 
 #[inline]

@@ -63,11 +63,18 @@ impl Spare {
 }
 
 impl<S: DatagramSocket> Sealer<'_, S> {
-    /// Sends slices of a packet from the TUN device that do not fit the path. One message is enough: all slices have one sender.
+    /// Sends the first `count` slices of a packet from the TUN device that do not fit the path. One message is enough: all slices
+    /// have one sender.
     #[cold]
-    pub(super) fn fit_slices(&mut self, slicer: &Slicer<'_>, spare: &mut Spare, tun: &impl PacketDevice) {
+    pub(super) fn fit_slices(
+        &mut self,
+        slicer: &Slicer<'_>,
+        count: usize,
+        spare: &mut Spare,
+        tun: &impl PacketDevice,
+    ) {
         let mut answered = false;
-        for slice in 0..slicer.count() {
+        for slice in 0..count {
             let len = slicer.write(slice, &mut spare.packet);
             if let Some(message) = self.fit(spare, len)
                 && !std::mem::replace(&mut answered, true)

@@ -43,12 +43,13 @@ pub(super) struct Sealer<'a, S> {
 }
 
 impl<S: DatagramSocket> Sealer<'_, S> {
-    /// Writes each slice behind room for its header and seals it there. With `clamp` its MSS is held to that MTU.
+    /// Writes each of the first `count` slices behind room for its header and seals it there. With `clamp` its MSS is held to that
+    /// MTU.
     #[inline]
-    pub(super) fn slices(&mut self, slicer: &Slicer<'_>, clamp: Option<u16>) {
+    pub(super) fn slices(&mut self, slicer: &Slicer<'_>, count: usize, clamp: Option<u16>) {
         // All slices have the first one's header.
         let outer = self.sender.outer(slicer.traffic_class());
-        for slice in 0..slicer.count() {
+        for slice in 0..count {
             self.make_room(outer, slicer.slice_len(slice));
             let tail = self.batch.tail();
             let len = slicer.write(slice, &mut tail[HEADER_LEN..]);

@@ -21,7 +21,6 @@ mod client;
 mod congestion;
 mod continuity;
 mod crash;
-mod doctor;
 mod families;
 mod flood;
 mod foreign;

@@ -4,6 +4,7 @@ use super::*;
 use crate::gateway::handover::{HandedSession, NotTaken};
 use crate::plane::{Heard, Progress};
 use crate::policy::Principal;
+use crate::rate::SessionLimits;
 
 const SHARDS: usize = 2;
 
@@ -36,7 +37,7 @@ fn handed(gateway: &Gateway, progress: Vec<Vec<Progress>>) -> HandedSession {
 
 fn take(session: HandedSession) -> Result<Gateway, NotTaken> {
     let mut next = gateway(config(SHARDS));
-    next.take_over(NOW, session, Principal::default()).map(|()| next)
+    next.take_over(NOW, session, Principal::default(), SessionLimits::default()).map(|()| next)
 }
 
 #[test]
@@ -75,7 +76,7 @@ fn deadlines_stay_where_they_were() {
     let (old, _, progress) = running();
     let mut next = gateway(config(SHARDS));
     let late = NOW + Duration::from_secs(150);
-    next.take_over(late, handed(&old, progress), Principal::default()).unwrap();
+    next.take_over(late, handed(&old, progress), Principal::default(), SessionLimits::default()).unwrap();
     next.handle_timeout(late);
     assert_eq!(next.sessions().next().unwrap().epoch, Some(1));
     next.handle_timeout(expires);
@@ -107,10 +108,16 @@ fn what_comes_twice_is_refused() {
     let (old, _, progress) = running();
     let mut next = take(handed(&old, progress.clone())).unwrap();
     let again = handed(&old, progress.clone());
-    assert_eq!(next.take_over(NOW, again, Principal::default()), Err(NotTaken::Twice));
+    assert_eq!(
+        next.take_over(NOW, again, Principal::default(), SessionLimits::default()),
+        Err(NotTaken::Twice)
+    );
     let mut other = handed(&old, progress);
     (other.id, other.device) = (SessionId([9; 16]), DeviceId([9; 16]));
-    assert_eq!(next.take_over(NOW, other, Principal::default()), Err(NotTaken::IndexTaken));
+    assert_eq!(
+        next.take_over(NOW, other, Principal::default(), SessionLimits::default()),
+        Err(NotTaken::IndexTaken)
+    );
 }
 
 #[test]
@@ -128,7 +135,7 @@ fn a_suite_that_is_not_allowed_any_more_ends_the_epoch_alone() {
     let (old, token, progress) = running();
     let suites = vec![local(Suite::ChaCha20Poly1305)];
     let mut next = gateway(Config { suites, ..config(SHARDS) });
-    next.take_over(NOW, handed(&old, progress), Principal::default()).unwrap();
+    next.take_over(NOW, handed(&old, progress), Principal::default(), SessionLimits::default()).unwrap();
     assert_eq!(next.sessions().next().unwrap().epoch, None);
     assert_eq!(token.session, next.sessions().next().unwrap().id);
 }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use super::super::command::{Activity, Event, Slot};
 use super::super::count::{Counters, DropReason, Dropped};
+use super::super::limiter::{Groups, Limiter};
 use super::super::path::Path;
 use super::super::reports::Reports;
 use super::super::{Endpoint, Outgoing, halves};
@@ -14,6 +15,7 @@ use crate::checksum;
 use crate::control::{FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_SIZE};
 use crate::lane::SealRefused;
 use crate::packet::{PARTIAL_CHECKSUM, traffic_class};
+use crate::rate::{Segments, Way};
 use crate::time::Time;
 use crate::wire::HEADER_LEN;
 
@@ -43,6 +45,8 @@ pub struct Sender<'a> {
     pub(super) epoch: &'a mut Epoch,
     pub(super) activity: &'a mut Activity,
     pub(super) path: &'a mut Path,
+    pub(super) limiter: Option<&'a mut Limiter>,
+    pub(super) groups: &'a mut Groups,
     pub(super) reports: &'a mut Reports,
 }
 
@@ -166,6 +170,19 @@ impl Sender<'_> {
             len -= 1;
         }
         len as u16
+    }
+
+    /// How many of the first packets of `segments` the session's limits let pass; the others are dropped and counted. Every packet that
+    /// comes from elsewhere is to be admitted before it is sealed, once; what the gateway sends itself is not charged.
+    #[inline]
+    #[must_use = "what is not admitted must not be sealed"]
+    pub fn admit(&mut self, segments: Segments) -> usize {
+        let Some(limiter) = &mut self.limiter else { return segments.count };
+        let admitted = limiter.admit(self.now, Way::Down, segments, self.groups);
+        if admitted < segments.count {
+            self.reports.counters.count(DropReason::RateLimit, segments.count - admitted);
+        }
+        admitted
     }
 
     /// Whether an ICMP error about a packet that is too large for the path of this session, or that this session has sent and

@@ -51,15 +51,15 @@ pub(super) struct Administration {
 }
 
 impl Administration {
-    /// Network and policy of a configuration hold from now on. What has changed, in words.
+    /// Network, policy and rate limits of a configuration hold from now on. What has changed, in words.
     pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
         let mut config = configuration.parse().map_err(|error| error.to_string())?;
         let tunnel = std::mem::replace(&mut config.tunnel, self.tunnel.clone());
-        let applied = self.core.apply(settings::network(&config), settings::policy(&config)).await;
+        let applied = self.core.apply(settings::live(&config)).await;
         applied.map_err(|error| format!("{error:#}"))?;
         let waits = if tunnel == self.tunnel { "" } else { ", and [tunnel] has changed" };
         Ok(format!(
-            "policy, pushed routes, DNS and the certificate are as configured now; other settings need a restart{waits}"
+            "policy, pushed routes, DNS, rate limits and the certificate are as configured now; other settings need a restart{waits}"
         ))
     }
 }

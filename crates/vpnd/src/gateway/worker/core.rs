@@ -14,7 +14,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
-use vpnd_proto::control::{Code, Explanation, Message, Network, Offer, Refused};
+use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused};
 use vpnd_proto::gateway::{Authenticated, Claim, Effect, Gateway, Selector, SessionStatus};
 use vpnd_proto::plane::{Counters, Event};
 use vpnd_proto::policy::PolicyError;
@@ -23,7 +23,7 @@ use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 use crate::clock::now;
 use crate::gateway::worker::handover::{HandoverError, Successor};
 use crate::gateway::worker::registry::{self, AdmittedSession, Ending, Registry};
-use crate::gateway::worker::settings::PolicySpec;
+use crate::gateway::worker::settings::LiveSettings;
 use crate::revocation_list::{CertificateNumber, RevocationList};
 use crate::shard::{Shards, TunWrites};
 use crate::sys::udp::UdpOffloads;
@@ -84,8 +84,7 @@ pub(crate) enum CoreRequest {
     Status(oneshot::Sender<CoreSnapshot>),
     /// New settings hold from now on; answered with what is wrong with the policy, if anything.
     Settings {
-        network: Network,
-        policy: PolicySpec,
+        settings: Box<LiveSettings>,
         reply: oneshot::Sender<Result<(), PolicyError>>,
     },
     /// Hand everything to another process and stop; or reply with the reason and go on.
@@ -168,9 +167,9 @@ impl Core {
     }
 
     /// Makes these settings hold from now on.
-    pub(crate) async fn apply(&self, network: Network, policy: PolicySpec) -> anyhow::Result<()> {
+    pub(crate) async fn apply(&self, settings: LiveSettings) -> anyhow::Result<()> {
         let (reply, wait) = oneshot::channel();
-        self.send(CoreRequest::Settings { network, policy, reply }).await?;
+        self.send(CoreRequest::Settings { settings: Box::new(settings), reply }).await?;
         Ok(wait.await.map_err(|_| Stopped)??)
     }
 
@@ -318,13 +317,8 @@ impl CoreTask {
             CoreRequest::Status(reply) => {
                 let _ = reply.send(self.snapshot().await);
             }
-            CoreRequest::Settings { network, policy, reply } => {
-                let outcome = policy.compile(&mut self.registry.names).map(|policy| {
-                    // Before clients send what they could not send until now.
-                    self.gateway.set_policy(&Arc::new(policy));
-                    self.gateway.set_network(network);
-                });
-                let _ = reply.send(outcome);
+            CoreRequest::Settings { settings, reply } => {
+                let _ = reply.send(self.set(*settings));
             }
             CoreRequest::QuicForwarder { to, reply } => {
                 let handed_over_to = self.hand_over(*to).await;
@@ -336,6 +330,15 @@ impl CoreTask {
             CoreRequest::Shutdown => return false,
         }
         true
+    }
+
+    fn set(&mut self, settings: LiveSettings) -> Result<(), PolicyError> {
+        let policy = settings.policy.compile(&mut self.registry.names)?;
+        // Before clients send what they could not send until now.
+        self.gateway.set_policy(&Arc::new(policy));
+        self.gateway.set_network(settings.network);
+        self.registry.set_limits(settings.rates, &mut self.gateway);
+        Ok(())
     }
 
     /// Refuses a connection that has shown a certificate which was revoked meanwhile.
@@ -384,6 +387,7 @@ impl CoreTask {
             session: admission.session,
             user: admission.account.name.clone(),
             principal: self.registry.principal(&admission.account),
+            limits: self.registry.limits(&admission.account),
             device,
             addresses: admission.addresses,
             deadline: registry::deadline(admission.expires_s),

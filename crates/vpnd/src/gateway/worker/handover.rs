@@ -209,9 +209,10 @@ impl Predecessor {
                 FromPredecessor::Sessions(sessions) => {
                     count += sessions.len();
                     for TransferredSession { session, groups, certificate } in sessions {
-                        let principal = registry.take_over(session.id, &session.user, groups.into());
+                        let (principal, limits) =
+                            registry.take_over(session.id, &session.user, groups.into());
                         registry.shown(session.id, certificate);
-                        gateway.take_over(now(), session, principal)?;
+                        gateway.take_over(now(), session, principal, limits)?;
                     }
                 }
                 FromPredecessor::End => return Ok(count),

@@ -6,14 +6,17 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use vpnd_proto::control::{Code, UserName};
-use vpnd_proto::gateway::{Addresses, SessionRecord};
+use vpnd_proto::gateway::{Addresses, Gateway, SessionRecord};
 use vpnd_proto::policy::{Names, Principal};
+use vpnd_proto::rate::SessionLimits;
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
 
 use crate::clock::{self, now};
+use crate::config::rate::RateLimits;
 use crate::gateway::messages::auth::{Account, AuthReply, AuthRequest, Granted, MAX_WRITES, Write, id};
 use crate::gateway::worker::auth_client::AuthClient;
+use crate::gateway::worker::rates::RateTable;
 use crate::privsep::requests::Gone;
 use crate::revocation_list::{CertificateNumber, RevocationList};
 
@@ -50,6 +53,8 @@ pub(crate) struct Registry {
     auth: AuthClient,
     /// Policy knows users and groups by numbers, which come from here.
     pub(crate) names: Names,
+    /// Rate limits by users' groups.
+    rates: RateTable,
     /// Sessions that are kept, and the groups of their users.
     known: HashMap<SessionId, Box<[String]>>,
     /// The certificates that clients of sessions have shown last.
@@ -69,7 +74,14 @@ pub(crate) enum RegistryError {
 
 impl Registry {
     pub(crate) fn new(auth: AuthClient, names: Names) -> Self {
-        Self { auth, names, known: HashMap::new(), certificates: HashMap::new(), writes: Vec::new() }
+        Self {
+            auth,
+            names,
+            rates: RateTable::default(),
+            known: HashMap::new(),
+            certificates: HashMap::new(),
+            writes: Vec::new(),
+        }
     }
 
     /// The user as policy has it.
@@ -105,6 +117,7 @@ impl Registry {
         Ok(Some(SessionRecord {
             id: session,
             principal: self.principal(&stored.account),
+            limits: self.rates.of(&stored.account.groups),
             user: stored.account.name,
             device: DeviceId(stored.device.into()),
             addresses: stored.addresses.into(),
@@ -119,16 +132,29 @@ impl Registry {
         self.known.get(&session).cloned().unwrap_or_default()
     }
 
-    /// A session of another process goes on in this one. Whom policy takes it for.
+    /// A session of another process goes on in this one. Whom policy takes it for, and its rate limits.
     pub(crate) fn take_over(
         &mut self,
         session: SessionId,
         user: &UserName,
         groups: Box<[String]>,
-    ) -> Principal {
+    ) -> (Principal, SessionLimits) {
         let principal = self.names.principal(user, groups.iter().map(String::as_str));
+        let limits = self.rates.of(&groups);
         self.known.insert(session, groups);
-        principal
+        (principal, limits)
+    }
+
+    /// The rate limits of a user's sessions.
+    pub(crate) fn limits(&self, account: &Account) -> SessionLimits {
+        self.rates.of(&account.groups)
+    }
+
+    /// These rate limits hold from now on, for all sessions of `gateway`.
+    pub(crate) fn set_limits(&mut self, limits: RateLimits, gateway: &mut Gateway) {
+        let groups = self.rates.set(limits);
+        let limits_of = |session| self.rates.of(self.known.get(&session).map_or(&[], |groups| groups));
+        gateway.set_limits(now(), &groups, limits_of);
     }
 
     /// Remember the session as it is now.

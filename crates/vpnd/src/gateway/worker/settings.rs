@@ -9,6 +9,7 @@ use vpnd_proto::gateway::Config;
 use vpnd_proto::policy::{self, Names, Policy, PolicyError, Pools, RuleSpec, Verdict};
 use vpnd_proto::session::{LocalSuite, Timers};
 
+use crate::config::rate::RateLimits;
 use crate::config::{self, Action, ServerConfig, Timeouts};
 
 /// A policy as it is configured.
@@ -26,6 +27,18 @@ impl PolicySpec {
         let policy = Policy::compile(&self.rules, self.client_to_client, names)?;
         Ok(policy.with_pools(self.pools).with_reach(&self.reach))
     }
+}
+
+/// The settings that a reload changes for the sessions that are there.
+#[derive(Debug)]
+pub(crate) struct LiveSettings {
+    pub(crate) network: Network,
+    pub(crate) policy: PolicySpec,
+    pub(crate) rates: RateLimits,
+}
+
+pub(super) fn live(config: &ServerConfig) -> LiveSettings {
+    LiveSettings { network: network(config), policy: policy(config), rates: config.limits.rates.clone() }
 }
 
 /// The core of a gateway with so many shards.

@@ -81,6 +81,7 @@ fn bad_input_from_the_tun_device_is_counted_once_and_never_sent() {
         slot: Slot { index: 0, generation: 0 },
         addresses: vec!["10.86.0.2/32".parse().unwrap()],
         principal: Principal::default(),
+        limits: None,
     }));
     let plain = VirtioHeader::default();
     let cases = [
@@ -123,6 +124,7 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
             slot,
             addresses: Vec::new(),
             principal: Principal::default(),
+            limits: None,
         }));
         stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     }
@@ -142,6 +144,7 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
         slot,
         addresses: Vec::new(),
         principal: Principal::default(),
+        limits: None,
     }));
     stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     stepped.shard.report_events(&events);

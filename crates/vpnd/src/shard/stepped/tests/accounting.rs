@@ -138,7 +138,12 @@ fn host(role: Role, luck: &[u8]) -> Host {
     let gateway = role == Role::Gateway;
     let slot = Slot { index: 0, generation: 0 };
     let addresses = vec![std::net::IpAddr::from(CLIENT).into()];
-    host.command(Command::Open(SessionSpec { slot, addresses, principal: Principal::default() }));
+    host.command(Command::Open(SessionSpec {
+        slot,
+        addresses,
+        principal: Principal::default(),
+        limits: None,
+    }));
     let (own, peer) = if gateway { (0x100, 0x200) } else { (0x200, 0x100) };
     host.command(Command::Install(Box::new(EpochSpec {
         slot,
