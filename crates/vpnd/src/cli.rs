@@ -36,6 +36,8 @@ pub enum Command {
     Init(InitArgs),
     /// Check a gateway's configuration and everything it names, and change nothing
     Check(CheckArgs),
+    /// Look at everything that a gateway needs of this machine and its network, and say what to do
+    Doctor(DoctorArgs),
     /// Give a gateway a new certificate for the names and the key it has. Gateways with their CA's key do so by themselves
     Renew(RenewArgs),
     /// Run the gateway
@@ -125,6 +127,17 @@ pub struct CheckArgs {
     /// The gateway will be started with this switch: suites for the laboratory are no mistake
     #[arg(long)]
     pub insecure_lab: bool,
+}
+
+/// Arguments of `vpnd doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// The gateway's configuration
+    #[arg(long, default_value = DEFAULT_CONFIG)]
+    pub config: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `vpnd server`.

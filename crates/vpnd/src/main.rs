@@ -12,6 +12,7 @@ use vpnd::cli::{Cli, Command};
 use vpnd::client::parent as client;
 use vpnd::clock::wall_s;
 use vpnd::commands::admin::{self, CommandError};
+use vpnd::commands::doctor;
 use vpnd::commands::init::{self, InitError};
 use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::users::{self, UserError, revoke};
@@ -61,6 +62,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Check(args) => {
             review::report(&args.config, &Confined, args.insecure_lab, &mut std::io::stdout())?;
         }
+        Command::Doctor(args) => doctor::doctor(&args, &Confined, &mut std::io::stdout())?,
         Command::Renew(args) => {
             let expires = renew::renew(&args, SystemTime::now())?;
             println!(

@@ -8,6 +8,7 @@
 pub mod account;
 pub mod bpf;
 pub mod change;
+pub mod clock;
 pub mod dns;
 pub mod lock;
 pub mod netlink;

@@ -61,17 +61,7 @@ pub fn report(
     out: &mut dyn Write,
 ) -> Result<(), ConfigError> {
     let config = ServerConfig::load(path)?;
-    let machine = Machine {
-        interfaces: &check::interfaces(),
-        networks: &check::local_networks(),
-        ipv6: sysctl::has_ipv6(&config.tunnel.name),
-        now_s: wall_s(),
-    };
-    let mut review = config.review(&machine, insecure_lab);
-    let users = stores.open(&config, Opening::Inspect).and_then(|mut store| store.users());
-    let of_users = config.review_users(users.as_deref());
-    review.errors.extend(of_users.errors);
-    review.warnings.extend(of_users.warnings);
+    let mut review = of_machine(&config, stores, insecure_lab);
     for warning in &mut review.warnings {
         warning.message.insert_str(0, "warning: ");
     }
@@ -89,6 +79,22 @@ pub fn report(
     };
     let _ = writeln!(out, "{}: {verdict}", config.file);
     Ok(())
+}
+
+/// Looks at the configuration, at this machine and at the store.
+pub(crate) fn of_machine(config: &ServerConfig, stores: &dyn Stores, insecure_lab: bool) -> Review {
+    let machine = Machine {
+        interfaces: &check::interfaces(),
+        networks: &check::local_networks(),
+        ipv6: sysctl::has_ipv6(&config.tunnel.name),
+        now_s: wall_s(),
+    };
+    let mut review = config.review(&machine, insecure_lab);
+    let users = stores.open(config, Opening::Inspect).and_then(|mut store| store.users());
+    let of_users = config.review_users(users.as_deref());
+    review.errors.extend(of_users.errors);
+    review.warnings.extend(of_users.warnings);
+    review
 }
 
 impl Review {

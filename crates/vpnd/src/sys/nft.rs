@@ -382,6 +382,12 @@ impl Script {
     }
 }
 
+/// What `nft` prints with these arguments. They are the program's own words, never a peer's.
+pub(crate) async fn list(arguments: &[&str]) -> Result<String, ToolError> {
+    let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    NFT.read(&arguments, "").await
+}
+
 async fn run(script: &str) -> Result<(), NftError> {
     Ok(NFT.run(&["-f".to_owned(), "-".to_owned()], script).await?)
 }

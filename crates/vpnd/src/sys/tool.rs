@@ -44,6 +44,11 @@ impl Tool {
 
     /// Runs it to its end with `input` on its standard input.
     pub(crate) async fn run(self, arguments: &[String], input: &str) -> Result<(), ToolError> {
+        self.read(arguments, input).await.map(drop)
+    }
+
+    /// The same; returns what it has printed.
+    pub(crate) async fn read(self, arguments: &[String], input: &str) -> Result<String, ToolError> {
         let Self { program, package } = self;
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => ToolError::Missing { program, package },
@@ -54,7 +59,7 @@ impl Tool {
             .env("PATH", SEARCH_PATH)
             .env("LC_ALL", "C")
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
@@ -71,7 +76,7 @@ impl Tool {
             .map_err(|_| ToolError::TimedOut { program })?
             .map_err(failed)?;
         if output.status.success() {
-            return Ok(());
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let message = if said.is_empty() { output.status.to_string() } else { said };
@@ -102,5 +107,6 @@ mod tests {
         let error = tool.run(&["-c".into(), script.into()], "input\n").await.unwrap_err();
         assert!(matches!(&error, ToolError::Refused { message, .. } if message == "bad input"), "{error}");
         tool.run(&["-c".into(), "exit 0".into()], "never read").await.unwrap();
+        assert_eq!(tool.read(&["-c".into(), "cat".into()], "as it is\n").await.unwrap(), "as it is\n");
     }
 }

@@ -21,6 +21,7 @@ mod client;
 mod congestion;
 mod continuity;
 mod crash;
+mod doctor;
 mod families;
 mod flood;
 mod foreign;

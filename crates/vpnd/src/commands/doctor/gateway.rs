@@ -1,0 +1,221 @@
+//! The gateway's part: whether it runs, what it says of itself, its pools and its certificate.
+
+use super::{Finding, plural};
+use crate::admin::Status;
+use crate::certificate::{self, Leaf};
+use crate::clock::wall_s;
+use crate::commands::admin::client::{Client, ClientError};
+use crate::config::ServerConfig;
+use crate::sys::sandbox::Landlock;
+
+const DAY_S: u64 = 86_400;
+/// A pool with less than one of so many addresses left is full soon.
+const LAST_PART: u64 = 10;
+
+/// A gateway that answers on its control socket, if there is one.
+pub(super) struct Running {
+    pub(super) status: Option<Box<Status>>,
+    pub(super) findings: Vec<Finding>,
+}
+
+pub(super) fn running(config: &ServerConfig) -> Running {
+    const CHECK: &str = "gateway";
+    let asked = Client::connect(&config.admin.socket).and_then(|mut client| client.status());
+    let status = match asked {
+        Ok(status) => status,
+        Err(error) => {
+            let finding = match error {
+                ClientError::NotRunning(_) => Finding::warning(
+                    CHECK,
+                    "no gateway runs with this configuration",
+                    "systemctl start vpnd-server",
+                ),
+                ClientError::Forbidden(_) => Finding::unknown(CHECK, error.to_string(), "run this as root"),
+                other => Finding::problem(CHECK, other.to_string(), "look at: journalctl -u vpnd-server"),
+            };
+            return Running { status: None, findings: vec![finding] };
+        }
+    };
+    let mut findings = vec![version(&status)];
+    findings.push(offloads(&status));
+    findings.push(protections(&status));
+    findings.extend(certificate_in_use(&status));
+    Running { status: Some(Box::new(status)), findings }
+}
+
+fn version(status: &Status) -> Finding {
+    const CHECK: &str = "gateway";
+    let installed = env!("CARGO_PKG_VERSION");
+    let sessions = plural(status.sessions.len(), "session");
+    let found = format!("version {} runs for {} min, {sessions}", status.version, status.uptime_s / 60);
+    if status.version == installed {
+        return Finding::good(CHECK, found);
+    }
+    let advice = "run: vpnd server --upgrade. Sessions go on";
+    Finding::warning(CHECK, format!("{found}; installed is {installed}"), advice)
+}
+
+/// Offloads that a kernel or driver promised and then refused.
+fn offloads(status: &Status) -> Finding {
+    const CHECK: &str = "gateway.offloads";
+    let (tun, udp) = (status.offloads.tun, status.offloads.udp);
+    let given_up: Vec<&str> = [
+        (udp.gso_gave_up, "UDP GSO"),
+        (tun.checksum_gave_up, "checksums on the TUN device"),
+        (tun.tso_gave_up, "TCP super-packets on the TUN device"),
+        (tun.uso_gave_up, "UDP super-packets on the TUN device"),
+    ]
+    .into_iter()
+    .filter_map(|(gave_up, name)| gave_up.then_some(name))
+    .collect();
+    if given_up.is_empty() {
+        return Finding::good(CHECK, "all that the kernel has are in use");
+    }
+    let found = format!("given up because the kernel refused them in use: {}", given_up.join(", "));
+    Finding::warning(CHECK, found, "update kernel and driver; the gateway tries again at its next start")
+}
+
+fn protections(status: &Status) -> Finding {
+    const CHECK: &str = "gateway.protections";
+    let bare = status.processes.iter().filter(|process| {
+        let has = &process.protections;
+        !(has.no_capabilities && has.no_new_privs && has.seccomp && has.undumpable)
+            || has.landlock == Landlock::Missing
+    });
+    let bare: Vec<&str> = bare.map(|process| process.name.as_str()).collect();
+    if status.processes.is_empty() {
+        return Finding::unknown(CHECK, "this version does not say", "run: vpnd server --upgrade");
+    }
+    if bare.is_empty() {
+        return Finding::good(CHECK, "all processes are confined");
+    }
+    let found = format!("not fully confined: {}", bare.join(", "));
+    let advice = "see 'vpnd status'; a kernel with Landlock and seccomp confines them, and sandbox = \"require\" insists on it";
+    Finding::warning(CHECK, found, advice)
+}
+
+fn certificate_in_use(status: &Status) -> Option<Finding> {
+    const CHECK: &str = "gateway.certificate";
+    let left_s = status.certificate_left_s?;
+    let advice = "renew it ('vpnd renew', or as you got it), then run: vpnd reload";
+    Some(match left_s {
+        0 => Finding::problem(
+            CHECK,
+            "the running gateway's certificate has expired: nobody can connect",
+            advice,
+        ),
+        1..DAY_S => {
+            let found = format!("the running gateway's certificate expires in {} hours", left_s / 3_600);
+            Finding::problem(CHECK, found, advice)
+        }
+        _ => Finding::good(
+            CHECK,
+            format!("the running gateway's certificate is good for {} days", left_s / DAY_S),
+        ),
+    })
+}
+
+/// The certificate in its file, and who renews it.
+pub(super) fn certificate(config: &ServerConfig) -> Finding {
+    const CHECK: &str = "certificate";
+    let path = config.tls.certificate.display();
+    let leaf = certificate::read(&config.tls.certificate).map(|pem| certificate::chain(&pem));
+    let Some(leaf) = leaf.ok().and_then(|chain| Leaf::parse(chain.first()?)) else {
+        return Finding::problem(
+            CHECK,
+            format!("{path} has no certificate"),
+            "see the configuration's findings",
+        );
+    };
+    let now_s = wall_s();
+    let found = format!(
+        "{path}, for {}, is good for {} days",
+        leaf.names.join(", "),
+        leaf.not_after_s.saturating_sub(now_s) / DAY_S
+    );
+    let renewable = certificate::renewable(&config.tls, std::time::SystemTime::now());
+    match renewable {
+        Ok(()) if now_s >= leaf.overdue_s() => Finding::warning(
+            CHECK,
+            format!("{found} and should have been renewed"),
+            "is the gateway running? Its log says why not",
+        ),
+        Ok(()) => Finding::good(CHECK, format!("{found}; the gateway renews it by itself")),
+        Err(why) if now_s >= leaf.due_s() => Finding::warning(
+            CHECK,
+            format!("{found}, and the gateway can't renew it: {why}"),
+            "renew it, then run: vpnd reload",
+        ),
+        Err(_) => Finding::good(CHECK, format!("{found}; renewed elsewhere")),
+    }
+}
+
+/// Room for the sessions that are permitted, and what is in use.
+pub(super) fn pools(config: &ServerConfig, running: Option<&Status>) -> Vec<Finding> {
+    const CHECK: &str = "pools";
+    let sessions = running.map(|status| status.sessions.as_slice()).unwrap_or_default();
+    let limit = config.limits.max_sessions as u64;
+    let mut findings = Vec::new();
+    if let Some(pool) = config.tunnel.pool_v4 {
+        // Network, broadcast and the gateway's own are nobody's.
+        let room = (1_u64 << (32 - pool.prefix_len())).saturating_sub(3);
+        let used = sessions.iter().filter(|session| session.inner_v4.is_some()).count() as u64;
+        let found = format!("{pool} has {room} addresses for clients, {used} in use");
+        let advice = "give [tunnel] a larger 'pool_v4'; the gateway takes it over at a restart";
+        findings.push(if used >= room {
+            Finding::problem(CHECK, format!("{found}: no further client gets one"), advice)
+        } else if used > room - room / LAST_PART {
+            Finding::warning(CHECK, found, advice)
+        } else if room < limit {
+            let found = format!("{found}, and {limit} sessions are permitted");
+            Finding::warning(CHECK, found, format!("{advice}, or lower 'max_sessions' in [limits]"))
+        } else {
+            Finding::good(CHECK, found)
+        });
+    }
+    if running.is_some() && sessions.len() as u64 >= limit - limit / LAST_PART {
+        let found = format!("{} of {limit} permitted sessions are in use", sessions.len());
+        findings.push(Finding::warning("limits", found, "raise 'max_sessions' in [limits]"));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::testing::status;
+    use crate::commands::doctor::Verdict;
+
+    #[test]
+    fn what_a_gateway_says_of_itself_is_judged() {
+        let mut status = status();
+        status.version = env!("CARGO_PKG_VERSION").to_owned();
+        assert_eq!(version(&status).verdict, Verdict::Good);
+        status.version = "0.0.1".to_owned();
+        assert_eq!(version(&status).verdict, Verdict::Warning);
+        status.offloads = Default::default();
+        assert_eq!(offloads(&status).verdict, Verdict::Good);
+        status.offloads.tun.tso_gave_up = true;
+        assert!(offloads(&status).found.contains("TCP super-packets"));
+        for (left_s, verdict) in
+            [(Some(0), Verdict::Problem), (Some(3_600), Verdict::Problem), (Some(2 * DAY_S), Verdict::Good)]
+        {
+            status.certificate_left_s = left_s;
+            assert_eq!(certificate_in_use(&status).unwrap().verdict, verdict);
+        }
+        status.certificate_left_s = None;
+        assert_eq!(certificate_in_use(&status), None);
+    }
+
+    #[test]
+    fn a_process_without_one_of_its_protections_is_named() {
+        let mut status = status();
+        assert_eq!(protections(&status).verdict, Verdict::Good, "{:?}", protections(&status));
+        status.processes[0].protections.seccomp = false;
+        let finding = protections(&status);
+        assert_eq!(finding.verdict, Verdict::Warning);
+        assert!(finding.found.contains(&status.processes[0].name));
+        status.processes.clear();
+        assert_eq!(protections(&status).verdict, Verdict::Unknown);
+    }
+}

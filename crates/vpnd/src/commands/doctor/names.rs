@@ -1,0 +1,159 @@
+//! Names: those of the gateway, by which clients find it, and the name servers that it pushes.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::Finding;
+use crate::certificate::{self, Leaf};
+use crate::config::ServerConfig;
+
+/// Limit for one look-up, as clients have it.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit for a name server's answer; it is asked twice, since a datagram may be lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const DNS_PORT: u16 = 53;
+
+/// Whether the names in the gateway's certificate lead anywhere, and where.
+pub(super) async fn gateway_names(config: &ServerConfig) -> Vec<Finding> {
+    let pem = certificate::read(&config.tls.certificate).unwrap_or_default();
+    let leaf = certificate::chain(&pem).first().and_then(|leaf| Leaf::parse(leaf));
+    let names = leaf.map(|leaf| leaf.names).unwrap_or_default();
+    let names = names.iter().filter(|name| !name.contains('*') && name.parse::<IpAddr>().is_err());
+    futures_util::future::join_all(names.map(|name| gateway_name(name, config.server.listen.port()))).await
+}
+
+async fn gateway_name(name: &str, port: u16) -> Finding {
+    const CHECK: &str = "names";
+    let addresses: Vec<IpAddr> = match timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name, port))).await {
+        Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
+        Ok(Err(error)) => {
+            let advice = "clients look it up: give it an address in the public DNS, or rename the gateway ('vpnd init --name')";
+            return Finding::warning(CHECK, format!("{name} can't be looked up here: {error}"), advice);
+        }
+        Err(_) => {
+            let found = format!("{name} could not be looked up within {} s", LOOKUP_TIMEOUT.as_secs());
+            return Finding::unknown(
+                CHECK,
+                found,
+                "is this machine's name server in reach? See /etc/resolv.conf",
+            );
+        }
+    };
+    let (own, others): (Vec<IpAddr>, Vec<IpAddr>) = addresses.iter().partition(|address| is_own(**address));
+    let list =
+        |addresses: &[IpAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if others.is_empty() {
+        return Finding::good(CHECK, format!("{name} is {}, of this machine", list(&own)));
+    }
+    let found = format!("{name} is {}, no address of this machine", list(&others));
+    Finding::warning(
+        CHECK,
+        found,
+        format!("right if a router there forwards UDP port {port} to this machine; else correct the DNS"),
+    )
+}
+
+/// Whether this machine has the address: only then a socket can have it.
+fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// Whether the pushed name servers answer this machine, by which clients ask them.
+pub(super) async fn name_servers(config: &ServerConfig) -> Vec<Finding> {
+    let servers = config.push.dns.iter();
+    futures_util::future::join_all(servers.map(|server| name_server((*server, DNS_PORT).into()))).await
+}
+
+async fn name_server(server: SocketAddr) -> Finding {
+    const CHECK: &str = "push.dns";
+    let ip = server.ip();
+    for _ in 0..2 {
+        match timeout(ANSWER_TIMEOUT, answers(server)).await {
+            Ok(Ok(())) => return Finding::good(CHECK, format!("the name server {ip} answers")),
+            Ok(Err(error)) => {
+                let advice =
+                    "push another one in 'dns', or let this machine reach it; clients use it for every name";
+                return Finding::problem(
+                    CHECK,
+                    format!("the name server {ip} can't be asked from here: {error}"),
+                    advice,
+                );
+            }
+            Err(_) => {}
+        }
+    }
+    let advice = "push another one in 'dns', or let this machine ask it; clients use it for every name";
+    Finding::problem(CHECK, format!("the name server {ip} does not answer"), advice)
+}
+
+/// Asks for the root's name servers (RFC 1035, section 4.1) until an answer to that comes: any, a refusal too.
+async fn answers(server: SocketAddr) -> std::io::Result<()> {
+    let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = tokio::net::UdpSocket::bind(any).await?;
+    socket.connect(server).await?;
+    let id: [u8; 2] = rand::random();
+    // Recursion desired, one question: the root, NS, IN.
+    let question = [id[0], id[1], 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
+    socket.send(&question).await?;
+    let mut answer = [0; 512];
+    loop {
+        let length = socket.recv(&mut answer).await?;
+        if is_answer(&answer[..length], id) {
+            return Ok(());
+        }
+    }
+}
+
+fn is_answer(datagram: &[u8], id: [u8; 2]) -> bool {
+    datagram.len() >= 12 && datagram[..2] == id && datagram[2] & 0x80 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::Verdict;
+
+    #[tokio::test]
+    async fn a_server_that_answers_with_its_own_number_is_good() {
+        let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let reply = tokio::spawn(async move {
+            let mut question = [0; 64];
+            let (length, from) = server.recv_from(&mut question).await.unwrap();
+            // Somebody else's answer, then the right one, which refuses.
+            let mut answer = question[..length].to_vec();
+            answer[2] |= 0x80;
+            answer[0] ^= 1;
+            server.send_to(&answer, from).await.unwrap();
+            answer[0] ^= 1;
+            answer[3] = 5;
+            server.send_to(&answer, from).await.unwrap();
+        });
+        assert_eq!(name_server(address).await.verdict, Verdict::Good);
+        reply.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_that_nobody_runs_is_a_problem() {
+        let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert_eq!(name_server(closed).await.verdict, Verdict::Problem);
+    }
+
+    #[test]
+    fn a_question_is_no_answer() {
+        let question = [7, 8, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        let mut answer = question;
+        answer[2] |= 0x80;
+        assert!(!is_answer(&question, [7, 8]) && is_answer(&answer, [7, 8]));
+        assert!(!is_answer(&answer, [7, 9]) && !is_answer(&answer[..11], [7, 8]));
+    }
+
+    #[tokio::test]
+    async fn a_name_of_this_machine_is_told_from_one_elsewhere() {
+        let finding = gateway_name("localhost", 4433).await;
+        assert_eq!(finding.verdict, Verdict::Good, "{finding:?}");
+        assert!(!is_own([192, 0, 2, 1].into()));
+    }
+}
