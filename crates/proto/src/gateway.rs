@@ -24,8 +24,8 @@ use vpnd_crypto::{LabPermit, Suite};
 
 use crate::control::{Close, Code, Explanation, Message, Network, Update, UserName};
 use crate::plane::{Activity, Command, Event, GroupLimits, Slot};
-use crate::policy::Policy;
-use crate::session::{ConnectionId, LocalSuite, Random, SessionId, Timers};
+use crate::policy::{Policy, Principal};
+use crate::session::{ConnectionId, DeviceId, LocalSuite, Random, SessionId, Timers};
 use crate::time::Time;
 use crate::timer::TimerQueue;
 use crate::wire::MAX_GATEWAY_LANES;
@@ -79,6 +79,8 @@ pub enum Selector {
     Session(SessionId),
     /// All sessions of a user.
     User(UserName),
+    /// The sessions of one device of a user.
+    Device(UserName, DeviceId),
 }
 
 /// A task for the owner; they are to be carried out in order.
@@ -263,6 +265,7 @@ impl Gateway {
         let slots: Vec<Slot> = match which {
             Selector::Session(id) => self.table.by_id(*id).into_iter().collect(),
             Selector::User(user) => self.table.of_user(user).map(|session| session.slot).collect(),
+            Selector::Device(user, device) => self.table.by_device(user, *device).into_iter().collect(),
         };
         for slot in &slots {
             self.end_session(*slot, code, text);
@@ -290,6 +293,27 @@ impl Gateway {
             let command = Command::Policy(Arc::clone(policy));
             self.effects.push_back(Effect::Command { shard, command });
         }
+    }
+
+    /// Policy takes all sessions of a user for this principal from now on. Returns which they are.
+    pub fn set_principal(&mut self, user: &UserName, principal: &Principal) -> Vec<SessionId> {
+        let slots: Vec<Slot> = self.table.of_user(user).map(|session| session.slot).collect();
+        let mut open = Vec::new();
+        let mut sessions = Vec::new();
+        for slot in slots {
+            let Some(session) = self.table.get_mut(slot) else { continue };
+            session.record.principal = principal.clone();
+            sessions.push(session.record.id);
+            // Shards get the principal of the others with their keys.
+            if session.open {
+                open.push((slot, principal.clone()));
+            }
+        }
+        if !open.is_empty() {
+            let principals: Arc<[_]> = open.into();
+            self.command_all(|_| Command::Principals(Arc::clone(&principals)));
+        }
+        sessions
     }
 
     /// The gateway goes down: clients get `Close`, keys are erased; sessions stay in the store, to be attached to later.

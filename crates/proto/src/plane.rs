@@ -30,7 +30,7 @@ use std::sync::Arc;
 use minicbor::{Decode, Encode};
 
 use crate::packet::{Packet, Version};
-use crate::policy::{Policy, Verdict};
+use crate::policy::{Policy, Principal, Verdict};
 use crate::time::Time;
 use crate::wire::Index;
 
@@ -134,6 +134,7 @@ impl Plane {
                 }
             }
             Command::Groups(limits) => limiter::set_groups(&mut self.groups, &limits),
+            Command::Principals(principals) => self.set_principals(&principals),
         }
         None
     }
@@ -273,6 +274,14 @@ impl Plane {
         let principal = Arc::new(spec.principal.clone());
         self.forwarding.insert(&spec, Arc::clone(&principal));
         self.sessions[index] = Some(Box::new(Session::new(spec, principal)));
+    }
+
+    fn set_principals(&mut self, principals: &[(Slot, Principal)]) {
+        for (slot, principal) in principals {
+            let Some(session) = find(&mut self.sessions, *slot) else { continue };
+            session.principal = Arc::new(principal.clone());
+            self.forwarding.set_principal(*slot, Arc::clone(&session.principal));
+        }
     }
 
     fn install(&mut self, spec: &EpochSpec) {

@@ -27,10 +27,10 @@ use crate::privsep::channel::Channel;
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::{Common, Prepared, SecretBytes};
 use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
-use crate::store::{self, AuditEntry, CertificateHash, NewUser, PasswordHash, StoreError};
+use crate::store::{self, AuditEntry, CertificateHash, NewUser, PasswordHash, StoreError, UserChange};
 use crate::sys::account::UnixUser;
 use message::FromStore;
-pub use message::{Opening, UserSummary};
+pub use message::{DeviceSummary, Opening, UserSummary};
 use message::{StoreLaunch, UserToAdd};
 pub(crate) use message::{StoreReply, StoreRequest};
 #[cfg(test)]
@@ -104,6 +104,29 @@ impl AdminStore {
     pub fn set_password(&mut self, name: &str, hash: &PasswordHash, now_s: u64) -> Result<(), StoreError> {
         let hash = SecretBytes(hash.expose().as_bytes().to_vec().into());
         self.change(&StoreRequest::SetPassword { name: name.to_owned(), hash, now_s })
+    }
+
+    /// Changes what a user is besides the password.
+    pub fn modify_user(&mut self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {
+        self.change(&StoreRequest::Modify { name: name.to_owned(), change: change.into(), now_s })
+    }
+
+    /// The devices of a user.
+    pub fn devices(&mut self, name: &str) -> Result<Vec<DeviceSummary>, StoreError> {
+        match self.ask(&StoreRequest::Devices(name.to_owned()))? {
+            StoreReply::Devices(devices) => Ok(devices),
+            _ => Err(self.unexpected_reply()),
+        }
+    }
+
+    /// Removes a device of the user and ends its sessions.
+    pub fn remove_device(
+        &mut self,
+        name: &str,
+        device: &DeviceSummary,
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        self.change(&StoreRequest::RemoveDevice { name: name.to_owned(), device: device.id, now_s })
     }
 
     /// Removes a user, which is a revocation.

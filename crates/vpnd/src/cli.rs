@@ -3,6 +3,8 @@
 //! Invariants: no secret is ever an argument, because every user of a machine can read those; a secret comes from a
 //! prompt, a file or a file descriptor. This module only describes; the commands live in modules of their own.
 
+mod user;
+
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
@@ -13,8 +15,10 @@ use vpnd_proto::wire::MAX_CLIENT_LANES;
 
 use crate::commands::users::revoke::Fingerprint;
 use crate::config::LogFormat;
+use crate::date::Expiry;
 use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
+pub use user::{UserChangeArgs, UserDevicesArgs, UserModifyArgs};
 
 /// Default path of the gateway's configuration.
 pub const DEFAULT_CONFIG: &str = "/etc/vpnd/server.toml";
@@ -187,6 +191,10 @@ pub enum UserCommand {
     Remove(UserArgs),
     /// Give a user a new password and end their sessions
     Passwd(UserPasswdArgs),
+    /// Change groups, end date, sponsor, note or second factor of a user. Sessions go on, by the rules for the new groups
+    Modify(UserModifyArgs),
+    /// List the devices of a user, or remove one
+    Devices(UserDevicesArgs),
     /// Make another client certificate for a user; the ones before stay good until they expire or are revoked
     Certificate(UserCertificateArgs),
 }
@@ -231,6 +239,15 @@ pub struct UserAddArgs {
     /// A group that policy rules may name. May be repeated
     #[arg(long, value_name = "G")]
     pub group: Vec<String>,
+    /// The last day on which the user may log in, such as 2027-01-31 (UTC). Sessions end then, too
+    #[arg(long, value_name = "DATE")]
+    pub expires: Option<Expiry>,
+    /// Make the user a guest: the user who answers for this one
+    #[arg(long, value_name = "NAME", requires = "expires")]
+    pub sponsor: Option<String>,
+    /// A note for administrators
+    #[arg(long, value_name = "TEXT")]
+    pub note: Option<String>,
     /// Write the client's profile to this file
     #[arg(long, value_name = "FILE")]
     pub profile_out: Option<PathBuf>,

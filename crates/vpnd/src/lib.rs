@@ -16,6 +16,7 @@ pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod control;
+pub mod date;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod gateway;

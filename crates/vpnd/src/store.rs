@@ -134,6 +134,9 @@ pub struct UserChange {
     pub expires_s: Option<Option<u64>>,
     pub sponsor: Option<Option<String>>,
     pub note: Option<String>,
+    /// Those of local users alone: another source has its own.
+    pub groups: Option<Vec<String>>,
+    pub totp: Option<Option<TotpSecret>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +152,8 @@ pub struct User {
     pub password: Option<PasswordHash>,
     /// Whether the user may log in.
     pub enabled: bool,
-    /// Grows with every revocation of this user; what was allowed under an older one is void.
+    /// Grows with every revocation of this user, changes of groups included; a login that was allowed under an older one is
+    /// void if its session has not begun.
     pub generation: u64,
     /// The secret of one-time codes, if the user must show them.
     pub totp: Option<TotpSecret>,
@@ -222,7 +226,7 @@ pub enum Family {
     V6,
 }
 
-/// Something that ends sessions.
+/// Something that ends sessions, or changes what they may reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revocation {
     /// Its number; a later one is greater.
@@ -232,6 +236,18 @@ pub struct Revocation {
     /// The user's login name then.
     pub name: String,
     pub cause: RevocationCause,
+    /// The one device that it is about, if it is not about all.
+    pub device: Option<DeviceId>,
+}
+
+/// A device of a user that has a session, or had one whose address nobody has needed since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    pub id: DeviceId,
+    /// Its inner addresses.
+    pub addresses: Vec<IpAddr>,
+    /// When its user logged in, if it has a session.
+    pub session_since_s: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
@@ -253,6 +269,12 @@ pub enum RevocationCause {
     /// The user's source has another login name for them.
     #[n(5)]
     Renamed,
+    /// The user is in other groups. Sessions go on, by the rules for these.
+    #[n(6)]
+    Groups,
+    /// One of the user's devices was removed: its sessions end.
+    #[n(7)]
+    Device,
 }
 
 impl fmt::Display for RevocationCause {
@@ -265,6 +287,8 @@ impl fmt::Display for RevocationCause {
             Self::Certificate => "a certificate of this user was revoked; log in again with a good one",
             Self::Expired => "this account has expired",
             Self::Renamed => "this user has another name now; log in again",
+            Self::Groups => "the groups of this user were changed",
+            Self::Device => "this device was removed; log in again",
         })
     }
 }
@@ -344,7 +368,7 @@ pub enum StoreError {
         "the name '{name}' belongs to another user, {owner}; if that one is gone for good, run 'vpnd user remove {name}'"
     )]
     NameTaken { name: String, owner: String },
-    #[error("the user '{name}' is one of the source '{source_name}': the password is changed there")]
+    #[error("the user '{name}' is one of the source '{source_name}': password and groups are changed there")]
     External { name: String, source_name: String },
     /// A source's description of a user that can't be stored.
     #[error("the user '{name}' can't be stored: {detail}")]
@@ -372,8 +396,13 @@ pub trait Store: Send + Sync {
     /// Makes the record of a user of another source or brings it up to date, and returns it. It says nothing about whether the
     /// user may log in: the caller checks [`User::enabled`] and [`User::has_expired`], as for all others.
     fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
-    /// Changes what a user is besides password and groups.
-    fn modify_user(&self, name: &str, change: &UserChange) -> Result<(), StoreError>;
+    /// Changes what a user is besides the password. A change of groups is a revocation that ends no session.
+    fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError>;
+    /// The devices of a user.
+    fn devices(&self, id: UserId) -> Result<Vec<Device>, StoreError>;
+    /// Removes a device of the user: its sessions end, which is a revocation, and others may have its addresses a minute later.
+    /// `false` if the user has no such device.
+    fn remove_device(&self, name: &str, device: DeviceId, now_s: u64) -> Result<bool, StoreError>;
     /// Makes a revocation for each user whose time is over and who has none yet; returns their number. Cheap if there are none.
     fn end_expired(&self, now_s: u64) -> Result<usize, StoreError>;
     /// Gives a local user another password, which is a revocation.

@@ -577,3 +577,29 @@ fn a_restored_session_is_attached_to_without_a_login() {
     let again = attach(&mut after, NOW, 1, &answer).unwrap();
     assert_eq!((again.session, again.epoch), (answer.session, 2));
 }
+
+#[test]
+fn a_new_principal_reaches_every_shard_that_has_the_session_and_one_device_ends_alone() {
+    let mut gateway = gateway(config(2));
+    login(&mut gateway, 1, "ann", 1);
+    login(&mut gateway, 2, "ann", 2);
+    login(&mut gateway, 3, "bob", 3);
+    let principal = crate::policy::Names::default().principal("ann", ["lab"]);
+    let ann = UserName::new("ann").unwrap();
+    assert_eq!(gateway.set_principal(&ann, &principal).len(), 2);
+    let mut shards = Vec::new();
+    for effect in effects(&mut gateway) {
+        let Effect::Command { shard, command: Command::Principals(sent) } = effect else {
+            panic!("{effect:?}")
+        };
+        assert_eq!(
+            sent.iter().map(|(_, principal)| principal.clone()).collect::<Vec<_>>(),
+            [&principal; 2].map(Clone::clone)
+        );
+        shards.push(shard);
+    }
+    assert_eq!(shards, [0, 1]);
+    assert_eq!(gateway.end(&Selector::Device(ann.clone(), DeviceId([7; 16])), Code::Kicked, ""), 0);
+    assert_eq!(gateway.end(&Selector::Device(ann, DeviceId([1; 16])), Code::Kicked, ""), 1);
+    assert_eq!(gateway.sessions().count(), 2);
+}

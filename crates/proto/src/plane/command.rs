@@ -198,6 +198,8 @@ pub enum Command {
     },
     /// These rate limits hold for groups from now on, by their numbers.
     Groups(Arc<[GroupLimits]>),
+    /// Policy takes these sessions for somebody else from now on: the groups of their users have changed.
+    Principals(Arc<[(Slot, Principal)]>),
 }
 
 /// An event in the data plane that concerns the control plane. Each kind is reported once per cause, not per packet, but for the

@@ -58,6 +58,14 @@ impl Forwarding {
         }
     }
 
+    /// Policy takes a session for somebody else from now on.
+    pub(super) fn set_principal(&mut self, slot: Slot, principal: Arc<Principal>) {
+        let entry = self.principals.get_mut(slot.index as usize).and_then(Option::as_mut);
+        if let Some((_, current)) = entry.filter(|(owner, _)| *owner == slot) {
+            *current = principal;
+        }
+    }
+
     /// Removes a session.
     pub(super) fn remove(&mut self, session: &Session) {
         if let Some(entry) = self.principals.get_mut(session.slot.index as usize) {

@@ -393,6 +393,36 @@ fn policy_holds_towards_the_campus_and_from_it() {
 }
 
 #[test]
+fn new_groups_hold_for_a_session_that_is_open() {
+    use crate::policy::{Names, Protocol, RuleSpec, Selector};
+    let mut net = Net::new(true);
+    net.meet();
+    let deny = |to: Selector| RuleSpec {
+        action: Verdict::Deny,
+        from: vec![Selector::Group("barred".to_owned())],
+        to: vec![to],
+        protocol: Protocol::Any,
+        ports: Vec::new(),
+    };
+    let mut names = Names::default();
+    let to_barred = RuleSpec { from: vec![Selector::Any], ..deny(Selector::Group("barred".to_owned())) };
+    let rules = [deny(Selector::Any), to_barred];
+    net.gateway.apply(Command::Policy(Arc::new(Policy::compile(&rules, true, &mut names).unwrap())));
+    for (groups, open) in [(vec![], true), (vec!["barred"], false), (vec!["other"], true)] {
+        let principal = names.principal("alice", groups);
+        let of_before = Slot { generation: 7, ..slot(BOB) };
+        let principals = [(slot(ALICE), principal.clone()), (of_before, names.principal("x", ["barred"]))];
+        net.gateway.apply(Command::Principals(principals.into()));
+        let out = net.client_sends(ALICE, &packet(10, 200));
+        assert_eq!(net.gateway_gets(&out, "198.51.100.1:1000").is_ok(), open, "{principal:?}");
+        let to_alice = net.client_sends(BOB, &packet(11, 10));
+        assert_eq!(net.gateway_gets(&to_alice, "198.51.100.2:2000").is_ok(), open, "{principal:?}");
+        let of_bob = net.client_sends(BOB, &packet(11, 200));
+        assert!(net.gateway_gets(&of_bob, "198.51.100.2:2000").is_ok(), "Bob's slot had another tenant then");
+    }
+}
+
+#[test]
 fn a_source_of_somebody_else_is_dropped() {
     let mut net = Net::new(true);
     net.meet();

@@ -3,13 +3,14 @@
 //! Invariants: no answer holds a password hash or the secret of one-time codes; a list comes in pieces, so that a frame has a
 //! largest length.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 
 use crate::privsep::messages::{Common, SecretBytes};
-use crate::store::{AuditEntry, CertificateHash, NewUser, StoreError, User};
+use crate::store::{AuditEntry, CertificateHash, Device, NewUser, StoreError, TotpSecret, User, UserChange};
 
 /// Users of one answer, at most; the command asks again.
 pub(crate) const MAX_USERS: usize = 256;
@@ -71,6 +72,44 @@ pub struct UserSummary {
     /// When the user was added.
     #[n(6)]
     pub created_s: u64,
+    /// Which authority vouches for the user.
+    #[n(7)]
+    pub source: String,
+    #[n(8)]
+    pub expires_s: Option<u64>,
+    #[n(9)]
+    pub sponsor: Option<String>,
+    #[n(10)]
+    pub note: String,
+}
+
+/// A device of a user.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct DeviceSummary {
+    #[n(0)]
+    pub(crate) id: ByteArray<16>,
+    #[n(1)]
+    pub addresses: Vec<IpAddr>,
+    /// When its user logged in, if it has a session.
+    #[n(2)]
+    pub session_since_s: Option<u64>,
+}
+
+impl DeviceSummary {
+    /// As people see it.
+    pub fn name(&self) -> String {
+        self.id.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl From<&Device> for DeviceSummary {
+    fn from(device: &Device) -> Self {
+        Self {
+            id: ByteArray::from(device.id.0),
+            addresses: device.addresses.clone(),
+            session_since_s: device.session_since_s,
+        }
+    }
 }
 
 impl From<&User> for UserSummary {
@@ -83,6 +122,10 @@ impl From<&User> for UserSummary {
             certificates: user.certificates.clone(),
             revoked_certificates: user.revoked_certificates.clone(),
             created_s: user.created_s,
+            source: user.source.clone(),
+            expires_s: user.expires_s,
+            sponsor: user.sponsor.clone(),
+            note: user.note.clone(),
         }
     }
 }
@@ -94,6 +137,9 @@ impl UserSummary {
         for group in &mut self.groups {
             *group = crate::plain(group);
         }
+        self.source = crate::plain(&self.source);
+        self.note = crate::plain(&self.note);
+        self.sponsor = self.sponsor.as_deref().map(crate::plain);
         self
     }
 }
@@ -166,6 +212,27 @@ pub(crate) enum StoreRequest {
         #[n(3)]
         at_s: u64,
     },
+    /// Whatever is none stays as it is.
+    #[n(9)]
+    Modify {
+        #[n(0)]
+        name: String,
+        #[n(1)]
+        change: ChangeToMake,
+        #[n(2)]
+        now_s: u64,
+    },
+    #[n(10)]
+    Devices(#[n(0)] String),
+    #[n(11)]
+    RemoveDevice {
+        #[n(0)]
+        name: String,
+        #[n(1)]
+        device: ByteArray<16>,
+        #[n(2)]
+        now_s: u64,
+    },
 }
 
 impl StoreRequest {
@@ -181,6 +248,9 @@ impl StoreRequest {
             Self::Add { user, .. } => &user.name,
             Self::Audit { user, .. } => user,
             Self::User(name)
+            | Self::Devices(name)
+            | Self::Modify { name, .. }
+            | Self::RemoveDevice { name, .. }
             | Self::SetEnabled { name, .. }
             | Self::SetPassword { name, .. }
             | Self::Remove { name, .. }
@@ -202,6 +272,57 @@ pub(crate) struct UserToAdd {
     pub(crate) groups: Vec<String>,
     #[n(4)]
     pub(crate) certificate: Option<ByteArray<32>>,
+    #[n(5)]
+    pub(crate) expires_s: Option<u64>,
+    #[n(6)]
+    pub(crate) sponsor: Option<String>,
+    #[n(7)]
+    pub(crate) note: String,
+}
+
+/// A value that is set, perhaps to none: two options in each other are one in CBOR.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(crate) struct Set<T>(#[n(0)] pub(crate) Option<T>);
+
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct ChangeToMake {
+    #[n(0)]
+    expires_s: Option<Set<u64>>,
+    #[n(1)]
+    sponsor: Option<Set<String>>,
+    #[n(2)]
+    note: Option<String>,
+    #[n(3)]
+    groups: Option<Vec<String>>,
+    #[n(4)]
+    totp: Option<Set<SecretBytes>>,
+}
+
+impl From<&UserChange> for ChangeToMake {
+    fn from(change: &UserChange) -> Self {
+        Self {
+            expires_s: change.expires_s.map(Set),
+            sponsor: change.sponsor.clone().map(Set),
+            note: change.note.clone(),
+            groups: change.groups.clone(),
+            totp: change
+                .totp
+                .as_ref()
+                .map(|totp| Set(totp.as_ref().map(|secret| SecretBytes(secret.expose().to_vec().into())))),
+        }
+    }
+}
+
+impl From<ChangeToMake> for UserChange {
+    fn from(change: ChangeToMake) -> Self {
+        Self {
+            expires_s: change.expires_s.map(|set| set.0),
+            sponsor: change.sponsor.map(|set| set.0),
+            note: change.note,
+            groups: change.groups,
+            totp: change.totp.map(|set| set.0.map(|secret| TotpSecret::new(secret.0.to_vec()))),
+        }
+    }
 }
 
 impl From<&NewUser> for UserToAdd {
@@ -213,6 +334,9 @@ impl From<&NewUser> for UserToAdd {
             totp: user.totp.as_ref().map(|totp| secret(totp.expose())),
             groups: user.groups.clone(),
             certificate: user.certificate.map(ByteArray::from),
+            expires_s: user.expires_s,
+            sponsor: user.sponsor.clone(),
+            note: user.note.clone(),
         }
     }
 }
@@ -228,6 +352,8 @@ pub(crate) enum StoreReply {
     User(#[n(0)] Option<UserSummary>),
     #[n(3)]
     Failed(#[n(0)] Fault),
+    #[n(4)]
+    Devices(#[n(0)] Vec<DeviceSummary>),
 }
 
 /// A [`StoreError`] without the names that the command has itself.

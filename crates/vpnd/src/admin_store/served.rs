@@ -2,10 +2,14 @@
 
 use std::path::Path;
 
+use vpnd_proto::session::DeviceId;
+
 use crate::store::sqlite::Sqlite;
 use crate::store::{AuditEntry, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User};
 
-use super::message::{Fault, MAX_USERS, Opening, StoreReply, StoreRequest, UserSummary, UserToAdd};
+use super::message::{
+    DeviceSummary, Fault, MAX_USERS, Opening, StoreReply, StoreRequest, UserSummary, UserToAdd,
+};
 
 /// A store that is open.
 pub(super) enum Served {
@@ -51,6 +55,15 @@ fn of_store(store: &Sqlite, request: StoreRequest) -> Result<StoreReply, StoreEr
         StoreRequest::RevokeCertificates { name, certificates, now_s } => {
             store.revoke_certificates(&name, &certificates, now_s)?;
         }
+        StoreRequest::Modify { name, change, now_s } => store.modify_user(&name, &change.into(), now_s)?,
+        StoreRequest::Devices(name) => {
+            let Some(user) = store.user(&name)? else { return Err(StoreError::NoSuchUser { name }) };
+            let devices = store.devices(user.id)?;
+            return Ok(StoreReply::Devices(devices.iter().map(DeviceSummary::from).collect()));
+        }
+        StoreRequest::RemoveDevice { name, device, now_s } => {
+            store.remove_device(&name, DeviceId(device.into()), now_s)?;
+        }
         StoreRequest::Audit { event, user, detail, at_s } => {
             store.audit(&AuditEntry { at_s, event, user, source: String::new(), detail })?;
         }
@@ -71,9 +84,9 @@ fn new_user(user: UserToAdd) -> Result<NewUser, StoreError> {
         totp: user.totp.map(|secret| TotpSecret::new(secret.0.to_vec())),
         groups: user.groups,
         certificate: user.certificate.map(Into::into),
-        expires_s: None,
-        sponsor: None,
-        note: String::new(),
+        expires_s: user.expires_s,
+        sponsor: user.sponsor,
+        note: user.note,
     })
 }
 

@@ -4,6 +4,7 @@
 //! is printed once and kept nowhere; what is reported as done is on the disk. A running gateway learns of every change
 //! from the store's revocations. This module must not know how sessions end.
 
+mod modify;
 pub mod revoke;
 mod secret_input;
 
@@ -19,6 +20,7 @@ use crate::authority::{Authority, CertificateError, IssuedCertificate};
 use crate::certificate::{self, Leaf};
 use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs};
 use crate::config::{ConfigError, ServerConfig};
+use crate::date::Expiry;
 use crate::password::{Hasher, NoMemory};
 use crate::profile::{ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name};
 use crate::secret_file::WriteError;
@@ -62,6 +64,14 @@ pub enum UserError {
     /// The profile with another certificate could not be written.
     #[error("{0}; run it again with another place")]
     NewProfile(WriteError),
+    #[error("'{name}' would be a guest without an end; add --expires DATE")]
+    EndlessGuest { name: String },
+    #[error("a note has at most 500 characters, none of them a control character")]
+    Note,
+    #[error(
+        "'{prefix}' is the beginning of {found} devices of '{name}'; 'vpnd user devices {name}' shows their names"
+    )]
+    NoSuchDevice { name: String, prefix: String, found: usize },
     /// The result could not be printed. What was done stays done.
     #[error("can't print the result: {0}")]
     Print(#[from] std::io::Error),
@@ -76,7 +86,9 @@ pub fn run(
 ) -> Result<(), UserError> {
     let (args, done) = match command {
         UserCommand::Add(args) => return add(args, stores, now_s, out),
-        UserCommand::List { json, store } => return list(store, stores, *json, out),
+        UserCommand::List { json, store } => return list(store, stores, *json, now_s, out),
+        UserCommand::Modify(args) => return modify::modify(args, stores, now_s, out),
+        UserCommand::Devices(args) => return modify::devices(args, stores, now_s, out),
         UserCommand::Passwd(args) => return passwd(args, stores, now_s, out),
         UserCommand::Certificate(args) => return certificate(args, stores, now_s, out),
         UserCommand::Disable(args) => (args, "disabled"),
@@ -121,6 +133,11 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
     if store.user(&args.name)?.is_some() {
         return Err(StoreError::UserExists { name: args.name.clone() }.into());
     }
+    if let Some(sponsor) = &args.sponsor {
+        modify::existing(&mut store, sponsor)?;
+    }
+    let expires_s = args.expires.and_then(Expiry::seconds);
+    modify::check_guest(&args.name, args.sponsor.as_deref(), expires_s)?;
     let secret = secret_input::choose(Source::from(&args.password), &args.name)?;
     let prepared = prepare(args, &config, &secret.password, now_s)?;
     commit(args, &mut store, &prepared, now_s)?;
@@ -152,6 +169,9 @@ fn prepare(
         totp: args.totp.then(totp::generate),
         groups: args.group.clone(),
         certificate: identity.as_ref().map(|identity| Sha256::digest(&identity.certificate_der).into()),
+        expires_s: args.expires.and_then(Expiry::seconds),
+        sponsor: args.sponsor.clone(),
+        note: args.note.as_deref().map(modify::note).transpose()?.unwrap_or_default(),
         ..NewUser::new(&args.name, Hasher::default().hash(password)?)
     };
     let wanted = args.profile_out.is_some();
@@ -202,7 +222,13 @@ fn certificate(
     Ok(())
 }
 
-fn list(args: &StoreArgs, stores: &dyn Stores, json: bool, out: &mut dyn Write) -> Result<(), UserError> {
+fn list(
+    args: &StoreArgs,
+    stores: &dyn Stores,
+    json: bool,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<(), UserError> {
     let users = open(args, stores)?.1.users()?;
     if json {
         let users: Vec<_> = users.iter().map(describe).collect();
@@ -210,12 +236,19 @@ fn list(args: &StoreArgs, stores: &dyn Stores, json: bool, out: &mut dyn Write) 
     }
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(["USER", "STATE", "SECOND FACTOR", "GROUPS"]);
+    table.set_header(["USER", "SOURCE", "STATE", "EXPIRES", "SECOND FACTOR", "GROUPS"]);
     for user in &users {
-        let state = if user.enabled { "enabled" } else { "disabled" };
+        let state = match user.enabled {
+            false => "disabled",
+            true if user.expires_s.is_some_and(|expires_s| expires_s <= now_s) => "expired",
+            true => "enabled",
+        };
+        let expires = user.expires_s.map_or_else(|| "-".to_owned(), |s| Expiry::At(s).to_string());
         table.add_row([
             user.name.clone(),
+            user.source.clone(),
             state.to_owned(),
+            expires,
             second_factor(user).to_owned(),
             user.groups.join(" "),
         ]);
@@ -230,6 +263,10 @@ fn describe(user: &UserSummary) -> serde_json::Value {
         "totp": user.totp,
         "certificates": user.certificates.len(),
         "groups": user.groups,
+        "source": user.source,
+        "expires_s": user.expires_s,
+        "sponsor": user.sponsor,
+        "note": user.note,
         "created_s": user.created_s,
     })
 }

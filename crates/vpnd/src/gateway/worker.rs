@@ -66,7 +66,7 @@ use certificate::WorkerCertificate;
 use client_certificates::ClientCertificates;
 use handover::{Predecessor, Successor};
 use parent_client::ParentClient;
-use revocation::{Revocations, end_revoked};
+use revocation::{Revocations, carry_out_revocations};
 
 /// Limit for the notices to clients that the gateway goes down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -275,8 +275,8 @@ impl RunningWorker {
             before,
             tunnel: config.tunnel.clone(),
         });
-        let end_revoked = end_revoked(core.clone(), auth, revocations.clone());
-        let mut background = vec![tokio::spawn(server.run(endpoint.clone())), tokio::spawn(end_revoked)];
+        let revoking = carry_out_revocations(core.clone(), auth, revocations.clone());
+        let mut background = vec![tokio::spawn(server.run(endpoint.clone())), tokio::spawn(revoking)];
         // Before requests of administrators: the parent expects this message first.
         channel.send(&common::Ready::Ready, &[]).await?;
         let admin = tokio::spawn(prepared.admin.serve(Arc::clone(&administration), Arc::clone(&admin_over)));

@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use vpnd_proto::attach::Tokens;
-use vpnd_proto::session::SessionId;
+use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{
-    AuditEntry, CertificateHash, ExternalUser, Family, Lease, LeaseOwner, NewUser, PasswordHash, Revocation,
-    SessionChange, SessionRecord, Store, StoreError, User, UserChange, UserId,
+    AuditEntry, CertificateHash, Device, ExternalUser, Family, Lease, LeaseOwner, NewUser, PasswordHash,
+    Revocation, SessionChange, SessionRecord, Store, StoreError, User, UserChange, UserId,
 };
 use crate::own_file;
 
@@ -332,8 +332,16 @@ impl Store for Sqlite {
         self.change(|t| accounts::refresh_external(t, user, now_s))
     }
 
-    fn modify_user(&self, name: &str, change: &UserChange) -> Result<(), StoreError> {
-        self.revoke(|t| accounts::modify(t, name, change))
+    fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {
+        self.revoke(|t| accounts::modify(t, name, change, now_s))
+    }
+
+    fn devices(&self, id: UserId) -> Result<Vec<Device>, StoreError> {
+        self.read(|c| sessions::devices(c, id))
+    }
+
+    fn remove_device(&self, name: &str, device: DeviceId, now_s: u64) -> Result<bool, StoreError> {
+        self.revoke(|t| accounts::remove_device(t, name, device, now_s))
     }
 
     fn end_expired(&self, now_s: u64) -> Result<usize, StoreError> {

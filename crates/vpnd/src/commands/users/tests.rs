@@ -242,3 +242,74 @@ fn certificates_are_revoked_by_user_by_file_and_by_fingerprint() {
     assert!(Cli::try_parse_from(["vpnd", "revoke"]).is_err(), "of whom?");
     assert!(Cli::try_parse_from(["vpnd", "revoke", "--fingerprint", "12"]).is_err());
 }
+
+#[test]
+fn a_user_is_modified_in_what_is_named_and_nothing_else() {
+    let bench = Bench::new();
+    bench.user("add bob --password-file @password").unwrap();
+    bench.user("add ann --password-file @password --group staff --group lab --note x").unwrap();
+    let ann = || bench.store().user("ann").unwrap().unwrap();
+    bench.user("modify ann --add-group admins --remove-group lab").unwrap();
+    assert_eq!((ann().groups, ann().note.as_str()), (vec!["admins".to_owned(), "staff".to_owned()], "x"));
+    bench.user("modify ann --group only").unwrap();
+    assert_eq!(ann().groups, ["only"]);
+    let out = bench.user("modify ann --totp").unwrap();
+    assert!(out.contains("otpauth://totp/vpnd:ann?") && ann().totp.is_some(), "{out}");
+    bench.user("modify ann --no-totp --expires 2027-01-31").unwrap();
+    assert_eq!((ann().totp, ann().expires_s), (None, Some(1_801_440_000)));
+    bench.user("modify ann --sponsor bob").unwrap();
+    assert_eq!(ann().sponsor.as_deref(), Some("bob"));
+    assert!(matches!(bench.user("modify ann --expires never"), Err(UserError::EndlessGuest { .. })));
+    bench.user("modify ann --no-sponsor --expires never").unwrap();
+    assert_eq!((ann().sponsor, ann().expires_s, ann().groups), (None, None, vec!["only".to_owned()]));
+    assert!(matches!(
+        bench.user("modify ann --sponsor nobody --expires 2027-01-31"),
+        Err(UserError::Store(StoreError::NoSuchUser { name })) if name == "nobody"
+    ));
+    assert!(matches!(bench.user("modify ann --add-group a,b"), Err(UserError::Name { .. })));
+    let last = bench.store().audit_log(1).unwrap().remove(0);
+    assert_eq!(
+        (last.event.as_str(), last.detail.as_str()),
+        ("user-modified", "expires: never; sponsor: none")
+    );
+}
+
+#[test]
+fn a_guest_has_a_sponsor_and_an_end() {
+    let bench = Bench::new();
+    bench.user("add bob --password-file @password").unwrap();
+    let add = "add eve --password-file @password --sponsor";
+    assert!(bench.user(&format!("{add} nobody --expires 2027-01-31")).is_err());
+    assert!(matches!(bench.user(&format!("{add} bob --expires never")), Err(UserError::EndlessGuest { .. })));
+    bench.user(&format!("{add} bob --expires 2027-01-01")).unwrap();
+    let table = bench.user("list").unwrap();
+    let row = table.lines().find(|line| line.contains("eve")).unwrap();
+    assert!(row.contains("local") && row.contains("expired") && row.contains("2027-01-01"), "{table}");
+    let json: serde_json::Value = serde_json::from_str(&bench.user("list --json").unwrap()).unwrap();
+    assert_eq!((&json[1]["sponsor"], &json[1]["expires_s"]), (&"bob".into(), &1_798_848_000.into()));
+}
+
+#[test]
+fn a_device_is_removed_by_the_beginning_of_its_name() {
+    use crate::store::{Lease, LeaseOwner};
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password").unwrap();
+    let store = bench.store();
+    let user = store.user("ann").unwrap().unwrap().id;
+    for n in [0x10, 0x1f, 0x20] {
+        let owner = LeaseOwner { user, device: vpnd_proto::session::DeviceId([n; 16]) };
+        let session = vpnd_proto::session::SessionId([n; 16]);
+        let lease = Lease { address: [10, 0, 0, n].into(), owner, session, until_s: 1 };
+        assert!(store.claim(&lease, 0).unwrap());
+    }
+    let listed = bench.user("devices ann").unwrap();
+    assert!(listed.contains(&"1f".repeat(16)) && listed.contains("10.0.0.32"), "{listed}");
+    for wrong in ["1", "3", ""] {
+        let refused = bench.user(&format!("devices ann --remove={wrong}"));
+        assert!(matches!(refused, Err(UserError::NoSuchDevice { .. })), "{wrong:?}");
+    }
+    bench.user("devices ann --remove 1f").unwrap();
+    let left: serde_json::Value = serde_json::from_str(&bench.user("devices ann --json").unwrap()).unwrap();
+    assert_eq!(left.as_array().unwrap().len(), 2);
+    assert!(bench.user("devices nobody").is_err());
+}

@@ -16,13 +16,14 @@ use super::authenticator::{self, Authenticator, LoginOutcome, Refused};
 use crate::clock::{steady_s, wall_s};
 use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
-    Account, AuthReply, AuthRequest, Granted, Leased, LoginRequest, MAX_REVOCATIONS, MAX_WRITES, Numbered,
-    Reason, Revoked, StoredSession, Write, id,
+    Account, AuthReply, AuthRequest, Granted, Leased, LoginRequest, MAX_GROUP_BYTES, MAX_REVOCATIONS,
+    MAX_WRITES, Numbered, Reason, Revoked, StoredSession, Write, id,
 };
 use crate::password::Password;
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::store::{
-    AuditEntry, Family, LeaseOwner, SessionChange, SessionRecord, Store, StoreError, User, UserId,
+    AuditEntry, Family, LeaseOwner, Revocation, RevocationCause, SessionChange, SessionRecord, Store,
+    StoreError, User, UserId,
 };
 
 /// Logins that were granted and whose sessions are not kept yet, at most.
@@ -311,13 +312,31 @@ impl Service {
         let Some(seen) = seen else {
             return Ok(AuthReply::Revocations { seen: self.store.last_revocation()?, found: Vec::new() });
         };
-        let mut revocations = self.store.revocations_since(seen)?;
-        revocations.truncate(MAX_REVOCATIONS);
-        let seen = revocations.last().map_or(seen, |last| last.seq);
-        let found = revocations
-            .iter()
-            .map(|revocation| Revoked { name: UserName::cut(&revocation.name), cause: revocation.cause });
-        Ok(AuthReply::Revocations { seen, found: found.collect() })
+        let (mut seen, mut found, mut group_bytes) = (seen, Vec::new(), 0);
+        for revocation in self.store.revocations_since(seen)?.into_iter().take(MAX_REVOCATIONS) {
+            let revoked = self.revoked(&revocation)?;
+            group_bytes += revoked.groups.iter().flatten().map(|group| group.len() + 8).sum::<usize>();
+            seen = revocation.seq;
+            found.push(revoked);
+            if group_bytes >= MAX_GROUP_BYTES {
+                break;
+            }
+        }
+        Ok(AuthReply::Revocations { seen, found })
+    }
+
+    fn revoked(&self, revocation: &Revocation) -> Result<Revoked, StoreError> {
+        // As they are now: of several changes the last counts. Who is gone by now has a revocation that says so.
+        let groups = match revocation.cause {
+            RevocationCause::Groups => self.store.user_by_id(revocation.user)?.map(|user| user.groups),
+            _ => None,
+        };
+        Ok(Revoked {
+            name: UserName::cut(&revocation.name),
+            cause: revocation.cause,
+            device: revocation.device.map(|device| ByteArray::from(device.0)),
+            groups,
+        })
     }
 
     fn grants(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Grant>> {

@@ -20,6 +20,8 @@ pub(crate) const MAX_FRAME: usize = 128 << 10;
 pub(crate) const MAX_WRITES: usize = 512;
 /// Revocations of one answer, at most; the worker asks again.
 pub(crate) const MAX_REVOCATIONS: usize = 128;
+/// Bytes of groups' names after which an answer takes no further revocation.
+pub(crate) const MAX_GROUP_BYTES: usize = 32 << 10;
 
 /// When a client that found too many others waiting should come back, seconds.
 pub(crate) const BUSY_S: u64 = 2;
@@ -247,13 +249,19 @@ pub(crate) struct StoredSession {
     pub(crate) expires_s: u64,
 }
 
-/// A user whose sessions end.
+/// A user whose sessions end, or go on in other groups.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Revoked {
     #[n(0)]
     pub(crate) name: UserName,
     #[n(1)]
     pub(crate) cause: RevocationCause,
+    /// The device whose sessions it is about, if not all.
+    #[n(2)]
+    pub(crate) device: Option<ByteArray<16>>,
+    /// With [`RevocationCause::Groups`]: those the user is in now.
+    #[n(3)]
+    pub(crate) groups: Option<Vec<String>>,
 }
 
 /// A session's id as a message has it.

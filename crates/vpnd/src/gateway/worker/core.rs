@@ -21,6 +21,7 @@ use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::clock::now;
+use crate::gateway::messages::auth::Account;
 use crate::gateway::worker::handover::{HandoverError, Successor};
 use crate::gateway::worker::registry::{self, AdmittedSession, Ending, Registry};
 use crate::gateway::worker::settings::LiveSettings;
@@ -43,7 +44,7 @@ const QUEUE: usize = 1_024;
 
 /// A request to the control plane.
 pub(crate) enum CoreRequest {
-    /// A connection has proved who its user is, and which device.
+    /// A connection has proved its user and device.
     Login {
         connection: ConnectionId,
         outbox: mpsc::Sender<Outgoing>,
@@ -76,6 +77,8 @@ pub(crate) enum CoreRequest {
         text: String,
         reply: oneshot::Sender<usize>,
     },
+    /// A user is in these groups from now on; answered with the number of their sessions, which go on.
+    Regroup(Account, oneshot::Sender<usize>),
     /// Let no certificate of these in, and end the sessions that have shown one; answered with how many there were.
     Revoke {
         revoked: Box<RevocationList>,
@@ -166,47 +169,45 @@ impl Core {
         self.0.send(request).await.map_err(|_| Stopped)
     }
 
+    /// Sends a request and waits for its reply.
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> CoreRequest) -> Result<T, Stopped> {
+        let (reply, wait) = oneshot::channel();
+        self.send(request(reply)).await?;
+        wait.await.map_err(|_| Stopped)
+    }
+
     /// Makes these settings hold from now on.
     pub(crate) async fn apply(&self, settings: LiveSettings) -> anyhow::Result<()> {
-        let (reply, wait) = oneshot::channel();
-        self.send(CoreRequest::Settings { settings: Box::new(settings), reply }).await?;
-        Ok(wait.await.map_err(|_| Stopped)??)
+        Ok(self.ask(|reply| CoreRequest::Settings { settings: Box::new(settings), reply }).await??)
     }
 
-    /// Hands everything to another process, which then goes on; the task has stopped afterwards.
-    ///
-    /// # Errors
-    /// The reason why the hand-over failed; the task then goes on.
+    /// Hands everything to another process, which then goes on; the task has stopped afterwards. After an error it goes on.
     pub(crate) async fn hand_over(&self, to: Successor) -> anyhow::Result<HandoverSummary> {
-        let (reply, wait) = oneshot::channel();
-        self.send(CoreRequest::QuicForwarder { to: Box::new(to), reply }).await?;
-        Ok(wait.await.map_err(|_| Stopped)??)
+        Ok(self.ask(|reply| CoreRequest::QuicForwarder { to: Box::new(to), reply }).await??)
     }
 
-    /// Tells the clients that the gateway goes down, and stops the task.
+    /// Tells the clients that the gateway goes down, and stops the task. If it has stopped already, there are none.
     pub(crate) async fn shut_down(&self) {
-        // If it has stopped already, there are no clients to notify.
         let _ = self.send(CoreRequest::Shutdown).await;
     }
 
     /// Ends sessions; returns how many there were.
     pub(crate) async fn end(&self, which: Selector, code: Code, text: String) -> Result<usize, Stopped> {
-        let (reply, wait) = oneshot::channel();
-        self.send(CoreRequest::End { which, code, text, reply }).await?;
-        wait.await.map_err(|_| Stopped)
+        self.ask(|reply| CoreRequest::End { which, code, text, reply }).await
+    }
+
+    /// A user is in these groups now; returns the number of their sessions.
+    pub(crate) async fn regroup(&self, account: Account) -> Result<usize, Stopped> {
+        self.ask(|reply| CoreRequest::Regroup(account, reply)).await
     }
 
     /// Lets in no certificate that `revoked` names; returns how many sessions ended.
     pub(crate) async fn revoke(&self, revoked: RevocationList) -> Result<usize, Stopped> {
-        let (reply, wait) = oneshot::channel();
-        self.send(CoreRequest::Revoke { revoked: Box::new(revoked), reply }).await?;
-        wait.await.map_err(|_| Stopped)
+        self.ask(|reply| CoreRequest::Revoke { revoked: Box::new(revoked), reply }).await
     }
 
     pub(crate) async fn status(&self) -> Result<CoreSnapshot, Stopped> {
-        let (reply, wait) = oneshot::channel();
-        self.send(CoreRequest::Status(reply)).await?;
-        wait.await.map_err(|_| Stopped)
+        self.ask(CoreRequest::Status).await
     }
 }
 
@@ -303,6 +304,9 @@ impl CoreTask {
                 // The reply is sent once it is done, if the requester still waits.
                 self.carry_out().await;
                 let _ = reply.send(count);
+            }
+            CoreRequest::Regroup(account, reply) => {
+                let _ = reply.send(self.registry.regroup(&account, &mut self.gateway));
             }
             CoreRequest::Revoke { revoked, reply } => {
                 self.revoked = *revoked;

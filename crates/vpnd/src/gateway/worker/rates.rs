@@ -16,6 +16,11 @@ pub(crate) struct RateTable {
 }
 
 impl RateTable {
+    /// The limits as they are configured.
+    pub(crate) fn limits(&self) -> &RateLimits {
+        &self.limits
+    }
+
     /// These limits hold from now on. Returns those of each group by its number.
     pub(crate) fn set(&mut self, limits: RateLimits) -> Vec<Rates> {
         for group in &limits.groups {

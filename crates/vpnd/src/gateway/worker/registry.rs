@@ -127,6 +127,18 @@ impl Registry {
         }))
     }
 
+    /// A user is in other groups now: policy and rate limits of these hold for the sessions. Returns how many there are.
+    pub(crate) fn regroup(&mut self, account: &Account, gateway: &mut Gateway) -> usize {
+        let sessions = gateway.set_principal(&account.name, &self.principal(account));
+        for session in &sessions {
+            if let Some(known) = self.known.get_mut(session) {
+                *known = account.groups.clone().into();
+            }
+        }
+        self.set_limits(self.rates.limits().clone(), gateway);
+        sessions.len()
+    }
+
     /// The groups of a session's user, by which another process applies policy to it.
     pub(crate) fn groups(&self, session: SessionId) -> Box<[String]> {
         self.known.get(&session).cloned().unwrap_or_default()

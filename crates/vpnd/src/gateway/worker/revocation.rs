@@ -1,6 +1,7 @@
-//! Users who were disabled, removed or given another password, by whichever process did it: their sessions end.
+//! Users who were disabled, removed, given another password or other groups, by whichever process did it: their sessions end, or
+//! go on by other rules.
 //!
-//! INVARIANT: a revocation counts as carried out only when the sessions have ended, so that whoever goes on from the last one,
+//! INVARIANT: a revocation counts as carried out only when the sessions have ended or have the new groups, so that whoever goes on from the last one,
 //! in this process or in the next, passes over none.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +9,12 @@ use std::time::Duration;
 
 use vpnd_proto::control::Code;
 use vpnd_proto::gateway::Selector;
+use vpnd_proto::session::DeviceId;
 
-use crate::gateway::messages::auth::{AuthReply, AuthRequest};
+use crate::gateway::messages::auth::{Account, AuthReply, AuthRequest, Revoked};
 use crate::gateway::worker::auth_client::AuthClient;
-use crate::gateway::worker::core::Core;
+use crate::gateway::worker::core::{Core, Stopped};
+use crate::store::RevocationCause;
 
 /// Interval of queries for revocations: half of what is promised, so that the promise holds.
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
@@ -29,16 +32,15 @@ impl Revocations {
     }
 }
 
-/// Ends the sessions of users who were disabled, removed or given another password, by whichever process did it.
-pub(super) async fn end_revoked(core: Core, auth: AuthClient, carried_out: Revocations) {
+/// Carries out what the store has of revocations, as they come.
+pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_out: Revocations) {
     loop {
         match auth.request(AuthRequest::Revocations(carried_out.get())).await {
             Ok(AuthReply::Revocations { seen: last, found }) => {
                 for revoked in found {
-                    let user = Selector::User(revoked.name.clone());
-                    let ended = core.end(user, Code::Disabled, revoked.cause.to_string()).await;
-                    let Ok(count) = ended else { return };
-                    tracing::info!(user = %revoked.name, cause = ?revoked.cause, sessions = count, "revoked");
+                    let (name, cause) = (revoked.name.clone(), revoked.cause);
+                    let Ok(count) = carry_out(&core, revoked).await else { return };
+                    tracing::info!(user = %name, ?cause, sessions = count, "revoked");
                 }
                 // Not before: whoever goes on from here must not pass over one.
                 carried_out.set(last);
@@ -49,5 +51,22 @@ pub(super) async fn end_revoked(core: Core, auth: AuthClient, carried_out: Revoc
             Err(_) => return,
         }
         tokio::time::sleep(REVOCATION_INTERVAL).await;
+    }
+}
+
+/// Returns the number of sessions that it concerned.
+async fn carry_out(core: &Core, revoked: Revoked) -> Result<usize, Stopped> {
+    let Revoked { name, cause, device, groups } = revoked;
+    match (cause, device) {
+        // Without groups the user is gone, and the revocation that follows ends the sessions.
+        (RevocationCause::Groups, _) => match groups {
+            Some(groups) => core.regroup(Account { name, groups }).await,
+            None => Ok(0),
+        },
+        (RevocationCause::Device, Some(device)) => {
+            let which = Selector::Device(name, DeviceId(device.into()));
+            core.end(which, Code::Kicked, cause.to_string()).await
+        }
+        _ => core.end(Selector::User(name), Code::Disabled, cause.to_string()).await,
     }
 }

@@ -5,12 +5,14 @@
 //! revoked once for each such end, by whichever process looks first.
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use vpnd_proto::session::DeviceId;
 
 use super::super::{
-    ExternalUser, LOCAL, MAX_FIELD_BYTES, MAX_GROUPS, RevocationCause, StoreError, User, UserChange, UserId,
+    ExternalUser, LOCAL, MAX_FIELD_BYTES, MAX_GROUPS, RevocationCause, StoreError, TotpSecret, User,
+    UserChange, UserId,
 };
 use super::users::{self, StoreResult};
-use super::{bytes, digest};
+use super::{bytes, digest, events, sessions};
 
 pub(super) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
     if let Err(detail) = check(user) {
@@ -27,24 +29,37 @@ pub(super) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: 
         return Ok(Err(StoreError::NameTaken { name, owner }));
     }
     let id = match known {
-        None => insert(t, user, now_s)?,
+        None => {
+            let id = insert(t, user, now_s)?;
+            users::add_groups(t, id, &user.groups)?;
+            id
+        }
         Some((id, name)) => {
             if name != user.name {
                 t.execute("UPDATE users SET name = ? WHERE id = ?", params![user.name, id.0])?;
                 users::revoke(t, id, &name, RevocationCause::Renamed, now_s)?;
             }
+            users::set_groups(t, id, &user.name, &user.groups, now_s)?;
             id
         }
     };
-    t.prepare_cached("DELETE FROM memberships WHERE user_id = ?")?.execute([id.0])?;
-    users::add_groups(t, id, &user.groups)?;
     digest::renew(t, id)?;
     let stored = users::by_id(t, id)?;
     Ok(stored.ok_or_else(|| StoreError::NoSuchUser { name: user.name.clone() }))
 }
 
-pub(super) fn modify(t: &Transaction<'_>, name: &str, change: &UserChange) -> StoreResult<()> {
+pub(super) fn modify(t: &Transaction<'_>, name: &str, change: &UserChange, now_s: u64) -> StoreResult<()> {
     let Some(id) = users::id_of(t, name)? else { return users::no_such_user(name) };
+    if let Some(groups) = &change.groups {
+        if let Err(error) = users::local(t, id, name)? {
+            return Ok(Err(error));
+        }
+        users::set_groups(t, id, name, groups, now_s)?;
+    }
+    if let Some(totp) = &change.totp {
+        let secret = totp.as_ref().map(TotpSecret::expose);
+        t.execute("UPDATE users SET totp_secret = ?, totp_step = 0 WHERE id = ?", params![secret, id.0])?;
+    }
     if let Some(expires_s) = change.expires_s {
         t.execute("UPDATE users SET expires_s = ?, lapsed = 0 WHERE id = ?", params![expires_s, id.0])?;
     }
@@ -56,6 +71,23 @@ pub(super) fn modify(t: &Transaction<'_>, name: &str, change: &UserChange) -> St
     }
     digest::renew(t, id)?;
     Ok(Ok(()))
+}
+
+pub(super) fn remove_device(
+    t: &Transaction<'_>,
+    name: &str,
+    device: DeviceId,
+    now_s: u64,
+) -> StoreResult<bool> {
+    let Some(id) = users::id_of(t, name)? else { return users::no_such_user(name) };
+    if !sessions::devices(t, id)?.iter().any(|known| known.id == device) {
+        return Ok(Ok(false));
+    }
+    t.execute("UPDATE users SET generation = generation + 1 WHERE id = ?", [id.0])?;
+    sessions::remove_device(t, id, device, now_s)?;
+    events::add_revocation(t, id, name, RevocationCause::Device, Some(device), now_s)?;
+    digest::renew(t, id)?;
+    Ok(Ok(true))
 }
 
 /// Users whose time has ended, or goes on again, since that was looked at last: a clock can be set back.

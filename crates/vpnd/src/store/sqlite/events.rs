@@ -2,6 +2,8 @@
 
 use rusqlite::{Connection, Row, Transaction, params};
 
+use vpnd_proto::session::DeviceId;
+
 use super::super::{AuditEntry, MAX_AUDIT_ENTRIES, Revocation, RevocationCause, UserId};
 use super::{bytes, unexpected};
 
@@ -13,10 +15,12 @@ pub(super) fn add_revocation(
     user: UserId,
     name: &str,
     cause: RevocationCause,
+    device: Option<DeviceId>,
     now_s: u64,
 ) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO revocations (user_id, name, cause, at_s) VALUES (?, ?, ?, ?)";
-    t.execute(sql, params![user.0, name, word(cause), now_s]).map(drop)
+    let sql = "INSERT INTO revocations (user_id, name, cause, device, at_s) VALUES (?, ?, ?, ?, ?)";
+    let device = device.map(|device| device.0);
+    t.prepare_cached(sql)?.execute(params![user.0, name, word(cause), device, now_s]).map(drop)
 }
 
 pub(super) fn last_revocation(c: &Connection) -> rusqlite::Result<u64> {
@@ -24,7 +28,7 @@ pub(super) fn last_revocation(c: &Connection) -> rusqlite::Result<u64> {
 }
 
 pub(super) fn revocations_since(c: &Connection, seq: u64) -> rusqlite::Result<Vec<Revocation>> {
-    let sql = "SELECT seq, user_id, name, cause FROM revocations WHERE seq > ? ORDER BY seq";
+    let sql = "SELECT seq, user_id, name, cause, device FROM revocations WHERE seq > ? ORDER BY seq";
     c.prepare_cached(sql)?.query_map([seq], revocation_from_row)?.collect()
 }
 
@@ -57,6 +61,8 @@ pub(super) fn audit_log(c: &Connection, limit: u32) -> rusqlite::Result<Vec<Audi
 
 fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {
     let cause: String = row.get("cause")?;
+    let device: Option<Vec<u8>> = row.get("device")?;
+    let device = device.map(|id| id.try_into().map_err(|_| unexpected("device"))).transpose()?;
     let causes = [
         RevocationCause::Disabled,
         RevocationCause::Removed,
@@ -64,12 +70,15 @@ fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {
         RevocationCause::Certificate,
         RevocationCause::Expired,
         RevocationCause::Renamed,
+        RevocationCause::Groups,
+        RevocationCause::Device,
     ];
     Ok(Revocation {
         seq: row.get("seq")?,
         user: UserId(bytes(row, "user_id")?),
         name: row.get("name")?,
         cause: causes.into_iter().find(|known| word(*known) == cause).ok_or_else(|| unexpected("cause"))?,
+        device: device.map(DeviceId),
     })
 }
 
@@ -81,5 +90,7 @@ fn word(cause: RevocationCause) -> &'static str {
         RevocationCause::Certificate => "certificate",
         RevocationCause::Expired => "expired",
         RevocationCause::Renamed => "renamed",
+        RevocationCause::Groups => "groups",
+        RevocationCause::Device => "device",
     }
 }

@@ -1,13 +1,17 @@
 //! Sessions with their token hashes, and leases of inner addresses, in SQL.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::super::{Family, Lease, LeaseOwner, SessionRecord, UserId};
+use super::super::{Device, Family, Lease, LeaseOwner, SessionRecord, UserId};
 use super::{bytes, unexpected};
+
+/// Time after which the addresses of a removed device are free, seconds.
+const REMOVAL_S: u64 = 60;
 
 pub(super) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64) -> rusqlite::Result<bool> {
     t.prepare_cached("DELETE FROM sessions WHERE expires_s <= ?")?.execute([session.started_s])?;
@@ -49,6 +53,40 @@ pub(super) fn end(t: &Transaction<'_>, id: SessionId, now_s: u64) -> rusqlite::R
     t.execute("DELETE FROM sessions WHERE id = ?", [id.0])?;
     let sql = "UPDATE leases SET until_s = ?1 WHERE session = ?2 AND until_s > ?1";
     t.execute(sql, params![now_s, id.0]).map(drop)
+}
+
+pub(super) fn devices(c: &Connection, user: UserId) -> rusqlite::Result<Vec<Device>> {
+    let mut devices: BTreeMap<DeviceId, Device> = BTreeMap::new();
+    let new = |id| Device { id, addresses: Vec::new(), session_since_s: None };
+    let mut leases =
+        c.prepare_cached("SELECT * FROM leases WHERE user_id = ? ORDER BY length(address), address")?;
+    for lease in leases.query_map([user.0], lease_from_row)? {
+        let lease = lease?;
+        let id = lease.owner.device;
+        devices.entry(id).or_insert_with(|| new(id)).addresses.push(lease.address);
+    }
+    let mut sessions = c.prepare_cached("SELECT device, started_s FROM sessions WHERE user_id = ?")?;
+    let found =
+        sessions.query_map([user.0], |row| Ok((DeviceId(bytes(row, "device")?), row.get("started_s")?)))?;
+    for session in found {
+        let (id, since_s) = session?;
+        devices.entry(id).or_insert_with(|| new(id)).session_since_s = Some(since_s);
+    }
+    Ok(devices.into_values().collect())
+}
+
+/// Forgets a device and its sessions. Its addresses stay nobody's for as long as a gateway may take to end these.
+pub(super) fn remove_device(
+    t: &Transaction<'_>,
+    user: UserId,
+    device: DeviceId,
+    now_s: u64,
+) -> rusqlite::Result<()> {
+    t.execute("DELETE FROM sessions WHERE user_id = ? AND device = ?", params![user.0, device.0])?;
+    let sql =
+        "UPDATE leases SET user_id = randomblob(16), device = randomblob(16), until_s = min(until_s, ?3)
+               WHERE user_id = ?1 AND device = ?2";
+    t.execute(sql, params![user.0, device.0, now_s.saturating_add(REMOVAL_S)]).map(drop)
 }
 
 pub(super) fn lease_of(c: &Connection, owner: LeaseOwner, family: Family) -> rusqlite::Result<Option<Lease>> {

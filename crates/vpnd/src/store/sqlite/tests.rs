@@ -107,7 +107,7 @@ fn taking_rights_away_is_an_event_and_voids_sessions() {
         assert_eq!(store.session(SessionId([1; 16]), 1200).unwrap(), None, "{cause:?}");
         assert!(!store.add_session(&session_of(id, 2), generation).unwrap(), "{cause:?}: it came too late");
         let new = store.revocations_since(seq).unwrap();
-        assert_eq!(new, [Revocation { seq: seq + 1, user: id, name: "ann".to_owned(), cause }]);
+        assert_eq!(new, [Revocation { seq: seq + 1, user: id, name: "ann".to_owned(), cause, device: None }]);
     }
     assert_eq!(store.last_revocation().unwrap(), 3);
 }
@@ -539,13 +539,13 @@ fn the_end_of_a_users_time_is_a_revocation_once() {
     let found = store.revocations_since(0).unwrap();
     assert_eq!((found.len(), found[0].name.as_str(), found[0].cause), (1, "guest", RevocationCause::Expired));
 
-    store.modify_user("guest", &expiring(9000)).unwrap();
+    store.modify_user("guest", &expiring(9000), 1).unwrap();
     assert_eq!((store.end_expired(8999).unwrap(), store.end_expired(9000).unwrap()), (0, 1), "and once more");
     assert_eq!(store.end_expired(100).unwrap(), 0, "the clock was set back, the user has time again");
     assert_eq!(store.end_expired(9000).unwrap(), 1);
     let user = store.user("guest").unwrap().unwrap();
     assert!(user.has_expired(9000) && !user.has_expired(8999));
-    store.modify_user("guest", &UserChange { expires_s: Some(None), ..UserChange::default() }).unwrap();
+    store.modify_user("guest", &UserChange { expires_s: Some(None), ..UserChange::default() }, 1).unwrap();
     assert!(!store.user("guest").unwrap().unwrap().has_expired(u64::MAX));
 }
 
@@ -562,7 +562,7 @@ fn damage_to_what_format_4_added_is_found() {
     ] {
         let (dir, store) = new_store();
         store.refresh_external(&external("u1", "alice", &[]), 1).unwrap();
-        store.modify_user("alice", &expiring(5)).unwrap();
+        store.modify_user("alice", &expiring(5), 1).unwrap();
         let path = dir.path().join("state/vpnd.db");
         Connection::open(&path).unwrap().execute_batch(damage).unwrap();
         assert!(matches!(store.user("alice"), Err(StoreError::Corrupted { .. })), "{damage}");
@@ -611,4 +611,60 @@ fn a_store_of_format_3_goes_on_as_format_4_with_the_digests_that_it_has() {
     of_format_3(&path);
     Connection::open(&path).unwrap().execute_batch("UPDATE users SET enabled = 1").unwrap();
     assert!(matches!(Sqlite::open(&path), Err(StoreError::Corrupted { .. })));
+}
+
+#[test]
+fn a_change_of_groups_keeps_sessions_and_voids_logins_under_way() {
+    let (_dir, store) = new_store();
+    let id = store.add_user(&ann(), 1000).unwrap();
+    assert!(store.add_session(&session_of(id, 1), 0).unwrap());
+    let into = |groups: &[&str]| UserChange {
+        groups: Some(groups.iter().map(|group| (*group).to_owned()).collect()),
+        ..UserChange::default()
+    };
+    store.modify_user("ann", &into(&["staff", "admins", "staff"]), 1100).unwrap();
+    assert_eq!(store.last_revocation().unwrap(), 0, "these are the groups that she has");
+    store.modify_user("ann", &into(&["lab"]), 1100).unwrap();
+    let found = store.revocations_since(0).unwrap();
+    assert_eq!((found.len(), found[0].cause, found[0].device), (1, RevocationCause::Groups, None));
+    assert!(store.session(SessionId([1; 16]), 1100).unwrap().is_some());
+    assert!(!store.add_session(&session_of(id, 2), 0).unwrap(), "it would have the groups of before");
+    assert!(store.add_session(&session_of(id, 2), 1).unwrap());
+    assert_eq!(store.user("ann").unwrap().unwrap().groups, ["lab"]);
+
+    store.refresh_external(&external("u1", "alice", &["a"]), 1).unwrap();
+    assert!(matches!(store.modify_user("alice", &into(&["root"]), 1), Err(StoreError::External { .. })));
+    store.refresh_external(&external("u1", "alice", &["a"]), 2).unwrap();
+    assert_eq!(store.last_revocation().unwrap(), 1, "nothing new");
+    store.refresh_external(&external("u1", "alice", &["a", "b"]), 2).unwrap();
+    assert_eq!(store.revocations_since(1).unwrap()[0].cause, RevocationCause::Groups);
+}
+
+#[test]
+fn a_removed_device_loses_its_session_and_addresses_and_the_others_keep_theirs() {
+    let (_dir, store) = new_store();
+    let id = store.add_user(&ann(), 1000).unwrap();
+    let device = |n: u8| DeviceId([n; 16]);
+    for n in [1, 2] {
+        assert!(store.add_session(&session_of(id, n), 0).unwrap());
+        let owner = LeaseOwner { user: id, device: device(n) };
+        let v4 = Lease { owner, session: SessionId([n; 16]), ..lease(&format!("10.0.0.{n}"), 0, 0, 9000) };
+        assert!(store.claim(&v4, 1000).unwrap());
+    }
+    let known = store.devices(id).unwrap();
+    assert_eq!(known.iter().map(|device| device.id).collect::<Vec<_>>(), [device(1), device(2)]);
+    assert_eq!((known[0].session_since_s, known[0].addresses.len()), (Some(1000), 1));
+
+    assert!(!store.remove_device("ann", device(7), 2000).unwrap(), "not hers");
+    assert_eq!(store.last_revocation().unwrap(), 0);
+    assert!(store.remove_device("ann", device(1), 1500).unwrap());
+    let event = store.revocations_since(0).unwrap().remove(0);
+    assert_eq!((event.cause, event.device), (RevocationCause::Device, Some(device(1))));
+    assert_eq!(store.session(SessionId([1; 16]), 1500).unwrap(), None);
+    assert!(store.session(SessionId([2; 16]), 1500).unwrap().is_some());
+    assert_eq!(store.devices(id).unwrap().len(), 1);
+    let other = |until_s| lease("10.0.0.1", 9, 9, until_s);
+    assert!(!store.claim(&other(9000), 1559).unwrap(), "its session may not have ended yet");
+    assert!(store.claim(&other(9000), 1560).unwrap());
+    assert!(!store.claim(&lease("10.0.0.2", 9, 9, 9000), 1560).unwrap());
 }

@@ -88,9 +88,8 @@ pub(super) fn set_password(
     now_s: u64,
 ) -> StoreResult<()> {
     let Some(id) = id_of(t, name)? else { return no_such_user(name) };
-    let source: String = t.query_row("SELECT source FROM users WHERE id = ?", [id.0], |row| row.get(0))?;
-    if source != LOCAL {
-        return Ok(Err(StoreError::External { name: name.to_owned(), source_name: source }));
+    if let Err(error) = local(t, id, name)? {
+        return Ok(Err(error));
     }
     t.execute("UPDATE users SET password = ? WHERE id = ?", params![password.expose(), id.0])?;
     revoke(t, id, name, RevocationCause::Password, now_s)?;
@@ -184,7 +183,8 @@ pub(super) fn remember_source(
     Ok(())
 }
 
-/// Voids everything the user was granted so far.
+/// Voids everything the user was granted so far, or sessions of one device, or, when groups change, only logins under way: the
+/// sessions that they make would have the groups of before.
 pub(super) fn revoke(
     t: &Transaction<'_>,
     id: UserId,
@@ -193,8 +193,41 @@ pub(super) fn revoke(
     now_s: u64,
 ) -> rusqlite::Result<()> {
     t.execute("UPDATE users SET generation = generation + 1 WHERE id = ?", [id.0])?;
-    t.execute("DELETE FROM sessions WHERE user_id = ?", [id.0])?;
-    events::add_revocation(t, id, name, cause, now_s)
+    if cause != RevocationCause::Groups {
+        t.execute("DELETE FROM sessions WHERE user_id = ?", [id.0])?;
+    }
+    events::add_revocation(t, id, name, cause, None, now_s)
+}
+
+/// Refuses a user of another source, whose password and groups are that one's.
+pub(super) fn local(t: &Transaction<'_>, id: UserId, name: &str) -> StoreResult<()> {
+    let source: String = t.query_row("SELECT source FROM users WHERE id = ?", [id.0], |row| row.get(0))?;
+    let refusal = || StoreError::External { name: name.to_owned(), source_name: source.clone() };
+    Ok(if source == LOCAL { Ok(()) } else { Err(refusal()) })
+}
+
+/// Puts the user into these groups and no others; if that changes anything, it is an event.
+pub(super) fn set_groups(
+    t: &Transaction<'_>,
+    id: UserId,
+    name: &str,
+    groups: &[String],
+    now_s: u64,
+) -> rusqlite::Result<()> {
+    let mut wanted = groups.to_vec();
+    wanted.sort_unstable();
+    wanted.dedup();
+    if wanted == groups_of(t, id)? {
+        return Ok(());
+    }
+    t.prepare_cached("DELETE FROM memberships WHERE user_id = ?")?.execute([id.0])?;
+    add_groups(t, id, &wanted)?;
+    revoke(t, id, name, RevocationCause::Groups, now_s)
+}
+
+fn groups_of(c: &Connection, id: UserId) -> rusqlite::Result<Vec<String>> {
+    let mut groups = c.prepare_cached("SELECT name FROM memberships WHERE user_id = ? ORDER BY name")?;
+    groups.query_map([id.0], |row| row.get(0))?.collect()
 }
 
 pub(super) fn add_groups(t: &Transaction<'_>, id: UserId, groups: &[String]) -> rusqlite::Result<()> {
@@ -241,8 +274,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<User> {
 
 fn complete(c: &Connection, mut user: User) -> rusqlite::Result<User> {
     digest::verify(c, user.id)?;
-    let mut groups = c.prepare_cached("SELECT name FROM memberships WHERE user_id = ? ORDER BY name")?;
-    user.groups = groups.query_map([user.id.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    user.groups = groups_of(c, user.id)?;
     let mut hashes = c.prepare_cached("SELECT sha256 FROM certificates WHERE user_id = ? ORDER BY sha256")?;
     user.certificates =
         hashes.query_map([user.id.0], |row| bytes(row, "sha256"))?.collect::<Result<_, _>>()?;

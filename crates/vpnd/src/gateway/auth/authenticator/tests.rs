@@ -418,7 +418,7 @@ fn whoever_has_expired_is_refused_like_anybody_else() {
     let bench = bench(settings());
     let until = |expires_s| {
         let change = UserChange { expires_s: Some(Some(expires_s)), ..UserChange::default() };
-        bench.store.modify_user("ann", &change).unwrap();
+        bench.store.modify_user("ann", &change, 1).unwrap();
     };
     until(NOW_S + 1);
     assert!(is_granted(&bench.check(&login("ann", "right"))));

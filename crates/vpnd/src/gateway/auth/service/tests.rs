@@ -222,7 +222,7 @@ async fn the_sessions_of_a_user_end_when_the_users_time_does() {
     let clocks = Clocks { wall: || CALENDAR_S.load(Ordering::Relaxed), steady: || 1_000 };
     let service = service_with(directory.path(), None, clocks);
     let change = UserChange { expires_s: Some(Some(1_000_500)), ..UserChange::default() };
-    service.store.modify_user("ann", &change).unwrap();
+    service.store.modify_user("ann", &change, 1).unwrap();
     let revoked = async || match service.answer(AuthRequest::Revocations(Some(0))).await {
         AuthReply::Revocations { found, .. } => {
             found.into_iter().map(|revoked| (revoked.name.to_string(), revoked.cause)).collect::<Vec<_>>()

@@ -1,0 +1,168 @@
+//! `vpnd user modify` and `vpnd user devices`.
+//!
+//! INVARIANT: a guest has an end date: whoever has a sponsor keeps one.
+
+use std::io::Write;
+
+use super::{UserError, entry, open};
+use crate::admin_store::{AdminStore, DeviceSummary, Stores, UserSummary};
+use crate::cli::{UserChangeArgs, UserDevicesArgs, UserModifyArgs};
+use crate::date::Expiry;
+use crate::profile::is_user_name;
+use crate::store::{LOCAL, StoreError, UserChange};
+use crate::totp;
+
+/// Characters of the longest note.
+const MAX_NOTE_CHARS: usize = 500;
+
+pub(super) fn modify(
+    args: &UserModifyArgs,
+    stores: &dyn Stores,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<(), UserError> {
+    let (_, mut store) = open(&args.store, stores)?;
+    let user = existing(&mut store, &args.name)?;
+    let change = change_of(&args.change, &user, &mut store)?;
+    store.modify_user(&args.name, &change, now_s)?;
+    let mut entry = entry("user-modified", &args.name, now_s);
+    entry.detail = described(&change);
+    store.audit(entry)?;
+    writeln!(out, "user '{}' modified", args.name)?;
+    let secret = change.totp.flatten();
+    if let Some(address) = secret.and_then(|secret| totp::address(&secret, &args.name)) {
+        writeln!(out, "for an authenticator app, shown only now: {address}")?;
+    }
+    Ok(())
+}
+
+pub(super) fn existing(store: &mut AdminStore, name: &str) -> Result<UserSummary, UserError> {
+    let user = store.user(name)?;
+    user.ok_or_else(|| StoreError::NoSuchUser { name: name.to_owned() }.into())
+}
+
+fn change_of(
+    args: &UserChangeArgs,
+    user: &UserSummary,
+    store: &mut AdminStore,
+) -> Result<UserChange, UserError> {
+    let groups = groups(args, user)?;
+    if groups.is_some() && user.source != LOCAL {
+        let (name, source_name) = (user.name.clone(), user.source.clone());
+        return Err(StoreError::External { name, source_name }.into());
+    }
+    if let Some(sponsor) = &args.sponsor {
+        existing(store, sponsor)?;
+    }
+    let sponsor = match (&args.sponsor, args.no_sponsor) {
+        (None, false) => None,
+        (sponsor, _) => Some(sponsor.clone()),
+    };
+    let change = UserChange {
+        expires_s: args.expires.map(Expiry::seconds),
+        sponsor,
+        note: args.note.as_deref().map(note).transpose()?,
+        groups,
+        totp: if args.no_totp { Some(None) } else { args.totp.then(|| Some(totp::generate())) },
+    };
+    check_guest(
+        &user.name,
+        change.sponsor.as_ref().unwrap_or(&user.sponsor).as_deref(),
+        change.expires_s.unwrap_or(user.expires_s),
+    )?;
+    Ok(change)
+}
+
+/// Refuses a guest without an end date.
+pub(super) fn check_guest(
+    name: &str,
+    sponsor: Option<&str>,
+    expires_s: Option<u64>,
+) -> Result<(), UserError> {
+    match (sponsor, expires_s) {
+        (Some(_), None) => Err(UserError::EndlessGuest { name: name.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// Checks a note.
+pub(super) fn note(text: &str) -> Result<String, UserError> {
+    let fine = text.chars().count() <= MAX_NOTE_CHARS && !text.chars().any(char::is_control);
+    if fine { Ok(text.to_owned()) } else { Err(UserError::Note) }
+}
+
+/// The groups afterwards, if any are named.
+fn groups(args: &UserChangeArgs, user: &UserSummary) -> Result<Option<Vec<String>>, UserError> {
+    let named = [&args.group, &args.add_group, &args.remove_group].map(|list| !list.is_empty());
+    if let Some(name) = args.group.iter().chain(&args.add_group).find(|name| !is_user_name(name)) {
+        return Err(UserError::Name { name: name.clone() });
+    }
+    Ok(match named {
+        [false, false, false] => None,
+        [true, ..] => Some(args.group.clone()),
+        _ => {
+            let kept = user.groups.iter().filter(|group| !args.remove_group.contains(group));
+            let added = args.add_group.iter().filter(|group| !user.groups.contains(group));
+            Some(kept.chain(added).cloned().collect())
+        }
+    })
+}
+
+/// The names of what is changed and its new values, but for secrets and notes.
+fn described(change: &UserChange) -> String {
+    let UserChange { expires_s, sponsor, note, groups, totp } = change;
+    let parts = [
+        groups.as_ref().map(|groups| format!("groups: {}", groups.join(" "))),
+        expires_s.map(|expires_s| format!("expires: {}", Expiry::from(expires_s))),
+        sponsor.as_ref().map(|sponsor| format!("sponsor: {}", sponsor.as_deref().unwrap_or("none"))),
+        note.as_ref().map(|_| "note".to_owned()),
+        totp.as_ref().map(|totp| format!("totp: {}", if totp.is_some() { "new" } else { "none" })),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+pub(super) fn devices(
+    args: &UserDevicesArgs,
+    stores: &dyn Stores,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<(), UserError> {
+    let (_, mut store) = open(&args.store, stores)?;
+    existing(&mut store, &args.name)?;
+    let devices = store.devices(&args.name)?;
+    let Some(prefix) = &args.remove else { return list(&devices, args.json, out) };
+    let named: Vec<&DeviceSummary> =
+        devices.iter().filter(|device| device.name().starts_with(prefix.as_str())).collect();
+    let [device] = named[..] else {
+        let (name, prefix, found) = (args.name.clone(), prefix.clone(), named.len());
+        return Err(UserError::NoSuchDevice { name, prefix, found });
+    };
+    store.remove_device(&args.name, device, now_s)?;
+    let mut entry = entry("device-removed", &args.name, now_s);
+    entry.detail = device.name();
+    store.audit(entry)?;
+    Ok(writeln!(out, "device {} of '{}' removed; its sessions end now", device.name(), args.name)?)
+}
+
+fn list(devices: &[DeviceSummary], json: bool, out: &mut dyn Write) -> Result<(), UserError> {
+    let addresses =
+        |device: &DeviceSummary| device.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+    if json {
+        let devices = devices.iter().map(|device| {
+            serde_json::json!({
+                "device": device.name(),
+                "addresses": addresses(device),
+                "session_since_s": device.session_since_s,
+            })
+        });
+        return Ok(writeln!(out, "{}", serde_json::Value::from_iter(devices))?);
+    }
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(["DEVICE", "SESSION SINCE", "ADDRESSES"]);
+    for device in devices {
+        let since = device.session_since_s.map_or_else(|| "-".to_owned(), |s| Expiry::At(s).to_string());
+        table.add_row([device.name(), since, addresses(device).join(" ")]);
+    }
+    Ok(writeln!(out, "{}", table.trim_fmt())?)
+}
