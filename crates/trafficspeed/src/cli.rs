@@ -31,6 +31,9 @@ use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 use compare::{CompareArgs, ReportArgs};
 pub use output::OutputArgs;
 
+/// Rounds of a measurement unless the user says otherwise: the fewest that have a median and a spread.
+const ROUNDS: u32 = 3;
+
 /// Measures what a VPN carries as its clients grow.
 ///
 /// With --clients it builds a laboratory of network namespaces on this machine (needs root), brings up each system
@@ -173,6 +176,9 @@ pub struct SystemArgs {
     /// The CPU priority of the systems: what each takes by itself, or the same for all; both, to see what it brings.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub priority: Vec<Priority>,
+    /// Do not measure a system a second time in each round, which shows how far a system differs from itself.
+    #[arg(long)]
+    pub no_control: bool,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
@@ -287,7 +293,7 @@ pub struct WorkArgs {
     /// Seconds before counting begins.
     #[arg(short = 'O', long, default_value_t = 2.0, value_parser = seconds_or_none)]
     pub warmup: f64,
-    /// How often each measurement is made, 1 by default and 5 for a comparison; systems take turns.
+    /// How often each measurement is made, 3 by default and 5 for a comparison; systems take turns.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
     /// IP version of the measured connections.
@@ -342,6 +348,18 @@ impl SystemArgs {
         let subjects = Subject::all(&self.vpn, &self.ciphers(), self.command_up.len());
         let chosen = if self.priority.is_empty() { priorities } else { &self.priority };
         Subject::with_priorities(&subjects, chosen)
+    }
+
+    /// The same with one of them as its own control, unless the user does without: the one that `is_wanted`, or the first VPN.
+    pub fn with_control(
+        &self,
+        mut subjects: Vec<Subject>,
+        is_wanted: impl Fn(&Subject) -> bool,
+    ) -> Vec<Subject> {
+        if !self.no_control {
+            subjects.extend(Subject::control(&subjects, is_wanted));
+        }
+        subjects
     }
 
     /// The ciphers to measure.
@@ -415,7 +433,7 @@ impl WorkArgs {
             streams: self.streams,
             seconds: self.seconds,
             warmup_seconds: self.warmup,
-            repeats: self.repeat.unwrap_or(1),
+            repeats: self.repeat.unwrap_or(ROUNDS),
             ip: self.ip.number(),
             seed: self.seed,
             write_bytes: self.length,

@@ -105,7 +105,7 @@ fn main() -> ExitCode {
 fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let cpus = HostInfo::read().cpus;
     let plan = TrafficPlan {
-        subjects: args.systems.subjects(&[Priority::Own]),
+        subjects: args.systems.with_control(args.systems.subjects(&[Priority::Own]), |_| false),
         clients: args.clients.clone(),
         settings: args.work.settings(args.threads(cpus)),
         links: args.systems.links(args.work.congestion),

@@ -47,6 +47,9 @@ pub struct BlockArgs {
     /// How often each case is measured; the ways take turns.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
+    /// Do not measure the tunnel a second time in each round, which shows how far it differs from itself.
+    #[arg(long)]
+    pub no_control: bool,
     /// Answer once the kernel has a block, before it is on disk: to measure without the disk.
     #[arg(long)]
     pub no_sync: bool,
@@ -143,6 +146,7 @@ impl BlockArgs {
                 congestion: self.congestion,
                 repeats: self.repeat,
                 ready_first: self.r2t,
+                control: !self.no_control,
             },
             rate: self.rate,
             cpu: self.target_cpu,
@@ -195,7 +199,7 @@ mod tests {
     #[test]
     fn by_default_the_whole_of_the_original_is_measured_and_quick_takes_minutes() {
         let plan = read("").unwrap();
-        assert_eq!((plan.delays.len(), plan.writes.cases().len()), (8, 9 * 18 * 3));
+        assert_eq!((plan.delays.len(), plan.writes.cases().len()), (8, 9 * 19 * 3));
         assert!(plan.writes.sync && plan.place.path.is_none());
         let minutes = |plan: &BlockPlan| plan.estimate().as_secs() / 60;
         assert!((100..240).contains(&minutes(&plan)), "{}", minutes(&plan));

@@ -42,9 +42,6 @@ pub struct CompareArgs {
     /// Most attempts at one measurement; the quietest stands if none was quiet.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub attempts: u32,
-    /// Do not measure a system a second time in each round, which shows how far a system differs from itself.
-    #[arg(long)]
-    pub no_control: bool,
     /// Go on with the comparison in this directory after an interruption; its settings are taken from there.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub resume: Option<PathBuf>,
@@ -103,10 +100,8 @@ impl CompareArgs {
             programs: self.systems.programs()?,
         };
         let baseline = self.baseline.as_ref().map(|name| label_of(name, &traffic)).transpose()?;
-        if !self.no_control {
-            let is_baseline = |subject: &Subject| baseline == Some(subject.label_with(&traffic.programs));
-            traffic.subjects.extend(Subject::control(&traffic.subjects, is_baseline));
-        }
+        let is_baseline = |subject: &Subject| baseline == Some(subject.label_with(&traffic.programs));
+        traffic.subjects = self.systems.with_control(traffic.subjects.clone(), is_baseline);
         let limits = Limits {
             steal_percent: self.max_steal,
             foreign_percent: self.max_foreign,

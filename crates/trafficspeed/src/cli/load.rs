@@ -26,8 +26,9 @@ const MESSAGE_BYTES: u32 = 8192;
 const UDP_RATE: u64 = 1_000_000;
 
 /// Arguments that make no sense between real hosts: those about the lab and its systems.
-const LAB_ONLY: [&str; 14] = [
+const LAB_ONLY: [&str; 15] = [
     "priority",
+    "no_control",
     "gateway_cpu",
     "vpn",
     "cipher",
@@ -186,8 +187,8 @@ impl PathArgs {
     }
 
     fn lab(&self) -> Result<LabPath, String> {
-        let (subjects, links) =
-            (self.systems.subjects(&[Priority::Own]), self.systems.links(self.congestion[0]));
+        let subjects = self.systems.with_control(self.systems.subjects(&[Priority::Own]), |_| false);
+        let links = self.systems.links(self.congestion[0]);
         Ok(LabPath { subjects, far: self.to, links, programs: self.systems.programs()? })
     }
 }

@@ -7,7 +7,8 @@
 //! The original's three ways to write the same blocks: *plain*, without a VPN, waiting for each answer; through the
 //! *tunnel*, waiting for each answer (its IPsec); and *OP-n*, without a VPN but sealed above TCP, with n blocks in progress.
 //! And two controls, *plain-n* and *tunnel-n*: what n blocks in progress gain by themselves is not the gain of encrypting
-//! ahead. At each delay one lab with the tunnel up serves all of them in turn, so that drift hits all alike.
+//! ahead. The tunnel is measured twice in each round, as its own control. At each delay one lab with the tunnel up serves all of
+//! them in turn, so that drift hits all alike.
 
 pub mod model;
 pub mod original;
@@ -64,6 +65,8 @@ pub struct Writes {
     pub repeats: u32,
     /// The target asks for each block first, as iSCSI does without unsolicited data: two round trips for each.
     pub ready_first: bool,
+    /// Measure the tunnel a second time in each round, as its own control.
+    pub control: bool,
 }
 
 #[derive(Debug)]
@@ -84,7 +87,7 @@ impl Writes {
     /// All cases at one delay, in the order in which they are measured: block size, way, repetition. Repetitions come last,
     /// so that drift of the machine hits all ways alike.
     pub fn cases(&self) -> Vec<(u32, Way, u32)> {
-        let ways = outcome::ways(&self.ahead);
+        let ways = outcome::ways(&self.ahead, self.control);
         let of = |repeat: u32| {
             let each = |&size: &u32| ways.iter().map(move |&way| (size, way, repeat)).collect::<Vec<_>>();
             self.sizes.iter().flat_map(each).collect::<Vec<_>>()

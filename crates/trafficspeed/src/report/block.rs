@@ -127,6 +127,14 @@ fn spread_beside(ours: Option<f64>, rounds: Option<Spread>, original: Option<f64
     format!("{}{range}{original}", number(ours))
 }
 
+/// Follows a ratio that is no difference beyond that of the tunnel to itself.
+fn no_difference(rounds: Option<Spread>, same: Option<Spread>) -> &'static str {
+    match rounds.zip(same) {
+        Some((rounds, same)) if !rounds.differs_beyond(same) => " ≈",
+        _ => "",
+    }
+}
+
 fn number(value: Option<f64>) -> String {
     value.map_or("–".into(), significant)
 }
@@ -148,18 +156,22 @@ fn ratios(report: &BlockReport) -> Section {
             {
                 reached = (reached.0 + u32::from(ours >= then), reached.1 + 1);
             }
-            row.push(spread_beside(ours, report.ratio_spread(delay, Way::sealed(n)), then));
+            let (rounds, same) =
+                (report.ratio_spread(delay, Way::sealed(n), Way::TUNNEL), report.same(delay));
+            row.push(spread_beside(ours, rounds, then) + no_difference(rounds, same));
         }
-        let plain = report.ratio_spread(delay, Way::PLAIN);
-        row.push(spread_beside(report.ratio(delay, Way::PLAIN), plain, None));
+        let (plain, same) = (report.ratio_spread(delay, Way::PLAIN, Way::TUNNEL), report.same(delay));
+        row.push(spread_beside(report.ratio(delay, Way::PLAIN), plain, None) + no_difference(plain, same));
+        row.push(same.map_or("–".into(), |same| same.text(significant)));
         rows.push(row);
     }
     let mut head = vec!["one-way delay".to_owned()];
     head.extend(ahead.iter().map(|n| format!("OP-{n}")));
-    head.push("plain".into());
+    head.extend(["plain".into(), "A/A".into()]);
     let mut caption = String::from(
         "Mean over block sizes, of the medians of the runs, then the lowest and the highest of a run; OP-n: n blocks in progress, \
-         sealed above TCP; plain: no VPN, no encryption, no overlap.",
+         sealed above TCP; plain: no VPN, no encryption, no overlap. A/A: the tunnel's second measurement in each round by its \
+         first; ≈: no difference beyond that, or not in all rounds.",
     );
     if let (passed, 1..) = reached {
         let of = reached.1;
@@ -185,10 +197,12 @@ fn overlap(report: &BlockReport) -> Section {
     let rows = delays.iter().map(|&delay| {
         let beside = |route: Route, ahead: u32| {
             let ratio = |&size: &u32| {
-                let control = report.rate(delay, size, Way { route, ahead })?;
+                let control = report.rate(delay, size, Way::of(route, ahead))?;
                 Some(report.rate(delay, size, Way::sealed(ahead))? / control)
             };
-            number(median(&sizes.iter().filter_map(ratio).collect::<Vec<_>>()))
+            let ratio = median(&sizes.iter().filter_map(ratio).collect::<Vec<_>>());
+            let rounds = report.ratio_spread(delay, Way::sealed(ahead), Way::of(route, ahead));
+            format!("{}{}", number(ratio), no_difference(rounds, report.same(delay)))
         };
         let cells =
             several.iter().flat_map(|&ahead| [Route::Tunnel, Route::Plain].map(|route| beside(route, ahead)));
@@ -199,7 +213,7 @@ fn overlap(report: &BlockReport) -> Section {
     Section {
         title: "What encrypting ahead gains beside as many blocks in progress without it".into(),
         caption: "Median over block sizes of OP-n divided by the tunnel, and by no encryption at all, with the same n in progress. \
-                  Around 1: the gain over waiting for each answer is that of the queue's depth alone."
+                  Around 1: the gain over waiting for each answer is that of the queue's depth alone. ≈: no difference beyond A/A."
             .into(),
         head: std::iter::once("one-way delay".to_owned()).chain(head).collect(),
         rows: rows.collect(),

@@ -81,7 +81,9 @@ fn figures(page: &mut Page, campaign: &Campaign, summaries: &[Summary]) {
     if !outliers.is_empty() {
         page.list("problems", &outliers);
     }
-    if campaign.baseline.is_some() || summaries.iter().any(|s| s.ratio_to_plain.is_some()) {
+    if campaign.baseline.is_some()
+        || summaries.iter().any(|s| s.control.is_some() || s.ratio_to_plain.is_some())
+    {
         page.section("Ratios");
         put(page, table::ratios(summaries, campaign.baseline.as_deref()));
         page.notes(table::RATIOS.lines());

@@ -1,5 +1,7 @@
 //! The report of the generators' own commands: a table for people, JSON with iperf3's names, CSV.
 
+pub mod ratios;
+
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -57,6 +59,9 @@ pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) 
     if !groups.is_empty() {
         writeln!(text, "{}", grid(&groups, unit).text(width)).expect("writing to a string");
         writeln!(text, "{DEFINITIONS}").expect("writing to a string");
+    }
+    if let Some(grid) = ratios::grid(campaign) {
+        writeln!(text, "{}\n{}", grid.text(width), ratios::DEFINITIONS).expect("writing to a string");
     }
     for group in &groups {
         let rates: Vec<f64> = group.values(|figures| Some(figures.received_bits_per_second));
@@ -238,6 +243,7 @@ pub fn json(campaign: &LoadCampaign) -> Value {
         "environment": campaign.environment,
         "interrupted": campaign.interrupted,
         "runs": campaign.runs.iter().map(|run| run_json(campaign, run)).collect::<Vec<_>>(),
+        "comparison": ratios::json(campaign),
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::chart::{CdfChart, Point, Series, TimeChart, cdf};
 use super::html::machine;
+use super::load::ratios;
 use super::page::{Page, Picture};
 use crate::experiment::figures::{self, Figures};
 use crate::experiment::generate::{LoadCampaign, LoadRun};
@@ -33,6 +34,11 @@ pub fn html(campaign: &LoadCampaign) -> String {
     let figures = super::load::figures(campaign, None);
     page.table(&figures.head.iter().map(String::as_str).collect::<Vec<_>>(), figures.rows);
     page.notes(super::load::DEFINITIONS.lines());
+    if let Some(ratios) = ratios::grid(campaign) {
+        page.section("Differences");
+        page.table(&ratios.head.iter().map(String::as_str).collect::<Vec<_>>(), ratios.rows);
+        page.notes(ratios::DEFINITIONS.lines());
+    }
     page.section("Set-up");
     let hosts = campaign.runs.first().map(|run| &run.hosts[..]).unwrap_or_default();
     let hosts = hosts.iter().zip(["Near host", "Far host"]).map(|(host, name)| (name, host.words()));
@@ -52,7 +58,8 @@ fn problems(run: &LoadRun) -> impl Iterator<Item = String> {
 
 fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
     let mut first: Vec<&LoadRun> = Vec::new();
-    for run in runs.iter().filter(|run| run.error.is_none()) {
+    let is_control = |run: &LoadRun| run.subject.is_some_and(|subject| subject.again);
+    for run in runs.iter().filter(|run| run.error.is_none() && !is_control(run)) {
         if first.iter().all(|known| known.label != run.label) {
             first.push(run);
         }

@@ -43,7 +43,8 @@ pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {
         say(&grid(&summaries, unit).text(width));
         say(DEFINITIONS);
     }
-    if campaign.baseline.is_some() || summaries.iter().any(|s| s.repeats > 1 && s.ratio_to_plain.is_some()) {
+    let are_compared = |s: &Summary| s.control.is_some() || (s.repeats > 1 && s.ratio_to_plain.is_some());
+    if campaign.baseline.is_some() || summaries.iter().any(are_compared) {
         say(&ratios(&summaries, campaign.baseline.as_deref()).text(width));
         say(RATIOS);
     }

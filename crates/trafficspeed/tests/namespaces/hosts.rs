@@ -186,7 +186,11 @@ fn blocks_are_written_between_hosts_where_the_targets_owner_allows_and_are_byte_
         hosts.line(&format!("--sizes 8K,64K --ahead 4 -t 0.2 --repeat 1 --out {}", out.path().display()));
     let report = measured(&line);
     let cases = report["cases"].as_array().expect("cases");
-    assert_eq!(cases.len(), 2 * 5, "two sizes; tunnel, plain, OP-4, plain-4 and tunnel-4: {report:#}");
+    assert_eq!(
+        cases.len(),
+        2 * 6,
+        "two sizes; tunnel, plain, OP-4, plain-4, tunnel-4 and the tunnel again: {report:#}"
+    );
     for case in cases {
         assert_eq!(case["problem"], Value::Null, "{case:#}");
         assert!(number(&case["verified"]) > 0.0 && number(&case["bytes_per_second"]) > 0.0, "{case:#}");

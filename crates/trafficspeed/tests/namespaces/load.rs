@@ -28,7 +28,9 @@ fn streams_go_both_ways_with_a_ping_beside_them() {
     if !can_run() {
         return;
     }
-    let report = measured("stream --vpn none --bidir --ping -P 2 --repeat 1 -t 1 -O 0.1 -i 0.25 -M 1334 -J");
+    let report = measured(
+        "stream --vpn none --no-control --bidir --ping -P 2 --repeat 1 -t 1 -O 0.1 -i 0.25 -M 1334 -J",
+    );
     for at in 0..2 {
         let stream = task(&report, at);
         assert_eq!(stream["start"]["test_start"]["reverse"], at);
@@ -48,12 +50,13 @@ fn requests_and_datagrams_are_counted_over_both_ip_versions() {
     if !can_run() {
         return;
     }
-    let report = measured("rr -u --vpn none --size 516/4 --repeat 1 -t 0.5 -O 0 --ip 6 --to client -J");
+    let report =
+        measured("rr -u --vpn none --no-control --size 516/4 --repeat 1 -t 0.5 -O 0 --ip 6 --to client -J");
     let figures = &task(&report, 0)["figures"];
     assert!(number(&figures["transactions_per_second"]) > 50.0, "{figures:#}");
     assert_eq!(figures["timeouts"], 0);
 
-    let report = measured("udp --vpn none -b 4M -l 500 -R --repeat 1 -t 1 -O 0.1 -J");
+    let report = measured("udp --vpn none --no-control -b 4M -l 500 -R --repeat 1 -t 1 -O 0.1 -J");
     let udp = task(&report, 0);
     let sum = &udp["end"]["sum"];
     // A busy machine may send late, but never more than it was told.
@@ -68,7 +71,8 @@ fn a_search_ends_with_a_rate_that_was_carried() {
     if !can_run() {
         return;
     }
-    let report = measured("udp --vpn none --search --search-loss 5 -l 64 --repeat 1 -t 0.2 -O 0 -J");
+    let report =
+        measured("udp --vpn none --no-control --search --search-loss 5 -l 64 --repeat 1 -t 0.2 -O 0 -J");
     let search = &report["runs"][0]["search"];
     let best = number(&search["packets_per_second"]);
     let trials = search["trials"].as_array().expect("trials");
@@ -87,7 +91,10 @@ fn the_real_vpnd_carries_streams_requests_and_datagrams_to_the_gateway() {
     let vpnd = format!("--vpn vpnd --vpnd {} -O 0.1 -J", program.display());
     let report = measured(&format!("stream {vpnd} --repeat 1 -t 0.5 -R"));
     assert!(number(&task(&report, 0)["end"]["sum_received"]["bits_per_second"]) > 1e6, "{report:#}");
-    let report = measured(&format!("rr {vpnd} --repeat 1 -t 0.5 --ip 6 --no-encryption"));
+    let labels: Vec<_> = report["runs"].as_array().expect("runs").iter().map(|run| &run["system"]).collect();
+    assert_eq!(labels, ["vpnd", "vpnd (again)"], "measured against itself");
+    assert!(number(&report["comparison"][0]["control"]["median"]) > 0.0, "{report:#}");
+    let report = measured(&format!("rr {vpnd} --no-control --repeat 1 -t 0.5 --ip 6 --no-encryption"));
     assert!(number(&task(&report, 0)["figures"]["transactions_per_second"]) > 10.0, "{report:#}");
     assert_eq!(report["runs"][0]["subject"]["cipher"], "none");
 }
@@ -97,7 +104,7 @@ fn ctrl_c_shows_what_was_measured_so_far() {
     if !can_run() {
         return;
     }
-    let child = trafficspeed("stream --vpn none --repeat 1 -t 60 -O 0 -i 0.1 -J")
+    let child = trafficspeed("stream --vpn none --no-control --repeat 1 -t 60 -O 0 -i 0.1 -J")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -55,6 +55,12 @@ fn can_run() -> bool {
 fn trafficspeed(line: &str) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(line.split_whitespace());
+    if line.starts_with("--clients") {
+        // One measurement of each system, where a test does not ask for more.
+        command.args(["--no-control", "--repeat", "1"]);
+    } else if line.starts_with("run ") {
+        command.args(["--repeat", "1"]);
+    }
     command
 }
 

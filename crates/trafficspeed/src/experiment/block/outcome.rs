@@ -10,7 +10,7 @@ use crate::experiment::outcome::CpuUse;
 use crate::load::block::Protection;
 use crate::load::congestion::CongestionControl;
 use crate::stats::{Spread, median, range};
-use crate::system::SystemInfo;
+use crate::system::{AGAIN, SystemInfo};
 
 /// Which way blocks take, and how they are protected on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -30,17 +30,27 @@ pub struct Way {
     pub route: Route,
     /// Blocks in progress at most; with one each answer is waited for.
     pub ahead: u32,
+    /// Measured a second time in each round, as a control.
+    #[serde(default)]
+    pub again: bool,
 }
 
 impl Way {
     /// Without a VPN, waiting for each answer.
-    pub const PLAIN: Self = Self { route: Route::Plain, ahead: 1 };
+    pub const PLAIN: Self = Self::of(Route::Plain, 1);
     /// Through the tunnel, waiting for each answer.
-    pub const TUNNEL: Self = Self { route: Route::Tunnel, ahead: 1 };
+    pub const TUNNEL: Self = Self::of(Route::Tunnel, 1);
+    /// The same again: what it differs from its first measurement is no difference of two ways.
+    pub const TUNNEL_AGAIN: Self = Self { again: true, ..Self::TUNNEL };
+
+    /// So many blocks in progress on a route.
+    pub const fn of(route: Route, ahead: u32) -> Self {
+        Self { route, ahead, again: false }
+    }
 
     /// The original's OP-n.
     pub const fn sealed(ahead: u32) -> Self {
-        Self { route: Route::Sealed, ahead }
+        Self::of(Route::Sealed, ahead)
     }
 
     /// Whether the blocks are sealed above TCP.
@@ -51,6 +61,7 @@ impl Way {
     /// Its name in the report.
     pub fn name(self) -> String {
         match (self.route, self.ahead) {
+            (Route::Tunnel, 1) if self.again => format!("tunnel{AGAIN}"),
             (Route::Plain, 1) => "plain".into(),
             (Route::Tunnel, 1) => "tunnel".into(),
             (Route::Plain, ahead) => format!("plain-{ahead}"),
@@ -61,13 +72,15 @@ impl Way {
 }
 
 /// All ways that are measured with these numbers of blocks in progress, in the order in which they take turns: beside the
-/// original's, plain and tunnel with as many in progress, which is what tells queue depth from encrypting ahead.
-pub fn ways(ahead: &[u32]) -> Vec<Way> {
+/// original's, plain and tunnel with as many in progress, which is what tells queue depth from encrypting ahead; with `control`
+/// the tunnel a second time, after all others.
+pub fn ways(ahead: &[u32], control: bool) -> Vec<Way> {
     let with = |&ahead: &u32| {
-        let controls = [Route::Plain, Route::Tunnel].map(|route| Way { route, ahead });
+        let controls = [Route::Plain, Route::Tunnel].map(|route| Way::of(route, ahead));
         std::iter::once(Way::sealed(ahead)).chain(controls.into_iter().filter(move |_| ahead > 1))
     };
-    [Way::TUNNEL, Way::PLAIN].into_iter().chain(ahead.iter().flat_map(with)).collect()
+    let measured = [Way::TUNNEL, Way::PLAIN].into_iter().chain(ahead.iter().flat_map(with));
+    measured.chain(control.then_some(Way::TUNNEL_AGAIN)).collect()
 }
 
 /// One case: what was measured.
@@ -119,6 +132,9 @@ pub struct BlockReport {
     pub window_bytes: u32,
     /// How often each case was to be measured.
     pub repeats: u32,
+    /// The tunnel was measured twice in each round.
+    #[serde(default)]
+    pub control: bool,
     /// The target asked for each block first.
     #[serde(default)]
     pub ready_first: bool,
@@ -152,6 +168,7 @@ impl BlockReport {
             congestion: writes.congestion,
             window_bytes: 0,
             repeats: writes.repeats,
+            control: writes.control,
             ready_first: writes.ready_first,
             limits: Vec::new(),
             asked: (delays_ms, writes.sizes.clone(), writes.ahead.clone()),
@@ -187,14 +204,19 @@ impl BlockReport {
         mean(self.asked.1.iter().filter_map(of))
     }
 
-    /// The same round by round: what one run of all cases would have shown.
-    pub fn ratio_spread(&self, delay_ms: f64, way: Way) -> Option<Spread> {
+    /// The tunnel against itself; `None` where that was not measured.
+    pub fn same(&self, delay_ms: f64) -> Option<Spread> {
+        self.ratio_spread(delay_ms, Way::TUNNEL_AGAIN, Way::TUNNEL)
+    }
+
+    /// One way by another, mean over block sizes, round by round: what one run of all cases would have shown.
+    pub fn ratio_spread(&self, delay_ms: f64, way: Way, by: Way) -> Option<Spread> {
         let of = |repeat: u32| {
             let rate = |size: u32, way: Way| {
                 let mut cases = self.sound(delay_ms, size, way).filter(|case| case.repeat == repeat);
                 cases.find_map(|case| case.bytes_per_second)
             };
-            mean(self.asked.1.iter().filter_map(|&size| Some(rate(size, way)? / rate(size, Way::TUNNEL)?)))
+            mean(self.asked.1.iter().filter_map(|&size| Some(rate(size, way)? / rate(size, by)?)))
         };
         Spread::of(&(1..=self.repeats).filter_map(of).collect::<Vec<_>>())
     }
@@ -234,7 +256,7 @@ impl BlockReport {
     /// Whether everything that was asked for was measured and is right.
     pub fn is_whole(&self) -> bool {
         let (delays, sizes, ahead) = &self.asked;
-        let ways = ways(ahead).len();
+        let ways = ways(ahead, self.control).len();
         let sound = |case: &Case| case.problem.is_none() && case.bytes_per_second.is_some();
         self.problems.is_empty()
             && !delays.is_empty()

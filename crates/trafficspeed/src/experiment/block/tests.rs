@@ -11,7 +11,7 @@ pub(crate) fn sample() -> BlockReport {
     let mut cases = Vec::new();
     for &delay_ms in &delays {
         for &block_bytes in &sizes {
-            for way in outcome::ways(&ahead) {
+            for way in outcome::ways(&ahead, true) {
                 let factor = match way.route {
                     Route::Tunnel => 0.9 * f64::from(way.ahead - 1) + 1.0,
                     Route::Plain => 1.5 * f64::from(way.ahead),
@@ -48,6 +48,7 @@ pub(crate) fn sample() -> BlockReport {
         congestion: CongestionControl::default(),
         window_bytes: 64 << 20,
         repeats: 1,
+        control: true,
         ready_first: false,
         limits: Vec::new(),
         asked: (delays, sizes, ahead),
@@ -94,7 +95,7 @@ fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
     again.cases.extend(more);
     assert!(again.is_whole());
     assert_eq!(again.rate(0.0, 8192, Way::TUNNEL), Some(2.0 * 81_920.0), "the median of both");
-    let spread = again.ratio_spread(0.0, Way::sealed(2)).unwrap();
+    let spread = again.ratio_spread(0.0, Way::sealed(2), Way::TUNNEL).unwrap();
     assert_eq!(
         (spread.low, spread.high, spread.n),
         (2.0, 2.0, 2),
@@ -102,8 +103,10 @@ fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
     );
     let faster = again.cases.iter_mut().filter(|case| case.repeat == 2 && case.way == Way::sealed(2));
     faster.for_each(|case| case.bytes_per_second = case.bytes_per_second.map(|rate| rate * 1.5));
-    let spread = again.ratio_spread(0.0, Way::sealed(2)).unwrap();
+    let spread = again.ratio_spread(0.0, Way::sealed(2), Way::TUNNEL).unwrap();
     assert_eq!((spread.low, spread.median, spread.high), (2.0, 2.5, 3.0));
+    let same = again.same(0.0).unwrap();
+    assert_eq!((same.low, same.high, same.n), (1.0, 1.0, 2));
     assert_eq!(again.disturbance(), Some((25.0, 50.0)));
     let mut short = sample();
     short.cases.pop();
@@ -124,6 +127,7 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
             congestion: CongestionControl::default(),
             repeats: 1,
             ready_first: false,
+            control: false,
         },
         rate: None,
         cpu: None,

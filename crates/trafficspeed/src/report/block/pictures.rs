@@ -88,7 +88,7 @@ fn over_delays(
 
 /// The style of a way: the same in all pictures.
 fn style(report: &BlockReport, way: Way) -> usize {
-    ways(&report.asked.2).iter().position(|known| *known == way).unwrap_or(0)
+    ways(&report.asked.2, false).iter().position(|known| *known == way).unwrap_or(0)
 }
 
 fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
@@ -96,7 +96,7 @@ fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
     let kilobytes = |size: u32| f64::from(size) / 1024.0;
     let most = ahead.iter().copied().max().filter(|most| *most > 1);
     let controls =
-        most.into_iter().flat_map(|ahead| [Route::Plain, Route::Tunnel].map(|route| Way { route, ahead }));
+        most.into_iter().flat_map(|ahead| [Route::Plain, Route::Tunnel].map(|route| Way::of(route, ahead)));
     let ways =
         [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead.iter().map(|&n| Way::sealed(n))).chain(controls);
     let series = ways.map(|way| {

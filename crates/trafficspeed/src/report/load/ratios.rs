@@ -1,0 +1,184 @@
+//! Systems beside the first one and a system beside itself, round by round: what tells a difference from chance.
+
+use serde_json::{Value, json};
+
+use crate::experiment::figures::Figures;
+use crate::experiment::generate::{LoadCampaign, LoadRun};
+use crate::report::grid::Grid;
+use crate::stats::Spread;
+use crate::system::Subject;
+use crate::unit::significant;
+
+/// Stands below the table.
+pub const DEFINITIONS: &str = "\
+Ratios of what was received, or of transactions, each formed within one round; median, lowest and highest of the rounds.
+A/A: a system that is measured a second time in each round, against itself, under the same congestion control.
+A difference counts where the median lies further from 1 than any ratio of A/A did, and all rounds went the same way.";
+
+/// One system under one load.
+#[derive(Debug, PartialEq)]
+pub struct Ratio<'a> {
+    pub label: &'a str,
+    pub load: &'a str,
+    /// The system that was measured twice, against itself.
+    pub same: Option<Spread>,
+    /// This one by the first of the load.
+    pub to_first: Option<Spread>,
+}
+
+impl Ratio<'_> {
+    /// Whether it differs from the first system; `None` if nothing says so.
+    pub fn differs(&self) -> Option<bool> {
+        Some(self.to_first?.differs_beyond(self.same?))
+    }
+}
+
+/// Every system under every load, but for the first of each; without them the one that was measured twice, if one was.
+pub fn ratios(campaign: &LoadCampaign) -> Vec<Ratio<'_>> {
+    let mut all = Vec::new();
+    for (at, named) in campaign.settings.tasks.iter().enumerate() {
+        let mut seen: Vec<&LoadRun> = Vec::new();
+        for run in campaign.runs.iter().filter(|run| !is_control(run)) {
+            if seen.iter().all(|known| known.label != run.label) {
+                seen.push(run);
+            }
+        }
+        let Some(&first) = seen.first() else { continue };
+        let alone = seen.len() == 1;
+        for run in seen.into_iter().filter(|run| alone || run.label != first.label) {
+            let same = same(campaign, at, run);
+            let to_first = Spread::of(&rounds(campaign, at, &run.label, &first.label)).filter(|_| !alone);
+            all.push(Ratio { label: &run.label, load: &named.name, same, to_first });
+        }
+    }
+    all.retain(|ratio| ratio.same.is_some() || ratio.to_first.is_some());
+    all
+}
+
+fn is_control(run: &LoadRun) -> bool {
+    run.subject.is_some_and(|subject| subject.again)
+}
+
+/// The system that was measured twice under the congestion control of `run`.
+fn same(campaign: &LoadCampaign, at: usize, run: &LoadRun) -> Option<Spread> {
+    let alike = |other: &&LoadRun| other.congestion == run.congestion;
+    let again = campaign.runs.iter().filter(alike).find(|other| is_control(other))?;
+    let first = again.subject.map(|subject| Subject { again: false, ..subject });
+    let first = campaign.runs.iter().filter(alike).find(|other| other.subject == first)?;
+    Spread::of(&rounds(campaign, at, &again.label, &first.label))
+}
+
+/// The one by the other, of the rounds in which both are whole.
+fn rounds(campaign: &LoadCampaign, at: usize, one: &str, other: &str) -> Vec<f64> {
+    let of = |label: &str, repeat: u32| {
+        let mine = |run: &&LoadRun| run.is_whole() && run.label == label && run.repeat == repeat;
+        campaign.runs.iter().find(mine)?.figures.get(at).map(value).filter(|value| *value > 0.0)
+    };
+    let numbers = campaign.runs.iter().filter(|run| run.label == one).map(|run| run.repeat);
+    numbers.filter_map(|repeat| Some(of(one, repeat)? / of(other, repeat)?)).collect()
+}
+
+fn value(figures: &Figures) -> f64 {
+    figures.transactions_per_second.unwrap_or(figures.received_bits_per_second)
+}
+
+/// The ratios as a table; `None` if there are none.
+pub fn grid(campaign: &LoadCampaign) -> Option<Grid> {
+    let ratios = ratios(campaign);
+    let first = campaign.runs.iter().find(|run| !is_control(run))?.label.clone();
+    let mut grid = Grid::new(2, ["system", "load", "A/A", &format!("of {first}"), "difference"]);
+    let text = |spread: Option<Spread>| spread.map_or("–".into(), |spread| spread.text(significant));
+    for ratio in &ratios {
+        let difference = match ratio.differs() {
+            Some(true) => "yes",
+            Some(false) => "none beyond A/A",
+            None => "–",
+        };
+        grid.rows.push(vec![
+            ratio.label.to_owned(),
+            ratio.load.to_owned(),
+            text(ratio.same),
+            text(ratio.to_first),
+            difference.to_owned(),
+        ]);
+    }
+    (!grid.rows.is_empty()).then_some(grid)
+}
+
+pub fn json(campaign: &LoadCampaign) -> Value {
+    let one = |ratio: &Ratio<'_>| {
+        json!({
+            "system": ratio.label,
+            "load": ratio.load,
+            "control": ratio.same,
+            "ratio_to_first": ratio.to_first,
+            "differs_from_first": ratio.differs(),
+        })
+    };
+    ratios(campaign).iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::load::samples;
+    use crate::system::{Cipher, Kind};
+
+    /// Three rounds of a system, itself again and two others; the machine is half as fast in the second round.
+    fn campaign(again: [f64; 3], others: [[f64; 3]; 2]) -> LoadCampaign {
+        let mut campaign = samples::campaign(1e9);
+        let model = campaign.runs[0].clone();
+        let vpnd = Subject::new(Kind::Vpnd, Cipher::Auto);
+        let subjects =
+            [vpnd, Subject::new(Kind::Openvpn, Cipher::Auto), Subject::new(Kind::None, Cipher::None)];
+        let all = subjects.into_iter().chain([vpnd.again()]);
+        let rates = [[1.0; 3], others[0], others[1], again];
+        campaign.runs = Vec::new();
+        for (subject, rates) in all.zip(rates) {
+            for (rate, repeat) in rates.iter().zip(1..) {
+                let mut run = model.clone();
+                (run.subject, run.label, run.repeat) = (Some(subject), subject.label(), repeat);
+                let machine = if repeat == 2 { 0.5e9 } else { 1e9 };
+                run.figures[0].received_bits_per_second = rate * machine;
+                campaign.runs.push(run);
+            }
+        }
+        campaign
+    }
+
+    #[test]
+    fn a_difference_is_claimed_only_beyond_that_of_a_system_to_itself() {
+        let campaign = campaign([0.9, 1.1, 1.0], [[1.05, 1.08, 1.02], [2.0, 3.0, 4.0]]);
+        let found = ratios(&campaign);
+        let labels: Vec<&str> = found.iter().map(|ratio| ratio.label).collect();
+        assert_eq!(labels, ["OpenVPN", "plain routing"], "neither the first nor its control");
+        let same = found[0].same.unwrap();
+        assert!((same.low - 0.9).abs() < 1e-9 && (same.high - 1.1).abs() < 1e-9 && same.n == 3, "{same:?}");
+        assert_eq!((found[0].differs(), found[1].differs()), (Some(false), Some(true)));
+        assert!((found[1].to_first.unwrap().median - 3.0).abs() < 1e-9, "within rounds");
+        let text = super::super::table(&campaign, None, None);
+        assert!(text.contains("none beyond A/A") && text.contains("of vpnd"), "{text}");
+    }
+
+    #[test]
+    fn without_a_control_nothing_is_claimed_and_a_system_alone_stands_beside_itself() {
+        let mut without = campaign([1.0; 3], [[5.0; 3], [9.0; 3]]);
+        without.runs.retain(|run| !is_control(run));
+        let found = ratios(&without);
+        assert!(found.iter().all(|ratio| ratio.differs().is_none() && ratio.to_first.is_some()));
+        let mut alone = campaign([0.5, 1.0, 1.0], [[1.0; 3]; 2]);
+        alone.runs.retain(|run| run.label.starts_with("vpnd"));
+        let found = ratios(&alone);
+        assert_eq!((found.len(), found[0].label, found[0].to_first), (1, "vpnd", None));
+        assert_eq!(found[0].same.map(|same| same.low), Some(0.5));
+        alone.runs.retain(|run| !is_control(run));
+        assert_eq!((ratios(&alone), grid(&alone).is_none()), (Vec::new(), true));
+    }
+
+    #[test]
+    fn a_round_in_which_one_of_both_broke_forms_no_ratio() {
+        let mut campaign = campaign([1.0; 3], [[1.0; 3]; 2]);
+        campaign.runs[1].error = Some("gone".into());
+        assert_eq!(ratios(&campaign)[0].to_first.map(|ratio| ratio.n), Some(2));
+    }
+}
