@@ -308,7 +308,7 @@ fn own_directory(launch: &StoreLaunch) -> anyhow::Result<Preparation<OwnedFd>> {
     }
     // By its descriptor, since by its name another directory could be reached meanwhile.
     let writable = vec![PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))];
-    Ok(Preparation { writable, made: opened })
+    Ok(Preparation { writable, tcp_ports: Vec::new(), made: opened })
 }
 
 fn directory(launch: &StoreLaunch) -> &Path {

@@ -9,6 +9,7 @@ pub mod document;
 pub mod rate;
 mod read;
 pub mod review;
+pub mod source;
 
 pub(crate) use read::{device_offload, is_interface_name, suites};
 
@@ -25,6 +26,7 @@ use vpnd_crypto::{Preference, Suite};
 use crate::sys::sandbox::SandboxMode;
 
 pub use document::{Invalid, Places, Problem};
+pub use source::Source;
 
 use crate::sys::tun::TunOffloads;
 
@@ -71,6 +73,8 @@ pub struct ServerConfig {
     pub process: Process,
     /// `[log]`
     pub log: Log,
+    /// `[[source]]`
+    pub sources: Vec<Source>,
     /// The name of the file, as the user knows it.
     pub file: String,
     /// Lines of the keys in the file.

@@ -1,9 +1,10 @@
 //! The gateway, a folder for each of its processes: [`parent`] is what an administrator starts, and the only one with
-//! privileges; [`worker`] has the network; [`auth`] has the store and the TLS key.
+//! privileges; [`worker`] has the network; [`auth`] has the store and the TLS key; [`idp`] asks directories, where there are any.
 //!
-//! The other modules here are known to more than one of the three and have no rights of their own.
+//! The other modules here are known to more than one of them and have no rights of their own.
 
 pub mod auth;
+pub(crate) mod idp;
 pub(crate) mod messages;
 pub mod parent;
 pub(crate) mod quic_keys;

@@ -21,6 +21,7 @@ pub mod date;
 pub mod fuzzing;
 pub mod gateway;
 pub mod journal;
+pub mod ldap_filter;
 pub mod logging;
 mod own_file;
 pub mod password;
@@ -50,6 +51,7 @@ pub fn run_child(role: privsep::child::ChildRole) -> anyhow::Result<()> {
         ChildRole::Client => client::worker::run(parent),
         ChildRole::Lookup => client::lookup::run(parent),
         ChildRole::Store => admin_store::run(parent),
+        ChildRole::Idp => gateway::idp::run(parent),
     }
 }
 

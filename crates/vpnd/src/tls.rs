@@ -218,6 +218,24 @@ fn client_config(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client
     Ok(finish(config))
 }
 
+/// The client's side of TLS with a directory, 1.2 or 1.3.
+///
+/// # Errors
+/// [`TlsError`] names the input that can't be used.
+pub fn directory(trust: &Trust<'_>) -> Result<ClientConfig, TlsError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|source| TlsError::Refused { what: "TLS", source })?;
+    let builder = match trust {
+        Trust::Pinned(authority) => builder.with_webpki_verifier(pinned(authority, provider)?),
+        Trust::System(SystemTrust(verifier)) => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::clone(verifier) as _)
+        }
+    };
+    Ok(builder.with_no_client_auth())
+}
+
 fn pinned(ca: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
     Ok(WebPkiServerVerifier::builder_with_provider(roots(ca)?.into(), provider).build()?)
 }

@@ -94,8 +94,15 @@ fn the_measuring_tool_speaks_no_vpns_protocol() {
 
 /// The folders of vpnd that are one process each. Whatever one of them needs of another it asks for by a message; code that
 /// several processes run belongs to none of these.
-const PROCESSES: [&str; 6] =
-    ["gateway/parent", "gateway/worker", "gateway/auth", "client/parent", "client/worker", "client/lookup"];
+const PROCESSES: [&str; 7] = [
+    "gateway/parent",
+    "gateway/worker",
+    "gateway/auth",
+    "gateway/idp",
+    "client/parent",
+    "client/worker",
+    "client/lookup",
+];
 /// Modules that begin processes, and those of tests.
 const MAY_USE_ALL: [&str; 3] = ["lib.rs", "main.rs", "fuzzing.rs"];
 /// Shared modules with the only processes that may use them.

@@ -55,6 +55,11 @@ fn with_defaults(text: &str) -> String {
     text.lines().map(|text| line(text) + "\n").collect()
 }
 
+/// The text up to its lists of sources, which has sections with defaults.
+fn sections(text: &str) -> &str {
+    text.split("# [[source]]").next().unwrap()
+}
+
 fn is_setting(line: &str) -> bool {
     let Some((key, value)) = line.split_once(" = ") else { return false };
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -64,6 +69,7 @@ fn is_setting(line: &str) -> bool {
 #[test]
 fn the_server_example_is_good_and_its_comments_show_the_defaults() {
     let text = read("server.toml");
+    let text = sections(&text).to_owned();
     let defaults = with_defaults(&text);
     let shown = defaults.lines().count() - defaults.lines().filter(|line| line.starts_with('#')).count();
     assert!(shown > 50, "the comments show too few settings for this test to mean something: {shown}");
@@ -83,7 +89,20 @@ fn every_setting_of_the_server_is_in_the_example() {
         .filter(|line| !line.starts_with("suites = \"auto\""))
         .map(|line| line.to_owned() + "\n")
         .collect();
-    server(&all);
+    let configured = server(&all);
+    let problem =
+        ServerConfig::parse(&format!("{all}zzzz = 1\n"), "x", Path::new("/")).unwrap_err().to_string();
+    for key in problem.split("it knows ").nth(1).unwrap().split(", ").map(|key| key.trim_matches('\'')) {
+        // Alternatives to what is shown.
+        let shown = text.contains(&format!("# {key} = ")) || ["match", "user_dn"].contains(&key);
+        assert!(shown, "'{key}' of [[source]] is not in config/server.toml");
+    }
+    // Each key of a source that has a default shows it.
+    let defaults =
+        ["keep_realm", "timeout_ms", "max_logins", "filter ", "subject", "group_attribute", "max_groups"];
+    let bare = all.lines().filter(|line| !defaults.iter().any(|key| line.starts_with(key)));
+    let bare = bare.map(|line| line.to_owned() + "\n").collect::<String>();
+    assert_eq!(server(&bare).sources, configured.sources);
     // The error for an unknown key lists all keys of the section.
     for section in [
         "server", "tls", "tunnel", "push", "nat", "policy", "crypto", "offload", "limits", "timeouts",

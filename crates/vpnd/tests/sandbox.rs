@@ -45,6 +45,7 @@ fn alone(test: &str, directory: Option<&Path>, inside: impl FnOnce(&Path)) -> Ex
 
 fn confinement(system_calls: SystemCalls) -> Confinement {
     Confinement {
+        tcp_ports: Vec::new(),
         mode: SandboxMode::On,
         identity: None,
         system_calls,

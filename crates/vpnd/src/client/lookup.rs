@@ -14,7 +14,8 @@ use crate::privsep::child::{self, ChildRole, Preparation};
 
 /// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
-    let nothing = |_: &LookupLaunch| Ok(Preparation { writable: Vec::new(), made: () });
+    let nothing =
+        |_: &LookupLaunch| Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made: () });
     let started = child::start(ChildRole::Lookup, &stream, |launch: &LookupLaunch| &launch.common, nothing);
     let found = started.and_then(|started| look_up(&started.launch.alone()?.host));
     let last = found.map_or_else(|error| FromLookup::Failed(crate::format_chain(&error)), FromLookup::Found);

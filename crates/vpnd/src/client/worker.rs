@@ -62,7 +62,7 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let read_trust = |launch: &WorkerLaunch| {
         let by_system = launch.profile()?.trust == Trust::System;
         let made = by_system.then(tls::SystemTrust::read).transpose()?;
-        Ok(Preparation { writable: Vec::new(), made })
+        Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made })
     };
     let started =
         child::start(ChildRole::Client, &stream, |launch: &WorkerLaunch| &launch.common, read_trust);

@@ -49,6 +49,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
         admin: document.section("admin", |s, p| admin(s, p, base, socket)),
         process: document.section("process", process),
         log: document.section("log", log),
+        sources: document.top(|s, p| super::source::sources(s, p, base)),
         file: file.to_owned(),
         places: super::Places::default(),
     };
@@ -319,7 +320,7 @@ fn log(s: &mut Section<'_>, p: &mut Problems) -> Log {
     Log { level, format: s.choice(p, "format", &formats).unwrap_or(LogFormat::Text) }
 }
 
-fn path(s: &mut Section<'_>, p: &mut Problems, key: &'static str, base: &Path) -> Option<PathBuf> {
+pub(super) fn path(s: &mut Section<'_>, p: &mut Problems, key: &'static str, base: &Path) -> Option<PathBuf> {
     let text = s.text(p, key)?;
     if text.is_empty() || text.contains('\0') {
         s.problem(p, key, format!("'{key}' must be the path of a file or directory, not {text:?}"));

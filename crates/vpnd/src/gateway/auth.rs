@@ -1,6 +1,7 @@
 //! The auth process of a gateway, from its first message to its end.
 
 pub mod authenticator;
+pub(crate) mod idp_client;
 mod lease;
 mod service;
 
@@ -11,7 +12,9 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 
 use crate::config::ServerConfig;
+use crate::gateway::auth::authenticator::external::{self, External};
 use crate::gateway::auth::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
+use crate::gateway::auth::idp_client::IdpClient;
 use crate::gateway::auth::lease::Pools;
 use crate::gateway::auth::service::{Clocks, Service};
 use crate::gateway::messages;
@@ -34,7 +37,11 @@ const DISMISSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let state_dir = |launch: &AuthLaunch| {
-        Ok(Preparation { writable: vec![launch.configuration.parse()?.server.state_dir], made: () })
+        Ok(Preparation {
+            writable: vec![launch.configuration.parse()?.server.state_dir],
+            tcp_ports: Vec::new(),
+            made: (),
+        })
     };
     let started = child::start(ChildRole::Auth, &stream, |launch: &AuthLaunch| &launch.common, state_dir);
     match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
@@ -61,12 +68,16 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         tokio::task::spawn_blocking(move || Authenticator::new(for_auth, Hasher::default(), settings))
             .await
             .context("the authenticator can't be made")??;
+    let idp = Arc::new(IdpClient::default());
+    let authenticator = authenticator.with_external(External::new(&config.sources, Arc::clone(&idp)));
+    // A source that is slow takes no permits that others need.
+    let external: usize = config.sources.iter().map(external::permits).sum();
     let service = Arc::new(Service::new(
         store,
         authenticator,
         Pools::new(&config.tunnel),
         config.timeouts.session_lifetime,
-        settings.workers + settings.queue,
+        settings.workers + settings.queue + external,
         Clocks::default(),
     ));
     let signing =
@@ -75,7 +86,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     tokio::spawn(back_up(sqlite));
     tokio::select! {
         // That its channel ends is what this process waits for.
-        ended = take_keys(&parent, &keys) => ended,
+        ended = follow_parent(&parent, &keys, &idp) => ended,
         ended = service.run(worker) => match ended {
             Ok(()) => without_worker(&parent).await,
             Err(error) => Err(error).context("the worker has sent what no worker sends"),
@@ -88,12 +99,17 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     }
 }
 
-/// Signs with each key that the privileged parent sends, until that has ended.
-async fn take_keys(parent: &Channel, keys: &signing::Keys) -> anyhow::Result<()> {
+/// Signs with each key and uses each idp process that the privileged parent sends, until that has ended.
+async fn follow_parent(parent: &Channel, keys: &signing::Keys, idp: &IdpClient) -> anyhow::Result<()> {
     while let Some(received) = parent.receive::<ToAuth>().await? {
-        let ToAuth::Key(key) = received.alone()?;
-        keys.add(tls::signing_key(&key.0)?)?;
-        parent.send(&FromAuth::KeyTaken, &[]).await?;
+        match received.into_parts()? {
+            (ToAuth::Key(key), None) => {
+                keys.add(tls::signing_key(&key.0)?)?;
+                parent.send(&FromAuth::KeyTaken, &[]).await?;
+            }
+            (ToAuth::Idp, Some(channel)) => idp.connect(channel)?,
+            _ => bail!("the parent has sent another number of descriptors than belong to a message"),
+        }
     }
     Ok(())
 }

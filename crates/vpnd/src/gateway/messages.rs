@@ -1,9 +1,11 @@
-//! The messages between a gateway's parent and its two children; those between the children are in [`auth`].
+//! The messages between a gateway's parent and its children; those between the children are in [`auth`] and [`idp`].
 //!
 //! | | first | then |
 //! |---|---|---|
 //! | parent → auth | [`AuthLaunch`] | [`ToAuth`] |
 //! | auth → parent | [`Prepared`] | [`FromAuth`] |
+//! | parent → idp | [`idp::IdpLaunch`] | |
+//! | idp → parent | [`Prepared`] | [`idp::FromIdp`] |
 //! | parent → worker | [`WorkerLaunch`], [`Begin`] | [`ToWorker`] |
 //! | worker → parent | [`Prepared`], [`Ready`] | [`FromWorker`] |
 //!
@@ -11,6 +13,7 @@
 //! [`Ready`]: crate::privsep::messages::Ready
 
 pub(crate) mod auth;
+pub(crate) mod idp;
 
 use std::path::Path;
 
@@ -194,6 +197,9 @@ pub(crate) enum ToAuth {
     /// Sign with this key, too (PEM). Answered by [`FromAuth::KeyTaken`].
     #[n(0)]
     Key(#[n(0)] SecretBytes),
+    /// With a channel to the idp process, which is there again or for the first time. Sent only where sources are configured.
+    #[n(1)]
+    Idp,
 }
 
 /// Auth process → parent, once it is prepared.

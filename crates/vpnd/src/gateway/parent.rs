@@ -6,6 +6,7 @@
 //! parent, touches nothing that a client sends.
 
 mod certificate;
+mod idp;
 pub(crate) mod listeners;
 mod machine;
 mod upgrade;
@@ -23,7 +24,7 @@ use crate::clock::{now, wall_s};
 use crate::config::{ConfigError, ServerConfig, check, review};
 use crate::gateway::messages::{
     AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, ReloadedConfiguration,
-    ToWorker, WorkerLaunch,
+    ToAuth, ToWorker, WorkerLaunch,
 };
 use crate::gateway::quic_keys;
 use crate::gateway::signing;
@@ -41,6 +42,7 @@ use crate::sys::sysctl;
 use crate::sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{self, ReuseportGroup, bind_reuseport_group};
 use certificate::{CurrentCertificate, TlsMaterial, revoked_by_authority};
+use idp::Idp;
 use listeners::SocketFile;
 use machine::Machine;
 
@@ -118,6 +120,8 @@ struct Gateway {
     program: PathBuf,
     auth: RunningChild<FromAuth>,
     worker: RunningChild<FromWorker>,
+    /// There only where sources are configured.
+    idp: Option<Idp>,
     certificate_in_use: CurrentCertificate,
     machine: Machine,
     /// The control socket, and that of the metrics.
@@ -141,6 +145,7 @@ impl Gateway {
         let this = Path::new(spawn::THIS_PROGRAM);
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
         let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key).await?;
+        let idp = start_idp(this, &configuration, &config, &common, &auth).await?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let (admin, socket_file) = listeners::control_socket(&config.admin.socket)?;
         let metrics = config.admin.metrics.map(listeners::metrics).transpose()?;
@@ -157,6 +162,7 @@ impl Gateway {
                 program,
                 auth: auth.at_work(),
                 worker,
+                idp,
                 certificate_in_use,
                 machine,
                 listeners,
@@ -209,6 +215,11 @@ impl Gateway {
                     }
                     Err(error) => break Err(error),
                 },
+                () = idp_ended(&mut self.idp) => {
+                    if let Err(error) = self.restart_idp().await {
+                        break Err(error);
+                    }
+                }
                 message = self.auth.receive() => break Err(match message {
                     Ok(FromAuth::Failed(why)) => ChildError::Failed(why),
                     // Only after a key was sent.
@@ -267,6 +278,12 @@ impl Gateway {
         self.worker.send(&ToWorker::Configuration(reread), &[]).await
     }
 
+    async fn restart_idp(&mut self) -> Result<(), ChildError> {
+        let Some(idp) = &mut self.idp else { return Ok(()) };
+        let Some(to_auth) = idp.restart().await else { return Ok(()) };
+        self.auth.send(&ToAuth::Idp, &[to_auth]).await
+    }
+
     /// Has the worker notify the clients. What was changed on the machine stays for the next start, unless this is for good.
     async fn stop(self, end: Option<End>) {
         let reason = match end {
@@ -278,6 +295,9 @@ impl Gateway {
         let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
         self.worker.end(CHILD_END_TIMEOUT).await;
         self.auth.dismiss(CHILD_END_TIMEOUT).await;
+        if let Some(idp) = self.idp {
+            idp.dismiss(CHILD_END_TIMEOUT).await;
+        }
         match end {
             Some(End::Stopped) | None => self.machine.leave(),
             Some(End::Interrupted) => self.machine.undo().await,
@@ -285,8 +305,31 @@ impl Gateway {
     }
 }
 
+/// Starts the idp process, if sources are configured, and connects the auth process to it.
+async fn start_idp(
+    program: &Path,
+    configuration: &Configuration,
+    config: &ServerConfig,
+    common: &Common,
+    auth: &StartingChild,
+) -> anyhow::Result<Option<Idp>> {
+    let Some((idp, to_auth)) = Idp::start(program, configuration, config, common).await? else {
+        return Ok(None);
+    };
+    auth.send(&ToAuth::Idp, &[to_auth]).await?;
+    Ok(Some(idp))
+}
+
+/// Waits for the end of the idp process; for ever where there is none.
+async fn idp_ended(idp: &mut Option<Idp>) {
+    match idp {
+        Some(idp) => idp.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The worker's ends of the channels to the auth process.
-struct ToAuth {
+struct WorkerEnds {
     questions: OwnedFd,
     signatures: OwnedFd,
 }
@@ -297,7 +340,7 @@ async fn start_auth(
     configuration: &Configuration,
     common: &Common,
     key: SecretBytes,
-) -> anyhow::Result<(StartingChild, ToAuth, Protections)> {
+) -> anyhow::Result<(StartingChild, WorkerEnds, Protections)> {
     let (questions, to_worker) = channel::pair()?;
     let (signatures, for_signing) = signing::pair()?;
     let launch = AuthLaunch {
@@ -308,14 +351,14 @@ async fn start_auth(
     };
     let descriptors = vec![to_worker.into(), for_signing];
     let (auth, protections) = start_child(program, ChildRole::Auth, &launch, descriptors).await?;
-    Ok((auth, ToAuth { questions: questions.into(), signatures }, protections))
+    Ok((auth, WorkerEnds { questions: questions.into(), signatures }, protections))
 }
 
 /// Starts the worker, which has no devices yet.
 async fn start_worker(
     program: &Path,
     launch: &WorkerLaunch,
-    to_auth: ToAuth,
+    to_auth: WorkerEnds,
     listeners: &[OwnedFd],
 ) -> anyhow::Result<StartingChild> {
     let mut descriptors = vec![to_auth.questions, to_auth.signatures];

@@ -84,7 +84,7 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
             // Without this the session of its own that the worker is in would take the effect away.
             let _ = process::prefer_session(config.server.priority);
         }
-        Ok(Preparation { writable: Vec::new(), made: () })
+        Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made: () })
     };
     let started = child::start(ChildRole::Worker, &stream, |launch: &WorkerLaunch| &launch.common, prefer);
     match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {

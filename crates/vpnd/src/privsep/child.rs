@@ -26,6 +26,8 @@ pub enum ChildRole {
     Lookup,
     /// A process that opens the store for a command of an administrator.
     Store,
+    /// A process that asks directories and RADIUS servers for a gateway.
+    Idp,
 }
 
 impl ChildRole {
@@ -38,6 +40,7 @@ impl ChildRole {
             Self::Client => "client",
             Self::Lookup => "lookup",
             Self::Store => "store",
+            Self::Idp => "idp",
         }
     }
 
@@ -46,14 +49,19 @@ impl ChildRole {
             Self::Auth | Self::Store => SystemCalls::Files,
             Self::Worker | Self::Client => SystemCalls::Descriptors,
             Self::Lookup => SystemCalls::Resolver,
+            Self::Idp => SystemCalls::Connections,
         }
     }
 
-    /// Files that it reads besides those it was given: names are looked up as by any other program.
+    /// Files that it reads besides those it was given: names are looked up as by any other program, or, by a process that lives
+    /// on, as far as the C library does that without further modules.
     fn readable(self) -> Vec<PathBuf> {
         let paths: &[&str] = match self {
             Self::Auth | Self::Worker | Self::Client | Self::Store => &[],
             Self::Lookup => &["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/nscd"],
+            Self::Idp => {
+                &["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf"]
+            }
         };
         paths.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
     }
@@ -95,6 +103,8 @@ fn parent() -> anyhow::Result<UnixStream> {
 pub(crate) struct Preparation<P> {
     /// Directories in which it may do anything afterwards.
     pub(crate) writable: Vec<PathBuf>,
+    /// TCP ports to which it may connect afterwards, besides that of name servers if it looks up names.
+    pub(crate) tcp_ports: Vec<u16>,
     /// Made with the privileges that it is about to give up.
     pub(crate) made: P,
 }
@@ -125,13 +135,14 @@ pub(crate) fn start<T: for<'b> Decode<'b, ()>, P>(
     common.log()?;
     // Otherwise the log would allocate its first memory behind the filter.
     tracing::debug!(%role, "started");
-    let Preparation { writable, made } = prepare(&launch.message)?;
+    let Preparation { writable, tcp_ports, made } = prepare(&launch.message)?;
     let protections = sandbox::enter(&Confinement {
         mode: common.sandbox,
         identity: common.identity.clone(),
         system_calls: role.system_calls(),
         readable: role.readable(),
         writable,
+        tcp_ports,
     })?;
     Ok(Started { launch, made, protections })
 }
@@ -177,11 +188,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_lookup_makes_connections_and_reads_files_of_the_machine() {
+    fn only_two_make_connections_and_read_files_of_the_machine() {
         for role in ChildRole::value_variants() {
-            let looks_up = *role == ChildRole::Lookup;
+            let looks_up = matches!(role, ChildRole::Lookup | ChildRole::Idp);
             assert_eq!(role.system_calls().may_ask_name_servers(), looks_up, "{role}");
             assert_eq!(role.readable().is_empty(), !looks_up, "{role}");
         }
+        assert!(ChildRole::Idp.readable().iter().all(|path| path.is_file()), "files, no directories");
     }
 }

@@ -24,7 +24,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Variables that children keep; whatever else the caller's environment holds is none of their business.
 /// `OPENSSL_ia32cap` is whoever starts the gateway saying which CPU instructions its ciphers may use.
-const KEPT_VARIABLES: [&str; 8] = [
+const KEPT_VARIABLES: [&str; 9] = [
+    "CREDENTIALS_DIRECTORY",
     "JOURNAL_STREAM",
     "LANG",
     "NO_COLOR",

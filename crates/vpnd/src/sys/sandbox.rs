@@ -54,6 +54,8 @@ pub struct Confinement {
     pub readable: Vec<PathBuf>,
     /// Directories in which it may do anything.
     pub writable: Vec<PathBuf>,
+    /// TCP ports to which it may connect, besides that of name servers if it looks up names.
+    pub tcp_ports: Vec<u16>,
 }
 
 /// Protections of a process, as read back from the kernel.
@@ -212,6 +214,9 @@ fn ruleset(confinement: &Confinement) -> Result<RulesetStatus, RulesetError> {
         .add_rules(path_beneath_rules(&confinement.writable, all))?;
     if confinement.system_calls.may_ask_name_servers() {
         ruleset = ruleset.add_rule(NetPort::new(DNS_PORT, AccessNet::ConnectTcp))?;
+        for port in &confinement.tcp_ports {
+            ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
+        }
     }
     Ok(ruleset.restrict_self()?.ruleset)
 }

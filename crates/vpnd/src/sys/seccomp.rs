@@ -20,13 +20,15 @@ pub enum SystemCalls {
     Files,
     /// The same as the first, and it looks up names and reads what that needs.
     Resolver,
+    /// The same, and it makes TCP connections and UDP sockets, but loads no modules for names.
+    Connections,
 }
 
 impl SystemCalls {
-    /// Whether it may make connections, and those to name servers alone.
+    /// Whether it may make connections: to name servers, and to nothing else that its confinement does not name.
     #[must_use]
     pub fn may_ask_name_servers(self) -> bool {
-        self == Self::Resolver
+        matches!(self, Self::Resolver | Self::Connections)
     }
 }
 
@@ -72,7 +74,7 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
     let more: &[c_long] = match allowed {
         SystemCalls::Descriptors => &[],
         SystemCalls::Files => FILES,
-        SystemCalls::Resolver => RESOLVER,
+        SystemCalls::Resolver | SystemCalls::Connections => RESOLVER,
     };
     rules.extend(more.iter().map(|number| (*number, Vec::new())));
     rules.extend(limited()?);
@@ -90,17 +92,12 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
         let families = families.map(|family| equal(0, family as u64));
         rules.insert(libc::SYS_socket, families.into_iter().collect::<Result<_, _>>()?);
     } else {
-        if allowed == SystemCalls::Descriptors {
-            // QUIC's library tries out offloads on a UDP socket of its own. It can be neither bound nor connected, and can do
-            // nothing that the sockets can't which were given.
-            let mut udp = Vec::new();
-            for (family, protocol) in UDP_SOCKETS {
-                let datagram = masked_condition(1, SOCKET_TYPE, libc::SOCK_DGRAM as u64)?;
-                let (family, protocol) =
-                    (equal_condition(0, family as u64)?, equal_condition(2, protocol as u64)?);
-                udp.push(SeccompRule::new(vec![family, datagram, protocol])?);
-            }
-            rules.insert(libc::SYS_socket, udp);
+        // QUIC's library tries out offloads on a UDP socket of its own. It can be neither bound nor connected, and can do
+        // nothing that the sockets can't which were given.
+        match allowed {
+            SystemCalls::Descriptors => drop(rules.insert(libc::SYS_socket, sockets(&[UDP])?)),
+            SystemCalls::Connections => drop(rules.insert(libc::SYS_socket, sockets(&[UDP, TCP])?)),
+            SystemCalls::Files | SystemCalls::Resolver => {}
         }
         // Memory that was written can't be run.
         rules.insert(libc::SYS_mmap, vec![masked(2, libc::PROT_EXEC as u64, 0)?]);
@@ -188,13 +185,26 @@ const PRCTLS: &[u32] = &[
 /// The bits of a socket's type that are the type.
 const SOCKET_TYPE: u64 = 0xF;
 
-/// Families and protocols of the sockets that QUIC's library makes.
-const UDP_SOCKETS: [(libc::c_int, libc::c_int); 4] = [
-    (libc::AF_INET, 0),
-    (libc::AF_INET6, 0),
-    (libc::AF_INET, libc::IPPROTO_UDP),
-    (libc::AF_INET6, libc::IPPROTO_UDP),
-];
+/// Type and protocol of a kind of sockets; the protocol may also be given as 0.
+const UDP: (libc::c_int, libc::c_int) = (libc::SOCK_DGRAM, libc::IPPROTO_UDP);
+const TCP: (libc::c_int, libc::c_int) = (libc::SOCK_STREAM, libc::IPPROTO_TCP);
+
+/// Sockets of these kinds, for IPv4 and IPv6.
+fn sockets(kinds: &[(libc::c_int, libc::c_int)]) -> Result<Vec<SeccompRule>, BackendError> {
+    let mut rules = Vec::new();
+    for (kind, protocol) in kinds {
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            for protocol in [0, *protocol] {
+                rules.push(SeccompRule::new(vec![
+                    equal_condition(0, family as u64)?,
+                    masked_condition(1, SOCKET_TYPE, *kind as u64)?,
+                    equal_condition(2, protocol as u64)?,
+                ])?);
+            }
+        }
+    }
+    Ok(rules)
+}
 
 /// Memory, threads, time, randomness, waiting, and work on open descriptors. `clone3`, whose flags a filter can't see, is
 /// left out: the C library takes `clone` instead.

@@ -8,6 +8,8 @@
 //! fairly ([`turns`]), never on a shard, and steps back behind other work. Whose turn it is depends on addresses and
 //! devices, never on whether a user exists. This module must not know of connections or sessions.
 
+mod cause;
+pub(super) mod external;
 mod known_sources;
 mod pending;
 mod throttle;
@@ -29,6 +31,8 @@ use crate::store::{
 };
 use crate::sys::process;
 use crate::totp;
+pub use cause::Cause;
+use external::External;
 use known_sources::KnownSources;
 use pending::{Attempt, Pending};
 use throttle::{Throttle, source_prefix};
@@ -74,6 +78,8 @@ pub enum LoginOutcome {
     /// Too many wait already, its turn did not come, or there is no memory now: nothing was checked, and the client should
     /// come back a little later.
     Busy,
+    /// The directory or server that knows the user can't be asked now.
+    SourceUnavailable,
 }
 
 /// The part of a refusal that the client may learn: no cause, only when to come back.
@@ -81,55 +87,6 @@ pub enum LoginOutcome {
 pub struct Refused {
     /// When it makes sense to try again, if it is a matter of time alone.
     pub retry_after_s: Option<u64>,
-}
-
-/// The cause of a refusal, for the audit log and counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// No user has that name.
-    UnknownUser,
-    WrongPassword,
-    Disabled,
-    /// The user's time is over.
-    Expired,
-    /// The one-time code is wrong.
-    WrongCode,
-    /// The one-time code was used before.
-    ReplayedCode,
-    /// Everything was right but the one-time code, which did not come.
-    NoCode,
-    /// A client certificate is required and there was none.
-    NoCertificate,
-    /// The client certificate is not one of this user.
-    ForeignCertificate,
-    /// Too many wrong guesses; nothing was checked.
-    Throttled,
-    /// Too many logins wait, or for too long; nothing was checked.
-    Overloaded,
-    /// There is no memory to check a password; nothing was checked.
-    NoMemory,
-    StoreFailed,
-}
-
-impl Cause {
-    /// The name in the audit log.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::UnknownUser => "unknown-user",
-            Self::WrongPassword => "wrong-password",
-            Self::Disabled => "disabled",
-            Self::Expired => "expired",
-            Self::WrongCode => "wrong-code",
-            Self::ReplayedCode => "replayed-code",
-            Self::NoCode => "no-code",
-            Self::NoCertificate => "no-certificate",
-            Self::ForeignCertificate => "foreign-certificate",
-            Self::Throttled => "throttled",
-            Self::Overloaded => "overloaded",
-            Self::NoMemory => "no-memory",
-            Self::StoreFailed => "store-failed",
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -157,6 +114,7 @@ pub struct Authenticator {
     turns: Arc<Turns>,
     longest_wait: Duration,
     require_certificate: bool,
+    external: External,
 }
 
 /// Internal result of one check; [`LoginOutcome`] is the part that may be disclosed.
@@ -185,6 +143,7 @@ impl Authenticator {
             turns: Turns::new(settings.workers.max(1), settings.queue),
             longest_wait: settings.longest_wait,
             require_certificate: settings.require_certificate,
+            external: External::default(),
         })
     }
 

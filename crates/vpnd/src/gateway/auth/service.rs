@@ -120,7 +120,7 @@ impl Service {
         let (outcome, device) = match request {
             AuthRequest::Login(login) => {
                 let device = DeviceId(login.device.into());
-                (self.authenticator.authenticate(credentials(login), now_s).await, device)
+                (self.authenticator.log_in(credentials(login), now_s).await, device)
             }
             AuthRequest::Code { login, code, device } => {
                 let outcome = self.complete(login, code.as_ref().map(|code| code.expose()), now_s).await;
@@ -131,6 +131,7 @@ impl Service {
         match outcome {
             LoginOutcome::Granted(user) => self.blocking(move |service| service.admit(&user, device)).await,
             LoginOutcome::Busy => AuthReply::Busy,
+            LoginOutcome::SourceUnavailable => AuthReply::SourceUnavailable,
             LoginOutcome::CodeRequired(number) => AuthReply::CodeRequired(number),
             LoginOutcome::Throttled(retry_after_s) => AuthReply::Throttled(retry_after_s),
             LoginOutcome::NotCertified => AuthReply::NotCertified,

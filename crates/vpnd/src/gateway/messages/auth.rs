@@ -191,6 +191,9 @@ pub(crate) enum AuthReply {
     /// To a login: nothing was checked, because too many guesses were wrong; it may come back in so many seconds.
     #[n(10)]
     Throttled(#[n(0)] u64),
+    /// To a login: the directory or server that knows the user can't be asked now.
+    #[n(11)]
+    SourceUnavailable,
 }
 
 /// A sentence for the log.

@@ -19,7 +19,8 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 
 use super::certificate::{CurrentCertificate, TlsMaterial};
-use super::{CHILD_END_TIMEOUT, Gateway, start_auth, start_worker, worker_launch};
+use super::idp::Idp;
+use super::{CHILD_END_TIMEOUT, Gateway, start_auth, start_idp, start_worker, worker_launch};
 use crate::clock::wall_s;
 use crate::config::{ConfigError, ServerConfig, check};
 use crate::gateway::messages::{Begin, Configuration, FromWorker, ToWorker};
@@ -41,6 +42,7 @@ struct Next {
     config: ServerConfig,
     auth: StartingChild,
     worker: StartingChild,
+    idp: Option<Idp>,
     certificate_in_use: CurrentCertificate,
 }
 
@@ -63,10 +65,11 @@ impl Gateway {
         if let Err(error) = self.hand_over(&mut next).await? {
             return self.not_upgraded(&error).await;
         }
-        let Next { config, auth, worker, certificate_in_use } = next;
+        let Next { config, auth, worker, idp, certificate_in_use } = next;
         let (auth, worker) = (auth.at_work(), worker.ready().await?);
         self.certificate_in_use = certificate_in_use;
         let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
+        let old_idp = std::mem::replace(&mut self.idp, idp);
         if let Err(error) = self.machine.reconfigure(&config).await {
             tracing::error!(error = %crate::format_chain(&error), "the firewall rules stay as they were");
         }
@@ -75,6 +78,9 @@ impl Gateway {
         let _ = old.0.send(&ToWorker::Stop(None), &[]).await;
         old.0.end(CHILD_END_TIMEOUT).await;
         old.1.dismiss(CHILD_END_TIMEOUT).await;
+        if let Some(idp) = old_idp {
+            idp.dismiss(CHILD_END_TIMEOUT).await;
+        }
         tracing::info!("the gateway is upgraded");
         Ok(())
     }
@@ -97,11 +103,12 @@ impl Gateway {
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
         let (auth, to_auth, protections) =
             start_auth(&self.program, &configuration, &self.common, key).await?;
+        let idp = start_idp(&self.program, &configuration, &config, &self.common, &auth).await?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let common = self.common.clone();
         let launch = worker_launch(&self.args, &config, configuration, common, certificate, protections)?;
         let worker = start_worker(&self.program, &launch, to_auth, &self.listeners).await?;
-        Ok(Next { config, auth, worker, certificate_in_use })
+        Ok(Next { config, auth, worker, idp, certificate_in_use })
     }
 
     /// Lets the old worker hand over to the new one: the inner error is the reason why it goes on instead.

@@ -3,10 +3,11 @@
 //! INVARIANT: a connection that has not authenticated holds one stream and one message of memory, and has a deadline;
 //! it reaches the control plane only after its credentials proved good, or with a token that the control plane checks.
 
-use std::collections::BTreeMap;
+mod logins;
+
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quinn::{Connection, Incoming};
@@ -29,6 +30,7 @@ use crate::gateway::worker::core::{Core, CoreRequest, OUTBOX, Outgoing};
 use crate::gateway::worker::quic::acceptor::{Acceptor, Permit};
 use crate::revocation_list::CertificateNumber;
 use crate::tls;
+pub(crate) use logins::Logins;
 
 /// Time for a person to type a one-time code.
 const CODE_TIMEOUT: Duration = Duration::from_secs(90);
@@ -36,6 +38,10 @@ const CODE_TIMEOUT: Duration = Duration::from_secs(90);
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit for sending the last message of a connection.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// For a user whose directory gives no answer, and when it makes sense to try again.
+const SOURCE_UNAVAILABLE: &str = "the directory of your university can't be reached; try again in a minute";
+const SOURCE_RETRY_MS: u32 = 30_000;
 
 /// Serves control connections: the state that all of them share.
 pub(crate) struct ControlServer {
@@ -47,50 +53,6 @@ pub(crate) struct ControlServer {
     pub(crate) logins: Arc<Logins>,
     /// Nothing is ever sent: the receiver ends when the last connection is closed.
     pub(crate) _open: mpsc::Sender<Infallible>,
-}
-
-/// Logins and attaches by outcome, counted since the start.
-#[derive(Debug, Default)]
-pub(crate) struct Logins {
-    accepted: AtomicU64,
-    refused: AtomicU64,
-    busy: AtomicU64,
-    no_address: AtomicU64,
-    attaches: AtomicU64,
-    attaches_refused: AtomicU64,
-    bad_requests: AtomicU64,
-    timed_out: AtomicU64,
-    /// Logins and attaches whose device's signature was not for their connection.
-    unproved: AtomicU64,
-    /// Connections that were closed because what was sent on them was not read.
-    unread: AtomicU64,
-}
-
-impl Logins {
-    /// The counts by outcome.
-    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
-        let count = |name: &str, counter: &AtomicU64| (name.to_owned(), counter.load(Ordering::Relaxed));
-        BTreeMap::from([
-            count("accepted", &self.accepted),
-            count("refused", &self.refused),
-            count("busy", &self.busy),
-            count("no_address", &self.no_address),
-            count("attaches", &self.attaches),
-            count("attaches_refused", &self.attaches_refused),
-            count("bad_requests", &self.bad_requests),
-            count("timed_out", &self.timed_out),
-            count("unproved", &self.unproved),
-            count("unread", &self.unread),
-        ])
-    }
-
-    /// Counts an attach, once the control plane has answered it.
-    fn count_attach(&self, answer: &Message) {
-        match answer {
-            Message::Established(_) => self.attaches.fetch_add(1, Ordering::Relaxed),
-            _ => self.attaches_refused.fetch_add(1, Ordering::Relaxed),
-        };
-    }
 }
 
 /// Reason why a connection ended before it had a session.
@@ -258,6 +220,18 @@ impl ControlServer {
         Err(Failure::Refused(Code::Busy))
     }
 
+    /// Refuses a login for now: the directory that knows the user gives no answer.
+    async fn source_unavailable<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
+        self.logins.source_unavailable.fetch_add(1, Ordering::Relaxed);
+        let refused = Refused {
+            code: Code::Busy,
+            text: Explanation::cut(SOURCE_UNAVAILABLE),
+            retry_after_ms: Some(SOURCE_RETRY_MS),
+        };
+        writer.send(&Message::Refused(refused)).await?;
+        Err(Failure::Refused(Code::Busy))
+    }
+
     /// Has the credentials checked. On an error the client has got its refusal already.
     async fn check(
         &self,
@@ -271,6 +245,7 @@ impl ControlServer {
         {
             AuthReply::Granted(granted) => return Ok(granted),
             AuthReply::Busy => return self.busy(writer).await,
+            AuthReply::SourceUnavailable => return self.source_unavailable(writer).await,
             AuthReply::Refused { retry_after_s } => (Code::Credentials, retry_after_s),
             AuthReply::Throttled(retry_after_s) => (Code::Throttled, Some(retry_after_s)),
             AuthReply::NotCertified => (Code::Certificate, None),

@@ -18,7 +18,8 @@ use super::*;
 
 /// Names the kind of process that a test's own process is.
 const INSIDE: &str = "VPND_TEST_CONFINED";
-const KINDS: [SystemCalls; 3] = [SystemCalls::Descriptors, SystemCalls::Files, SystemCalls::Resolver];
+const KINDS: [SystemCalls; 4] =
+    [SystemCalls::Descriptors, SystemCalls::Files, SystemCalls::Resolver, SystemCalls::Connections];
 
 /// Runs `inside` for each kind of process, in a process of its own; there it does not return.
 fn in_processes(test: &str, inside: fn(SystemCalls)) {
@@ -45,9 +46,15 @@ fn in_processes(test: &str, inside: fn(SystemCalls)) {
 fn shut_in(system_calls: SystemCalls, identity: Option<UnixUser>) -> Protections {
     let readable =
         if system_calls == SystemCalls::Resolver { vec!["/etc".into(), "/usr".into()] } else { vec![] };
-    let protections =
-        enter(&Confinement { mode: SandboxMode::On, identity, system_calls, readable, writable: Vec::new() })
-            .unwrap();
+    let protections = enter(&Confinement {
+        mode: SandboxMode::On,
+        identity,
+        system_calls,
+        readable,
+        writable: Vec::new(),
+        tcp_ports: Vec::new(),
+    })
+    .unwrap();
     assert!(protections.seccomp && protections.no_capabilities, "{protections:?}");
     protections
 }
@@ -165,11 +172,15 @@ fn nobody_connects_but_to_name_servers() {
         log.recv(&mut [0; 1]).unwrap();
         let protections = shut_in(kind, UnixUser::choose(None).unwrap());
         assert!(to_log().is_err() && log.recv(&mut [0; 1]).is_err(), "a datagram by way of a pair");
-        if kind != SystemCalls::Resolver {
+        if kind == SystemCalls::Connections {
+            assert!(to_path().is_err() && to_name().is_err(), "a service of this machine");
+        }
+        if !kind.may_ask_name_servers() {
             assert!(to_tcp().is_err() && to_udp().is_err() && to_path().is_err() && to_name().is_err());
         } else if protections.landlock != Landlock::Missing && has_newest_landlock() {
             assert_eq!(to_tcp().unwrap_err().kind(), ErrorKind::PermissionDenied);
-            assert_eq!(to_name().unwrap_err().kind(), ErrorKind::PermissionDenied);
+            let hidden = to_name().unwrap_err().kind();
+            assert!(matches!(hidden, ErrorKind::PermissionDenied | ErrorKind::Unsupported), "{hidden}");
             let name_server = std::net::TcpStream::connect("127.0.0.1:53").map(drop);
             assert!(name_server.err().is_none_or(|error| error.kind() == ErrorKind::ConnectionRefused));
         }
@@ -217,6 +228,37 @@ fn nobody_chooses_a_mark() {
         shut_in(kind, None);
         for mark in [0, 0x7670_FFFE, 0x7670_8000] {
             assert!(marked(mark).is_err(), "{mark:#x}");
+        }
+    });
+}
+
+/// Of the TCP ports of its servers, a process that has connections reaches those that it was given.
+#[test]
+fn nobody_connects_to_a_port_that_was_not_given() {
+    in_processes("nobody_connects_to_a_port_that_was_not_given", |kind| {
+        if kind != SystemCalls::Connections {
+            return;
+        }
+        let [given, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+        let connect = |listener: &TcpListener| std::net::TcpStream::connect(("127.0.0.1", port(listener)));
+        connect(&other).unwrap();
+        let identity = UnixUser::choose(None).unwrap();
+        let protections = enter(&Confinement {
+            mode: SandboxMode::On,
+            identity,
+            system_calls: kind,
+            readable: Vec::new(),
+            writable: Vec::new(),
+            tcp_ports: vec![port(&given)],
+        })
+        .unwrap();
+        connect(&given).unwrap();
+        UdpSocket::bind("127.0.0.1:0").unwrap().connect("127.0.0.1:1812").unwrap();
+        assert_refused("listening", call(libc::SYS_listen, [0, 1, 0, 0]));
+        assert!(std::fs::read("/etc/hosts").is_err() || protections.landlock == Landlock::Missing);
+        if protections.landlock != Landlock::Missing && has_newest_landlock() {
+            assert_eq!(connect(&other).unwrap_err().kind(), ErrorKind::PermissionDenied);
         }
     });
 }

@@ -1,0 +1,58 @@
+//! Why logins are refused. Clients do not learn it: the audit log has it.
+
+/// The cause of a refusal, for the audit log and counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// No user has that name.
+    UnknownUser,
+    WrongPassword,
+    Disabled,
+    /// The user's time is over.
+    Expired,
+    /// The one-time code is wrong.
+    WrongCode,
+    /// The one-time code was used before.
+    ReplayedCode,
+    /// Everything was right but the one-time code, which did not come.
+    NoCode,
+    /// A client certificate is required and there was none.
+    NoCertificate,
+    /// The client certificate is not one of this user.
+    ForeignCertificate,
+    /// Too many wrong guesses; nothing was checked.
+    Throttled,
+    /// Too many logins wait, or for too long; nothing was checked.
+    Overloaded,
+    /// There is no memory to check a password; nothing was checked.
+    NoMemory,
+    StoreFailed,
+    /// The user's source can't be asked; nothing was checked.
+    SourceUnavailable,
+    /// The source's answer does not lead to one user.
+    NoRecord,
+    TooManyGroups,
+}
+
+impl Cause {
+    /// The name in the audit log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UnknownUser => "unknown-user",
+            Self::WrongPassword => "wrong-password",
+            Self::Disabled => "disabled",
+            Self::Expired => "expired",
+            Self::WrongCode => "wrong-code",
+            Self::ReplayedCode => "replayed-code",
+            Self::NoCode => "no-code",
+            Self::NoCertificate => "no-certificate",
+            Self::ForeignCertificate => "foreign-certificate",
+            Self::Throttled => "throttled",
+            Self::Overloaded => "overloaded",
+            Self::NoMemory => "no-memory",
+            Self::StoreFailed => "store-failed",
+            Self::SourceUnavailable => "source-unavailable",
+            Self::NoRecord => "no-record",
+            Self::TooManyGroups => "too-many-groups",
+        }
+    }
+}

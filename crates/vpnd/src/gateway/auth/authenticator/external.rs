@@ -1,0 +1,205 @@
+//! Logins of users whom another source than the store vouches for: a directory, asked by the idp process.
+//!
+//! Invariants: a login is tried at the one source whose rule matches the name, never at another; what the source lets in is still
+//! refused if the user's record here is disabled or expired; no answer is no login. Logins of one source wait in a queue of
+//! their own, so that a slow directory keeps no others waiting. A refusal takes [`REFUSAL_TIME`], so that its time discloses
+//! nothing of a source that is faster.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vpnd_proto::admission::Source as Network;
+use vpnd_proto::control::{SecretText, UserName};
+
+use super::turns::{Turn, Turns};
+use super::{Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused, log_refusal, source_prefix};
+use crate::config::source::Source;
+use crate::gateway::auth::idp_client::IdpClient;
+use crate::gateway::messages::idp::{Identity, IdpReply, IdpRequest, LoginCheck, Refusal, SourceName};
+use crate::store::{ExternalUser, StoreError};
+use crate::user_name;
+
+/// Time from a login to its refusal, at least.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+/// Logins that wait for a source, for each that is checked there.
+const QUEUE_FACTOR: usize = 8;
+
+/// Logins of a source that are under way at the same time, those among them that wait for a refusal's time.
+pub(crate) fn permits(source: &Source) -> usize {
+    source.max_logins * (QUEUE_FACTOR + 1) * 2
+}
+
+/// The sources besides the store, and the way to them.
+#[derive(Default)]
+pub(crate) struct External {
+    sources: Vec<Arc<ExternalSource>>,
+    idp: Arc<IdpClient>,
+}
+
+struct ExternalSource {
+    source: Source,
+    turns: Arc<Turns>,
+}
+
+impl External {
+    pub(crate) fn new(sources: &[Source], idp: Arc<IdpClient>) -> Self {
+        let queue = |source: &Source| Turns::new(source.max_logins, source.max_logins * QUEUE_FACTOR);
+        let sources =
+            sources.iter().map(|source| ExternalSource { turns: queue(source), source: source.clone() });
+        Self { sources: sources.map(Arc::new).collect(), idp }
+    }
+
+    /// The source of a user, and the user's canonical name.
+    fn source_of(&self, typed: &str) -> Option<(Arc<ExternalSource>, String)> {
+        let name = user_name::canonical(typed)?;
+        let source = self.sources.iter().find(|source| source.source.rule.matches(&name))?;
+        Some((Arc::clone(source), name))
+    }
+}
+
+impl Authenticator {
+    /// The same with these sources besides the store.
+    pub(crate) fn with_external(mut self, external: External) -> Self {
+        self.external = external;
+        self
+    }
+
+    /// Checks a login at the one source whose rule matches, and that is the store if no other does.
+    pub async fn log_in(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
+        let Some((source, name)) = self.external.source_of(&login.user) else {
+            return self.authenticate(login, now_s).await;
+        };
+        let since = Instant::now();
+        let login = Login { user: name, ..login };
+        let outcome = self.log_in_at(&source, login, now_s).await;
+        if matches!(outcome, LoginOutcome::Refused(_)) {
+            tokio::time::sleep_until((since + REFUSAL_TIME).into()).await;
+        }
+        outcome
+    }
+
+    async fn log_in_at(self: &Arc<Self>, at: &ExternalSource, login: Login, now_s: u64) -> LoginOutcome {
+        let (this, before) = (Arc::clone(self), login.clone());
+        if let Some(outcome) = blocking(move || this.before_source(&before, now_s)).await {
+            return outcome;
+        }
+        let Some(turn) = self.turn_at(at, &login, now_s).await else {
+            log_refusal(&login, Cause::Overloaded);
+            return LoginOutcome::Busy;
+        };
+        let reply = self.ask(&at.source, &login).await;
+        drop(turn);
+        let (this, source) = (Arc::clone(self), at.source.name.clone());
+        blocking(move || Some(this.after_source(&source, &login, reply, now_s)))
+            .await
+            .unwrap_or(LoginOutcome::Refused(Refused { retry_after_s: None }))
+    }
+
+    async fn turn_at(self: &Arc<Self>, at: &ExternalSource, login: &Login, now_s: u64) -> Option<Turn> {
+        if let Some(turn) = at.turns.at_once() {
+            return Some(turn);
+        }
+        let standing = self.standing(login, now_s).await;
+        at.turns.wait(Network::from(login.source), standing, self.longest_wait).await
+    }
+
+    async fn ask(&self, source: &Source, login: &Login) -> Option<IdpReply> {
+        let check = LoginCheck {
+            source: SourceName::cut(&source.name),
+            user: UserName::new(source.name_of(&login.user)).ok()?,
+            password: SecretText::new(login.password.expose()).ok()?,
+            address: login.source,
+        };
+        self.external.idp.request(IdpRequest::Check(check)).await
+    }
+
+    /// Checks what needs no word of the source: a refusal, or `None`.
+    fn before_source(&self, login: &Login, now_s: u64) -> Option<LoginOutcome> {
+        if login.password.expose().is_empty() {
+            return Some(self.refused(login, Cause::WrongPassword, now_s));
+        }
+        let (user, known) = match self.look_up(login, &source_prefix(login.source), now_s) {
+            Ok(found) => found,
+            Err(error) => return Some(self.failed(login, &error)),
+        };
+        if self.require_certificate && !super::is_certified(login, user.as_ref()) {
+            return Some(self.not_certified(login, now_s));
+        }
+        let wait_s = self.throttle().wait_s(&login.user, Network::from(login.source), known, now_s);
+        wait_s.map(|wait_s| {
+            log_refusal(login, Cause::Throttled);
+            LoginOutcome::Throttled(wait_s)
+        })
+    }
+
+    /// Decides by what the source has answered, and the user's record here.
+    fn after_source(&self, source: &str, login: &Login, reply: Option<IdpReply>, now_s: u64) -> LoginOutcome {
+        match reply {
+            Some(IdpReply::Accepted(identity)) => self.vouched_for(source, login, &identity, now_s),
+            Some(IdpReply::Refused(refusal)) => self.refused(login, cause(refusal), now_s),
+            Some(IdpReply::Unavailable(why)) => self.unavailable(source, login, &why, now_s),
+            None => self.unavailable(source, login, "the idp process is not there", now_s),
+        }
+    }
+
+    fn vouched_for(&self, source: &str, login: &Login, identity: &Identity, now_s: u64) -> LoginOutcome {
+        let external = ExternalUser {
+            source: source.to_owned(),
+            subject: identity.subject.to_string(),
+            name: login.user.clone(),
+            groups: identity.groups.iter().map(ToString::to_string).collect(),
+        };
+        let user = match self.store.refresh_external(&external, now_s) {
+            Ok(user) => user,
+            Err(error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. })) => {
+                tracing::warn!(%error, source, "a user of a source has no record here");
+                return self.refused(login, Cause::NoRecord, now_s);
+            }
+            Err(error) => return self.failed(login, &error),
+        };
+        match self.check_user(login, user, now_s) {
+            Ok(CheckResult::Granted(user)) => self.granted(login, &source_prefix(login.source), user, now_s),
+            Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), now_s),
+            Ok(CheckResult::Refused(cause)) => self.refused(login, cause, now_s),
+            Ok(CheckResult::NotChecked(_)) => LoginOutcome::Busy,
+            Err(error) => self.failed(login, &error),
+        }
+    }
+
+    fn refused(&self, login: &Login, cause: Cause, now_s: u64) -> LoginOutcome {
+        let network = Network::from(login.source);
+        self.throttle().failed(&login.user, network, now_s);
+        self.record(login, cause, now_s);
+        LoginOutcome::Refused(Refused {
+            retry_after_s: self.throttle().wait_s(&login.user, network, true, now_s),
+        })
+    }
+
+    /// No guess: nothing was checked, and nobody may be locked out by a directory that is down.
+    fn unavailable(&self, source: &str, login: &Login, why: &str, now_s: u64) -> LoginOutcome {
+        tracing::error!(source, why, "a source can't be asked");
+        self.record(login, Cause::SourceUnavailable, now_s);
+        LoginOutcome::SourceUnavailable
+    }
+}
+
+/// Runs `work` on a thread that may wait for the disk.
+async fn blocking(work: impl FnOnce() -> Option<LoginOutcome> + Send + 'static) -> Option<LoginOutcome> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        tracing::error!(%error, "checking a login failed");
+        Some(LoginOutcome::Refused(Refused { retry_after_s: None }))
+    })
+}
+
+fn cause(refusal: Refusal) -> Cause {
+    match refusal {
+        Refusal::UnknownUser => Cause::UnknownUser,
+        Refusal::WrongPassword => Cause::WrongPassword,
+        Refusal::Disabled => Cause::Disabled,
+        Refusal::SeveralUsers | Refusal::NoSubject => Cause::NoRecord,
+        Refusal::TooManyGroups => Cause::TooManyGroups,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! The idp process of a gateway: it asks directories and RADIUS servers for the auth process.
+//!
+//! Invariants: it answers what auth asks and decides nothing; it has no store, no key of TLS and no file but those by which
+//! names are looked up; secrets and authorities are read before it shuts itself in. Whatever a server sends costs at most the
+//! one request, with bounded memory. A login takes [`LOGIN_TIMEOUT`] at most, whatever the servers do.
+
+mod ldap;
+mod servers;
+
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use zeroize::Zeroizing;
+
+use crate::config::ServerConfig;
+use crate::config::source::{SecretPlace, Source, SourceKind};
+use crate::gateway::messages::auth::Reason;
+use crate::gateway::messages::idp::{
+    FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginCheck, MAX_FRAME, Numbered,
+};
+use crate::privsep::channel::{Channel, ChannelError};
+use crate::privsep::child::{self, ChildRole, Preparation, Started};
+use crate::privsep::messages::Prepared;
+use servers::{ServerError, Servers};
+
+/// Limit for one login, over all servers of its source.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest secret, bytes.
+const MAX_SECRET: u64 = 4096;
+/// Set by the service manager: the directory of the service's credentials.
+const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
+/// Bits of a file's mode by which others read it.
+const READABLE_BY_OTHERS: u32 = 0o077;
+
+/// A source, ready to be asked.
+struct PreparedSource {
+    source: Source,
+    servers: Servers,
+    kind: PreparedKind,
+}
+
+enum PreparedKind {
+    Ldap(ldap::Directory),
+}
+
+/// Runs it; `stream` leads to the parent.
+pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
+    let prepare = |launch: &IdpLaunch| {
+        let sources = prepare(&launch.configuration.parse()?)?;
+        let tcp_ports = tcp_ports(&sources);
+        Ok(Preparation { writable: Vec::new(), tcp_ports, made: sources })
+    };
+    let started = child::start(ChildRole::Idp, &stream, |launch: &IdpLaunch| &launch.common, prepare);
+    match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
+        Ok(()) => Ok(()),
+        Err(error) => child::finish(stream, &FromIdp::Failed(crate::format_chain(&error))),
+    }
+}
+
+fn prepare(config: &ServerConfig) -> anyhow::Result<Vec<PreparedSource>> {
+    let prepared = config.sources.iter().map(|source| {
+        let kind = match &source.kind {
+            SourceKind::Ldap(ldap) => ldap::Directory::prepare(ldap).map(PreparedKind::Ldap),
+        };
+        let kind = kind.with_context(|| format!("the source '{}' can't be used", source.name))?;
+        Ok(PreparedSource { servers: Servers::new(&source.servers), source: source.clone(), kind })
+    });
+    prepared.collect()
+}
+
+fn tcp_ports(sources: &[PreparedSource]) -> Vec<u16> {
+    let over_tcp = sources.iter().filter(|source| matches!(source.kind, PreparedKind::Ldap(_)));
+    over_tcp.flat_map(|source| source.source.servers.iter().map(|server| server.port)).collect()
+}
+
+/// Reads a secret, without the end of its line. Nobody but the owner of the file may be able to.
+fn read_secret(place: &SecretPlace) -> anyhow::Result<Zeroizing<String>> {
+    let read = |path: &Path, is_checked: bool| {
+        let mut text = Zeroizing::new(String::with_capacity(MAX_SECRET as usize + 1));
+        let file = std::fs::File::open(path).with_context(|| format!("can't open {}", path.display()))?;
+        if is_checked && file.metadata()?.mode() & READABLE_BY_OTHERS != 0 {
+            bail!("{0} holds a secret and others can read it: chmod 600 {0}", path.display());
+        }
+        let len = file.take(MAX_SECRET + 1).read_to_string(&mut text);
+        let len = len.with_context(|| format!("can't read {}", path.display()))?;
+        let secret = Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
+        if len as u64 > MAX_SECRET || secret.is_empty() {
+            bail!("{} holds no secret in its first line", path.display());
+        }
+        Ok(secret)
+    };
+    match place {
+        SecretPlace::File(path) => read(path, true),
+        SecretPlace::Credential(name) => {
+            let directory = std::env::var_os(CREDENTIALS).with_context(|| {
+                format!("there is no credential '{name}': LoadCredential={name}:FILE in the unit gives it")
+            })?;
+            read(&Path::new(&directory).join(name), false)
+        }
+    }
+}
+
+async fn serve(started: Started<IdpLaunch, Vec<PreparedSource>>, parent: Channel) -> anyhow::Result<()> {
+    let Ok([auth]) = <[_; 1]>::try_from(started.launch.descriptors) else {
+        bail!("the idp process was started without its channel to the auth process");
+    };
+    let auth = Channel::new(auth.into(), MAX_FRAME)?;
+    let sources: Arc<[PreparedSource]> = started.made.into();
+    parent.send(&Prepared::Prepared(started.protections), &[]).await?;
+    tokio::select! {
+        // Nothing is sent on it after the first message: it ends.
+        ended = parent.receive::<()>() => ended.map(drop).context("the daemon's parent is lost"),
+        ended = answer(&auth, sources) => ended.context("the auth process is lost"),
+    }
+}
+
+/// Answers until the auth process is gone, which bounds how many requests are under way.
+async fn answer(auth: &Channel, sources: Arc<[PreparedSource]>) -> Result<(), ChannelError> {
+    let turn = Arc::new(tokio::sync::Mutex::new(auth.clone()));
+    while let Some(received) = auth.receive::<Numbered<IdpRequest>>().await? {
+        let Numbered { number, content } = received.alone()?;
+        let (sources, turn) = (Arc::clone(&sources), Arc::clone(&turn));
+        tokio::spawn(async move {
+            let content = match content {
+                IdpRequest::Check(login) => check(&sources, &login).await,
+            };
+            // If it fails, the auth process is gone, and the loop above ends.
+            let _ = turn.lock().await.send(&Numbered { number, content }, &[]).await;
+        });
+    }
+    Ok(())
+}
+
+async fn check(sources: &[PreparedSource], login: &LoginCheck) -> IdpReply {
+    let Some(source) = sources.iter().find(|source| source.source.name == *login.source) else {
+        return IdpReply::Unavailable(Reason::cut(
+            "the idp process does not know the source: restart the gateway",
+        ));
+    };
+    let checked = tokio::time::timeout(LOGIN_TIMEOUT, source.ask(login)).await;
+    checked.unwrap_or_else(|_| IdpReply::Unavailable(Reason::cut("no server has answered in time")))
+}
+
+impl PreparedSource {
+    /// Asks one server after the other until one answers.
+    async fn ask(&self, login: &LoginCheck) -> IdpReply {
+        let mut failures = Vec::new();
+        for server in self.servers.in_order() {
+            let asked = match &self.kind {
+                PreparedKind::Ldap(directory) => directory.check(&self.source, server.address(), login),
+            };
+            let asked = tokio::time::timeout(self.source.timeout, asked).await;
+            match server.noted(asked.unwrap_or(Err(ServerError::Slow))) {
+                Ok(reply) => return reply,
+                Err(why) => failures.push(why),
+            }
+        }
+        IdpReply::Unavailable(Reason::cut(&failures.join("; ")))
+    }
+}

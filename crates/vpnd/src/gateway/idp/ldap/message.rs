@@ -1,0 +1,252 @@
+//! The messages of LDAP (RFC 4511) that a login needs: bind, search, StartTLS, and the replies to them.
+//!
+//! INVARIANT: whatever a server sends is a message, or refused; nothing of it is followed, referrals least of all. Bytes in,
+//! bytes out: no socket, no clock. This module must not know what a login is.
+
+use super::ber::{self, Bytes, ENUMERATED, INTEGER, Malformed, OCTET_STRING, Reader, SEQUENCE, SET};
+
+/// The longest message of a server, bytes: an entry with thousands of groups.
+pub(crate) const MAX_MESSAGE: usize = 1 << 20;
+
+/// StartTLS, the one extended operation (RFC 4511 §4.14).
+const START_TLS: &[u8] = b"1.3.6.1.4.1.1466.20037";
+
+const VERSION: u32 = 3;
+const BIND_REQUEST: u8 = 0x60;
+const BIND_RESPONSE: u8 = 0x61;
+const SEARCH_REQUEST: u8 = 0x63;
+const SEARCH_ENTRY: u8 = 0x64;
+const SEARCH_DONE: u8 = 0x65;
+const SEARCH_REFERENCE: u8 = 0x73;
+const EXTENDED_REQUEST: u8 = 0x77;
+const EXTENDED_RESPONSE: u8 = 0x78;
+const SIMPLE: u8 = 0x80;
+const REQUEST_NAME: u8 = 0x80;
+
+/// A result's code (RFC 4511 appendix A).
+pub(crate) const SUCCESS: u32 = 0;
+pub(crate) const SIZE_LIMIT_EXCEEDED: u32 = 4;
+pub(crate) const NO_SUCH_OBJECT: u32 = 32;
+pub(crate) const INVALID_CREDENTIALS: u32 = 49;
+
+/// Which entries a search is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Base,
+    Subtree,
+}
+
+/// A search.
+pub(crate) struct Search<'s> {
+    pub(crate) base: &'s str,
+    pub(crate) scope: Scope,
+    /// Entries that the server may return.
+    pub(crate) size_limit: u32,
+    /// Time that the server may take, seconds.
+    pub(crate) time_limit_s: u32,
+    /// As [`super::filter::Filter::encode`] makes it.
+    pub(crate) filter: &'s [u8],
+    pub(crate) attributes: &'s [&'s str],
+}
+
+/// A reply of a server.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Bind(Outcome),
+    Entry(Entry),
+    /// Somewhere else is more: not followed.
+    Reference,
+    Done(Outcome),
+    Extended(Outcome),
+    /// Anything else.
+    Other,
+}
+
+/// The end of an operation.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) code: u32,
+    /// The server's explanation, for the log.
+    pub(crate) text: String,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) dn: String,
+    attributes: Vec<(String, Vec<Vec<u8>>)>,
+}
+
+impl Entry {
+    /// The values of an attribute, whose name has no case. Options such as `;binary` or a range are no part of it.
+    pub(crate) fn values<'e>(&'e self, name: &'e str) -> impl Iterator<Item = &'e [u8]> {
+        let named = move |found: &str| found.split(';').next().is_some_and(|f| f.eq_ignore_ascii_case(name));
+        let of_name = self.attributes.iter().filter(move |(found, _)| named(found));
+        of_name.flat_map(|(_, values)| values.iter().map(Vec::as_slice))
+    }
+
+    /// Whether the server has kept back values of this attribute (`name;range=0-1499`, Active Directory's way).
+    pub(crate) fn is_cut(&self, name: &str) -> bool {
+        self.attributes.iter().any(|(found, _)| {
+            let mut parts = found.split(';');
+            parts.next().is_some_and(|found| found.eq_ignore_ascii_case(name))
+                && parts
+                    .any(|option| option.to_ascii_lowercase().starts_with("range=") && !option.ends_with('*'))
+        })
+    }
+}
+
+/// A bind with name and password.
+pub(crate) fn bind(id: u32, dn: &str, password: &str) -> Bytes {
+    message(id, BIND_REQUEST, |out| {
+        ber::number(out, INTEGER, VERSION);
+        ber::bytes(out, OCTET_STRING, dn.as_bytes());
+        ber::bytes(out, SIMPLE, password.as_bytes());
+    })
+}
+
+pub(crate) fn search(id: u32, search: &Search<'_>) -> Bytes {
+    message(id, SEARCH_REQUEST, |out| {
+        ber::bytes(out, OCTET_STRING, search.base.as_bytes());
+        let scope = match search.scope {
+            Scope::Base => 0,
+            Scope::Subtree => 2,
+        };
+        ber::number(out, ENUMERATED, scope);
+        // Aliases are dereferenced nowhere: they lead to entries that the search is not about.
+        ber::number(out, ENUMERATED, 0);
+        ber::number(out, INTEGER, search.size_limit);
+        ber::number(out, INTEGER, search.time_limit_s);
+        ber::bytes(out, ber::BOOLEAN, &[0]);
+        out.extend_from_slice(search.filter);
+        ber::element(out, SEQUENCE, |out| {
+            for name in search.attributes {
+                ber::bytes(out, OCTET_STRING, name.as_bytes());
+            }
+        });
+    })
+}
+
+pub(crate) fn start_tls(id: u32) -> Bytes {
+    message(id, EXTENDED_REQUEST, |out| ber::bytes(out, REQUEST_NAME, START_TLS))
+}
+
+fn message(id: u32, tag: u8, write: impl FnOnce(&mut Bytes)) -> Bytes {
+    let mut out = Bytes::default();
+    ber::element(&mut out, SEQUENCE, |out| {
+        ber::number(out, INTEGER, id);
+        ber::element(out, tag, write);
+    });
+    out
+}
+
+/// Length of the first message in `bytes`; `None` as long as that can't be told.
+pub(crate) fn len(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    ber::message_len(bytes, MAX_MESSAGE)
+}
+
+/// Decodes one whole message: its number and what it is.
+pub(crate) fn decode(bytes: &[u8]) -> Result<(u32, Reply), Malformed> {
+    let mut outer = Reader::new(bytes);
+    let mut inner = Reader::new(outer.expect(SEQUENCE)?);
+    let id = inner.number(INTEGER)?;
+    let (tag, content) = inner.next()?.ok_or(Malformed("a message without content"))?;
+    let reply = match tag {
+        BIND_RESPONSE => Reply::Bind(outcome(content)?),
+        SEARCH_ENTRY => Reply::Entry(entry(content)?),
+        SEARCH_DONE => Reply::Done(outcome(content)?),
+        SEARCH_REFERENCE => Reply::Reference,
+        EXTENDED_RESPONSE => Reply::Extended(outcome(content)?),
+        _ => Reply::Other,
+    };
+    Ok((id, reply))
+}
+
+fn outcome(content: &[u8]) -> Result<Outcome, Malformed> {
+    let mut reader = Reader::new(content);
+    let code = reader.number(ENUMERATED)?;
+    reader.expect(OCTET_STRING)?;
+    let text = String::from_utf8_lossy(reader.expect(OCTET_STRING)?);
+    // Whatever follows, a referral for one, is not looked at.
+    Ok(Outcome { code, text: text.chars().filter(|c| !c.is_control()).take(200).collect() })
+}
+
+fn entry(content: &[u8]) -> Result<Entry, Malformed> {
+    let mut reader = Reader::new(content);
+    let dn = text(reader.expect(OCTET_STRING)?)?;
+    let mut list = Reader::new(reader.expect(SEQUENCE)?);
+    let mut attributes = Vec::new();
+    while let Some((tag, content)) = list.next()? {
+        if tag != SEQUENCE {
+            return Err(Malformed("an attribute that is none"));
+        }
+        let mut attribute = Reader::new(content);
+        let name = text(attribute.expect(OCTET_STRING)?)?;
+        let mut set = Reader::new(attribute.expect(SET)?);
+        let mut values = Vec::new();
+        while let Some((tag, value)) = set.next()? {
+            if tag != OCTET_STRING {
+                return Err(Malformed("a value that is none"));
+            }
+            values.push(value.to_vec());
+        }
+        attributes.push((name, values));
+    }
+    Ok(Entry { dn, attributes })
+}
+
+fn text(bytes: &[u8]) -> Result<String, Malformed> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| Malformed("a name that is no UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_those_of_the_standard() {
+        // RFC 4511 §4.2: version 3, name, simple authentication.
+        let expected = [
+            &[0x30, 0x0F, 0x02, 0x01, 0x05, 0x60, 0x0A, 0x02, 0x01, 0x03, 0x04, 0x01][..],
+            b"a",
+            &[0x80, 0x02],
+            b"pw",
+        ];
+        assert_eq!(*bind(5, "a", "pw"), expected.concat());
+        assert_eq!(start_tls(1)[..9], [0x30, 0x1D, 0x02, 0x01, 0x01, 0x77, 0x18, 0x80, 0x16]);
+    }
+
+    #[test]
+    fn replies_are_decoded_and_referrals_are_none() {
+        let bind = [0x30, 12, 2, 1, 1, 0x61, 7, 0x0A, 1, 49, 4, 0, 4, 0];
+        let wrong = Outcome { code: INVALID_CREDENTIALS, text: String::new() };
+        assert_eq!(decode(&bind), Ok((1, Reply::Bind(wrong))));
+        let mut out = Bytes::default();
+        ber::element(&mut out, SEQUENCE, |out| {
+            ber::number(out, INTEGER, 7);
+            ber::element(out, SEARCH_ENTRY, |out| {
+                ber::bytes(out, OCTET_STRING, b"uid=ann");
+                ber::element(out, SEQUENCE, |out| {
+                    ber::element(out, SEQUENCE, |out| {
+                        ber::bytes(out, OCTET_STRING, b"memberOf;range=0-1");
+                        ber::element(out, SET, |out| {
+                            ber::bytes(out, OCTET_STRING, b"cn=a");
+                            ber::bytes(out, OCTET_STRING, b"cn=b");
+                        });
+                    });
+                });
+            });
+        });
+        let Ok((7, Reply::Entry(entry))) = decode(&out) else { panic!("an entry") };
+        assert_eq!(entry.values("MEMBEROF").collect::<Vec<_>>(), [b"cn=a", b"cn=b"]);
+        assert!(entry.is_cut("memberOf") && !entry.is_cut("member"));
+        for cut in 0..out.len() {
+            assert!(decode(&out[..cut]).is_err(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_refused() {
+        let entry = [0x30, 11, 2, 1, 1, 0x64, 6, 4, 2, 0xFF, 0xFE, 0x30, 0];
+        assert!(decode(&entry).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! Messages between the auth process and the idp process.
+//!
+//! Invariants: auth alone asks, and idp answers each request once; texts and lists have a largest length, so that a frame has one.
+//! An answer names no user of the gateway: for whom it is follows from the request.
+
+use std::net::IpAddr;
+
+use minicbor::{Decode, Encode};
+use vpnd_proto::control::{List, SecretText, Text, UserName};
+
+use crate::privsep::messages::Common;
+
+use super::Configuration;
+pub(crate) use super::auth::Numbered;
+
+/// The longest frame in either direction, bytes.
+pub(crate) const MAX_FRAME: usize = 64 << 10;
+/// Groups of one user, at most.
+pub(crate) const MAX_GROUPS: usize = 200;
+
+/// The name of a source.
+pub(crate) type SourceName = Text<32>;
+/// A group's name.
+pub(crate) type GroupName = Text<64>;
+/// By what a source tells a user from others for ever.
+pub(crate) type Subject = Text<128>;
+
+/// The idp process's first message; with one descriptor: its end of the channel to the auth process.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct IdpLaunch {
+    #[n(0)]
+    pub(crate) common: Common,
+    #[n(1)]
+    pub(crate) configuration: Configuration,
+}
+
+/// Idp process → parent, once it is prepared.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum FromIdp {
+    /// The child failed, and why.
+    #[n(0)]
+    Failed(#[n(0)] String),
+}
+
+/// A request of the auth process.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum IdpRequest {
+    /// Whether this is the user's password.
+    #[n(0)]
+    Check(#[n(0)] LoginCheck),
+}
+
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct LoginCheck {
+    #[n(0)]
+    pub(crate) source: SourceName,
+    /// As the source is to have it.
+    #[n(1)]
+    pub(crate) user: UserName,
+    #[n(2)]
+    pub(crate) password: SecretText<1024>,
+    /// From where the user comes.
+    #[n(3)]
+    pub(crate) address: IpAddr,
+}
+
+/// A reply of the idp process.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) enum IdpReply {
+    /// The source knows the user, and the password is right.
+    #[n(0)]
+    Accepted(#[n(0)] Identity),
+    #[n(1)]
+    Refused(#[n(0)] Refusal),
+    /// None of the source's servers gave an answer that counts, and why, for the log.
+    #[n(2)]
+    Unavailable(#[n(0)] super::auth::Reason),
+}
+
+/// A user, as a source has it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Identity {
+    #[n(0)]
+    pub(crate) subject: Subject,
+    /// Sorted, each once.
+    #[n(1)]
+    pub(crate) groups: List<GroupName, MAX_GROUPS>,
+}
+
+/// Why a source does not let a user in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub(crate) enum Refusal {
+    #[n(0)]
+    UnknownUser,
+    #[n(1)]
+    WrongPassword,
+    /// Disabled or locked there.
+    #[n(2)]
+    Disabled,
+    /// Several entries have the name.
+    #[n(3)]
+    SeveralUsers,
+    /// The entry lacks the attribute that never changes.
+    #[n(4)]
+    NoSubject,
+    /// More groups than are configured to be taken.
+    #[n(5)]
+    TooManyGroups,
+}

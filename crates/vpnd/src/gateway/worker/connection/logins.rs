@@ -1,0 +1,53 @@
+//! Counts of logins and attaches. They are read by status and metrics alone: nothing is decided by them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vpnd_proto::control::Message;
+
+/// Logins and attaches by outcome, counted since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Logins {
+    pub(super) accepted: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) busy: AtomicU64,
+    pub(super) no_address: AtomicU64,
+    /// Logins whose directory or server could not be asked.
+    pub(super) source_unavailable: AtomicU64,
+    pub(super) attaches: AtomicU64,
+    pub(super) attaches_refused: AtomicU64,
+    pub(super) bad_requests: AtomicU64,
+    pub(super) timed_out: AtomicU64,
+    /// Logins and attaches whose device's signature was not for their connection.
+    pub(super) unproved: AtomicU64,
+    /// Connections that were closed because what was sent on them was not read.
+    pub(super) unread: AtomicU64,
+}
+
+impl Logins {
+    /// The counts by outcome.
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+        let count = |name: &str, counter: &AtomicU64| (name.to_owned(), counter.load(Ordering::Relaxed));
+        BTreeMap::from([
+            count("accepted", &self.accepted),
+            count("refused", &self.refused),
+            count("busy", &self.busy),
+            count("no_address", &self.no_address),
+            count("source_unavailable", &self.source_unavailable),
+            count("attaches", &self.attaches),
+            count("attaches_refused", &self.attaches_refused),
+            count("bad_requests", &self.bad_requests),
+            count("timed_out", &self.timed_out),
+            count("unproved", &self.unproved),
+            count("unread", &self.unread),
+        ])
+    }
+
+    /// Counts an attach, once the control plane has answered it.
+    pub(super) fn count_attach(&self, answer: &Message) {
+        match answer {
+            Message::Established(_) => self.attaches.fetch_add(1, Ordering::Relaxed),
+            _ => self.attaches_refused.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+}

@@ -1,0 +1,157 @@
+//! Users of a directory: real clients, a real slapd in the gateway's box, and what happens when parts of that go away.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use toml::Value;
+
+use crate::client::{self, Client};
+use crate::gateway::{Gateway, Login, edit_toml, must, write_secret};
+use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::process::{self, Process};
+use crate::slapd::{ADMIN, Slapd, group, person};
+use crate::traffic::ping_until;
+
+const ADDRESS: &str = "127.0.0.1";
+const SOON: Duration = Duration::from_secs(30);
+
+/// A program in the gateway's namespace that sees the machine's own files.
+fn beside(lab: &Lab, program: &str) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", lab.gateway.name(), program]);
+    command
+}
+
+/// The profile of `local` with another user and password.
+fn login_of(lab: &Lab, local: &Login, user: &str, password: &str) -> Login {
+    let name = user.replace('@', "-at-");
+    let login = Login {
+        profile: lab.path(format!("{name}.toml")),
+        credentials: lab.path(format!("{name}-{}.credentials", password.len())),
+    };
+    write_secret(&login.credentials, &format!("{password}\n"));
+    fs::copy(&local.profile, &login.profile).expect("the laboratory has room");
+    edit_toml(&login.profile, |profile| {
+        let section = profile["user"].as_table_mut().expect("a section");
+        section.insert("name".to_owned(), user.into());
+    });
+    login
+}
+
+/// A source with these servers.
+fn configure(gateway: &Gateway<'_>, slapd: &Slapd, password: PathBuf) {
+    let text = format!(
+        "name = \"staff\"\nkind = \"ldap\"\nrealm = \"uni.example\"\nservers = [\"ldaps://{ADDRESS}:{}\"]\nca = {:?}\n\
+         bind_dn = \"{ADMIN}\"\nbind_password_file = {password:?}\nbase = \"ou=people,dc=uni,dc=example\"\n\
+         timeout_ms = 2000\n",
+        slapd.tls,
+        slapd.ca()
+    );
+    let source: toml::Table = text.parse().expect("it is TOML");
+    edit_toml(&gateway.config(), |table| {
+        table.insert("source".to_owned(), Value::Array(vec![Value::Table(source)]));
+    });
+}
+
+/// The idp process of the gateway with this number.
+fn idp(gateway: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{gateway}/task/{gateway}/children")).ok()?;
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(|pid| {
+        fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.split(|b| *b == 0).any(|word| word == b"idp"))
+    })
+}
+
+#[test]
+fn a_user_of_a_directory_gets_in_and_is_one_here() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let local = gateway.add_user("local");
+    let entries = [person("ann", "right"), group("staff", &["ann"])].concat();
+    let Some(slapd) = Slapd::start(ADDRESS, |program| beside(&lab, program), &entries) else {
+        return;
+    };
+    configure(&gateway, &slapd, slapd.password_file());
+    gateway.start();
+    let ann = login_of(&lab, &local, "ann@uni.example", "right");
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let session = gateway.sessions().remove(0);
+    assert_eq!(session["user"], "ann@uni.example", "{session}");
+
+    let wrong = login_of(&lab, &local, "ann@uni.example", "wrong password");
+    let (status, output) = Client::refused(&lab, 2, &wrong, &[]);
+    assert!(status == 3 && output.contains("login was refused"), "{output}");
+
+    // It ends, and comes back; the session goes on meanwhile.
+    let gateway_pid = gateway.process().id();
+    let first = eventually("there is an idp process", SOON, || idp(gateway_pid));
+    kill_process(Pid::from_raw(first as i32).expect("a number of a process"), Signal::KILL)
+        .expect("it is there");
+    eventually("there is another", SOON, || idp(gateway_pid).filter(|pid| *pid != first));
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    assert_eq!(gateway.sessions().len(), 1);
+    drop(client);
+    let again = Client::connect(&lab, 1, &ann);
+    ping_until(again.namespace(), CAMPUS_V4.into(), SOON);
+
+    // Disabled here, whatever the directory says.
+    must(process::run(gateway.user(&["disable", "ann@uni.example"])));
+    eventually("no session is left", SOON, || gateway.sessions().is_empty().then_some(()));
+    drop(again);
+    let (status, output) = Client::refused(&lab, 1, &ann, &[]);
+    assert!(status == 3 && output.contains("login was refused"), "{output}");
+}
+
+#[test]
+fn without_its_directory_a_user_learns_why_and_local_users_get_in() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let local = gateway.add_user("local");
+    let slapd = Slapd::start(ADDRESS, |program| beside(&lab, program), &person("ann", "right"));
+    let Some(slapd) = slapd else { return };
+    configure(&gateway, &slapd, slapd.password_file());
+    gateway.start();
+    // It is there and gives no answer.
+    kill_process(Pid::from_raw(slapd.pid() as i32).expect("a number of a process"), Signal::STOP)
+        .expect("it is there");
+    let ann = login_of(&lab, &local, "ann@uni.example", "right");
+    let waiting = Process::start(&lab, "ann", client::command(&lab, 1, &ann, &[]));
+    eventually("the client says why", SOON, || {
+        waiting.output().contains("the directory of your university can't be reached").then_some(())
+    });
+    let client = Client::connect(&lab, 2, &local);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    assert!(
+        gateway.status()["counters"]["logins"]["source_unavailable"].as_u64().is_some_and(|count| count > 0)
+    );
+    assert_eq!(gateway.sessions().len(), 1);
+    // The client tries again by itself.
+    kill_process(Pid::from_raw(slapd.pid() as i32).expect("a number of a process"), Signal::CONT)
+        .expect("it is there");
+    eventually("ann is in", Duration::from_secs(90), || (gateway.sessions().len() == 2).then_some(()));
+}
+
+#[test]
+fn an_upgrade_takes_the_directory_along() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.install();
+    let local = gateway.add_user("local");
+    let slapd = Slapd::start(ADDRESS, |program| beside(&lab, program), &person("ann", "right"));
+    let Some(slapd) = slapd else { return };
+    configure(&gateway, &slapd, slapd.password_file());
+    gateway.start();
+    let ann = login_of(&lab, &local, "ann@uni.example", "right");
+    let client = Client::connect(&lab, 1, &ann);
+    let gateway_pid = gateway.process().id();
+    let first = eventually("there is an idp process", SOON, || idp(gateway_pid));
+    must(gateway.upgrade());
+    eventually("there is another", SOON, || idp(gateway_pid).filter(|pid| *pid != first));
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let second = Client::connect(&lab, 2, &ann);
+    ping_until(second.namespace(), CAMPUS_V4.into(), SOON);
+}
