@@ -27,11 +27,13 @@ use crate::privsep::channel::Channel;
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::{Common, Prepared, SecretBytes};
 use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
-use crate::store::{self, AuditEntry, CertificateHash, NewUser, PasswordHash, StoreError, UserChange};
+use crate::store::{
+    self, AuditEntry, CertificateHash, NewUser, PasswordHash, StoreError, UserChange, UserImport,
+};
 use crate::sys::account::UnixUser;
 use message::FromStore;
-pub use message::{DeviceSummary, Opening, UserSummary};
-use message::{StoreLaunch, UserToAdd};
+pub use message::{DeviceSummary, Opening, UserSecrets, UserSummary};
+use message::{MAX_USERS, StagedUser, StoreLaunch, UserToAdd};
 pub(crate) use message::{StoreReply, StoreRequest};
 #[cfg(test)]
 pub(crate) use served::InThisProcess;
@@ -109,6 +111,27 @@ impl AdminStore {
     /// Changes what a user is besides the password.
     pub fn modify_user(&mut self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {
         self.change(&StoreRequest::Modify { name: name.to_owned(), change: change.into(), now_s })
+    }
+
+    /// Adds and changes users, all of them or, if one can't be, none.
+    pub fn import(&mut self, users: &[UserImport], now_s: u64) -> Result<(), StoreError> {
+        for piece in users.chunks(MAX_USERS) {
+            self.change(&StoreRequest::Stage(piece.iter().map(StagedUser::from).collect()))?;
+        }
+        self.change(&StoreRequest::Import { now_s })
+    }
+
+    /// Hashes and secrets of all local users.
+    pub fn secrets(&mut self) -> Result<Vec<UserSecrets>, StoreError> {
+        let mut secrets: Vec<UserSecrets> = Vec::new();
+        loop {
+            let after = secrets.last().map(|user| user.name.clone());
+            match self.ask(&StoreRequest::Secrets(after))? {
+                StoreReply::Secrets(more) if more.is_empty() => return Ok(secrets),
+                StoreReply::Secrets(more) if secrets.len() + more.len() <= MAX_LISTED => secrets.extend(more),
+                _ => return Err(self.unexpected_reply()),
+            }
+        }
     }
 
     /// The devices of a user.

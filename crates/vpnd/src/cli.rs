@@ -18,7 +18,7 @@ use crate::config::LogFormat;
 use crate::date::Expiry;
 use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
-pub use user::{UserChangeArgs, UserDevicesArgs, UserModifyArgs};
+pub use user::{UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs};
 
 /// Default path of the gateway's configuration.
 pub const DEFAULT_CONFIG: &str = "/etc/vpnd/server.toml";
@@ -193,6 +193,10 @@ pub enum UserCommand {
     Passwd(UserPasswdArgs),
     /// Change groups, end date, sponsor, note or second factor of a user. Sessions go on, by the rules for the new groups
     Modify(UserModifyArgs),
+    /// Add users from a file, all of them or none, and list every mistake with its line
+    Import(UserImportArgs),
+    /// Write the local users as `import` reads them
+    Export(UserExportArgs),
     /// List the devices of a user, or remove one
     Devices(UserDevicesArgs),
     /// Make another client certificate for a user; the ones before stay good until they expire or are revoked

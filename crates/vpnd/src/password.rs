@@ -4,6 +4,8 @@
 //! they can be raised later; without memory for a hash nothing is checked, which is no wrong password. The parameters
 //! follow the OWASP password storage cheat sheet.
 
+mod foreign;
+
 use std::fmt;
 
 use argon2::password_hash::{self, PasswordHasher as _, PasswordVerifier as _};
@@ -11,12 +13,16 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use zeroize::Zeroizing;
 
 use crate::store::PasswordHash;
+use foreign::ForeignHash;
 
 /// Memory of one hash, KiB.
 const MEMORY_KIB: u32 = 19 * 1024;
 /// Passes over that memory.
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
+/// Memory and passes of the costliest argon2 hash that is taken over.
+const MAX_MEMORY_KIB: u32 = 256 * 1024;
+const MAX_PASSES: u32 = 16;
 /// The longest password, in bytes (PROTOCOL §3.2).
 pub const MAX_PASSWORD_BYTES: usize = 1024;
 /// The shortest password that a person may choose, in characters (NIST SP 800-63B).
@@ -102,12 +108,33 @@ impl Hasher {
         // A longer password can't have been set, and hashing it would cost whatever the sender likes.
         let bytes = password.expose().as_bytes();
         let bounded = &bytes[..bytes.len().min(MAX_PASSWORD_BYTES)];
+        if let Some(foreign) = ForeignHash::parse(hash.expose()) {
+            return Ok(foreign.verify(bounded) && bytes.len() <= MAX_PASSWORD_BYTES);
+        }
         let verified = argon2::PasswordHash::new(hash.expose())
             .map(|hash| Argon2::default().verify_password(bounded, &hash));
         if verified == Ok(Err(password_hash::Error::OutOfMemory)) {
             return Err(NoMemory);
         }
         Ok(verified == Ok(Ok(())) && bytes.len() <= MAX_PASSWORD_BYTES)
+    }
+
+    /// Whether verifying `hash` takes the time of today's parameters. Another kind may take less, which would show.
+    pub fn costs_the_same(&self, hash: &PasswordHash) -> bool {
+        !self.is_outdated(hash)
+    }
+
+    /// Whether a hash that others have made can be verified here, at a bounded cost.
+    pub fn is_acceptable(hash: &PasswordHash) -> bool {
+        if ForeignHash::parse(hash.expose()).is_some() {
+            return true;
+        }
+        let Ok(parsed) = argon2::PasswordHash::new(hash.expose()) else { return false };
+        let bounded = |params: Params| params.m_cost() <= MAX_MEMORY_KIB && params.t_cost() <= MAX_PASSES;
+        parsed.algorithm.as_str().starts_with("argon2")
+            && parsed.salt.is_some()
+            && parsed.hash.is_some()
+            && Params::try_from(&parsed).is_ok_and(bounded)
     }
 
     /// Whether `hash` was made with other parameters than today's.

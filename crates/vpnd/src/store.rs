@@ -139,6 +139,18 @@ pub struct UserChange {
     pub totp: Option<Option<TotpSecret>>,
 }
 
+/// A user of the source [`LOCAL`] as a file describes them; what it does not mention stays, or is none.
+#[derive(Clone, Debug)]
+pub struct UserImport {
+    pub name: String,
+    /// Whether the user is there and is changed, or not there and added.
+    pub exists: bool,
+    /// A new user has one.
+    pub password: Option<PasswordHash>,
+    pub change: UserChange,
+    pub enabled: Option<bool>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// The name that never changes.
@@ -398,6 +410,8 @@ pub trait Store: Send + Sync {
     fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
     /// Changes what a user is besides the password. A change of groups is a revocation that ends no session.
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError>;
+    /// Adds and changes users, all of them or, if one can't be, none.
+    fn import_users(&self, users: &[UserImport], now_s: u64) -> Result<(), StoreError>;
     /// The devices of a user.
     fn devices(&self, id: UserId) -> Result<Vec<Device>, StoreError>;
     /// Removes a device of the user: its sessions end, which is a revocation, and others may have its addresses a minute later.

@@ -1,6 +1,6 @@
 //! Messages between a command and the process that opens the store for it.
 //!
-//! Invariants: no answer holds a password hash or the secret of one-time codes; a list comes in pieces, so that a frame has a
+//! Invariants: no answer but that to [`StoreRequest::Secrets`] holds a password hash or the secret of one-time codes; a list comes in pieces, so that a frame has a
 //! largest length.
 
 use std::net::IpAddr;
@@ -10,10 +10,14 @@ use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 
 use crate::privsep::messages::{Common, SecretBytes};
-use crate::store::{AuditEntry, CertificateHash, Device, NewUser, StoreError, TotpSecret, User, UserChange};
+use crate::store::{
+    AuditEntry, CertificateHash, Device, NewUser, StoreError, TotpSecret, User, UserChange, UserImport,
+};
 
-/// Users of one answer, at most; the command asks again.
+/// Users of one answer or piece of an import, at most; the command asks again.
 pub(crate) const MAX_USERS: usize = 256;
+/// Bytes of groups' names after which an answer takes no further user.
+pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 
 /// Mode in which a command opens the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
@@ -222,6 +226,18 @@ pub(crate) enum StoreRequest {
         #[n(2)]
         now_s: u64,
     },
+    /// Users of an import that comes in pieces.
+    #[n(12)]
+    Stage(#[n(0)] Vec<StagedUser>),
+    /// Adds and changes all of them, or none.
+    #[n(13)]
+    Import {
+        #[n(0)]
+        now_s: u64,
+    },
+    /// Hashes and secrets of the local users after this one, by name.
+    #[n(14)]
+    Secrets(#[n(0)] Option<String>),
     #[n(10)]
     Devices(#[n(0)] String),
     #[n(11)]
@@ -244,7 +260,7 @@ impl StoreRequest {
     /// The user whom it is about.
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Users(_) => "",
+            Self::Users(_) | Self::Stage(_) | Self::Import { .. } | Self::Secrets(_) => "",
             Self::Add { user, .. } => &user.name,
             Self::Audit { user, .. } => user,
             Self::User(name)
@@ -341,6 +357,58 @@ impl From<&NewUser> for UserToAdd {
     }
 }
 
+/// One user of an import.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct StagedUser {
+    #[n(0)]
+    name: String,
+    #[n(1)]
+    exists: bool,
+    #[n(2)]
+    hash: Option<SecretBytes>,
+    #[n(3)]
+    change: ChangeToMake,
+    #[n(4)]
+    enabled: Option<bool>,
+}
+
+impl From<&UserImport> for StagedUser {
+    fn from(user: &UserImport) -> Self {
+        let hash = user.password.as_ref();
+        Self {
+            name: user.name.clone(),
+            exists: user.exists,
+            hash: hash.map(|hash| SecretBytes(hash.expose().as_bytes().to_vec().into())),
+            change: (&user.change).into(),
+            enabled: user.enabled,
+        }
+    }
+}
+
+impl StagedUser {
+    /// As the store has it.
+    pub(super) fn into_import(self) -> Result<UserImport, StoreError> {
+        Ok(UserImport {
+            password: self.hash.map(|hash| super::served::password_hash(&hash.0)).transpose()?,
+            name: self.name,
+            exists: self.exists,
+            change: self.change.into(),
+            enabled: self.enabled,
+        })
+    }
+}
+
+/// Hash and secret of a local user, for an export that is asked for them.
+#[derive(Debug, Encode, Decode)]
+pub struct UserSecrets {
+    #[n(0)]
+    pub(crate) name: String,
+    #[n(1)]
+    pub(crate) hash: SecretBytes,
+    #[n(2)]
+    pub(crate) totp: Option<SecretBytes>,
+}
+
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum StoreReply {
     /// To opening the store, and to changes.
@@ -354,6 +422,8 @@ pub(crate) enum StoreReply {
     Failed(#[n(0)] Fault),
     #[n(4)]
     Devices(#[n(0)] Vec<DeviceSummary>),
+    #[n(5)]
+    Secrets(#[n(0)] Vec<UserSecrets>),
 }
 
 /// A [`StoreError`] without the names that the command has itself.

@@ -4,16 +4,19 @@ use std::path::Path;
 
 use vpnd_proto::session::DeviceId;
 
+use crate::privsep::messages::SecretBytes;
 use crate::store::sqlite::Sqlite;
-use crate::store::{AuditEntry, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User};
+use crate::store::{AuditEntry, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User, UserImport};
 
 use super::message::{
-    DeviceSummary, Fault, MAX_USERS, Opening, StoreReply, StoreRequest, UserSummary, UserToAdd,
+    DeviceSummary, Fault, MAX_GROUP_BYTES, MAX_USERS, Opening, StoreReply, StoreRequest, UserSecrets,
+    UserSummary, UserToAdd,
 };
 
 /// A store that is open.
 pub(super) enum Served {
-    Store(Sqlite),
+    /// With the users of an import that have come so far.
+    Store(Sqlite, Vec<UserImport>),
     /// Users of a store that was opened for reading.
     Inspected(Vec<User>),
 }
@@ -21,15 +24,15 @@ pub(super) enum Served {
 impl Served {
     pub(super) fn open(path: &Path, opening: Opening) -> Result<Self, StoreError> {
         Ok(match opening {
-            Opening::Existing => Self::Store(Sqlite::open(path)?),
-            Opening::Create => Self::Store(Sqlite::open_or_create(path)?),
+            Opening::Existing => Self::Store(Sqlite::open(path)?, Vec::new()),
+            Opening::Create => Self::Store(Sqlite::open_or_create(path)?, Vec::new()),
             Opening::Inspect => Self::Inspected(Sqlite::inspect(path)?),
         })
     }
 
     pub(super) fn answer(&mut self, request: StoreRequest) -> StoreReply {
         let answer = match self {
-            Self::Store(store) => of_store(store, request),
+            Self::Store(store, staged) => of_store(store, staged, request),
             Self::Inspected(users) => match request {
                 StoreRequest::Users(after) => Ok(page(users, after.as_deref())),
                 _ => Ok(StoreReply::Failed(Fault::Failed("it was opened for a look only".to_owned()))),
@@ -39,7 +42,11 @@ impl Served {
     }
 }
 
-fn of_store(store: &Sqlite, request: StoreRequest) -> Result<StoreReply, StoreError> {
+fn of_store(
+    store: &Sqlite,
+    staged: &mut Vec<UserImport>,
+    request: StoreRequest,
+) -> Result<StoreReply, StoreError> {
     match request {
         StoreRequest::Users(after) => return Ok(page(&store.users()?, after.as_deref())),
         StoreRequest::User(name) => {
@@ -56,6 +63,13 @@ fn of_store(store: &Sqlite, request: StoreRequest) -> Result<StoreReply, StoreEr
             store.revoke_certificates(&name, &certificates, now_s)?;
         }
         StoreRequest::Modify { name, change, now_s } => store.modify_user(&name, &change.into(), now_s)?,
+        StoreRequest::Stage(users) => {
+            for user in users {
+                staged.push(user.into_import()?);
+            }
+        }
+        StoreRequest::Import { now_s } => store.import_users(&std::mem::take(staged), now_s)?,
+        StoreRequest::Secrets(after) => return Ok(secrets(&store.users()?, after.as_deref())),
         StoreRequest::Devices(name) => {
             let Some(user) = store.user(&name)? else { return Err(StoreError::NoSuchUser { name }) };
             let devices = store.devices(user.id)?;
@@ -73,8 +87,29 @@ fn of_store(store: &Sqlite, request: StoreRequest) -> Result<StoreReply, StoreEr
 
 /// The first users after the one of this name; they are sorted by it.
 fn page(users: &[User], after: Option<&str>) -> StoreReply {
-    let later = users.iter().filter(|user| after.is_none_or(|after| user.name.as_str() > after));
-    StoreReply::Users(later.take(MAX_USERS).map(UserSummary::from).collect())
+    let mut group_bytes = 0;
+    let fits = |user: &&User| {
+        let room = group_bytes < MAX_GROUP_BYTES;
+        group_bytes += user.groups.iter().map(|group| group.len() + 8).sum::<usize>();
+        room
+    };
+    let page = later(users, after).take(MAX_USERS).take_while(fits);
+    StoreReply::Users(page.map(UserSummary::from).collect())
+}
+
+fn later<'u>(users: &'u [User], after: Option<&'u str>) -> impl Iterator<Item = &'u User> {
+    users.iter().filter(move |user| after.is_none_or(|after| user.name.as_str() > after))
+}
+
+/// Hashes and secrets of the first local users after the one of this name.
+fn secrets(users: &[User], after: Option<&str>) -> StoreReply {
+    let bytes = |bytes: &[u8]| SecretBytes(bytes.to_vec().into());
+    let local = later(users, after).filter_map(|user| {
+        let hash = bytes(user.password.as_ref()?.expose().as_bytes());
+        let totp = user.totp.as_ref().map(|totp| bytes(totp.expose()));
+        Some(UserSecrets { name: user.name.clone(), hash, totp })
+    });
+    StoreReply::Secrets(local.take(MAX_USERS).collect())
 }
 
 fn new_user(user: UserToAdd) -> Result<NewUser, StoreError> {
@@ -90,7 +125,7 @@ fn new_user(user: UserToAdd) -> Result<NewUser, StoreError> {
     })
 }
 
-fn password_hash(text: &[u8]) -> Result<PasswordHash, StoreError> {
+pub(super) fn password_hash(text: &[u8]) -> Result<PasswordHash, StoreError> {
     let text = std::str::from_utf8(text).map(str::to_owned);
     text.map(PasswordHash::new).map_err(|_| StoreError::Failed {
         path: crate::store::FILE_NAME.into(),

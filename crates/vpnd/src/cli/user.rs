@@ -1,4 +1,6 @@
-//! Arguments of `vpnd user modify` and `vpnd user devices`.
+//! Arguments of `vpnd user modify`, `import`, `export` and `devices`.
+
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -62,6 +64,37 @@ pub struct UserDevicesArgs {
     /// Print JSON
     #[arg(long, conflicts_with = "remove")]
     pub json: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
+}
+
+/// Arguments of `vpnd user import`.
+#[derive(Args, Debug)]
+pub struct UserImportArgs {
+    /// CSV with a header, or a JSON array: name, groups, expires, sponsor, note, enabled, and password, or password_hash (argon2,
+    /// bcrypt, {SSHA}), and totp_secret (base64). Groups stand with spaces between them
+    pub file: PathBuf,
+    /// Change users who are there already, in the fields that are given
+    #[arg(long)]
+    pub update: bool,
+    /// Check the file and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
+}
+
+/// Arguments of `vpnd user export`.
+#[derive(Args, Debug)]
+pub struct UserExportArgs {
+    /// Write JSON instead of CSV
+    #[arg(long)]
+    pub json: bool,
+    /// Write password hashes and secrets of one-time codes, too: whoever reads them can guess passwords and make codes
+    #[arg(long)]
+    pub with_hashes: bool,
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub store: StoreArgs,

@@ -4,9 +4,11 @@
 //! is printed once and kept nowhere; what is reported as done is on the disk. A running gateway learns of every change
 //! from the store's revocations. This module must not know how sessions end.
 
+mod import;
 mod modify;
 pub mod revoke;
 mod secret_input;
+mod table;
 
 use std::io::Write;
 use std::path::Path;
@@ -66,6 +68,9 @@ pub enum UserError {
     NewProfile(WriteError),
     #[error("'{name}' would be a guest without an end; add --expires DATE")]
     EndlessGuest { name: String },
+    /// A file with mistakes. Nothing was changed.
+    #[error("{file} has mistakes, and nothing was changed:{}", list_of(mistakes, *rest))]
+    Rows { file: String, mistakes: Vec<String>, rest: usize },
     #[error("a note has at most 500 characters, none of them a control character")]
     Note,
     #[error(
@@ -75,6 +80,14 @@ pub enum UserError {
     /// The result could not be printed. What was done stays done.
     #[error("can't print the result: {0}")]
     Print(#[from] std::io::Error),
+}
+
+fn list_of(mistakes: &[String], rest: usize) -> String {
+    let mut list: String = mistakes.iter().map(|mistake| format!("\n  {mistake}")).collect();
+    if rest > 0 {
+        list += &format!("\n  and {rest} more");
+    }
+    list
 }
 
 /// Runs one command and prints its result to `out`; `now_s` is the time in seconds since 1970.
@@ -88,6 +101,8 @@ pub fn run(
         UserCommand::Add(args) => return add(args, stores, now_s, out),
         UserCommand::List { json, store } => return list(store, stores, *json, now_s, out),
         UserCommand::Modify(args) => return modify::modify(args, stores, now_s, out),
+        UserCommand::Import(args) => return import::import(args, stores, now_s, out),
+        UserCommand::Export(args) => return import::export(args, stores, now_s, out),
         UserCommand::Devices(args) => return modify::devices(args, stores, now_s, out),
         UserCommand::Passwd(args) => return passwd(args, stores, now_s, out),
         UserCommand::Certificate(args) => return certificate(args, stores, now_s, out),

@@ -24,7 +24,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{
     AuditEntry, CertificateHash, Device, ExternalUser, Family, Lease, LeaseOwner, NewUser, PasswordHash,
-    Revocation, SessionChange, SessionRecord, Store, StoreError, User, UserChange, UserId,
+    Revocation, SessionChange, SessionRecord, Store, StoreError, User, UserChange, UserId, UserImport,
 };
 use crate::own_file;
 
@@ -334,6 +334,10 @@ impl Store for Sqlite {
 
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {
         self.revoke(|t| accounts::modify(t, name, change, now_s))
+    }
+
+    fn import_users(&self, users: &[UserImport], now_s: u64) -> Result<(), StoreError> {
+        self.revoke(|t| accounts::import(t, users, now_s))
     }
 
     fn devices(&self, id: UserId) -> Result<Vec<Device>, StoreError> {

@@ -313,3 +313,163 @@ fn a_device_is_removed_by_the_beginning_of_its_name() {
     assert_eq!(left.as_array().unwrap().len(), 2);
     assert!(bench.user("devices nobody").is_err());
 }
+
+const ARGON2: &str = "$argon2id$v=19$m=64,t=1,p=1$c2FsdHNhbHQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+const BCRYPT: &str = "$2b$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW";
+
+#[test]
+fn an_import_adds_all_users_of_a_file() {
+    let bench = Bench::new();
+    let csv = format!(
+        "name,groups,expires,sponsor,password,password_hash,enabled,note\n\
+         ann,staff admins,,,correct horse,,,\"a, b\"\n\
+         bob,,,,,{BCRYPT},false,\n\
+         eve,,2027-01-31,ann,,\"{ARGON2}\",,\n"
+    );
+    fs::write(bench.path("u.csv"), csv).unwrap();
+    let out = bench.user("import @u.csv --dry-run").unwrap();
+    assert!(out.contains("3 users would be added, 0 updated"), "{out}");
+    assert!(bench.store().users().unwrap().is_empty());
+    assert_eq!(bench.user("import @u.csv").unwrap(), "3 users added, 0 updated\n");
+    let [ann, bob, eve] = ["ann", "bob", "eve"].map(|name| bench.store().user(name).unwrap().unwrap());
+    let hash = ann.password.unwrap();
+    assert_eq!(Hasher::default().verify(&Password::new("correct horse".to_owned()), &hash), Ok(true));
+    assert_eq!((ann.groups.join(" ").as_str(), ann.note.as_str()), ("admins staff", "a, b"));
+    assert!(!bob.enabled && bob.password.unwrap().expose() == BCRYPT);
+    assert_eq!(
+        (eve.sponsor.as_deref(), eve.expires_s, eve.enabled),
+        (Some("ann"), Some(1_801_440_000), true)
+    );
+
+    // What is exported goes in again, elsewhere and as an update that changes nothing.
+    let before = bench.store().last_revocation().unwrap();
+    for (format, file) in [("", "out.csv"), (" --json", "out.json")] {
+        let exported = bench.user(&format!("export --with-hashes{format}")).unwrap();
+        fs::write(bench.path(file), exported).unwrap();
+        assert_eq!(bench.user(&format!("import @{file} --update")).unwrap(), "0 users added, 3 updated\n");
+        let other = Bench::new();
+        fs::copy(bench.path(file), other.path(file)).unwrap();
+        assert_eq!(other.user(&format!("import @{file}")).unwrap(), "3 users added, 0 updated\n");
+        let essence = |bench: &Bench| {
+            let users = bench.store().users().unwrap().into_iter();
+            users
+                .map(|user| {
+                    (
+                        user.name,
+                        user.password,
+                        user.groups,
+                        user.expires_s,
+                        user.sponsor,
+                        user.note,
+                        user.enabled,
+                    )
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(essence(&other), essence(&bench), "{file}");
+    }
+    assert_eq!(bench.store().last_revocation().unwrap(), before, "so no session ends");
+    for line in ["export", "export --json"] {
+        let shown = bench.user(line).unwrap();
+        assert!(shown.contains("staff") && !shown.contains("$argon2") && !shown.contains("$2b$"), "{shown}");
+    }
+    assert_eq!(
+        bench.store().audit_log(99).unwrap().iter().filter(|e| e.event == "hashes-exported").count(),
+        2
+    );
+}
+
+#[test]
+fn an_import_with_mistakes_changes_nothing_and_names_each() {
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password").unwrap();
+    fs::write(
+        bench.path("u.csv"),
+        format!(
+            "name,groups,expires,sponsor,password,password_hash,enabled,totp_secret\n\
+             good,,,,correct horse,,,\n\
+             ann,,,,correct horse,,,\n\
+             Good,,,,correct horse,,,\n\
+             a b,,,,correct horse,,,\n\
+             u1,,,,,,,\n\
+             u2,,,,short,,,\n\
+             u3,,,,correct horse,{BCRYPT},,\n\
+             u4,,,,,$2b$31$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW,,\n\
+             u5,,31.1.2027,,correct horse,,,\n\
+             u6,,2027-01-31,nobody,correct horse,,,\n\
+             u7,,,good,correct horse,,,\n\
+             u8,a;b,,,correct horse,,yes,c2hvcnQ=\n\
+             u9,too,few\n"
+        ),
+    )
+    .unwrap();
+    let error = bench.user("import @u.csv").unwrap_err().to_string();
+    for (line, what) in [
+        (3, "already (--update"),
+        (4, "Good is in line 2 already"),
+        (5, "can't be a name"),
+        (6, "needs password or password_hash"),
+        (7, "the password has not"),
+        (8, "not both"),
+        (9, "none of argon2"),
+        (10, "expires is"),
+        (11, "'nobody'"),
+        (12, "guest without an end"),
+        (13, "can't be a group"),
+        (13, "enabled is"),
+        (13, "totp_secret"),
+        (14, "fields"),
+    ] {
+        let named = error.lines().any(|text| text.contains(&format!("line {line}: ")) && text.contains(what));
+        assert!(named, "line {line}, {what}: {error}");
+    }
+    assert!(!error.contains("line 2:") && !error.contains("correct horse"), "{error}");
+    assert_eq!(bench.store().users().unwrap().len(), 1);
+    for (text, what) in [
+        ("name,pasword\nu1,x\n", "no field \"pasword\""),
+        ("name,name\nu1,u2\n", "there twice"),
+        ("[{\"name\": \"u1\", \"colour\": 1}]", "entry 1: there is no field"),
+        ("[{\"name\": 7}]", "neither text"),
+        ("[{\"name\": \"u1\",\n]", "line 2:"),
+    ] {
+        fs::write(bench.path("u.csv"), text).unwrap();
+        let error = bench.user("import @u.csv").unwrap_err().to_string();
+        assert!(error.contains(what), "{what}: {error}");
+    }
+}
+
+#[test]
+fn an_update_changes_the_fields_that_are_given() {
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password --group staff --note kept --totp").unwrap();
+    let before = bench.store().user("ann").unwrap().unwrap();
+    let json = r#"[{"name": "ann", "groups": ["lab", "x"]}, {"name": "bob", "password": "correct horse"}]"#;
+    fs::write(bench.path("u.json"), json).unwrap();
+    assert_eq!(bench.user("import @u.json --update").unwrap(), "1 users added, 1 updated\n");
+    let after = bench.store().user("ann").unwrap().unwrap();
+    assert_eq!(after.groups, ["lab", "x"]);
+    assert_eq!((after.password, after.totp, after.note.as_str()), (before.password, before.totp, "kept"));
+    let causes: Vec<_> = bench.store().revocations_since(0).unwrap().iter().map(|r| r.cause).collect();
+    assert_eq!(causes, [RevocationCause::Groups]);
+}
+
+/// The last user can't be added, for somebody has taken the name since the file was checked.
+#[test]
+fn an_import_that_fails_half_way_changes_nothing() {
+    use crate::store::{StoreError, UserChange, UserImport};
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password").unwrap();
+    let user = |name: &str, exists| UserImport {
+        name: name.to_owned(),
+        exists,
+        password: Some(crate::store::PasswordHash::new(ARGON2.to_owned())),
+        change: UserChange { note: Some("changed".to_owned()), ..UserChange::default() },
+        enabled: Some(false),
+    };
+    let users = [user("ann", true), user("bob", false), user("ANN", false)];
+    assert!(matches!(bench.store().import_users(&users, NOW_S), Err(StoreError::UserExists { .. })));
+    let store = bench.store();
+    assert_eq!((store.users().unwrap().len(), store.last_revocation().unwrap()), (1, 0));
+    let ann = store.user("ann").unwrap().unwrap();
+    assert!(ann.enabled && ann.note.is_empty());
+}

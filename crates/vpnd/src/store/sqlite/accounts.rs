@@ -8,8 +8,8 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use vpnd_proto::session::DeviceId;
 
 use super::super::{
-    ExternalUser, LOCAL, MAX_FIELD_BYTES, MAX_GROUPS, RevocationCause, StoreError, TotpSecret, User,
-    UserChange, UserId,
+    ExternalUser, LOCAL, MAX_FIELD_BYTES, MAX_GROUPS, NewUser, RevocationCause, StoreError, TotpSecret, User,
+    UserChange, UserId, UserImport,
 };
 use super::users::{self, StoreResult};
 use super::{bytes, digest, events, sessions};
@@ -71,6 +71,60 @@ pub(super) fn modify(t: &Transaction<'_>, name: &str, change: &UserChange, now_s
     }
     digest::renew(t, id)?;
     Ok(Ok(()))
+}
+
+pub(super) fn import(t: &Transaction<'_>, all: &[UserImport], now_s: u64) -> StoreResult<()> {
+    for user in all {
+        let done = if user.exists { update(t, user, now_s)? } else { add(t, user, now_s)? };
+        if done.is_err() {
+            return Ok(done);
+        }
+    }
+    Ok(Ok(()))
+}
+
+fn add(t: &Transaction<'_>, user: &UserImport, now_s: u64) -> StoreResult<()> {
+    let Some(password) = user.password.clone() else {
+        let detail = "a new user needs a password".to_owned();
+        return Ok(Err(StoreError::Unusable { name: user.name.clone(), detail }));
+    };
+    let UserChange { expires_s, sponsor, note, groups, totp } = user.change.clone();
+    let new = NewUser {
+        totp: totp.flatten(),
+        groups: groups.unwrap_or_default(),
+        expires_s: expires_s.flatten(),
+        sponsor: sponsor.flatten(),
+        note: note.unwrap_or_default(),
+        ..NewUser::new(&user.name, password)
+    };
+    let added = users::add(t, &new, now_s)?.map(drop);
+    if added.is_ok() && user.enabled == Some(false) {
+        return users::set_enabled(t, &user.name, false, now_s);
+    }
+    Ok(added)
+}
+
+fn update(t: &Transaction<'_>, user: &UserImport, now_s: u64) -> StoreResult<()> {
+    let changed = modify(t, &user.name, &user.change, now_s)?;
+    if changed.is_err() {
+        return Ok(changed);
+    }
+    let now = users::by_name(t, &user.name)?;
+    if let Some(password) = user.password.as_ref().filter(|new| {
+        // The same hash again is no new password, so it ends no session.
+        now.as_ref().is_none_or(|now| now.password.as_ref() != Some(new))
+    }) {
+        let set = users::set_password(t, &user.name, password, now_s)?;
+        if set.is_err() {
+            return Ok(set);
+        }
+    }
+    match user.enabled {
+        Some(enabled) if now.is_none_or(|now| now.enabled != enabled) => {
+            users::set_enabled(t, &user.name, enabled, now_s)
+        }
+        _ => Ok(Ok(())),
+    }
 }
 
 pub(super) fn remove_device(

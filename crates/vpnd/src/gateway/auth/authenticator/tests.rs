@@ -443,3 +443,22 @@ fn no_password_is_that_of_a_user_of_another_source() {
         bench.auth.throttle().succeeded("eve", Source::from(login("eve", "").source));
     }
 }
+
+#[test]
+fn a_hash_of_another_program_is_good_once_and_then_one_of_ours() {
+    let bench = bench(settings());
+    let bcrypt = bcrypt::hash("right", 4).unwrap();
+    for (name, hash) in [("old", bcrypt.as_str()), ("dir", "{SSHA}VRnVVuh+V5b2fbnvIY1G2RD/l45zYWx0c2FsdA==")]
+    {
+        let hash = PasswordHash::new(hash.to_owned());
+        assert!(Hasher::is_acceptable(&hash));
+        bench.store.add_user(&NewUser::new(name, hash), NOW_S).unwrap();
+        bench.refused(&login(name, "wrong"), Cause::WrongPassword);
+        bench.auth.throttle().succeeded(name, Source::from(login(name, "").source));
+        for _ in 0..2 {
+            assert!(is_granted(&bench.check(&login(name, "right"))), "{name}");
+            let stored = bench.store.user(name).unwrap().unwrap().password.unwrap();
+            assert!(stored.expose().starts_with("$argon2id$"), "{name}: {stored:?}");
+        }
+    }
+}
