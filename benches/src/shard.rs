@@ -19,8 +19,11 @@ use vpnd::shard::stepped::{Stepped, SteppedSpec};
 use vpnd::sys::tun::TunOffloads;
 use vpnd::sys::udp::{RecvMeta, SendOutcome, Transmit, UdpOffloads};
 use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
-use vpnd_proto::plane::{Command, Endpoint, EpochSpec, Event, ReceiveSpec, Role, SessionSpec, Slot};
+use vpnd_proto::plane::{
+    Command, Endpoint, EpochSpec, Event, GroupLimits, Limits, ReceiveSpec, Role, SessionSpec, Slot,
+};
 use vpnd_proto::policy::{Policy, Principal};
+use vpnd_proto::rate::{Buckets, MAX_RATE, RateGroup, Rates, SessionLimits};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
 
@@ -54,13 +57,26 @@ impl Burst {
 
 /// The stage of `side` for one suite.
 pub fn stage(side: Side, suite: Suite, backend: Backend, burst: Burst) -> Stage {
-    let to = if side == Side::Hub { OTHER_CLIENT } else { CAMPUS };
+    stage_of(Net::new(suite, backend), side, suite, burst, false)
+}
+
+/// The same with rate limits of sessions and of a group that let everything pass.
+pub fn limited_stage(side: Side, suite: Suite, backend: Backend, burst: Burst) -> Stage {
     let mut net = Net::new(suite, backend);
+    net.limit();
+    stage_of(net, side, suite, burst, true)
+}
+
+fn stage_of(mut net: Net, side: Side, suite: Suite, burst: Burst, limited: bool) -> Stage {
+    let to = if side == Side::Hub { OTHER_CLIENT } else { CAMPUS };
     net.clients[0].tun().load(&traffic::from_tun(CLIENT, to, burst.len));
-    let name = match side {
-        Side::Sender => "shard, TUN to UDP",
-        Side::Receiver => "shard, UDP to TUN",
-        Side::Hub => "shard, client to client",
+    let name = match (side, limited) {
+        // A client has no limits.
+        (Side::Sender, _) => "shard, TUN to UDP",
+        (Side::Receiver, false) => "shard, UDP to TUN",
+        (Side::Receiver, true) => "shard, UDP to TUN, limited",
+        (Side::Hub, false) => "shard, client to client",
+        (Side::Hub, true) => "shard, client to client, limited",
     };
     let unit = if burst.len > traffic::MTU { Unit::SuperPacket } else { Unit::Packet };
     let name = Name::new(name, side, unit).with(suite.name()).whole();
@@ -270,6 +286,18 @@ impl Net {
         client.command(keys(0, high, low, Some(gateway)));
     }
 
+    /// Gives both sessions limits of their own and those of a group, far above what a shard carries.
+    fn limit(&mut self) {
+        let rates = Rates { down: MAX_RATE, up: MAX_RATE };
+        let buckets = || Arc::new(Buckets::new(Time::ZERO, 1));
+        self.gateway.command(Command::Groups([GroupLimits { rates, buckets: buckets() }].into()));
+        for index in [0, 1] {
+            let limits = SessionLimits { rates, group: Some(RateGroup(0)) };
+            let limits = Limits { limits, buckets: buckets() };
+            self.gateway.command(Command::Limit { slot: Slot { index, generation: 0 }, limits });
+        }
+    }
+
     /// One packet of the client, from which the gateway learns where it is, as control would have it.
     fn be_heard(&mut self, client: usize, inner: [u8; 4]) {
         self.gateway.socket().peer.set(address(2 + client as u8));
@@ -334,6 +362,7 @@ mod tests {
                     [(Suite::Aes256Gcm, Backend::Ring), (Suite::Null, Backend::RustCrypto)]
                 {
                     assert!(stage(side, suite, backend, burst).run(3) > Duration::ZERO);
+                    assert!(limited_stage(side, suite, backend, burst).run(3) > Duration::ZERO);
                 }
             }
         }

@@ -13,6 +13,7 @@ use crate::session::DeviceId;
 use crate::wire::Index;
 
 mod handover;
+mod limits;
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use x509_parser::parse_x509_certificate;
 
 use super::check::{self, LocalNetwork, first_certificate};
+use super::rate::Rate;
 use super::{ConfigError, Invalid, NatMode, Problem, Selector, ServerConfig};
 use crate::admin_store::{Opening, Stores, UserSummary};
 use crate::clock::wall_s;
@@ -124,6 +125,7 @@ impl ServerConfig {
             findings.certificate("tls.client_ca", authority, machine.now_s);
         }
         findings.revocation_list(machine.now_s);
+        findings.rates();
         findings.review
     }
 
@@ -291,9 +293,41 @@ impl Findings<'_> {
         }
     }
 
+    fn rates(&mut self) {
+        for group in &self.config.limits.rates.groups {
+            let pairs = [
+                ("down", group.session.down, group.together.down),
+                ("up", group.session.up, group.together.up),
+            ];
+            for (way, session, together) in pairs {
+                if together > 0 && session > together {
+                    let message = format!(
+                        "each session of the group '{}' may have {} {way}, more than the {} of all of them together; raise \
+                         'rate_{way}' or lower 'session_rate_{way}'",
+                        group.name,
+                        Rate(session),
+                        Rate(together)
+                    );
+                    self.warning("limits.groups", message);
+                }
+            }
+        }
+    }
+
     fn names(&mut self, users: &[UserSummary]) {
         if users.is_empty() {
             self.warning("server.state_dir", "there is no user yet: 'vpnd user add' makes one".to_owned());
+        }
+        for group in &self.config.limits.rates.groups {
+            if !users.iter().any(|user| user.groups.contains(&group.name)) {
+                let groups = users.iter().flat_map(|user| &user.groups).map(String::as_str);
+                let message = format!(
+                    "no user is in the group '{}' of a rate limit{}",
+                    group.name,
+                    meant(&group.name, groups)
+                );
+                self.warning("limits.groups", message);
+            }
         }
         let config = self.config;
         for selector in config.policy.rules.iter().flat_map(|rule| rule.from.iter().chain(&rule.to)) {

@@ -36,6 +36,7 @@ mod identity;
 mod lab;
 mod laboratory;
 mod lanes;
+mod limits;
 mod local_network;
 mod login;
 mod memory;

@@ -228,3 +228,30 @@ fn name_servers_that_clients_reach_in_a_way_that_few_mean() {
         review.warnings
     );
 }
+
+#[test]
+fn a_session_that_may_have_more_than_its_group_is_a_warning() {
+    let bench = Bench::new();
+    let review = |rates: &str| {
+        let text = format!("{ROUTES}[[limits.groups]]\nname = 'staff'\n{rates}\n");
+        let review = bench.review(&text);
+        assert!(review.errors.is_empty(), "{:?}", review.errors);
+        review.warnings
+    };
+    assert!(review("rate_down = '10mbit'\nsession_rate_down = '10mbit'").is_empty());
+    assert!(review("session_rate_down = '10mbit'").is_empty(), "there is no limit for all");
+    let more = review("rate_up = '10mbit'\nsession_rate_up = '1.5gbit'");
+    assert!(
+        more.len() == 1 && more[0].message.contains("may have 1.5gbit up, more than the 10mbit"),
+        "{more:?}"
+    );
+    let store = bench.store();
+    let users: Vec<_> = store.users().unwrap().iter().map(UserSummary::from).collect();
+    let of = |name: &str| {
+        let text = format!("{ROUTES}[[limits.groups]]\nname = '{name}'\n");
+        bench.config(&text).review_users(Ok(&users)).warnings
+    };
+    assert!(of("staff").is_empty());
+    let staf = of("staf");
+    assert!(staf.len() == 1 && staf[0].message.contains("did you mean 'staff'?"), "{staf:?}");
+}

@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use proptest::prelude::*;
 use vpnd_crypto::{Backend, EpochSecret, Suite};
-use vpnd_proto::plane::{Endpoint, EpochSpec, ReceiveSpec};
+use vpnd_proto::plane::{Endpoint, EpochSpec, Limits, ReceiveSpec};
+use vpnd_proto::rate::{Buckets, Rates, SessionLimits};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
 
@@ -278,4 +279,43 @@ proptest! {
         let left = gateway.tun().written.get() + gateway.socket().sent.take().len();
         prop_assert_eq!(received, left as u64 + drops(&mut gateway) - before, "{:?}", gateway.report().counters);
     }
+}
+
+/// 128 KiB at once, and then next to nothing: a packet takes more than 0.1 s.
+fn limit(gateway: &mut Host) {
+    let rates = Rates { down: 8_000, up: 0 };
+    let limits = SessionLimits { rates, group: None };
+    let limits = Limits { limits, buckets: Arc::new(Buckets::new(Time::ZERO, 1)) };
+    gateway.command(Command::Limit { slot: Slot { index: 0, generation: 0 }, limits });
+}
+
+/// How many of these packets were sent, each of so many bytes; the others are counted.
+fn assert_limited(gateway: &mut Host, sent: usize, packets: usize, len: usize) {
+    let burst = (128 << 10) / len;
+    assert!((burst - 1..burst + 20).contains(&sent), "{sent} of {packets} were sent, a burst is {burst}");
+    let limited = gateway.report().counters.dropped(DropReason::RateLimit);
+    assert_eq!((limited, drops(gateway)), ((packets - sent) as u64, (packets - sent) as u64));
+}
+
+#[test]
+fn of_a_super_packet_only_the_slices_in_excess_are_dropped() {
+    let mut gateway = host(Role::Gateway, &[]);
+    limit(&mut gateway);
+    let reads = vec![Read::TcpSuper { from: CAMPUS, to: CLIENT, len: 50 * MSS }; 4];
+    let (sent, packets) = transmit(&mut gateway, &reads, |_| true);
+    assert_limited(&mut gateway, sent.len(), packets, MSS + 40);
+}
+
+#[test]
+fn what_goes_from_client_to_client_is_limited_like_the_rest() {
+    let (mut client, mut gateway) = (host(Role::Client, &[]), host(Role::Gateway, &[]));
+    limit(&mut gateway);
+    // To itself, by the gateway: that is a client, too.
+    let reads = vec![Read::Udp { from: CLIENT, to: CLIENT, len: 1_000 }; 200];
+    let (datagrams, packets) = transmit(&mut client, &reads, |_| true);
+    assert_eq!(datagrams.len(), packets);
+    gateway.socket().inbox.borrow_mut().extend(datagrams);
+    while gateway.receive() == Progress::More {}
+    let sent = gateway.socket().sent.take().len();
+    assert_limited(&mut gateway, sent, packets, 1_028);
 }

@@ -1,0 +1,83 @@
+//! Rate limits of sessions: what the shards get of them, and when.
+
+use crate::plane::Limits;
+use crate::rate::{Buckets, RateGroup, Rates, SessionLimits};
+
+use super::*;
+
+const LIMITS: SessionLimits = SessionLimits { rates: Rates { down: 3, up: 2 }, group: Some(RateGroup(1)) };
+
+fn limited(gateway: &mut Gateway, connection: u64, limits: SessionLimits) -> Vec<Effect> {
+    let who = Authenticated { limits, ..who("ann", 1) };
+    gateway.login(NOW, ConnectionId(connection), who, &offer(2), secret()).expect("it is granted");
+    effects(gateway)
+}
+
+/// The limits that each shard gets with sessions or after them.
+fn given(effects: Vec<Effect>) -> Vec<(usize, Limits)> {
+    let given = effects.into_iter().filter_map(|effect| match effect {
+        Effect::Command { shard, command: Command::Open(spec) } => Some((shard, spec.limits?)),
+        Effect::Command { shard, command: Command::Limit { limits, .. } } => Some((shard, limits)),
+        _ => None,
+    });
+    given.collect()
+}
+
+fn buckets(given: &[(usize, Limits)]) -> Arc<Buckets> {
+    assert_eq!(given.iter().map(|(shard, _)| *shard).collect::<Vec<_>>(), [0, 1], "each shard once");
+    assert!(Arc::ptr_eq(&given[0].1.buckets, &given[1].1.buckets), "they share the buckets");
+    Arc::clone(&given[0].1.buckets)
+}
+
+#[test]
+fn shards_get_limits_with_a_session_and_the_same_buckets_as_long_as_it_lasts() {
+    let mut gateway = gateway(config(2));
+    let granted = limited(&mut gateway, 1, LIMITS);
+    let answer = established(&granted);
+    let first = given(granted);
+    assert_eq!(first[0].1.limits, LIMITS);
+    let shared = buckets(&first);
+
+    gateway.attach(NOW, ConnectionId(2), &claim(&answer), &offer(2), secret()).expect("the token is good");
+    assert!(given(effects(&mut gateway)).is_empty(), "an attach brings no buckets");
+
+    let other = SessionLimits { rates: Rates { down: 9, up: 0 }, group: None };
+    gateway.set_limits(NOW, &[], |_| other);
+    let changed = given(effects(&mut gateway));
+    assert_eq!(changed[0].1.limits, other);
+    assert!(Arc::ptr_eq(&shared, &buckets(&changed)), "nor does another limit");
+    gateway.set_limits(NOW, &[], |_| other);
+    assert!(given(effects(&mut gateway)).is_empty(), "who keeps a limit costs the shards nothing");
+    assert_eq!(gateway.sessions().next().expect("it is there").limits, other);
+}
+
+#[test]
+fn groups_keep_their_buckets_and_one_that_is_gone_has_no_limit() {
+    let mut gateway = gateway(config(1));
+    let mut set = |downs: &[u64]| {
+        let groups: Vec<Rates> = downs.iter().map(|down| Rates { down: *down, up: 0 }).collect();
+        gateway.set_limits(NOW, &groups, |_| SessionLimits::default());
+        let [Effect::Command { command: Command::Groups(groups), .. }] = &effects(&mut gateway)[..] else {
+            panic!("one command for the only shard")
+        };
+        Arc::clone(groups)
+    };
+    let before = set(&[7, 8]);
+    let after = set(&[9]);
+    assert_eq!(after.iter().map(|group| group.rates.down).collect::<Vec<_>>(), [9, 0]);
+    for (before, after) in before.iter().zip(after.iter()) {
+        assert!(Arc::ptr_eq(&before.buckets, &after.buckets));
+    }
+}
+
+#[test]
+fn a_session_that_is_handed_over_is_limited_in_the_next_process() {
+    let mut old = gateway(config(2));
+    limited(&mut old, 1, SessionLimits::default());
+    let [handed] = old.hand_over(vec![Vec::new(); 2]).try_into().expect("one session");
+    let mut next = gateway(config(2));
+    next.take_over(NOW, handed, crate::policy::Principal::default(), LIMITS).expect("it fits");
+    let given = given(effects(&mut next));
+    assert_eq!(given[0].1.limits, LIMITS);
+    buckets(&given);
+}

@@ -1,0 +1,194 @@
+//! Behaviour: rate limits hold for real traffic, in both directions, between clients and after a reload; what is more is dropped
+//! and counted. UDP shows how exact they are, TCP how much of them is of use.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+use crate::gateway::{Gateway, must};
+use crate::lab::{CAMPUS_V4, Lab};
+use crate::namespace::Namespace;
+use crate::traffic::ping_until;
+
+const SECOND: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_secs(20);
+/// Payload of a datagram, and the bytes that count with it.
+const PAYLOAD: usize = 1_172;
+const COUNTED: usize = PAYLOAD + 28;
+/// How often a second is measured on a machine that has other work, until one is as exact as promised.
+const ATTEMPTS: usize = 20;
+
+/// Ends the threads of a test, also of one that fails.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends three times as much UDP as `rate` (bytes per second) allows until a second is within 5 % of it; no second may have more
+/// than it allows, and the burst that was saved while the machine did something else.
+fn is_kept(from: &Namespace, there: &Namespace, to: IpAddr, rate: usize) {
+    let receiver = there.within(|| UdpSocket::bind((to, 0))).expect("the address is there");
+    receiver.set_read_timeout(Some(LIMIT)).expect("a socket takes a timeout");
+    let address = receiver.local_addr().expect("it is bound");
+    let sender = from.within(|| UdpSocket::bind(("0.0.0.0", 0))).expect("any port");
+    sender.connect(address).expect("there is a way");
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
+        scope.spawn(|| {
+            let (start, mut sent) = (Instant::now(), 0);
+            while !over.load(Ordering::Relaxed) {
+                if start.elapsed().as_secs_f64() * rate as f64 * 3.0 > sent as f64 {
+                    // A full queue is as good as a loss.
+                    let _ = sender.send(&[0x5A; PAYLOAD]);
+                    sent += COUNTED;
+                } else {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+        });
+        let seconds = || {
+            let (start, mut bytes) = (Instant::now(), 0);
+            while start.elapsed() < SECOND {
+                receiver.recv(&mut [0; 2_000]).expect("datagrams come");
+                bytes += COUNTED;
+            }
+            bytes as f64 / start.elapsed().as_secs_f64() / rate as f64
+        };
+        // The first has what is saved now.
+        seconds();
+        let burst = (rate / 20).max(128 << 10) as f64 / rate as f64;
+        let mut measured = Vec::new();
+        let kept = (0..ATTEMPTS).any(|_| {
+            let part = seconds();
+            measured.push(part);
+            assert!(part < 1.05 + burst, "{measured:?} of the limit passed");
+            (0.95..=1.05).contains(&part)
+        });
+        println!("UDP, limit of {} kbit/s: {measured:.3?} of it passed", rate / 125);
+        assert!(kept, "{measured:?} of the limit passed");
+    });
+}
+
+/// The part of `rate` (bytes per second) that TCP connections get through together within so long.
+fn goodput(
+    from: &Namespace,
+    there: &Namespace,
+    to: IpAddr,
+    streams: usize,
+    rate: usize,
+    time: Duration,
+) -> f64 {
+    let listener = there.within(|| TcpListener::bind((to, 0))).expect("the address is there");
+    let address = listener.local_addr().expect("it is bound");
+    let (received, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
+        for _ in 0..streams {
+            let stream = from.within(|| TcpStream::connect_timeout(&address, LIMIT)).expect("a connection");
+            let (mut accepted, _) = listener.accept().expect("it is there");
+            stream.set_write_timeout(Some(SECOND / 5)).expect("a socket takes a timeout");
+            accepted.set_read_timeout(Some(SECOND / 5)).expect("a socket takes a timeout");
+            let (received, over) = (&received, &over);
+            scope.spawn(move || {
+                let mut stream = stream;
+                while !over.load(Ordering::Relaxed) {
+                    // The other end may be over a moment earlier; a connection that fails before shows in the figure.
+                    match stream.write(&[0x5A; 65_536]) {
+                        Err(error) if !is_timeout(error.kind()) => return,
+                        _ => {}
+                    }
+                }
+            });
+            scope.spawn(move || {
+                let mut buffer = vec![0; 65_536];
+                while !over.load(Ordering::Relaxed) {
+                    match accepted.read(&mut buffer) {
+                        Ok(0) => return,
+                        Ok(len) => {
+                            received.fetch_add(len, Ordering::Relaxed);
+                        }
+                        Err(error) if !is_timeout(error.kind()) => return,
+                        Err(_) => {}
+                    }
+                }
+            });
+        }
+        thread::sleep(SECOND / 2);
+        let (start, before) = (Instant::now(), received.load(Ordering::Relaxed));
+        thread::sleep(time);
+        let bytes = received.load(Ordering::Relaxed) - before;
+        bytes as f64 / start.elapsed().as_secs_f64() / rate as f64
+    })
+}
+
+fn is_timeout(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// Bytes per second.
+const fn mbit(rate: usize) -> usize {
+    rate * 125_000
+}
+
+#[test]
+fn limits_hold_in_both_directions_between_clients_and_after_a_reload() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.configure("policy.client_to_client", true);
+    gateway.configure("policy.campus_to_client", true);
+    gateway.configure("limits.session_rate_down", "4mbit");
+    gateway.configure("limits.session_rate_up", "8mbit");
+    let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &bob);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    ping_until(one.namespace(), two.v4(), 5 * SECOND);
+    is_kept(&lab.campus, one.namespace(), one.v4(), mbit(4));
+    is_kept(one.namespace(), &lab.campus, CAMPUS_V4.into(), mbit(8));
+    let dropped = gateway.counter("rate_limit");
+    assert!(dropped > 1_000, "only {dropped} are counted");
+    // One may send twice as much as the other may receive.
+    is_kept(one.namespace(), two.namespace(), two.v4(), mbit(4));
+
+    gateway.configure("limits.session_rate_down", "24mbit");
+    must(gateway.ask(&["reload"]));
+    is_kept(&lab.campus, one.namespace(), one.v4(), mbit(24));
+    is_kept(one.namespace(), two.namespace(), two.v4(), mbit(8));
+    must(gateway.upgrade());
+    is_kept(&lab.campus, one.namespace(), one.v4(), mbit(24));
+}
+
+#[test]
+fn tcp_goes_on_at_its_limit() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.configure("policy.campus_to_client", true);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    for (name, rate) in [("2mbit", mbit(2)), ("20mbit", mbit(20))] {
+        gateway.configure("limits.session_rate_down", name);
+        gateway.configure("limits.session_rate_up", name);
+        must(gateway.ask(&["reload"]));
+        for streams in [1, 8] {
+            let down = goodput(&lab.campus, one.namespace(), one.v4(), streams, rate, 2 * SECOND);
+            let up = goodput(one.namespace(), &lab.campus, CAMPUS_V4.into(), streams, rate, 2 * SECOND);
+            println!("TCP, {streams} streams, {name}: {down:.2} of it down, {up:.2} up");
+            for part in [down, up] {
+                let burst = (128 << 10) as f64 / rate as f64 / 2.0;
+                // Here a round trip takes less than a millisecond: one connection that has lost the end of what it sent waits for
+                // its retransmission timeout, and the bucket overflows meanwhile.
+                assert!((0.1..1.05 + burst).contains(&part), "{streams} streams at {name}: {part}");
+            }
+        }
+    }
+}
