@@ -10,6 +10,7 @@ mod output;
 pub mod sessions;
 pub mod soak;
 pub mod suite;
+pub mod verify;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use crate::load::block::place::PlaceOptions;
 use crate::load::congestion::CongestionControl;
 use crate::load::tcp::MAX_STREAMS;
 use crate::system::command::{HELP, Scripts};
+use crate::system::generator;
 use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 use compare::{CompareArgs, ReportArgs};
@@ -90,6 +92,8 @@ pub enum Command {
     Block(block::BlockArgs),
     /// Measure the emulated links alone: delay, loss, order and rate, asked for and got.
     LinkCheck(link::LinkCheckArgs),
+    /// Compare trafficspeed's TCP generator with iperf3 and nuttcp; exit code 0 if those installed agree within 5 %, otherwise 1.
+    Verify(verify::VerifyArgs),
     /// Show which systems this machine can measure, and what installs the others.
     ///
     /// Exit code: 0 if all of them are ready (with --install: if that one is), 1 if one is not, 2 if it could not
@@ -449,6 +453,7 @@ fn program(text: &str) -> Result<(String, PathBuf), String> {
     let mut known: Vec<&str> =
         Kind::value_variants().iter().flat_map(|kind| kind.profile().programs).map(|p| p.name).collect();
     known.dedup();
+    known.extend(generator::ALL.map(|generator| generator.program.name));
     if known.contains(&name) {
         return Ok((name.to_owned(), path.into()));
     }

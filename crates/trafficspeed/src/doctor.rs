@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use crate::system::generator::{self, Generator};
 use crate::system::install::{Step, steps};
 use crate::system::{Cipher, Kind, Programs, Subject, install};
 
@@ -122,6 +123,19 @@ pub fn table(findings: &[Finding]) -> String {
         writeln!(text, "{}: {line}", finding.system).expect("writing to a string");
     }
     text
+}
+
+/// The generators that `trafficspeed verify` compares with, a line for each: its version, or what installs it.
+pub fn generators(programs: &Programs) -> String {
+    let line = |generator: &&Generator| {
+        let program = &generator.program;
+        let said = programs.find(program).map_or_else(
+            |_| format!("install it with: {}", install::line(program)),
+            |path| program.version_of(&path).lines().next().unwrap_or_default().to_owned(),
+        );
+        format!("{} (for `trafficspeed verify`; no system needs it): {said}\n", program.name)
+    };
+    generator::ALL.iter().map(line).collect()
 }
 
 /// Installs the programs of a system that are missing; `on_step` hears every command before it runs.

@@ -26,3 +26,4 @@ pub mod suite;
 pub mod testbed;
 pub mod traffic;
 pub mod tunnel;
+pub mod verify;

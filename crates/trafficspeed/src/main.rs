@@ -21,6 +21,7 @@ use trafficspeed::cli::model::ModelArgs;
 use trafficspeed::cli::sessions::{SessionsArgs, SwarmArgs};
 use trafficspeed::cli::soak::SoakArgs;
 use trafficspeed::cli::suite::SuiteArgs;
+use trafficspeed::cli::verify::VerifyArgs;
 use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs, naming_known};
 use trafficspeed::coordinate::agent::Agent;
 use trafficspeed::coordinate::agent::blocks::BlockPermission;
@@ -41,6 +42,7 @@ use trafficspeed::experiment::outcome::Settings;
 use trafficspeed::experiment::progress::Progress;
 use trafficspeed::experiment::suite;
 use trafficspeed::experiment::traffic::{self, TrafficPlan};
+use trafficspeed::experiment::verify;
 use trafficspeed::experiment::{sessions, soak};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Some(Command::Udp(args)) => generate(args.plan(), &args.path),
         Some(Command::LinkCheck(args)) => check_link(&args),
         Some(Command::Block(args)) => write_blocks(&args),
+        Some(Command::Verify(args)) => compare_generators(&args),
         Some(Command::Doctor(args)) => examine(&args),
         Some(Command::Suite(args)) => suite(&args),
         Some(Command::Model(args)) => predict(&args),
@@ -399,6 +402,18 @@ fn make_token(file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn compare_generators(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan();
+    verify::check(&plan)?;
+    let found = verify::run(&plan, &Progress::new(args.quiet), &Interrupt::install()?)?;
+    output::print(&if args.json {
+        serde_json::to_string_pretty(&report::verify::json(&found))? + "\n"
+    } else {
+        report::verify::table(&found)
+    });
+    Ok(output::exit_code(found.interrupted, found.agrees()))
+}
+
 fn examine(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let programs = args.programs();
     let findings = match args.install {
@@ -416,7 +431,8 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     output::print(&if args.json {
         serde_json::to_string_pretty(&doctor::json(&findings))? + "\n"
     } else {
-        doctor::table(&findings)
+        let generators = args.install.is_none().then(|| doctor::generators(&programs));
+        doctor::table(&findings) + &generators.unwrap_or_default()
     });
     Ok(if findings.iter().all(|finding| finding.ready) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -26,3 +26,4 @@ pub mod suite;
 pub mod summary;
 pub mod systems;
 pub mod table;
+pub mod verify;

@@ -8,6 +8,7 @@
 pub mod command;
 pub mod daemon;
 pub mod folder;
+pub mod generator;
 pub mod install;
 pub mod openvpn;
 pub mod plain;

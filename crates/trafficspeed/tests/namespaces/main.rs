@@ -18,6 +18,7 @@ mod peers;
 mod sessions;
 mod soak;
 mod suite;
+mod verify;
 mod vpn;
 
 use std::fs;
