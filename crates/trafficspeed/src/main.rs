@@ -177,20 +177,25 @@ fn swarm(args: &SwarmArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
-    let plan = args.plan();
-    let output = args.output();
+    let (output, plans) = (args.output(), args.plans());
     let progress = output::progress(&output);
-    let found = if let Some(hosts_plan) = args.host_pairs().map_err(anyhow::Error::msg)? {
+    if let Some(hosts_plan) = args.host_pairs().map_err(anyhow::Error::msg)? {
         let token = Token::read(&hosts_plan.token_file)?;
         output::prepare(&output)?;
-        hosts::block::run(&plan.writes, &hosts_plan, &token, &progress, &Interrupt::install()?)?
-    } else {
-        block::check(&plan)?;
-        output::prepare(&output)?;
-        progress.note(&format!("This takes about {} minutes.", plan.estimate().as_secs().div_ceil(60)));
-        block::run(&plan, &progress, &Interrupt::install()?)?
-    };
-    output::finish(&Results::Block(Box::new(found)), &output)
+        let interrupt = Interrupt::install()?;
+        let found = hosts::block::run(&plans[0].writes, &hosts_plan, &token, &progress, &interrupt)?;
+        return output::finish(&Results::Block(Box::new(found)), &output);
+    }
+    plans.iter().try_for_each(block::check)?;
+    output::prepare(&output)?;
+    let seconds: u64 = plans.iter().map(|plan| plan.estimate().as_secs()).sum();
+    progress.note(&format!("This takes about {} minutes.", seconds.div_ceil(60)));
+    let interrupt = Interrupt::install()?;
+    let mut found =
+        plans.iter().map(|plan| block::run(plan, &progress, &interrupt)).collect::<Result<Vec<_>, _>>()?;
+    let only = if plans.len() == 1 { found.pop() } else { None };
+    let results = only.map_or(Results::BlockSweep(found), |report| Results::Block(Box::new(report)));
+    output::finish(&results, &output)
 }
 
 fn check_link(args: &LinkCheckArgs) -> anyhow::Result<ExitCode> {

@@ -57,12 +57,13 @@ pub struct BlockArgs {
     /// block instead of one.
     #[arg(long)]
     pub r2t: bool,
-    /// Rate of the link each way, for example 100mbit; as fast as the machine can by default.
-    #[arg(long)]
-    pub rate: Option<Rate>,
-    /// CPU of the target and the VPN's programs on its side, in cores such as 0.5: the original's CPU was its bottleneck.
-    #[arg(long, value_name = "CORES")]
-    pub target_cpu: Option<CpuLimit>,
+    /// Rate of the link each way, for example 100mbit; as fast as the machine can by default. Of several each is measured.
+    #[arg(long, value_delimiter = ',')]
+    pub rate: Vec<Rate>,
+    /// CPU of the target and the VPN's programs on its side, in cores such as 0.5, or as 50%: the original's CPU was its
+    /// bottleneck. Of several each is measured, at every rate.
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
+    pub target_cpu: Vec<CpuLimit>,
     /// The file or block device to write to, or a directory for a file that is removed at the end; by default the directory
     /// for temporary files.
     #[arg(long, value_name = "PATH")]
@@ -121,6 +122,22 @@ impl BlockArgs {
         hosts_plan.map(|hosts_plan| block::check(&hosts_plan.pairs).map(|()| hosts_plan)).transpose()
     }
 
+    /// A plan for every rate and share of the CPU.
+    pub fn plans(&self) -> Vec<BlockPlan> {
+        fn each<T: Copy>(values: &[T]) -> Vec<Option<T>> {
+            if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
+        }
+        let plan = self.plan();
+        let at = |rate| {
+            let plan = plan.clone();
+            each(&self.target_cpu).into_iter().map(move |cpu| BlockPlan { rate, cpu, ..plan.clone() })
+        };
+        let mut plans: Vec<BlockPlan> = each(&self.rate).into_iter().flat_map(at).collect();
+        // From the second on the target holds the blocks of the first, which was refused if it held anything else.
+        plans.iter_mut().skip(1).for_each(|plan| plan.place.overwrite = true);
+        plans
+    }
+
     /// The plan for the lab; between hosts, only what is written counts.
     pub fn plan(&self) -> BlockPlan {
         let (delays_ms, sizes, ahead, seconds): (&[u64], &[u32], &[u32], f64) = if self.quick {
@@ -148,8 +165,8 @@ impl BlockArgs {
                 ready_first: self.r2t,
                 control: !self.no_control,
             },
-            rate: self.rate,
-            cpu: self.target_cpu,
+            rate: self.rate.first().copied(),
+            cpu: self.target_cpu.first().copied(),
             place: PlaceOptions { path: self.target.clone(), overwrite: self.overwrite },
             subject: Subject::new(self.vpn, self.cipher.unwrap_or_else(|| cipher_of(self.vpn))),
             programs: self
@@ -217,6 +234,17 @@ mod tests {
         let cipher = |line: &str| read(line).unwrap().subject.cipher;
         assert_eq!((cipher(""), cipher("--vpn strongswan")), (Cipher::Aes256Gcm, Cipher::Aes256Gcm));
         assert_eq!((cipher("--vpn wireguard-go"), cipher("--vpn none")), (Cipher::Auto, Cipher::Auto));
+        let line = "x --quick --rate 100mbit,1gbit --target-cpu 10%,50%";
+        let args = Program::try_parse_from(line.split_whitespace()).unwrap().block;
+        let limits: Vec<_> =
+            args.plans().iter().map(|plan| (plan.rate, plan.cpu.map(CpuLimit::cores))).collect();
+        assert_eq!(
+            limits.iter().map(|(_, cores)| *cores).collect::<Vec<_>>(),
+            [Some(0.1), Some(0.5), Some(0.1), Some(0.5)]
+        );
+        let overwrite: Vec<bool> = args.plans().iter().map(|plan| plan.place.overwrite).collect();
+        assert_eq!(overwrite, [false, true, true, true], "its own blocks alone");
+        assert!(limits[0].0 == limits[1].0 && limits[1].0 != limits[2].0);
         let Writes { sizes, ahead, sync, duration, span_bytes, .. } = plan.writes;
         assert_eq!(sizes, [65_536, 1 << 20, 1000]);
         assert_eq!((ahead, sync, duration.as_secs(), span_bytes), (vec![3], false, 9, 8 << 20));

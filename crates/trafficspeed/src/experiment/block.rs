@@ -69,7 +69,7 @@ pub struct Writes {
     pub control: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct BlockPlan {
     pub delays: Vec<Span>,
     /// Of the link, each way; as fast as the machine can if absent.
@@ -170,6 +170,8 @@ pub fn run(plan: &BlockPlan, progress: &Progress, interrupt: &Interrupt) -> Resu
     let mut report = BlockReport::begin(writes, plan.subject.label(), place.describe(), delays_ms);
     report.window_bytes = crate::lab::WINDOW_BYTES;
     report.limits = plan.limits();
+    report.rate_bits = plan.rate.map(|rate| rate.bits_per_second);
+    report.cores = plan.cpu.map(CpuLimit::cores);
     let mut work = Work::default();
     for &delay in &plan.delays {
         if interrupt.is_set() {

@@ -31,18 +31,21 @@ impl FromStr for CpuLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse::<f64>() {
+        let percent = text.strip_suffix('%').map(|number| number.parse::<f64>().map(|number| number / 100.0));
+        match percent.unwrap_or_else(|| text.parse()) {
             Ok(cores) if (MIN_QUOTA_US as f64 / PERIOD_US as f64..=MAX_CORES).contains(&cores) => {
                 Ok(Self { quota_us: (cores * PERIOD_US as f64).round() as u64 })
             }
-            _ => Err(format!("`{text}` is no number of cores from 0.1 to {MAX_CORES}; for example 0.5")),
+            _ => {
+                Err(format!("`{text}` is no number of cores from 0.1 to {MAX_CORES}; for example 0.5 or 50%"))
+            }
         }
     }
 }
 
 impl fmt::Display for CpuLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of a core", self.quota_us as f64 / PERIOD_US as f64)
+        write!(f, "{} of a core", self.cores())
     }
 }
 
@@ -74,6 +77,10 @@ impl Controller {
 }
 
 impl CpuLimit {
+    pub fn cores(self) -> f64 {
+        self.quota_us as f64 / PERIOD_US as f64
+    }
+
     /// Says so if this machine can't limit CPU time.
     ///
     /// # Errors
@@ -141,7 +148,8 @@ mod tests {
     fn a_limit_is_what_the_kernel_can_keep() {
         assert_eq!("0.25".parse(), Ok(CpuLimit { quota_us: 2_500 }));
         assert_eq!("1.5".parse::<CpuLimit>().unwrap().to_string(), "1.5 of a core");
-        for wrong in ["0", "0.01", "-1", "NaN", "x", "1e9"] {
+        assert_eq!("50%".parse(), Ok(CpuLimit { quota_us: 5_000 }));
+        for wrong in ["0", "5%", "%", "0.01", "-1", "NaN", "x", "1e9"] {
             assert!(wrong.parse::<CpuLimit>().is_err(), "{wrong}");
         }
     }

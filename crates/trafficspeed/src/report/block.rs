@@ -2,6 +2,7 @@
 //! the model beside the measurement.
 
 mod pictures;
+pub mod sweep;
 
 use std::fmt::Write as _;
 
@@ -48,6 +49,12 @@ pub fn html(report: &BlockReport) -> String {
         page.paragraph("warning", &problem);
     }
     pictures(report).iter().for_each(|picture| page.figure(picture));
+    fill_page(&mut page, report);
+    page.finish()
+}
+
+/// The tables of one report, and how they came about.
+fn fill_page(page: &mut Page, report: &BlockReport) {
     for part in parts(report) {
         page.section(&part.title);
         page.paragraph("", &part.caption);
@@ -62,39 +69,44 @@ pub fn html(report: &BlockReport) -> String {
         ("Command".to_owned(), e.command_line.clone()),
         ("Begun".to_owned(), e.started.clone()),
     ]);
-    page.finish()
 }
+
+const CSV_HEAD: [&str; 12] = [
+    "link_bits_per_second",
+    "target_cores",
+    "delay_ms",
+    "block_bytes",
+    "way",
+    "run",
+    "bytes_per_second",
+    "target_cpu_percent",
+    "acknowledged",
+    "verified",
+    "blocks_per_sync",
+    "problem",
+];
 
 /// The cases as CSV.
 pub fn csv(report: &BlockReport) -> String {
-    let head = [
-        "delay_ms",
-        "block_bytes",
-        "way",
-        "run",
-        "bytes_per_second",
-        "target_cpu_percent",
-        "acknowledged",
-        "verified",
-        "blocks_per_sync",
-        "problem",
-    ];
+    csv_table::text(CSV_HEAD, report.cases.iter().map(|case| csv_cells(report, case)))
+}
+
+fn csv_cells(report: &BlockReport, case: &Case) -> [String; 12] {
     let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
-    let cells = |case: &Case| {
-        [
-            case.delay_ms.to_string(),
-            case.block_bytes.to_string(),
-            case.way.name(),
-            case.repeat.to_string(),
-            number(case.bytes_per_second),
-            number(case.target_cpu_percent),
-            case.acknowledged.to_string(),
-            case.verified.to_string(),
-            format!("{:.2}", case.blocks_per_sync),
-            case.problem.clone().unwrap_or_default(),
-        ]
-    };
-    csv_table::text(head, report.cases.iter().map(cells))
+    [
+        report.rate_bits.map_or(String::new(), |bits| bits.to_string()),
+        number(report.cores),
+        case.delay_ms.to_string(),
+        case.block_bytes.to_string(),
+        case.way.name(),
+        case.repeat.to_string(),
+        number(case.bytes_per_second),
+        number(case.target_cpu_percent),
+        case.acknowledged.to_string(),
+        case.verified.to_string(),
+        format!("{:.2}", case.blocks_per_sync),
+        case.problem.clone().unwrap_or_default(),
+    ]
 }
 
 fn parts(report: &BlockReport) -> Vec<Section> {
@@ -220,10 +232,17 @@ fn overlap(report: &BlockReport) -> Section {
     }
 }
 
+/// The number of blocks in progress that carried most.
+fn best_sealed(report: &BlockReport, delay: f64) -> Option<Way> {
+    let all = report.asked.2.iter().map(|&n| Way::sealed(n));
+    let measured = all.filter_map(|way| Some((way, report.peak(delay, way)?)));
+    measured.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(way, _)| way)
+}
+
 fn peaks(report: &BlockReport) -> Section {
-    let (delays, _, ahead) = &report.asked;
+    let delays = &report.asked.0;
     let rows = delays.iter().map(|&delay| {
-        let best = ahead.iter().filter_map(|&n| report.peak(delay, Way::sealed(n))).reduce(f64::max);
+        let best = best_sealed(report, delay).and_then(|way| report.peak(delay, way));
         let then = original::PEAKS.iter().find(|(ms, _)| f64::from(*ms) == delay).map(|(_, row)| *row);
         let cell =
             |ours: Option<f64>, at: usize| beside(ours.map(|value| value / 1e6), then.map(|row| row[at]));

@@ -31,6 +31,8 @@ pub enum Results {
     Model(Box<Model>),
     /// `block`.
     Block(Box<BlockReport>),
+    /// The same under several limits of link and CPU.
+    BlockSweep(Vec<BlockReport>),
 }
 
 impl Results {
@@ -41,6 +43,7 @@ impl Results {
             Self::Suite(found) => suite::json(found),
             Self::Model(found) => model::json(found),
             Self::Block(found) => json!(found),
+            Self::BlockSweep(found) => json!({ "sweep": found }),
         }
     }
 
@@ -51,6 +54,7 @@ impl Results {
             Self::Suite(found) => suite::csv(found),
             Self::Model(found) => model::csv(found),
             Self::Block(found) => block::csv(found),
+            Self::BlockSweep(found) => block::sweep::csv(found),
         }
     }
 
@@ -61,6 +65,7 @@ impl Results {
             Self::Suite(found) => suite::html::html(found),
             Self::Model(found) => model::html::html(found),
             Self::Block(found) => block::html(found),
+            Self::BlockSweep(found) => block::sweep::html(found),
         }
     }
 
@@ -74,20 +79,21 @@ impl Results {
             Self::Suite(found) => suite::table(found, width),
             Self::Model(found) => model::table(found, width),
             Self::Block(found) => block::table(found, width),
+            Self::BlockSweep(found) => block::sweep::table(found, width),
         };
-        text.push_str(&self.environment().machine());
-        text.push('\n');
+        text.extend(self.environment().map(|environment| environment.machine() + "\n"));
         width.map_or(text.clone(), |width| wrapped(&text, width))
     }
 
-    fn environment(&self) -> &Environment {
-        match self {
+    fn environment(&self) -> Option<&Environment> {
+        Some(match self {
             Self::Traffic(found) => &found.environment,
             Self::Load(found) => &found.environment,
             Self::Suite(found) => &found.environment,
             Self::Model(found) => &found.environment,
             Self::Block(found) => &found.environment,
-        }
+            Self::BlockSweep(found) => &found.first()?.environment,
+        })
     }
 
     /// The pictures of the page, each with a name of its own.
@@ -98,6 +104,7 @@ impl Results {
             Self::Suite(found) => suite::html::pictures(found),
             Self::Model(found) => model::html::pictures(found),
             Self::Block(found) => block::pictures(found),
+            Self::BlockSweep(found) => block::sweep::pictures(found),
         }
     }
 
@@ -109,6 +116,7 @@ impl Results {
             Self::Suite(found) => found.interrupted,
             Self::Model(found) => found.interrupted,
             Self::Block(found) => found.interrupted,
+            Self::BlockSweep(found) => found.iter().any(|report| report.interrupted),
         }
     }
 
@@ -123,6 +131,7 @@ impl Results {
             Self::Suite(found) => found.is_whole(),
             Self::Model(found) => found.is_whole(),
             Self::Block(found) => found.is_whole(),
+            Self::BlockSweep(found) => found.iter().all(BlockReport::is_whole),
         }
     }
 }
@@ -142,6 +151,7 @@ mod tests {
             Results::Traffic(Box::new(traffic)),
             Results::Suite(Box::new(campaign())),
             Results::Block(Box::new(sample())),
+            Results::BlockSweep(crate::report::block::sweep::tests::samples()),
         ] {
             let directory = tempfile::tempdir().unwrap();
             files::write_measurements(directory.path(), &results).unwrap();

@@ -141,6 +141,11 @@ pub struct BlockReport {
     /// Limits of link and CPU, in words.
     #[serde(default)]
     pub limits: Vec<String>,
+    /// The rate of the link in bit/s and the cores of the target, where they are limited.
+    #[serde(default)]
+    pub rate_bits: Option<u64>,
+    #[serde(default)]
+    pub cores: Option<f64>,
     /// Delays in ms, block sizes and blocks in progress, as asked for.
     pub asked: (Vec<f64>, Vec<u32>, Vec<u32>),
     pub cases: Vec<Case>,
@@ -171,6 +176,8 @@ impl BlockReport {
             control: writes.control,
             ready_first: writes.ready_first,
             limits: Vec::new(),
+            rate_bits: None,
+            cores: None,
             asked: (delays_ms, writes.sizes.clone(), writes.ahead.clone()),
             cases: Vec::new(),
             parameters: Parameters::default(),

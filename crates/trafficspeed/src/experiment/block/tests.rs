@@ -51,6 +51,8 @@ pub(crate) fn sample() -> BlockReport {
         control: true,
         ready_first: false,
         limits: Vec::new(),
+        rate_bits: None,
+        cores: None,
         asked: (delays, sizes, ahead),
         cases,
         parameters: Parameters { lower: 1e9, encrypt: 4e9, decrypt: 4e9, commit_seconds: 0.001 },

@@ -1,0 +1,209 @@
+//! Block writes under several rates of the link and shares of the CPU: the report of each, and curves over both.
+
+use std::fmt::Write as _;
+
+use super::{best_sealed, csv_cells, fill_page, mb, no_difference, number, problems};
+use crate::csv_table;
+use crate::experiment::block::{BlockReport, Way};
+use crate::report::chart::{Horizontal, LineChart, Point, Series};
+use crate::report::grid::Grid;
+use crate::report::page::{Page, Picture};
+use crate::unit::significant;
+
+/// Stands below the table.
+const DEFINITIONS: &str = "\
+Best throughput of any block size, MB/s of acknowledged blocks, medians of the runs.
+Gain: the best OP-n by the tunnel with no overlap, mean over block sizes; ≈: no difference beyond A/A, the tunnel against itself.
+Beside as many: the same by the tunnel with as many blocks in progress, so what encrypting ahead itself gains.";
+
+/// The limits of a report in words, for a row and for a heading.
+fn limits(report: &BlockReport) -> [String; 2] {
+    let rate =
+        report.rate_bits.map_or("none".into(), |bits| format!("{} Mbit/s", significant(bits as f64 / 1e6)));
+    let cpu = report.cores.map_or("none".into(), |cores| format!("{} %", significant(cores * 100.0)));
+    [rate, cpu]
+}
+
+fn grid(reports: &[BlockReport]) -> Grid {
+    let head =
+        ["link", "CPU of target", "one-way delay", "plain", "tunnel", "best OP-n", "gain", "beside as many"];
+    let mut grid = Grid::new(3, head);
+    for report in reports {
+        for &delay in &report.asked.0 {
+            let [rate, cpu] = limits(report);
+            let mut row = vec![rate, cpu, format!("{delay} ms")];
+            row.extend([Way::PLAIN, Way::TUNNEL].map(|way| mb(report.peak(delay, way))));
+            let Some(best) = best_sealed(report, delay) else {
+                row.extend(["–"; 3].map(str::to_owned));
+                grid.rows.push(row);
+                continue;
+            };
+            let gain = |by: Way| {
+                let rounds = report.ratio_spread(delay, best, by);
+                let text = number(rounds.map(|rounds| rounds.median));
+                format!("{text}{}", no_difference(rounds, report.same(delay)))
+            };
+            row.push(format!("{} ({})", mb(report.peak(delay, best)), best.name()));
+            row.extend([gain(Way::TUNNEL), gain(Way { ahead: best.ahead, ..Way::TUNNEL })]);
+            grid.rows.push(row);
+        }
+    }
+    grid
+}
+
+/// All of it as text, tables at most so wide.
+pub fn table(reports: &[BlockReport], width: Option<usize>) -> String {
+    let mut text = format!("{}\n{DEFINITIONS}\n\n", grid(reports).text(width));
+    for report in reports {
+        let [rate, cpu] = limits(report);
+        writeln!(text, "Limit of the link: {rate}; of the target's CPU: {cpu}\n")
+            .expect("writing to a string");
+        text.push_str(&super::table(report, width));
+        text.push('\n');
+    }
+    text
+}
+
+pub fn csv(reports: &[BlockReport]) -> String {
+    let rows = reports.iter().flat_map(|report| report.cases.iter().map(|case| csv_cells(report, case)));
+    csv_table::text(super::CSV_HEAD, rows)
+}
+
+pub fn html(reports: &[BlockReport]) -> String {
+    let lead =
+        "Block writes over long delays, under several rates of the link and shares of the target's CPU.";
+    let mut page = Page::new("trafficspeed block", "Encrypt ahead of the wait", lead);
+    let problems: Vec<String> = reports.iter().flat_map(problems).collect();
+    problems.iter().for_each(|problem| page.paragraph("warning", problem));
+    curves(reports).iter().for_each(|picture| page.figure(picture));
+    let grid = grid(reports);
+    page.section("Under each limit");
+    page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
+    page.notes(DEFINITIONS.lines());
+    for report in reports {
+        let [rate, cpu] = limits(report);
+        page.section(&format!("Limit of the link: {rate}; of the target's CPU: {cpu}"));
+        fill_page(&mut page, report);
+    }
+    page.finish()
+}
+
+/// The pictures over the limits, and those of each report with a name of its own.
+pub fn pictures(reports: &[BlockReport]) -> Vec<Picture> {
+    let own = reports.iter().zip(1..).flat_map(|(report, number)| {
+        let named =
+            move |picture: Picture| Picture { name: format!("limit-{number}-{}", picture.name), ..picture };
+        super::pictures(report).into_iter().map(named)
+    });
+    curves(reports).into_iter().chain(own).collect()
+}
+
+/// A limit that reports differ in: what it is called, and its value.
+type Axis = (&'static str, &'static str, fn(&BlockReport) -> Option<f64>);
+
+const AXES: [Axis; 2] = [
+    ("rate", "rate of the link, Mbit/s", |report| Some(report.rate_bits? as f64 / 1e6)),
+    ("cpu", "CPU of the target, % of a core", |report| Some(report.cores? * 100.0)),
+];
+
+/// Throughput over each limit that has several values, a picture for every delay and every value of the other limit.
+fn curves(reports: &[BlockReport]) -> Vec<Picture> {
+    let mut all = Vec::new();
+    for (axis, other) in [(AXES[0], AXES[1]), (AXES[1], AXES[0])] {
+        let mut fixed: Vec<Option<f64>> = Vec::new();
+        for value in reports.iter().map(other.2) {
+            if !fixed.contains(&value) {
+                fixed.push(value);
+            }
+        }
+        for (value, number) in fixed.into_iter().zip(1..) {
+            let along: Vec<&BlockReport> =
+                reports.iter().filter(|report| (other.2)(report) == value).collect();
+            let delays = along.first().map(|report| report.asked.0.clone()).unwrap_or_default();
+            let at = value.map_or(String::new(), |value| format!(", {}: {}", other.1, significant(value)));
+            all.extend(delays.into_iter().filter_map(|delay| curve(&along, axis, delay, number, &at)));
+        }
+    }
+    all
+}
+
+fn curve(along: &[&BlockReport], axis: Axis, delay: f64, number: usize, at: &str) -> Option<Picture> {
+    let mut points: Vec<(f64, &BlockReport)> =
+        along.iter().filter_map(|&report| Some(((axis.2)(report)?, report))).collect();
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    points.dedup_by(|a, b| a.0 == b.0);
+    if points.len() < 2 {
+        return None;
+    }
+    let ahead = points[0].1.asked.2.iter().map(|&ahead| Way::sealed(ahead));
+    let series = [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead).zip(0..).map(|(way, style)| Series {
+        label: way.name(),
+        style,
+        points: points
+            .iter()
+            .filter_map(|(x, report)| Some(Point { x: *x, y: report.peak(delay, way)? / 1e6, range: None }))
+            .collect(),
+    });
+    let title = format!("Best throughput at {delay} ms one way{at}");
+    let svg = LineChart {
+        title: title.clone(),
+        x_label: axis.1.into(),
+        y_label: "acknowledged blocks, MB/s".into(),
+        horizontal: Horizontal::Doubling(points.iter().map(|(x, _)| *x).collect()),
+        series: series.filter(|series| !series.points.is_empty()).collect(),
+    }
+    .svg()?;
+    let name = format!("block-{}-{number}-{}", axis.0, delay.to_string().replace('.', "-"));
+    let caption =
+        "Of any block size. OP-n: n blocks in progress, sealed above TCP; plain: no VPN.".to_owned();
+    Some(Picture { name, title, caption, svg })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::experiment::block::tests::sample;
+    use crate::report::chart::markup::assert_well_formed;
+
+    /// Two rates and two shares of the CPU; throughput goes with both.
+    pub(crate) fn samples() -> Vec<BlockReport> {
+        let limits = [(100_000_000, 0.1), (100_000_000, 0.5), (1_000_000_000, 0.1), (1_000_000_000, 0.5)];
+        let of = |(rate, cores): (u64, f64)| {
+            let mut report = sample();
+            (report.rate_bits, report.cores) = (Some(rate), Some(cores));
+            for case in &mut report.cases {
+                case.bytes_per_second = case.bytes_per_second.map(|value| value * cores * rate as f64 / 1e8);
+            }
+            report
+        };
+        limits.into_iter().map(of).collect()
+    }
+
+    #[test]
+    fn each_limit_has_its_row_and_its_curve_for_every_value_of_the_other() {
+        let reports = samples();
+        let rows = grid(&reports).rows;
+        assert_eq!(rows.len(), 4 * 2, "two delays");
+        assert_eq!(rows[0][..3], ["100 Mbit/s", "10.0 %", "0 ms"]);
+        assert!(rows[0][5].ends_with("(OP-10)") && rows[0][6] == "10.0", "{:?}", rows[0]);
+        let drawn = curves(&reports);
+        let names: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
+        assert_eq!(names.len(), 2 * 2 * 2);
+        assert!(names.contains(&"block-rate-1-0") && names.contains(&"block-cpu-2-16"), "{names:?}");
+        drawn.iter().for_each(|picture| assert_well_formed(&picture.svg));
+        assert!(curves(&reports[..1]).is_empty(), "one value is no curve");
+    }
+
+    #[test]
+    fn a_case_says_its_limits_and_pictures_have_names_of_their_own() {
+        let reports = samples();
+        let csv = csv(&reports);
+        assert_eq!(csv.lines().count(), 1 + reports.iter().map(|report| report.cases.len()).sum::<usize>());
+        assert!(csv.lines().nth(1).is_some_and(|line| line.starts_with("100000000,0.100,")), "{csv}");
+        let mut names: Vec<String> = pictures(&reports).into_iter().map(|picture| picture.name).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
