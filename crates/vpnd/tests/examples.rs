@@ -90,16 +90,30 @@ fn every_setting_of_the_server_is_in_the_example() {
         .map(|line| line.to_owned() + "\n")
         .collect();
     let configured = server(&all);
-    let problem =
-        ServerConfig::parse(&format!("{all}zzzz = 1\n"), "x", Path::new("/")).unwrap_err().to_string();
-    for key in problem.split("it knows ").nth(1).unwrap().split(", ").map(|key| key.trim_matches('\'')) {
-        // Alternatives to what is shown.
-        let shown = text.contains(&format!("# {key} = ")) || ["match", "user_dn"].contains(&key);
-        assert!(shown, "'{key}' of [[source]] is not in config/server.toml");
+    // Each kind of source has keys of its own.
+    let first = all.rsplit_once("[[source]]").unwrap().0;
+    for kind in [first, &all] {
+        let wrong = format!("{kind}zzzz = 1\n");
+        let problem = ServerConfig::parse(&wrong, "x", Path::new("/")).unwrap_err().to_string();
+        let known = problem.split("it knows ").nth(1).unwrap();
+        for key in known.lines().next().unwrap().split(", ").map(|key| key.trim_matches('\'')) {
+            // An alternative to what is shown.
+            let shown = text.contains(&format!("# {key} = ")) || key == "user_dn";
+            assert!(shown, "'{key}' of [[source]] is not in config/server.toml");
+        }
     }
     // Each key of a source that has a default shows it.
-    let defaults =
-        ["keep_realm", "timeout_ms", "max_logins", "filter ", "subject", "group_attribute", "max_groups"];
+    let defaults = [
+        "keep_realm",
+        "timeout_ms",
+        "max_logins",
+        "filter ",
+        "subject",
+        "group_attribute ",
+        "group_attributes",
+        "max_groups",
+        "nas_identifier",
+    ];
     let bare = all.lines().filter(|line| !defaults.iter().any(|key| line.starts_with(key)));
     let bare = bare.map(|line| line.to_owned() + "\n").collect::<String>();
     assert_eq!(server(&bare).sources, configured.sources);

@@ -1,4 +1,4 @@
-//! `[[source]]`: directories that know users besides the local store.
+//! `[[source]]`: directories and RADIUS servers that know users besides the local store.
 //!
 //! Invariants: each user name belongs to one source at most, the first whose rule it matches; secrets are files that are named here,
 //! never values.
@@ -16,6 +16,7 @@ const MAX_SOURCES: usize = 32;
 const MAX_SERVERS: usize = 8;
 const LDAPS_PORT: u16 = 636;
 const LDAP_PORT: u16 = 389;
+const RADIUS_PORT: u16 = 1812;
 /// The name of the users who are kept in the gateway's own store.
 pub const LOCAL: &str = "local";
 /// Begins the name of a secret that the service manager keeps (systemd.exec(5), "Credentials").
@@ -55,13 +56,14 @@ pub struct SourceServer {
     /// A name or an address.
     pub host: String,
     pub port: u16,
-    /// Whether TLS begins by StartTLS rather than at once.
+    /// Whether TLS begins by StartTLS rather than at once; of no meaning for RADIUS.
     pub start_tls: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceKind {
     Ldap(Box<Ldap>),
+    Radius(Box<Radius>),
 }
 
 /// How a directory is asked.
@@ -96,6 +98,22 @@ pub struct GroupSearch {
     pub filter: Filter,
     /// The attribute with a group's name.
     pub name: String,
+}
+
+/// How a RADIUS server is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Radius {
+    pub secret: SecretPlace,
+    /// How the gateway names itself.
+    pub nas_identifier: String,
+    /// Attributes whose values are groups.
+    pub group_attributes: Vec<RadiusAttribute>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RadiusAttribute {
+    FilterId,
+    Class,
 }
 
 /// Where a secret is read.
@@ -154,6 +172,7 @@ impl FromStr for SourceServer {
         let (place, port, start_tls) = match text.split_once("://") {
             Some(("ldaps", place)) => (place, LDAPS_PORT, false),
             Some(("ldap", place)) => (place, LDAP_PORT, true),
+            Some(("radius", place)) => (place, RADIUS_PORT, false),
             _ => return Err(()),
         };
         let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -220,12 +239,12 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
     }
     let name = s.parsed::<Word>(p, "name", word).map(|word| word.0);
     if !s.has(p, "kind") {
-        s.missing(p, "kind", "write kind = \"ldap\"");
+        s.missing(p, "kind", "write kind = \"ldap\" or kind = \"radius\"");
     }
-    s.choice(p, "kind", &[("ldap", ())])?;
+    let is_ldap = s.choice(p, "kind", &[("ldap", true), ("radius", false)])?;
     let rule = rule(s, p);
     let keep_realm = s.flag(p, "keep_realm", false);
-    let servers = servers(s, p);
+    let servers = servers(s, p, is_ldap);
     let source = Source {
         name: name?,
         rule: rule?,
@@ -234,7 +253,11 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
         timeout: Duration::from_millis(s.number(p, "timeout_ms", 100..=30_000, 3_000)),
         max_logins: s.number(p, "max_logins", 1..=1_024, 32) as usize,
         max_groups: s.number(p, "max_groups", 1..=200, 100) as usize,
-        kind: SourceKind::Ldap(Box::new(ldap(s, p, base)?)),
+        kind: if is_ldap {
+            SourceKind::Ldap(Box::new(ldap(s, p, base)?))
+        } else {
+            SourceKind::Radius(Box::new(radius(s, p, base)?))
+        },
     };
     Some(source)
 }
@@ -261,17 +284,38 @@ fn rule(s: &mut Section<'_>, p: &mut Problems) -> Option<Rule> {
     }
 }
 
-fn servers(s: &mut Section<'_>, p: &mut Problems) -> Vec<SourceServer> {
-    let example = "\"ldaps://ldap.uni.example\", or \"ldap://…\" for StartTLS";
+fn servers(s: &mut Section<'_>, p: &mut Problems, is_ldap: bool) -> Vec<SourceServer> {
+    let example = if is_ldap {
+        "\"ldaps://ldap.uni.example\", or \"ldap://…\" for StartTLS"
+    } else {
+        "\"radius://radius.uni.example\""
+    };
     if !s.has(p, "servers") {
         s.missing(p, "servers", &format!("write servers = [\"…\"] with addresses such as {example}"));
     }
-    let found: Vec<SourceServer> =
-        s.list(p, "servers", &format!("a server such as {example}")).unwrap_or_default();
+    let scheme = |text: &str| text.starts_with("ldap") == is_ldap;
+    let found = s.list::<Checked>(p, "servers", &format!("a server such as {example}")).unwrap_or_default();
+    if let Some(other) = found.iter().find(|server| !scheme(&server.text)) {
+        s.problem(p, "servers", format!("{:?} is a server of another kind; write {example}", other.text));
+    }
     if found.len() > MAX_SERVERS {
         s.problem(p, "servers", format!("a source has {MAX_SERVERS} servers at most"));
     }
-    found
+    found.into_iter().map(|server| server.server).collect()
+}
+
+/// A server with the text that it was read from.
+struct Checked {
+    text: String,
+    server: SourceServer,
+}
+
+impl FromStr for Checked {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Ok(Self { text: text.to_owned(), server: text.parse()? })
+    }
 }
 
 fn ldap(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Ldap> {
@@ -334,6 +378,37 @@ fn group_search(s: &mut Section<'_>, p: &mut Problems) -> Option<GroupSearch> {
     })
 }
 
+fn radius(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Radius> {
+    if !s.has(p, "secret_file") {
+        s.missing(
+            p,
+            "secret_file",
+            "write secret_file = \"radius.secret\", a file of mode 600 with the shared secret",
+        );
+    }
+    let secret = secret(s, p, "secret_file", base);
+    let nas_identifier = s.parsed::<Word>(p, "nas_identifier", "1 to 32 letters, digits, '.', '_' and '-'");
+    let names = "\"Filter-Id\" or \"Class\"";
+    let group_attributes = s.list::<RadiusAttribute>(p, "group_attributes", names);
+    Some(Radius {
+        secret: secret?,
+        nas_identifier: nas_identifier.map_or_else(|| "vpnd".to_owned(), |word| word.0),
+        group_attributes: group_attributes.unwrap_or_else(|| vec![RadiusAttribute::FilterId]),
+    })
+}
+
+impl FromStr for RadiusAttribute {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "Filter-Id" => Ok(Self::FilterId),
+            "Class" => Ok(Self::Class),
+            _ => Err(()),
+        }
+    }
+}
+
 fn secret(s: &mut Section<'_>, p: &mut Problems, key: &'static str, base: &Path) -> Option<SecretPlace> {
     let text = s.text(p, key)?;
     Some(match text.strip_prefix(CREDENTIAL) {
@@ -355,13 +430,13 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_read() {
-        let keys = "bind_dn = \"cn=vpn\"\nbind_password_file = \"credential:ldap\"\nbase = \"dc=uni\"\n";
-        let sources = read(&format!(
+    fn a_directory_and_a_radius_server_are_read() {
+        let sources = read(
             "[[source]]\nname = \"staff\"\nkind = \"ldap\"\nrealm = \"Uni.example\"\nservers = [\"ldaps://a.uni.example\", \
-             \"ldap://[2001:db8::1]:3890\"]\n{keys}[[source]]\nname = \"guests\"\nkind = \"ldap\"\nmatch = \"g-*\"\n\
-             servers = \"ldaps://b\"\n{keys}"
-        ));
+             \"ldap://[2001:db8::1]:3890\"]\nbind_dn = \"cn=vpn\"\nbind_password_file = \"ldap.secret\"\nbase = \"dc=uni\"\n\
+             [[source]]\nname = \"guests\"\nkind = \"radius\"\nmatch = \"g-*\"\nservers = \"radius://10.0.0.1\"\n\
+             secret_file = \"credential:radius\"\n",
+        );
         let sources = sources.unwrap();
         let [staff, guests] = &sources[..] else { panic!("{sources:?}") };
         assert!(staff.rule.matches("ann@uni.example") && !staff.rule.matches("@uni.example"));
@@ -370,9 +445,9 @@ mod tests {
         let second = &staff.servers[1];
         assert_eq!((second.host.as_str(), second.port, second.start_tls), ("2001:db8::1", 3890, true));
         assert!(guests.rule.matches("g-bob") && !guests.rule.matches("bob-g-"));
-        let SourceKind::Ldap(ldap) = &guests.kind;
-        let Bind::Service { password, .. } = &ldap.bind else { panic!("{ldap:?}") };
-        assert_eq!(*password, SecretPlace::Credential("ldap".to_owned()));
+        assert_eq!(guests.servers[0].port, RADIUS_PORT);
+        let SourceKind::Radius(radius) = &guests.kind else { panic!("{guests:?}") };
+        assert_eq!(radius.secret, SecretPlace::Credential("radius".to_owned()));
     }
 
     #[test]
@@ -382,6 +457,7 @@ mod tests {
             |rest: &str| format!("[[source]]\nname = \"a\"\nkind = \"ldap\"\nrealm = \"a.example\"\n{rest}");
         for (text, problem) in [
             (start(&format!("servers = \"http://a\"\n{ldap}")), "a server such as"),
+            (start(&format!("servers = \"radius://a\"\n{ldap}")), "another kind"),
             (start(&format!("servers = \"ldaps://a\"\nfilter = \"(uid=ann)\"\n{ldap}")), "{user}"),
             (start("servers = \"ldaps://a\"\nbase = \"b\"\n"), "bind_dn"),
             (start(&format!("servers = \"ldaps://a\"\nbind_password = \"x\"\n{ldap}")), "bind_password_file"),

@@ -5,6 +5,7 @@
 //! one request, with bounded memory. A login takes [`LOGIN_TIMEOUT`] at most, whatever the servers do.
 
 mod ldap;
+mod radius;
 mod servers;
 
 use std::io::Read as _;
@@ -45,7 +46,8 @@ struct PreparedSource {
 }
 
 enum PreparedKind {
-    Ldap(ldap::Directory),
+    Ldap(Box<ldap::Directory>),
+    Radius(radius::Client),
 }
 
 /// Runs it; `stream` leads to the parent.
@@ -65,7 +67,8 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
 fn prepare(config: &ServerConfig) -> anyhow::Result<Vec<PreparedSource>> {
     let prepared = config.sources.iter().map(|source| {
         let kind = match &source.kind {
-            SourceKind::Ldap(ldap) => ldap::Directory::prepare(ldap).map(PreparedKind::Ldap),
+            SourceKind::Ldap(ldap) => ldap::Directory::prepare(ldap).map(Box::new).map(PreparedKind::Ldap),
+            SourceKind::Radius(radius) => radius::Client::prepare(radius).map(PreparedKind::Radius),
         };
         let kind = kind.with_context(|| format!("the source '{}' can't be used", source.name))?;
         Ok(PreparedSource { servers: Servers::new(&source.servers), source: source.clone(), kind })
@@ -151,8 +154,13 @@ impl PreparedSource {
     async fn ask(&self, login: &LoginCheck) -> IdpReply {
         let mut failures = Vec::new();
         for server in self.servers.in_order() {
-            let asked = match &self.kind {
-                PreparedKind::Ldap(directory) => directory.check(&self.source, server.address(), login),
+            let asked = async {
+                match &self.kind {
+                    PreparedKind::Ldap(directory) => {
+                        directory.check(&self.source, server.address(), login).await
+                    }
+                    PreparedKind::Radius(client) => client.check(&self.source, server.address(), login).await,
+                }
             };
             let asked = tokio::time::timeout(self.source.timeout, asked).await;
             match server.noted(asked.unwrap_or(Err(ServerError::Slow))) {

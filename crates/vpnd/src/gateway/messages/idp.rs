@@ -107,4 +107,7 @@ pub(crate) enum Refusal {
     /// More groups than are configured to be taken.
     #[n(5)]
     TooManyGroups,
+    /// The password may be right, and the server asks for more, which this version can't answer.
+    #[n(6)]
+    SecondFactor,
 }

@@ -198,6 +198,7 @@ fn cause(refusal: Refusal) -> Cause {
         Refusal::Disabled => Cause::Disabled,
         Refusal::SeveralUsers | Refusal::NoSubject => Cause::NoRecord,
         Refusal::TooManyGroups => Cause::TooManyGroups,
+        Refusal::SecondFactor => Cause::NoCode,
     }
 }
 
