@@ -13,10 +13,28 @@ use super::message::{
     UserSummary, UserToAdd,
 };
 
+/// What comes and goes in several parts.
+#[derive(Default)]
+pub(super) struct Parts {
+    /// Users of an import that have come so far.
+    staged: Vec<UserImport>,
+    /// All users, as they were when the first part of a list was asked for: reading them for each part takes its time.
+    listed: Vec<User>,
+}
+
+impl Parts {
+    /// The users for the part of a list after this one.
+    fn users(&mut self, store: &Sqlite, after: Option<&str>) -> Result<&[User], StoreError> {
+        if after.is_none() {
+            self.listed = store.users()?;
+        }
+        Ok(&self.listed)
+    }
+}
+
 /// A store that is open.
 pub(super) enum Served {
-    /// With the users of an import that have come so far.
-    Store(Sqlite, Vec<UserImport>),
+    Store(Sqlite, Parts),
     /// Users of a store that was opened for reading.
     Inspected(Vec<User>),
 }
@@ -24,15 +42,15 @@ pub(super) enum Served {
 impl Served {
     pub(super) fn open(path: &Path, opening: Opening) -> Result<Self, StoreError> {
         Ok(match opening {
-            Opening::Existing => Self::Store(Sqlite::open(path)?, Vec::new()),
-            Opening::Create => Self::Store(Sqlite::open_or_create(path)?, Vec::new()),
+            Opening::Existing => Self::Store(Sqlite::open(path)?, Parts::default()),
+            Opening::Create => Self::Store(Sqlite::open_or_create(path)?, Parts::default()),
             Opening::Inspect => Self::Inspected(Sqlite::inspect(path)?),
         })
     }
 
     pub(super) fn answer(&mut self, request: StoreRequest) -> StoreReply {
         let answer = match self {
-            Self::Store(store, staged) => of_store(store, staged, request),
+            Self::Store(store, parts) => of_store(store, parts, request),
             Self::Inspected(users) => match request {
                 StoreRequest::Users(after) => Ok(page(users, after.as_deref())),
                 _ => Ok(StoreReply::Failed(Fault::Failed("it was opened for a look only".to_owned()))),
@@ -42,13 +60,11 @@ impl Served {
     }
 }
 
-fn of_store(
-    store: &Sqlite,
-    staged: &mut Vec<UserImport>,
-    request: StoreRequest,
-) -> Result<StoreReply, StoreError> {
+fn of_store(store: &Sqlite, parts: &mut Parts, request: StoreRequest) -> Result<StoreReply, StoreError> {
     match request {
-        StoreRequest::Users(after) => return Ok(page(&store.users()?, after.as_deref())),
+        StoreRequest::Users(after) => {
+            return Ok(page(parts.users(store, after.as_deref())?, after.as_deref()));
+        }
         StoreRequest::User(name) => {
             return Ok(StoreReply::User(store.user(&name)?.as_ref().map(UserSummary::from)));
         }
@@ -65,11 +81,13 @@ fn of_store(
         StoreRequest::Modify { name, change, now_s } => store.modify_user(&name, &change.into(), now_s)?,
         StoreRequest::Stage(users) => {
             for user in users {
-                staged.push(user.into_import()?);
+                parts.staged.push(user.into_import()?);
             }
         }
-        StoreRequest::Import { now_s } => store.import_users(&std::mem::take(staged), now_s)?,
-        StoreRequest::Secrets(after) => return Ok(secrets(&store.users()?, after.as_deref())),
+        StoreRequest::Import { now_s } => store.import_users(&std::mem::take(&mut parts.staged), now_s)?,
+        StoreRequest::Secrets(after) => {
+            return Ok(secrets(parts.users(store, after.as_deref())?, after.as_deref()));
+        }
         StoreRequest::Devices(name) => {
             let Some(user) = store.user(&name)? else { return Err(StoreError::NoSuchUser { name }) };
             let devices = store.devices(user.id)?;
