@@ -7,6 +7,7 @@
 //! auth process does: as the directory's owner, without a capability, and with nothing of the file system but that directory.
 //! The command itself, usually root's, opens nothing in there, and does not wait for ever for an answer.
 
+mod fault;
 mod message;
 mod served;
 
@@ -21,6 +22,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::runtime::Runtime;
+use zeroize::Zeroizing;
 
 use crate::config::{LogFormat, ServerConfig};
 use crate::privsep::channel::Channel;
@@ -179,6 +181,37 @@ impl AdminStore {
         self.change(&StoreRequest::audit(entry))
     }
 
+    /// A copy of this moment, as the bytes of its file; at most `max_bytes`.
+    pub(crate) fn copy(&mut self, max_bytes: u64) -> Result<Zeroizing<Vec<u8>>, StoreError> {
+        self.change(&StoreRequest::Copy)?;
+        let mut bytes = Zeroizing::new(Vec::new());
+        loop {
+            let StoreReply::Part(part) = self.ask(&StoreRequest::CopyPart)? else {
+                return Err(self.unexpected_reply());
+            };
+            if part.0.is_empty() {
+                return Ok(bytes);
+            }
+            bytes.extend_from_slice(&part.0);
+            if bytes.len() as u64 > max_bytes {
+                let detail = format!("it is longer than {max_bytes} bytes");
+                return Err(StoreError::Failed { path: self.path.clone(), detail });
+            }
+        }
+    }
+
+    /// Puts the store with these bytes in place of the one that is there, without its sessions. Whether there was one, which is
+    /// kept. Only for [`Opening::Replace`].
+    pub(crate) fn replace(&mut self, bytes: &[u8]) -> Result<bool, StoreError> {
+        for part in bytes.chunks(message::PART_BYTES) {
+            self.change(&StoreRequest::Replacement(SecretBytes(Zeroizing::new(part.to_vec()))))?;
+        }
+        match self.ask(&StoreRequest::Replace)? {
+            StoreReply::Replaced(kept) => Ok(kept),
+            _ => Err(self.unexpected_reply()),
+        }
+    }
+
     fn change(&mut self, request: &StoreRequest) -> Result<(), StoreError> {
         match self.ask(request)? {
             StoreReply::Done => Ok(()),
@@ -207,7 +240,7 @@ impl Stores for Confined {
     fn open(&self, config: &ServerConfig, opening: Opening) -> Result<AdminStore, StoreError> {
         let (path, directory) = (config.server.store_path(), &config.server.state_dir);
         let failed = |detail: String| StoreError::Failed { path: path.clone(), detail };
-        if opening == Opening::Create {
+        if matches!(opening, Opening::Create | Opening::Replace) {
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
             made.map_err(|error| failed(format!("its directory can't be made: {error}")))?;
         }

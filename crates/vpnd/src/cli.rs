@@ -42,6 +42,10 @@ pub enum Command {
     Check(CheckArgs),
     /// Look at everything that a gateway needs of this machine and its network, and say what to do
     Doctor(DoctorArgs),
+    /// Write everything of a gateway into one file: configuration, certificates, keys, users. It may run meanwhile
+    Backup(BackupArgs),
+    /// Put a backup in place, on this machine or a new one
+    Restore(RestoreArgs),
     /// Give a gateway a new certificate for the names and the key it has. Gateways with their CA's key do so by themselves
     Renew(RenewArgs),
     /// Run the gateway
@@ -131,6 +135,29 @@ pub struct CheckArgs {
     /// The gateway will be started with this switch: suites for the laboratory are no mistake
     #[arg(long)]
     pub insecure_lab: bool,
+}
+
+/// Arguments of `vpnd backup`.
+#[derive(Args, Debug)]
+pub struct BackupArgs {
+    /// The file to write; only its owner will be able to read it
+    pub file: PathBuf,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
+}
+
+/// Arguments of `vpnd restore`.
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    /// The file that `vpnd backup` has written
+    pub file: PathBuf,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
+    /// Replace what is there. The store is kept beside the new one
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments of `vpnd doctor`.

@@ -9,6 +9,7 @@
 pub mod admin;
 pub mod admin_store;
 pub mod authority;
+mod backup;
 pub mod certificate;
 pub mod cli;
 pub mod client;

@@ -12,10 +12,10 @@ use vpnd::cli::{Cli, Command};
 use vpnd::client::parent as client;
 use vpnd::clock::wall_s;
 use vpnd::commands::admin::{self, CommandError};
-use vpnd::commands::doctor;
 use vpnd::commands::init::{self, InitError};
 use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::users::{self, UserError, revoke};
+use vpnd::commands::{backup, doctor};
 use vpnd::config::{ConfigError, review};
 use vpnd::gateway::parent as gateway;
 
@@ -63,6 +63,8 @@ fn run(command: Command) -> anyhow::Result<()> {
             review::report(&args.config, &Confined, args.insecure_lab, &mut std::io::stdout())?;
         }
         Command::Doctor(args) => doctor::doctor(&args, &Confined, &mut std::io::stdout())?,
+        Command::Backup(args) => backup::backup(&args, &Confined, wall_s(), &mut std::io::stdout())?,
+        Command::Restore(args) => backup::restore(&args, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Renew(args) => {
             let expires = renew::renew(&args, SystemTime::now())?;
             println!(

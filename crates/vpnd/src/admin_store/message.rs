@@ -1,19 +1,22 @@
 //! Messages between a command and the process that opens the store for it.
 //!
-//! Invariants: no answer but that to [`StoreRequest::Secrets`] holds a password hash or the secret of one-time codes; a list comes in pieces, so that a frame has a
+//! Invariants: no answer holds a password hash or the secret of one-time codes, but those to [`StoreRequest::Secrets`] and
+//! [`StoreRequest::CopyPart`]; a list comes in pieces, so that a frame has a
 //! largest length.
 
 use std::net::IpAddr;
-use std::path::Path;
 
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 
+use super::fault::Fault;
 use crate::privsep::messages::{Common, SecretBytes};
 use crate::store::{
     AuditEntry, CertificateHash, Device, NewUser, StoreError, TotpSecret, User, UserChange, UserImport,
 };
 
+/// Bytes of one part of a copy, at most.
+pub(crate) const PART_BYTES: usize = 256 << 10;
 /// Users of one answer or piece of an import, at most; the command asks again.
 pub(crate) const MAX_USERS: usize = 256;
 /// Bytes of groups' names after which an answer takes no further user.
@@ -32,6 +35,9 @@ pub enum Opening {
     /// It must be there and stays as it is, whatever format it has.
     #[n(2)]
     Inspect,
+    /// It is not opened: another is to take its place.
+    #[n(3)]
+    Replace,
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -249,6 +255,18 @@ pub(crate) enum StoreRequest {
         #[n(2)]
         now_s: u64,
     },
+    /// Make a copy of this moment.
+    #[n(20)]
+    Copy,
+    /// The next bytes of the copy.
+    #[n(21)]
+    CopyPart,
+    /// Bytes of the store that takes this one's place.
+    #[n(22)]
+    Replacement(#[n(0)] SecretBytes),
+    /// Those were all: check it and put it in place.
+    #[n(23)]
+    Replace,
 }
 
 impl StoreRequest {
@@ -260,7 +278,14 @@ impl StoreRequest {
     /// The user whom it is about.
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Users(_) | Self::Stage(_) | Self::Import { .. } | Self::Secrets(_) => "",
+            Self::Users(_)
+            | Self::Stage(_)
+            | Self::Import { .. }
+            | Self::Secrets(_)
+            | Self::Copy
+            | Self::CopyPart
+            | Self::Replacement(_)
+            | Self::Replace => "",
             Self::Add { user, .. } => &user.name,
             Self::Audit { user, .. } => user,
             Self::User(name)
@@ -424,76 +449,10 @@ pub(crate) enum StoreReply {
     Devices(#[n(0)] Vec<DeviceSummary>),
     #[n(5)]
     Secrets(#[n(0)] Vec<UserSecrets>),
-}
-
-/// A [`StoreError`] without the names that the command has itself.
-#[derive(Debug, Encode, Decode)]
-pub(crate) enum Fault {
-    #[n(0)]
-    Missing,
-    #[n(1)]
-    Unreadable(#[n(0)] String),
-    #[n(2)]
-    Corrupted(#[n(0)] String),
-    #[n(3)]
-    Newer {
-        #[n(0)]
-        found: u32,
-        #[n(1)]
-        known: u32,
-    },
-    #[n(4)]
-    Full,
-    #[n(5)]
-    Busy,
-    #[n(6)]
-    Failed(#[n(0)] String),
-    /// The name that is taken, which may differ in case from the one that was asked for.
-    #[n(7)]
-    UserExists(#[n(0)] String),
-    #[n(8)]
-    NoSuchUser,
-    /// The user is one of this source.
-    #[n(9)]
-    External(#[n(0)] String),
-}
-
-impl From<StoreError> for Fault {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Missing { .. } => Self::Missing,
-            StoreError::Unreadable { source, .. } => Self::Unreadable(source.to_string()),
-            StoreError::Corrupted { detail, .. } => Self::Corrupted(detail),
-            StoreError::Newer { found, known, .. } => Self::Newer { found, known },
-            StoreError::Full { .. } => Self::Full,
-            StoreError::Busy { .. } => Self::Busy,
-            StoreError::Failed { detail, .. } => Self::Failed(detail),
-            StoreError::UserExists { name } => Self::UserExists(name),
-            StoreError::NoSuchUser { .. } => Self::NoSuchUser,
-            StoreError::External { source_name, .. } => Self::External(source_name),
-            // Only the auth process stores users of other sources.
-            error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. }) => {
-                Self::Failed(error.to_string())
-            }
-        }
-    }
-}
-
-impl Fault {
-    /// The error for people, about the store at `path` and the user `name`.
-    pub(crate) fn into_error(self, path: &Path, name: &str) -> StoreError {
-        let (path, name) = (path.to_owned(), name.to_owned());
-        match self {
-            Self::Missing => StoreError::Missing { path },
-            Self::Unreadable(why) => StoreError::Unreadable { path, source: std::io::Error::other(why) },
-            Self::Corrupted(detail) => StoreError::corrupted(path, detail),
-            Self::Newer { found, known } => StoreError::Newer { path, found, known },
-            Self::Full => StoreError::Full { path },
-            Self::Busy => StoreError::Busy { path },
-            Self::Failed(detail) => StoreError::Failed { path, detail },
-            Self::UserExists(taken) => StoreError::UserExists { name: crate::plain(&taken) },
-            Self::External(source) => StoreError::External { name, source_name: crate::plain(&source) },
-            Self::NoSuchUser => StoreError::NoSuchUser { name },
-        }
-    }
+    /// To [`StoreRequest::CopyPart`]; empty at the end.
+    #[n(20)]
+    Part(#[n(0)] SecretBytes),
+    /// To [`StoreRequest::Replace`]: whether there was a store before, which is kept.
+    #[n(21)]
+    Replaced(#[n(0)] bool),
 }

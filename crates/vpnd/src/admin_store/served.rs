@@ -1,15 +1,19 @@
 //! The store behind the requests of a command.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use vpnd_proto::session::DeviceId;
+use zeroize::Zeroizing;
 
 use crate::privsep::messages::SecretBytes;
-use crate::store::sqlite::Sqlite;
+use crate::store::sqlite::{Replacement, Sqlite};
 use crate::store::{AuditEntry, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User, UserImport};
 
+use super::fault::Fault;
 use super::message::{
-    DeviceSummary, Fault, MAX_GROUP_BYTES, MAX_USERS, Opening, StoreReply, StoreRequest, UserSecrets,
+    DeviceSummary, MAX_GROUP_BYTES, MAX_USERS, Opening, PART_BYTES, StoreReply, StoreRequest, UserSecrets,
     UserSummary, UserToAdd,
 };
 
@@ -20,6 +24,8 @@ pub(super) struct Parts {
     staged: Vec<UserImport>,
     /// All users, as they were when the first part of a list was asked for: reading them for each part takes its time.
     listed: Vec<User>,
+    /// The rest of a copy of the store.
+    copy: Option<File>,
 }
 
 impl Parts {
@@ -37,6 +43,11 @@ pub(super) enum Served {
     Store(Sqlite, Parts),
     /// Users of a store that was opened for reading.
     Inspected(Vec<User>),
+    /// One that comes from the command, to take the place of the one at this path.
+    Replacing {
+        path: PathBuf,
+        replacement: Option<Replacement>,
+    },
 }
 
 impl Served {
@@ -44,19 +55,53 @@ impl Served {
         Ok(match opening {
             Opening::Existing => Self::Store(Sqlite::open(path)?, Parts::default()),
             Opening::Create => Self::Store(Sqlite::open_or_create(path)?, Parts::default()),
+            Opening::Replace => {
+                Self::Replacing { path: path.to_owned(), replacement: Some(Replacement::new(path)?) }
+            }
             Opening::Inspect => Self::Inspected(Sqlite::inspect(path)?),
         })
+    }
+
+    fn replaced(&mut self, replacement: Replacement, path: &Path) -> Result<StoreReply, StoreError> {
+        let kept = replacement.publish()?;
+        *self = Self::Store(Sqlite::open(path)?, Parts::default());
+        Ok(StoreReply::Replaced(kept))
     }
 
     pub(super) fn answer(&mut self, request: StoreRequest) -> StoreReply {
         let answer = match self {
             Self::Store(store, parts) => of_store(store, parts, request),
+            Self::Replacing { path, replacement } => match (replacement.take(), request) {
+                (Some(mut taken), StoreRequest::Replacement(bytes)) => taken.write(&bytes.0).map(|()| {
+                    *replacement = Some(taken);
+                    StoreReply::Done
+                }),
+                (Some(taken), StoreRequest::Replace) => {
+                    let path = path.clone();
+                    self.replaced(taken, &path)
+                }
+                _ => Ok(unexpected("another store is to take its place")),
+            },
             Self::Inspected(users) => match request {
                 StoreRequest::Users(after) => Ok(page(users, after.as_deref())),
-                _ => Ok(StoreReply::Failed(Fault::Failed("it was opened for a look only".to_owned()))),
+                _ => Ok(unexpected("it was opened for a look only")),
             },
         };
         answer.unwrap_or_else(|error| StoreReply::Failed(error.into()))
+    }
+}
+
+fn unexpected(why: &str) -> StoreReply {
+    StoreReply::Failed(Fault::Failed(why.to_owned()))
+}
+
+/// The next bytes of a copy.
+fn part(copy: Option<&mut File>) -> StoreReply {
+    let Some(copy) = copy else { return unexpected("no copy was made") };
+    let mut bytes = Zeroizing::new(Vec::with_capacity(PART_BYTES));
+    match copy.take(PART_BYTES as u64).read_to_end(&mut bytes) {
+        Ok(_) => StoreReply::Part(SecretBytes(bytes)),
+        Err(error) => unexpected(&error.to_string()),
     }
 }
 
@@ -98,6 +143,11 @@ fn of_store(store: &Sqlite, parts: &mut Parts, request: StoreRequest) -> Result<
         }
         StoreRequest::Audit { event, user, detail, at_s } => {
             store.audit(&AuditEntry { at_s, event, user, source: String::new(), detail })?;
+        }
+        StoreRequest::Copy => parts.copy = Some(store.copy()?),
+        StoreRequest::CopyPart => return Ok(part(parts.copy.as_mut())),
+        StoreRequest::Replacement(_) | StoreRequest::Replace => {
+            return Ok(unexpected("it was not opened to be replaced"));
         }
     }
     Ok(StoreReply::Done)

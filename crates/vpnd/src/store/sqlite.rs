@@ -9,6 +9,7 @@ mod accounts;
 mod digest;
 mod events;
 mod sessions;
+mod transfer;
 mod users;
 
 use std::fs::{self, OpenOptions};
@@ -21,6 +22,8 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
+
+pub use transfer::Replacement;
 
 use super::{
     AuditEntry, CertificateHash, Device, ExternalUser, Family, Lease, LeaseOwner, NewUser, PasswordHash,

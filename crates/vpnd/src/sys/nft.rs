@@ -13,13 +13,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::sys::tool::{Tool, ToolError};
+use crate::sys::tool::{NFT, ToolError};
 
 mod guard;
 
 pub use guard::{GuardRules, MarkMatch, Returning};
 
-const NFT: Tool = Tool { program: "nft", package: "nftables" };
 
 /// Which way packets of clients leave the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -380,12 +379,6 @@ impl Script {
         }
         script + text
     }
-}
-
-/// What `nft` prints with these arguments. They are the program's own words, never a peer's.
-pub(crate) async fn list(arguments: &[&str]) -> Result<String, ToolError> {
-    let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-    NFT.read(&arguments, "").await
 }
 
 async fn run(script: &str) -> Result<(), NftError> {

@@ -36,6 +36,9 @@ pub(crate) struct Tool {
     pub(crate) package: &'static str,
 }
 
+/// The firewall's tool.
+pub(crate) const NFT: Tool = Tool { program: "nft", package: "nftables" };
+
 impl Tool {
     /// Whether it is installed.
     pub(crate) fn is_installed(self) -> bool {

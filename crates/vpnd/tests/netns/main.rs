@@ -14,6 +14,7 @@
 //! only by what a person sees of them: arguments, files, exit codes, output, packets.
 
 mod accounts;
+mod backup;
 mod blocked;
 mod border;
 mod certificates;

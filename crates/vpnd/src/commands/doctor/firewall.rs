@@ -4,8 +4,7 @@ use serde_json::Value;
 
 use super::Finding;
 use crate::config::{NatMode, ServerConfig};
-use crate::sys::nft;
-use crate::sys::tool::ToolError;
+use crate::sys::tool::{NFT, ToolError};
 
 /// A chain that a packet passes on its way into or through this machine, and that drops what it does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +24,7 @@ enum Hook {
 /// Chains of others that would drop clients' datagrams or packets.
 pub(super) async fn chains(config: &ServerConfig) -> Vec<Finding> {
     const CHECK: &str = "firewall";
-    let listed = match nft::list(&["-j", "list", "chains"]).await {
+    let listed = match list(&["-j", "list", "chains"]).await {
         Ok(listed) => listed,
         Err(ToolError::Missing { .. }) if config.nat.mode == NatMode::None => return Vec::new(),
         Err(error @ ToolError::Missing { .. }) => {
@@ -38,13 +37,18 @@ pub(super) async fn chains(config: &ServerConfig) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     for chain in closed(&listed) {
-        let table = nft::list(&["list", "table", &chain.family, &chain.table]).await.unwrap_or_default();
+        let table = list(&["list", "table", &chain.family, &chain.table]).await.unwrap_or_default();
         findings.extend(chain.judge(config, &table));
     }
     if findings.is_empty() {
         findings.push(Finding::good(CHECK, "no other firewall of this machine stands in the way"));
     }
     findings
+}
+
+async fn list(arguments: &[&str]) -> Result<String, ToolError> {
+    let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    NFT.read(&arguments, "").await
 }
 
 /// The chains whose policy is to drop, but for ours.

@@ -1,0 +1,79 @@
+//! A failure of the store, on its way to the command.
+
+use std::path::Path;
+
+use minicbor::{Decode, Encode};
+
+use crate::store::StoreError;
+
+/// A [`StoreError`] without the names that the command has itself.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Fault {
+    #[n(0)]
+    Missing,
+    #[n(1)]
+    Unreadable(#[n(0)] String),
+    #[n(2)]
+    Corrupted(#[n(0)] String),
+    #[n(3)]
+    Newer {
+        #[n(0)]
+        found: u32,
+        #[n(1)]
+        known: u32,
+    },
+    #[n(4)]
+    Full,
+    #[n(5)]
+    Busy,
+    #[n(6)]
+    Failed(#[n(0)] String),
+    /// The name that is taken, which may differ in case from the one that was asked for.
+    #[n(7)]
+    UserExists(#[n(0)] String),
+    #[n(8)]
+    NoSuchUser,
+    /// The user is one of this source.
+    #[n(9)]
+    External(#[n(0)] String),
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Missing { .. } => Self::Missing,
+            StoreError::Unreadable { source, .. } => Self::Unreadable(source.to_string()),
+            StoreError::Corrupted { detail, .. } => Self::Corrupted(detail),
+            StoreError::Newer { found, known, .. } => Self::Newer { found, known },
+            StoreError::Full { .. } => Self::Full,
+            StoreError::Busy { .. } => Self::Busy,
+            StoreError::Failed { detail, .. } => Self::Failed(detail),
+            StoreError::UserExists { name } => Self::UserExists(name),
+            StoreError::NoSuchUser { .. } => Self::NoSuchUser,
+            StoreError::External { source_name, .. } => Self::External(source_name),
+            // Only the auth process stores users of other sources.
+            error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. }) => {
+                Self::Failed(error.to_string())
+            }
+        }
+    }
+}
+
+impl Fault {
+    /// The error for people, about the store at `path` and the user `name`.
+    pub(crate) fn into_error(self, path: &Path, name: &str) -> StoreError {
+        let (path, name) = (path.to_owned(), name.to_owned());
+        match self {
+            Self::Missing => StoreError::Missing { path },
+            Self::Unreadable(why) => StoreError::Unreadable { path, source: std::io::Error::other(why) },
+            Self::Corrupted(detail) => StoreError::corrupted(path, detail),
+            Self::Newer { found, known } => StoreError::Newer { path, found, known },
+            Self::Full => StoreError::Full { path },
+            Self::Busy => StoreError::Busy { path },
+            Self::Failed(detail) => StoreError::Failed { path, detail },
+            Self::UserExists(taken) => StoreError::UserExists { name: crate::plain(&taken) },
+            Self::External(source) => StoreError::External { name, source_name: crate::plain(&source) },
+            Self::NoSuchUser => StoreError::NoSuchUser { name },
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! A gateway's backup: one tar archive with its configuration, certificates, keys and a consistent copy of its store.
+//!
+//! The first entry, [`MANIFEST`], names the others with their digests. INVARIANT: an archive is read as a whole and compared with its
+//! manifest before anything of it is used; where its files go is decided by the configuration inside and never by the
+//! archive, so that a forged one can't name a place.
+//! This module knows bytes; `commands/backup.rs` knows files and gateways.
+
+use std::collections::BTreeMap;
+use std::io::{Cursor, Read as _};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use crate::config::ServerConfig;
+
+/// The format that this version writes, and the newest that it reads.
+pub(crate) const FORMAT: u32 = 1;
+/// The entry that lists the others.
+const MANIFEST: &str = "vpnd-backup.json";
+/// The entry with the configuration.
+pub(crate) const CONFIGURATION: &str = "server.toml";
+/// The entry with the store.
+pub(crate) const STORE: &str = "store.db";
+/// More is no backup of a gateway: it is read into memory.
+pub(crate) const MAX_BYTES: u64 = 1 << 30;
+
+/// An error of an archive; nothing of it is used.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    #[error("it is no backup of vpnd, or the beginning is damaged: {0}")]
+    Foreign(String),
+    #[error(
+        "its format is {found}, this vpnd reads up to {FORMAT}: install the vpnd that wrote it ({version}) or a newer one"
+    )]
+    Newer { found: u32, version: String },
+    #[error("it is damaged: {0}; take another backup")]
+    Damaged(String),
+}
+
+/// The manifest of an archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    pub(crate) format: u32,
+    /// Version of the vpnd that made it.
+    pub(crate) vpnd: String,
+    /// When, seconds since 1970.
+    pub(crate) made_s: u64,
+    /// SHA-256 of each other entry, hexadecimal, by its name.
+    pub(crate) files: BTreeMap<String, String>,
+}
+
+/// An archive's contents by the names of their entries.
+pub(crate) type Contents = BTreeMap<String, Zeroizing<Vec<u8>>>;
+
+/// A file that a configuration names, and its entry's name.
+pub(crate) struct NamedFile {
+    pub(crate) entry: &'static str,
+    pub(crate) path: PathBuf,
+    /// It holds a secret.
+    pub(crate) secret: bool,
+    /// A gateway does not start without it.
+    pub(crate) required: bool,
+}
+
+/// The files beside the store that a gateway with this configuration reads. Authorities' keys may be kept elsewhere.
+pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
+    let tls = &config.tls;
+    let all = [
+        ("certificate.pem", Some(&tls.certificate), false, true),
+        ("key.pem", Some(&tls.key), true, true),
+        ("ca.pem", tls.ca.as_ref(), false, false),
+        ("ca-key.pem", tls.ca_key.as_ref(), true, false),
+        ("client-ca.pem", tls.client_ca.as_ref(), false, true),
+        ("client-ca-key.pem", tls.client_ca_key.as_ref(), true, false),
+        ("client-crl", tls.client_crl.as_ref(), false, true),
+    ];
+    let named = all.into_iter().filter_map(|(entry, path, secret, required)| {
+        Some(NamedFile { entry, path: path?.clone(), secret, required })
+    });
+    named.collect()
+}
+
+/// Makes an archive.
+///
+/// # Errors
+/// Only if there is no memory for it.
+pub(crate) fn write(contents: &Contents, made_s: u64) -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let files = contents.iter().map(|(name, bytes)| (name.clone(), digest(bytes)));
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let manifest = Manifest { format: FORMAT, vpnd: version, made_s, files: files.collect() };
+    // Grown in one step, so that no copy of a key stays behind in memory.
+    let room = contents.values().map(|bytes| bytes.len() + 2048).sum::<usize>() + (64 << 10);
+    let mut archive = tar::Builder::new(Vec::with_capacity(room));
+    append(&mut archive, MANIFEST, &serde_json::to_vec_pretty(&manifest)?, made_s)?;
+    for (name, bytes) in contents {
+        append(&mut archive, name, bytes, made_s)?;
+    }
+    archive.into_inner().map(Zeroizing::new)
+}
+
+fn append(archive: &mut tar::Builder<Vec<u8>>, name: &str, bytes: &[u8], made_s: u64) -> std::io::Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o600);
+    header.set_mtime(made_s);
+    header.set_size(bytes.len() as u64);
+    archive.append_data(&mut header, name, bytes)
+}
+
+/// Reads an archive and compares it with its manifest.
+///
+/// # Errors
+/// [`ArchiveError`].
+pub(crate) fn read(archive: &[u8]) -> Result<(Manifest, Contents), ArchiveError> {
+    let mut archive = tar::Archive::new(Cursor::new(archive));
+    let mut manifest: Option<Manifest> = None;
+    let mut contents = Contents::new();
+    let foreign = |error: std::io::Error| ArchiveError::Foreign(error.to_string());
+    for entry in archive.entries().map_err(foreign)? {
+        // Before the manifest it may be anything; behind it, it is one of ours.
+        let spoilt = |error: std::io::Error| match manifest {
+            None => ArchiveError::Foreign(error.to_string()),
+            Some(_) => ArchiveError::Damaged(error.to_string()),
+        };
+        let mut entry = entry.map_err(spoilt)?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let mut bytes = Zeroizing::new(Vec::new());
+        entry.read_to_end(&mut bytes).map_err(spoilt)?;
+        match &manifest {
+            None if name == MANIFEST => manifest = Some(parse(&bytes)?),
+            None => return Err(ArchiveError::Foreign(format!("its first entry is not {MANIFEST}"))),
+            Some(manifest) => {
+                if manifest.files.get(&name) != Some(&digest(&bytes)) {
+                    return Err(ArchiveError::Damaged(format!(
+                        "{} is not as it was written",
+                        crate::plain(&name)
+                    )));
+                }
+                contents.insert(name, bytes);
+            }
+        }
+    }
+    let manifest = manifest.ok_or_else(|| ArchiveError::Foreign("it is empty".to_owned()))?;
+    match manifest.files.keys().find(|name| !contents.contains_key(*name)) {
+        Some(missing) => Err(ArchiveError::Damaged(format!("{} is missing", crate::plain(missing)))),
+        None => Ok((manifest, contents)),
+    }
+}
+
+/// A newer format may have any other fields.
+fn parse(bytes: &[u8]) -> Result<Manifest, ArchiveError> {
+    #[derive(Deserialize)]
+    struct Head {
+        format: u32,
+        vpnd: String,
+    }
+    let foreign = |error: serde_json::Error| ArchiveError::Foreign(error.to_string());
+    let head: Head = serde_json::from_slice(bytes).map_err(foreign)?;
+    if head.format > FORMAT {
+        return Err(ArchiveError::Newer { found: head.format, version: crate::plain(&head.vpnd) });
+    }
+    serde_json::from_slice(bytes).map_err(foreign)
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn contents() -> Contents {
+        let entry = |name: &str, bytes: &[u8]| (name.to_owned(), Zeroizing::new(bytes.to_vec()));
+        [entry(CONFIGURATION, b"[tls]"), entry(STORE, &[7; 5000]), entry("key.pem", b"secret")].into()
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let archive = write(&contents(), 1_000).unwrap();
+        let (manifest, read) = read(&archive).unwrap();
+        assert_eq!((manifest.format, manifest.made_s, read), (FORMAT, 1_000, contents()));
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_whatever_else_it_has() {
+        let mut archive = tar::Builder::new(Vec::new());
+        append(&mut archive, MANIFEST, br#"{"format": 2, "vpnd": "9.0", "other": 1}"#, 0).unwrap();
+        let error = read(&archive.into_inner().unwrap()).unwrap_err();
+        assert!(matches!(&error, ArchiveError::Newer { found: 2, version } if version == "9.0"), "{error}");
+    }
+
+    #[test]
+    fn anything_else_is_foreign() {
+        for bytes in [&b""[..], b"hello", &[0; 4096]] {
+            assert!(matches!(read(bytes), Err(ArchiveError::Foreign(_))), "{bytes:?}");
+        }
+        let mut other = tar::Builder::new(Vec::new());
+        append(&mut other, "etc/passwd", b"root", 0).unwrap();
+        assert!(matches!(read(&other.into_inner().unwrap()), Err(ArchiveError::Foreign(_))));
+    }
+
+    #[test]
+    fn an_entry_that_the_manifest_does_not_name_is_refused() {
+        let archive = write(&contents(), 0).unwrap();
+        // Behind the last entry stand two empty blocks.
+        let mut longer = tar::Builder::new(archive[..archive.len() - 1024].to_vec());
+        append(&mut longer, "ca-key.pem", b"forged", 0).unwrap();
+        let error = read(&longer.into_inner().unwrap()).unwrap_err();
+        assert!(matches!(&error, ArchiveError::Damaged(why) if why.contains("ca-key.pem")), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_cut_archive_is_refused(part in 0.0..1.0_f64) {
+            let archive = write(&contents(), 0).unwrap();
+            // The last two blocks are only an end mark.
+            let length = ((archive.len() - 1024) as f64 * part) as usize;
+            prop_assert!(read(&archive[..length]).is_err());
+        }
+
+        #[test]
+        fn a_changed_byte_never_changes_what_is_read(at in any::<prop::sample::Index>(), mask in 1..=255_u8) {
+            let mut archive = write(&contents(), 0).unwrap();
+            let at = at.index(archive.len());
+            archive[at] ^= mask;
+            if let Ok((_, read)) = read(&archive) {
+                prop_assert_eq!(read, contents());
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! `vpnd backup` and `vpnd restore`: everything of a gateway in one file, and back.
+//!
+//! Invariants: a backup may be made while the gateway runs, and its store is that of one moment; a restore looks at everything
+//! before it writes anything, never touches a gateway that runs, and leaves an older store beside the new one. Sessions
+//! are not restored: their tokens are older than what clients have.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use crate::admin_store::{AdminStore, Opening, Stores};
+use crate::backup::{self, ArchiveError, CONFIGURATION, Contents, MAX_BYTES, STORE, named_files};
+use crate::cli::{BackupArgs, RestoreArgs};
+use crate::commands::admin::client::Client;
+use crate::config::{ConfigError, Invalid, ServerConfig};
+use crate::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
+use crate::store::{AuditEntry, StoreError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("can't read {}: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{}: {source}", path.display())]
+    Archive { path: PathBuf, source: ArchiveError },
+    #[error("the configuration in the backup can't be used by this vpnd:\n{0}")]
+    Configuration(#[from] Invalid),
+    #[error("{} has more than {MAX_BYTES} bytes", .0.display())]
+    TooLong(PathBuf),
+    #[error("a gateway runs with {}; stop it first: systemctl stop vpnd-server", .0.display())]
+    Running(PathBuf),
+    #[error("there is something already; --force replaces it:\n{}", list(.0))]
+    Exists(Vec<PathBuf>),
+    #[error("can't make the directory {}: {source}", path.display())]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("can't print the result: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| format!("  {}", path.display())).collect::<Vec<_>>().join("\n")
+}
+
+/// Writes the backup. The gateway may run.
+///
+/// # Errors
+/// [`BackupError`]; there is no new file then.
+pub fn backup(
+    args: &BackupArgs,
+    stores: &dyn Stores,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<(), BackupError> {
+    let config = ServerConfig::load(&args.store.config)?;
+    let mut contents = Contents::new();
+    contents.insert(CONFIGURATION.to_owned(), read(&args.store.config)?);
+    let mut left_out = Vec::new();
+    for file in named_files(&config) {
+        match read(&file.path) {
+            Ok(bytes) => drop(contents.insert(file.entry.to_owned(), bytes)),
+            Err(BackupError::Read { source, .. })
+                if !file.required && source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                left_out.push(file.path);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let mut store = stores.open(&config, Opening::Existing)?;
+    contents.insert(STORE.to_owned(), store.copy(MAX_BYTES)?);
+    let archive = backup::write(&contents, now_s)?;
+    secret_file::write(&args.file, &archive, SECRET_MODE, Existing::Refuse)?;
+    audit(&mut store, "backup-made", &args.file, now_s)?;
+    let users = store.users()?.len();
+    writeln!(out, "{}: {users} users, {} KiB", args.file.display(), archive.len() >> 10)?;
+    for path in left_out {
+        writeln!(out, "without {}, which is not on this machine", path.display())?;
+    }
+    writeln!(out, "it holds private keys and password hashes: encrypt it before it leaves this machine")?;
+    Ok(())
+}
+
+/// Puts a backup in place.
+///
+/// # Errors
+/// [`BackupError`]. All that can be known beforehand is found before anything is written.
+pub fn restore(
+    args: &RestoreArgs,
+    stores: &dyn Stores,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<(), BackupError> {
+    let archive = read(&args.file)?;
+    let damaged = |source| BackupError::Archive { path: args.file.clone(), source };
+    let (manifest, contents) = backup::read(&archive).map_err(damaged)?;
+    let missing = |name: &str| damaged(ArchiveError::Damaged(format!("{name} is missing")));
+    let text = contents.get(CONFIGURATION).ok_or_else(|| missing(CONFIGURATION))?;
+    let copy = contents.get(STORE).ok_or_else(|| missing(STORE))?;
+    let config_path = &args.store.config;
+    let base = secret_file::parent(config_path);
+    let name = config_path.display().to_string();
+    let config = ServerConfig::parse(&String::from_utf8_lossy(text), &name, base)?;
+    if Client::connect(&config.admin.socket).and_then(|mut client| client.status()).is_ok() {
+        return Err(BackupError::Running(config_path.clone()));
+    }
+    let files = targets(&config, &contents, config_path);
+    if !args.force {
+        let mut there: Vec<PathBuf> = files.iter().map(|(path, ..)| path.clone()).collect();
+        there.push(config.server.store_path());
+        there.retain(|path| path.exists());
+        if !there.is_empty() {
+            return Err(BackupError::Exists(there));
+        }
+    }
+    for (path, ..) in &files {
+        let directory = secret_file::parent(path);
+        let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
+        made.map_err(|source| BackupError::Directory { path: directory.to_owned(), source })?;
+    }
+    // What takes room comes first; the configuration, without which nothing starts, last.
+    let staged = files.iter().map(|(path, bytes, mode)| Staged::new(path, bytes, *mode));
+    let staged = staged.collect::<Result<Vec<_>, _>>()?;
+    let mut store = stores.open(&config, Opening::Replace)?;
+    let kept = store.replace(copy).map_err(|error| match error {
+        StoreError::Corrupted { detail, .. } => {
+            damaged(ArchiveError::Damaged(format!("its store: {detail}")))
+        }
+        other => other.into(),
+    })?;
+    for file in staged {
+        file.publish(Existing::Replace)?;
+    }
+    audit(&mut store, "backup-restored", &args.file, now_s)?;
+    let users = store.users()?.len();
+    let age_h = now_s.saturating_sub(manifest.made_s) / 3_600;
+    writeln!(out, "{name} is in place, with {users} users as they were {age_h} hours ago")?;
+    if kept {
+        writeln!(out, "the store that was there is beside the new one, as vpnd.db.replaced")?;
+    }
+    writeln!(
+        out,
+        "users that were disabled, removed or given other passwords since can log in again: repeat that first\n\
+         next: vpnd doctor --config {name}, then systemctl start vpnd-server. Clients log in anew"
+    )?;
+    Ok(())
+}
+
+/// Path, contents and mode of each file, the configuration last. Two keys of it may name one file.
+fn targets<'c>(
+    config: &ServerConfig,
+    contents: &'c Contents,
+    config_path: &Path,
+) -> Vec<(PathBuf, &'c [u8], u32)> {
+    let mut files: Vec<(PathBuf, &[u8], u32)> = Vec::new();
+    for file in named_files(config) {
+        if let Some(bytes) = contents.get(file.entry)
+            && files.iter().all(|(path, ..)| *path != file.path)
+        {
+            files.push((file.path, bytes, if file.secret { SECRET_MODE } else { PUBLIC_MODE }));
+        }
+    }
+    if let Some(text) = contents.get(CONFIGURATION) {
+        files.push((config_path.to_owned(), text, PUBLIC_MODE));
+    }
+    files
+}
+
+fn audit(store: &mut AdminStore, event: &str, file: &Path, now_s: u64) -> Result<(), StoreError> {
+    store.audit(AuditEntry {
+        at_s: now_s,
+        event: event.to_owned(),
+        user: String::new(),
+        source: String::new(),
+        detail: file.display().to_string(),
+    })
+}
+
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, BackupError> {
+    use std::io::Read as _;
+    let failed = |source| BackupError::Read { path: path.to_owned(), source };
+    let file = fs::File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let mut bytes = Zeroizing::new(Vec::with_capacity(length.min(MAX_BYTES) as usize + 1));
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_BYTES { Err(BackupError::TooLong(path.to_owned())) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests;
