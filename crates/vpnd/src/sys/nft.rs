@@ -19,7 +19,6 @@ mod guard;
 
 pub use guard::{GuardRules, MarkMatch, Returning};
 
-
 /// Which way packets of clients leave the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
