@@ -168,6 +168,35 @@ fn a_shard_that_is_idle_keeps_nothing_from_the_others() {
     assert!((7_000..=SLICES_NS * rate / SECOND_NS).contains(&late), "{late} bytes were kept");
 }
 
+/// 64 shards at 1 Mbit/s, where a slice is shorter than a packet.
+#[test]
+fn no_shard_keeps_more_than_a_slice_of_what_did_not_pass() {
+    let rate = 125_000;
+    let mut shards = shards(64, rate);
+    let held = |shards: &[ShardLimit]| shards.iter().map(|shard| shard.down.left).sum::<u64>();
+    let most = SLICES_NS * rate / SECOND_NS;
+    let super_packet = Segments { len: 1_400, last_len: 1_400, count: 40 };
+    // A full bucket; nothing that one shard is admitted passes, such as where a group has no more: all of it is there for the next.
+    let hour = 3_600_000 * MILLISECOND;
+    let now = START + Duration::from_nanos(hour);
+    for shard in &mut shards {
+        let admitted = shard.admit(now, Way::Down, super_packet);
+        assert_eq!(admitted, 40);
+        shard.refund(Way::Down, super_packet, admitted, 0);
+    }
+    assert!(held(&shards) <= most, "{} bytes are held of refunds", held(&shards));
+    while admit(&mut shards[0], hour, super_packet) > 0 {}
+    // Half of a packet is left each time that part of a super-packet passes: it goes back.
+    let mut passed = 0;
+    for (turn, shard) in (1..).zip(&mut shards) {
+        passed += admit(shard, hour + turn * 17 * MILLISECOND, super_packet);
+    }
+    assert!(held(&shards) <= most, "{} bytes are held of parts", held(&shards));
+    // 64 turns of 17 ms, and what was left of the burst before them.
+    let rated = 64 * 17 * rate / 1_000;
+    assert!(passed + most + 1_400 >= rated && passed <= rated + most + 1_400, "{passed} of {rated} bytes");
+}
+
 #[test]
 fn another_rate_fills_no_bucket() {
     let buckets = Arc::new(Buckets::new(START, 1));
