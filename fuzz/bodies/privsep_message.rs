@@ -10,13 +10,14 @@ use minicbor::{Decode, Encode};
 use crate::client::messages as client;
 use crate::gateway::messages as gateway;
 use crate::gateway::messages::auth::{AuthReply, AuthRequest, Numbered};
+use crate::gateway::messages::idp::{FromIdp, IdpLaunch, IdpReply, IdpRequest};
 use crate::gateway::worker::handover::{FromPredecessor, FromSuccessor};
 use crate::privsep::messages::{Prepared, Ready};
 
 /// Checks one input.
 pub fn run(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else { return };
-    match kind % 10 {
+    match kind % 13 {
         0 => check::<Numbered<AuthRequest>>(bytes),
         1 => check::<Numbered<AuthReply>>(bytes),
         2 => {
@@ -39,7 +40,13 @@ pub fn run(data: &[u8]) {
         6 => check::<gateway::AuthLaunch>(bytes),
         7 => check::<gateway::WorkerLaunch>(bytes),
         8 => check::<client::WorkerLaunch>(bytes),
-        _ => check::<client::LookupLaunch>(bytes),
+        9 => check::<client::LookupLaunch>(bytes),
+        10 => check::<Numbered<IdpRequest>>(bytes),
+        11 => check::<Numbered<IdpReply>>(bytes),
+        _ => {
+            check::<IdpLaunch>(bytes);
+            check::<FromIdp>(bytes);
+        }
     }
 }
 

@@ -8,8 +8,12 @@ pub mod admin_line;
 pub mod initial;
 #[path = "../../../fuzz/bodies/journal.rs"]
 pub mod journal;
+#[path = "../../../fuzz/bodies/ldap.rs"]
+pub mod ldap;
 #[path = "../../../fuzz/bodies/privsep_message.rs"]
 pub mod privsep_message;
+#[path = "../../../fuzz/bodies/radius.rs"]
+pub mod radius;
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
@@ -33,6 +37,16 @@ mod tests {
     #[test]
     fn undo_journals() {
         replay("journal", journal::run);
+    }
+
+    #[test]
+    fn replies_of_directories() {
+        replay("ldap", ldap::run);
+    }
+
+    #[test]
+    fn replies_of_radius_servers() {
+        replay("radius", radius::run);
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! names are looked up; secrets and authorities are read before it shuts itself in. Whatever a server sends costs at most the
 //! one request, with bounded memory. A login takes [`LOGIN_TIMEOUT`] at most, whatever the servers do.
 
-mod ldap;
-mod radius;
+pub(crate) mod ldap;
+pub(crate) mod radius;
 mod servers;
 
 use std::io::Read as _;

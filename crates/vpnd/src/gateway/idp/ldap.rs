@@ -6,7 +6,7 @@
 
 mod ber;
 mod connection;
-mod message;
+pub(crate) mod message;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,6 +35,9 @@ const ACCOUNT_DISABLED: u32 = 2;
 const STATES: [&str; 4] = ["userAccountControl", "nsAccountLock", "loginDisabled", "pwdAccountLockedTime"];
 /// The value of `pwdAccountLockedTime` of an account that an administrator has locked, rather than wrong guesses.
 const LOCKED_FOR_GOOD: &[u8] = b"000001010000Z";
+
+/// How a subject begins whose bytes are written as digits.
+const HEX: &str = "hex:";
 
 /// A directory, ready to be asked.
 pub(super) struct Directory {
@@ -253,15 +256,18 @@ fn is_disabled(entry: &Entry) -> bool {
 }
 
 /// A value of any form as text, different ones as different texts.
-fn subject_text(value: &[u8]) -> String {
+pub(crate) fn subject_text(value: &[u8]) -> String {
     match str::from_utf8(value) {
-        Ok(text) if !text.is_empty() && value.iter().all(u8::is_ascii_graphic) => text.to_owned(),
-        _ => value.iter().fold("hex:".to_owned(), |text, byte| format!("{text}{byte:02x}")),
+        // One that looks like the other form would be the same as another value.
+        Ok(text) if !text.is_empty() && !text.starts_with(HEX) && value.iter().all(u8::is_ascii_graphic) => {
+            text.to_owned()
+        }
+        _ => value.iter().fold(HEX.to_owned(), |text, byte| format!("{text}{byte:02x}")),
     }
 }
 
 /// The name of a group: of an entry's name its first value (`cn=staff,ou=groups` is `staff`), anything else as it is.
-fn group_name(value: &[u8]) -> Option<String> {
+pub(crate) fn group_name(value: &[u8]) -> Option<String> {
     let text = str::from_utf8(value).ok()?;
     let name = match text.split_once('=') {
         Some((attribute, rest)) if attribute.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {

@@ -3,7 +3,7 @@
 //! Invariants: each login has a socket, a number and an authenticator of its own, and a repeated request is the same bytes; only the
 //! server that was asked can reply, by address, secret and signature ([`packet`]); whatever else comes is dropped and waited past.
 
-mod packet;
+pub(crate) mod packet;
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -117,7 +117,7 @@ fn kind(attribute: RadiusAttribute) -> u8 {
 }
 
 /// A group's name; a value that is none, as many a `Class`, is left out.
-fn group(value: &[u8]) -> Option<&str> {
+pub(crate) fn group(value: &[u8]) -> Option<&str> {
     let text = str::from_utf8(value).ok()?;
     let fine = !text.is_empty() && !text.chars().any(|c| c.is_control() || c == ',');
     fine.then_some(text)

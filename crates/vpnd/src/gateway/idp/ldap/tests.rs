@@ -260,4 +260,5 @@ fn names_of_groups_and_subjects() {
     assert_eq!((name("cn=\n,ou=x"), name(""), group_name(&[0xFF])), (None, None, None));
     assert_eq!(subject_text(b"S-1-5-21"), "S-1-5-21");
     assert_eq!(subject_text(&[0, 0xAB]), "hex:00ab");
+    assert_ne!(subject_text(b"hex:00ab"), "hex:00ab", "somebody else");
 }
