@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use crate::config::ServerConfig;
+use crate::config::source::{Bind, SecretPlace, Source, SourceKind};
 
 /// The format that this version writes, and the newest that it reads.
 pub(crate) const FORMAT: u32 = 1;
@@ -56,7 +57,7 @@ pub(crate) type Contents = BTreeMap<String, Zeroizing<Vec<u8>>>;
 
 /// A file that a configuration names, and its entry's name.
 pub(crate) struct NamedFile {
-    pub(crate) entry: &'static str,
+    pub(crate) entry: String,
     pub(crate) path: PathBuf,
     /// It holds a secret.
     pub(crate) secret: bool,
@@ -76,10 +77,31 @@ pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
         ("client-ca-key.pem", tls.client_ca_key.as_ref(), true, false),
         ("client-crl", tls.client_crl.as_ref(), false, true),
     ];
-    let named = all.into_iter().filter_map(|(entry, path, secret, required)| {
-        Some(NamedFile { entry, path: path?.clone(), secret, required })
+    let of_tls = all.into_iter().filter_map(|(entry, path, secret, required)| {
+        Some(NamedFile { entry: entry.to_owned(), path: path?.clone(), secret, required })
     });
-    named.collect()
+    of_tls.chain((1..).zip(&config.sources).flat_map(|(number, source)| of_source(number, source))).collect()
+}
+
+/// The files of one source of users, by its number: a name may be anything.
+fn of_source(number: usize, source: &Source) -> impl Iterator<Item = NamedFile> {
+    let (ca, secret) = match &source.kind {
+        SourceKind::Ldap(ldap) => match &ldap.bind {
+            Bind::Service { password, .. } => (ldap.ca.as_ref(), Some(password)),
+            Bind::User(_) => (ldap.ca.as_ref(), None),
+        },
+        SourceKind::Radius(radius) => (None, Some(&radius.secret)),
+    };
+    // A credential is kept by the service manager, and not in a file of the gateway's.
+    let secret = secret.and_then(|place| match place {
+        SecretPlace::File(path) => Some(path),
+        SecretPlace::Credential(_) => None,
+    });
+    let files = [("ca.pem", ca, false), ("secret", secret, true)];
+    files.into_iter().filter_map(move |(entry, path, secret)| {
+        let entry = format!("source-{number}-{entry}");
+        Some(NamedFile { entry, path: path?.clone(), secret, required: true })
+    })
 }
 
 /// Makes an archive.

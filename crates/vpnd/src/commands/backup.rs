@@ -65,7 +65,7 @@ pub fn backup(
     let mut left_out = Vec::new();
     for file in named_files(&config) {
         match read(&file.path) {
-            Ok(bytes) => drop(contents.insert(file.entry.to_owned(), bytes)),
+            Ok(bytes) => drop(contents.insert(file.entry, bytes)),
             Err(BackupError::Read { source, .. })
                 if !file.required && source.kind() == std::io::ErrorKind::NotFound =>
             {
@@ -161,7 +161,7 @@ fn targets<'c>(
 ) -> Vec<(PathBuf, &'c [u8], u32)> {
     let mut files: Vec<(PathBuf, &[u8], u32)> = Vec::new();
     for file in named_files(config) {
-        if let Some(bytes) = contents.get(file.entry)
+        if let Some(bytes) = contents.get(&file.entry)
             && files.iter().all(|(path, ..)| *path != file.path)
         {
             files.push((file.path, bytes, if file.secret { SECRET_MODE } else { PUBLIC_MODE }));

@@ -6,6 +6,7 @@
 
 mod firewall;
 mod gateway;
+mod identity;
 mod machine;
 mod names;
 
@@ -124,6 +125,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores) -> io::Result<Vec<Finding>> {
         findings.extend(firewall::chains(&config).await);
         findings.extend(names::gateway_names(&config).await);
         findings.extend(names::name_servers(&config).await);
+        findings.extend(identity::sources(&config).await);
     });
     Ok(findings)
 }

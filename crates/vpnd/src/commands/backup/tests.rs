@@ -160,6 +160,20 @@ fn a_store_that_is_newer_or_none_is_refused_and_the_old_state_goes_on() {
 }
 
 #[test]
+fn the_secrets_of_sources_of_users_come_along() {
+    let place = Place::new();
+    place.run(&["init", "--dir", &place.text("one"), "--name", "vpn.example"]).unwrap();
+    fs::write(place.path("one/radius.secret"), "a shared secret\n").unwrap();
+    let config = fs::read_to_string(place.path("one/server.toml")).unwrap();
+    let source = "[[source]]\nname = \"campus\"\nkind = \"radius\"\nrealm = \"uni.example\"\nservers = [\"radius://192.0.2.1\"]\n\
+                  secret_file = \"radius.secret\"\n";
+    fs::write(place.path("one/server.toml"), config + source).unwrap();
+    place.run(&["backup", &place.text("file"), "--config", &place.text("one/server.toml")]).unwrap();
+    place.restore("two", false).unwrap();
+    assert_eq!(fs::read_to_string(place.path("two/radius.secret")).unwrap(), "a shared secret\n");
+}
+
+#[test]
 fn a_backup_never_replaces_a_file() {
     let place = Place::with_backup();
     let error =

@@ -1,0 +1,100 @@
+//! Sources of users: whether their servers are in reach. Nobody is logged in.
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Finding;
+use crate::config::ServerConfig;
+use crate::config::source::{Source, SourceKind, SourceServer};
+
+const CHECK: &str = "identity";
+
+/// All sources of users.
+pub(super) async fn sources(config: &ServerConfig) -> Vec<Finding> {
+    futures_util::future::join_all(config.sources.iter().map(source)).await
+}
+
+async fn source(source: &Source) -> Finding {
+    let name = &source.name;
+    let failures =
+        futures_util::future::join_all(source.servers.iter().map(|server| failure(source, server)));
+    let failures: Vec<String> = failures.await.into_iter().flatten().collect();
+    let advice =
+        "let this machine reach it, or take it out of 'servers'; each login waits for its timeout first";
+    if failures.len() == source.servers.len() {
+        let found = format!(
+            "no server of the source {name} is in reach: {}; its users can't log in",
+            failures.join("; ")
+        );
+        return Finding::problem(
+            CHECK,
+            found,
+            "name servers that this machine reaches, and look at the firewalls between",
+        );
+    }
+    if !failures.is_empty() {
+        return Finding::warning(CHECK, format!("the source {name} lacks {}", failures.join("; ")), advice);
+    }
+    match source.kind {
+        SourceKind::Ldap(_) => {
+            Finding::good(CHECK, format!("all servers of the source {name} accept connections"))
+        }
+        // Its servers answer nobody but users, by UDP.
+        SourceKind::Radius(_) => Finding::unknown(
+            CHECK,
+            format!(
+                "the servers of the source {name} have addresses; whether they answer shows a login alone"
+            ),
+            "log in as one of its users",
+        ),
+    }
+}
+
+/// Why a server is out of reach, if it is.
+async fn failure(source: &Source, server: &SourceServer) -> Option<String> {
+    let SourceServer { host, port, .. } = server;
+    let tried = timeout(source.timeout, async {
+        match source.kind {
+            SourceKind::Ldap(_) => TcpStream::connect((host.as_str(), *port)).await.map(drop),
+            SourceKind::Radius(_) => tokio::net::lookup_host((host.as_str(), *port)).await.map(drop),
+        }
+    });
+    match tried.await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(format!("{host}:{port} ({error})")),
+        Err(_) => Some(format!("{host}:{port} (no answer within {} ms)", source.timeout.as_millis())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::commands::doctor::Verdict;
+
+    fn config(servers: &[String]) -> ServerConfig {
+        let text = format!(
+            "[tls]\ncertificate = 'c'\nkey = 'k'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n[[source]]\nname = 'campus'\n\
+             kind = 'ldap'\nrealm = 'uni.example'\nservers = {servers:?}\nbase = 'dc=uni'\n\
+             user_dn = 'uid={{user}},dc=uni'\n"
+        );
+        ServerConfig::parse(&text, "server.toml", Path::new("/etc/vpnd")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_source_is_as_good_as_its_servers() {
+        let open = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = |address: std::net::SocketAddr| format!("ldaps://{address}");
+        let (open, closed) = (address(open.local_addr().unwrap()), address(closed));
+        for (servers, verdict) in [
+            (vec![open.clone()], Verdict::Good),
+            (vec![closed.clone(), open], Verdict::Warning),
+            (vec![closed], Verdict::Problem),
+        ] {
+            let findings = sources(&config(&servers)).await;
+            assert_eq!(findings[0].verdict, verdict, "{findings:?}");
+        }
+    }
+}
