@@ -226,6 +226,15 @@ pub struct Session {
     /// Inner packets received from the client in two halves.
     #[serde(default)]
     pub rx_halved: u64,
+    /// Its rate limit from the client, bytes of inner packets per second; 0 is none.
+    #[serde(default)]
+    pub rx_limit: u64,
+    /// Its rate limit to the client, bytes of inner packets per second; 0 is none.
+    #[serde(default)]
+    pub tx_limit: u64,
+    /// Whether it shares the limits of a group with the group's other sessions.
+    #[serde(default)]
+    pub group_limit: bool,
 }
 
 impl Session {
@@ -254,6 +263,9 @@ impl Session {
             path_mtu: core.path_size.zip(core.suite).map(|(size, local)| largest_packet(size, local.suite)),
             tx_halved: core.activity.tx_halved,
             rx_halved: core.activity.rx_halved,
+            rx_limit: core.limits.rates.up,
+            tx_limit: core.limits.rates.down,
+            group_limit: core.limits.group.is_some(),
         }
     }
 
@@ -331,6 +343,7 @@ mod tests {
     use vpnd_crypto::Backend;
     use vpnd_proto::control::UserName;
     use vpnd_proto::plane::{Activity, Endpoint, Slot};
+    use vpnd_proto::rate::{RateGroup, Rates, SessionLimits};
     use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
     use super::*;
@@ -361,7 +374,7 @@ mod tests {
                 ..Activity::default()
             },
             path_size: Some(1_311),
-            limits: vpnd_proto::rate::SessionLimits::default(),
+            limits: SessionLimits { rates: Rates { down: 2_000, up: 1_000 }, group: None },
             since: at(40),
             last_handshake: Some(at(70)),
             deadline: at(1_000),
@@ -378,6 +391,8 @@ mod tests {
             (session.path_datagram, session.path_mtu, session.tx_halved),
             (Some(1_311), Some(1_279), 3)
         );
+        assert_eq!((session.rx_limit, session.tx_limit, session.group_limit), (1_000, 2_000, false));
+        core.limits = SessionLimits { rates: Rates::default(), group: Some(RateGroup(0)) };
         core.path_size = Some(1_312);
         assert!(!Session::at(at(100), &core).is_narrow(), "a full packet of IPv6 fits");
         core.path_size = None;
@@ -386,6 +401,7 @@ mod tests {
         let silent = Session::at(at(100), &core);
         assert_eq!((silent.idle_s, silent.connected), (60, false), "idle since the session began");
         assert_eq!((silent.path_mtu, silent.is_narrow()), (None, false));
+        assert_eq!((silent.rx_limit, silent.tx_limit, silent.group_limit), (0, 0, true));
     }
 
     #[test]

@@ -113,6 +113,9 @@ fn ann() -> Session {
         path_mtu: Some(1_200),
         tx_halved: 31,
         rx_halved: 14,
+        rx_limit: 0,
+        tx_limit: 0,
+        group_limit: false,
     }
 }
 
@@ -139,5 +142,8 @@ fn bob() -> Session {
         path_mtu: None,
         tx_halved: 0,
         rx_halved: 0,
+        rx_limit: 0,
+        tx_limit: 0,
+        group_limit: false,
     }
 }

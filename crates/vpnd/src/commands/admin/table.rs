@@ -200,12 +200,16 @@ fn sessions(sessions: &[Session], rates: Option<&Rates>) -> String {
     if rates.is_some() {
         header.extend(["RX RATE", "TX RATE"]);
     }
+    let any_limit = sessions.iter().any(is_limited);
+    if any_limit {
+        header.extend(["RX LIMIT", "TX LIMIT", "GROUP"]);
+    }
     header.extend(["AGE", "KEYS", "IDLE"]);
     let numbers = header.iter().position(|title| *title == "RX").unwrap_or(header.len());
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header);
     for session in sessions {
-        table.add_row(row(session, rates));
+        table.add_row(row(session, rates, any_limit));
     }
     for (i, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
@@ -216,7 +220,11 @@ fn sessions(sessions: &[Session], rates: Option<&Rates>) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn row(session: &Session, rates: Option<&Rates>) -> Vec<String> {
+fn is_limited(session: &Session) -> bool {
+    session.rx_limit != 0 || session.tx_limit != 0 || session.group_limit
+}
+
+fn row(session: &Session, rates: Option<&Rates>, limits: bool) -> Vec<String> {
     let inner_v4 = session.inner_v4.map(|address| address.to_string());
     let inner_v6 = session.inner_v6.map(|address| address.to_string());
     let suite = session.suite.iter().chain(&session.backend);
@@ -238,6 +246,15 @@ fn row(session: &Session, rates: Option<&Rates>) -> Vec<String> {
             Some(rate) => bits(rate),
             None => NOTHING_THERE.to_owned(),
         }));
+    }
+    if limits {
+        let limits = [session.rx_limit, session.tx_limit].map(|bytes_per_s| match bytes_per_s {
+            0 => NOTHING_THERE.to_owned(),
+            _ => bits(bytes_per_s as f64 * 8.0),
+        });
+        row.extend(limits);
+        // The group's limits are those of all its sessions together.
+        row.push(if session.group_limit { "shared" } else { NOTHING_THERE }.to_owned());
     }
     row.push(age(session.connected_s));
     row.push(session.last_handshake_s.map_or(NOTHING_THERE.to_owned(), age));
@@ -346,6 +363,23 @@ SESSION       USER  INNER      OUTER            SUITE        EPOCH  STATE      M
 ba9876543210  bob   10.86.0.3  -                -            -      away       -                 0 B      0 B     5s       -    5s
 ";
         assert_eq!(render(&status(), None), wanted);
+    }
+
+    #[test]
+    fn limits_are_shown_where_one_is_set() {
+        let mut status = status();
+        assert!(!render(&status, None).contains("LIMIT"));
+        (status.sessions[0].rx_limit, status.sessions[0].tx_limit) = (250_000, 1_500_000_000);
+        status.sessions[1].group_limit = true;
+        let text = render(&status, None);
+        let wanted = "\
+TX    RX LIMIT     TX LIMIT   GROUP    AGE    KEYS  IDLE
+2.0 KiB  2.0 Mbit/s  12.0 Gbit/s       -  1h 1m  1m 30s    2s
+0 B           -            -  shared     5s       -    5s
+";
+        for line in wanted.lines() {
+            assert!(text.contains(line), "{text}");
+        }
     }
 
     #[test]
