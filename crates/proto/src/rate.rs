@@ -20,8 +20,9 @@ use crate::time::Time;
 
 /// A full bucket lets so many bytes pass at once at least: two of the longest super-packets.
 const MIN_BURST: u64 = 128 << 10;
-/// And so many nanoseconds of its rate.
-const BURST_NS: u64 = 50_000_000;
+/// And so many nanoseconds of its rate. TCP that has lost the end of its window is silent for a retransmission timeout, 200 ms at
+/// least: the bucket must not overflow meanwhile, or the connection never gets its rate.
+const BURST_NS: u64 = 250_000_000;
 /// What a shard takes at once, in nanoseconds of the rate.
 const SLICE_NS: u64 = 5_000_000;
 /// What all shards hold together at most, in nanoseconds of the rate: that much a second can be wrong, 4 %.

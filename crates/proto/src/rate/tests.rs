@@ -112,8 +112,8 @@ fn the_extremes_are_kept_with_any_number_of_streams_over_all_shards() {
 
 #[test]
 fn a_bucket_begins_empty_and_fills_to_a_burst() {
-    // 50 ms of the rate; or 128 KiB, where that is more.
-    for (rate, burst) in [(125_000_000, 6_250_000), (125_000, 128 << 10)] {
+    // 250 ms of the rate; or 128 KiB, where that is more.
+    for (rate, burst) in [(125_000_000, 31_250_000), (125_000, 128 << 10)] {
         let [mut limit] = shards(1, rate).try_into().expect("one");
         assert_eq!(admit(&mut limit, 0, Segments::one(1_000)), 0);
         let (mut passed, mut full) = (0, 0);

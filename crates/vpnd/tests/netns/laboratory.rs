@@ -30,7 +30,7 @@ fn the_gateway_is_reachable_and_the_campus_is_not() {
 #[test]
 fn the_relay_loses_delays_and_repeats() {
     let Some(lab) = Lab::new(1) else { return };
-    let faults = Faults { seed: 1, lose: 20, delay: 30, repeat: 10, record: true, record_all: false };
+    let faults = Faults { seed: 1, lose: 20, delay: 30, repeat: 10, record: true, ..Faults::default() };
     let relay = Relay::start(&lab, faults);
     let gateway = lab.gateway.within(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))).unwrap();
     let client = lab.clients[0].within(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();

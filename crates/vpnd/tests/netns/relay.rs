@@ -41,6 +41,8 @@ pub(crate) struct Faults {
     pub(crate) delay: u32,
     /// Of a hundred, how many arrive twice.
     pub(crate) repeat: u32,
+    /// How long every datagram is on its way.
+    pub(crate) latency: Duration,
     /// Whether data datagrams towards the gateway are recorded.
     pub(crate) record: bool,
     /// Whether handshakes and control messages are recorded with them.
@@ -239,6 +241,7 @@ impl Worker {
             let late = self.dice.random_range(0..100) < self.faults.delay;
             let delay =
                 if late { Duration::from_micros(self.dice.random_range(100..5_000)) } else { Duration::ZERO };
+            let delay = self.faults.latency + delay;
             self.shared.delayed.fetch_add(u64::from(late), Ordering::Relaxed);
             self.order += 1;
             self.waiting.push(Reverse((Instant::now() + delay, self.order, flow, towards, datagram.clone())));
