@@ -200,12 +200,9 @@ pub struct SystemArgs {
     /// whatever the clients take.
     #[arg(long, value_name = "CORES")]
     pub gateway_cpu: Option<CpuLimit>,
-    /// Segmentation offload of the lab's links; off is closer to a wire.
-    #[arg(long, value_enum, default_value = "on")]
-    pub offload: Switch,
-    /// MTU of the lab's links in bytes.
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
-    pub mtu: u32,
+    /// The lab.
+    #[command(flatten)]
+    pub lab: link::LabLinksArgs,
     /// Emulated links.
     #[command(flatten, next_help_heading = "Emulated links")]
     pub link: link::LinkArgs,
@@ -393,9 +390,8 @@ impl SystemArgs {
 
     /// The links of the lab.
     pub fn links(&self, congestion: CongestionControl) -> LinkSettings {
-        let emulation = self.link.emulation();
-        let (offload, gateway_cpu) = (self.offload == Switch::On, self.gateway_cpu);
-        LinkSettings { offload, mtu: self.mtu, emulation, congestion, gateway_cpu, ..LinkSettings::default() }
+        let (emulation, gateway_cpu) = (self.link.emulation(), self.gateway_cpu);
+        LinkSettings { emulation, congestion, gateway_cpu, ..self.lab.links() }
     }
 }
 

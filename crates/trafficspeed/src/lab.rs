@@ -10,7 +10,7 @@
 //!
 //! Every client has a link of its own to the gateway, which routes between them and has the service address
 //! 198.18.0.1 (2001:2::1) on its loopback; the addresses are those reserved for benchmarks (RFC 2544, RFC 5180).
-//! No link leads out of the namespaces. Where a link is to be slow, lossy or narrow, both its ends are TAP devices of
+//! Each may have a host behind it ([`topology`]). No link leads out of the namespaces. Where a link is to be slow, lossy or narrow, both its ends are TAP devices of
 //! the same names and addresses, and [`emulator`] carries the frames between them.
 //!
 //! INVARIANT: a namespace's name is recorded under [`record::RECORDS`] before it is made, so that
@@ -23,6 +23,7 @@ pub mod enter;
 pub mod link;
 pub mod namespace;
 pub mod record;
+pub mod topology;
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -33,6 +34,7 @@ use cpu_limit::CpuLimit;
 use emulator::{Emulation, Emulator};
 use namespace::Namespace;
 use record::Record;
+use topology::{Lan, Topology};
 
 use crate::load::congestion::CongestionControl;
 
@@ -74,13 +76,22 @@ pub struct LinkSettings {
     /// TCP in all namespaces may use windows of up to [`WINDOW_BYTES`] from the first round trip on, and keeps its window after a
     /// pause, so that neither buffers nor restarts limit a long fast link.
     pub wide_windows: bool,
+    pub topology: Topology,
+}
+
+impl LinkSettings {
+    /// Whether frames cross the links one by one.
+    pub fn sends_single_packets(&self) -> bool {
+        !self.offload || self.emulation.is_some_and(|emulation| emulation.needs_single_packets())
+    }
 }
 
 impl Default for LinkSettings {
     /// The links of an ordinary machine's lab: whole super-packets, an MTU of 1,500 bytes, nothing emulated or limited.
     fn default() -> Self {
         let (emulation, congestion, gateway_cpu) = (None, CongestionControl::default(), None);
-        Self { offload: true, mtu: 1500, emulation, congestion, gateway_cpu, wide_windows: false }
+        let (wide_windows, topology) = (false, Topology::Direct);
+        Self { offload: true, mtu: 1500, emulation, congestion, gateway_cpu, wide_windows, topology }
     }
 }
 
@@ -89,6 +100,8 @@ impl Default for LinkSettings {
 pub struct Lab {
     gateway: Namespace,
     clients: Vec<Namespace>,
+    /// The hosts behind the gateway and the clients, in this order; none if they measure themselves.
+    lans: Vec<Lan>,
     emulator: Option<Emulator>,
     record: Record,
 }
@@ -108,6 +121,9 @@ impl Lab {
         }
         if !settings.offload && find_program("ethtool").is_none() {
             return missing("`--offload off` needs ethtool; run `apt-get install ethtool`");
+        }
+        if settings.topology == Topology::Routers && find_program("nft").is_none() {
+            return missing("`--topology routers` needs nftables; run `apt-get install nftables`");
         }
         if let Some(emulation) = &settings.emulation {
             emulation.check().or_else(|error| missing(&error.to_string()))?;
@@ -133,29 +149,43 @@ impl Lab {
         let prefix = format!("ts{}", std::process::id());
         let names: Vec<String> = (1..=clients).map(|n| format!("{prefix}c{n}")).collect();
         let gateway = format!("{prefix}g");
-        let record = Record::open(std::iter::once(&gateway).chain(&names).cloned().collect())?;
+        let hosts = if settings.topology == Topology::Routers { clients + 1 } else { 0 };
+        let hosts: Vec<String> = (0..hosts).map(|n| format!("{prefix}h{n}")).collect();
+        let all = std::iter::once(&gateway).chain(&names).chain(&hosts);
+        let record = Record::open(all.cloned().collect())?;
         // From here on dropping the lab removes what was made, so an early return leaves nothing.
-        let mut lab =
-            Self { gateway: Namespace::unmade(&gateway), clients: Vec::new(), emulator: None, record };
-        lab.gateway.make()?;
-        for name in &names {
-            let client = Namespace::unmade(name);
-            client.make()?;
-            lab.clients.push(client);
+        let mut lab = Self {
+            gateway: Namespace::unmade(&gateway),
+            clients: names.iter().map(|name| Namespace::unmade(name)).collect(),
+            lans: Vec::new(),
+            emulator: None,
+            record,
+        };
+        let routers = std::iter::once(&lab.gateway).chain(&lab.clients);
+        let lans =
+            routers.zip(&hosts).zip(0..).map(|((router, host), number)| Lan::unmade(router, host, number));
+        lab.lans = lans.collect();
+        for namespace in lab.namespaces() {
+            namespace.make()?;
         }
         lab.record.note_identities()?;
         if let Some(limit) = settings.gateway_cpu {
             limit.apply(lab.gateway.name())?;
         }
         let inherited = settings.congestion.in_namespaces();
-        for namespace in lab.clients.iter().chain([&lab.gateway]) {
+        for namespace in lab.namespaces() {
             namespace.sysctl("net/ipv4/tcp_congestion_control", inherited.name())?;
         }
         if settings.wide_windows {
             lab.widen_windows()?;
         }
         lab.emulator = link::connect(&lab.gateway, &lab.clients, settings)?;
+        lab.lans.iter().try_for_each(|lan| lan.connect(settings))?;
         Ok(lab)
+    }
+
+    fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        std::iter::once(&self.gateway).chain(&self.clients).chain(self.lans.iter().map(Lan::host))
     }
 
     pub fn gateway(&self) -> &Namespace {
@@ -167,6 +197,11 @@ impl Lab {
         &self.clients
     }
 
+    /// The host behind client `number` (from 1), or behind the gateway (0), if hosts are apart from the tunnel's ends.
+    pub fn lan(&self, number: usize) -> Option<&Lan> {
+        self.lans.get(number)
+    }
+
     /// Carries the frames of its links, if this program emulates them.
     pub fn emulator(&self) -> Option<&Emulator> {
         self.emulator.as_ref()
@@ -174,7 +209,7 @@ impl Lab {
 
     fn widen_windows(&self) -> Result<(), LabError> {
         let sizes = format!("4096 {} {WINDOW_BYTES}", WINDOW_BYTES / 4);
-        for namespace in self.clients.iter().chain([&self.gateway]) {
+        for namespace in self.namespaces() {
             namespace.sysctl("net/ipv4/tcp_rmem", &sizes)?;
             namespace.sysctl("net/ipv4/tcp_wmem", &sizes)?;
             namespace.sysctl("net/ipv4/tcp_slow_start_after_idle", "0")?;

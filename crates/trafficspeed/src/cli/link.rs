@@ -4,10 +4,36 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::Switch;
+
 use crate::experiment::link_check::LinkCheckPlan;
 use crate::lab::LinkSettings;
 use crate::lab::emulator::impairment::{Impairment, QueueLimit, Rate, Share, Span};
 use crate::lab::emulator::{Emulation, Kind};
+use crate::lab::topology::Topology;
+
+/// The lab's links.
+#[derive(Clone, Debug, Args)]
+pub struct LabLinksArgs {
+    /// Where the measuring hosts are: the client's machine and the gateway (or second client) themselves, or a host behind each of
+    /// them, which makes these routers.
+    #[arg(long, value_enum, default_value = "direct")]
+    pub topology: Topology,
+    /// Segmentation offload of the lab's links; off is closer to a wire.
+    #[arg(long, value_enum, default_value = "on")]
+    pub offload: Switch,
+    /// MTU of the lab's links in bytes.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
+    pub mtu: u32,
+}
+
+impl LabLinksArgs {
+    /// The links, not emulated.
+    pub fn links(&self) -> LinkSettings {
+        let (offload, mtu, topology) = (self.offload == Switch::On, self.mtu, self.topology);
+        LinkSettings { offload, mtu, topology, ..LinkSettings::default() }
+    }
+}
 
 /// Emulated links between every client and the gateway, below any VPN. Each setting holds for both directions unless
 /// the one for the direction down, from the gateway to the client, is given too.

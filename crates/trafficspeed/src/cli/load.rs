@@ -26,7 +26,7 @@ const MESSAGE_BYTES: u32 = 8192;
 const UDP_RATE: u64 = 1_000_000;
 
 /// Arguments that make no sense between real hosts: those about the lab and its systems.
-const LAB_ONLY: [&str; 15] = [
+const LAB_ONLY: [&str; 16] = [
     "priority",
     "no_control",
     "gateway_cpu",
@@ -39,6 +39,7 @@ const LAB_ONLY: [&str; 15] = [
     "command_down",
     "offload",
     "mtu",
+    "topology",
     "LinkArgs",
     "to",
     "ip",

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::hosts::HostsArgs;
 use super::load::{rate, size};
-use super::{IpVersion, OutputArgs, Switch, seconds, seconds_or_none};
+use super::{IpVersion, OutputArgs, seconds, seconds_or_none};
 use crate::experiment::hosts::host_pairs::HostPairsPlan;
 use crate::experiment::pair_run::Times;
 use crate::experiment::suite::ipsec::{SuitePart, Sweep};
@@ -72,12 +72,9 @@ pub struct ScaleArgs {
     /// Congestion control of the measured connections, and in the lab of VPNs over TCP.
     #[arg(short = 'C', long, default_value_t)]
     pub congestion: CongestionControl,
-    /// Segmentation offload of the lab's links; off is closer to a wire.
-    #[arg(long, value_enum, default_value = "on")]
-    pub offload: Switch,
-    /// MTU of the lab's links in bytes.
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
-    pub mtu: u32,
+    /// The lab.
+    #[command(flatten)]
+    pub lab: super::link::LabLinksArgs,
     /// Emulated links.
     #[command(flatten, next_help_heading = "Emulated links")]
     pub link: super::link::LinkArgs,
@@ -89,7 +86,7 @@ pub struct ScaleArgs {
 /// `trafficspeed suite ipsec`.
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("pairs", |arg| {
-    arg.conflicts_with_all(["vpn", "named_programs", "cipher", "vpnd", "to", "offload", "mtu", "hogs", "LinkArgs"])
+    arg.conflicts_with_all(["vpn", "named_programs", "cipher", "vpnd", "to", "offload", "mtu", "topology", "hogs", "LinkArgs"])
 }))]
 pub struct IpsecArgs {
     /// The scale.
@@ -183,13 +180,7 @@ impl ScaleArgs {
 
     fn links(&self) -> LinkSettings {
         let (emulation, congestion) = (self.link.emulation(), self.congestion);
-        LinkSettings {
-            offload: self.offload == Switch::On,
-            mtu: self.mtu,
-            emulation,
-            congestion,
-            ..LinkSettings::default()
-        }
+        LinkSettings { emulation, congestion, ..self.lab.links() }
     }
 
     fn programs(&self) -> Programs {

@@ -62,6 +62,7 @@ impl CpuMeter {
             gateway: last.gateway - first.gateway,
             clients: last.clients - first.clients,
             generators: 0.0,
+            generator_ends: [0.0; 2],
             foreign: (last.foreign - first.foreign).max(0.0),
             host: last.host.since(first.host),
             seconds: (last.at_ns - first.at_ns) as f64 / 1e9,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::lab::LinkSettings;
+use crate::lab::topology::Topology;
 use crate::observe;
 use crate::observe::HostInfo;
 
@@ -22,6 +23,9 @@ pub struct Environment {
     pub started: String,
     /// Links of the lab in words; absent between real hosts.
     pub links: Option<String>,
+    /// Where the lab's measuring hosts are; absent between real hosts.
+    #[serde(default)]
+    pub topology: Option<Topology>,
     /// The host's sysctls that bear on TCP.
     pub sysctls: Vec<(String, String)>,
 }
@@ -35,6 +39,7 @@ impl Environment {
             command_line: command_line(),
             started: clock::wall_text(),
             links: links.map(describe),
+            topology: links.map(|links| links.topology),
             sysctls: ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/ipv4/tcp_available_congestion_control"]
                 .into_iter()
                 .filter_map(|name| Some((name.replace('/', "."), sysctl(name)?)))
@@ -58,8 +63,7 @@ pub fn sysctl(path: &str) -> Option<String> {
 }
 
 fn describe(links: LinkSettings) -> String {
-    let single = links.emulation.is_some_and(|emulation| emulation.needs_single_packets());
-    let offload = if links.offload && !single {
+    let offload = if !links.sends_single_packets() {
         "segmentation offload on (64 KiB super-packets cross whole)"
     } else {
         "segmentation offload off (frames cross one by one, gathered by the receiver)"
@@ -81,7 +85,8 @@ fn describe(links: LinkSettings) -> String {
         Some(limit) => format!("{plain}; the VPN's programs at the gateway limited to {limit}"),
         None => plain,
     };
-    links.emulation.map_or(plain.clone(), |emulation| format!("{plain}; emulated: {emulation}"))
+    let plain = links.emulation.map_or(plain.clone(), |emulation| format!("{plain}; emulated: {emulation}"));
+    links.topology.method().map_or(plain.clone(), |method| format!("{plain}; {method}"))
 }
 
 fn memory_mib() -> u64 {

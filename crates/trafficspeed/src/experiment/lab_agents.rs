@@ -3,9 +3,9 @@
 //! Before each measurement the kernel must say that it would send through the tunnels; after it the tunnels' devices
 //! and the links below have been read, so that what went past the VPN is never taken for its figure.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::cpu::CpuMeter;
@@ -17,6 +17,7 @@ use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::interrupt::Interrupt;
 use crate::lab::device::{Device, towards};
 use crate::lab::namespace::Namespace;
+use crate::lab::topology::{Lan, TunnelEnd};
 use crate::lab::{Lab, LabError};
 use crate::load::task::Task;
 use crate::system::{ClientAddress, System, SystemError};
@@ -58,8 +59,11 @@ struct LabAgent {
     title: String,
     /// The gateway's tunnel device may serve others, so its counters prove nothing.
     is_client: bool,
+    /// Where its tunnel ends.
     namespace: Namespace,
     address: ClientAddress,
+    /// The host behind that namespace where it runs, if it does not run there itself.
+    lan: Option<Lan>,
 }
 
 impl LabAgent {
@@ -67,6 +71,19 @@ impl LabAgent {
         let found = if ip == 4 { self.address.v4.map(IpAddr::V4) } else { self.address.v6.map(IpAddr::V6) };
         found.ok_or_else(|| TestbedError::NoAddress { end: self.title.clone(), ip })
     }
+
+    /// The address that it listens on, which is not the one that others come to if there is a router between.
+    fn own_address(&self, ip: u8) -> Result<IpAddr, TestbedError> {
+        self.lan.as_ref().map_or_else(|| self.address(ip), |lan| Ok(lan.host_address(ip)))
+    }
+}
+
+/// Lets the host behind a tunnel's end, if there is one, use the tunnel.
+fn open_lan(lab: &Lab, number: usize, address: &ClientAddress) -> Result<Option<Lan>, LabError> {
+    let Some(lan) = lab.lan(number) else { return Ok(None) };
+    let ClientAddress { v4, v6, device } = address;
+    lan.open(TunnelEnd { device, v4: *v4, v6: *v6 })?;
+    Ok(Some(lan.clone()))
 }
 
 /// Agents of all clients that have an address; perhaps one of the gateway after them.
@@ -95,28 +112,30 @@ pub struct Measured {
 }
 
 impl LabAgents {
-    /// Starts an agent in the namespace of each client. The lab may have more namespaces than there are addresses: then
+    /// Starts an agent in the namespace of each client, or on the host behind it. The lab may have more namespaces than there are addresses: then
     /// the first are the clients.
     ///
     /// # Errors
-    /// [`TestbedError::Fleet`].
+    /// [`TestbedError::Fleet`], [`TestbedError::Lab`].
     pub fn start(lab: &Lab, clients: &[ClientAddress]) -> Result<Self, TestbedError> {
         let mut all = Self::default();
         for ((namespace, address), number) in lab.clients().iter().zip(clients).zip(1..) {
             let name = format!("c{number}");
-            all.fleet.add_child(&name, namespace.agent())?;
+            let lan = open_lan(lab, number, address)?;
+            all.fleet.add_child(&name, lan.as_ref().map_or(namespace, Lan::host).agent())?;
             all.agents.push(LabAgent {
                 name,
                 title: format!("client {number}"),
                 is_client: true,
                 namespace: namespace.clone(),
                 address: address.clone(),
+                lan,
             });
         }
         Ok(all)
     }
 
-    /// Starts an agent on the gateway, at the address by which the first client reaches it through `system`, and returns its
+    /// Starts an agent on the gateway, or on the campus host behind it, at the address by which the first client reaches it through `system`, and returns its
     /// number.
     ///
     /// # Errors
@@ -127,7 +146,7 @@ impl LabAgents {
         system: &mut dyn System,
         interrupt: &Interrupt,
     ) -> Result<usize, TestbedError> {
-        self.add_at_gateway(lab, system, lab.gateway().agent(), interrupt)
+        self.add_at_gateway(lab, system, &[], interrupt)
     }
 
     /// The same, with a target of blocks, which are written to `place`; it shares the CPU limit of the VPN's programs there.
@@ -141,22 +160,23 @@ impl LabAgents {
         place: &Path,
         interrupt: &Interrupt,
     ) -> Result<usize, TestbedError> {
-        let mut command = lab.gateway().agent();
-        command.arg("--block-place").arg(place);
-        self.add_at_gateway(lab, system, command, interrupt)
+        self.add_at_gateway(lab, system, &["--block-place".as_ref(), place.as_os_str()], interrupt)
     }
 
     fn add_at_gateway(
         &mut self,
         lab: &Lab,
         system: &mut dyn System,
-        command: Command,
+        words: &[&OsStr],
         interrupt: &Interrupt,
     ) -> Result<usize, TestbedError> {
         let address = gateway_address(lab, system, &self.agent(0, 4)?.address, interrupt)?;
+        let lan = open_lan(lab, 0, &address)?;
+        let mut command = lan.as_ref().map_or(lab.gateway(), Lan::host).agent();
+        command.args(words);
         let number = self.fleet.add_child("gateway", command)?;
         let (name, title, namespace) = ("gateway".to_owned(), "gateway".to_owned(), lab.gateway().clone());
-        self.agents.push(LabAgent { name, title, is_client: false, namespace, address });
+        self.agents.push(LabAgent { name, title, is_client: false, namespace, address, lan });
         Ok(number)
     }
 
@@ -184,7 +204,8 @@ impl LabAgents {
         tasks: &'a [Task],
     ) -> Result<PairRun<'a>, TestbedError> {
         self.agent(near, ip)?.address(ip)?;
-        Ok(PairRun { near, far, address: self.agent(far, ip)?.address(ip)?, tasks })
+        let end = self.agent(far, ip)?;
+        Ok(PairRun { near, far, address: end.address(ip)?, bind: end.own_address(ip)?, tasks })
     }
 
     fn agent(&self, number: usize, ip: u8) -> Result<&LabAgent, TestbedError> {
@@ -211,8 +232,9 @@ impl LabAgents {
         let results = run_pairs(&mut self.fleet, pairs, times, lead, &mut metered, interrupt);
         let mut cpu = metered.cpu.used();
         if let Some(cpu) = &mut cpu {
-            cpu.generators =
-                results.iter().flat_map(|pair| &pair.reports.ends).map(|end| end.cpu_seconds).sum();
+            let of = |end: usize| results.iter().map(|pair| pair.reports.ends[end].cpu_seconds).sum();
+            cpu.generator_ends = [of(0), of(1)];
+            cpu.generators = cpu.generator_ends.iter().sum();
         }
         let carried = self.carried(&before, &self.read_devices()?, pairs, &results);
         Ok(Measured { results, cpu, carried })
@@ -368,6 +390,7 @@ mod tests {
             is_client: true,
             namespace: Namespace::unmade("none"),
             address: address.clone(),
+            lan: None,
         };
         let agents = addresses.iter().zip(1..).map(agent).collect();
         LabAgents { fleet: Fleet::default(), agents }

@@ -193,6 +193,9 @@ pub struct CpuUse {
     /// Of all clients' VPN processes.
     pub clients: f64,
     pub generators: f64,
+    /// The same apart: of the hosts that connect, and of those that listen.
+    #[serde(default)]
+    pub generator_ends: [f64; 2],
     /// Of processes that have nothing to do with the measurement.
     pub foreign: f64,
     /// Of the whole machine, by kind.

@@ -32,7 +32,10 @@ pub struct PairRun<'a> {
     pub near: usize,
     /// The agent that listens.
     pub far: usize,
+    /// Where the near agent reaches the far one.
     pub address: IpAddr,
+    /// Where the far agent listens: there, unless a router translates its address.
+    pub bind: IpAddr,
     /// The work of both.
     pub tasks: &'a [Task],
 }
@@ -216,8 +219,8 @@ impl Drive<'_, '_> {
 
     fn connect(&mut self, interrupt: &Interrupt) {
         for state in self.states.iter().filter(|state| state.is_sound()) {
-            let PairRun { far, address, tasks, .. } = state.pair;
-            self.fleet.send(far, &Command::Prepare { tasks: tasks.to_vec(), bind: address });
+            let PairRun { far, bind, tasks, .. } = state.pair;
+            self.fleet.send(far, &Command::Prepare { tasks: tasks.to_vec(), bind });
         }
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         while self.states.iter().any(|state| state.is_sound() && !state.is_connected()) {

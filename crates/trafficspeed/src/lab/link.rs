@@ -69,8 +69,7 @@ fn make_devices(
         gateway,
         &format!("link add {device} mtu {mtu} type veth peer name {CLIENT_LINK} netns {peer} mtu {mtu}\n"),
     )?;
-    let single = settings.emulation.is_some_and(|emulation| emulation.needs_single_packets());
-    if !settings.offload || single {
+    if settings.sends_single_packets() {
         offload_off(gateway, &device)?;
         offload_off(client, CLIENT_LINK)?;
     }
@@ -111,12 +110,12 @@ fn client_script(number: u32) -> String {
 }
 
 /// A client takes no router advertisements, so that nothing but the script decides its routes.
-fn quiet(client: &Namespace) -> Result<(), LabError> {
+pub(super) fn quiet(client: &Namespace) -> Result<(), LabError> {
     client.sysctl("net/ipv6/conf/default/accept_ra", "0")
 }
 
 /// Frames cross the link one by one as on a wire; the receiving end gathers them as a network card's driver would.
-fn offload_off(namespace: &Namespace, device: &str) -> Result<(), LabError> {
+pub(super) fn offload_off(namespace: &Namespace, device: &str) -> Result<(), LabError> {
     run_tool(Command::new("ip").args(["netns", "exec", namespace.name(), "ethtool", "-K", device]).args([
         "tso",
         "off",
@@ -131,7 +130,7 @@ fn offload_off(namespace: &Namespace, device: &str) -> Result<(), LabError> {
 }
 
 /// Runs lines of `ip` commands in one process.
-fn batch(namespace: &Namespace, script: &str) -> Result<(), LabError> {
+pub(super) fn batch(namespace: &Namespace, script: &str) -> Result<(), LabError> {
     let text = format!("ip -n {} -batch -", namespace.name());
     let failed = |why: String| LabError::Tool { command: text.clone(), why };
     let mut child = Command::new("ip")

@@ -165,7 +165,7 @@ pub fn cleanup(base: &Path) -> Cleanup {
 fn is_own_name(name: &str, pid: u32) -> bool {
     let Some(rest) = name.strip_prefix(&format!("ts{pid}")) else { return false };
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    rest == "g" || rest.strip_prefix('c').is_some_and(is_number)
+    rest == "g" || ['c', 'h'].into_iter().any(|kind| rest.strip_prefix(kind).is_some_and(is_number))
 }
 
 fn remove_namespace(owner: &Content, entry: &Entry, outcome: &mut Cleanup) {
@@ -220,8 +220,10 @@ mod tests {
 
     #[test]
     fn names_are_the_owners_only() {
-        assert!(is_own_name("ts12g", 12) && is_own_name("ts12c3", 12));
-        for foreign in ["ts12", "ts12c", "ts12x", "ts123g", "ts12c3x", "ts13g", "eth0", ""] {
+        assert!(is_own_name("ts12g", 12) && is_own_name("ts12c3", 12) && is_own_name("ts12h0", 12));
+        for foreign in
+            ["ts12", "ts12c", "ts12h", "ts12ch1", "ts12x", "ts123g", "ts12c3x", "ts13g", "eth0", ""]
+        {
             assert!(!is_own_name(foreign, 12), "{foreign}");
         }
     }

@@ -494,6 +494,7 @@ pub(crate) mod samples {
             gateway: 1.23,
             clients: 1.23,
             generators: 1.23,
+            generator_ends: [0.61, 0.62],
             foreign: 1.0,
             host: HostCpu { steal: 1.0, idle: 8.0, user: 1.0, ..HostCpu::default() },
             seconds: 1.0,

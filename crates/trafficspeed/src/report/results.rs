@@ -14,6 +14,7 @@ use crate::experiment::generate::{LoadCampaign, LoadRun};
 use crate::experiment::model::Model;
 use crate::experiment::outcome::{Campaign, Run};
 use crate::experiment::suite::SuiteCampaign;
+use crate::lab::topology::Topology;
 use crate::unit::Unit;
 
 /// The results, by experiment.
@@ -81,7 +82,11 @@ impl Results {
             Self::Block(found) => block::table(found, width),
             Self::BlockSweep(found) => block::sweep::table(found, width),
         };
-        text.extend(self.environment().map(|environment| environment.machine() + "\n"));
+        if let Some(environment) = self.environment() {
+            let method = environment.topology.and_then(Topology::method);
+            text.extend(method.map(|method| format!("Method, {method}.\n")));
+            text.push_str(&(environment.machine() + "\n"));
+        }
         width.map_or(text.clone(), |width| wrapped(&text, width))
     }
 

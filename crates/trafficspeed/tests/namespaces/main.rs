@@ -15,6 +15,7 @@ mod link;
 mod load;
 mod model;
 mod peers;
+mod routers;
 mod sessions;
 mod soak;
 mod suite;
@@ -95,8 +96,8 @@ fn report_again(directory: &Path, before: &Value) -> Vec<String> {
 fn namespaces_of(pid: u32) -> Vec<String> {
     let Ok(entries) = fs::read_dir("/run/netns") else { return Vec::new() };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let (gateway, client) = (format!("ts{pid}g"), format!("ts{pid}c"));
-    names.filter(|name| *name == gateway || name.starts_with(&client)).collect()
+    let (gateway, client, host) = (format!("ts{pid}g"), format!("ts{pid}c"), format!("ts{pid}h"));
+    names.filter(|name| *name == gateway || name.starts_with(&client) || name.starts_with(&host)).collect()
 }
 
 /// Starts a long measurement and waits until all its namespaces are there and traffic can flow.

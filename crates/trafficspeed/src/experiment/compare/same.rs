@@ -97,6 +97,7 @@ pub(super) mod tests {
     use crate::experiment::outcome::{Program, samples};
     use crate::experiment::traffic::TrafficPlan;
     use crate::lab::LinkSettings;
+    use crate::lab::topology::Topology;
     use crate::system::{Cipher, Kind, Programs, Subject};
 
     fn plan() -> ComparePlan {
@@ -140,6 +141,7 @@ pub(super) mod tests {
             (with(|plan| plan.traffic.clients = vec![2, 8]), "clients (--clients)"),
             (with(|plan| plan.traffic.subjects.truncate(1)), "systems (--vpn, --cipher)"),
             (with(|plan| plan.traffic.links.mtu = 1400), "links"),
+            (with(|plan| plan.traffic.links.topology = Topology::Routers), "links"),
             (with(|plan| plan.traffic.settings.seconds = 2.5), "setting seconds"),
             (with(|plan| plan.traffic.settings.repeats = 9), "setting repeats"),
             (

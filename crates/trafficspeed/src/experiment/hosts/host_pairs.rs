@@ -145,7 +145,7 @@ impl HostPairs {
     pub fn runs<'a>(&self, tasks: impl Fn(usize) -> &'a [Task]) -> Vec<PairRun<'a>> {
         let run = |((_, pair), at): ((&str, &HostPair), usize)| {
             let &HostPair { near, far, address } = pair;
-            PairRun { near, far, address, tasks: tasks(at) }
+            PairRun { near, far, address, bind: address, tasks: tasks(at) }
         };
         self.reached().zip(0..).map(run).collect()
     }
