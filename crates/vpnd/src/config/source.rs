@@ -14,6 +14,8 @@ use crate::ldap_filter::{Filter, NameTemplate};
 /// Sources at most, and servers of one.
 const MAX_SOURCES: usize = 32;
 const MAX_SERVERS: usize = 8;
+/// Limit for one login, over all servers of its source.
+pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 const LDAPS_PORT: u16 = 636;
 const LDAP_PORT: u16 = 389;
 const RADIUS_PORT: u16 = 1812;
@@ -228,6 +230,20 @@ pub(super) fn sources(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Vec
     found
 }
 
+/// The time for one server, which leaves some of a login's for a second one.
+fn timeout(s: &mut Section<'_>, p: &mut Problems, servers: usize) -> Duration {
+    let all_ms = LOGIN_TIMEOUT.as_millis() as u64;
+    let timeout_ms = s.number(p, "timeout_ms", 100..=all_ms, 3_000);
+    if servers > 1 && timeout_ms > all_ms / 2 {
+        let why = format!(
+            "a login ends after {all_ms} ms, so the second server would get no time: write {} at most",
+            all_ms / 2
+        );
+        s.problem(p, "timeout_ms", why);
+    }
+    Duration::from_millis(timeout_ms)
+}
+
 fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> {
     let word = "1 to 32 letters, digits, '.', '_' and '-'";
     if !s.has(p, "name") {
@@ -245,12 +261,13 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
     let rule = rule(s, p);
     let keep_realm = s.flag(p, "keep_realm", false);
     let servers = servers(s, p, is_ldap);
+    let timeout = timeout(s, p, servers.len());
     let source = Source {
         name: name?,
         rule: rule?,
         keep_realm,
         servers,
-        timeout: Duration::from_millis(s.number(p, "timeout_ms", 100..=30_000, 3_000)),
+        timeout,
         max_logins: s.number(p, "max_logins", 1..=1_024, 32) as usize,
         max_groups: s.number(p, "max_groups", 1..=200, 100) as usize,
         kind: if is_ldap {
@@ -462,6 +479,11 @@ mod tests {
             (start("servers = \"ldaps://a\"\nbase = \"b\"\n"), "bind_dn"),
             (start(&format!("servers = \"ldaps://a\"\nbind_password = \"x\"\n{ldap}")), "bind_password_file"),
             (start(&format!("servers = \"ldaps://a\"\nmatch = \"*\"\n{ldap}")), "not both"),
+            (start(&format!("servers = \"ldaps://a\"\ntimeout_ms = 10001\n{ldap}")), "timeout_ms"),
+            (
+                start(&format!("servers = [\"ldaps://a\", \"ldaps://b\"]\ntimeout_ms = 5001\n{ldap}")),
+                "the second server would get no time",
+            ),
             ("[[source]]\nkind = \"ldap\"\n".to_owned(), "needs the key 'name'"),
         ] {
             let error = read(&text).expect_err(&text);

@@ -13,13 +13,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use zeroize::Zeroizing;
 
 use crate::config::ServerConfig;
-use crate::config::source::{SecretPlace, Source, SourceKind};
+use crate::config::source::{LOGIN_TIMEOUT, SecretPlace, Source, SourceKind};
 use crate::gateway::messages::auth::Reason;
 use crate::gateway::messages::idp::{
     FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginCheck, MAX_FRAME, Numbered,
@@ -29,8 +28,6 @@ use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::Prepared;
 use servers::{ServerError, Servers};
 
-/// Limit for one login, over all servers of its source.
-const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest secret, bytes.
 const MAX_SECRET: u64 = 4096;
 /// Set by the service manager: the directory of the service's credentials.

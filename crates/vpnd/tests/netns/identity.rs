@@ -1,4 +1,4 @@
-//! Users of a directory: real clients, a real slapd in the gateway's box, and what happens when parts of that go away.
+//! Users of a directory or a RADIUS server: real clients, a real slapd or FreeRADIUS in the gateway's box, and what happens when parts of that go away.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use toml::Value;
 
 use crate::client::{self, Client};
+use crate::freeradius::FreeRadius;
 use crate::gateway::{Gateway, Login, edit_toml, must, write_secret};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::process::{self, Process};
@@ -50,6 +51,10 @@ fn configure(gateway: &Gateway<'_>, slapd: &Slapd, password: PathBuf) {
         slapd.tls,
         slapd.ca()
     );
+    add_source(gateway, &text);
+}
+
+fn add_source(gateway: &Gateway<'_>, text: &str) {
     let source: toml::Table = text.parse().expect("it is TOML");
     edit_toml(&gateway.config(), |table| {
         table.insert("source".to_owned(), Value::Array(vec![Value::Table(source)]));
@@ -154,4 +159,47 @@ fn an_upgrade_takes_the_directory_along() {
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
     let second = Client::connect(&lab, 2, &ann);
     ping_until(second.namespace(), CAMPUS_V4.into(), SOON);
+}
+
+#[test]
+fn a_user_of_a_radius_server_gets_in_and_a_forger_does_not() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.install();
+    let local = gateway.add_user("local");
+    let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
+    let source = |secret: PathBuf| {
+        format!(
+            "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\n\
+             servers = [\"radius://{ADDRESS}:{}\"]\nsecret_file = {secret:?}\n",
+            radius.port
+        )
+    };
+    add_source(&gateway, &source(radius.secret_file()));
+    gateway.start();
+    let ann = login_of(&lab, &local, "ann@guests.example", "right");
+    // It tries again by itself as long as the server does not listen yet.
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let session = gateway.sessions().remove(0);
+    assert_eq!(session["user"], "ann@guests.example", "{session}");
+    let users = process::text(&must(process::run(gateway.user(&["list"]))));
+    let line = users.lines().find(|line| line.contains("ann@guests.example")).unwrap_or_default();
+    assert!(["guests", "staff", "vpn"].iter().all(|word| line.contains(word)), "{users}");
+
+    let wrong = login_of(&lab, &local, "ann@guests.example", "wrong password");
+    let (status, output) = Client::refused(&lab, 2, &wrong, &[]);
+    assert!(status == 3 && output.contains("login was refused"), "{output}");
+
+    // Without the server's secret its replies are those of a stranger, and the session goes on.
+    let other = lab.path("other.secret");
+    write_secret(&other, "another secret\n");
+    add_source(&gateway, &source(other));
+    must(gateway.upgrade());
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let waiting = Process::start(&lab, "ann", client::command(&lab, 2, &ann, &[]));
+    eventually("the client says why", SOON, || {
+        waiting.output().contains("the directory of your university can't be reached").then_some(())
+    });
+    assert_eq!(gateway.sessions().len(), 1);
 }

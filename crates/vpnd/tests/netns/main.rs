@@ -30,6 +30,7 @@ mod foreign;
 mod forged_journal;
 mod forger;
 mod forgery;
+mod freeradius;
 mod full;
 mod gateway;
 mod healing;

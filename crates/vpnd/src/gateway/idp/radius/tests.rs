@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 use std::{fs, thread};
@@ -15,52 +15,11 @@ use crate::config::ServerConfig;
 use crate::gateway::idp::PreparedSource;
 use crate::gateway::messages::idp::SourceName;
 
-const SECRET: &str = "testing 123";
+#[path = "../../../../tests/netns/freeradius.rs"]
+mod freeradius;
+use freeradius::{FreeRadius, SECRET};
+
 const ACCEPT: u8 = 2;
-
-/// FreeRADIUS with a configuration of its own, which knows `ann`.
-struct FreeRadius {
-    directory: tempfile::TempDir,
-    process: Child,
-    port: u16,
-}
-
-impl FreeRadius {
-    fn start() -> Option<Self> {
-        if !Path::new("/usr/sbin/freeradius").exists() {
-            assert!(std::env::var_os("CI").is_none(), "this test needs freeradius: ./x setup");
-            eprintln!("SKIPPED: there is no freeradius; run ./x setup");
-            return None;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let at = directory.path().display();
-        let sign = "update reply { Message-Authenticator := 0x00 }";
-        let configuration = format!(
-            "libdir = /usr/lib/freeradius\nlogdir = {at}\nrun_dir = {at}\npidfile = {at}/pid\n\
-             client gateway {{\nipaddr = 127.0.0.1\nsecret = \"{SECRET}\"\nrequire_message_authenticator = yes\n}}\n\
-             modules {{\npap {{\n}}\nfiles {{\nusersfile = {at}/users\n}}\n}}\n\
-             server default {{\nlisten {{\ntype = auth\nipaddr = 127.0.0.1\nport = {port}\n}}\n\
-             authorize {{\nfiles\npap\n}}\nauthenticate {{\nAuth-Type PAP {{\npap\n}}\n}}\n\
-             post-auth {{\n{sign}\nPost-Auth-Type REJECT {{\n{sign}\n}}\n}}\n}}\n"
-        );
-        fs::write(directory.path().join("radiusd.conf"), configuration).unwrap();
-        let users = "ann Cleartext-Password := \"right\"\n\tFilter-Id = \"staff\",\n\tFilter-Id += \"vpn\"\n";
-        fs::write(directory.path().join("users"), users).unwrap();
-        let mut command = Command::new("/usr/sbin/freeradius");
-        command.args(["-f", "-l", "stdout", "-n", "radiusd", "-D", "/usr/share/freeradius", "-d"]);
-        let log = fs::File::create(directory.path().join("log")).unwrap();
-        let process = command.arg(directory.path()).stdin(Stdio::null()).stdout(log).spawn().unwrap();
-        Some(Self { directory, process, port })
-    }
-}
-
-impl Drop for FreeRadius {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 fn source(servers: &str, directory: &Path, secret: &str) -> Vec<PreparedSource> {
     let file = directory.join("secret");
@@ -94,8 +53,8 @@ fn is_unavailable(reply: &IdpReply) -> bool {
 
 #[tokio::test]
 async fn who_has_the_password_is_let_in_with_groups() {
-    let Some(server) = FreeRadius::start() else { return };
-    let at = server.directory.path();
+    let Some(server) = FreeRadius::start("127.0.0.1", |program| Command::new(program)) else { return };
+    let at = server.path();
     let servers = format!("\"radius://127.0.0.1:{}\"", server.port);
     let sources = source(&servers, at, SECRET);
     let until = Instant::now() + Duration::from_secs(60);
@@ -105,7 +64,7 @@ async fn who_has_the_password_is_let_in_with_groups() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         reply = check(&sources, "ann", "right").await;
     }
-    assert!(!is_unavailable(&reply), "{}", fs::read_to_string(at.join("log")).unwrap());
+    assert!(!is_unavailable(&reply), "{}", server.log());
     assert_eq!(groups(&reply), ["staff", "vpn"]);
     let refused = IdpReply::Refused(Refusal::WrongPassword);
     for (user, password) in [("ann", "wrong"), ("eve", "right"), ("ann", ""), ("ann", &"x".repeat(129))] {
