@@ -39,7 +39,7 @@ use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
 
 pub use devices::{Calls, Timed};
-use devices::{TimedSocket, TimedTun, thread_cpu};
+use devices::{Stopwatch, TimedSocket, TimedTun, thread_cpu};
 use load::Load;
 pub use process::serve;
 use process::{EndSpec, Process};
@@ -78,6 +78,8 @@ pub struct Live {
     pub traffic: Traffic,
     /// The cipher suite.
     pub suite: &'static str,
+    /// Each system call was timed. Otherwise only `cpu_ns` is a time, which the clock does not disturb then.
+    pub clocked: bool,
     /// The sending end.
     pub client: End,
     /// The receiving end.
@@ -120,14 +122,14 @@ impl End {
     }
 }
 
-/// Carries `traffic` for about `time` between the two namespaces of `place`.
+/// Carries `traffic` for about `time` between the two namespaces of `place`, with a clock around each system call if `clocked`.
 ///
 /// # Errors
 /// If something could not be made, or nothing was carried.
 pub fn run(
     place: &Place,
     (suite, backend): (Suite, Backend),
-    traffic: Traffic,
+    (traffic, clocked): (Traffic, bool),
     time: Duration,
 ) -> anyhow::Result<Live> {
     let Place { near: Some(near), far: Some(far), near_address: Some(from), far_address: Some(to) } = place
@@ -142,6 +144,7 @@ pub fn run(
         pieces: traffic.pieces,
         suite: suite.name().into(),
         backend: backend.name().into(),
+        clocked,
     };
     let mut client = Process::start(&end(false, near, from))?;
     let mut gateway = Process::start(&end(true, far, to))?;
@@ -163,7 +166,7 @@ pub fn run(
     load.end()?;
     let [client, gateway] = [0, 1].map(|end: usize| after[end].since(&before[end]));
     ensure!(client.read.bytes > 0 && gateway.write.bytes > 0, "the stream through the tunnel stands still");
-    Ok(Live { traffic, suite: suite.name(), client, gateway })
+    Ok(Live { traffic, suite: suite.name(), clocked, client, gateway })
 }
 
 /// Devices of one end.
@@ -173,11 +176,12 @@ struct Parts {
     pieces: usize,
     packet: usize,
     peer: Ipv4Addr,
+    clocked: bool,
 }
 
 impl Parts {
     fn make(spec: &EndSpec) -> anyhow::Result<Self> {
-        let EndSpec { packet, pieces, .. } = *spec;
+        let EndSpec { packet, pieces, clocked, .. } = *spec;
         let (inner, peer) = if spec.is_gateway { (GATEWAY, CLIENT) } else { (CLIENT, GATEWAY) };
         let tx_queue_len = if spec.is_gateway { GATEWAY_TX_QUEUE_LEN } else { CLIENT_TX_QUEUE_LEN };
         enter(&spec.namespace)?;
@@ -195,7 +199,7 @@ impl Parts {
         ip(&format!("link set live0 gso_max_size {most}"))?;
         ip("link set live0 up")?;
         let tun = device.into_queues().pop().context("a device has a queue")?;
-        Ok(Self { tun, socket, pieces, packet, peer })
+        Ok(Self { tun, socket, pieces, packet, peer, clocked })
     }
 }
 
@@ -290,17 +294,13 @@ async fn turns(
     mut asks: mpsc::UnboundedReceiver<Ask>,
 ) -> std::io::Result<()> {
     let account = Rc::new(RefCell::new(End::default()));
-    let overhead = devices::clock_overhead();
+    let watch = Stopwatch::new(parts.clocked);
     let (tun, socket) = (Rc::new(parts.tun.into_async()?), Rc::new(parts.socket.into_async()?));
     let (policy, mtu) = (Arc::new(Policy::without_rules(true)), parts.packet as u16);
     let spec = SteppedSpec { role, policy, tun_offloads: TunOffloads::ALL, mtu };
-    let timed_tun = TimedTun { device: Rc::clone(&tun), account: Rc::clone(&account), overhead };
-    let timed_socket = TimedSocket {
-        device: Rc::clone(&socket),
-        account: Rc::clone(&account),
-        overhead,
-        pieces: parts.pieces,
-    };
+    let timed_tun = TimedTun { device: Rc::clone(&tun), account: Rc::clone(&account), watch };
+    let timed_socket =
+        TimedSocket { device: Rc::clone(&socket), account: Rc::clone(&account), watch, pieces: parts.pieces };
     let mut shard = Stepped::new(spec, timed_tun, timed_socket);
     let inner = if role == Role::Gateway { parts.peer } else { CLIENT };
     let addresses = vec![std::net::IpAddr::from(inner).into()];
@@ -316,22 +316,22 @@ async fn turns(
             ask = asks.recv() => match ask {
                 None => return Ok(()),
                 // Whoever asked may have given up waiting.
-                Some(answer) => drop(answer.send(figures(&account, overhead))),
+                Some(answer) => drop(answer.send(figures(&account, watch))),
             },
             ready = socket.readable() => {
                 let mut ready = ready?;
-                let turn = Turn::begin(&account);
+                let turn = Turn::begin(&account, watch);
                 let progress = shard.receive();
-                account.borrow_mut().deliver_ns += turn.own(&account, overhead);
+                account.borrow_mut().deliver_ns += turn.own(&account, watch);
                 if progress == Progress::Drained {
                     ready.clear_ready();
                 }
             }
             ready = tun.ready(Interest::READABLE | Interest::ERROR) => {
                 let mut ready = ready?;
-                let turn = Turn::begin(&account);
+                let turn = Turn::begin(&account, watch);
                 let progress = shard.transmit()?;
-                account.borrow_mut().transmit_ns += turn.own(&account, overhead);
+                account.borrow_mut().transmit_ns += turn.own(&account, watch);
                 if progress == Progress::Drained {
                     ready.clear_ready();
                 }
@@ -354,16 +354,16 @@ struct Turn {
 }
 
 impl Turn {
-    fn begin(account: &RefCell<End>) -> Self {
-        Self { timed: timed(&account.borrow()), began: thread_cpu() }
+    fn begin(account: &RefCell<End>, watch: Stopwatch) -> Self {
+        Self { timed: timed(&account.borrow()), began: watch.start() }
     }
 
     /// Nanoseconds of the turn that were in no system call.
-    fn own(&self, account: &RefCell<End>, overhead: f64) -> f64 {
-        let whole = thread_cpu() - self.began - overhead;
+    fn own(&self, account: &RefCell<End>, watch: Stopwatch) -> f64 {
+        let whole = watch.since(self.began);
         let (ns, calls) = timed(&account.borrow());
         // Each of them read the clock twice.
-        (whole - (ns - self.timed.0) - 2.0 * overhead * (calls - self.timed.1) as f64).max(0.0)
+        (whole - (ns - self.timed.0) - watch.readings(2 * (calls - self.timed.1))).max(0.0)
     }
 }
 
@@ -373,11 +373,11 @@ fn timed(end: &End) -> (f64, u64) {
     (ns, all.iter().map(|calls| calls.work.calls + calls.empty.calls).sum())
 }
 
-fn figures(account: &RefCell<End>, overhead: f64) -> End {
+fn figures(account: &RefCell<End>, watch: Stopwatch) -> End {
     let mut end = account.borrow().clone();
     let calls = timed(&end).1;
     // Each timed call reads the clock twice.
-    end.cpu_ns = thread_cpu() - 2.0 * overhead * calls as f64;
+    end.cpu_ns = thread_cpu() - watch.readings(2 * calls);
     end.wake_ups = devices::wake_ups();
     end
 }

@@ -71,8 +71,35 @@ pub(super) fn wake_ups() -> u64 {
     line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The cost of reading the clock, in nanoseconds: the median of many.
-pub(super) fn clock_overhead() -> f64 {
+/// The clock around system calls, if they are to be timed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stopwatch {
+    /// The cost of reading the clock, in nanoseconds; without one nothing is timed.
+    overhead: Option<f64>,
+}
+
+impl Stopwatch {
+    /// A clock whose own cost is the median of many readings; off it reads none.
+    pub(super) fn new(is_on: bool) -> Self {
+        Self { overhead: is_on.then(clock_overhead) }
+    }
+
+    pub(super) fn start(self) -> f64 {
+        if self.overhead.is_some() { thread_cpu() } else { 0.0 }
+    }
+
+    /// Nanoseconds since `start`, without reading the clock.
+    pub(super) fn since(self, start: f64) -> f64 {
+        self.overhead.map_or(0.0, |overhead| thread_cpu() - start - overhead)
+    }
+
+    /// Nanoseconds that reading it so often took.
+    pub(super) fn readings(self, count: u64) -> f64 {
+        self.overhead.unwrap_or_default() * count as f64
+    }
+}
+
+fn clock_overhead() -> f64 {
     let mut each: Vec<f64> = (0..1001)
         .map(|_| {
             let start = thread_cpu();
@@ -87,23 +114,23 @@ pub(super) fn clock_overhead() -> f64 {
 pub(super) struct TimedTun {
     pub(super) device: Rc<AsyncFd<TunQueue>>,
     pub(super) account: Rc<RefCell<End>>,
-    pub(super) overhead: f64,
+    pub(super) watch: Stopwatch,
 }
 
 impl PacketDevice for TimedTun {
     fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let start = thread_cpu();
+        let start = self.watch.start();
         let read = self.device.get_ref().try_read(buf);
-        let ns = thread_cpu() - start - self.overhead;
+        let ns = self.watch.since(start);
         let bytes = *read.as_ref().unwrap_or(&0) as u64;
         self.account.borrow_mut().read.add(ns, u64::from(bytes > 0), bytes);
         read
     }
 
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let start = thread_cpu();
+        let start = self.watch.start();
         let written = self.device.get_ref().try_write_vectored(parts);
-        let ns = thread_cpu() - start - self.overhead;
+        let ns = self.watch.since(start);
         let bytes = *written.as_ref().unwrap_or(&0) as u64;
         self.account.borrow_mut().write.add(ns, u64::from(bytes > 0), bytes);
         written
@@ -114,15 +141,15 @@ impl PacketDevice for TimedTun {
 pub(super) struct TimedSocket {
     pub(super) device: Rc<AsyncFd<ShardSocket>>,
     pub(super) account: Rc<RefCell<End>>,
-    pub(super) overhead: f64,
+    pub(super) watch: Stopwatch,
     pub(super) pieces: usize,
 }
 
 impl TimedSocket {
     fn send_piece(&self, piece: &Transmit<'_>) -> SendOutcome {
-        let start = thread_cpu();
+        let start = self.watch.start();
         let outcome = self.device.get_ref().try_send(piece);
-        let ns = thread_cpu() - start - self.overhead;
+        let ns = self.watch.since(start);
         let sent = outcome == SendOutcome::Sent;
         let bytes = if sent { piece.contents.len() as u64 } else { 0 };
         self.account.borrow_mut().send.add(ns, u64::from(sent), bytes);
@@ -132,9 +159,9 @@ impl TimedSocket {
 
 impl DatagramSocket for TimedSocket {
     fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
-        let start = thread_cpu();
+        let start = self.watch.start();
         let received = self.device.get_ref().try_recv(bufs, meta);
-        let ns = thread_cpu() - start - self.overhead;
+        let ns = self.watch.since(start);
         let count = *received.as_ref().unwrap_or(&0);
         let bytes = meta[..count].iter().map(|meta| meta.len as u64).sum();
         self.account.borrow_mut().receive.add(ns, count as u64, bytes);

@@ -25,6 +25,8 @@ pub(super) struct EndSpec {
     pub(super) pieces: usize,
     pub(super) suite: String,
     pub(super) backend: String,
+    /// Each system call is timed.
+    pub(super) clocked: bool,
 }
 
 /// Is one end until the input ends. `spec` is what the program passes to itself.

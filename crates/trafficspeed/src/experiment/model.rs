@@ -7,6 +7,7 @@
 
 pub mod costs;
 pub mod counts;
+pub mod disturbance;
 pub mod fit;
 #[cfg(test)]
 pub mod made_up;
@@ -25,6 +26,7 @@ use crate::lab::{Lab, LinkSettings};
 use crate::system::{Cipher, Kind, Programs, Subject};
 use costs::Cost;
 use counts::Counts;
+use disturbance::Disturbance;
 use fit::Stage;
 use predict::{Beside, Judgement, Prediction, Target};
 use real::{Real, RealPlan};
@@ -77,6 +79,8 @@ pub struct Model {
     pub stages: Vec<Stage>,
     /// The stages of a running tunnel, which the predictions sum.
     pub costs: Vec<Cost>,
+    /// By how much the clocks made the streams dearer from which the costs were fitted.
+    pub disturbance: Disturbance,
     pub predictions: Vec<Compared>,
     /// The original's table.
     pub original: Vec<original::Row>,
@@ -185,7 +189,7 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
     let environment = Environment::read(Some(plan.links));
     progress.note("measuring each stage");
     let raw = stages::measure(plan, interrupt)?;
-    let (stages, costs) = (fit::fit_all(&raw)?, costs::fit_all(&raw)?);
+    let (stages, (costs, disturbance)) = (fit::fit_all(&raw)?, costs::fit_all(&raw)?);
     let mut all: Vec<Compared> = Vec::new();
     for (known, cipher) in raw.suites.iter().zip(plan.suites()) {
         let measured = plan.real.filter(|_| !interrupt.is_set()).map(|real| {
@@ -218,6 +222,7 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
         raw,
         stages,
         costs,
+        disturbance,
         predictions: all,
         original,
         judgement,

@@ -7,6 +7,7 @@ use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
 use super::counts::{Counts, Unit};
+use super::disturbance::{Disturbance, undisturbed};
 use super::stages::{Live, LiveEnd, Raw};
 use crate::stats::median;
 use crate::system::Cipher;
@@ -152,13 +153,14 @@ const CIPHERS: [Plan; 4] = {
     ]
 };
 
-/// All costs, those of each suite's cipher at the end.
+/// All costs, those of each suite's cipher at the end, and by how much the clocks disturbed what they timed.
 ///
 /// # Errors
-/// If there are too few sizes, or no runs without a cipher.
-pub fn fit_all(raw: &Raw) -> anyhow::Result<Vec<Cost>> {
+/// If there are too few sizes, or no runs without a cipher or without clocks.
+pub fn fit_all(raw: &Raw) -> anyhow::Result<(Vec<Cost>, Disturbance)> {
     let null = Cipher::None.name();
-    let of_suite = |suite: &str| raw.live.iter().filter(|live| live.suite == suite).collect::<Vec<_>>();
+    let (live, disturbance) = undisturbed(&raw.live)?;
+    let of_suite = |suite: &str| live.iter().filter(|live| live.suite == suite).collect::<Vec<_>>();
     let plain = of_suite(null);
     ensure!(!plain.is_empty(), "there are no streams without a cipher to fit the stages from");
     let mut costs = Vec::new();
@@ -172,7 +174,7 @@ pub fn fit_all(raw: &Raw) -> anyhow::Result<Vec<Cost>> {
             costs.push(cipher.fit(&runs, Some(suite), |counts, _| own.ns(counts))?);
         }
     }
-    Ok(costs)
+    Ok((costs, disturbance))
 }
 
 /// The stages, by their places, within whose time the ciphers' is found.
@@ -367,7 +369,7 @@ mod tests {
     #[test]
     fn what_a_cipher_costs_is_beyond_the_same_stage_without_one() {
         let raw = crate::experiment::model::made_up::raw();
-        let costs = fit_all(&raw).unwrap();
+        let (costs, _) = fit_all(&raw).unwrap();
         let seal = costs.iter().find(|cost| cost.stage == "seal").unwrap();
         near(&seal.terms.iter().map(|(_, ns)| *ns).collect::<Vec<_>>(), &[100.0, 0.2]);
         let read = costs.iter().find(|cost| cost.stage == "TUN read").unwrap();
@@ -380,9 +382,9 @@ mod tests {
         let mut raw = crate::experiment::model::made_up::raw();
         let whole = raw.clone();
         raw.live.retain(|live| live.packet == 1408 && live.pieces >= 16);
-        assert!(fit_all(&raw).unwrap_err().to_string().contains("sizes"));
+        assert!(fit_all(&raw).map(|_| ()).unwrap_err().to_string().contains("sizes"));
         raw = whole;
         raw.live.retain(|live| live.suite != "none");
-        assert!(fit_all(&raw).unwrap_err().to_string().contains("without a cipher"));
+        assert!(fit_all(&raw).map(|_| ()).unwrap_err().to_string().contains("without a cipher"));
     }
 }

@@ -23,7 +23,7 @@ fn calls(count: f64, bytes: f64, each: f64, per_byte: f64) -> Calls {
 }
 
 /// Reading costs 1,000 ns and 0.1 ns a byte, sending twice that; each end wakes up for each second read, for 2,000 ns.
-fn live((packet, pieces): (usize, usize), suite: &str) -> Live {
+fn live((packet, pieces): (usize, usize), suite: &str, clocked: bool) -> Live {
     let payload = READS * (pieces * (packet - 52)) as f64;
     let (packets, acks) = (READS * pieces as f64, READS / 2.0);
     let cipher = if suite == "none" { (0.0, 0.0) } else { CIPHER };
@@ -49,6 +49,7 @@ fn live((packet, pieces): (usize, usize), suite: &str) -> Live {
         pieces,
         streams: 1,
         suite: suite.into(),
+        clocked,
         client: end(data_call(1.0), ack_call(900.0), data_call(2.0), ack_call(400.0), (data, ack)),
         gateway: end(ack_call(500.0), data_call(3.0), ack_call(800.0), data_call(1.5), (ack, data)),
     }
@@ -58,9 +59,12 @@ fn live((packet, pieces): (usize, usize), suite: &str) -> Live {
 pub fn raw() -> Raw {
     let suite = |name: &str| Suite { name: name.into(), backend: "made up".into() };
     let suites = vec![suite("none"), suite("aes-256-gcm")];
-    let of_suite = |suite: &Suite| SIZES.map(|size| live(size, &suite.name));
+    let of_suite = |suite: &Suite| {
+        let with = |clocked: bool| SIZES.map(|size| live(size, &suite.name, clocked));
+        [with(false), with(true)].concat()
+    };
     Raw {
-        form: 2,
+        form: 3,
         mss: 1356,
         mtu: 1408,
         max_slices: 48,
@@ -74,7 +78,7 @@ pub fn raw() -> Raw {
 /// A model whose predictions of CPU time are off by `errors`, without a cipher and with one; throughput is as predicted.
 pub fn model(errors: &[f64; 2]) -> Model {
     let raw = raw();
-    let costs = costs::fit_all(&raw).expect("made-up figures can be fitted");
+    let (costs, disturbance) = costs::fit_all(&raw).expect("made-up figures can be fitted");
     let case = Case { packet: 1408, streams: 1 };
     let counts = Counts::of_live(&raw.live[0]);
     let beside = Beside { generators: 0.02, kernel: 0.01, in_use: 1.0 };
@@ -104,6 +108,7 @@ pub fn model(errors: &[f64; 2]) -> Model {
         raw,
         stages,
         costs,
+        disturbance,
         predictions,
         original: Vec::new(),
         judgement,

@@ -20,7 +20,7 @@ pub static STAGES: Program = Program {
 };
 
 /// The form of output that is understood.
-const FORM: u32 = 2;
+const FORM: u32 = 3;
 /// Longer output is an error of the program.
 const MOST_BYTES: u64 = 16 << 20;
 /// How long the program may take beside its samples.
@@ -101,6 +101,8 @@ pub struct Live {
     pub pieces: usize,
     pub streams: usize,
     pub suite: String,
+    /// Each system call was timed. Otherwise only `cpu_ns` of each end is a time.
+    pub clocked: bool,
     pub client: LiveEnd,
     pub gateway: LiveEnd,
 }

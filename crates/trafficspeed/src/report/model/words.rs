@@ -1,5 +1,6 @@
 //! The figures of experiment 3 in sentences.
 
+use crate::experiment::model::disturbance::Disturbance;
 use crate::experiment::model::original::Row;
 use crate::experiment::model::predict::{CIPHER, GOOD, Judgement, board_ns};
 use crate::experiment::model::stages::HandOver;
@@ -26,6 +27,7 @@ pub fn lines(model: &Model) -> Vec<String> {
          the error with what passed in the run itself. Gbit/s: the cores that were to be had, by this sum and the CPU time of \
          generators and kernel in the run without a cipher. Cores: without those that others took."
             .to_owned(),
+        clocks(&model.disturbance),
         judged(&model.judgement),
     ];
     for one in &model.predictions {
@@ -45,6 +47,17 @@ pub fn lines(model: &Model) -> Vec<String> {
         lines.push("Interrupted: what was measured until then.".into());
     }
     lines
+}
+
+/// How much the measuring itself cost.
+fn clocks(disturbance: &Disturbance) -> String {
+    let more = |factor: f64| format!("{:+.0} %", 100.0 * (factor - 1.0));
+    format!(
+        "The clocks around system calls changed the CPU time of the streams by {} (client) and {} (gateway), beyond what reading them \
+         takes; the stages are scaled to what each end takes without them.",
+        more(disturbance.client),
+        more(disturbance.gateway)
+    )
 }
 
 /// How far off the predictions are.
