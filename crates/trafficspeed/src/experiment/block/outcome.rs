@@ -110,6 +110,13 @@ pub struct Case {
     pub problem: Option<String>,
 }
 
+impl Case {
+    /// CPU seconds at the target for each GB of acknowledged blocks.
+    fn seconds_per_gb(&self) -> Option<f64> {
+        Some(self.target_cpu_percent? / 100.0 / (self.bytes_per_second? / 1e9))
+    }
+}
+
 /// Everything that came out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BlockReport {
@@ -239,7 +246,18 @@ impl BlockReport {
 
     /// Best throughput of any block size.
     pub fn peak(&self, delay_ms: f64, way: Way) -> Option<f64> {
-        self.asked.1.iter().filter_map(|&size| self.rate(delay_ms, size, way)).reduce(f64::max)
+        self.best_size(delay_ms, way).map(|(_, rate)| rate)
+    }
+
+    /// The lowest and the highest run of the block size with the best throughput.
+    pub fn peak_range(&self, delay_ms: f64, way: Way) -> Option<(f64, f64)> {
+        let (size, _) = self.best_size(delay_ms, way)?;
+        range(&self.rates(delay_ms, size, way))
+    }
+
+    fn best_size(&self, delay_ms: f64, way: Way) -> Option<(u32, f64)> {
+        let rates = self.asked.1.iter().filter_map(|&size| Some((size, self.rate(delay_ms, size, way)?)));
+        rates.max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// CPU use at the target in percent of one core, mean over block sizes.
@@ -251,13 +269,36 @@ impl BlockReport {
         mean(self.asked.1.iter().filter_map(of))
     }
 
+    /// The same in the lowest and in the highest round of all block sizes.
+    pub fn cpu_range(&self, delay_ms: f64, way: Way) -> Option<(f64, f64)> {
+        self.over_rounds(delay_ms, way, |case| case.target_cpu_percent, |all| mean(all.iter().copied()))
+    }
+
     /// CPU seconds at the target for each GB of acknowledged blocks, median over block sizes.
     pub fn cost(&self, delay_ms: f64, way: Way) -> Option<f64> {
         let of = |&size: &u32| {
-            let each = |case: &Case| Some(case.target_cpu_percent? / 100.0 / (case.bytes_per_second? / 1e9));
-            median(&self.sound(delay_ms, size, way).filter_map(each).collect::<Vec<_>>())
+            median(&self.sound(delay_ms, size, way).filter_map(Case::seconds_per_gb).collect::<Vec<_>>())
         };
         median(&self.asked.1.iter().filter_map(of).collect::<Vec<_>>())
+    }
+
+    /// The same in the lowest and in the highest round of all block sizes.
+    pub fn cost_range(&self, delay_ms: f64, way: Way) -> Option<(f64, f64)> {
+        self.over_rounds(delay_ms, way, Case::seconds_per_gb, median)
+    }
+
+    fn over_rounds(
+        &self,
+        delay_ms: f64,
+        way: Way,
+        value: impl Fn(&Case) -> Option<f64>,
+        whole: impl Fn(&[f64]) -> Option<f64>,
+    ) -> Option<(f64, f64)> {
+        let of = |repeat: u32| {
+            let sizes = self.asked.1.iter().flat_map(|&size| self.sound(delay_ms, size, way));
+            whole(&sizes.filter(|case| case.repeat == repeat).filter_map(&value).collect::<Vec<_>>())
+        };
+        range(&(1..=self.repeats).filter_map(of).collect::<Vec<_>>())
     }
 
     /// Whether everything that was asked for was measured and is right.

@@ -107,6 +107,11 @@ fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
     faster.for_each(|case| case.bytes_per_second = case.bytes_per_second.map(|rate| rate * 1.5));
     let spread = again.ratio_spread(0.0, Way::sealed(2), Way::TUNNEL).unwrap();
     assert_eq!((spread.low, spread.median, spread.high), (2.0, 2.5, 3.0));
+    // The larger block carries the most: 20,971,520 bytes a second, and three times as much in the other round.
+    assert_eq!(again.peak_range(0.0, Way::TUNNEL), Some((20_971_520.0, 3.0 * 20_971_520.0)));
+    assert_eq!(again.cpu_range(0.0, Way::TUNNEL), Some((5.0, 5.0)));
+    let (least, most) = again.cost_range(0.0, Way::TUNNEL).unwrap();
+    assert!((most - 3.0 * least).abs() < 1e-6, "three times the throughput for the same CPU time");
     let same = again.same(0.0).unwrap();
     assert_eq!((same.low, same.high, same.n), (1.0, 1.0, 2));
     assert_eq!(again.disturbance(), Some((25.0, 50.0)));

@@ -19,14 +19,20 @@ pub fn pictures(report: &BlockReport) -> Vec<Picture> {
         "Throughput over delay, as a multiple of that through the tunnel",
         "times the tunnel with no overlap",
         [Way::PLAIN].into_iter().chain(ahead()).collect(),
-        |delay, way| report.ratio(delay, way),
+        |delay, way| {
+            let rounds = report.ratio_spread(delay, way, Way::TUNNEL);
+            Some((report.ratio(delay, way)?, rounds.map(|rounds| (rounds.low, rounds.high))))
+        },
     );
     let best = over_delays(
         report,
         "Best throughput over delay",
         "acknowledged blocks, MB/s",
         [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead()).collect(),
-        |delay, way| Some(report.peak(delay, way)? / 1e6),
+        |delay, way| {
+            let megabytes = |(low, high): (f64, f64)| (low / 1e6, high / 1e6);
+            Some((report.peak(delay, way)? / 1e6, report.peak_range(delay, way).map(megabytes)))
+        },
     );
     let tunnel_and_ahead = || [Way::TUNNEL].into_iter().chain(ahead()).collect::<Vec<_>>();
     let cpu = over_delays(
@@ -34,30 +40,30 @@ pub fn pictures(report: &BlockReport) -> Vec<Picture> {
         "CPU use at the target over delay",
         "CPU at the target, % of a core",
         tunnel_and_ahead(),
-        |delay, way| report.cpu(delay, way),
+        |delay, way| Some((report.cpu(delay, way)?, report.cpu_range(delay, way))),
     );
     let cost = over_delays(
         report,
         "CPU at the target per throughput over delay",
         "CPU seconds per GB (lower is better)",
         tunnel_and_ahead(),
-        |delay, way| report.cost(delay, way),
+        |delay, way| Some((report.cost(delay, way)?, report.cost_range(delay, way))),
     );
     let picture = |name: &str, title: &str, caption: &str, svg| {
         Some(Picture { name: name.into(), title: title.into(), caption: caption.into(), svg: svg? })
     };
-    let ways = "OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no overlap.";
+    let ways = "OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no overlap. The bars reach from the least \
+                to the most of all rounds.";
     let gain =
         picture("block-ratio", "Gain over the tunnel", &format!("Mean over block sizes. {ways}"), gain);
     let best = picture("block-best", "Best throughput", &format!("Of any block size. {ways}"), best);
     let cpu = picture(
         "block-cpu",
         "CPU use at the target",
-        "Mean over block sizes, as the original's figure 13.",
+        "Mean over block sizes, as the original's figure 13; the bars as above.",
         cpu,
     );
-    let words =
-        "CPU time for each byte that was acknowledged, median over block sizes, as the original's figure 14.";
+    let words = "CPU time for each byte that was acknowledged, median over block sizes, as the original's figure 14; the bars as above.";
     let cost = picture("block-cost", "CPU per throughput", words, cost);
     [gain, best, cpu, cost].into_iter().flatten().chain(sizes).collect()
 }
@@ -67,13 +73,16 @@ fn over_delays(
     title: &str,
     y_label: &str,
     ways: Vec<Way>,
-    value: impl Fn(f64, Way) -> Option<f64>,
+    value: impl Fn(f64, Way) -> Option<(f64, Option<(f64, f64)>)>,
 ) -> Option<String> {
     let delays = &report.asked.0;
     let end = delays.iter().copied().reduce(f64::max).filter(|end| *end > 0.0)?;
     let series = ways.into_iter().map(|way| {
         let style = style(report, way);
-        let point = |&x: &f64| Some(Point { x, y: value(x, way)?, range: None });
+        let point = |&x: &f64| {
+            let (y, range) = value(x, way)?;
+            Some(Point { x, y, range: range.filter(|(low, high)| low < high) })
+        };
         Series { label: way.name(), style, points: delays.iter().filter_map(point).collect() }
     });
     LineChart {

@@ -139,10 +139,7 @@ fn curve(along: &[&BlockReport], axis: Axis, delay: f64, number: usize, at: &str
     let series = [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead).zip(0..).map(|(way, style)| Series {
         label: way.name(),
         style,
-        points: points
-            .iter()
-            .filter_map(|(x, report)| Some(Point { x: *x, y: report.peak(delay, way)? / 1e6, range: None }))
-            .collect(),
+        points: points.iter().filter_map(|(x, report)| best(*x, report, delay, way)).collect(),
     });
     let title = format!("Best throughput at {delay} ms one way{at}");
     let svg = LineChart {
@@ -155,8 +152,15 @@ fn curve(along: &[&BlockReport], axis: Axis, delay: f64, number: usize, at: &str
     .svg()?;
     let name = format!("block-{}-{number}-{}", axis.0, delay.to_string().replace('.', "-"));
     let caption =
-        "Of any block size. OP-n: n blocks in progress, sealed above TCP; plain: no VPN.".to_owned();
+        "Of any block size; the bars reach from the least to the most of all runs. OP-n: n blocks in progress, sealed above TCP; plain: no VPN.".to_owned();
     Some(Picture { name, title, caption, svg })
+}
+
+/// The best throughput of a way with the range of its runs, in MB/s.
+fn best(x: f64, report: &BlockReport, delay: f64, way: Way) -> Option<Point> {
+    let range = report.peak_range(delay, way).filter(|(low, high)| low < high);
+    let range = range.map(|(low, high)| (low / 1e6, high / 1e6));
+    Some(Point { x, y: report.peak(delay, way)? / 1e6, range })
 }
 
 #[cfg(test)]
