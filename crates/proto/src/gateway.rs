@@ -111,17 +111,25 @@ pub enum Effect {
     Persist(SessionRecord),
     /// Remove the session from the store; must be durable before a later `Send` goes out.
     Forget(SessionId),
-    /// The session is over; its addresses are free. For the audit log.
-    Ended {
-        /// Which session.
-        session: SessionId,
-        /// Its user.
-        user: UserName,
-        /// Why.
-        code: Code,
-        /// Its traffic, as far as shards have reported it.
-        activity: Activity,
-    },
+    /// The session is over; its addresses are free. For log and audit log.
+    Ended(EndedSession),
+}
+
+/// A session that is over.
+#[derive(Clone, Debug)]
+pub struct EndedSession {
+    /// Which session.
+    pub session: SessionId,
+    /// Its user.
+    pub user: UserName,
+    /// Its inner addresses.
+    pub addresses: Addresses,
+    /// Why.
+    pub code: Code,
+    /// When it began, or was restored after a restart.
+    pub since: Time,
+    /// Its traffic, as far as shards have reported it.
+    pub activity: Activity,
 }
 
 /// The reason of a timer.
@@ -391,9 +399,10 @@ impl Gateway {
         if let Some(connection) = session.connection {
             self.close_connection(connection, code, text);
         }
-        let activity = session.activity;
-        let SessionRecord { id, user, .. } = session.record;
-        self.effects.push_back(Effect::Ended { session: id, user, code, activity });
+        let session::Session { record, since, activity, .. } = *session;
+        let SessionRecord { id, user, addresses, .. } = record;
+        let ended = EndedSession { session: id, user, addresses, code, since, activity };
+        self.effects.push_back(Effect::Ended(ended));
     }
 
     /// Takes the session out of the table and of all shards.

@@ -23,6 +23,7 @@ pub mod fuzzing;
 pub mod gateway;
 pub mod journal;
 pub mod ldap_filter;
+mod log_limit;
 pub mod logging;
 mod own_file;
 pub mod password;

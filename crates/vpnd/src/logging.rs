@@ -192,12 +192,13 @@ impl Visit for Line<'_> {
     }
 }
 
+/// Captures the log in tests.
 #[cfg(test)]
-mod tests {
+pub(crate) mod testing {
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use super::*;
+    use super::{Style, subscriber};
 
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);
@@ -211,8 +212,8 @@ mod tests {
         }
     }
 
-    /// The output logged while `events` runs.
-    fn logged(filter: &str, style: Style, events: impl FnOnce()) -> String {
+    /// The output that this thread logs while `events` runs.
+    pub(super) fn logged(filter: &str, style: Style, events: impl FnOnce()) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
         let subscriber = subscriber(filter, style, move || writer.clone()).unwrap();
@@ -220,6 +221,25 @@ mod tests {
         let bytes = sink.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
     }
+
+    /// The same as the journal gets it.
+    pub(crate) fn logged_as_text(events: impl FnOnce()) -> String {
+        logged("info", Style::Journal, events)
+    }
+
+    /// The same, parsed from JSON.
+    pub(crate) fn logged_as_json(events: impl FnOnce()) -> Vec<serde_json::Value> {
+        let text = logged("info", Style::Json, events);
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::testing::logged;
+    use super::*;
 
     #[test]
     fn the_journal_gets_priorities_and_no_time() {

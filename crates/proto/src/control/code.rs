@@ -91,6 +91,31 @@ impl Code {
         }
     }
 
+    /// A name for logs and counters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bye => "bye",
+            Self::Credentials => "credentials",
+            Self::Token => "token",
+            Self::BadRequest => "bad-request",
+            Self::NoSuite => "no-suite",
+            Self::NoAddress => "no-address",
+            Self::TooMany => "too-many",
+            Self::Busy => "busy",
+            Self::Disabled => "disabled",
+            Self::Kicked => "kicked",
+            Self::Idle => "idle",
+            Self::Superseded => "superseded",
+            Self::Shutdown => "shutdown",
+            Self::Lifetime => "lifetime",
+            Self::Certificate => "certificate",
+            Self::Internal => "internal",
+            Self::Throttled => "throttled",
+            Self::Other(_) => "other",
+        }
+    }
+
     /// An explanation for a person who sees this code.
     #[must_use]
     pub const fn explanation(self) -> &'static str {
@@ -151,6 +176,8 @@ impl<'b, C> Decode<'b, C> for Code {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -159,6 +186,8 @@ mod tests {
             assert_eq!(usize::from(code.number()), at);
             assert_eq!(Code::from(code.number()), code);
         }
+        let names: BTreeSet<_> = Code::KNOWN.into_iter().map(Code::name).collect();
+        assert_eq!(names.len(), Code::KNOWN.len(), "no two have one name");
         assert_eq!(Code::from(17), Code::Other(17));
         assert_eq!(Code::Other(4711).number(), 4711);
     }

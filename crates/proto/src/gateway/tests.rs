@@ -131,7 +131,7 @@ fn outline(effects: &[Effect]) -> String {
             Effect::Forget(_) => 'F',
             Effect::Send { .. } => 's',
             Effect::CloseConnection { .. } => 'x',
-            Effect::Ended { .. } => 'e',
+            Effect::Ended(_) => 'e',
         })
         .collect();
     letters.dedup();

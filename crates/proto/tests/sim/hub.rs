@@ -181,7 +181,7 @@ impl World {
             Effect::Forget(session) => {
                 self.hub.store.remove(&session);
             }
-            Effect::Ended { session, code, .. } => self.hub.ended.push((session, code)),
+            Effect::Ended(ended) => self.hub.ended.push((ended.session, ended.code)),
         }
     }
 

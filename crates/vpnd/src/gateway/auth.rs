@@ -20,6 +20,7 @@ use crate::gateway::auth::service::{Clocks, Service};
 use crate::gateway::messages;
 use crate::gateway::messages::{AuthLaunch, FromAuth, ToAuth};
 use crate::gateway::signing::{self, SigningError};
+use crate::log_limit::REPORT_INTERVAL;
 use crate::password::Hasher;
 use crate::privsep::channel::Channel;
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
@@ -84,6 +85,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     tokio::spawn(back_up(sqlite));
+    tokio::spawn(report_log(Arc::clone(&service)));
     tokio::select! {
         // That its channel ends is what this process waits for.
         ended = follow_parent(&parent, &keys, &idp) => ended,
@@ -132,6 +134,14 @@ fn settings(config: &ServerConfig) -> anyhow::Result<Settings> {
         longest_wait: QUEUE_TIMEOUT,
         require_certificate: config.tls.require_client_certificate,
     })
+}
+
+/// Logs how many lines were left out.
+async fn report_log(service: Arc<Service>) {
+    loop {
+        tokio::time::sleep(REPORT_INTERVAL).await;
+        service.report_log();
+    }
 }
 
 /// Keeps a copy of the store, which has just proved whole, beside it.

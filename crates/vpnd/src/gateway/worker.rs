@@ -48,7 +48,7 @@ use crate::gateway::quic_keys::Keys;
 use crate::gateway::signing::SigningClient;
 use crate::gateway::worker::admin_server::AdminSocket;
 use crate::gateway::worker::auth_client::AuthClient;
-use crate::gateway::worker::connection::ControlServer;
+use crate::gateway::worker::connection::{ControlServer, LoginLog};
 use crate::gateway::worker::core::{Core, HandoverSummary};
 use crate::gateway::worker::metrics::Metrics;
 use crate::gateway::worker::quic::acceptor::{Acceptor, AdmissionControl};
@@ -492,6 +492,7 @@ fn server(
         deadline: config.timeouts.authentication_deadline,
         acceptor: Acceptor::new(admission, config.limits.max_handshakes + config.limits.password_queue),
         logins: Arc::default(),
+        login_log: LoginLog::default(),
         _open: open,
     };
     (server, closed)

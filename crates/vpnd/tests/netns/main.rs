@@ -41,6 +41,7 @@ mod lanes;
 mod limits;
 mod local_network;
 mod login;
+mod logs;
 mod memory;
 mod mutate;
 mod names;

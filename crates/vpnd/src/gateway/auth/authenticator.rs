@@ -12,6 +12,7 @@ mod cause;
 pub(super) mod external;
 mod known_sources;
 mod pending;
+mod refusal_log;
 mod throttle;
 mod turns;
 
@@ -35,6 +36,7 @@ pub use cause::Cause;
 use external::External;
 use known_sources::KnownSources;
 use pending::{Attempt, Pending};
+use refusal_log::RefusalLog;
 use throttle::{Throttle, source_prefix};
 use turns::Turns;
 
@@ -115,6 +117,7 @@ pub struct Authenticator {
     longest_wait: Duration,
     require_certificate: bool,
     external: External,
+    refusals: RefusalLog,
 }
 
 /// Internal result of one check; [`LoginOutcome`] is the part that may be disclosed.
@@ -144,6 +147,7 @@ impl Authenticator {
             longest_wait: settings.longest_wait,
             require_certificate: settings.require_certificate,
             external: External::default(),
+            refusals: RefusalLog::default(),
         })
     }
 
@@ -159,7 +163,7 @@ impl Authenticator {
             }
         };
         let Some(turn) = turn else {
-            log_refusal(&login, Cause::Overloaded);
+            self.log_refusal(&login, Cause::Overloaded);
             return LoginOutcome::Busy;
         };
         let this = Arc::clone(self);
@@ -215,7 +219,7 @@ impl Authenticator {
         let wait_s = || self.throttle().wait_s(&login.user, source, known, now_s);
         if let Some(retry_after_s) = wait_s() {
             // Nothing was checked, so this neither counts nor costs a write.
-            log_refusal(login, Cause::Throttled);
+            self.log_refusal(login, Cause::Throttled);
             return LoginOutcome::Throttled(retry_after_s);
         }
         match self.check_credentials(login, user, now_s) {
@@ -232,7 +236,7 @@ impl Authenticator {
             Ok(CheckResult::NotChecked(none)) => {
                 // As if it had not come: it does not count as a guess, and may come again.
                 tracing::error!(error = %none, "a login could not be checked");
-                log_refusal(login, Cause::NoMemory);
+                self.log_refusal(login, Cause::NoMemory);
                 LoginOutcome::Busy
             }
             Err(error) => self.failed(login, &error),
@@ -398,7 +402,7 @@ impl Authenticator {
     }
 
     fn record(&self, login: &Login, cause: Cause, now_s: u64) {
-        log_refusal(login, cause);
+        self.log_refusal(login, cause);
         if let Err(error) = self.store.audit(&entry(login, "login-refused", cause.name(), now_s)) {
             tracing::error!(%error, "a refused login can't be recorded");
         }
@@ -407,8 +411,17 @@ impl Authenticator {
     /// Refuses a login because the store has failed.
     fn failed(&self, login: &Login, error: &StoreError) -> LoginOutcome {
         tracing::error!(%error, "a login could not be checked");
-        log_refusal(login, Cause::StoreFailed);
+        self.log_refusal(login, Cause::StoreFailed);
         LoginOutcome::Refused(Refused { retry_after_s: None })
+    }
+
+    fn log_refusal(&self, login: &Login, cause: Cause) {
+        self.refusals.refused(login, self.external.source_name(&login.user), cause);
+    }
+
+    /// Logs how many lines about refusals were left out since the last call.
+    pub fn report_log(&self) {
+        self.refusals.report();
     }
 
     fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
@@ -432,10 +445,6 @@ fn is_certified(login: &Login, user: Option<&User>) -> bool {
 
 fn certificate_cause(login: &Login) -> Cause {
     if login.certificate.is_some() { Cause::ForeignCertificate } else { Cause::NoCertificate }
-}
-
-fn log_refusal(login: &Login, cause: Cause) {
-    tracing::info!(user = %printable(&login.user), source = %login.source, cause = cause.name(), "login refused");
 }
 
 fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {

@@ -17,7 +17,7 @@ use crate::clock::{steady_s, wall_s};
 use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
     Account, AuthReply, AuthRequest, Granted, Leased, LoginRequest, MAX_GROUP_BYTES, MAX_REVOCATIONS,
-    MAX_WRITES, Numbered, Reason, Revoked, StoredSession, Write, id,
+    MAX_WRITES, Numbered, Reason, Revoked, SourceName, StoredSession, Write, id,
 };
 use crate::password::Password;
 use crate::privsep::channel::{Channel, ChannelError};
@@ -88,6 +88,11 @@ impl Service {
             permits: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
             clocks,
         }
+    }
+
+    /// Logs how many lines about refused logins were left out since the last call.
+    pub(crate) fn report_log(&self) {
+        self.authenticator.report_log();
     }
 
     /// Answers until the worker is gone.
@@ -196,6 +201,7 @@ impl Service {
                 session: id(session),
                 addresses: Leased { ipv4: leased.v4, ipv6: leased.v6 },
                 expires_s,
+                source: SourceName::cut(&user.source),
             }),
             Err(error @ LeaseError::Exhausted { .. }) => {
                 AuthReply::NoAddress(Reason::cut(&error.to_string()))

@@ -196,6 +196,8 @@ pub(crate) enum AuthReply {
     SourceUnavailable,
 }
 
+/// The name of a source.
+pub(crate) type SourceName = Text<32>;
 /// A sentence for the log.
 pub(crate) type Reason = Text<1024>;
 
@@ -219,6 +221,9 @@ pub(crate) struct Granted {
     pub(crate) addresses: Leased,
     #[n(3)]
     pub(crate) expires_s: u64,
+    /// The source that vouches for the user, for the log.
+    #[n(4)]
+    pub(crate) source: SourceName,
 }
 
 #[derive(Clone, Copy, Debug, Encode, Decode)]

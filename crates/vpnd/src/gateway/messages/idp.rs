@@ -11,15 +11,13 @@ use vpnd_proto::control::{List, SecretText, Text, UserName};
 use crate::privsep::messages::Common;
 
 use super::Configuration;
-pub(crate) use super::auth::Numbered;
+pub(crate) use super::auth::{Numbered, SourceName};
 
 /// The longest frame in either direction, bytes.
 pub(crate) const MAX_FRAME: usize = 64 << 10;
 /// Groups of one user, at most.
 pub(crate) const MAX_GROUPS: usize = 200;
 
-/// The name of a source.
-pub(crate) type SourceName = Text<32>;
 /// A group's name.
 pub(crate) type GroupName = Text<64>;
 /// By what a source tells a user from others for ever.

@@ -3,6 +3,7 @@
 //! INVARIANT: a connection that has not authenticated holds one stream and one message of memory, and has a deadline;
 //! it reaches the control plane only after its credentials proved good, or with a token that the control plane checks.
 
+mod login_log;
 mod logins;
 
 use std::convert::Infallible;
@@ -17,8 +18,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use vpnd_control_channel::stream::{Reader, StreamError, Writer, close};
-use vpnd_crypto::Suite;
-use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, OneTimePassword, Refused, UserName};
+use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, OneTimePassword, Refused};
 use vpnd_proto::device::{BadProof, CertificateKey, DeviceProof};
 use vpnd_proto::gateway::Claim;
 use vpnd_proto::session::{ConnectionId, DeviceId};
@@ -28,8 +28,11 @@ use crate::gateway::messages::auth::{AuthReply, AuthRequest, BUSY_S, Granted, Lo
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::core::{Core, CoreRequest, OUTBOX, Outgoing};
 use crate::gateway::worker::quic::acceptor::{Acceptor, Permit};
+use crate::log_limit::REPORT_INTERVAL;
 use crate::revocation_list::CertificateNumber;
 use crate::tls;
+use login_log::LoggedIn;
+pub(crate) use login_log::LoginLog;
 pub(crate) use logins::Logins;
 
 /// Time for a person to type a one-time code.
@@ -51,6 +54,7 @@ pub(crate) struct ControlServer {
     pub(crate) acceptor: Acceptor,
     /// Logins and attaches by outcome.
     pub(crate) logins: Arc<Logins>,
+    pub(crate) login_log: LoginLog,
     /// Nothing is ever sent: the receiver ends when the last connection is closed.
     pub(crate) _open: mpsc::Sender<Infallible>,
 }
@@ -106,6 +110,7 @@ impl Failure {
 impl ControlServer {
     /// Accepts connections until the endpoint is closed.
     pub(crate) async fn run(self: Arc<Self>, endpoint: quinn::Endpoint) {
+        let reporter = tokio::spawn(Arc::clone(&self).report_log());
         let mut number = 0;
         while let Some((incoming, permit)) = self.acceptor.next(&endpoint).await {
             number += 1;
@@ -116,6 +121,17 @@ impl ControlServer {
                     tracing::debug!(%remote, %failure, "control connection ended");
                 }
             });
+        }
+        // Its share of this server would keep the last connection from being noticed.
+        reporter.abort();
+        self.login_log.report();
+    }
+
+    /// Logs how many lines were left out.
+    async fn report_log(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(REPORT_INTERVAL).await;
+            self.login_log.report();
         }
     }
 
@@ -148,9 +164,8 @@ impl ControlServer {
             Message::Login(login) => {
                 // Password checks take long, so logins have permits of their own and leave these to attaches.
                 drop(permit);
-                let user = login.user.clone();
                 let accepted = self.log_in(id, connection, &mut reader, &mut writer, login, outbox);
-                Box::pin(accepted).await.map(|device| Some((user, device)))
+                Box::pin(accepted).await.map(Some)
             }
             Message::Attach(attach) => {
                 let accepted = Box::pin(self.attach(id, connection, attach, outbox)).await;
@@ -174,7 +189,7 @@ impl ControlServer {
         Ok(())
     }
 
-    /// Counts and logs a peer that broke the protocol. It has proved its address, so the line can name it.
+    /// Counts and logs a peer that broke the protocol.
     fn count(&self, connection: &Connection, failure: &Failure) {
         let counter = match failure {
             Failure::TooSlow => &self.logins.timed_out,
@@ -184,7 +199,7 @@ impl ControlServer {
             _ => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(remote = %connection.remote_address(), reason = %failure, "control connection closed");
+        self.login_log.closed(connection.remote_address(), failure);
     }
 
     async fn log_in(
@@ -195,9 +210,10 @@ impl ControlServer {
         writer: &mut Writer,
         login: Login,
         outbox: mpsc::Sender<Outgoing>,
-    ) -> Result<DeviceId, Failure> {
+    ) -> Result<LoggedIn, Failure> {
         let device = verify_device(connection, &login.device)?;
         let admission = self.check(connection, reader, writer, &login, device).await?;
+        let who = LoggedIn { user: admission.account.name.clone(), device, source: admission.source.clone() };
         self.logins.accepted.fetch_add(1, Ordering::Relaxed);
         let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
         let request = CoreRequest::Login {
@@ -210,7 +226,7 @@ impl ControlServer {
             secret,
         };
         self.core.send(request).await.map_err(|_| Failure::Stopped)?;
-        Ok(device)
+        Ok(who)
     }
 
     /// Refuses a login for now: the client should come back later.
@@ -251,12 +267,16 @@ impl ControlServer {
             AuthReply::NotCertified => (Code::Certificate, None),
             AuthReply::NoAddress(why) => {
                 self.logins.no_address.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(user = %login.user, %why, "no inner address for a login");
+                tracing::warn!(%why, "no inner address for a login");
+                let outer = connection.remote_address();
+                self.login_log.refused(outer, &login.user, None, device, Code::NoAddress.name());
                 refuse(writer, Code::NoAddress, None).await?;
                 return Err(Failure::Refused(Code::NoAddress));
             }
             other => {
                 tracing::error!(answer = ?other, "a login could not be completed");
+                let outer = connection.remote_address();
+                self.login_log.refused(outer, &login.user, None, device, Code::Internal.name());
                 (Code::Internal, None)
             }
         };
@@ -274,7 +294,11 @@ impl ControlServer {
         login: &Login,
         device: DeviceId,
     ) -> Result<AuthReply, Failure> {
-        let Some(permit) = self.acceptor.login_permit() else { return Ok(AuthReply::Busy) };
+        let Some(permit) = self.acceptor.login_permit() else {
+            let outer = connection.remote_address();
+            self.login_log.refused(outer, &login.user, None, device, Code::Busy.name());
+            return Ok(AuthReply::Busy);
+        };
         let request = LoginRequest {
             user: login.user.clone(),
             password: login.password.clone(),
@@ -325,7 +349,7 @@ impl ControlServer {
         reader: &mut Reader,
         writer: &mut Writer,
         mut outgoing: mpsc::Receiver<Outgoing>,
-        logged_in: Option<(UserName, DeviceId)>,
+        logged_in: Option<LoggedIn>,
     ) -> Result<Code, Failure> {
         let (mut session_guard, mut answered) = (None, false);
         loop {
@@ -345,7 +369,7 @@ impl ControlServer {
                         match &logged_in {
                             _ if answered => {}
                             None => self.logins.count_attach(&message),
-                            Some((user, device)) => log_login(connection, user, *device, &message),
+                            Some(who) => self.login_log.answered(connection.remote_address(), who, &message),
                         }
                         answered = true;
                         if matches!(*message, Message::Established(_)) && session_guard.is_none() {
@@ -363,22 +387,6 @@ impl ControlServer {
             }
         }
     }
-}
-
-/// Logs a new session: its user, origin and addresses.
-fn log_login(connection: &Connection, user: &UserName, device: DeviceId, answer: &Message) {
-    let Message::Established(established) = answer else { return };
-    let (network, suite) = (&established.network, Suite::from_id(established.suite));
-    tracing::info!(
-        %user,
-        %device,
-        session = %established.session,
-        outer = %connection.remote_address(),
-        ipv4 = network.ipv4.map(tracing::field::display),
-        ipv6 = network.ipv6.map(tracing::field::display),
-        suite = suite.map(tracing::field::display),
-        "session began"
-    );
 }
 
 /// The stream and the first message.

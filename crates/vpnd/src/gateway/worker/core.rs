@@ -6,6 +6,8 @@
 //!
 //! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
 
+mod ended;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +25,12 @@ use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 use crate::clock::now;
 use crate::gateway::messages::auth::Account;
 use crate::gateway::worker::handover::{HandoverError, Successor};
-use crate::gateway::worker::registry::{self, AdmittedSession, Ending, Registry};
+use crate::gateway::worker::registry::{self, AdmittedSession, Registry};
 use crate::gateway::worker::settings::LiveSettings;
 use crate::revocation_list::{CertificateNumber, RevocationList};
 use crate::shard::{Shards, TunWrites};
 use crate::sys::udp::UdpOffloads;
+pub(crate) use ended::Ended;
 
 /// Text of a refusal of a revoked certificate.
 const REVOKED: &str = "your certificate was revoked by the authority that signed it";
@@ -125,14 +128,6 @@ pub(crate) struct CoreSnapshot {
     pub(crate) ended: Ended,
     pub(crate) udp: Vec<UdpOffloads>,
     pub(crate) tun: Vec<TunWrites>,
-}
-
-/// Sessions that have ended, and the bytes of inner packets that they carried.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ended {
-    pub(crate) sessions: u64,
-    pub(crate) rx_bytes: u64,
-    pub(crate) tx_bytes: u64,
 }
 
 /// A handle of the control plane's task.
@@ -423,13 +418,9 @@ impl CoreTask {
                 Effect::CloseConnection { connection, code } => {
                     messages.push((connection, Outgoing::Close(code)));
                 }
-                Effect::Ended { session, user, code, activity } => {
-                    let (received, sent) = (activity.rx_bytes, activity.tx_bytes);
-                    tracing::info!(%user, %session, reason = %code, received, sent, "session ended");
-                    self.ended.sessions += 1;
-                    self.ended.rx_bytes += received;
-                    self.ended.tx_bytes += sent;
-                    endings.push(Ending { session, user, code });
+                Effect::Ended(session) => {
+                    self.ended.add(&session);
+                    endings.push(session.into());
                 }
             }
         }

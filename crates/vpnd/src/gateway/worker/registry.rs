@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use vpnd_proto::control::{Code, UserName};
-use vpnd_proto::gateway::{Addresses, Gateway, SessionRecord};
+use vpnd_proto::gateway::{Addresses, EndedSession, Gateway, SessionRecord};
 use vpnd_proto::policy::{Names, Principal};
 use vpnd_proto::rate::SessionLimits;
 use vpnd_proto::session::{DeviceId, SessionId};
@@ -26,6 +26,12 @@ pub(crate) struct Ending {
     pub(crate) session: SessionId,
     pub(crate) user: UserName,
     pub(crate) code: Code,
+}
+
+impl From<EndedSession> for Ending {
+    fn from(EndedSession { session, user, code, .. }: EndedSession) -> Self {
+        Self { session, user, code }
+    }
 }
 
 /// A session granted to a login, before the control plane has it.

@@ -12,11 +12,11 @@ use vpnd_proto::admission::Source as Network;
 use vpnd_proto::control::{SecretText, UserName};
 
 use super::turns::{Turn, Turns};
-use super::{Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused, log_refusal, source_prefix};
+use super::{Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused, source_prefix};
 use crate::config::source::Source;
 use crate::gateway::auth::idp_client::IdpClient;
 use crate::gateway::messages::idp::{Identity, IdpReply, IdpRequest, LoginCheck, Refusal, SourceName};
-use crate::store::{ExternalUser, StoreError};
+use crate::store::{ExternalUser, LOCAL, StoreError};
 use crate::user_name;
 
 /// Time from a login to its refusal, at least.
@@ -52,8 +52,18 @@ impl External {
     /// The source of a user, and the user's canonical name.
     fn source_of(&self, typed: &str) -> Option<(Arc<ExternalSource>, String)> {
         let name = user_name::canonical(typed)?;
-        let source = self.sources.iter().find(|source| source.source.rule.matches(&name))?;
-        Some((Arc::clone(source), name))
+        Some((Arc::clone(self.matching(&name)?), name))
+    }
+
+    fn matching(&self, canonical: &str) -> Option<&Arc<ExternalSource>> {
+        self.sources.iter().find(|source| source.source.rule.matches(canonical))
+    }
+
+    /// The name of the source that a user belongs to.
+    pub(super) fn source_name(&self, typed: &str) -> &str {
+        let canonical = user_name::canonical(typed);
+        let source = canonical.and_then(|name| self.matching(&name));
+        source.map_or(LOCAL, |source| source.source.name.as_str())
     }
 }
 
@@ -84,7 +94,7 @@ impl Authenticator {
             return outcome;
         }
         let Some(turn) = self.turn_at(at, &login, now_s).await else {
-            log_refusal(&login, Cause::Overloaded);
+            self.log_refusal(&login, Cause::Overloaded);
             return LoginOutcome::Busy;
         };
         let reply = self.ask(&at.source, &login).await;
@@ -127,7 +137,7 @@ impl Authenticator {
         }
         let wait_s = self.throttle().wait_s(&login.user, Network::from(login.source), known, now_s);
         wait_s.map(|wait_s| {
-            log_refusal(login, Cause::Throttled);
+            self.log_refusal(login, Cause::Throttled);
             LoginOutcome::Throttled(wait_s)
         })
     }
@@ -177,7 +187,7 @@ impl Authenticator {
 
     /// No guess: nothing was checked, and nobody may be locked out by a directory that is down.
     fn unavailable(&self, source: &str, login: &Login, why: &str, now_s: u64) -> LoginOutcome {
-        tracing::error!(source, why, "a source can't be asked");
+        self.refusals.source_failed(source, why);
         self.record(login, Cause::SourceUnavailable, now_s);
         LoginOutcome::SourceUnavailable
     }

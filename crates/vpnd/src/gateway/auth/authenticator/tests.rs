@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::logging::testing::{logged_as_json, logged_as_text};
 use crate::store::sqlite::Sqlite;
 use crate::store::{ExternalUser, Lease, NewUser, TotpSecret, UserChange};
 
@@ -461,4 +462,36 @@ fn a_hash_of_another_program_is_good_once_and_then_one_of_ours() {
             assert!(stored.expose().starts_with("$argon2id$"), "{name}: {stored:?}");
         }
     }
+}
+
+#[test]
+fn refusals_in_the_log_are_bounded_and_the_others_counted() {
+    let bench = bench(settings());
+    let lines = logged_as_json(|| {
+        for _ in 0..1_000 {
+            bench.auth.log_refusal(&login("ann", "wrong"), Cause::WrongPassword);
+        }
+        bench.auth.report_log();
+        bench.auth.report_log();
+    });
+    let (last, refusals) = lines.split_last().unwrap();
+    assert!((100..200).contains(&refusals.len()), "{}", refusals.len());
+    let fields =
+        ["user", "source", "outer", "reason"].map(|name| refusals[0][name].as_str().unwrap_or_default());
+    assert_eq!(fields, ["ann", "local", "192.0.2.1", "wrong-password"]);
+    assert_eq!(last["count"].as_u64(), Some(1_000 - refusals.len() as u64), "once, and all of them");
+}
+
+#[test]
+fn a_name_cannot_forge_a_line_or_a_field() {
+    let bench = bench(settings());
+    let forger = login("ann\" source=\"x\" outer=192.0.2.9\n<6>vpnd: login\u{2028}\u{1b}[2J", "wrong");
+    let text = logged_as_text(|| bench.auth.log_refusal(&forger, Cause::UnknownUser));
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(!text.contains(['\u{1b}', '\u{2028}']), "{text:?}");
+    // A reader that knows quoted values finds one of each field: what the name has is inside of quotes, escaped.
+    assert!(text.contains(r#"user="ann\" source=\"x\" outer=192.0.2.9?<6>vpnd: login"#), "{text}");
+    assert_eq!(text.matches(" source=\"").count(), 1, "{text}");
+    let lines = logged_as_json(|| bench.auth.log_refusal(&forger, Cause::UnknownUser));
+    assert_eq!((lines.len(), lines[0]["outer"].as_str()), (1, Some("192.0.2.1")));
 }
