@@ -465,6 +465,8 @@ pub trait Store: Send + Sync {
     fn lease_on(&self, address: IpAddr) -> Result<Option<Lease>, StoreError>;
     /// All leases of a family, ended ones too, by address.
     fn leases(&self, family: Family) -> Result<Vec<Lease>, StoreError>;
+    /// The number of live leases on addresses from `first` to `last`, which are of one family.
+    fn live_leases(&self, first: IpAddr, last: IpAddr, now_s: u64) -> Result<u64, StoreError>;
     /// Moves the deadline of a session's leases.
     fn renew(&self, session: SessionId, until_s: u64) -> Result<(), StoreError>;
 

@@ -45,6 +45,12 @@ pub struct Status {
     /// say it.
     #[serde(default)]
     pub certificate_left_s: Option<u64>,
+    /// Pools of inner addresses; empty if the auth process gave no answer.
+    #[serde(default)]
+    pub pools: Vec<Pool>,
+    /// Sources of identities besides the store of this gateway.
+    #[serde(default)]
+    pub sources: Vec<Source>,
     /// Events counted since the start, upgrades included.
     pub counters: Counters,
     /// Everyone who has a session.
@@ -65,6 +71,27 @@ impl Process {
     pub fn new(name: &str, protections: &Protections) -> Self {
         Self { name: name.to_owned(), protections: protections.clone() }
     }
+}
+
+/// A pool of inner addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    /// Its network.
+    pub pool: String,
+    /// Addresses that sessions have, those whose device is away included.
+    pub taken: u64,
+    /// Addresses that can be leased.
+    pub total: u64,
+}
+
+/// A source of identities.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    pub name: String,
+    /// Whether the last login there was answered; `None` before the first.
+    pub up: Option<bool>,
+    /// Seconds since the last answer.
+    pub last_answer_s: Option<u64>,
 }
 
 /// Mechanism by which the kernel selects a datagram's shard.
@@ -152,6 +179,14 @@ pub struct Counters {
     #[serde(default)]
     #[cbor(n(4), default)]
     pub unused_marks: BTreeMap<String, u64>,
+    /// Logins that a source has answered, by source.
+    #[serde(default)]
+    #[cbor(n(5), default)]
+    pub source_answers: BTreeMap<String, u64>,
+    /// Logins to which a source gave no answer, by source.
+    #[serde(default)]
+    #[cbor(n(6), default)]
+    pub source_failures: BTreeMap<String, u64>,
 }
 
 impl Counters {
@@ -164,6 +199,8 @@ impl Counters {
             (&mut self.handshakes, &before.handshakes),
             (&mut self.ended, &before.ended),
             (&mut self.unused_marks, &before.unused_marks),
+            (&mut self.source_answers, &before.source_answers),
+            (&mut self.source_failures, &before.source_failures),
         ];
         for (counts, before) in kinds {
             for (name, count) in before {

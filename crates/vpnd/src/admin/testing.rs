@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::Handler;
-use super::status::{Counters, Offloads, Process, Session, Status, Steering, Suite, Tun, Udp};
+use super::status::{Counters, Offloads, Pool, Process, Session, Source, Status, Steering, Suite, Tun, Udp};
 use crate::sys::sandbox::{Landlock, Protections};
 
 /// Answers with what it was given; `ann` and nobody else can be kicked, once.
@@ -85,7 +85,17 @@ pub(crate) fn status() -> Status {
             handshakes: count(&[("retried", 8), ("accepted", 4), ("ignored", 0)]),
             ended: count(&[("sessions", 1), ("rx_bytes", 5_000), ("tx_bytes", 7)]),
             unused_marks: count(&[("ce_in_ect1", 3), ("not_ect_in_ce", 0)]),
+            source_answers: count(&[("campus", 12)]),
+            source_failures: count(&[("campus", 3)]),
         },
+        pools: vec![
+            Pool { pool: "10.86.0.0/16".to_owned(), taken: 2, total: 65_533 },
+            Pool { pool: "fd00::/64".to_owned(), taken: 1, total: 1 << 20 },
+        ],
+        sources: vec![
+            Source { name: "campus".to_owned(), up: Some(false), last_answer_s: Some(75) },
+            Source { name: "guests".to_owned(), up: None, last_answer_s: None },
+        ],
         sessions: vec![ann(), bob()],
     }
 }

@@ -268,6 +268,7 @@ impl RunningWorker {
         let administration = Arc::new(Administration {
             static_info,
             core: core.clone(),
+            auth: auth.clone(),
             logins,
             admission,
             parent: ParentClient::start(channel.clone()),

@@ -444,6 +444,10 @@ impl Store for Sqlite {
         self.read(|c| sessions::leases(c, family))
     }
 
+    fn live_leases(&self, first: IpAddr, last: IpAddr, now_s: u64) -> Result<u64, StoreError> {
+        self.read(|c| sessions::live_leases(c, first, last, now_s))
+    }
+
     fn renew(&self, session: SessionId, until_s: u64) -> Result<(), StoreError> {
         self.change(|t| sessions::renew(t, session, until_s).map(Ok))
     }

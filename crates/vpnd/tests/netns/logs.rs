@@ -59,6 +59,9 @@ fn a_login_and_the_end_of_a_session_leave_one_line_each() {
 
     let mut one = Client::connect(&lab, 1, &ann);
     ping_until(one.namespace(), CAMPUS_V4.into(), Duration::from_secs(10));
+    let pools = gateway.status()["pools"].as_array().cloned().unwrap_or_default();
+    let taken: Vec<_> = pools.iter().map(|pool| (&pool["pool"], pool["taken"].as_u64())).collect();
+    assert_eq!(taken, [(&"10.86.0.0/16".into(), Some(1)), (&"fd86::/64".into(), Some(1))]);
     let (ipv4, ipv6) = (one.v4().to_string(), one.v6().to_string());
     let began = only(&mut gateway, "session began");
     assert_eq!((&began["user"], &began["source"]), (&"ann".into(), &"local".into()), "{began}");

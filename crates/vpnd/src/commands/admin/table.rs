@@ -10,7 +10,7 @@ use std::time::Duration;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use crate::admin::status::{Offloads, Process, Session, Status, Steering, Tun};
+use crate::admin::status::{Counters, Offloads, Pool, Process, Session, Source, Status, Steering, Tun};
 use crate::sys::sandbox::{Landlock, Protections};
 
 /// Digits of a session's id that the table shows; `vpnd kick` takes them.
@@ -75,6 +75,8 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
     ];
     lines.extend(status.certificate_left_s.map(certificate));
     lines.extend(status.processes.iter().map(process));
+    lines.extend(status.pools.iter().map(pool));
+    lines.extend(status.sources.iter().map(|listed| source(listed, &status.counters)));
     if let Some(line) = counts("logins", &status.counters.logins) {
         lines.push(line);
     }
@@ -106,6 +108,24 @@ fn certificate(left_s: u64) -> String {
         0 => "certificate: EXPIRED, so no client can connect; see 'vpnd renew --help'".to_owned(),
         left_s => format!("certificate: good for {}", age(left_s)),
     }
+}
+
+fn pool(pool: &Pool) -> String {
+    let full = if pool.taken >= pool.total { ", FULL" } else { "" };
+    format!("pool {}: {} of {} addresses taken{full}", pool.pool, pool.taken, pool.total)
+}
+
+/// A source of identities, and how it has answered.
+fn source(source: &Source, counters: &Counters) -> String {
+    let failures = Counters::of(&counters.source_failures, &source.name);
+    let state = match (source.up, source.last_answer_s) {
+        (None, _) => "not asked yet".to_owned(),
+        (Some(true), _) => "up".to_owned(),
+        (Some(false), Some(ago_s)) => format!("NO ANSWER for {}", age(ago_s)),
+        (Some(false), None) => "NO ANSWER yet".to_owned(),
+    };
+    let answers = Counters::of(&counters.source_answers, &source.name);
+    format!("source {}: {state}, answered {answers}, failed {failures}", source.name)
 }
 
 fn steering(steering: Steering) -> &'static str {
@@ -352,6 +372,10 @@ suites: aes-256-gcm (aws-lc, 9800 MB/s), chacha20-poly1305 (ring, 1900 MB/s)
 2 sessions, 1 connected, received 1.5 GiB, sent 2.0 KiB
 certificate: good for 21d 23h
 process worker: user 990, no capabilities, no new privileges, seccomp, landlock as far as this kernel has it, no dumps
+pool 10.86.0.0/16: 2 of 65533 addresses taken
+pool fd00::/64: 1 of 1048576 addresses taken
+source campus: NO ANSWER for 1m 15s, answered 12, failed 3
+source guests: not asked yet, answered 0, failed 0
 logins: accepted 2, wrong_password 1
 handshakes: accepted 4, retried 8
 dropped: replayed 7

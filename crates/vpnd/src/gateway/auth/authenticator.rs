@@ -25,6 +25,7 @@ use vpnd_proto::admission::shares::Standing;
 use vpnd_proto::session::DeviceId;
 
 use crate::clock::now;
+use crate::gateway::messages::auth::SourceHealth;
 use crate::password::{Hasher, NoMemory, Password};
 use crate::store::{
     AuditEntry, CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User,
@@ -417,6 +418,11 @@ impl Authenticator {
 
     fn log_refusal(&self, login: &Login, cause: Cause) {
         self.refusals.refused(login, self.external.source_name(&login.user), cause);
+    }
+
+    /// How the sources besides the store answer.
+    pub(crate) fn source_health(&self) -> Vec<SourceHealth> {
+        self.external.health(now())
     }
 
     /// Logs how many lines about refusals were left out since the last call.

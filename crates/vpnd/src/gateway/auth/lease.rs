@@ -9,9 +9,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use sha2::{Digest as _, Sha256};
+use vpnd_proto::control::Text;
 use vpnd_proto::session::SessionId;
 
 use crate::config::Tunnel;
+use crate::gateway::messages::auth::PoolUsage;
 use crate::store::{Family, Lease, LeaseOwner, Store, StoreError};
 
 /// Addresses tried at a place that depends on the owner alone, before the whole pool is looked at.
@@ -79,6 +81,16 @@ impl Pools {
             }
         };
         Ok(Addresses { v4: v4.and_then(as_v4), v6: v6.and_then(as_v6) })
+    }
+
+    /// How full each pool is.
+    pub(super) fn usage(&self, store: &dyn Store, now_s: u64) -> Result<Vec<PoolUsage>, StoreError> {
+        let usage = |pool: Pool| {
+            let (first, last) = (pool.address(0), pool.address(pool.size - 1));
+            let taken = store.live_leases(first, last, now_s)?;
+            Ok(PoolUsage { pool: Text::cut(&pool.to_string()), taken, total: pool.size })
+        };
+        self.v4.into_iter().chain(self.v6).map(usage).collect()
     }
 
     /// Whether these addresses are still leased here: the pools may have changed since.

@@ -16,8 +16,8 @@ use super::authenticator::{self, Authenticator, LoginOutcome, Refused};
 use crate::clock::{steady_s, wall_s};
 use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
-    Account, AuthReply, AuthRequest, Granted, Leased, LoginRequest, MAX_GROUP_BYTES, MAX_REVOCATIONS,
-    MAX_WRITES, Numbered, Reason, Revoked, SourceName, StoredSession, Write, id,
+    Account, AuthReply, AuthRequest, AuthStatus, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
+    MAX_REVOCATIONS, MAX_WRITES, Numbered, Reason, Revoked, SourceName, StoredSession, Write, id,
 };
 use crate::password::Password;
 use crate::privsep::channel::{Channel, ChannelError};
@@ -176,6 +176,7 @@ impl Service {
             AuthRequest::Session(id) => self.session(SessionId(id.into())).map(AuthReply::Session),
             AuthRequest::Commit(writes) => return self.commit(writes),
             AuthRequest::Revocations(seen) => self.revocations(seen),
+            AuthRequest::Status => self.status().map(AuthReply::Status),
         };
         answered.unwrap_or_else(|error| AuthReply::Failed(Reason::cut(&error.to_string())))
     }
@@ -308,6 +309,11 @@ impl Service {
                 detail: format!("{} ({code})", SessionId(session.into())),
             }),
         }
+    }
+
+    fn status(&self) -> Result<AuthStatus, StoreError> {
+        let pools = self.pools.usage(self.store.as_ref(), (self.clocks.steady)())?;
+        Ok(AuthStatus { pools, sources: self.authenticator.source_health() })
     }
 
     fn revocations(&self, seen: Option<u64>) -> Result<AuthReply, StoreError> {

@@ -61,6 +61,9 @@ pub(crate) enum AuthRequest {
         #[n(2)]
         device: ByteArray<16>,
     },
+    /// How full the pools are, and whether the sources answer.
+    #[n(5)]
+    Status,
 }
 
 /// Credentials that a client has presented.
@@ -194,6 +197,47 @@ pub(crate) enum AuthReply {
     /// To a login: the directory or server that knows the user can't be asked now.
     #[n(11)]
     SourceUnavailable,
+    /// To [`AuthRequest::Status`].
+    #[n(12)]
+    Status(#[n(0)] AuthStatus),
+}
+
+/// State of the auth process, for administrators. No user is named in it.
+#[derive(Clone, Debug, Default, Encode, Decode)]
+pub(crate) struct AuthStatus {
+    #[n(0)]
+    pub(crate) pools: Vec<PoolUsage>,
+    #[n(1)]
+    pub(crate) sources: Vec<SourceHealth>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct PoolUsage {
+    /// The network.
+    #[n(0)]
+    pub(crate) pool: Text<64>,
+    /// Addresses with a live lease.
+    #[n(1)]
+    pub(crate) taken: u64,
+    #[n(2)]
+    pub(crate) total: u64,
+}
+
+/// How a source of identities answers.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct SourceHealth {
+    #[n(0)]
+    pub(crate) name: SourceName,
+    /// Whether the last request was answered; `None` before the first.
+    #[n(1)]
+    pub(crate) up: Option<bool>,
+    /// Seconds since the last answer.
+    #[n(2)]
+    pub(crate) last_answer_s: Option<u64>,
+    #[n(3)]
+    pub(crate) answers: u64,
+    #[n(4)]
+    pub(crate) failures: u64,
 }
 
 /// The name of a source.

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::timeout;
 use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::Selector;
 use vpnd_proto::session::{LocalSuite, SessionId};
@@ -11,15 +13,20 @@ use vpnd_proto::time::Time;
 use super::certificate::WorkerCertificate;
 use super::parent_client::ParentClient;
 use super::settings;
-use crate::admin::status::{Counters, Offloads, Process, Session, Steering, Suite, Tun, Udp};
+use crate::admin::status::{Counters, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp};
 use crate::admin::{Handler, Status};
 use crate::clock::{now, wall_s};
 use crate::config;
 use crate::gateway::messages::Configuration;
+use crate::gateway::messages::auth::{AuthReply, AuthRequest, AuthStatus, PoolUsage, SourceHealth};
+use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::connection::Logins;
 use crate::gateway::worker::core::{Core, Ended};
 use crate::gateway::worker::quic::acceptor::AdmissionControl;
 use crate::sys::tun::TunOffloads;
+
+/// Limit for the auth process's part of the status; shorter than what a scraper of metrics waits for.
+const AUTH_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Status that does not change while the gateway runs.
 pub(super) struct StaticInfo {
@@ -40,6 +47,7 @@ pub(super) struct StaticInfo {
 pub(super) struct Administration {
     pub(super) static_info: StaticInfo,
     pub(super) core: Core,
+    pub(super) auth: AuthClient,
     pub(super) logins: Arc<Logins>,
     pub(super) admission: AdmissionControl,
     pub(super) parent: ParentClient,
@@ -89,6 +97,33 @@ impl Administration {
     }
 }
 
+impl Administration {
+    /// State of the auth process. Without an answer in time the rest of the status is shown all the same.
+    async fn auth_status(&self) -> AuthStatus {
+        match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(AuthRequest::Status)).await {
+            Ok(Ok(AuthReply::Status(status))) => status,
+            Ok(Ok(other)) => {
+                tracing::error!(answer = ?other, "the use of pools is not known");
+                AuthStatus::default()
+            }
+            // It is busy or gone, which the worker notices by itself.
+            Ok(Err(_)) | Err(_) => AuthStatus::default(),
+        }
+    }
+}
+
+impl From<PoolUsage> for Pool {
+    fn from(PoolUsage { pool, taken, total }: PoolUsage) -> Self {
+        Self { pool: pool.to_string(), taken, total }
+    }
+}
+
+impl From<SourceHealth> for Source {
+    fn from(health: SourceHealth) -> Self {
+        Self { name: health.name.to_string(), up: health.up, last_answer_s: health.last_answer_s }
+    }
+}
+
 impl Handler for Administration {
     async fn status(&self) -> Result<Status, String> {
         let snapshot = self.core.status().await.map_err(|error| error.to_string())?;
@@ -98,6 +133,12 @@ impl Handler for Administration {
         let Ended { sessions, rx_bytes, tx_bytes } = snapshot.ended;
         let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
         counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
+        let AuthStatus { pools, sources } = self.auth_status().await;
+        let by_source = |count: fn(&SourceHealth) -> u64| {
+            sources.iter().map(|source| (source.name.to_string(), count(source))).collect()
+        };
+        counters.source_answers = by_source(|source| source.answers);
+        counters.source_failures = by_source(|source| source.failures);
         let counters = counters.after(&self.before);
         let now = now();
         Ok(Status {
@@ -115,6 +156,8 @@ impl Handler for Administration {
             suites: self.static_info.suites.iter().map(Suite::from).collect(),
             processes: self.static_info.processes.clone(),
             certificate_left_s: Some(self.certificate.expires_s().saturating_sub(wall_s())),
+            pools: pools.into_iter().map(Pool::from).collect(),
+            sources: sources.into_iter().map(Source::from).collect(),
             counters,
             sessions: snapshot.sessions.iter().map(|session| Session::at(now, session)).collect(),
         })

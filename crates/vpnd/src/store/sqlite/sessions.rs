@@ -123,6 +123,14 @@ pub(super) fn leases(c: &Connection, family: Family) -> rusqlite::Result<Vec<Lea
     statement.query_map([octets(family)], lease_from_row)?.collect()
 }
 
+pub(super) fn live_leases(c: &Connection, first: IpAddr, last: IpAddr, now_s: u64) -> rusqlite::Result<u64> {
+    let (first, last) = (blob(first), blob(last));
+    // Between two addresses of one family there may be some of the other, by their bytes.
+    let sql = "SELECT count(*) FROM leases
+               WHERE address BETWEEN ?1 AND ?2 AND length(address) = length(?1) AND until_s > ?3";
+    c.prepare_cached(sql)?.query_row(params![first, last, now_s], |row| row.get(0))
+}
+
 pub(super) fn renew(t: &Transaction<'_>, session: SessionId, until_s: u64) -> rusqlite::Result<()> {
     t.execute("UPDATE leases SET until_s = ? WHERE session = ?", params![until_s, session.0]).map(drop)
 }

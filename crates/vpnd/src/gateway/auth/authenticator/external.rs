@@ -5,16 +5,19 @@
 //! their own, so that a slow directory keeps no others waiting. A refusal takes [`REFUSAL_TIME`], so that its time discloses
 //! nothing of a source that is faster.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use vpnd_proto::admission::Source as Network;
 use vpnd_proto::control::{SecretText, UserName};
+use vpnd_proto::time::Time;
 
 use super::turns::{Turn, Turns};
 use super::{Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused, source_prefix};
+use crate::clock::now;
 use crate::config::source::Source;
 use crate::gateway::auth::idp_client::IdpClient;
+use crate::gateway::messages::auth::SourceHealth;
 use crate::gateway::messages::idp::{Identity, IdpReply, IdpRequest, LoginCheck, Refusal, SourceName};
 use crate::store::{ExternalUser, LOCAL, StoreError};
 use crate::user_name;
@@ -39,14 +42,62 @@ pub(crate) struct External {
 struct ExternalSource {
     source: Source,
     turns: Arc<Turns>,
+    health: Mutex<Health>,
+}
+
+/// How a source has answered since this process began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Health {
+    up: Option<bool>,
+    last_answer: Option<Time>,
+    answers: u64,
+    failures: u64,
+}
+
+impl Health {
+    fn count(&mut self, answered: bool, now: Time) {
+        self.up = Some(answered);
+        if answered {
+            self.last_answer = Some(now);
+            self.answers += 1;
+        } else {
+            self.failures += 1;
+        }
+    }
+}
+
+impl ExternalSource {
+    fn new(source: &Source) -> Self {
+        let turns = Turns::new(source.max_logins, source.max_logins * QUEUE_FACTOR);
+        Self { source: source.clone(), turns, health: Mutex::default() }
+    }
+
+    /// Counts the reply to one request, or that there was none.
+    fn replied(&self, reply: Option<&IdpReply>, now: Time) {
+        let answered = !matches!(reply, None | Some(IdpReply::Unavailable(_)));
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).count(answered, now);
+    }
+
+    fn health(&self, now: Time) -> SourceHealth {
+        let health = *self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        SourceHealth {
+            name: SourceName::cut(&self.source.name),
+            up: health.up,
+            last_answer_s: health.last_answer.map(|at| now.since(at).as_secs()),
+            answers: health.answers,
+            failures: health.failures,
+        }
+    }
 }
 
 impl External {
     pub(crate) fn new(sources: &[Source], idp: Arc<IdpClient>) -> Self {
-        let queue = |source: &Source| Turns::new(source.max_logins, source.max_logins * QUEUE_FACTOR);
-        let sources =
-            sources.iter().map(|source| ExternalSource { turns: queue(source), source: source.clone() });
-        Self { sources: sources.map(Arc::new).collect(), idp }
+        Self { sources: sources.iter().map(|source| Arc::new(ExternalSource::new(source))).collect(), idp }
+    }
+
+    /// How each source answers.
+    pub(super) fn health(&self, now: Time) -> Vec<SourceHealth> {
+        self.sources.iter().map(|source| source.health(now)).collect()
     }
 
     /// The source of a user, and the user's canonical name.
@@ -98,6 +149,7 @@ impl Authenticator {
             return LoginOutcome::Busy;
         };
         let reply = self.ask(&at.source, &login).await;
+        at.replied(reply.as_ref(), now());
         drop(turn);
         let (this, source) = (Arc::clone(self), at.source.name.clone());
         blocking(move || Some(this.after_source(&source, &login, reply, now_s)))

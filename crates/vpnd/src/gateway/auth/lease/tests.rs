@@ -49,6 +49,25 @@ fn addresses_of_other_pools_are_not_held() {
 }
 
 #[test]
+fn the_use_of_a_pool_counts_live_leases_of_its_own() {
+    // The first four bytes of these IPv6 addresses lie between those of the IPv4 pool.
+    let bench = Bench::new("32.1.0.0/16", Some("2001:db8::/64"));
+    bench.acquire(owner(1, 1), 1, 1000).unwrap();
+    bench.acquire(owner(2, 1), 2, 1050).unwrap();
+    let taken = |pools: &Pools, now_s| -> Vec<(String, u64)> {
+        let usage = pools.usage(&bench.store, now_s).unwrap();
+        usage.iter().map(|usage| (usage.pool.to_string(), usage.taken)).collect()
+    };
+    let both = |v4, v6| vec![("32.1.0.0/16".to_owned(), v4), ("2001:db8::/64".to_owned(), v6)];
+    assert_eq!(taken(&bench.pools, 1060), both(2, 2));
+    assert_eq!(taken(&bench.pools, 1120), both(1, 1), "a lease is over at its deadline");
+    bench.store.end_session(SessionId([2; 16]), 1121).unwrap();
+    assert_eq!(taken(&bench.pools, 1121), both(0, 0));
+    let other = Bench::new("32.2.0.0/16", None);
+    assert_eq!(taken(&other.pools, 1060), [("32.2.0.0/16".to_owned(), 0)]);
+}
+
+#[test]
 fn a_returning_device_gets_its_addresses_again() {
     let bench = Bench::new("10.86.0.0/16", Some("fd00:1::/64"));
     let first = bench.acquire(owner(1, 1), 1, 1000).unwrap();

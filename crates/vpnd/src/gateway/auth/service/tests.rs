@@ -133,6 +133,27 @@ async fn a_wrong_password_gets_nothing_and_a_full_pool_says_so() {
 }
 
 #[tokio::test]
+async fn the_status_counts_addresses_that_are_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path());
+    let taken = async || match service.answer(AuthRequest::Status).await {
+        AuthReply::Status(AuthStatus { pools, sources }) => {
+            assert!(sources.is_empty());
+            assert_eq!((pools.len(), &*pools[0].pool, pools[0].total), (1, "10.0.0.0/29", 5));
+            pools[0].taken
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(taken().await, 0);
+    let session = granted(&service, 1).await;
+    granted(&service, 2).await;
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    assert_eq!(taken().await, 2);
+    assert_eq!(failed(&service, AuthRequest::Commit(vec![Write::End(session)])).await, 0);
+    assert_eq!(taken().await, 1);
+}
+
+#[tokio::test]
 async fn what_no_worker_sends_ends_the_conversation() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());

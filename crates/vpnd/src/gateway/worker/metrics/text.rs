@@ -3,6 +3,7 @@
 //! Pure. INVARIANT: names and labels are an interface, as the status is; `config/grafana-dashboard.json` and `config/alerts.yml` use them.
 //! No series goes back or names a user, unless the administrator asks for those of each session.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -10,7 +11,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet}
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::admin::status::{Counters, Session, Status, Steering};
+use crate::admin::status::{Counters, Pool, Session, Status, Steering};
 
 /// The whole exposition; `by_session` adds series for each session, with its user's name.
 pub(super) fn encode(status: Status, by_session: bool) -> Result<String, fmt::Error> {
@@ -34,6 +35,8 @@ impl Collector for ExportedStatus {
         data_path(&mut out, &self.status)?;
         events(&mut out, &self.status)?;
         totals(&mut out, &self.status)?;
+        pools(&mut out, &self.status)?;
+        sources(&mut out, &self.status)?;
         if self.by_session { each_session(&mut out, &self.status.sessions) } else { Ok(()) }
     }
 }
@@ -162,6 +165,31 @@ fn totals(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     out.counters("traffic", "Bytes of inner packets of all sessions", Some(Unit::Bytes), series.into_iter())
 }
 
+fn pools(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
+    let series = |value: fn(&Pool) -> u64| {
+        status.pools.iter().map(move |pool| ([("pool", pool.pool.as_str())], value(pool)))
+    };
+    out.gauges("pool_addresses", "Inner addresses that can be leased", None, series(|pool| pool.total))?;
+    out.gauges("pool_addresses_taken", "Inner addresses that sessions have", None, series(|pool| pool.taken))
+}
+
+fn sources(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
+    let up = status.sources.iter().filter_map(|source| Some((source, source.up?)));
+    let series = up.map(|(source, up)| ([("source", source.name.as_str())], u64::from(up)));
+    out.gauges("source_up", "Whether a source of identities answered its last login", None, series)?;
+    let answered = status.sources.iter().filter_map(|source| Some((source, source.last_answer_s?)));
+    let series = answered.map(|(source, ago_s)| ([("source", source.name.as_str())], ago_s));
+    let help = "Time since a source of identities answered last";
+    out.gauges("source_last_answer", help, Some(Unit::Seconds), series)?;
+    let counted = |counts: &BTreeMap<String, u64>| -> Vec<_> {
+        counts.iter().map(|(source, n)| ([("source", source.clone())], *n)).collect()
+    };
+    let answers = counted(&status.counters.source_answers).into_iter();
+    out.counters("source_answers", "Logins that a source of identities has answered", None, answers)?;
+    let failures = counted(&status.counters.source_failures).into_iter();
+    out.counters("source_failures", "Logins without an answer of their source", None, failures)
+}
+
 fn each_session(out: &mut Families<'_, '_>, sessions: &[Session]) -> fmt::Result {
     let received = by_session(sessions, "receive", |session| session.rx_bytes);
     let sent = by_session(sessions, "send", |session| session.tx_bytes);
@@ -227,6 +255,12 @@ mod tests {
                 "vpnd_sessions gauge",
                 "vpnd_sessions_ended counter",
                 "vpnd_traffic_bytes counter",
+                "vpnd_pool_addresses gauge",
+                "vpnd_pool_addresses_taken gauge",
+                "vpnd_source_up gauge",
+                "vpnd_source_last_answer_seconds gauge",
+                "vpnd_source_answers counter",
+                "vpnd_source_failures counter",
                 "vpnd_session_traffic_bytes counter",
                 "vpnd_session_packets counter",
                 "vpnd_session_halved_packets counter",
@@ -260,6 +294,12 @@ mod tests {
             // One session that has ended, and those that live.
             "vpnd_traffic_bytes_total{direction=\"receive\"} 1610617736".to_owned(),
             "vpnd_traffic_bytes_total{direction=\"send\"} 2055".to_owned(),
+            "vpnd_pool_addresses{pool=\"10.86.0.0/16\"} 65533".to_owned(),
+            "vpnd_pool_addresses_taken{pool=\"10.86.0.0/16\"} 2".to_owned(),
+            "vpnd_source_up{source=\"campus\"} 0".to_owned(),
+            "vpnd_source_last_answer_seconds{source=\"campus\"} 75".to_owned(),
+            "vpnd_source_answers_total{source=\"campus\"} 12".to_owned(),
+            "vpnd_source_failures_total{source=\"campus\"} 3".to_owned(),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"receive\"}} 1610612736"),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"send\"}} 2048"),
             format!("vpnd_session_packets_total{{{ann},direction=\"receive\"}} 1200000"),

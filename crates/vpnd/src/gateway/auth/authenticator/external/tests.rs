@@ -149,6 +149,30 @@ async fn without_an_answer_nobody_is_let_in_and_nobody_is_locked_out() {
 }
 
 #[tokio::test]
+async fn how_a_source_answers_is_counted() {
+    let refused = IdpReply::Refused(Refusal::WrongPassword);
+    let bench = Bench::new(&[
+        ("ann", accepted("id-1", &[])),
+        ("bob", refused),
+        ("down", IdpReply::Unavailable(Text::cut("down"))),
+    ]);
+    let staff = || bench.auth.source_health().into_iter().find(|source| &*source.name == "staff").unwrap();
+    let state = |health: &SourceHealth| (health.up, health.answers, health.failures);
+    assert_eq!((state(&staff()), staff().last_answer_s), ((None, 0, 0), None));
+    bench.log_in("down@uni.example", "x").await;
+    assert_eq!((state(&staff()), staff().last_answer_s), ((Some(false), 0, 1), None));
+    bench.log_in("ann@uni.example", "x").await;
+    assert_eq!(state(&staff()), (Some(true), 1, 1));
+    assert!(staff().last_answer_s.is_some());
+    bench.log_in("down@uni.example", "x").await;
+    // A refusal is an answer: the source works.
+    bench.log_in("bob@uni.example", "x").await;
+    assert_eq!(state(&staff()), (Some(true), 2, 2));
+    let others: Vec<_> = bench.auth.source_health().iter().map(state).collect();
+    assert!(others.contains(&(None, 0, 0)), "the other source was not asked: {others:?}");
+}
+
+#[tokio::test]
 async fn a_slow_source_keeps_no_others_waiting() {
     let bench = Arc::new(Bench::new(&[("g-bob", accepted("2", &[]))]));
     let waiting = Arc::clone(&bench);
