@@ -46,7 +46,7 @@ pub(crate) enum FromPredecessor {
         revocations: u64,
         /// Counters until now; absent from earlier versions.
         #[n(3)]
-        counters: Option<Counters>,
+        counters: Option<Box<Counters>>,
     },
     #[n(1)]
     Sessions(#[n(0)] Vec<TransferredSession>),
@@ -111,7 +111,12 @@ impl Successor {
         counters: Counters,
     ) -> Result<Self, HandoverError> {
         let channel = Channel::new(UnixStream::from(stream), MAX_FRAME).map_err(ChannelError::from)?;
-        let begin = FromPredecessor::Begin { format: FORMAT, devices, revocations, counters: Some(counters) };
+        let begin = FromPredecessor::Begin {
+            format: FORMAT,
+            devices,
+            revocations,
+            counters: Some(Box::new(counters)),
+        };
         channel.send(&begin, &borrowed(descriptors)).await?;
         Ok(Self(channel))
     }
@@ -179,7 +184,7 @@ impl Predecessor {
             let _ = channel.send(&FromSuccessor::Refused(why.clone()), &[]).await;
             bail!(why);
         }
-        let counters = counters.unwrap_or_default();
+        let counters = counters.map(|counters| *counters).unwrap_or_default();
         Ok((Self { channel, revocations, counters }, devices, begin.descriptors))
     }
 
