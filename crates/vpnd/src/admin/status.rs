@@ -319,7 +319,7 @@ fn largest_packet(size: u16, suite: vpnd_crypto::Suite) -> u16 {
 }
 
 /// A socket for both protocol versions names IPv4 peers by their mapped addresses, which are hard to read.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 

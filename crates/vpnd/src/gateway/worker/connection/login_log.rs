@@ -10,6 +10,7 @@ use vpnd_crypto::Suite;
 use vpnd_proto::control::{Message, UserName};
 use vpnd_proto::session::DeviceId;
 
+use crate::admin::status::canonical;
 use crate::gateway::messages::auth::SourceName;
 use crate::log_limit::LogLimit;
 
@@ -42,6 +43,7 @@ impl LoginLog {
     pub(super) fn answered(&self, outer: SocketAddr, who: &LoggedIn, answer: &Message) {
         match answer {
             Message::Established(established) => {
+                let outer = canonical(outer);
                 let (network, suite) = (&established.network, Suite::from_id(established.suite));
                 tracing::info!(
                     user = &*who.user,
@@ -72,7 +74,7 @@ impl LoginLog {
         reason: &str,
     ) {
         if self.refusals.admits() {
-            let source = source.map(|source| &**source);
+            let (source, outer) = (source.map(|source| &**source), canonical(outer));
             tracing::info!(user = &**user, source, %outer, %device, reason, "login refused");
         }
     }
@@ -80,7 +82,7 @@ impl LoginLog {
     /// A connection was closed because its peer broke the protocol. It has proved its address, so the line can name it.
     pub(super) fn closed(&self, outer: SocketAddr, reason: &dyn std::fmt::Display) {
         if self.closed.admits() {
-            tracing::info!(%outer, %reason, "control connection closed");
+            tracing::info!(outer = %canonical(outer), %reason, "control connection closed");
         }
     }
 
