@@ -1,0 +1,124 @@
+//! Behaviour: each source lets in all of a crowd that logs in again and again. `./x logins` does it for longer and prints how many
+//! logins a second that are, with the servers on the same machine.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use vpnd_proto::control::Message;
+
+use super::{ADDRESS, add_source, beside, configure};
+use crate::freeradius::FreeRadius;
+use crate::gateway::Gateway;
+use crate::lab::Lab;
+use crate::slapd::{Slapd, person};
+use crate::theft::Speaker;
+
+/// Clients that log in at the same time, each with a device and an address of its own.
+const CROWD: u8 = 8;
+
+/// `./x logins` sets the variable.
+fn seconds() -> u64 {
+    std::env::var("VPND_LOGIN_SECONDS").map_or(2, |text| text.parse().expect("a number of seconds"))
+}
+
+#[test]
+fn local_users_log_in_again_and_again() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = of_one_user(&lab);
+    gateway.start();
+    measure(&lab, "local", "ann", "ann's password");
+}
+
+#[test]
+fn users_of_a_directory_log_in_again_and_again() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = of_one_user(&lab);
+    let slapd = Slapd::start(ADDRESS, |program| beside(&lab, program), &person("ann", "right"));
+    let Some(slapd) = slapd else { return };
+    configure(&gateway, &slapd, slapd.password_file());
+    gateway.start();
+    measure(&lab, "ldap", "ann@uni.example", "right");
+}
+
+#[test]
+fn users_of_a_radius_server_log_in_again_and_again() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = of_one_user(&lab);
+    let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
+    add_source(
+        &gateway,
+        &format!(
+            "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\n\
+             servers = [\"radius://{ADDRESS}:{}\"]\nsecret_file = {:?}\n",
+            radius.port,
+            radius.secret_file()
+        ),
+    );
+    gateway.start();
+    measure(&lab, "radius", "ann@guests.example", "right");
+}
+
+/// A gateway where `ann` may have a session from each client.
+fn of_one_user(lab: &Lab) -> Gateway<'_> {
+    let gateway = Gateway::init(lab);
+    gateway.configure("limits.max_sessions_per_user", i64::from(2 * CROWD));
+    gateway.add_user("ann");
+    gateway
+}
+
+/// A login replaces the session that the device had, so the gateway never has more than one for each client.
+fn measure(lab: &Lab, source: &str, user: &str, password: &str) {
+    let client = &lab.clients[0];
+    client.ip_batch("route add local 203.0.113.0/24 dev lo\n");
+    lab.net.ip_batch("route add 203.0.113.0/24 via 198.18.1.2\n");
+    let time = Duration::from_secs(seconds());
+    let profile = lab.path("ann.toml");
+    let (times, took) = client.within(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let first = Speaker::new(&profile, 1);
+            let began = Instant::now();
+            let mut crowd = JoinSet::new();
+            for number in 1..=CROWD {
+                let address = IpAddr::from(Ipv4Addr::new(203, 0, 113, number));
+                let speaker = Arc::new(first.at(address, [number; 32]));
+                crowd.spawn(again_and_again(speaker, user.to_owned(), password.to_owned(), began + time));
+            }
+            let each = crowd.join_all().await;
+            (each.concat(), began.elapsed())
+        })
+    });
+    let mut times = times;
+    times.sort();
+    let at = |percent: usize| times[(times.len() - 1) * percent / 100].as_secs_f64();
+    println!(
+        "{source}: {} logins of {CROWD} clients in {:.1} s, {:.0} a second; each {:.3} s (median), {:.3} s (p99)",
+        times.len(),
+        took.as_secs_f64(),
+        times.len() as f64 / took.as_secs_f64(),
+        at(50),
+        at(99),
+    );
+    assert!(times.len() >= usize::from(CROWD), "each client was let in at least once");
+}
+
+/// Logs in until then, and once at least; how long each login took.
+async fn again_and_again(
+    speaker: Arc<Speaker>,
+    user: String,
+    password: String,
+    until: Instant,
+) -> Vec<Duration> {
+    let mut times = Vec::new();
+    while times.is_empty() || Instant::now() < until {
+        let began = Instant::now();
+        let mut line = speaker.dial().await;
+        let login = speaker.login_with(&line, &user, &password);
+        let answer = line.ask(&login).await;
+        assert!(matches!(answer, Ok(Message::Established(_))), "{user} is let in each time: {answer:?}");
+        times.push(began.elapsed());
+    }
+    times
+}
