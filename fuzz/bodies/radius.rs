@@ -13,6 +13,7 @@ use crate::gateway::idp::radius::packet::{AccessRequest, MAX_PACKET, NoReply, Re
 const SECRET: &[u8] = b"a secret of server and gateway";
 const HEADER: usize = 20;
 const ID: u8 = 7;
+const STATE: u8 = 24;
 const MESSAGE_AUTHENTICATOR: u8 = 80;
 const AUTHENTICATOR: [u8; 16] = *b"random, as it is";
 
@@ -23,6 +24,7 @@ pub fn run(data: &[u8]) {
         authenticator: AUTHENTICATOR,
         user: "ann",
         password: "secret",
+        state: None,
         nas_identifier: "vpnd",
         station: "192.0.2.1",
     };
@@ -96,8 +98,15 @@ fn check(reply: &Result<Reply, NoReply>, code: u8, body: &[u8], signatures: Vec<
                 assert!(!name.is_empty() && !name.chars().any(|c| c.is_control() || c == ','));
             }
         }
-        Ok(Reply::Reject(text)) | Ok(Reply::Challenge(text)) => {
-            assert!([3, 11].contains(&code) && !text.chars().any(char::is_control));
+        Ok(Reply::Reject(text)) => assert!(code == 3 && !text.chars().any(char::is_control)),
+        Ok(Reply::Challenge(challenge)) => {
+            assert!(code == 11 && !challenge.text.chars().any(char::is_control));
+            let states = starts.iter().filter(|at| body[**at] == STATE);
+            let sent = states.map(|at| body[at + 2..at + usize::from(body[at + 1])].to_vec());
+            assert!(challenge.state.clone().into_iter().eq(sent));
+        }
+        Err(NoReply::Malformed) if code == 11 => {
+            assert!(starts.iter().filter(|at| body[**at] == STATE).count() > 1);
         }
         Err(why) => assert!(![2, 3, 11].contains(&code) && *why == NoReply::Malformed, "{why:?}"),
     }
@@ -106,9 +115,10 @@ fn check(reply: &Result<Reply, NoReply>, code: u8, body: &[u8], signatures: Vec<
 /// A request is well-formed, whatever was typed.
 fn check_request(request: &AccessRequest<'_>, typed: &[u8]) {
     let typed = String::from_utf8_lossy(typed);
-    let request = AccessRequest { user: &typed, password: &typed, ..*request }.encode(SECRET);
+    let state = Some(typed.as_bytes());
+    let request = AccessRequest { user: &typed, password: &typed, state, ..*request }.encode(SECRET);
     let len = usize::from(u16::from_be_bytes([request[2], request[3]]));
     assert!(len == request.len() && len <= MAX_PACKET);
     let starts = starts(&request[HEADER..]).expect("the attributes fill it");
-    assert_eq!((starts.len(), request[HEADER]), (6, MESSAGE_AUTHENTICATOR));
+    assert_eq!((starts.len(), request[HEADER]), (7, MESSAGE_AUTHENTICATOR));
 }

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use vpnd_crypto::{Binding, EpochSecret};
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{
-    Attach, Established, Login, Message, Offer, Refused, SecretText, Software, UserName,
+    Attach, Challenge, Established, Login, Message, Offer, Refused, SecretText, Software, UserName,
 };
 use vpnd_proto::device::DeviceProof;
 
@@ -58,7 +58,7 @@ pub async fn shake_hands(
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
     /// The gateway took too long.
-    #[error("the gateway does not answer the request within {ANSWER_TIMEOUT:?}")]
+    #[error("the gateway does not answer the request in time")]
     NoAnswer,
     /// The stream ended, or held no messages.
     #[error("the control channel broke: {0}")]
@@ -100,6 +100,8 @@ pub enum LoginReply {
     Refused(Refused),
     /// A login goes on with a one-time code.
     OneTimeCodeWanted,
+    /// A login goes on with a challenge.
+    Challenge(Challenge),
 }
 
 /// A connection on which a request is sent and answered.
@@ -154,7 +156,15 @@ impl RequestStream {
     /// # Errors
     /// [`LoginError`].
     pub async fn reply(&mut self) -> Result<LoginReply, LoginError> {
-        let next = timeout(ANSWER_TIMEOUT, self.reader.next()).await;
+        self.reply_within(ANSWER_TIMEOUT).await
+    }
+
+    /// Waits so long for the answer: a person may have to act elsewhere first.
+    ///
+    /// # Errors
+    /// [`LoginError`].
+    pub async fn reply_within(&mut self, longest: Duration) -> Result<LoginReply, LoginError> {
+        let next = timeout(longest, self.reader.next()).await;
         match next.map_err(|_| LoginError::NoAnswer)?? {
             Some(Message::Established(established)) => Ok(LoginReply::Established(established)),
             Some(Message::Refused(refused)) => Ok(LoginReply::Refused(refused)),
@@ -162,6 +172,7 @@ impl RequestStream {
                 Ok(LoginReply::Refused(Refused { code: close.code, text: close.text, retry_after_ms: None }))
             }
             Some(Message::OneTimeCodeWanted) => Ok(LoginReply::OneTimeCodeWanted),
+            Some(Message::Challenge(challenge)) => Ok(LoginReply::Challenge(challenge)),
             Some(_) => Err(LoginError::Unexpected("a message that is no answer")),
             None => Err(LoginError::Unexpected("the end of the stream")),
         }

@@ -5,6 +5,7 @@
 //! erased when dropped and never printed. This module knows nothing of sessions, connections or time.
 
 mod bounded;
+mod challenge;
 mod code;
 mod frame;
 
@@ -14,6 +15,7 @@ use ipnet::IpNet;
 use minicbor::{Decode, Encode};
 
 pub use bounded::{AsText, List, SecretText, Text, TooLong};
+pub use challenge::{Challenge, ChallengeAnswer, ChallengeKind, ChallengeResponse, ChallengeText};
 pub use code::Code;
 pub use frame::{Decoder, MAX_MESSAGE, MessageError, encode};
 
@@ -30,7 +32,9 @@ pub const FEATURE_PATH_SIZE: u32 = 2;
 pub const FEATURE_HALVES: u32 = 4;
 /// Feature bit 3: this end carries the congestion mark of a datagram over to the packet inside (PROTOCOL §12.1).
 pub const FEATURE_ECN: u32 = 8;
-/// All features of this implementation.
+/// Feature bit 4: this client shows challenges to a person (PROTOCOL §4.2). Only a client with a person behind it sets it.
+pub const FEATURE_CHALLENGES: u32 = 16;
+/// All features of the data path that this implementation has.
 pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM | FEATURE_PATH_SIZE | FEATURE_HALVES | FEATURE_ECN;
 
 /// Suites that an offer may name.
@@ -62,6 +66,8 @@ pub enum Message {
     OneTimeCode(OneTimeCode),
     /// 3, from the client: the user ends the session.
     Bye,
+    /// 4, from the client: the answer to [`Message::Challenge`].
+    ChallengeResponse(ChallengeResponse),
     /// 16, from the gateway: the user has a second factor.
     OneTimeCodeWanted,
     /// 17, from the gateway: a new epoch.
@@ -74,6 +80,8 @@ pub enum Message {
     Update(Update),
     /// 21, from the gateway: the client should attach now.
     Wake,
+    /// 22, from the gateway: a login goes on with a challenge.
+    Challenge(Challenge),
     /// A message of a later version, by its number.
     Unknown(u32),
 }

@@ -74,6 +74,18 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '?' } else { c }).collect()
 }
 
+/// One line of a stranger's text, for a terminal and logs: without control characters, and without those that change the direction
+/// of text or hide in it.
+pub(crate) fn harmless(text: &str) -> String {
+    let is_hidden = |c: char| {
+        matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{FEFF}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}')
+            || matches!(c, '\u{2060}'..='\u{206F}' | '\u{FFF0}'..='\u{FFFB}' | '\u{E0000}'..='\u{E0FFF}')
+    };
+    let visible = text.chars().filter(|c| !is_hidden(*c));
+    let line: String = visible.map(|c| if c.is_control() { ' ' } else { c }).collect();
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +95,12 @@ mod tests {
         let error = anyhow::anyhow!("\x1b[2J\rall is well\u{9b}m").context("the gateway refuses this client");
         assert_eq!(format_chain(&error), "the gateway refuses this client: ?[2J?all is well?m");
         assert_eq!(plain("line 3:\n\tä"), "line 3:\n\tä");
+    }
+
+    #[test]
+    fn a_strangers_text_is_one_line_that_reads_as_it_is() {
+        assert_eq!(harmless(" Code \x1b[31m(SMS)\r\npassword\u{9b}2J: "), "Code [31m(SMS) password 2J:");
+        assert_eq!(harmless("abc\u{202e}def\u{200b}g\u{feff}\u{2069}\u{e0041}ä"), "abcdefgä");
+        assert_eq!(harmless("\n\t"), "");
     }
 }

@@ -113,6 +113,8 @@ fn every_setting_of_the_server_is_in_the_example() {
         "group_attributes",
         "max_groups",
         "nas_identifier",
+        "max_waiting",
+        "push_timeout_s",
     ];
     let bare = all.lines().filter(|line| !defaults.iter().any(|key| line.starts_with(key)));
     let bare = bare.map(|line| line.to_owned() + "\n").collect::<String>();

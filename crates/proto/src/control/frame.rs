@@ -5,7 +5,9 @@ use minicbor::decode::{self, Decode};
 use minicbor::encode::Encode;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::{Attach, Close, Established, Login, Message, OneTimeCode, Refused, Update};
+use super::{
+    Attach, Challenge, ChallengeResponse, Close, Established, Login, Message, OneTimeCode, Refused, Update,
+};
 
 /// Longest message, in bytes, without its length.
 pub const MAX_MESSAGE: usize = 16_384;
@@ -44,12 +46,14 @@ pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
         Message::Attach(fields) => item(1, fields, body),
         Message::OneTimeCode(fields) => item(2, fields, body),
         Message::Bye => item(3, &Nothing, body),
+        Message::ChallengeResponse(fields) => item(4, fields, body),
         Message::OneTimeCodeWanted => item(16, &Nothing, body),
         Message::Established(fields) => item(17, fields, body),
         Message::Refused(fields) => item(18, fields, body),
         Message::Close(fields) => item(19, fields, body),
         Message::Update(fields) => item(20, fields, body),
         Message::Wake => item(21, &Nothing, body),
+        Message::Challenge(fields) => item(22, fields, body),
         Message::Unknown(number) => item(*number, &Nothing, body),
     }
     let length = bytes.len() - LENGTH_LEN;
@@ -104,12 +108,14 @@ impl Message {
             1 => Self::Attach(fields::<Attach>(&mut d)?),
             2 => Self::OneTimeCode(fields::<OneTimeCode>(&mut d)?),
             3 => fields::<Nothing>(&mut d).map(|_| Self::Bye)?,
+            4 => Self::ChallengeResponse(fields::<ChallengeResponse>(&mut d)?),
             16 => fields::<Nothing>(&mut d).map(|_| Self::OneTimeCodeWanted)?,
             17 => Self::Established(Box::new(fields::<Established>(&mut d)?)),
             18 => Self::Refused(fields::<Refused>(&mut d)?),
             19 => Self::Close(fields::<Close>(&mut d)?),
             20 => Self::Update(fields::<Update>(&mut d)?),
             21 => fields::<Nothing>(&mut d).map(|_| Self::Wake)?,
+            22 => Self::Challenge(fields::<Challenge>(&mut d)?),
             number => fields::<Nothing>(&mut d).map(|_| Self::Unknown(number))?,
         };
         if d.position() == body.len() { Ok(message) } else { Err(MessageError::Trailing) }

@@ -86,6 +86,8 @@ fn client_messages_have_the_published_bytes() {
     let code = SecretText::new("123456").unwrap();
     golden(&Message::OneTimeCode(OneTimeCode { code }), "82 02 a1 00 66 313233343536");
     golden(&Message::Bye, "82 03 a0");
+    let answer = SecretText::new("123456").unwrap();
+    golden(&Message::ChallengeResponse(ChallengeResponse { answer }), "82 04 a1 00 66 313233343536");
 }
 
 #[test]
@@ -115,6 +117,14 @@ fn gateway_messages_have_the_published_bytes() {
     golden(&Message::Close(close), "82 13 a2 00 09 01 60");
     golden(&Message::Update(Update { network: network() }), &format!("82 14 a1 00 {NETWORK}"));
     golden(&Message::Wake, "82 15 a0");
+    let kinds = [ChallengeKind::Code, ChallengeKind::Push, ChallengeKind::Choice];
+    for (number, kind) in kinds.into_iter().enumerate() {
+        let challenge = Challenge { kind, text: Text::new("code").unwrap(), time_s: 90 };
+        golden(&Message::Challenge(challenge), &format!("82 16 a3 00 0{number} 01 64 636f6465 02 185a"));
+    }
+    let later = Message::parse(&hex("82 16 a3 00 09 01 60 02 01"));
+    let Ok(Message::Challenge(Challenge { kind, .. })) = later else { panic!("{later:?}") };
+    assert_eq!(kind, ChallengeKind::Code, "a kind of a later version");
 }
 
 #[test]
@@ -336,7 +346,11 @@ fn any_message() -> impl Strategy<Value = Message> {
         (any::<u16>(), text()).prop_map(|(code, text)| Message::Close(Close { code: code.into(), text })),
         any_network().prop_map(|network| Message::Update(Update { network })),
         Just(Message::Wake),
-        (22u32..).prop_map(Message::Unknown),
+        secret().prop_map(|answer| Message::ChallengeResponse(ChallengeResponse { answer })),
+        (0u8..4, text(), any::<u16>()).prop_map(|(kind, text, time_s)| {
+            Message::Challenge(Challenge { kind: kind.into(), text, time_s })
+        }),
+        (23u32..).prop_map(Message::Unknown),
     ]
 }
 

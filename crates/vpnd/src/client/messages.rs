@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
-use vpnd_proto::control::{AsText, Network, OneTimePassword, SecretText};
+use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, SecretText};
 
 use super::{Refusal, Unreached};
 use crate::privsep::messages::{Common, Devices, SecretBytes};
@@ -150,14 +150,31 @@ pub(crate) enum ParentReply {
     Done,
     #[n(1)]
     Failed(#[n(0)] String),
-    /// The code typed at the terminal, if any.
+    /// The text typed at the terminal, if any.
     #[n(2)]
-    Code(#[n(0)] Option<OneTimePassword>),
+    Typed(#[n(0)] Option<ChallengeAnswer>),
     #[n(3)]
     Proof(#[n(0)] ByteArray<64>),
     /// At most [`MAX_ADDRESSES`].
     #[n(4)]
     Addresses(#[n(0)] Vec<AsText<IpAddr>>),
+}
+
+/// A question for the person at the terminal.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Question {
+    /// A one-time code.
+    #[n(0)]
+    Code,
+    /// The answer to a challenge, whose text comes from a server behind the gateway.
+    #[n(1)]
+    Challenge {
+        #[n(0)]
+        text: ChallengeText,
+        /// Whether the answer may be shown while it is typed.
+        #[n(1)]
+        is_shown: bool,
+    },
 }
 
 /// An operation that the worker has no privilege for.
@@ -172,8 +189,9 @@ pub(crate) enum ParentRequest {
     /// The size of packets that the tunnel's device carries.
     #[n(2)]
     Mtu(#[n(0)] u16),
+    /// A one-time code, or the answer to a challenge.
     #[n(3)]
-    Code,
+    Ask(#[n(0)] Question),
     /// The device's signature for the connection that has this binding, and for nothing else: the parent puts the context
     /// before it.
     #[n(4)]

@@ -14,6 +14,7 @@ mod network;
 mod outer_path;
 mod permission;
 mod plan;
+mod prompt;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -22,13 +23,14 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use minicbor::bytes::ByteArray;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinHandle;
 use vpnd_crypto::{Binding, Preference};
-use vpnd_proto::control::{AsText, OneTimePassword, SecretText};
+use vpnd_proto::control::{AsText, SecretText};
 
 use super::{INITIAL_MTU, socket_options};
 use crate::cli::{CleanupArgs, ConnectArgs};
-use crate::client::messages::{Begin, FromWorker, ParentReply, ParentRequest, ToWorker, WorkerLaunch};
+use crate::client::messages::{
+    Begin, FromWorker, ParentReply, ParentRequest, Question, ToWorker, WorkerLaunch,
+};
 use crate::clock::now;
 use crate::journal::{self, JournalDirectory};
 use crate::privsep::child::ChildRole;
@@ -50,6 +52,7 @@ use limits::Limits;
 use lookups::Lookups;
 use network::{NetworkSetup, TunnelOptions};
 use outer_path::OuterPaths;
+use prompt::Prompt;
 
 /// Changes of the machine's network come in bursts; the core is notified this long after the first.
 const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
@@ -226,11 +229,8 @@ impl RunningClient {
                 _ = interrupt.recv() => return Ok("SIGINT"),
                 message = self.worker.receive() => match message? {
                     // One prompt at a time.
-                    FromWorker::Request { number, request: request @ ParentRequest::Code }
-                        if prompt.is_none() && self.limits.take(&request, now()).is_ok() =>
-                    {
-                        let asked = tokio::task::spawn_blocking(|| credentials::ask("One-time code (Enter if you have none): "));
-                        prompt = Some(Prompt { number, asked });
+                    FromWorker::Request { number, request: ParentRequest::Ask(question) } if prompt.is_none() => {
+                        prompt = self.ask(number, question).await?;
                     }
                     FromWorker::Request { number, request } => self.handle_request(number, request).await?,
                     FromWorker::Failed(why) => return Err(ChildError::Failed(why).into()),
@@ -246,9 +246,9 @@ impl RunningClient {
                     }
                     self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
                 }
-                (number, code) = entered_code(&mut prompt), if prompt.is_some() => {
+                (number, typed) = prompt::typed(&mut prompt), if prompt.is_some() => {
                     prompt = None;
-                    let reply = ParentReply::Code(code);
+                    let reply = ParentReply::Typed(typed);
                     self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
                 }
                 change = watch.next() => {
@@ -295,10 +295,23 @@ impl RunningClient {
             }
             ParentRequest::Configure(network) => (connected(self.setup.apply(&network).await), Vec::new()),
             ParentRequest::Mtu(mtu) => (reply_to(self.setup.set_mtu(mtu).await), Vec::new()),
-            ParentRequest::Code => (ParentReply::Code(None), Vec::new()),
+            ParentRequest::Ask(_) => (ParentReply::Typed(None), Vec::new()),
             ParentRequest::Prove(binding) => (self.prove(binding), Vec::new()),
         };
         self.worker.send(&ToWorker::Reply { number, reply }, &descriptors).await
+    }
+
+    /// Asks the person at the terminal, as often as a worker may.
+    async fn ask(&mut self, number: u64, question: Question) -> Result<Option<Prompt>, ChildError> {
+        let request = ParentRequest::Ask(question);
+        if self.limits.take(&request, now()).is_ok()
+            && let ParentRequest::Ask(question) = &request
+        {
+            return Ok(Some(Prompt::show(number, question)));
+        }
+        let reply = ParentReply::Typed(None);
+        self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
+        Ok(None)
     }
 
     /// The key stays here, so whoever has the worker can use it only while the client runs, and only to prove a connection.
@@ -363,19 +376,6 @@ fn connected(outcome: Result<(), network::NetworkError>) -> ParentReply {
 fn reply_to(outcome: Result<(), network::NetworkError>) -> ParentReply {
     outcome
         .map_or_else(|error| ParentReply::Failed(crate::format_chain(&error.into())), |()| ParentReply::Done)
-}
-
-/// A person who was asked for a one-time code.
-struct Prompt {
-    number: u64,
-    asked: JoinHandle<Result<zeroize::Zeroizing<String>, credentials::CredentialsError>>,
-}
-
-/// The number of the prompt and the code typed, if any. Pending for ever without a prompt.
-async fn entered_code(prompt: &mut Option<Prompt>) -> (u64, Option<OneTimePassword>) {
-    let Some(prompt) = prompt else { return std::future::pending().await };
-    let entered_code = (&mut prompt.asked).await.ok().and_then(Result::ok);
-    (prompt.number, entered_code.and_then(|entered_code| OneTimePassword::new(entered_code.trim()).ok()))
 }
 
 async fn open_tun(args: &ConnectArgs, profile: &Profile, queues: usize) -> anyhow::Result<Tun> {

@@ -25,7 +25,7 @@ use vpnd_control_channel::login::Channel;
 use vpnd_control_channel::stream::{StreamError, Writer, close, close_code};
 use vpnd_crypto::{LabPermit, Preference, Suite};
 use vpnd_proto::client::{Action, Client, Config, Purpose};
-use vpnd_proto::control::{Code, FEATURES, Message, Offer};
+use vpnd_proto::control::{Code, FEATURE_CHALLENGES, FEATURES, Message, Offer};
 use vpnd_proto::plane::{Activity, Command, Endpoint, Event, Role};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, Timers};
@@ -108,7 +108,7 @@ impl Prepared {
         };
         let suites = suites::measure(&wanted, preference(launch.backend.as_deref())?, lab.is_some())?;
         let (lanes, timers) = (launch.lanes as usize, Timers::default());
-        let config = Config { lanes, suites, features: FEATURES, lab, timers };
+        let config = Config { lanes, suites, features: FEATURES | FEATURE_CHALLENGES, lab, timers };
         let core = Client::new(config, crate::control::random())?;
         let identity = profile.identity.as_ref().map(|identity| {
             tls::Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes())
@@ -374,8 +374,7 @@ impl Connected {
                             tracing::warn!(code = %refused.code, text = %refused.text, "the gateway refused");
                         }
                     }
-                    // Once the gateway has proved itself, somebody else on the way is no reason to give up.
-                    Err(error) if error.is_final() && !self.was_ever_up => {
+                    Err(error) if error.is_final(self.was_ever_up) => {
                         return Err(Refusal(crate::format_chain(&error.into())).into());
                     }
                     Err(error) if error.is_full() => {

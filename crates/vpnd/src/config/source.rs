@@ -3,6 +3,7 @@
 //! Invariants: each user name belongs to one source at most, the first whose rule it matches; secrets are files that are named here,
 //! never values.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,6 +17,8 @@ const MAX_SOURCES: usize = 32;
 const MAX_SERVERS: usize = 8;
 /// Limit for one login, over all servers of its source.
 pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest wait for a person who approves a login elsewhere, seconds: a login takes 120 s at most (PROTOCOL §4.2).
+const MAX_PUSH_S: u64 = 110;
 const LDAPS_PORT: u16 = 636;
 const LDAP_PORT: u16 = 389;
 const RADIUS_PORT: u16 = 1812;
@@ -110,6 +113,10 @@ pub struct Radius {
     pub nas_identifier: String,
     /// Attributes whose values are groups.
     pub group_attributes: Vec<RadiusAttribute>,
+    /// Logins at most that wait for a person: to answer a challenge, or to approve a request elsewhere.
+    pub max_waiting: usize,
+    /// Limit for a reply while a person approves the request on another device; `None` if the server never waits for that.
+    pub push: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +134,30 @@ pub enum SecretPlace {
 }
 
 impl Source {
+    /// Limit for the replies of all servers to one request, and how long a person may take for it.
+    #[must_use]
+    pub fn reply_timeout(&self) -> Duration {
+        self.push().map_or(LOGIN_TIMEOUT, |push| push.max(LOGIN_TIMEOUT))
+    }
+
+    /// How long a server may wait for a person; `None` if it never does.
+    #[must_use]
+    pub fn push(&self) -> Option<Duration> {
+        match &self.kind {
+            SourceKind::Ldap(_) => None,
+            SourceKind::Radius(radius) => radius.push,
+        }
+    }
+
+    /// Logins at most that wait for a person.
+    #[must_use]
+    pub fn max_waiting(&self) -> usize {
+        match &self.kind {
+            SourceKind::Ldap(_) => 0,
+            SourceKind::Radius(radius) => radius.max_waiting,
+        }
+    }
+
     /// The name for the source of a user who belongs to it.
     #[must_use]
     pub fn name_of(&self, user: &str) -> String {
@@ -165,6 +196,12 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
         rest = &rest[at + part.len()..];
     }
     rest.ends_with(last)
+}
+
+impl fmt::Display for SourceServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
 }
 
 impl FromStr for SourceServer {
@@ -407,10 +444,17 @@ fn radius(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Radius> 
     let nas_identifier = s.parsed::<Word>(p, "nas_identifier", "1 to 32 letters, digits, '.', '_' and '-'");
     let names = "\"Filter-Id\" or \"Class\"";
     let group_attributes = s.list::<RadiusAttribute>(p, "group_attributes", names);
+    let push = s.flag(p, "push", false);
+    let push_timeout_s = s.number(p, "push_timeout_s", 5..=MAX_PUSH_S, 45);
+    if s.has(p, "push_timeout_s") && !push {
+        s.problem(p, "push_timeout_s", "it counts with push = true alone".to_owned());
+    }
     Some(Radius {
         secret: secret?,
         nas_identifier: nas_identifier.map_or_else(|| "vpnd".to_owned(), |word| word.0),
         group_attributes: group_attributes.unwrap_or_else(|| vec![RadiusAttribute::FilterId]),
+        max_waiting: s.number(p, "max_waiting", 1..=256, 64) as usize,
+        push: push.then_some(Duration::from_secs(push_timeout_s)),
     })
 }
 
@@ -465,6 +509,13 @@ mod tests {
         assert_eq!(guests.servers[0].port, RADIUS_PORT);
         let SourceKind::Radius(radius) = &guests.kind else { panic!("{guests:?}") };
         assert_eq!(radius.secret, SecretPlace::Credential("radius".to_owned()));
+        assert_eq!((radius.push, guests.reply_timeout()), (None, LOGIN_TIMEOUT));
+        let push = "[[source]]\nname = \"guests\"\nkind = \"radius\"\nmatch = \"g-*\"\nservers = \"radius://10.0.0.1\"\n\
+                    secret_file = \"s\"\n";
+        let waiting = read(&format!("{push}push = true\n")).unwrap();
+        assert_eq!((waiting[0].push(), waiting[0].max_waiting()), (Some(Duration::from_secs(45)), 64));
+        let error = read(&format!("{push}push_timeout_s = 30\n")).unwrap_err();
+        assert!(error.contains("push = true"), "{error}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Invariants: it answers what auth asks and decides nothing; it has no store, no key of TLS and no file but those by which
 //! names are looked up; secrets and authorities are read before it shuts itself in. Whatever a server sends costs at most the
-//! one request, with bounded memory. A login takes [`LOGIN_TIMEOUT`] at most, whatever the servers do.
+//! one request, with bounded memory; requests under way at one source are bounded. A request takes the time that its source is
+//! given at most, whatever the servers do; one that a person may have been asked to approve is never sent to a second server.
 
 pub(crate) mod ldap;
 pub(crate) mod radius;
@@ -13,15 +14,17 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
 use crate::config::ServerConfig;
-use crate::config::source::{LOGIN_TIMEOUT, SecretPlace, Source, SourceKind};
+use crate::config::source::{SecretPlace, Source, SourceKind};
 use crate::gateway::messages::auth::Reason;
 use crate::gateway::messages::idp::{
-    FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginCheck, MAX_FRAME, Numbered,
+    FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginAnswer, LoginCheck, MAX_FRAME, Numbered,
 };
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
@@ -40,6 +43,8 @@ struct PreparedSource {
     source: Source,
     servers: Servers,
     kind: PreparedKind,
+    /// Requests that are under way at the same time. The auth process sends no more, unless those that it has given up are among them.
+    permits: Semaphore,
 }
 
 enum PreparedKind {
@@ -68,7 +73,8 @@ fn prepare(config: &ServerConfig) -> anyhow::Result<Vec<PreparedSource>> {
             SourceKind::Radius(radius) => radius::Client::prepare(radius).map(PreparedKind::Radius),
         };
         let kind = kind.with_context(|| format!("the source '{}' can't be used", source.name))?;
-        Ok(PreparedSource { servers: Servers::new(&source.servers), source: source.clone(), kind })
+        let permits = Semaphore::new(2 * (source.max_logins + source.max_waiting()));
+        Ok(PreparedSource { servers: Servers::new(&source.servers), source: source.clone(), kind, permits })
     });
     prepared.collect()
 }
@@ -128,6 +134,7 @@ async fn answer(auth: &Channel, sources: Arc<[PreparedSource]>) -> Result<(), Ch
         tokio::spawn(async move {
             let content = match content {
                 IdpRequest::Check(login) => check(&sources, &login).await,
+                IdpRequest::Answer(answer) => answer_challenge(&sources, &answer).await,
             };
             // If it fails, the auth process is gone, and the loop above ends.
             let _ = turn.lock().await.send(&Numbered { number, content }, &[]).await;
@@ -137,17 +144,37 @@ async fn answer(auth: &Channel, sources: Arc<[PreparedSource]>) -> Result<(), Ch
 }
 
 async fn check(sources: &[PreparedSource], login: &LoginCheck) -> IdpReply {
-    let Some(source) = sources.iter().find(|source| source.source.name == *login.source) else {
-        return IdpReply::Unavailable(Reason::cut(
-            "the idp process does not know the source: restart the gateway",
-        ));
+    asked(sources, &login.source, async |source| source.ask(login).await).await
+}
+
+async fn answer_challenge(sources: &[PreparedSource], answer: &LoginAnswer) -> IdpReply {
+    asked(sources, &answer.source, async |source| source.answer(answer).await).await
+}
+
+/// The reply of the source with this name, within its limits.
+async fn asked(
+    sources: &[PreparedSource],
+    name: &str,
+    ask: impl AsyncFnOnce(&PreparedSource) -> IdpReply,
+) -> IdpReply {
+    let unavailable = |why: &str| IdpReply::Unavailable(Reason::cut(why));
+    let Some(source) = sources.iter().find(|source| source.source.name == name) else {
+        return unavailable("the idp process does not know the source: restart the gateway");
     };
-    let checked = tokio::time::timeout(LOGIN_TIMEOUT, source.ask(login)).await;
-    checked.unwrap_or_else(|_| IdpReply::Unavailable(Reason::cut("no server has answered in time")))
+    let Ok(_permit) = source.permits.try_acquire() else {
+        return unavailable("too many requests are under way at this source");
+    };
+    let reply = tokio::time::timeout(source.source.reply_timeout(), ask(source)).await;
+    reply.unwrap_or_else(|_| unavailable("no server has answered in time"))
 }
 
 impl PreparedSource {
-    /// Asks one server after the other until one answers.
+    /// Limit for the reply of one server.
+    fn timeout(&self) -> Duration {
+        self.source.push().unwrap_or(self.source.timeout)
+    }
+
+    /// Asks one server after the other until one answers. A person who was asked to approve a login is not asked by a second one.
     async fn ask(&self, login: &LoginCheck) -> IdpReply {
         let mut failures = Vec::new();
         for server in self.servers.in_order() {
@@ -159,12 +186,30 @@ impl PreparedSource {
                     PreparedKind::Radius(client) => client.check(&self.source, server.address(), login).await,
                 }
             };
-            let asked = tokio::time::timeout(self.source.timeout, asked).await;
-            match server.noted(asked.unwrap_or(Err(ServerError::Slow))) {
+            let asked = tokio::time::timeout(self.timeout(), asked).await.unwrap_or(Err(ServerError::Slow));
+            let may_go_on =
+                self.source.push().is_none() || asked.as_ref().is_err_and(ServerError::is_before_request);
+            match server.noted(asked) {
                 Ok(reply) => return reply,
                 Err(why) => failures.push(why),
             }
+            if !may_go_on {
+                break;
+            }
         }
         IdpReply::Unavailable(Reason::cut(&failures.join("; ")))
+    }
+
+    /// Asks the server that has challenged: no other knows the login.
+    async fn answer(&self, answer: &LoginAnswer) -> IdpReply {
+        let (PreparedKind::Radius(client), Some(server)) =
+            (&self.kind, self.servers.named(&answer.round.server))
+        else {
+            return IdpReply::Unavailable(Reason::cut("no server of the source has sent such a challenge"));
+        };
+        let asked = client.answer(&self.source, server.address(), answer);
+        let asked = tokio::time::timeout(self.timeout(), asked).await;
+        let noted = server.noted(asked.unwrap_or(Err(ServerError::Slow)));
+        noted.unwrap_or_else(|why| IdpReply::Unavailable(Reason::cut(&why)))
     }
 }

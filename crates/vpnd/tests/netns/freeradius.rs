@@ -14,7 +14,120 @@ use std::process::{Child, Command, Stdio};
 
 pub const SECRET: &str = "testing 123";
 
-/// It knows `ann` with the password `right` and two groups.
+/// What the server does: `ann` gets in by her password, `token` by that and the code 123456, `menu` by a choice before (`1`), `phone` when
+/// somebody has approved it.
+const CONFIGURATION: &str = r#"
+libdir = /usr/lib/freeradius
+logdir = AT
+run_dir = AT
+pidfile = AT/pid
+client gateway {
+    ipaddr = ADDRESS
+    secret = "SECRET"
+    require_message_authenticator = yes
+}
+thread pool {
+    start_servers = 8
+    max_servers = 16
+}
+modules {
+    pap {
+    }
+    always ok {
+        rcode = ok
+    }
+    always reject {
+        rcode = reject
+    }
+    always handled {
+        rcode = handled
+    }
+    exec phone {
+        program = "/bin/sh AT/phone"
+        wait = yes
+        timeout = 25
+        input_pairs = request
+    }
+    files {
+        usersfile = AT/users
+    }
+}
+server default {
+    listen {
+        type = auth
+        ipaddr = ADDRESS
+        port = PORT
+    }
+    authorize {
+        if (&State) {
+            update control { Auth-Type := ROUND }
+        }
+        else {
+            files
+            pap
+        }
+    }
+    authenticate {
+        Auth-Type PAP {
+            pap
+            if (ok) {
+                switch &User-Name {
+                    case "token" {
+                        update reply {
+                            Message-Authenticator := 0x00
+                            State := "code"
+                            Reply-Message := "Code from your token:"
+                            Filter-Id !* ANY
+                        }
+                        update control { Response-Packet-Type := Access-Challenge }
+                        handled
+                    }
+                    case "menu" {
+                        update reply {
+                            Message-Authenticator := 0x00
+                            State := "menu"
+                            Prompt := Echo
+                            Reply-Message := "1 = token, 2 = SMS"
+                            Filter-Id !* ANY
+                        }
+                        update control { Response-Packet-Type := Access-Challenge }
+                        handled
+                    }
+                    case "phone" {
+                        phone
+                    }
+                }
+            }
+        }
+        Auth-Type ROUND {
+            if ((&State == "menu") && (&User-Password == "1")) {
+                update reply {
+                    Message-Authenticator := 0x00
+                    State := "code"
+                    Reply-Message := "Code from your token:"
+                }
+                update control { Response-Packet-Type := Access-Challenge }
+                handled
+            }
+            elsif ((&State == "code") && (&User-Password == "123456")) {
+                update reply { Filter-Id := "staff" }
+                ok
+            }
+            else {
+                reject
+            }
+        }
+    }
+    post-auth {
+        update reply { Message-Authenticator := 0x00 }
+        Post-Auth-Type REJECT {
+            update reply { Message-Authenticator := 0x00 }
+        }
+    }
+}
+"#;
+
+/// It knows `ann`, `token`, `menu` and `phone` with the password `right` and two groups.
 pub struct FreeRadius {
     directory: tempfile::TempDir,
     process: Child,
@@ -31,19 +144,25 @@ impl FreeRadius {
         }
         let directory = tempfile::tempdir().unwrap();
         let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let at = directory.path().display();
-        let sign = "update reply { Message-Authenticator := 0x00 }";
-        let configuration = format!(
-            "libdir = /usr/lib/freeradius\nlogdir = {at}\nrun_dir = {at}\npidfile = {at}/pid\n\
-             client gateway {{\nipaddr = {address}\nsecret = \"{SECRET}\"\nrequire_message_authenticator = yes\n}}\n\
-             modules {{\npap {{\n}}\nfiles {{\nusersfile = {at}/users\n}}\n}}\n\
-             server default {{\nlisten {{\ntype = auth\nipaddr = {address}\nport = {port}\n}}\n\
-             authorize {{\nfiles\npap\n}}\nauthenticate {{\nAuth-Type PAP {{\npap\n}}\n}}\n\
-             post-auth {{\n{sign}\nPost-Auth-Type REJECT {{\n{sign}\n}}\n}}\n}}\n"
-        );
+        let configuration = CONFIGURATION
+            .replace("AT", &directory.path().display().to_string())
+            .replace("ADDRESS", address)
+            .replace("PORT", &port.to_string())
+            .replace("SECRET", SECRET);
         fs::write(directory.path().join("radiusd.conf"), configuration).unwrap();
-        let users = "ann Cleartext-Password := \"right\"\n\tFilter-Id = \"staff\",\n\tFilter-Id += \"vpn\"\n";
+        let user = |name: &str| {
+            format!(
+                "{name} Cleartext-Password := \"right\"\n\tFilter-Id = \"staff\",\n\tFilter-Id += \"vpn\"\n"
+            )
+        };
+        let users: String = ["ann", "token", "menu", "phone"].map(user).concat();
         fs::write(directory.path().join("users"), users).unwrap();
+        let approved = directory.path().join("approved");
+        let phone = format!(
+            "for i in $(seq 220); do [ -e {} ] && exit 0; sleep 0.1; done; exit 1\n",
+            approved.display()
+        );
+        fs::write(directory.path().join("phone"), phone).unwrap();
         let mut command = command("/usr/sbin/freeradius");
         command.args(["-f", "-l", "stdout", "-n", "radiusd", "-D", "/usr/share/freeradius", "-d"]);
         let log = fs::File::create(directory.path().join("log")).unwrap();
@@ -53,6 +172,17 @@ impl FreeRadius {
 
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Has somebody approve the logins of `phone`.
+    pub fn approve(&self) {
+        fs::write(self.directory.path().join("approved"), "").unwrap();
+    }
+
+    /// Ends it; its files stay.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 
     pub fn log(&self) -> String {

@@ -22,14 +22,14 @@ const ADDRESS: &str = "127.0.0.1";
 const SOON: Duration = Duration::from_secs(30);
 
 /// A program in the gateway's namespace that sees the machine's own files.
-fn beside(lab: &Lab, program: &str) -> Command {
+pub(crate) fn beside(lab: &Lab, program: &str) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", lab.gateway.name(), program]);
     command
 }
 
 /// The profile of `local` with another user and password.
-fn login_of(lab: &Lab, local: &Login, user: &str, password: &str) -> Login {
+pub(crate) fn login_of(lab: &Lab, local: &Login, user: &str, password: &str) -> Login {
     let name = user.replace('@', "-at-");
     let login = Login {
         profile: lab.path(format!("{name}.toml")),
@@ -56,7 +56,7 @@ fn configure(gateway: &Gateway<'_>, slapd: &Slapd, password: PathBuf) {
     add_source(gateway, &text);
 }
 
-fn add_source(gateway: &Gateway<'_>, text: &str) {
+pub(crate) fn add_source(gateway: &Gateway<'_>, text: &str) {
     let source: toml::Table = text.parse().expect("it is TOML");
     edit_toml(&gateway.config(), |table| {
         table.insert("source".to_owned(), Value::Array(vec![Value::Table(source)]));

@@ -24,6 +24,7 @@ mod congestion;
 mod continuity;
 mod crash;
 mod doctor;
+mod factors;
 mod families;
 mod flood;
 mod foreign;

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -93,12 +93,23 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts it, its output going to a file of the laboratory.
-    pub(crate) fn start(lab: &Lab, name: &str, mut command: Command) -> Self {
+    pub(crate) fn start(lab: &Lab, name: &str, command: Command) -> Self {
+        Self::start_with(lab, name, command, Stdio::null())
+    }
+
+    /// The same at a terminal of its own, at which a test types.
+    pub(crate) fn start_at_terminal(lab: &Lab, name: &str, command: Command) -> (Self, ChildStdin) {
+        let mut process = Self::start_with(lab, name, command, Stdio::piped());
+        let keyboard = process.child.stdin.take().expect("it is a pipe");
+        (process, keyboard)
+    }
+
+    fn start_with(lab: &Lab, name: &str, mut command: Command, input: Stdio) -> Self {
         let log = (0..).map(|n| lab.path(format!("{name}.{n}.log"))).find(|path| !path.exists());
         let log = log.expect("numbers don't run out");
         let file = File::create(&log).expect("the laboratory's directory is writable");
         let both = file.try_clone().expect("a descriptor is free");
-        let child = command.stdin(Stdio::null()).stdout(file).stderr(both).spawn();
+        let child = command.stdin(input).stdout(file).stderr(both).spawn();
         Self { name: name.to_owned(), child: child.expect("the program can be started"), log }
     }
 

@@ -1,8 +1,8 @@
 //! Reads a password from a file, a file descriptor, or a person at a terminal; never from the command line, which
 //! every user of the machine can read.
 
-use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Read, Write as _};
 use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -71,6 +71,35 @@ pub(super) fn ask(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
     let answer =
         answer.map_err(|source| CredentialsError::Read { from: "the terminal".to_owned(), source })?;
     checked(answer, "the terminal".to_owned())
+}
+
+/// Asks a person for a code, which may be left out.
+///
+/// # Errors
+/// As for [`ask`].
+pub(super) fn ask_for_code(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
+    match ask(prompt) {
+        Err(CredentialsError::Empty(_)) => Ok(Zeroizing::default()),
+        asked => asked,
+    }
+}
+
+/// Asks a person for what may be seen while it is typed, and may be left out.
+///
+/// # Errors
+/// As for [`ask`].
+pub(super) fn ask_openly(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
+    if !io::stdin().is_terminal() {
+        return Err(CredentialsError::NoTerminal);
+    }
+    let name = "the terminal".to_owned();
+    let failed = |source| CredentialsError::Read { from: "the terminal".to_owned(), source };
+    let mut terminal = OpenOptions::new().read(true).write(true).open("/dev/tty").map_err(failed)?;
+    write!(terminal, "{prompt}").map_err(failed)?;
+    match first_line(terminal, name) {
+        Err(CredentialsError::Empty(_)) => Ok(Zeroizing::default()),
+        asked => asked,
+    }
 }
 
 fn from_file(path: &Path) -> Result<Zeroizing<String>, CredentialsError> {

@@ -17,7 +17,7 @@ pub(super) struct Limits {
     dns: Allowance,
     lookups: Allowance,
     proofs: Allowance,
-    codes: Allowance,
+    questions: Allowance,
     /// A refusal has been logged.
     logged: bool,
 }
@@ -31,7 +31,7 @@ impl Limits {
             dns: Allowance::new(64, Duration::from_millis(500)),
             lookups: Allowance::new(64, Duration::from_millis(500)),
             proofs: Allowance::new(256, Duration::from_millis(100)),
-            codes: Allowance::new(16, Duration::from_secs(5)),
+            questions: Allowance::new(16, Duration::from_secs(5)),
             logged: false,
         }
     }
@@ -48,7 +48,7 @@ impl Limits {
             ParentRequest::UseTunnelDns(_) => (&mut self.dns, "changes of DNS servers"),
             ParentRequest::Addresses(_) => (&mut self.lookups, "lookups"),
             ParentRequest::Prove(_) => (&mut self.proofs, "signatures"),
-            ParentRequest::Code => (&mut self.codes, "one-time codes"),
+            ParentRequest::Ask(_) => (&mut self.questions, "answers of the user"),
         };
         if allowance.take(now) {
             return Ok(());
@@ -67,6 +67,7 @@ mod tests {
     use vpnd_proto::control::{AsText, Network};
 
     use super::*;
+    use crate::client::messages::Question;
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
@@ -77,7 +78,7 @@ mod tests {
             (ParentRequest::UseTunnelDns(true), 64 + 120),
             (ParentRequest::Addresses(0), 64 + 120),
             (ParentRequest::Prove([7; 32].into()), 256 + 600),
-            (ParentRequest::Code, 16 + 12),
+            (ParentRequest::Ask(Question::Code), 16 + 12),
         ];
         for (ask, most) in asks {
             let mut limits = Limits::new();
@@ -88,10 +89,10 @@ mod tests {
             let why = limits.take(&ask, end).unwrap_err();
             assert!(why.contains("than any client needs"), "{why}");
             // One kind does not use up another's.
-            let other = if matches!(ask, ParentRequest::Code) {
+            let other = if matches!(ask, ParentRequest::Ask(_)) {
                 ParentRequest::Mtu(1_400)
             } else {
-                ParentRequest::Code
+                ParentRequest::Ask(Question::Code)
             };
             assert!(limits.take(&other, end).is_ok());
         }

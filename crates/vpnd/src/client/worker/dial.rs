@@ -2,6 +2,7 @@
 //!
 //! Each attempt has a socket of its own, so that it leaves from whatever address the machine has now.
 
+mod challenge;
 mod race;
 mod trials;
 
@@ -14,14 +15,13 @@ use quinn::{ConnectError, Connection, ConnectionError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use vpnd_control_channel::login::{
-    self, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, RequestStream, request, shake_hands,
+    self, ANSWER_TIMEOUT, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, RequestStream, request,
+    shake_hands,
 };
 use vpnd_control_channel::quic::client_endpoint;
 use vpnd_crypto::device::PUBLIC_KEY_LEN;
 use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{
-    Message, Offer, OneTimeCode, OneTimePassword, Refused, SecretText, TooLong, UserName,
-};
+use vpnd_proto::control::{Message, Offer, Refused, SecretText, TooLong, UserName};
 use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
@@ -35,8 +35,6 @@ use trials::Trials;
 const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
 /// So long after a change of the machine's network the addresses that are known are less worth.
 const JUST_CHANGED: Duration = Duration::from_secs(5);
-/// Time for a person to type a one-time code; a little less than the gateway waits.
-const PERSON_TIMEOUT: Duration = Duration::from_secs(80);
 
 /// An error of one attempt; another may succeed, unless [`DialError::is_final`].
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +57,8 @@ pub(super) enum DialError {
     Login(#[from] LoginError),
     #[error("this device can't prove itself: {0}")]
     NoProof(#[source] ParentError),
+    #[error("the gateway asks: \"{0}\", and nobody answers: run 'vpnd connect' in a terminal")]
+    NoPerson(String),
     #[error(transparent)]
     TooLong(#[from] TooLong),
     #[error(transparent)]
@@ -66,9 +66,10 @@ pub(super) enum DialError {
 }
 
 impl DialError {
-    /// Whether trying again can't help: the gateway is not the one that the profile names, or it refuses our certificate.
-    pub(super) fn is_final(&self) -> bool {
-        matches!(self, Self::Distrust(_))
+    /// Whether trying again can't help: the gateway is not the one that the profile names, or it refuses our certificate, or asks and
+    /// nobody is there to answer. Once the gateway has proved itself (`was_up`), somebody else on the way is no reason to give up.
+    pub(super) fn is_final(&self, was_up: bool) -> bool {
+        matches!(self, Self::Distrust(_)) && !was_up || matches!(self, Self::NoPerson(_))
     }
 
     /// Replaces the error by its cause if one end does not trust the other. That may show at any step: a handshake that has
@@ -176,14 +177,21 @@ impl Dialer {
         let mut stream = RequestStream::open(connection).await?;
         let device = self.prove(&stream).await?;
         stream.send(&self.request(purpose, offer, device)?).await?;
+        let mut longest = ANSWER_TIMEOUT;
         loop {
-            match stream.reply().await? {
+            match stream.reply_within(longest).await? {
                 login::LoginReply::Established(established) => {
                     let channel = stream.establish(*established)?;
                     return Ok(DialOutcome::Established(Box::new(channel), endpoint));
                 }
                 login::LoginReply::Refused(refused) => return Ok(DialOutcome::Refused(refused)),
                 login::LoginReply::OneTimeCodeWanted => stream.send(&self.one_time_code().await?).await?,
+                login::LoginReply::Challenge(challenge) => {
+                    longest = challenge::time_for_reply(&challenge);
+                    if let Some(answer) = self.answer(&challenge).await? {
+                        stream.send(&answer).await?;
+                    }
+                }
             }
         }
     }
@@ -203,7 +211,7 @@ impl Dialer {
             let look_up = (may_look_up || known.is_empty()).then(|| self.look_up());
             let attempt = |address| self.shake_hands_with(address, rtt);
             let head_start = self.head_start();
-            let race = race::race(known, look_up, head_start, attempt, DialError::is_final);
+            let race = race::race(known, look_up, head_start, attempt, |error| error.is_final(false));
             tokio::pin!(race);
             let outcome = loop {
                 tokio::select! {
@@ -342,21 +350,6 @@ impl Dialer {
 
     fn known(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Prompts the person at the terminal. Without an answer an empty code is sent, so that the gateway refuses with its reason.
-    async fn one_time_code(&self) -> Result<Message, DialError> {
-        let answer = tokio::time::timeout(PERSON_TIMEOUT, self.parent.one_time_code()).await;
-        let code = match answer.ok().flatten() {
-            Some(code) => code,
-            None => {
-                tracing::warn!(
-                    "the gateway asks for a one-time code, which it does after a wrong password, too, and none was typed"
-                );
-                OneTimePassword::new("")?
-            }
-        };
-        Ok(Message::OneTimeCode(OneTimeCode { code }))
     }
 
     /// Has the parent sign, which alone has the device's key.

@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc;
 use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
-use vpnd_proto::control::{AsText, Network, OneTimePassword};
+use vpnd_proto::control::{AsText, ChallengeAnswer, Network};
 
-use crate::client::messages::{FromWorker, ParentReply, ParentRequest, ToWorker};
+use crate::client::messages::{FromWorker, ParentReply, ParentRequest, Question, ToWorker};
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::requests::{Gone, Requests};
 
@@ -112,9 +112,9 @@ impl ParentClient {
     }
 
     /// Prompts the person at the terminal; `None` without an answer.
-    pub(super) async fn one_time_code(&self) -> Option<OneTimePassword> {
-        match self.request(ParentRequest::Code).await {
-            Ok((ParentReply::Code(code), _)) => code,
+    pub(super) async fn ask(&self, question: Question) -> Option<ChallengeAnswer> {
+        match self.request(ParentRequest::Ask(question)).await {
+            Ok((ParentReply::Typed(typed), _)) => typed,
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! Authentication of users: password, one-time code, client certificate, and limits for guesses.
 //!
 //! Invariants: a refusal does not disclose its cause to the client ([`Refused`]), while the audit log has it; whoever shows no
-//! code and is not let in is asked for one, whatever was wrong, and counts as a wrong guess until the right one comes; an
+//! code and is not let in is asked for one, whatever was wrong and whoever knows the user, and counts as a wrong guess until the right one comes; an
 //! unknown user costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
 //! person from a source they came from before; if the store fails, nobody is let in. Hashing takes tens of
 //! milliseconds and megabytes, so it runs on a bounded number of threads behind a bounded queue, which networks share
@@ -13,6 +13,7 @@ pub(super) mod external;
 mod known_sources;
 mod pending;
 mod refusal_log;
+pub(super) mod rounds;
 mod throttle;
 mod turns;
 
@@ -36,8 +37,9 @@ use crate::totp;
 pub use cause::Cause;
 use external::External;
 use known_sources::KnownSources;
-use pending::{Attempt, Pending};
+use pending::{Attempt, LIFETIME, Pending, Step};
 use refusal_log::RefusalLog;
+use rounds::Demand;
 use throttle::{Throttle, source_prefix};
 use turns::Turns;
 
@@ -71,6 +73,16 @@ pub enum LoginOutcome {
     /// Not let in without a one-time code. That comes, or doesn't, with this number. It discloses nothing else: the password may be
     /// right or wrong, and the user may be one who needs a code, needs none, or does not exist.
     CodeRequired(u64),
+    /// Not let in without this. The answer comes, or doesn't, with this number.
+    Challenge(u64, Demand),
+    /// A server waits for a person's approval. Its decision is asked for with this number, again and again.
+    Approval(u64, Demand),
+    /// The server still waits for a person's approval.
+    StillWaiting,
+    /// Nobody has approved the login in time.
+    NotApproved,
+    /// Too many logins wait for a person already.
+    WaitingFull,
     /// Everybody must show a certificate here, and this is not one of the user whom the login names. The password was not
     /// looked at, and whether there is such a user does not show: the certificate would be the wrong one in any case.
     NotCertified,
@@ -329,17 +341,22 @@ impl Authenticator {
     /// Asks for a one-time code, whatever was wrong. The login counts as a wrong guess from now on, so that leaving discloses nothing.
     fn require_code(&self, login: &Login, awaited: Result<Box<User>, Cause>, now_s: u64) -> LoginOutcome {
         self.throttle().failed(&login.user, Source::from(login.source), now_s);
-        let attempt = Attempt { login: login.clone(), awaited };
+        let attempt = Attempt { login: login.clone(), since: now(), step: Step::Code(awaited) };
+        self.add(attempt, now_s).map_or(LoginOutcome::WaitingFull, LoginOutcome::CodeRequired)
+    }
+
+    /// Has a login wait for a person; its number, if there is room.
+    fn add(&self, attempt: Attempt, now_s: u64) -> Option<u64> {
         let (number, over) = self.pending().add(now(), attempt);
         for attempt in &over {
-            self.record_without_code(attempt, now_s);
+            self.record_over(attempt, now_s);
         }
-        number.map_or(LoginOutcome::Busy, LoginOutcome::CodeRequired)
+        number
     }
 
     /// The code came, for a login that was asked for one.
     pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> LoginOutcome {
-        let Some(Attempt { login, awaited }) = self.pending().take(number) else {
+        let Some((login, awaited)) = self.take(number, now_s).and_then(Attempt::into_code) else {
             // It came too late or was displaced, and was counted then.
             return LoginOutcome::Busy;
         };
@@ -359,16 +376,27 @@ impl Authenticator {
         }
     }
 
-    /// The code will not come, for a login that was asked for one.
+    /// The person has gone, whom a login waited for.
     pub fn abandon(&self, number: u64, now_s: u64) {
         let attempt = self.pending().take(number);
         if let Some(attempt) = attempt {
-            self.record_without_code(&attempt, now_s);
+            self.record_over(&attempt, now_s);
         }
     }
 
-    fn record_without_code(&self, attempt: &Attempt, now_s: u64) {
-        let cause = attempt.awaited.as_ref().err().copied().unwrap_or(Cause::NoCode);
+    /// Takes out a login that has waited, unless its time is over.
+    fn take(&self, number: u64, now_s: u64) -> Option<Attempt> {
+        let attempt = self.pending().take(number)?;
+        if now().since(attempt.since) < LIFETIME {
+            return Some(attempt);
+        }
+        self.record_over(&attempt, now_s);
+        None
+    }
+
+    /// Records a login that has waited in vain.
+    fn record_over(&self, attempt: &Attempt, now_s: u64) {
+        let cause = attempt.step.cause();
         self.record(&attempt.login, cause, now_s);
     }
 

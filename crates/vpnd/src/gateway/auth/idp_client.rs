@@ -1,6 +1,6 @@
 //! The auth process's requests to the idp process, which may end and come back.
 //!
-//! INVARIANT: no request waits longer than [`REPLY_TIMEOUT`], nor for an idp process that is gone.
+//! INVARIANT: no request waits longer than its caller allows, nor for an idp process that is gone.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,9 +9,6 @@ use std::time::Duration;
 use crate::gateway::messages::idp::{IdpReply, IdpRequest, MAX_FRAME, Numbered};
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::requests::Requests;
-
-/// Longer than the idp process takes for any login.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(12);
 
 type IdpRequests = Requests<IdpRequest, IdpReply>;
 
@@ -49,9 +46,9 @@ impl IdpClient {
         Ok(())
     }
 
-    /// Sends a request; `None` without an answer.
-    pub(crate) async fn request(&self, request: IdpRequest) -> Option<IdpReply> {
+    /// Sends a request; `None` without an answer within `longest`.
+    pub(crate) async fn request(&self, request: IdpRequest, longest: Duration) -> Option<IdpReply> {
         let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        tokio::time::timeout(REPLY_TIMEOUT, requests.request(request)).await.ok()?.ok()
+        tokio::time::timeout(longest, requests.request(request)).await.ok()?.ok()
     }
 }

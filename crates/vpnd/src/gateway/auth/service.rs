@@ -12,11 +12,11 @@ use tokio::sync::Semaphore;
 use vpnd_proto::control::UserName;
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::authenticator::{self, Authenticator, LoginOutcome, Refused};
+use super::authenticator::{self, Authenticator, LoginOutcome, rounds};
 use crate::clock::{steady_s, wall_s};
 use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
-    Account, AuthReply, AuthRequest, AuthStatus, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
+    Account, AuthReply, AuthRequest, AuthStatus, Demand, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
     MAX_REVOCATIONS, MAX_WRITES, Numbered, Reason, Revoked, SourceName, StoredSession, Write, id,
 };
 use crate::password::Password;
@@ -127,9 +127,16 @@ impl Service {
                 let device = DeviceId(login.device.into());
                 (self.authenticator.log_in(credentials(login), now_s).await, device)
             }
-            AuthRequest::Code { login, code, device } => {
-                let outcome = self.complete(login, code.as_ref().map(|code| code.expose()), now_s).await;
-                (outcome, DeviceId(device.into()))
+            AuthRequest::Answer { login, answer: Some(answer), device } => {
+                let device = DeviceId(device.into());
+                (self.authenticator.answer(login, &answer, device, now_s).await, device)
+            }
+            AuthRequest::Answer { login, answer: None, .. } => {
+                return self.blocking(move |service| service.abandon(login, now_s)).await;
+            }
+            AuthRequest::Approved { login, device } => {
+                let device = DeviceId(device.into());
+                (self.authenticator.approved(login, device, now_s).await, device)
             }
             other => return self.blocking(move |service| service.answer_from_store(other)).await,
         };
@@ -138,27 +145,22 @@ impl Service {
             LoginOutcome::Busy => AuthReply::Busy,
             LoginOutcome::SourceUnavailable => AuthReply::SourceUnavailable,
             LoginOutcome::CodeRequired(number) => AuthReply::CodeRequired(number),
+            LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {
+                AuthReply::Challenge(demand(number, demanded))
+            }
+            LoginOutcome::StillWaiting => AuthReply::StillWaiting,
+            LoginOutcome::NotApproved => AuthReply::NotApproved,
+            LoginOutcome::WaitingFull => AuthReply::WaitingFull,
             LoginOutcome::Throttled(retry_after_s) => AuthReply::Throttled(retry_after_s),
             LoginOutcome::NotCertified => AuthReply::NotCertified,
             LoginOutcome::Refused(refused) => AuthReply::Refused { retry_after_s: refused.retry_after_s },
         }
     }
 
-    /// Goes on with a login that was asked for a code. Without one it is over.
-    async fn complete(self: &Arc<Self>, login: u64, code: Option<&str>, now_s: u64) -> LoginOutcome {
-        let (authenticator, code) =
-            (Arc::clone(&self.authenticator), code.map(|code| Password::new(code.to_owned())));
-        let done = tokio::task::spawn_blocking(move || match code {
-            Some(code) => authenticator.complete(login, &code, now_s),
-            None => {
-                authenticator.abandon(login, now_s);
-                LoginOutcome::Refused(Refused { retry_after_s: None })
-            }
-        });
-        done.await.unwrap_or_else(|error| {
-            tracing::error!(%error, "checking a one-time code failed");
-            LoginOutcome::Refused(Refused { retry_after_s: None })
-        })
+    /// The person has gone, whom a login waited for.
+    fn abandon(&self, login: u64, now_s: u64) -> AuthReply {
+        self.authenticator.abandon(login, now_s);
+        AuthReply::Refused { retry_after_s: None }
     }
 
     /// Runs `work` on a thread that may wait for the disk.
@@ -170,7 +172,7 @@ impl Service {
 
     fn answer_from_store(&self, request: AuthRequest) -> AuthReply {
         let answered = match request {
-            AuthRequest::Login(_) | AuthRequest::Code { .. } => {
+            AuthRequest::Login(_) | AuthRequest::Answer { .. } | AuthRequest::Approved { .. } => {
                 return AuthReply::Failed(Reason::cut("a login has its own way"));
             }
             AuthRequest::Session(id) => self.session(SessionId(id.into())).map(AuthReply::Session),
@@ -355,6 +357,11 @@ impl Service {
     fn grants(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Grant>> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn demand(login: u64, demanded: rounds::Demand) -> Demand {
+    let rounds::Demand { kind, text, time } = demanded;
+    Demand { login, kind, text, time_s: u16::try_from(time.as_secs()).unwrap_or(u16::MAX) }
 }
 
 fn credentials(login: LoginRequest) -> authenticator::Login {

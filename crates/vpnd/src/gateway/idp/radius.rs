@@ -1,25 +1,33 @@
 //! Users of a RADIUS server (RFC 2865), by their password.
 //!
 //! Invariants: each login has a socket, a number and an authenticator of its own, and a repeated request is the same bytes; only the
-//! server that was asked can reply, by address, secret and signature ([`packet`]); whatever else comes is dropped and waited past.
+//! server that was asked can reply, by address, secret and signature ([`packet`]); whatever else comes is dropped and waited past. Between the
+//! rounds of a login nothing is kept here: the auth process has what the server recognises it by.
 
 pub(crate) mod packet;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
-use vpnd_proto::control::List;
+use vpnd_proto::control::{ChallengeKind, ChallengeText, List, Text};
 use zeroize::Zeroizing;
 
 use super::servers::{ServerError, look_up};
 use crate::config::source::{Radius, RadiusAttribute, Source, SourceServer};
-use crate::gateway::messages::idp::{GroupName, Identity, IdpReply, LoginCheck, Refusal, Subject};
-use packet::{AccessRequest, Attribute, CLASS, FILTER_ID, MAX_PACKET, MAX_PASSWORD, Reply};
+use crate::gateway::messages::idp::{
+    Continuation, GroupName, Identity, IdpChallenge, IdpReply, LoginAnswer, LoginCheck, Refusal, Subject,
+};
+use packet::{AccessRequest, Attribute, CLASS, Challenge, FILTER_ID, MAX_PACKET, MAX_PASSWORD, Reply};
 
 /// Time after which a request is sent once more.
 const RESEND: Duration = Duration::from_secs(1);
+/// The same while a person may have to approve it: the server has it then, most likely, and works on it.
+const RESEND_PUSH: Duration = Duration::from_secs(5);
+/// Shown where a server challenges without a text.
+const NO_TEXT: &str = "one more code is needed";
 
 /// A RADIUS source, ready to be asked.
 pub(super) struct Client {
@@ -44,27 +52,60 @@ impl Client {
             return Ok(IdpReply::Refused(Refusal::WrongPassword));
         }
         let station = login.address.to_string();
-        let request = AccessRequest {
-            id: rand::random(),
-            authenticator: rand::random(),
-            user: &login.user,
-            password,
-            nas_identifier: &self.settings.nas_identifier,
-            station: &station,
-        };
+        let request = self.request(&login.user, password, None, &station);
+        self.reply(source, server, &request).await
+    }
+
+    /// Whether this is the answer to the challenge, by the word of the server that has challenged.
+    pub(super) async fn answer(
+        &self,
+        source: &Source,
+        server: &SourceServer,
+        answer: &LoginAnswer,
+    ) -> Result<IdpReply, ServerError> {
+        let typed = answer.answer.expose();
+        if typed.len() > MAX_PASSWORD {
+            return Ok(IdpReply::Refused(Refusal::WrongPassword));
+        }
+        let (station, state) = (answer.address.to_string(), answer.round.state.as_deref());
+        let request = self.request(&answer.user, typed, state, &station);
+        self.reply(source, server, &request).await
+    }
+
+    fn request<'r>(
+        &'r self,
+        user: &'r str,
+        password: &'r str,
+        state: Option<&'r [u8]>,
+        station: &'r str,
+    ) -> AccessRequest<'r> {
+        let nas_identifier = &self.settings.nas_identifier;
+        let (id, authenticator) = (rand::random(), rand::random());
+        AccessRequest { id, authenticator, user, password, state, nas_identifier, station }
+    }
+
+    async fn reply(
+        &self,
+        source: &Source,
+        server: &SourceServer,
+        request: &AccessRequest<'_>,
+    ) -> Result<IdpReply, ServerError> {
         let address = look_up(server).await?.into_iter().next();
-        let address = address.ok_or_else(|| ServerError::Answer("its name has no address".to_owned()))?;
-        Ok(match self.ask(address, &request).await? {
-            Reply::Accept(attributes) => self.identity(source, login, &attributes),
+        let address = address.ok_or_else(|| {
+            ServerError::Name(io::Error::new(io::ErrorKind::NotFound, "its name has no address"))
+        })?;
+        Ok(match self.ask(address, request).await? {
+            Reply::Accept(attributes) => self.identity(source, request.user, &attributes),
             Reply::Reject(text) => {
                 tracing::debug!(text, "refused by a RADIUS server");
                 IdpReply::Refused(Refusal::WrongPassword)
             }
-            Reply::Challenge(_) => IdpReply::Refused(Refusal::SecondFactor),
+            Reply::Challenge(challenge) => IdpReply::Challenge(demand(server, challenge)),
         })
     }
 
-    /// Sends the request until there is a reply; the caller limits the time.
+    /// Sends the request until there is a reply; the caller limits the time. An error of the kind [`ServerError::Connect`] means
+    /// that no server has the request.
     async fn ask(&self, address: SocketAddr, request: &AccessRequest<'_>) -> Result<Reply, ServerError> {
         let any: SocketAddr = match address {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -76,12 +117,13 @@ impl Client {
         let secret = self.secret.as_bytes();
         let bytes = request.encode(secret);
         let mut buffer = Zeroizing::new(vec![0; MAX_PACKET]);
-        let mut dropped = 0u32;
+        let (mut dropped, mut failure): (u32, fn(io::Error) -> ServerError) = (0, ServerError::Connect);
+        let resend = if self.settings.push.is_some() { RESEND_PUSH } else { RESEND };
         loop {
-            socket.send(&bytes).await.map_err(ServerError::Connect)?;
-            let until = tokio::time::Instant::now() + RESEND;
+            socket.send(&bytes).await.map_err(failure)?;
+            let until = tokio::time::Instant::now() + resend;
             while let Ok(received) = tokio::time::timeout_at(until, socket.recv(&mut buffer)).await {
-                match request.reply(&buffer[..received?], secret) {
+                match request.reply(&buffer[..received.map_err(failure)?], secret) {
                     Ok(reply) => return Ok(reply),
                     Err(why) if dropped == 0 => {
                         tracing::warn!(%address, %why, "a RADIUS packet does not count")
@@ -90,10 +132,12 @@ impl Client {
                 }
                 dropped = dropped.saturating_add(1);
             }
+            // A server that refuses later may have worked on the request before.
+            failure = ServerError::Io;
         }
     }
 
-    fn identity(&self, source: &Source, login: &LoginCheck, attributes: &[Attribute]) -> IdpReply {
+    fn identity(&self, source: &Source, user: &str, attributes: &[Attribute]) -> IdpReply {
         let kinds: Vec<u8> =
             self.settings.group_attributes.iter().map(|attribute| kind(*attribute)).collect();
         let values = attributes.iter().filter(|attribute| kinds.contains(&attribute.kind));
@@ -102,10 +146,24 @@ impl Client {
             return IdpReply::Refused(Refusal::TooManyGroups);
         }
         let groups = groups.into_iter().filter_map(|name| GroupName::new(name).ok()).collect();
-        match (Subject::new(&*login.user), List::new(groups)) {
+        match (Subject::new(user), List::new(groups)) {
             (Ok(subject), Ok(groups)) => IdpReply::Accepted(Identity { subject, groups }),
             _ => IdpReply::Refused(Refusal::NoSubject),
         }
+    }
+}
+
+/// A challenge in the terms of the gateway.
+fn demand(server: &SourceServer, challenge: Challenge) -> IdpChallenge {
+    let text = if challenge.text.trim().is_empty() { NO_TEXT } else { &challenge.text };
+    IdpChallenge {
+        kind: if challenge.is_shown { ChallengeKind::Choice } else { ChallengeKind::Code },
+        text: ChallengeText::cut(text),
+        round: Continuation {
+            server: Text::cut(&server.to_string()),
+            // No attribute holds more than fits.
+            state: challenge.state.map(|state| List::new(state).unwrap_or_default()),
+        },
     }
 }
 

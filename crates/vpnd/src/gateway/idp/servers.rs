@@ -49,11 +49,23 @@ impl Servers {
         Self(servers.iter().map(server).collect())
     }
 
+    /// The one with this name, as it was in a challenge.
+    pub(super) fn named(&self, name: &str) -> Option<&Server> {
+        self.0.iter().find(|server| server.address.to_string() == name)
+    }
+
     /// All of them, those that have failed lately last.
     pub(super) fn in_order(&self) -> Vec<&Server> {
         let mut servers: Vec<&Server> = self.0.iter().collect();
         servers.sort_by_key(|server| server.has_failed());
         servers
+    }
+}
+
+impl ServerError {
+    /// Whether the server can't have the request, so that no person was asked to approve it.
+    pub(super) fn is_before_request(&self) -> bool {
+        matches!(self, Self::Name(_) | Self::Connect(_))
     }
 }
 
@@ -64,10 +76,9 @@ impl Server {
 
     /// Notes whether it has answered. Without an answer: a line about that.
     pub(super) fn noted<T>(&self, answer: Result<T, ServerError>) -> Result<T, String> {
-        let SourceServer { host, port, .. } = &self.address;
         self.set_failed(answer.is_err().then(Instant::now));
         answer.map_err(|error| {
-            let why = format!("{host}:{port}: {error}");
+            let why = format!("{}: {error}", self.address);
             tracing::warn!(%why, "a server of a source has failed");
             why
         })

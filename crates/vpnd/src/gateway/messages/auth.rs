@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_proto::attach::{TokenHash, Tokens};
-use vpnd_proto::control::{Code, SecretText, Text, UserName};
+use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, Code, SecretText, Text, UserName};
 use vpnd_proto::gateway::Addresses;
 use vpnd_proto::session::SessionId;
 
@@ -50,13 +50,13 @@ pub(crate) enum AuthRequest {
     /// The revocations after this number; without one, only the number of the last.
     #[n(3)]
     Revocations(#[n(0)] Option<u64>),
-    /// The one-time code of the login with this number has come, or will not.
+    /// The answer of a person has come, for the login with this number, or will not: a one-time code, or the answer to a challenge.
     #[n(4)]
-    Code {
+    Answer {
         #[n(0)]
         login: u64,
         #[n(1)]
-        code: Option<SecretText<16>>,
+        answer: Option<ChallengeAnswer>,
         /// As the login had it.
         #[n(2)]
         device: ByteArray<16>,
@@ -64,6 +64,15 @@ pub(crate) enum AuthRequest {
     /// How full the pools are, and whether the sources answer.
     #[n(5)]
     Status,
+    /// Whether the login with this number is approved by now. The reply comes within moments: [`AuthReply::StillWaiting`] if not.
+    #[n(6)]
+    Approved {
+        #[n(0)]
+        login: u64,
+        /// As the login had it.
+        #[n(1)]
+        device: ByteArray<16>,
+    },
 }
 
 /// Credentials that a client has presented.
@@ -152,7 +161,7 @@ pub(crate) enum AuthReply {
     /// To a login: let in.
     #[n(0)]
     Granted(#[n(0)] Granted),
-    /// To a login: not without a one-time code, by [`AuthRequest::Code`] with this number. It discloses nothing about the password.
+    /// To a login: not without a one-time code, by [`AuthRequest::Answer`] with this number. It discloses nothing about the password.
     #[n(1)]
     CodeRequired(#[n(0)] u64),
     /// To a login: no.
@@ -200,6 +209,32 @@ pub(crate) enum AuthReply {
     /// To [`AuthRequest::Status`].
     #[n(12)]
     Status(#[n(0)] AuthStatus),
+    /// To a login: not without this.
+    #[n(13)]
+    Challenge(#[n(0)] Demand),
+    /// To [`AuthRequest::Approved`]: ask again.
+    #[n(14)]
+    StillWaiting,
+    /// To a login: nobody has approved it in time.
+    #[n(15)]
+    NotApproved,
+    /// To a login: too many wait for a person already.
+    #[n(16)]
+    WaitingFull,
+}
+
+/// A demand of a server, for a person.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct Demand {
+    /// The login goes on by [`AuthRequest::Answer`] with this number, or [`AuthRequest::Approved`] if it is a push.
+    #[n(0)]
+    pub(crate) login: u64,
+    #[n(1)]
+    pub(crate) kind: ChallengeKind,
+    #[n(2)]
+    pub(crate) text: ChallengeText,
+    #[n(3)]
+    pub(crate) time_s: u16,
 }
 
 /// State of the auth process, for administrators. No user is named in it.

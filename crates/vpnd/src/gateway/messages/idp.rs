@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use minicbor::{Decode, Encode};
-use vpnd_proto::control::{List, SecretText, Text, UserName};
+use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, List, SecretText, Text, UserName};
 
 use crate::privsep::messages::Common;
 
@@ -17,6 +17,8 @@ pub(crate) use super::auth::{Numbered, SourceName};
 pub(crate) const MAX_FRAME: usize = 64 << 10;
 /// Groups of one user, at most.
 pub(crate) const MAX_GROUPS: usize = 200;
+/// The longest State of a RADIUS server: the longest value of an attribute.
+pub(crate) const MAX_STATE: usize = 253;
 
 /// A group's name.
 pub(crate) type GroupName = Text<64>;
@@ -35,8 +37,8 @@ pub(crate) struct IdpLaunch {
 /// Idp process → parent, once it is prepared.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum FromIdp {
-    /// The child failed, and why.
-    #[n(0)]
+    /// The child failed, and why. The number is that of each child's first report.
+    #[n(2)]
     Failed(#[n(0)] String),
 }
 
@@ -46,6 +48,9 @@ pub(crate) enum IdpRequest {
     /// Whether this is the user's password.
     #[n(0)]
     Check(#[n(0)] LoginCheck),
+    /// Whether this is the answer to the challenge.
+    #[n(1)]
+    Answer(#[n(0)] LoginAnswer),
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -62,6 +67,43 @@ pub(crate) struct LoginCheck {
     pub(crate) address: IpAddr,
 }
 
+/// An answer to a challenge.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct LoginAnswer {
+    #[n(0)]
+    pub(crate) source: SourceName,
+    #[n(1)]
+    pub(crate) user: UserName,
+    #[n(2)]
+    pub(crate) answer: ChallengeAnswer,
+    #[n(3)]
+    pub(crate) address: IpAddr,
+    /// As the challenge had it.
+    #[n(4)]
+    pub(crate) round: Continuation,
+}
+
+/// By what a server recognises a login that it has challenged. The auth process keeps it and reads nothing of it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Continuation {
+    /// The server that has challenged and that alone is asked again.
+    #[n(0)]
+    pub(crate) server: Text<300>,
+    #[n(1)]
+    pub(crate) state: Option<List<u8, MAX_STATE>>,
+}
+
+/// A demand of a server beyond the password.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct IdpChallenge {
+    #[n(0)]
+    pub(crate) kind: ChallengeKind,
+    #[n(1)]
+    pub(crate) text: ChallengeText,
+    #[n(2)]
+    pub(crate) round: Continuation,
+}
+
 /// A reply of the idp process.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) enum IdpReply {
@@ -73,6 +115,9 @@ pub(crate) enum IdpReply {
     /// None of the source's servers gave an answer that counts, and why, for the log.
     #[n(2)]
     Unavailable(#[n(0)] super::auth::Reason),
+    /// Not without an answer to this, by [`IdpRequest::Answer`].
+    #[n(3)]
+    Challenge(#[n(0)] IdpChallenge),
 }
 
 /// A user, as a source has it.
@@ -105,7 +150,17 @@ pub(crate) enum Refusal {
     /// More groups than are configured to be taken.
     #[n(5)]
     TooManyGroups,
-    /// The password may be right, and the server asks for more, which this version can't answer.
-    #[n(6)]
-    SecondFactor,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::privsep::messages::Prepared;
+
+    #[test]
+    fn the_reason_of_a_process_that_can_not_start_arrives() {
+        let sent = minicbor::to_vec(FromIdp::Failed("no secret".to_owned())).unwrap();
+        let received = minicbor::decode::<Prepared>(&sent).unwrap();
+        assert!(matches!(received, Prepared::Failed(why) if why == "no secret"));
+    }
 }

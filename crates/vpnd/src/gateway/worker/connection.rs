@@ -5,6 +5,7 @@
 
 mod login_log;
 mod logins;
+mod rounds;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use vpnd_control_channel::stream::{Reader, StreamError, Writer, close};
-use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, OneTimePassword, Refused};
+use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, Refused};
 use vpnd_proto::device::{BadProof, CertificateKey, DeviceProof};
 use vpnd_proto::gateway::Claim;
 use vpnd_proto::session::{ConnectionId, DeviceId};
@@ -34,9 +35,8 @@ use crate::tls;
 use login_log::LoggedIn;
 pub(crate) use login_log::LoginLog;
 pub(crate) use logins::Logins;
+use rounds::Peer;
 
-/// Time for a person to type a one-time code.
-const CODE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Limit for a client to read what it was sent; then its connection is closed.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit for sending the last message of a connection.
@@ -262,6 +262,8 @@ impl ControlServer {
             AuthReply::Granted(granted) => return Ok(granted),
             AuthReply::Busy => return self.busy(writer).await,
             AuthReply::SourceUnavailable => return self.source_unavailable(writer).await,
+            AuthReply::WaitingFull => return self.waiting_full(writer).await,
+            AuthReply::NotApproved => return self.not_approved(writer).await,
             AuthReply::Refused { retry_after_s } => (Code::Credentials, retry_after_s),
             AuthReply::Throttled(retry_after_s) => (Code::Throttled, Some(retry_after_s)),
             AuthReply::NotCertified => (Code::Certificate, None),
@@ -285,7 +287,7 @@ impl ControlServer {
         Err(Failure::Refused(code))
     }
 
-    /// Has the auth process check a login. A client that a password does not let in is asked for a one-time code first.
+    /// Has the auth process check a login, with all that it demands of a person beyond the password.
     async fn authenticate(
         &self,
         connection: &Connection,
@@ -310,20 +312,9 @@ impl ControlServer {
         let answer = self.auth.request(AuthRequest::Login(request)).await.map_err(|_| Failure::Stopped)?;
         // A person types for longer than a password check takes, so that wait has permits of its own.
         drop(permit);
-        let AuthReply::CodeRequired(number) = answer else { return Ok(answer) };
-        let typed = match self.acceptor.code_permit(connection.remote_address()) {
-            Some(mut permit) => unless_displaced(&mut permit, one_time_code(reader, writer)).await,
-            None => Err(Failure::Displaced),
-        };
-        // Whoever leaves has made an attempt, too: the auth process counts it.
-        let code = typed.as_ref().ok().cloned();
-        let request = AuthRequest::Code { login: number, code, device: device.0.into() };
-        let answer = self.auth.request(request).await.map_err(|_| Failure::Stopped)?;
-        match typed {
-            Ok(_) => Ok(answer),
-            Err(Failure::Displaced) => Ok(AuthReply::Busy),
-            Err(failure) => Err(failure),
-        }
+        let remote = connection.remote_address();
+        let peer = Peer { remote, reader, writer, device, features: login.offer.features };
+        self.go_on(peer, answer).await
     }
 
     async fn attach(
@@ -419,17 +410,6 @@ fn verify_device(connection: &Connection, proof: &DeviceProof) -> Result<DeviceI
     let binding = tls::device_binding(connection).map_err(|_| Failure::NoSecret)?;
     let certificate = certificate_key(connection)?;
     Ok(proof.verify(&binding, certificate.as_ref())?)
-}
-
-/// Requests a one-time code from the client.
-async fn one_time_code(reader: &mut Reader, writer: &mut Writer) -> Result<OneTimePassword, Failure> {
-    writer.send(&Message::OneTimeCodeWanted).await?;
-    let answer = tokio::time::timeout(CODE_TIMEOUT, reader.next()).await;
-    match answer.map_err(|_| Failure::TooSlow)?? {
-        Some(Message::OneTimeCode(typed)) => Ok(typed.code),
-        Some(_) => Err(Failure::Unexpected),
-        None => Err(Failure::Ended),
-    }
 }
 
 async fn refuse(writer: &mut Writer, code: Code, retry_after: Option<Duration>) -> Result<(), StreamError> {

@@ -13,7 +13,7 @@ pub enum Cause {
     WrongCode,
     /// The one-time code was used before.
     ReplayedCode,
-    /// Everything was right but the one-time code, which did not come.
+    /// Everything was right but the one-time code or the answer to a challenge, which did not come.
     NoCode,
     /// A client certificate is required and there was none.
     NoCertificate,
@@ -31,6 +31,10 @@ pub enum Cause {
     /// The source's answer does not lead to one user.
     NoRecord,
     TooManyGroups,
+    /// A server has challenged again and again.
+    TooManyRounds,
+    /// Nobody has approved the login in time.
+    NotApproved,
 }
 
 impl Cause {
@@ -53,6 +57,8 @@ impl Cause {
             Self::SourceUnavailable => "source-unavailable",
             Self::NoRecord => "no-record",
             Self::TooManyGroups => "too-many-groups",
+            Self::TooManyRounds => "too-many-rounds",
+            Self::NotApproved => "not-approved",
         }
     }
 }

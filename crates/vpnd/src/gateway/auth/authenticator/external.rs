@@ -2,8 +2,9 @@
 //!
 //! Invariants: a login is tried at the one source whose rule matches the name, never at another; what the source lets in is still
 //! refused if the user's record here is disabled or expired; no answer is no login. Logins of one source wait in a queue of
-//! their own, so that a slow directory keeps no others waiting. A refusal takes [`REFUSAL_TIME`], so that its time discloses
-//! nothing of a source that is faster.
+//! their own, so that a slow directory keeps no others waiting. Whoever is not let in is asked for a one-time code, as local users are,
+//! whether the password was wrong or the record here has a code. That or a refusal takes [`REFUSAL_TIME`], so that its time
+//! discloses nothing of a source that is faster. Further rounds are the affair of [`super::rounds`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use vpnd_proto::admission::Source as Network;
 use vpnd_proto::control::{SecretText, UserName};
 use vpnd_proto::time::Time;
 
+use super::rounds::AtSource;
 use super::turns::{Turn, Turns};
 use super::{Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused, source_prefix};
 use crate::clock::now;
@@ -29,18 +31,18 @@ const QUEUE_FACTOR: usize = 8;
 
 /// Logins of a source that are under way at the same time, those among them that wait for a refusal's time.
 pub(crate) fn permits(source: &Source) -> usize {
-    source.max_logins * (QUEUE_FACTOR + 1) * 2
+    (source.max_logins * (QUEUE_FACTOR + 1) + source.max_waiting()) * 2
 }
 
 /// The sources besides the store, and the way to them.
 #[derive(Default)]
 pub(crate) struct External {
     sources: Vec<Arc<ExternalSource>>,
-    idp: Arc<IdpClient>,
+    pub(super) idp: Arc<IdpClient>,
 }
 
-struct ExternalSource {
-    source: Source,
+pub(super) struct ExternalSource {
+    pub(super) source: Source,
     turns: Arc<Turns>,
     health: Mutex<Health>,
 }
@@ -132,29 +134,26 @@ impl Authenticator {
         };
         let since = Instant::now();
         let login = Login { user: name, ..login };
-        let outcome = self.log_in_at(&source, login, now_s).await;
-        if matches!(outcome, LoginOutcome::Refused(_)) {
+        let outcome = self.log_in_at(source, login, now_s).await;
+        if matches!(outcome, LoginOutcome::Refused(_) | LoginOutcome::CodeRequired(_)) {
             tokio::time::sleep_until((since + REFUSAL_TIME).into()).await;
         }
         outcome
     }
 
-    async fn log_in_at(self: &Arc<Self>, at: &ExternalSource, login: Login, now_s: u64) -> LoginOutcome {
+    async fn log_in_at(self: &Arc<Self>, at: Arc<ExternalSource>, login: Login, now_s: u64) -> LoginOutcome {
         let (this, before) = (Arc::clone(self), login.clone());
         if let Some(outcome) = blocking(move || this.before_source(&before, now_s)).await {
             return outcome;
         }
-        let Some(turn) = self.turn_at(at, &login, now_s).await else {
+        let Some(turn) = self.turn_at(&at, &login, now_s).await else {
             self.log_refusal(&login, Cause::Overloaded);
             return LoginOutcome::Busy;
         };
-        let reply = self.ask(&at.source, &login).await;
-        at.replied(reply.as_ref(), now());
-        drop(turn);
-        let (this, source) = (Arc::clone(self), at.source.name.clone());
-        blocking(move || Some(this.after_source(&source, &login, reply, now_s)))
-            .await
-            .unwrap_or(LoginOutcome::Refused(Refused { retry_after_s: None }))
+        let Some(request) = request(&at.source, &login) else {
+            return self.unavailable(&at.source.name, &login, "the name or password is too long", now_s);
+        };
+        self.ask(AtSource::new(login, at), request, Some(turn), now_s).await
     }
 
     async fn turn_at(self: &Arc<Self>, at: &ExternalSource, login: &Login, now_s: u64) -> Option<Turn> {
@@ -165,20 +164,11 @@ impl Authenticator {
         at.turns.wait(Network::from(login.source), standing, self.longest_wait).await
     }
 
-    async fn ask(&self, source: &Source, login: &Login) -> Option<IdpReply> {
-        let check = LoginCheck {
-            source: SourceName::cut(&source.name),
-            user: UserName::new(source.name_of(&login.user)).ok()?,
-            password: SecretText::new(login.password.expose()).ok()?,
-            address: login.source,
-        };
-        self.external.idp.request(IdpRequest::Check(check)).await
-    }
-
     /// Checks what needs no word of the source: a refusal, or `None`.
     fn before_source(&self, login: &Login, now_s: u64) -> Option<LoginOutcome> {
         if login.password.expose().is_empty() {
-            return Some(self.refused(login, Cause::WrongPassword, now_s));
+            // It is never right, so a refusal at once discloses nothing.
+            return Some(self.refused_for_good(login, Cause::WrongPassword, now_s));
         }
         let (user, known) = match self.look_up(login, &source_prefix(login.source), now_s) {
             Ok(found) => found,
@@ -195,16 +185,30 @@ impl Authenticator {
     }
 
     /// Decides by what the source has answered, and the user's record here.
-    fn after_source(&self, source: &str, login: &Login, reply: Option<IdpReply>, now_s: u64) -> LoginOutcome {
-        match reply {
-            Some(IdpReply::Accepted(identity)) => self.vouched_for(source, login, &identity, now_s),
-            Some(IdpReply::Refused(refusal)) => self.refused(login, cause(refusal), now_s),
-            Some(IdpReply::Unavailable(why)) => self.unavailable(source, login, &why, now_s),
-            None => self.unavailable(source, login, "the idp process is not there", now_s),
+    pub(super) fn after_source(&self, at: AtSource, reply: Option<IdpReply>, now_s: u64) -> LoginOutcome {
+        let is_unapproved = at.has_waited() && at.source.source.push().is_some();
+        let has_reply = reply.as_ref().is_some_and(|reply| !matches!(reply, IdpReply::Unavailable(_)));
+        if has_reply || !is_unapproved {
+            at.source.replied(reply.as_ref(), now());
         }
+        let why = match &reply {
+            Some(IdpReply::Accepted(identity)) => return self.vouched_for(&at, identity, now_s),
+            Some(IdpReply::Refused(refusal)) => return self.refused(&at, cause(*refusal), now_s),
+            Some(IdpReply::Challenge(challenge)) => return self.challenge(at, challenge, now_s),
+            Some(IdpReply::Unavailable(why)) => why,
+            None => "the idp process is not there",
+        };
+        if is_unapproved {
+            // The server gives no answer to who does not approve. Coming back by itself, the client would bother the person again.
+            tracing::warn!(source = at.source.source.name, why, "a login was not approved");
+            self.record(&at.login, Cause::NotApproved, now_s);
+            return LoginOutcome::NotApproved;
+        }
+        self.unavailable(&at.source.source.name, &at.login, why, now_s)
     }
 
-    fn vouched_for(&self, source: &str, login: &Login, identity: &Identity, now_s: u64) -> LoginOutcome {
+    fn vouched_for(&self, at: &AtSource, identity: &Identity, now_s: u64) -> LoginOutcome {
+        let (login, source) = (&at.login, at.source.source.name.as_str());
         let external = ExternalUser {
             source: source.to_owned(),
             subject: identity.subject.to_string(),
@@ -215,20 +219,40 @@ impl Authenticator {
             Ok(user) => user,
             Err(error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. })) => {
                 tracing::warn!(%error, source, "a user of a source has no record here");
-                return self.refused(login, Cause::NoRecord, now_s);
+                return self.refused(at, Cause::NoRecord, now_s);
             }
             Err(error) => return self.failed(login, &error),
         };
-        match self.check_user(login, user, now_s) {
+        let checked = self.check_user(login, user, now_s);
+        if at.has_waited() && !matches!(checked, Ok(CheckResult::Refused(_))) {
+            self.throttle().withdrawn(&login.user, Network::from(login.source));
+        }
+        match checked {
             Ok(CheckResult::Granted(user)) => self.granted(login, &source_prefix(login.source), user, now_s),
             Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), now_s),
-            Ok(CheckResult::Refused(cause)) => self.refused(login, cause, now_s),
+            Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),
             Ok(CheckResult::NotChecked(_)) => LoginOutcome::Busy,
             Err(error) => self.failed(login, &error),
         }
     }
 
-    fn refused(&self, login: &Login, cause: Cause, now_s: u64) -> LoginOutcome {
+    /// Refuses a login. One that has not waited for a person is asked for a code first, whatever was wrong.
+    pub(super) fn refused(&self, at: &AtSource, cause: Cause, now_s: u64) -> LoginOutcome {
+        let login = &at.login;
+        if at.has_waited() {
+            // It has counted as a guess since.
+            self.record(login, cause, now_s);
+            let network = Network::from(login.source);
+            let retry_after_s = self.throttle().wait_s(&login.user, network, true, now_s);
+            return LoginOutcome::Refused(Refused { retry_after_s });
+        }
+        if login.code.is_none() {
+            return self.require_code(login, Err(cause), now_s);
+        }
+        self.refused_for_good(login, cause, now_s)
+    }
+
+    fn refused_for_good(&self, login: &Login, cause: Cause, now_s: u64) -> LoginOutcome {
         let network = Network::from(login.source);
         self.throttle().failed(&login.user, network, now_s);
         self.record(login, cause, now_s);
@@ -246,11 +270,23 @@ impl Authenticator {
 }
 
 /// Runs `work` on a thread that may wait for the disk.
-async fn blocking(work: impl FnOnce() -> Option<LoginOutcome> + Send + 'static) -> Option<LoginOutcome> {
+pub(super) async fn blocking(
+    work: impl FnOnce() -> Option<LoginOutcome> + Send + 'static,
+) -> Option<LoginOutcome> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
         tracing::error!(%error, "checking a login failed");
         Some(LoginOutcome::Refused(Refused { retry_after_s: None }))
     })
+}
+
+/// The request by which a login begins; `None` if it is longer than a message takes.
+fn request(source: &Source, login: &Login) -> Option<IdpRequest> {
+    Some(IdpRequest::Check(LoginCheck {
+        source: SourceName::cut(&source.name),
+        user: UserName::new(source.name_of(&login.user)).ok()?,
+        password: SecretText::new(login.password.expose()).ok()?,
+        address: login.source,
+    }))
 }
 
 fn cause(refusal: Refusal) -> Cause {
@@ -260,7 +296,6 @@ fn cause(refusal: Refusal) -> Cause {
         Refusal::Disabled => Cause::Disabled,
         Refusal::SeveralUsers | Refusal::NoSubject => Cause::NoRecord,
         Refusal::TooManyGroups => Cause::TooManyGroups,
-        Refusal::SecondFactor => Cause::NoCode,
     }
 }
 

@@ -122,7 +122,7 @@ async fn a_wrong_password_gets_nothing_and_a_full_pool_says_so() {
     let AuthReply::CodeRequired(number) = service.answer(login("wrong", 1)).await else {
         panic!("not asked")
     };
-    let code = |code| AuthRequest::Code { login: number, code, device: [1; 16].into() };
+    let code = |answer| AuthRequest::Answer { login: number, answer, device: [1; 16].into() };
     assert!(matches!(service.answer(code(None)).await, AuthReply::Refused { .. }));
     let typed = Some(vpnd_proto::control::SecretText::new("123456").unwrap());
     assert!(matches!(service.answer(code(typed)).await, AuthReply::Busy), "it is over");

@@ -16,7 +16,7 @@ pub(crate) const MAX_PACKET: usize = 4096;
 pub(crate) const MAX_PASSWORD: usize = 128;
 const BLOCK: usize = 16;
 /// Replies of a person's length, characters.
-const MAX_TEXT: usize = 200;
+const MAX_TEXT: usize = 400;
 
 const ACCESS_REQUEST: u8 = 1;
 const ACCESS_ACCEPT: u8 = 2;
@@ -27,10 +27,14 @@ const USER_NAME: u8 = 1;
 const USER_PASSWORD: u8 = 2;
 pub(crate) const FILTER_ID: u8 = 11;
 const REPLY_MESSAGE: u8 = 18;
+const STATE: u8 = 24;
 pub(crate) const CLASS: u8 = 25;
 const CALLING_STATION_ID: u8 = 31;
 const NAS_IDENTIFIER: u8 = 32;
 const NAS_PORT_TYPE: u8 = 61;
+const PROMPT: u8 = 76;
+/// The value of Prompt by which an answer may be shown while it is typed (RFC 2869 §5.10).
+const ECHO: [u8; 4] = [0, 0, 0, 1];
 const VIRTUAL: [u8; 4] = [0, 0, 0, 5];
 const MESSAGE_AUTHENTICATOR: u8 = 80;
 
@@ -40,7 +44,10 @@ pub(crate) struct AccessRequest<'r> {
     /// Random, and another for each request.
     pub(crate) authenticator: [u8; 16],
     pub(crate) user: &'r str,
+    /// The password, or the answer to a challenge.
     pub(crate) password: &'r str,
+    /// As the challenge had it.
+    pub(crate) state: Option<&'r [u8]>,
     pub(crate) nas_identifier: &'r str,
     /// From where the user comes.
     pub(crate) station: &'r str,
@@ -51,8 +58,16 @@ pub(crate) struct AccessRequest<'r> {
 pub(crate) enum Reply {
     Accept(Vec<Attribute>),
     Reject(String),
-    /// The server wants to be answered once more.
-    Challenge(String),
+    Challenge(Challenge),
+}
+
+/// The server lets nobody in without an answer to this.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Challenge {
+    pub(crate) text: String,
+    pub(crate) state: Option<Vec<u8>>,
+    /// Whether the answer may be shown while it is typed.
+    pub(crate) is_shown: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -89,6 +104,9 @@ impl AccessRequest<'_> {
         attribute(&mut out, NAS_IDENTIFIER, self.nas_identifier.as_bytes());
         attribute(&mut out, NAS_PORT_TYPE, &VIRTUAL);
         attribute(&mut out, CALLING_STATION_ID, self.station.as_bytes());
+        if let Some(state) = self.state {
+            attribute(&mut out, STATE, state);
+        }
         let len = out.len() as u16;
         out[2..4].copy_from_slice(&len.to_be_bytes());
         let signature = signature(secret, &[&out]);
@@ -118,7 +136,7 @@ impl AccessRequest<'_> {
         match code {
             ACCESS_ACCEPT => Ok(Reply::Accept(attributes)),
             ACCESS_REJECT => Ok(Reply::Reject(text())),
-            ACCESS_CHALLENGE => Ok(Reply::Challenge(text())),
+            ACCESS_CHALLENGE => challenge(&attributes).map(Reply::Challenge),
             _ => Err(NoReply::Malformed),
         }
     }
@@ -159,11 +177,24 @@ fn attributes(mut body: &[u8]) -> Result<Vec<Attribute>, NoReply> {
     if body.is_empty() { Ok(found) } else { Err(NoReply::Malformed) }
 }
 
+fn challenge(attributes: &[Attribute]) -> Result<Challenge, NoReply> {
+    let values = |kind| attributes.iter().filter(move |attribute| attribute.kind == kind);
+    let mut states = values(STATE);
+    let state = states.next().map(|attribute| attribute.value.clone());
+    if states.next().is_some() {
+        // One that is picked may be the wrong one (RFC 2865 §5.44 allows one).
+        return Err(NoReply::Malformed);
+    }
+    let is_shown = values(PROMPT).any(|attribute| attribute.value == ECHO);
+    Ok(Challenge { text: text(attributes), state, is_shown })
+}
+
 fn text(attributes: &[Attribute]) -> String {
     let parts = attributes.iter().filter(|attribute| attribute.kind == REPLY_MESSAGE);
     let text: String =
         parts.map(|attribute| String::from_utf8_lossy(&attribute.value).into_owned()).collect();
-    text.chars().filter(|c| !c.is_control()).take(MAX_TEXT).collect()
+    let line = text.chars().map(|c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c });
+    line.filter(|c| !c.is_control()).take(MAX_TEXT).collect()
 }
 
 fn signature(secret: &[u8], parts: &[&[u8]]) -> [u8; 16] {
@@ -202,6 +233,7 @@ pub(crate) mod tests {
             authenticator,
             user: "nemo",
             password: "arctangent",
+            state: None,
             nas_identifier: "vpnd",
             station: "192.0.2.1",
         }
@@ -286,14 +318,42 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn an_answer_to_a_challenge_carries_its_state() {
+        let answer = AccessRequest { password: "123456", state: Some(&[7; 253]), ..request() }.encode(SECRET);
+        let sent = attributes(&answer[HEADER..]).unwrap();
+        let state: Vec<_> = sent.iter().filter(|attribute| attribute.kind == STATE).collect();
+        assert_eq!((state.len(), state[0].value.as_slice()), (1, &[7; 253][..]));
+        let plain = request().encode(SECRET);
+        assert!(attributes(&plain[HEADER..]).unwrap().iter().all(|attribute| attribute.kind != STATE));
+    }
+
+    #[test]
     fn refusals_and_challenges_have_their_text() {
         let request = request();
         let packet = request.encode(SECRET);
-        let text = [&[REPLY_MESSAGE, 8][..], b"no\x1b[2J", &[REPLY_MESSAGE, 3], b"!"].concat();
-        let reply = |code| request.reply(&reply_to(&packet, code, &text, SECRET, true), SECRET);
-        assert_eq!(reply(ACCESS_REJECT), Ok(Reply::Reject("no[2J!".to_owned())));
-        assert_eq!(reply(ACCESS_CHALLENGE), Ok(Reply::Challenge("no[2J!".to_owned())));
-        assert_eq!(reply(ACCESS_REQUEST), Err(NoReply::Malformed));
+        let text = [&[REPLY_MESSAGE, 8][..], b"no\x1b[2J", &[REPLY_MESSAGE, 4], b"\n!"].concat();
+        let reply = |code, rest: &[u8]| {
+            let attributes = [&text, rest].concat();
+            request.reply(&reply_to(&packet, code, &attributes, SECRET, true), SECRET)
+        };
+        let plain = "no[2J !".to_owned();
+        assert_eq!(reply(ACCESS_REJECT, &[]), Ok(Reply::Reject(plain.clone())));
+        let challenge = |state: Option<&[u8]>, is_shown| {
+            Ok(Reply::Challenge(Challenge {
+                text: plain.clone(),
+                state: state.map(<[u8]>::to_vec),
+                is_shown,
+            }))
+        };
+        assert_eq!(reply(ACCESS_CHALLENGE, &[]), challenge(None, false));
+        let state = [STATE, 4, 0, 255];
+        assert_eq!(reply(ACCESS_CHALLENGE, &state), challenge(Some(&[0, 255]), false));
+        let shown = [PROMPT, 6, 0, 0, 0, 1];
+        assert_eq!(reply(ACCESS_CHALLENGE, &[&state[..], &shown].concat()), challenge(Some(&[0, 255]), true));
+        let hidden = [PROMPT, 6, 0, 0, 0, 0];
+        assert_eq!(reply(ACCESS_CHALLENGE, &hidden), challenge(None, false));
+        assert_eq!(reply(ACCESS_CHALLENGE, &[state, state].concat()), Err(NoReply::Malformed));
+        assert_eq!(reply(ACCESS_REQUEST, &[]), Err(NoReply::Malformed));
         let empty = reply_to(&packet, ACCESS_ACCEPT, &[25, 0], SECRET, true);
         assert!(request.reply(&empty, SECRET).is_err(), "an attribute without a length");
     }

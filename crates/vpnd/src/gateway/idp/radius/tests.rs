@@ -13,7 +13,7 @@ use super::packet::tests::reply_to;
 use super::*;
 use crate::config::ServerConfig;
 use crate::gateway::idp::PreparedSource;
-use crate::gateway::messages::idp::SourceName;
+use crate::gateway::messages::idp::{LoginAnswer, SourceName};
 
 #[path = "../../../../tests/netns/freeradius.rs"]
 mod freeradius;
@@ -22,12 +22,16 @@ use freeradius::{FreeRadius, SECRET};
 const ACCEPT: u8 = 2;
 
 fn source(servers: &str, directory: &Path, secret: &str) -> Vec<PreparedSource> {
+    source_with(servers, directory, secret, "")
+}
+
+fn source_with(servers: &str, directory: &Path, secret: &str, rest: &str) -> Vec<PreparedSource> {
     let file = directory.join("secret");
     fs::write(&file, format!("{secret}\n")).unwrap();
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let text = format!(
         "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n[[source]]\nname = \"guests\"\n\
-         kind = \"radius\"\nmatch = \"*\"\nservers = [{servers}]\nsecret_file = {file:?}\ntimeout_ms = 2500\n"
+         kind = \"radius\"\nmatch = \"*\"\nservers = [{servers}]\nsecret_file = {file:?}\ntimeout_ms = 2500\n{rest}"
     );
     super::super::prepare(&ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap()).unwrap()
 }
@@ -72,6 +76,81 @@ async fn who_has_the_password_is_let_in_with_groups() {
     }
     let other = tempfile::tempdir().unwrap();
     assert!(is_unavailable(&check(&source(&servers, other.path(), "another"), "ann", "right").await));
+}
+
+/// Answers a challenge.
+async fn answer(sources: &[PreparedSource], user: &str, typed: &str, round: &Continuation) -> IdpReply {
+    let answer = LoginAnswer {
+        source: SourceName::cut("guests"),
+        user: UserName::new(user).unwrap(),
+        answer: SecretText::new(typed).unwrap(),
+        address: "192.0.2.1".parse().unwrap(),
+        round: round.clone(),
+    };
+    super::super::answer_challenge(sources, &answer).await
+}
+
+fn challenge(reply: IdpReply) -> IdpChallenge {
+    let IdpReply::Challenge(challenge) = reply else { panic!("{reply:?}") };
+    challenge
+}
+
+#[tokio::test]
+async fn challenges_are_answered_round_by_round() {
+    let Some(server) = FreeRadius::start("127.0.0.1", |program| Command::new(program)) else { return };
+    let servers = format!("\"radius://127.0.0.1:{}\"", server.port);
+    let sources = source(&servers, server.path(), SECRET);
+    let until = Instant::now() + Duration::from_secs(60);
+    while is_unavailable(&check(&sources, "ann", "right").await) && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let first = challenge(check(&sources, "menu", "right").await);
+    assert_eq!((first.kind, &*first.text), (ChallengeKind::Choice, "1 = token, 2 = SMS"));
+    let second = challenge(answer(&sources, "menu", "1", &first.round).await);
+    assert_eq!((second.kind, &*second.text), (ChallengeKind::Code, "Code from your token:"));
+    assert_eq!(groups(&answer(&sources, "menu", "123456", &second.round).await), ["staff"]);
+    let refused = IdpReply::Refused(Refusal::WrongPassword);
+    assert_eq!(check(&sources, "menu", "wrong").await, refused);
+    for typed in ["", "654321", &"1".repeat(MAX_PASSWORD + 1)] {
+        assert_eq!(answer(&sources, "menu", typed, &second.round).await, refused, "{typed}");
+    }
+    let elsewhere = Continuation { server: Text::cut("127.0.0.1:1"), ..second.round };
+    assert!(is_unavailable(&answer(&sources, "menu", "123456", &elsewhere).await), "none of the source's");
+}
+
+#[tokio::test]
+async fn a_person_is_asked_by_one_server_alone() {
+    const CHALLENGE: u8 = 11;
+    let directory = tempfile::tempdir().unwrap();
+    let asked = std::sync::Arc::new(AtomicU32::new(0));
+    let counter = std::sync::Arc::clone(&asked);
+    let second = forger(move |request, _| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        vec![reply_to(request, ACCEPT, &[], SECRET.as_bytes(), true)]
+    });
+    // It challenges, and then says nothing.
+    let first = forger(|request, number| {
+        let reply = || reply_to(request, CHALLENGE, &[24, 3, 7], SECRET.as_bytes(), true);
+        (number == 0).then(reply).into_iter().collect()
+    });
+    let servers = format!("\"radius://127.0.0.1:{first}\", \"radius://127.0.0.1:{second}\"");
+    let sources = source(&servers, directory.path(), SECRET);
+    let challenged = challenge(check(&sources, "ann", "right").await);
+    assert_eq!(challenged.round.state.as_deref(), Some(&[7][..]));
+    assert!(is_unavailable(&answer(&sources, "ann", "123456", &challenged.round).await));
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "no other server knows the challenge");
+
+    // One that is silent may have asked the person; one that is not there has not.
+    let silent = forger(|_, _| Vec::new());
+    let push = "push = true\npush_timeout_s = 5\n";
+    let servers = format!("\"radius://127.0.0.1:{silent}\", \"radius://127.0.0.1:{second}\"");
+    let sources = source_with(&servers, directory.path(), SECRET, push);
+    assert!(is_unavailable(&check(&sources, "ann", "right").await));
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "a pending push is not sent a second time");
+    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let servers = format!("\"radius://127.0.0.1:{gone}\", \"radius://127.0.0.1:{second}\"");
+    let sources = source_with(&servers, directory.path(), SECRET, push);
+    assert_eq!(groups(&check(&sources, "ann", "right").await), [""; 0]);
 }
 
 /// Makes a reply to a request.

@@ -14,6 +14,8 @@ pub(crate) struct Logins {
     pub(super) no_address: AtomicU64,
     /// Logins whose directory or server could not be asked.
     pub(super) source_unavailable: AtomicU64,
+    /// Logins for which there was no room among those that wait for a person.
+    pub(super) waiting_full: AtomicU64,
     pub(super) attaches: AtomicU64,
     pub(super) attaches_refused: AtomicU64,
     pub(super) bad_requests: AtomicU64,
@@ -34,6 +36,7 @@ impl Logins {
             count("busy", &self.busy),
             count("no_address", &self.no_address),
             count("source_unavailable", &self.source_unavailable),
+            count("waiting_full", &self.waiting_full),
             count("attaches", &self.attaches),
             count("attaches_refused", &self.attaches_refused),
             count("bad_requests", &self.bad_requests),

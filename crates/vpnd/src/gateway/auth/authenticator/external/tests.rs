@@ -4,23 +4,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
-use vpnd_proto::control::{List, Text};
+use vpnd_proto::control::{ChallengeKind, List, Text};
 use vpnd_proto::session::DeviceId;
 
 use super::*;
 use crate::config::ServerConfig;
 use crate::gateway::auth::authenticator::Settings;
-use crate::gateway::messages::idp::{MAX_FRAME, Numbered, Subject};
+use crate::gateway::messages::idp::{Continuation, IdpChallenge, MAX_FRAME, Numbered, Subject};
 use crate::password::{Hasher, Password};
 use crate::privsep::channel::{self, Channel};
 use crate::store::sqlite::Sqlite;
-use crate::store::{NewUser, Store};
+use crate::store::{NewUser, Store, TotpSecret, UserChange};
 
 const NOW: u64 = 1_700_000_000;
 
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
-/// An authenticator with the sources `staff` and `guests`, and an idp process that this test is.
+/// An authenticator with the sources `staff`, `guests`, `token` (challenges) and `phone` (approvals), and an idp process that this test
+/// is.
 struct Bench {
     auth: Arc<Authenticator>,
     store: Arc<Sqlite>,
@@ -41,11 +42,18 @@ fn sources() -> Vec<Source> {
         source("staff", "realm = \"uni.example\""),
         source("guests", "match = \"g-*\"")
     );
+    let radius = |name: &str, rest: &str| {
+        format!(
+            "[[source]]\nname = \"{name}\"\nkind = \"radius\"\nmatch = \"{name}-*\"\nservers = \"radius://a.example\"\n\
+             secret_file = \"s\"\nmax_waiting = 2\n{rest}"
+        )
+    };
+    let text = format!("{text}{}{}", radius("token", ""), radius("phone", "push = true\n"));
     ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap().sources
 }
 
 impl Bench {
-    /// The idp process answers by user name; about others it is silent.
+    /// The idp process answers by user name, and to the answer of a challenge by `user=answer`; about others it is silent.
     fn new(replies: &[(&str, IdpReply)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
@@ -73,6 +81,14 @@ impl Bench {
         self.auth.log_in(login(user, password), NOW).await
     }
 
+    /// The same, with a wrong code if one is asked for.
+    async fn through_code(&self, user: &str, password: &str) -> LoginOutcome {
+        match self.log_in(user, password).await {
+            LoginOutcome::CodeRequired(number) => self.answer(number, "000000").await,
+            outcome => outcome,
+        }
+    }
+
     fn audited(&self, detail: &str) -> usize {
         let entries = self.store.audit_log(100).unwrap();
         entries.iter().filter(|entry| entry.detail == detail).count()
@@ -92,9 +108,16 @@ fn login(user: &str, password: &str) -> Login {
 
 async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: Asked) {
     while let Ok(Some(received)) = channel.receive::<Numbered<IdpRequest>>().await {
-        let Numbered { number, content: IdpRequest::Check(check) } = received.message;
-        asked.lock().unwrap().push((check.source.to_string(), check.user.to_string()));
-        let Some(reply) = replies.get(&*check.user) else { continue };
+        let Numbered { number, content } = received.message;
+        let (source, key) = match content {
+            IdpRequest::Check(check) => (check.source, check.user.to_string()),
+            IdpRequest::Answer(answer) => {
+                assert_eq!(answer.round, round(), "as the challenge had it");
+                (answer.source, format!("{}={}", &*answer.user, answer.answer.expose()))
+            }
+        };
+        asked.lock().unwrap().push((source.to_string(), key.clone()));
+        let Some(reply) = replies.get(&key) else { continue };
         channel.send(&Numbered { number, content: reply.clone() }, &[]).await.unwrap();
     }
 }
@@ -102,6 +125,132 @@ async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: As
 fn accepted(subject: &str, groups: &[&str]) -> IdpReply {
     let groups = groups.iter().map(|group| Text::cut(group)).collect();
     IdpReply::Accepted(Identity { subject: Subject::cut(subject), groups: List::new(groups).unwrap() })
+}
+
+fn round() -> Continuation {
+    Continuation { server: Text::cut("a.example:1812"), state: Some(List::new(vec![0, 255]).unwrap()) }
+}
+
+fn challenge() -> IdpReply {
+    let text = Text::cut("Code \x1b[2Jfrom\nyour token");
+    IdpReply::Challenge(IdpChallenge { kind: ChallengeKind::Code, text, round: round() })
+}
+
+const DEVICE: DeviceId = DeviceId([1; 16]);
+
+impl Bench {
+    /// The number of a login that is challenged.
+    async fn challenged(&self, user: &str) -> u64 {
+        match self.log_in(user, "right").await {
+            LoginOutcome::Challenge(number, _) => number,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+
+    async fn answer(&self, number: u64, answer: &str) -> LoginOutcome {
+        self.auth.answer(number, &SecretText::new(answer).unwrap(), DEVICE, NOW).await
+    }
+}
+
+#[tokio::test]
+async fn a_challenge_is_answered_once_and_by_the_device_that_logs_in() {
+    let refused = IdpReply::Refused(Refusal::WrongPassword);
+    let replies = [
+        ("token-ann", challenge()),
+        ("token-ann=123456", accepted("id-1", &["staff"])),
+        ("token-ann=wrong", refused),
+    ];
+    let bench = Bench::new(&replies);
+    let LoginOutcome::Challenge(number, demand) = bench.log_in("token-ann", "right").await else {
+        panic!("it is challenged")
+    };
+    assert_eq!((demand.kind, &*demand.text), (ChallengeKind::Code, "Code [2Jfrom your token"));
+    assert!(demand.time <= Duration::from_secs(90));
+    // No approval is waited for, and nothing is let in by asking for one.
+    assert!(matches!(bench.auth.approved(number, DEVICE, NOW).await, LoginOutcome::Busy));
+    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Granted(_)));
+    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Busy), "a number is good once");
+
+    let number = bench.challenged("token-ann").await;
+    assert!(matches!(bench.answer(number, "wrong").await, LoginOutcome::Refused(_)));
+    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Busy), "it is over");
+
+    let number = bench.challenged("token-ann").await;
+    let (answer, other) = (SecretText::new("123456").unwrap(), DeviceId([2; 16]));
+    assert!(matches!(bench.auth.answer(number, &answer, other, NOW).await, LoginOutcome::Refused(_)));
+    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Busy), "it is over");
+
+    let number = bench.challenged("token-ann").await;
+    bench.auth.abandon(number, NOW);
+    assert_eq!((bench.audited("no-code"), bench.audited("wrong-password")), (2, 1));
+}
+
+#[tokio::test]
+async fn a_source_can_challenge_five_times() {
+    let bench = Bench::new(&[("token-ann", challenge()), ("token-ann=again", challenge())]);
+    let mut number = bench.challenged("token-ann").await;
+    for _ in 1..5 {
+        number = match bench.answer(number, "again").await {
+            LoginOutcome::Challenge(number, _) => number,
+            outcome => panic!("{outcome:?}"),
+        };
+    }
+    assert!(matches!(bench.answer(number, "again").await, LoginOutcome::Refused(_)));
+    assert_eq!(bench.audited("too-many-rounds"), 1);
+}
+
+#[tokio::test]
+async fn logins_that_wait_for_a_person_are_few_and_count_as_guesses() {
+    let bench = Bench::new(&[("token-ann", challenge()), ("token-ann=123456", accepted("id-1", &[]))]);
+    let first = bench.challenged("token-ann").await;
+    bench.challenged("token-ann").await;
+    assert!(matches!(bench.log_in("token-ann", "right").await, LoginOutcome::WaitingFull));
+    assert!(matches!(bench.log_in("local", "local's").await, LoginOutcome::Granted(_)));
+    assert!(matches!(bench.answer(first, "123456").await, LoginOutcome::Granted(_)), "and makes room");
+    // Whoever knows the password can't bother a person, or guess codes, without end.
+    let mut throttled = false;
+    for _ in 0..8 {
+        match bench.log_in("token-ann", "right").await {
+            LoginOutcome::Challenge(number, _) => bench.auth.abandon(number, NOW),
+            LoginOutcome::Throttled(_) => throttled = true,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    assert!(throttled);
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_asked_for_a_code_like_a_right_one() {
+    let wrong = IdpReply::Refused(Refusal::WrongPassword);
+    let bench = Bench::new(&[("ann", accepted("id-1", &[])), ("bob", wrong)]);
+    assert!(matches!(bench.log_in("ann@uni.example", "right").await, LoginOutcome::Granted(_)));
+    let secret = TotpSecret::new(b"12345678901234567890".to_vec());
+    let change = UserChange { totp: Some(Some(secret)), ..UserChange::default() };
+    bench.store.modify_user("ann@uni.example", &change, NOW).unwrap();
+    for name in ["ann@uni.example", "bob@uni.example"] {
+        let since = Instant::now();
+        let outcome = bench.log_in(name, "guess").await;
+        let LoginOutcome::CodeRequired(number) = outcome else { panic!("{name}: {outcome:?}") };
+        assert!(since.elapsed() >= REFUSAL_TIME, "{name}");
+        assert!(matches!(bench.answer(number, "000000").await, LoginOutcome::Refused(_)), "{name}");
+    }
+    assert_eq!((bench.audited("wrong-code"), bench.audited("wrong-password")), (1, 1));
+}
+
+#[tokio::test]
+async fn an_approval_is_waited_for_without_a_turn_and_over_when_the_client_leaves() {
+    // Silent about `phone-ann`, whose person has not approved it.
+    let bench = Bench::new(&[("phone-bob", accepted("id-2", &[]))]);
+    let outcome = bench.log_in("phone-ann", "right").await;
+    let LoginOutcome::Approval(number, demand) = outcome else { panic!("{outcome:?}") };
+    assert_eq!((demand.kind, demand.time), (ChallengeKind::Push, Duration::from_secs(45)));
+    assert!(matches!(bench.auth.approved(number, DEVICE, NOW).await, LoginOutcome::StillWaiting));
+    assert!(matches!(bench.auth.approved(number, DeviceId([2; 16]), NOW).await, LoginOutcome::Busy));
+    assert!(matches!(bench.log_in("phone-bob", "right").await, LoginOutcome::Granted(_)));
+    // No answer of the client's stands for the server's.
+    assert!(matches!(bench.answer(number, "").await, LoginOutcome::Refused(_)));
+    assert!(matches!(bench.auth.approved(number, DEVICE, NOW).await, LoginOutcome::Busy));
+    assert_eq!(bench.audited("not-approved"), 1);
 }
 
 #[tokio::test]
@@ -114,7 +263,7 @@ async fn a_user_of_a_source_has_a_record_here_which_can_be_disabled() {
     assert_eq!(user.groups, ["staff", "vpn"]);
     assert_eq!(*bench.asked.lock().unwrap(), [("staff".to_owned(), "ann".to_owned())]);
     bench.store.set_enabled("ann@uni.example", false, NOW).unwrap();
-    assert!(matches!(bench.log_in("ann@uni.example", "right").await, LoginOutcome::Refused(_)));
+    assert!(matches!(bench.through_code("ann@uni.example", "right").await, LoginOutcome::Refused(_)));
     assert_eq!(bench.audited("disabled"), 1);
 }
 
@@ -123,7 +272,7 @@ async fn a_login_is_tried_at_one_source_and_a_refusal_takes_its_time() {
     let wrong = IdpReply::Refused(Refusal::WrongPassword);
     let bench = Bench::new(&[("ann", wrong), ("g-bob", accepted("2", &[]))]);
     let since = Instant::now();
-    assert!(matches!(bench.log_in("ann@uni.example", "wrong").await, LoginOutcome::Refused(_)));
+    assert!(matches!(bench.through_code("ann@uni.example", "wrong").await, LoginOutcome::Refused(_)));
     assert!(since.elapsed() >= REFUSAL_TIME);
     assert!(matches!(bench.log_in("g-bob", "right").await, LoginOutcome::Granted(_)));
     assert!(matches!(bench.log_in("local", "local's").await, LoginOutcome::Granted(_)));
@@ -192,6 +341,6 @@ async fn a_name_that_is_somebody_elses_gets_no_record() {
     let bench = Bench::new(&[("g-bob", accepted("2", &[]))]);
     let hash = Hasher::with_cost(64, 1).hash(&Password::new("x".to_owned())).unwrap();
     bench.store.add_user(&NewUser::new("g-bob", hash), NOW).unwrap();
-    assert!(matches!(bench.log_in("g-bob", "right").await, LoginOutcome::Refused(_)));
+    assert!(matches!(bench.through_code("g-bob", "right").await, LoginOutcome::Refused(_)));
     assert_eq!(bench.audited("no-record"), 1);
 }

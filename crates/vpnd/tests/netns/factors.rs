@@ -1,0 +1,137 @@
+//! Logins with a second factor at a RADIUS server: a real client at a terminal, a real FreeRADIUS in the gateway's box.
+
+use std::io::Write as _;
+use std::process::{ChildStdin, Command};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use vpnd_proto::control::Code;
+
+use crate::client::{self, Client};
+use crate::freeradius::FreeRadius;
+use crate::gateway::{Gateway, Login, must};
+use crate::identity::{add_source, beside, login_of};
+use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::process::{self, Process};
+use crate::theft::{Speaker, in_her_box};
+use crate::traffic::ping_until;
+
+const ADDRESS: &str = "127.0.0.1";
+const SOON: Duration = Duration::from_secs(30);
+const ASKS: &str = "The gateway asks: Code from your token: ";
+
+/// A gateway that asks a FreeRADIUS, which listens.
+fn start<'l>(lab: &'l Lab, rest: &str) -> Option<(Gateway<'l>, FreeRadius, Login)> {
+    let mut gateway = Gateway::init(lab);
+    gateway.install();
+    let local = gateway.add_user("local");
+    let radius = FreeRadius::start(ADDRESS, |program| beside(lab, program))?;
+    let (port, secret) = (radius.port, radius.secret_file());
+    add_source(
+        &gateway,
+        &format!(
+            "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\nservers = [\"radius://{ADDRESS}:{port}\"]\n\
+             secret_file = {secret:?}\n{rest}"
+        ),
+    );
+    gateway.start();
+    // It tries again by itself as long as the server does not listen yet.
+    let ann = login_of(lab, &local, "ann@guests.example", "right");
+    Client::connect(lab, 1, &ann).interrupt();
+    Some((gateway, radius, local))
+}
+
+/// `vpnd connect` at a terminal.
+fn at_terminal(lab: &Lab, number: usize, login: &Login) -> (Process, ChildStdin) {
+    let words = client::arguments(lab, number, login);
+    let words: Vec<String> =
+        words.iter().map(|word| format!("'{}'", word.to_str().expect("a test's path"))).collect();
+    let namespace = &lab.clients[number - 1];
+    let mut command: Command = process::command(lab, namespace, "script");
+    command.args(["-qefc", &words.join(" "), "/dev/null"]).env("SHELL", "/bin/sh");
+    Process::start_at_terminal(lab, "terminal", command)
+}
+
+fn shows(process: &Process, text: &str) {
+    eventually(&format!("the client shows {text:?}"), SOON, || process.output().contains(text).then_some(()));
+}
+
+fn is_in(gateway: &Gateway<'_>, user: &str) {
+    eventually(&format!("{user} is in"), SOON, || {
+        gateway.sessions().iter().any(|session| session["user"] == user).then_some(())
+    });
+}
+
+#[test]
+fn a_challenge_is_answered_at_the_terminal_and_not_asked_again() {
+    let Some(lab) = Lab::new(2) else { return };
+    let Some((mut gateway, mut radius, local)) = start(&lab, "") else { return };
+    let token = login_of(&lab, &local, "token@guests.example", "right");
+    let (client, mut keyboard) = at_terminal(&lab, 1, &token);
+    shows(&client, ASKS);
+    keyboard.write_all(b"123456\n").expect("the terminal is there");
+    is_in(&gateway, "token@guests.example");
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    assert!(!client.output().contains("123456"), "a code is not shown:\n{}", client.output());
+
+    // A choice is shown while it is typed, and leads to a code.
+    let menu = login_of(&lab, &local, "menu@guests.example", "right");
+    let (second, mut keys) = at_terminal(&lab, 2, &menu);
+    shows(&second, "The gateway asks: 1 = token, 2 = SMS: ");
+    keys.write_all(b"1\n").expect("the terminal is there");
+    shows(&second, ASKS);
+    keys.write_all(b"654321\n").expect("the terminal is there");
+    shows(&second, "the login was refused");
+
+    // Without the server, and with another gateway process, the session's token is all it takes.
+    radius.kill();
+    must(gateway.upgrade());
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    gateway.kill();
+    gateway.start();
+    is_in(&gateway, "token@guests.example");
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    assert_eq!(client.output().matches(ASKS).count(), 1, "{}", client.output());
+}
+
+#[test]
+fn who_can_show_no_challenge_learns_what_is_missing() {
+    let Some(lab) = Lab::new(1) else { return };
+    let Some((gateway, _radius, local)) = start(&lab, "") else { return };
+    let token = login_of(&lab, &local, "token@guests.example", "right");
+    let (status, output) = Client::refused(&lab, 1, &token, &[]);
+    assert_eq!(status, 3, "{output}");
+    assert!(output.contains("Code from your token:") && output.contains("in a terminal"), "{output}");
+    // A client of a version before challenges.
+    in_her_box(&lab, async || {
+        let speaker = Speaker::new(&token.profile, 1);
+        let mut line = speaker.dial().await;
+        let login = speaker.login_with(&line, "token@guests.example", "right");
+        assert_eq!(line.ask(&login).await.err(), Some(Code::Credentials));
+    });
+    assert!(gateway.sessions().is_empty());
+}
+
+#[test]
+fn a_login_waits_for_its_approval_and_keeps_nobody_waiting() {
+    let Some(lab) = Lab::new(2) else { return };
+    let rest = "push = true\nmax_logins = 1\n";
+    let Some((gateway, radius, local)) = start(&lab, rest) else { return };
+    let phone = login_of(&lab, &local, "phone@guests.example", "right");
+    let waiting = Process::start(&lab, "phone", client::command(&lab, 1, &phone, &[]));
+    shows(&waiting, "approve the login on your phone");
+    // Ctrl-C ends the wait.
+    waiting.signal(Signal::INT);
+    let mut waiting = waiting;
+    assert!(waiting.wait(Duration::from_secs(10)).success(), "{}", waiting.output());
+
+    let waiting = Process::start(&lab, "phone", client::command(&lab, 1, &phone, &[]));
+    shows(&waiting, "approve the login on your phone");
+    let ann = login_of(&lab, &local, "ann@guests.example", "right");
+    let other = Client::connect(&lab, 2, &ann);
+    ping_until(other.namespace(), CAMPUS_V4.into(), SOON);
+    assert_eq!(gateway.sessions().len(), 1);
+    radius.approve();
+    is_in(&gateway, "phone@guests.example");
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+}
