@@ -10,7 +10,7 @@ use minicbor::Decoder;
 use vpnd_crypto::{Backend, Suite};
 use vpnd_proto::control::{Code, Network};
 use vpnd_proto::gateway::handover::HandedSession;
-use vpnd_proto::gateway::{Config, Effect, Gateway, Selector};
+use vpnd_proto::gateway::{Config, Effect, Gateway, ProfileSettings, Selector};
 use vpnd_proto::plane::{Plane, Role};
 use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::rate::SessionLimits;
@@ -115,7 +115,6 @@ fn config() -> Config {
         timers: Timers::default(),
         idle_timeout: Some(Duration::from_secs(600)),
         max_sessions: 100,
-        max_sessions_per_user: 10,
-        network: Network::default(),
+        profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 10 }.alone(),
     }
 }

@@ -13,18 +13,17 @@ mod epoch;
 pub mod handover;
 mod indexes;
 mod limits;
+mod profiles;
 mod session;
 mod table;
 
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use vpnd_crypto::{LabPermit, Suite};
 
-use crate::control::{Close, Code, Explanation, Message, Network, Update, UserName};
+use crate::control::{Close, Code, Explanation, Message, UserName};
 use crate::plane::{Activity, Command, Event, GroupLimits, Slot};
-use crate::policy::{Policy, Principal};
 use crate::session::{ConnectionId, DeviceId, LocalSuite, Random, SessionId, Timers};
 use crate::time::Time;
 use crate::timer::TimerQueue;
@@ -32,6 +31,7 @@ use crate::wire::MAX_GATEWAY_LANES;
 
 pub use admission::{Authenticated, Claim};
 use indexes::Indexes;
+pub use profiles::{ProfileSettings, Profiles};
 pub use session::{Addresses, SessionRecord, SessionStatus};
 use table::Table;
 
@@ -52,10 +52,8 @@ pub struct Config {
     pub idle_timeout: Option<Duration>,
     /// Sessions at most, detached ones included.
     pub max_sessions: usize,
-    /// Sessions of one user at most.
-    pub max_sessions_per_user: usize,
-    /// The clients' network configuration; the addresses of the client itself are filled in for each.
-    pub network: Network,
+    /// The access profiles.
+    pub profiles: Profiles,
 }
 
 /// The error of a configuration with which a gateway can't start.
@@ -279,49 +277,6 @@ impl Gateway {
             self.end_session(*slot, code, text);
         }
         slots.len()
-    }
-
-    /// A new network template holds; clients for which that changes something get it.
-    pub fn set_network(&mut self, network: Network) {
-        let before = core::mem::replace(&mut self.config.network, network);
-        for session in self.table.iter() {
-            let addresses = session.record.addresses;
-            let network = addresses.network(&self.config.network);
-            let Some(connection) = session.connection else { continue };
-            if network != addresses.network(&before) {
-                let message = Message::Update(Update { network });
-                self.effects.push_back(Effect::Send { connection, message });
-            }
-        }
-    }
-
-    /// A new policy holds for all packets.
-    pub fn set_policy(&mut self, policy: &Arc<Policy>) {
-        for shard in 0..self.config.shards {
-            let command = Command::Policy(Arc::clone(policy));
-            self.effects.push_back(Effect::Command { shard, command });
-        }
-    }
-
-    /// Policy takes all sessions of a user for this principal from now on. Returns which they are.
-    pub fn set_principal(&mut self, user: &UserName, principal: &Principal) -> Vec<SessionId> {
-        let slots: Vec<Slot> = self.table.of_user(user).map(|session| session.slot).collect();
-        let mut open = Vec::new();
-        let mut sessions = Vec::new();
-        for slot in slots {
-            let Some(session) = self.table.get_mut(slot) else { continue };
-            session.record.principal = principal.clone();
-            sessions.push(session.record.id);
-            // Shards get the principal of the others with their keys.
-            if session.open {
-                open.push((slot, principal.clone()));
-            }
-        }
-        if !open.is_empty() {
-            let principals: Arc<[_]> = open.into();
-            self.command_all(|_| Command::Principals(Arc::clone(&principals)));
-        }
-        sessions
     }
 
     /// The gateway goes down: clients get `Close`, keys are erased; sessions stay in the store, to be attached to later.

@@ -30,12 +30,13 @@ use std::sync::Arc;
 use minicbor::{Decode, Encode};
 
 use crate::packet::{Packet, Version};
-use crate::policy::{Policy, Principal, Verdict};
+use crate::policy::{Policy, Verdict};
 use crate::time::Time;
 use crate::wire::Index;
 
 pub use command::{
-    Activity, Command, EpochSpec, Event, GroupLimits, Heard, Limits, Progress, ReceiveSpec, SessionSpec, Slot,
+    Access, Activity, Command, EpochSpec, Event, GroupLimits, Heard, Limits, Progress, ReceiveSpec,
+    SessionSpec, Slot,
 };
 pub use count::{Counters, DropReason, Dropped};
 use forwarding::Forwarding;
@@ -127,14 +128,13 @@ impl Plane {
             Command::Keepalive(slot) => return Some(Outgoing::Keepalive(slot)),
             Command::Retire { slot, epoch } => self.retire(slot, epoch),
             Command::Close(slot) => self.close_session(slot),
-            Command::Policy(policy) => self.forwarding.policy = policy,
+            Command::Access(access) => self.set_access(access),
             Command::Limit { slot, limits } => {
                 if let Some(session) = self.session_mut(slot) {
                     session.limit(limits);
                 }
             }
             Command::Groups(limits) => limiter::set_groups(&mut self.groups, &limits),
-            Command::Principals(principals) => self.set_principals(&principals),
         }
         None
     }
@@ -276,8 +276,11 @@ impl Plane {
         self.sessions[index] = Some(Box::new(Session::new(spec, principal)));
     }
 
-    fn set_principals(&mut self, principals: &[(Slot, Principal)]) {
-        for (slot, principal) in principals {
+    fn set_access(&mut self, access: Access) {
+        if let Some(policy) = access.policy {
+            self.forwarding.policy = policy;
+        }
+        for (slot, principal) in access.principals.iter() {
             let Some(session) = find(&mut self.sessions, *slot) else { continue };
             session.principal = Arc::new(principal.clone());
             self.forwarding.set_principal(*slot, Arc::clone(&session.principal));

@@ -1,13 +1,17 @@
 //! Policy: which packets may pass between clients and the campus (PROTOCOL §12).
 //!
+//! Each access profile has a [`RuleSet`] of its own, and a session is in one profile: the number in its [`Principal`]. To and from the
+//! campus the client's profile decides; between two clients both of their profiles have to allow a packet. A number for which the
+//! policy has no rule set lets nothing pass.
+//!
 //! Rules are tried in order and the first that matches decides. Nothing is remembered about flows, so an *allow* rule
 //! matches in both directions: packets from its senders to its receivers, and in the other direction packets that
 //! look like replies, with the ports swapped. A *deny* rule matches only in its own direction; standing in front of
 //! an allow rule it also stops what would be that rule's replies. Where no rule matches, traffic between clients and
 //! the campus passes, and clients reach each other only if that was switched on.
 //!
-//! The campus is what the gateway pushes, if the policy knows that ([`Policy::with_reach`]). A client's packet to any other
-//! host passes only by an allow rule that names the host's network: "any" means any of the campus there.
+//! The campus is what the gateway pushes to clients of the profile, if that is known ([`RuleSet::with_reach`]). A client's packet to
+//! any other host passes only by an allow rule that names the host's network: "any" means any of the campus there.
 //!
 //! A reply of TCP carries ACK or RST, a reply of ICMP is an echo reply or an error. For other protocols a reply
 //! cannot be told from a question, so a rule for UDP should name ports.
@@ -19,19 +23,20 @@
 mod names;
 mod reach;
 mod rule;
+mod rule_set;
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-pub use names::{Names, Principal};
+pub use names::{Names, Principal, ProfileId};
 
 use crate::packet::{Packet, Version};
-use reach::Reach;
-use rule::{Flow, Rule};
+pub use rule_set::RuleSet;
+use rule_set::Ruling;
 
-/// The most rules of a policy.
+/// The most rules of a profile.
 pub const MAX_RULES: usize = 1024;
 
 /// The decision about a packet.
@@ -136,56 +141,79 @@ impl Pools {
     }
 }
 
-/// A compiled policy. The default one has no rules, knows no pools and keeps clients apart.
-#[derive(Clone, Debug, Default)]
+/// A decision and its ground.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The decision.
+    pub verdict: Verdict,
+    /// What decided.
+    pub ground: Ground,
+}
+
+/// What decided about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// A rule of this profile, by its place in the list, counted from 1.
+    Rule(ProfileId, u16),
+    /// No rule of this profile matched, and its networks decided: the packet's other end is in what is pushed, or it is not.
+    Networks(ProfileId),
+    /// No rule of this profile matched a packet between clients.
+    Clients(ProfileId),
+    /// The destination is an address of the pools that no client has.
+    NobodysAddress,
+    /// The policy has no rules for this profile.
+    UnknownProfile(ProfileId),
+}
+
+/// A compiled policy. The default one has the implied profile alone, without rules and pools, and keeps clients apart.
+#[derive(Clone, Debug)]
 pub struct Policy {
-    client_to_client: bool,
     pools: Pools,
-    /// The campus's networks; `None` is everything.
-    reach: Option<Reach>,
-    /// For each direction the rules that can match there, in either sense.
-    to_campus: Vec<Rule>,
-    between_clients: Vec<Rule>,
-    from_campus: Vec<Rule>,
+    /// By the numbers of the profiles.
+    profiles: Vec<Option<RuleSet>>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::without_rules(false)
+    }
 }
 
 impl Policy {
     /// A policy of the defaults alone; by `client_to_client` clients reach each other or not.
     pub fn without_rules(client_to_client: bool) -> Self {
-        Self { client_to_client, ..Self::default() }
+        Self::of_profiles([(ProfileId::IMPLIED, RuleSet::without_rules(client_to_client))])
     }
 
-    /// Compiles `rules`. Users and groups are looked up in `names`, which has to be the one that makes the principals.
+    /// The policy of a gateway with one profile, the implied one.
+    ///
+    /// # Errors
+    /// As [`RuleSet::compile`].
     pub fn compile(
         rules: &[RuleSpec],
         client_to_client: bool,
         names: &mut Names,
     ) -> Result<Self, PolicyError> {
-        if rules.len() > MAX_RULES {
-            return Err(PolicyError::TooManyRules(rules.len()));
+        let set = RuleSet::compile(rules, client_to_client, names)?;
+        Ok(Self::of_profiles([(ProfileId::IMPLIED, set)]))
+    }
+
+    /// A policy of these profiles. Clients of any other reach nothing and nobody.
+    pub fn of_profiles(profiles: impl IntoIterator<Item = (ProfileId, RuleSet)>) -> Self {
+        let mut sets = Vec::new();
+        for (profile, set) in profiles.into_iter().filter(|(profile, _)| *profile != ProfileId::NONE) {
+            if sets.len() <= profile.index() {
+                sets.resize_with(profile.index() + 1, || None);
+            }
+            sets[profile.index()] = Some(set);
         }
-        let mut policy = Self::without_rules(client_to_client);
-        for (number, spec) in (1..).zip(rules) {
-            let rule = Rule::compile(spec, number, names)?;
-            policy.to_campus.extend(rule.restricted_to(Direction::ToCampus));
-            policy.between_clients.extend(rule.restricted_to(Direction::BetweenClients));
-            policy.from_campus.extend(rule.restricted_to(Direction::FromCampus));
-        }
-        Ok(policy)
+        Self { pools: Pools::default(), profiles: sets }
     }
 
     /// The same policy, which also drops what clients send to addresses of `pools` that no client has.
     #[must_use]
     pub fn with_pools(self, pools: Pools) -> Self {
         Self { pools, ..self }
-    }
-
-    /// The same policy, for which only these networks and the gateway's own inner addresses are the campus.
-    #[must_use]
-    pub fn with_reach(self, networks: &[IpNet]) -> Self {
-        let own = self.pools.own.iter().copied().map(IpNet::from);
-        let reach = Reach::new(networks.iter().copied().chain(own));
-        Self { reach: Some(reach), ..self }
     }
 
     /// The gateway's own inner address of an IP version, if it has one.
@@ -196,43 +224,66 @@ impl Policy {
     /// Decides about a packet that a client sent.
     #[inline]
     pub fn evaluate(&self, from: &Principal, to: Destination<'_>, packet: &Packet<'_>) -> Verdict {
-        match to {
-            Destination::Campus if self.pools.hold(packet.dst()) => Verdict::Deny,
-            Destination::Campus if self.reach.as_ref().is_none_or(|reach| reach.holds(packet.dst())) => {
-                decide(&self.to_campus, Some(from), None, packet, Verdict::Allow)
-            }
-            Destination::Campus => {
-                let flow = Flow::new(Some(from), None, packet);
-                let named = self.to_campus.iter().find_map(|rule| rule.verdict_beyond(&flow));
-                named.unwrap_or(Verdict::Deny)
-            }
-            Destination::Client(to) => {
-                let default = if self.client_to_client { Verdict::Allow } else { Verdict::Deny };
-                decide(&self.between_clients, Some(from), Some(to), packet, default)
-            }
-        }
+        self.explain(from, to, packet).verdict
     }
 
     /// Decides about a packet from the campus side to a client.
     #[inline]
     pub fn evaluate_from_campus(&self, to: &Principal, packet: &Packet<'_>) -> Verdict {
-        decide(&self.from_campus, None, Some(to), packet, Verdict::Allow)
+        self.explain_from_campus(to, packet).verdict
+    }
+
+    /// The same as [`Policy::evaluate`], with the ground of the decision.
+    #[inline]
+    pub fn explain(&self, from: &Principal, to: Destination<'_>, packet: &Packet<'_>) -> Decision {
+        let Some(set) = self.set(from) else { return unknown(from) };
+        match to {
+            Destination::Campus if self.pools.hold(packet.dst()) => {
+                Decision { verdict: Verdict::Deny, ground: Ground::NobodysAddress }
+            }
+            Destination::Campus => {
+                let own = self.pools.own.contains(&packet.dst());
+                set.rule_to_campus(from, packet, own).decision(from, Ground::Networks)
+            }
+            Destination::Client(to) => {
+                let sent = set.rule_between_clients(from, to, packet).decision(from, Ground::Clients);
+                if sent.verdict == Verdict::Deny || from.profile() == to.profile() {
+                    return sent;
+                }
+                let Some(set) = self.set(to) else { return unknown(to) };
+                set.rule_between_clients(from, to, packet).decision(to, Ground::Clients)
+            }
+        }
+    }
+
+    /// The same as [`Policy::evaluate_from_campus`], with the ground of the decision.
+    #[inline]
+    pub fn explain_from_campus(&self, to: &Principal, packet: &Packet<'_>) -> Decision {
+        let Some(set) = self.set(to) else { return unknown(to) };
+        let own = self.pools.own.contains(&packet.src());
+        set.rule_from_campus(to, packet, own).decision(to, Ground::Networks)
+    }
+
+    #[inline]
+    fn set(&self, of: &Principal) -> Option<&RuleSet> {
+        self.profiles.get(of.profile().index())?.as_ref()
     }
 }
 
 #[inline]
-fn decide(
-    rules: &[Rule],
-    from: Option<&Principal>,
-    to: Option<&Principal>,
-    packet: &Packet<'_>,
-    default: Verdict,
-) -> Verdict {
-    if rules.is_empty() {
-        return default;
+fn unknown(of: &Principal) -> Decision {
+    Decision { verdict: Verdict::Deny, ground: Ground::UnknownProfile(of.profile()) }
+}
+
+impl Ruling {
+    #[inline]
+    fn decision(self, of: &Principal, default: fn(ProfileId) -> Ground) -> Decision {
+        let profile = of.profile();
+        match self {
+            Self::Rule(verdict, number) => Decision { verdict, ground: Ground::Rule(profile, number) },
+            Self::Default(verdict) => Decision { verdict, ground: default(profile) },
+        }
     }
-    let flow = Flow::new(from, to, packet);
-    rules.iter().find_map(|rule| rule.verdict(&flow)).unwrap_or(default)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! resolved against the directory of the file, and units are in the types.
 //! This module must not know how the gateway uses the values.
 
+pub mod access_profile;
 pub mod check;
 pub mod document;
 pub mod rate;
@@ -25,6 +26,7 @@ use vpnd_crypto::{Preference, Suite};
 
 use crate::sys::sandbox::SandboxMode;
 
+pub use access_profile::{AccessProfile, AccessProfiles};
 pub use document::{Invalid, Places, Problem};
 pub use source::Source;
 
@@ -75,6 +77,8 @@ pub struct ServerConfig {
     pub log: Log,
     /// `[[source]]`
     pub sources: Vec<Source>,
+    /// `[[profile]]`, or the one that is implied where there is none.
+    pub profiles: AccessProfiles,
     /// The name of the file, as the user knows it.
     pub file: String,
     /// Lines of the keys in the file.
@@ -226,6 +230,8 @@ pub struct Policy {
 /// One entry of `[[policy.rules]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
+    /// Its line in the file.
+    pub line: Option<usize>,
     pub action: Action,
     /// Senders; empty means anyone.
     pub from: Vec<Selector>,
@@ -410,7 +416,13 @@ impl ServerConfig {
     pub fn without_ipv6(mut self) -> Self {
         self.tunnel.pool_v6 = None;
         self.push.dns.retain(IpAddr::is_ipv4);
+        self.profiles = self.profiles.without_ipv6();
         self
+    }
+
+    /// Whether users can be of a source with this name.
+    fn has_source(&self, name: &str) -> bool {
+        name == source::LOCAL || self.sources.iter().any(|source| source.name == name)
     }
 }
 
@@ -483,6 +495,17 @@ impl FromStr for DnsName {
         };
         let fine = (1..=253).contains(&text.len()) && text.split('.').all(label_ok);
         if fine { Ok(Self(text.to_owned())) } else { Err(()) }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// The smallest configuration, with `extra` after it.
+    pub(crate) fn smallest(extra: &str) -> ServerConfig {
+        let text = format!("{}{extra}", tests::LEAST);
+        ServerConfig::parse(&text, "server.toml", Path::new("/etc/vpnd")).expect("a good configuration")
     }
 }
 

@@ -55,9 +55,9 @@ fn with_defaults(text: &str) -> String {
     text.lines().map(|text| line(text) + "\n").collect()
 }
 
-/// The text up to its lists of sources, which has sections with defaults.
+/// The text up to its lists of profiles and sources, which has sections with defaults.
 fn sections(text: &str) -> &str {
-    text.split("# [[source]]").next().unwrap()
+    text.split("# [[profile]]").next().unwrap()
 }
 
 fn is_setting(line: &str) -> bool {
@@ -102,6 +102,14 @@ fn every_setting_of_the_server_is_in_the_example() {
             assert!(shown, "'{key}' of [[source]] is not in config/server.toml");
         }
     }
+    let wrong = all.replace("[[profile]]\n", "[[profile]]\nzzzz = 1\n");
+    let problem = ServerConfig::parse(&wrong, "x", Path::new("/")).unwrap_err().to_string();
+    for key in problem.split("it knows ").nth(1).unwrap().lines().next().unwrap().split(", ") {
+        let key = key.trim_matches('\'');
+        let shown = text.contains(&format!("# {key} = ")) || text.contains(&format!("# [[profile.{key}]]"));
+        assert!(shown, "'{key}' of [[profile]] is not in config/server.toml");
+    }
+    assert!(configured.profiles.are_configured());
     // Each key of a source that has a default shows it.
     let defaults = [
         "keep_realm",

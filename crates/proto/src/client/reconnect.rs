@@ -50,6 +50,7 @@ impl Client {
             | Code::Kicked
             | Code::Idle
             | Code::NoSuite
+            | Code::NoProfile
             | Code::BadRequest => self.give_up(code, text),
             _ => self.retry_refused(now, retry_after),
         }
@@ -164,7 +165,12 @@ impl Client {
     pub(super) fn closed(&mut self, now: Time, code: Option<Code>, text: &str) {
         match code {
             Some(
-                code @ (Code::Disabled | Code::Kicked | Code::Idle | Code::Credentials | Code::Certificate),
+                code @ (Code::Disabled
+                | Code::Kicked
+                | Code::Idle
+                | Code::Credentials
+                | Code::Certificate
+                | Code::NoProfile),
             ) => self.give_up(code, if text.is_empty() { code.explanation() } else { text }),
             Some(Code::Lifetime | Code::Token) => {
                 self.drop_session();

@@ -40,13 +40,15 @@ pub enum Code {
     Internal,
     /// 16: too many wrong guesses: nothing was checked, try later.
     Throttled,
+    /// 17: the user may not use this gateway: no access profile is for them.
+    NoProfile,
     /// A code of a later version.
     Other(u16),
 }
 
 impl Code {
     /// Every code of this version, in the order of their numbers, which start at 0.
-    const KNOWN: [Self; 17] = [
+    const KNOWN: [Self; 18] = [
         Self::Bye,
         Self::Credentials,
         Self::Token,
@@ -64,6 +66,7 @@ impl Code {
         Self::Certificate,
         Self::Internal,
         Self::Throttled,
+        Self::NoProfile,
     ];
 
     /// The number on the wire.
@@ -87,6 +90,7 @@ impl Code {
             Self::Certificate => 14,
             Self::Internal => 15,
             Self::Throttled => 16,
+            Self::NoProfile => 17,
             Self::Other(number) => number,
         }
     }
@@ -112,6 +116,7 @@ impl Code {
             Self::Certificate => "certificate",
             Self::Internal => "internal",
             Self::Throttled => "throttled",
+            Self::NoProfile => "no-profile",
             Self::Other(_) => "other",
         }
     }
@@ -141,6 +146,9 @@ impl Code {
             Self::Certificate => "a valid client certificate is needed",
             Self::Internal => "the gateway failed",
             Self::Throttled => "too many attempts",
+            Self::NoProfile => {
+                "your account is not admitted to this gateway; ask the administrator for access"
+            }
             Self::Other(_) => "a reason that this version does not know",
         }
     }
@@ -188,7 +196,7 @@ mod tests {
         }
         let names: BTreeSet<_> = Code::KNOWN.into_iter().map(Code::name).collect();
         assert_eq!(names.len(), Code::KNOWN.len(), "no two have one name");
-        assert_eq!(Code::from(17), Code::Other(17));
+        assert_eq!(Code::from(18), Code::Other(18));
         assert_eq!(Code::Other(4711).number(), 4711);
     }
 }

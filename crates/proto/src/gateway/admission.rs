@@ -73,7 +73,8 @@ impl Gateway {
         if let Some(before) = self.table.by_device(&who.user, who.device) {
             self.end_session(before, Code::Superseded, Code::Superseded.explanation());
         }
-        self.make_room(&who.user);
+        let most = self.settings_of(&who.principal).map_or(0, |settings| settings.max_sessions_per_user);
+        self.make_room(&who.user, most);
         let token = Token::from_bytes(random_bytes(&mut self.random));
         let id = who.session;
         let record = SessionRecord {
@@ -110,6 +111,10 @@ impl Gateway {
             session.is_some_and(|session| claim.is_good(now, &session.record))
         });
         let Some(slot) = good else { return Err(self.refuse(connection, Code::Token)) };
+        let principal = self.table.get(slot).map(|session| &session.record.principal);
+        if principal.and_then(|principal| self.settings_of(principal)).is_none() {
+            return Err(self.refuse(connection, Code::NoProfile));
+        }
         let suite = match self.check_offer(connection, offer) {
             Ok(suite) => suite,
             Err(code) => return Err(self.refuse(connection, code)),
@@ -129,16 +134,16 @@ impl Gateway {
         offer: &Offer,
     ) -> Result<LocalSuite, Code> {
         let suite = self.check_offer(connection, offer)?;
+        let most = self.settings_of(&who.principal).ok_or(Code::NoProfile)?.max_sessions_per_user;
         if self.table.by_device(&who.user, who.device).is_some() {
             return Ok(suite);
         }
         let away = self.table.of_user(&who.user).any(Session::is_detached);
-        if self.is_full_for(&who.user) && !away { Err(Code::TooMany) } else { Ok(suite) }
+        if self.is_full_for(&who.user, most) && !away { Err(Code::TooMany) } else { Ok(suite) }
     }
 
-    fn is_full_for(&self, user: &UserName) -> bool {
-        self.table.of_user(user).count() >= self.config.max_sessions_per_user
-            || self.table.len() >= self.config.max_sessions
+    fn is_full_for(&self, user: &UserName, most: usize) -> bool {
+        self.table.of_user(user).count() >= most || self.table.len() >= self.config.max_sessions
     }
 
     fn check_offer(&self, connection: ConnectionId, offer: &Offer) -> Result<LocalSuite, Code> {
@@ -153,8 +158,8 @@ impl Gateway {
 
     /// A user at the limit loses a session whose device is away, rather than being locked out until that one's
     /// lifetime is over.
-    fn make_room(&mut self, user: &UserName) {
-        if !self.is_full_for(user) {
+    fn make_room(&mut self, user: &UserName, most: usize) {
+        if !self.is_full_for(user, most) {
             return;
         }
         let away = self.table.of_user(user).filter(|session| session.is_detached());

@@ -48,6 +48,9 @@ impl Gateway {
         session.pending = Some(epoch.clone());
         session.heard = now;
         let record = session.record.clone();
+        let network = self.settings_of(&record.principal).map(|settings| &settings.network);
+        let network = network.map(|template| record.addresses.network(template)).unwrap_or_default();
+        let Some(session) = self.table.get_mut(slot) else { return };
         let opening = (!core::mem::replace(&mut session.open, true)).then(|| session.spec());
         if let Some(spec) = opening {
             self.command_all(|_| Command::Open(spec.clone()));
@@ -66,7 +69,7 @@ impl Gateway {
             gateway_lanes: self.config.shards as u8,
             features: epoch.features,
             token: grant.token,
-            network: record.addresses.network(&self.config.network),
+            network,
             timers: self.config.timers.to_message(),
         };
         self.effects.push_back(Effect::Persist(record));

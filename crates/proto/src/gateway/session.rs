@@ -12,7 +12,7 @@ use vpnd_crypto::{EpochSecret, LabPermit};
 use crate::attach::Tokens;
 use crate::control::{Network, UserName};
 use crate::plane::{Activity, Endpoint, Limits, SessionSpec, Slot};
-use crate::policy::Principal;
+use crate::policy::{Principal, ProfileId};
 use crate::rate::{Buckets, SessionLimits};
 use crate::session::{ConnectionId, DeviceId, LocalSuite, SessionId};
 use crate::time::Time;
@@ -52,7 +52,7 @@ pub struct SessionRecord {
     pub user: UserName,
     /// On which of the user's devices.
     pub device: DeviceId,
-    /// Its user and groups, as policy knows them; not stored, but looked up anew when a session is restored.
+    /// Its user, groups and access profile, as policy knows them; not stored, but looked up anew when a session is restored.
     pub principal: Principal,
     /// Its rate limits; not stored either.
     pub limits: SessionLimits,
@@ -184,6 +184,7 @@ impl Session {
             device: self.record.device,
             addresses: self.record.addresses,
             limits: self.record.limits,
+            profile: self.record.principal.profile(),
             connection: self.connection,
             endpoints,
             suite: self.current.as_ref().map(|epoch| epoch.suite),
@@ -212,6 +213,8 @@ pub struct SessionStatus {
     pub addresses: Addresses,
     /// Rate limits.
     pub limits: SessionLimits,
+    /// Its access profile.
+    pub profile: ProfileId,
     /// The control connection, if there is one.
     pub connection: Option<ConnectionId>,
     /// Where the client is: each of its outer addresses once. Empty while there is no confirmed epoch.

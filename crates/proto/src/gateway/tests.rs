@@ -1,5 +1,6 @@
 //! What the simulation does not see: the order of effects, indexes, limits, and who is refused.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -7,8 +8,9 @@ use vpnd_crypto::{Backend, EpochSecret};
 
 use super::*;
 use crate::attach::{Token, Tokens};
-use crate::control::{Established, List, Offer, SuiteSpeed};
-use crate::plane::{Endpoint, EpochSpec};
+use crate::control::{Established, List, Network, Offer, SuiteSpeed};
+use crate::plane::{Access, Endpoint, EpochSpec};
+use crate::policy::{Policy, Principal};
 use crate::session::DeviceId;
 use crate::wire::Index;
 
@@ -26,8 +28,7 @@ fn config(shards: usize) -> Config {
         timers: Timers::default(),
         idle_timeout: None,
         max_sessions: 3,
-        max_sessions_per_user: 2,
-        network: Network::default(),
+        profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 2 }.alone(),
     }
 }
 
@@ -221,7 +222,8 @@ proptest! {
 #[test]
 fn indexes_are_unique_and_given_back() {
     let mut config = config(2);
-    (config.max_sessions, config.max_sessions_per_user) = (400, 400);
+    config.max_sessions = 400;
+    config.profiles = ProfileSettings { network: Network::default(), max_sessions_per_user: 400 }.alone();
     let mut gateway = gateway(config);
     for device in 0..200 {
         login(&mut gateway, device.into(), "ada", device);
@@ -550,11 +552,20 @@ fn a_new_network_is_told_to_those_it_concerns() {
     login(&mut gateway, 1, "ada", 1);
     login(&mut gateway, 2, "bob", 2);
     gateway.connection_lost(ConnectionId(2));
-    gateway.set_network(Network::default());
-    assert_eq!(effects(&mut gateway).len(), 0, "nothing changed");
-    gateway.set_network(Network { mtu: Some(1300), ..Network::default() });
-    let told = effects(&mut gateway);
-    let [Effect::Send { connection: ConnectionId(1), message: Message::Update(update) }] = &told[..] else {
+    let policy = Arc::new(Policy::default());
+    let mut set_network = |network| {
+        let profiles = ProfileSettings { network, max_sessions_per_user: 2 }.alone();
+        gateway.set_profiles(&policy, profiles, |_| Principal::default());
+        effects(&mut gateway)
+    };
+    let unchanged = set_network(Network::default());
+    let [Effect::Command { command: Command::Access(access), .. }] = &unchanged[..] else {
+        panic!("{unchanged:?}")
+    };
+    assert_eq!(access.principals.len(), 0);
+    let told = set_network(Network { mtu: Some(1300), ..Network::default() });
+    let [_, Effect::Send { connection: ConnectionId(1), message: Message::Update(update) }] = &told[..]
+    else {
         panic!("{told:?}")
     };
     assert_eq!((update.network.mtu, update.network.ipv4), (Some(1300), Some([10, 0, 0, 1].into())));
@@ -587,10 +598,13 @@ fn a_new_principal_reaches_every_shard_that_has_the_session_and_one_device_ends_
     login(&mut gateway, 3, "bob", 3);
     let principal = crate::policy::Names::default().principal("ann", ["lab"]);
     let ann = UserName::new("ann").unwrap();
-    assert_eq!(gateway.set_principal(&ann, &principal).len(), 2);
+    let sessions: Vec<_> = gateway.sessions().filter(|session| session.user == ann).collect();
+    gateway.set_principals(sessions.iter().map(|session| (session.id, principal.clone())));
     let mut shards = Vec::new();
     for effect in effects(&mut gateway) {
-        let Effect::Command { shard, command: Command::Principals(sent) } = effect else {
+        let Effect::Command { shard, command: Command::Access(Access { policy: None, principals: sent }) } =
+            effect
+        else {
             panic!("{effect:?}")
         };
         assert_eq!(
@@ -603,4 +617,51 @@ fn a_new_principal_reaches_every_shard_that_has_the_session_and_one_device_ends_
     assert_eq!(gateway.end(&Selector::Device(ann.clone(), DeviceId([7; 16])), Code::Kicked, ""), 0);
     assert_eq!(gateway.end(&Selector::Device(ann, DeviceId([1; 16])), Code::Kicked, ""), 1);
     assert_eq!(gateway.sessions().count(), 2);
+}
+
+#[test]
+fn policy_and_principals_change_in_one_command_and_before_the_network_does() {
+    let mut gateway = gateway(config(2));
+    login(&mut gateway, 1, "ann", 1);
+    login(&mut gateway, 2, "bob", 2);
+    let mut names = crate::policy::Names::new();
+    let (staff, guests) = (names.profile("staff"), names.profile("guests"));
+    let settings = |mtu| ProfileSettings {
+        network: Network { mtu: Some(mtu), ..Network::default() },
+        max_sessions_per_user: 2,
+    };
+    let profiles: Profiles = [(staff, settings(1400)), (guests, settings(1300))].into();
+    let ids: Vec<_> = gateway.sessions().map(|session| (session.id, session.user.to_string())).collect();
+    let policy = Arc::new(Policy::default());
+    gateway.set_profiles(&policy, profiles, |id| {
+        let ann = ids.iter().any(|(session, user)| *session == id && user == "ann");
+        Principal::default().in_profile(if ann { staff } else { guests })
+    });
+    let changed = effects(&mut gateway);
+    let [
+        Effect::Command { shard: 0, command: Command::Access(first) },
+        Effect::Command { shard: 1, command: Command::Access(_) },
+        Effect::Send { message: Message::Update(of_ann), .. },
+        Effect::Send { message: Message::Update(of_bob), .. },
+    ] = &changed[..]
+    else {
+        panic!("{changed:?}")
+    };
+    let of = first.principals.iter().map(|(_, principal)| principal.profile());
+    assert!(first.policy.is_some() && of.eq([staff, guests]));
+    assert_eq!((of_ann.network.mtu, of_bob.network.mtu), (Some(1400), Some(1300)));
+}
+
+#[test]
+fn without_a_profile_nobody_logs_in_or_attaches() {
+    let mut gateway = gateway(config(1));
+    let gone = crate::policy::Names::new().profile("gone");
+    let nobody = Authenticated { principal: Principal::default().in_profile(gone), ..who("ann", 1) };
+    let refused = gateway.login(NOW, ConnectionId(1), nobody, &offer(1), secret());
+    assert_eq!(refused, Err(Code::NoProfile));
+    effects(&mut gateway);
+    let answer = login(&mut gateway, 2, "bob", 2);
+    let id = gateway.session_of(ConnectionId(2)).unwrap();
+    gateway.set_principals([(id, Principal::default().in_profile(gone))]);
+    assert_eq!(attach(&mut gateway, NOW, 3, &answer).map(drop), Err(Code::NoProfile));
 }

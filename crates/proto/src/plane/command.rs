@@ -32,7 +32,7 @@ pub struct SessionSpec {
     /// Inner addresses (host routes) of the session. At a gateway: what the client may send from and is reached
     /// at. At a client: its own addresses, which is all it accepts packets for.
     pub addresses: Vec<ipnet::IpNet>,
-    /// Its user and groups, as policy knows them; unused at a client.
+    /// Its user, groups and access profile, as policy knows them; unused at a client.
     pub principal: Principal,
     /// Its rate limits, if it has some; a client has none.
     pub limits: Option<Limits>,
@@ -187,8 +187,8 @@ pub enum Command {
     },
     /// The session is over: erase all its keys and forget it.
     Close(Slot),
-    /// A new policy holds for all packets from now on.
-    Policy(Arc<Policy>),
+    /// Who may reach what, from the next packet on.
+    Access(Access),
     /// Other rate limits hold for a session from now on.
     Limit {
         /// The session.
@@ -198,8 +198,17 @@ pub enum Command {
     },
     /// These rate limits hold for groups from now on, by their numbers.
     Groups(Arc<[GroupLimits]>),
-    /// Policy takes these sessions for somebody else from now on: the groups of their users have changed.
-    Principals(Arc<[(Slot, Principal)]>),
+}
+
+/// A change of policy and principals. They come together, for no packet may be decided about by the policy of one moment and the
+/// principals of another: whoever moves to a narrower profile in the same step in which their old one becomes wider would have its new
+/// rules for a moment.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// The policy, if it is another one.
+    pub policy: Option<Arc<Policy>>,
+    /// Sessions that policy takes for somebody else: their users' groups or profile have changed.
+    pub principals: Arc<[(Slot, Principal)]>,
 }
 
 /// An event in the data plane that concerns the control plane. Each kind is reported once per cause, not per packet, but for the

@@ -24,6 +24,10 @@ fn policy(client_to_client: bool) -> Arc<Policy> {
     Arc::new(Policy::without_rules(client_to_client))
 }
 
+fn access<const N: usize>(policy: Policy, principals: [(Slot, Principal); N]) -> Command {
+    Command::Access(Access { policy: Some(Arc::new(policy)), principals: principals.into() })
+}
+
 fn endpoint(address: &str) -> Endpoint {
     Endpoint { remote: address.parse().unwrap(), local: None }
 }
@@ -376,7 +380,7 @@ fn policy_holds_towards_the_campus_and_from_it() {
     let closed = Selector::Net("10.0.0.200/32".parse().unwrap());
     let rules = [deny(Selector::Clients, closed.clone()), deny(closed, Selector::Clients)];
     let policy = Policy::compile(&rules, false, &mut Names::default()).unwrap();
-    net.gateway.apply(Command::Policy(Arc::new(policy)));
+    net.gateway.apply(access(policy, []));
     for (host, open) in [(200, false), (201, true)] {
         let datagram = net.client_sends(ALICE, &packet(10, host));
         let out = net.gateway_gets(&datagram, "198.51.100.1:1000");
@@ -407,12 +411,12 @@ fn new_groups_hold_for_a_session_that_is_open() {
     let mut names = Names::default();
     let to_barred = RuleSpec { from: vec![Selector::Any], ..deny(Selector::Group("barred".to_owned())) };
     let rules = [deny(Selector::Any), to_barred];
-    net.gateway.apply(Command::Policy(Arc::new(Policy::compile(&rules, true, &mut names).unwrap())));
+    net.gateway.apply(access(Policy::compile(&rules, true, &mut names).unwrap(), []));
     for (groups, open) in [(vec![], true), (vec!["barred"], false), (vec!["other"], true)] {
         let principal = names.principal("alice", groups);
         let of_before = Slot { generation: 7, ..slot(BOB) };
         let principals = [(slot(ALICE), principal.clone()), (of_before, names.principal("x", ["barred"]))];
-        net.gateway.apply(Command::Principals(principals.into()));
+        net.gateway.apply(Command::Access(Access { policy: None, principals: principals.into() }));
         let out = net.client_sends(ALICE, &packet(10, 200));
         assert_eq!(net.gateway_gets(&out, "198.51.100.1:1000").is_ok(), open, "{principal:?}");
         let to_alice = net.client_sends(BOB, &packet(11, 10));

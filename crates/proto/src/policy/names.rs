@@ -1,4 +1,4 @@
-//! Names of users and groups as small numbers, so that no packet is compared by text.
+//! Names of users, groups and access profiles as small numbers, so that no packet is compared by text.
 
 use std::collections::HashMap;
 
@@ -10,12 +10,30 @@ pub(super) struct UserId(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupId(u32);
 
+/// An access profile's number. It is the same name's for as long as the process lives, and never another's: so a principal that
+/// was made under earlier settings can't come under the rules of a profile that it was never in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProfileId(u32);
+
+impl ProfileId {
+    /// The one profile of a gateway whose configuration has none.
+    pub const IMPLIED: Self = Self(0);
+    /// No policy has rules for it, so nothing passes.
+    pub const NONE: Self = Self(u32::MAX);
+
+    #[inline]
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// Numbers for names. One lives as long as the process, so that numbers in a session's principal stay good when the
 /// rules are compiled anew. It grows with the users and groups that exist.
 #[derive(Debug, Default)]
 pub struct Names {
     users: HashMap<String, u32>,
     groups: HashMap<String, u32>,
+    profiles: HashMap<String, u32>,
 }
 
 impl Names {
@@ -24,10 +42,16 @@ impl Names {
         Self::default()
     }
 
-    /// The principal of a session of `user`, a member of `groups`.
+    /// The principal of a session of `user`, a member of `groups`, in the implied access profile.
     pub fn principal<'a>(&mut self, user: &str, groups: impl IntoIterator<Item = &'a str>) -> Principal {
         let groups = groups.into_iter().map(|group| self.group(group)).collect();
-        Principal { user: Some(self.user(user)), groups }
+        Principal { user: Some(self.user(user)), groups, profile: ProfileId::IMPLIED }
+    }
+
+    /// The number of the access profile with this name.
+    pub fn profile(&mut self, name: &str) -> ProfileId {
+        // The first number is the implied profile's.
+        ProfileId(number(&mut self.profiles, name) + 1)
     }
 
     pub(super) fn user(&mut self, name: &str) -> UserId {
@@ -48,14 +72,29 @@ fn number(names: &mut HashMap<String, u32>, name: &str) -> u32 {
     number
 }
 
-/// A session's user and groups, as policy compares them. The default is a client of no user and no group.
+/// A session's user, groups and access profile, as policy compares them. The default is a client of no user and no group in the
+/// implied profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Principal {
     user: Option<UserId>,
     groups: Box<[GroupId]>,
+    profile: ProfileId,
 }
 
 impl Principal {
+    /// The same user and groups in another access profile.
+    #[must_use]
+    pub fn in_profile(self, profile: ProfileId) -> Self {
+        Self { profile, ..self }
+    }
+
+    /// Its access profile.
+    #[inline]
+    #[must_use]
+    pub fn profile(&self) -> ProfileId {
+        self.profile
+    }
+
     #[inline]
     pub(super) fn is_user(&self, user: UserId) -> bool {
         self.user == Some(user)

@@ -54,9 +54,19 @@ fn may_be_reply(packet: &Packet<'_>) -> bool {
     }
 }
 
+/// Whether the packet is an error about another one.
+pub(super) fn is_error(packet: &Packet<'_>) -> bool {
+    packet.icmp().is_some_and(|(kind, _)| match packet.version() {
+        Version::V4 => matches!(kind, 3 | 11 | 12),
+        Version::V6 => matches!(kind, 1..=4),
+    })
+}
+
 /// A rule whose names are numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
+    /// Its place in the list, counted from 1.
+    pub(super) number: u16,
     action: Verdict,
     from: Side,
     to: Side,
@@ -78,6 +88,7 @@ impl Rule {
             return Err(PolicyError::EmptyPortRange(number));
         }
         Ok(Self {
+            number: u16::try_from(number).map_err(|_| PolicyError::TooManyRules(number))?,
             action: spec.action,
             from: Side::compile(&spec.from, names),
             to: Side::compile(&spec.to, names),

@@ -3,6 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::packet::{ICMP, TCP, UDP, tcp_flag};
 
+mod profiles;
+
 const ALICE: &str = "10.8.0.2";
 const BOB: &str = "10.8.0.3";
 const SERVER: &str = "10.1.0.9";
@@ -407,8 +409,13 @@ fn reaching(rules: &[RuleSpec]) -> World {
     let mut world = World::new(false, rules);
     let own = vec!["10.8.0.1".parse().unwrap()];
     let pools = Pools { nets: vec!["10.8.0.0/24".parse().unwrap()], own };
-    world.policy = world.policy.with_pools(pools).with_reach(&["10.1.0.0/16".parse().unwrap()]);
+    let set = RuleSet::compile(rules, false, &mut world.names).unwrap().with_reach(&[parse("10.1.0.0/16")]);
+    world.policy = Policy::of_profiles([(ProfileId::IMPLIED, set)]).with_pools(pools);
     world
+}
+
+fn parse(network: &str) -> IpNet {
+    network.parse().unwrap()
 }
 
 #[test]
@@ -428,8 +435,8 @@ fn clients_reach_what_is_pushed_and_nothing_else() {
             "{host}"
         );
     }
-    let everything = reaching(&[]).policy.with_reach(&["0.0.0.0/0".parse().unwrap()]);
-    let world = World { policy: everything, ..world };
+    let everything = RuleSet::without_rules(false).with_reach(&[parse("0.0.0.0/0")]);
+    let world = World { policy: Policy::of_profiles([(ProfileId::IMPLIED, everything)]), ..world };
     assert!(world.passes(&tcp(ALICE, 5000, ELSEWHERE, 80, SYN)), "it was pushed");
 }
 

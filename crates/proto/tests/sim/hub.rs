@@ -8,7 +8,7 @@ use std::time::Duration;
 use vpnd_crypto::{Backend, Suite};
 use vpnd_proto::control::{Code, Network};
 use vpnd_proto::ecn::Ecn;
-use vpnd_proto::gateway::{Config, Effect, Gateway, SessionRecord};
+use vpnd_proto::gateway::{Config, Effect, Gateway, ProfileSettings, SessionRecord};
 use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{Command, Endpoint, NoSender, Opened, Origin, Outgoing, Plane, Role, Sender, Slot};
 use vpnd_proto::policy::{Policy, Principal};
@@ -58,8 +58,7 @@ pub(crate) fn config(shards: usize) -> Config {
         timers: Timers::default(),
         idle_timeout: None,
         max_sessions: 10_000,
-        max_sessions_per_user: 10,
-        network: Network::default(),
+        profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 10 }.alone(),
     }
 }
 

@@ -272,6 +272,9 @@ pub struct Session {
     /// Whether it shares the limits of a group with the group's other sessions.
     #[serde(default)]
     pub group_limit: bool,
+    /// Its access profile, where profiles are configured.
+    #[serde(default)]
+    pub profile: Option<String>,
 }
 
 impl Session {
@@ -303,6 +306,7 @@ impl Session {
             rx_limit: core.limits.rates.up,
             tx_limit: core.limits.rates.down,
             group_limit: core.limits.group.is_some(),
+            profile: None,
         }
     }
 
@@ -411,6 +415,7 @@ mod tests {
                 ..Activity::default()
             },
             path_size: Some(1_311),
+            profile: vpnd_proto::policy::ProfileId::IMPLIED,
             limits: SessionLimits { rates: Rates { down: 2_000, up: 1_000 }, group: None },
             since: at(40),
             last_handshake: Some(at(70)),

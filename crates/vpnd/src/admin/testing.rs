@@ -126,6 +126,7 @@ fn ann() -> Session {
         rx_limit: 0,
         tx_limit: 0,
         group_limit: false,
+        profile: None,
     }
 }
 
@@ -155,5 +156,6 @@ fn bob() -> Session {
         rx_limit: 0,
         tx_limit: 0,
         group_limit: false,
+        profile: None,
     }
 }

@@ -163,9 +163,9 @@ impl Check<'_> {
                 self.problem(place, message);
             }
             // Pushing the pool itself is how clients reach each other.
-            let pushed = self.config.push.routes.iter();
+            let pushed = self.config.profiles.routes().into_iter();
             for route in
-                pushed.filter(|route| route.prefix_len() > 0 && **route != pool && overlap(pool, **route))
+                pushed.filter(|route| route.prefix_len() > 0 && *route != pool && overlap(pool, *route))
             {
                 let message = format!(
                     "the pushed route {route} overlaps the pool {pool}: hosts behind it with such an address would \

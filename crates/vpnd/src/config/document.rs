@@ -303,6 +303,11 @@ impl<'i> Section<'i> {
         values
     }
 
+    /// The line where the section begins.
+    pub fn line(&self) -> Option<usize> {
+        self.line
+    }
+
     /// Reports that `key` is missing; `hint` is an example.
     pub fn missing(&self, log: &mut Log, key: &str, hint: &str) {
         log.push(self.line, format!("{} needs the key '{key}': {hint}", self.name()));

@@ -4,7 +4,7 @@
 //! so that reading goes on, and the defaults are never used in that case because the problems win.
 //! This module looks at nothing but the text.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -50,9 +50,11 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
         process: document.section("process", process),
         log: document.section("log", log),
         sources: document.top(|s, p| super::source::sources(s, p, base)),
+        profiles: super::AccessProfiles::default(),
         file: file.to_owned(),
         places: super::Places::default(),
     };
+    config.profiles = document.top(|s, p| super::access_profile::profiles(s, p, &config));
     let (problems, places) = document.finish();
     config.places = places;
     if problems.is_empty() { Ok(config) } else { Err(problems) }
@@ -139,14 +141,21 @@ fn pool_problems(s: &Section<'_>, p: &mut Problems, key: &str, pool: IpNet, long
 }
 
 fn push(s: &mut Section<'_>, p: &mut Problems) -> Push {
+    push_or(s, p, &Push::default())
+}
+
+/// The settings for clients that a section has; those that it has not are as in `otherwise`.
+pub(super) fn push_or(s: &mut Section<'_>, p: &mut Problems, otherwise: &Push) -> Push {
+    let dns = s.list(p, "dns", "an IP address such as \"10.20.0.53\"");
+    let search = s.list(p, "search", "a DNS name such as \"campus.example\"");
     let push = Push {
-        routes: s.list::<IpNet>(p, "routes", NETWORK).unwrap_or_default(),
-        dns: s.list::<IpAddr>(p, "dns", "an IP address such as \"10.20.0.53\"").unwrap_or_default(),
-        search: s.list(p, "search", "a DNS name such as \"campus.example\"").unwrap_or_default(),
+        routes: s.list(p, "routes", NETWORK).unwrap_or_else(|| otherwise.routes.clone()),
+        dns: dns.unwrap_or_else(|| otherwise.dns.clone()),
+        search: search.unwrap_or_else(|| otherwise.search.clone()),
     };
-    if let Some(route) = push.routes.iter().find(|route| **route != route.trunc()) {
-        let message =
-            format!("'routes' in [push] has a network with host bits set: {route}; write {}", route.trunc());
+    let own = s.has(p, "routes");
+    if let Some(route) = push.routes.iter().find(|route| own && **route != route.trunc()) {
+        let message = format!("'routes' has a network with host bits set: {route}; write {}", route.trunc());
         s.problem(p, "routes", message);
     }
     at_most(s, p, "routes", push.routes.len(), 256);
@@ -172,7 +181,8 @@ fn policy(s: &mut Section<'_>, p: &mut Problems) -> Policy {
     Policy { client_to_client, campus_to_client, client_to_gateway, rules }
 }
 
-fn rule(s: &mut Section<'_>, p: &mut Problems) -> Option<Rule> {
+pub(super) fn rule(s: &mut Section<'_>, p: &mut Problems) -> Option<Rule> {
+    let line = s.line();
     let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("icmp", Protocol::Icmp)];
     let missing = !s.has(p, "action");
     let action = s.choice(p, "action", &[("allow", Action::Allow), ("deny", Action::Deny)]);
@@ -193,7 +203,7 @@ fn rule(s: &mut Section<'_>, p: &mut Problems) -> Option<Rule> {
         let message = "'ports' needs protocol = \"tcp\" or protocol = \"udp\" in the same rule";
         s.problem(p, "ports", message.to_owned());
     }
-    Some(Rule { action: action?, from, to, protocol, ports })
+    Some(Rule { line, action: action?, from, to, protocol, ports })
 }
 
 fn crypto(s: &mut Section<'_>, p: &mut Problems) -> Crypto {

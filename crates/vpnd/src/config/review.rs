@@ -12,7 +12,7 @@ use x509_parser::parse_x509_certificate;
 
 use super::check::{self, LocalNetwork, first_certificate};
 use super::rate::Rate;
-use super::{ConfigError, Invalid, NatMode, Problem, Selector, ServerConfig};
+use super::{AccessProfile, ConfigError, Invalid, NatMode, Problem, Selector, ServerConfig};
 use crate::admin_store::{Opening, Stores, UserSummary};
 use crate::clock::wall_s;
 use crate::revocation_list::RevocationList;
@@ -73,6 +73,11 @@ pub fn report(
         let _ = writeln!(out, "{warnings}");
     }
     review.into_result(&config.file)?;
+    if config.profiles.are_configured() {
+        for profile in config.profiles.iter() {
+            let _ = writeln!(out, "{}: {profile}", config.file);
+        }
+    }
     let verdict = match count {
         0 => "no problem found".to_owned(),
         1 => "no error, 1 warning".to_owned(),
@@ -126,6 +131,7 @@ impl ServerConfig {
         }
         findings.revocation_list(machine.now_s);
         findings.rates();
+        findings.profiles();
         findings.review
     }
 
@@ -208,7 +214,8 @@ impl Findings<'_> {
                 self.other_ways(name, machine.networks);
             }
         }
-        if self.config.push.routes.is_empty() {
+        let routes = self.config.profiles.routes();
+        if routes.is_empty() {
             let message = "no routes are pushed: with the usual profile clients reach nothing but the gateway and each \
                            other; name your networks, such as routes = [\"10.20.0.0/16\"]";
             self.warning("push.routes", message.to_owned());
@@ -227,8 +234,8 @@ impl Findings<'_> {
         });
         let mut found = Vec::new();
         for local in elsewhere {
-            let lies_in = |route: &&IpNet| route.prefix_len() > 0 && check::overlap(**route, local.network);
-            if let Some(route) = self.config.push.routes.iter().find(lies_in) {
+            let lies_in = |route: &IpNet| route.prefix_len() > 0 && check::overlap(*route, local.network);
+            if let Some(route) = self.config.profiles.routes().into_iter().find(lies_in) {
                 found.push(format!(
                     "{route} is pushed, but this machine reaches {} by {}, and clients' packets leave by {outgoing} only: they \
                      are dropped there; leave 'outgoing_interface' out to let them leave by any interface",
@@ -243,7 +250,7 @@ impl Findings<'_> {
 
     fn name_servers(&mut self) {
         let (config, tunnel) = (self.config, &self.config.tunnel);
-        for server in &config.push.dns {
+        for server in &config.profiles.name_servers() {
             let pool = if server.is_ipv4() { tunnel.pool_v4.is_some() } else { tunnel.pool_v6.is_some() };
             if !pool {
                 let message = format!(
@@ -253,7 +260,7 @@ impl Findings<'_> {
                 self.warning("push.dns", message);
             }
         }
-        for server in config.push.dns_outside() {
+        for server in config.profiles.name_servers_outside() {
             let message = format!(
                 "no pushed route leads to the name server {server}: clients ask it through the tunnel all the same, if this \
                  gateway reaches it; push its network, too, or name a server of the campus"
@@ -290,6 +297,21 @@ impl Findings<'_> {
                 TimeLeft(left_s)
             );
             self.warning("tls.client_crl", message);
+        }
+    }
+
+    /// Profiles that nobody can be in.
+    fn profiles(&mut self) {
+        let profiles: Vec<_> = self.config.profiles.iter().collect();
+        let Some(last) = profiles.iter().position(|profile| profile.members.are_all()) else { return };
+        for profile in &profiles[last + 1..] {
+            let message = format!(
+                "nobody is in the profile '{}': everybody is in '{}', which comes before it and has none of the keys 'groups', 'users' and \
+                 'sources'; move it to the end",
+                profile.title(),
+                profiles[last].title()
+            );
+            self.warning("profile", message);
         }
     }
 
@@ -330,7 +352,10 @@ impl Findings<'_> {
             }
         }
         let config = self.config;
-        for selector in config.policy.rules.iter().flat_map(|rule| rule.from.iter().chain(&rule.to)) {
+        let own = |profile: &'_ AccessProfile| profile.rules[..profile.own_rules].to_vec();
+        let rules: Vec<_> =
+            config.policy.rules.iter().cloned().chain(config.profiles.iter().flat_map(own)).collect();
+        for selector in rules.iter().flat_map(|rule| rule.from.iter().chain(&rule.to)) {
             let message = match selector {
                 Selector::Group(group) if !users.iter().any(|user| user.groups.contains(group)) => {
                     let groups = users.iter().flat_map(|user| &user.groups).map(String::as_str);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 
-const LEAST: &str =
+pub(super) const LEAST: &str =
     "[tls]\ncertificate = 'server.pem'\nkey = 'server-key.pem'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n";
 
 fn parse(text: &str) -> Result<ServerConfig, Invalid> {

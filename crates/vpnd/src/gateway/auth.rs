@@ -1,5 +1,6 @@
 //! The auth process of a gateway, from its first message to its end.
 
+mod access;
 pub mod authenticator;
 pub(crate) mod idp_client;
 mod lease;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 
 use crate::config::ServerConfig;
+use crate::gateway::auth::access::Access;
 use crate::gateway::auth::authenticator::external::{self, External};
 use crate::gateway::auth::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::gateway::auth::idp_client::IdpClient;
@@ -73,9 +75,11 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let authenticator = authenticator.with_external(External::new(&config.sources, Arc::clone(&idp)));
     // A source that is slow takes no permits that others need.
     let external: usize = config.sources.iter().map(external::permits).sum();
+    let access = Arc::new(Access::new(config.profiles.clone()));
     let service = Arc::new(Service::new(
         store,
         authenticator,
+        Arc::clone(&access),
         Pools::new(&config.tunnel),
         config.timeouts.session_lifetime,
         settings.workers + settings.queue + external,
@@ -88,7 +92,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     tokio::spawn(report_log(Arc::clone(&service)));
     tokio::select! {
         // That its channel ends is what this process waits for.
-        ended = follow_parent(&parent, &keys, &idp) => ended,
+        ended = follow_parent(&parent, &keys, &idp, &access) => ended,
         ended = service.run(worker) => match ended {
             Ok(()) => without_worker(&parent).await,
             Err(error) => Err(error).context("the worker has sent what no worker sends"),
@@ -101,8 +105,13 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     }
 }
 
-/// Signs with each key and uses each idp process that the privileged parent sends, until that has ended.
-async fn follow_parent(parent: &Channel, keys: &signing::Keys, idp: &IdpClient) -> anyhow::Result<()> {
+/// Signs with each key, uses each idp process and goes by each configuration that the privileged parent sends, until that has ended.
+async fn follow_parent(
+    parent: &Channel,
+    keys: &signing::Keys,
+    idp: &IdpClient,
+    access: &Access,
+) -> anyhow::Result<()> {
     while let Some(received) = parent.receive::<ToAuth>().await? {
         match received.into_parts()? {
             (ToAuth::Key(key), None) => {
@@ -110,6 +119,10 @@ async fn follow_parent(parent: &Channel, keys: &signing::Keys, idp: &IdpClient) 
                 parent.send(&FromAuth::KeyTaken, &[]).await?;
             }
             (ToAuth::Idp, Some(channel)) => idp.connect(channel)?,
+            (ToAuth::Configuration(configuration), None) => {
+                access.replace(configuration.parse()?.profiles);
+                parent.send(&FromAuth::ConfigurationTaken, &[]).await?;
+            }
             _ => bail!("the parent has sent another number of descriptors than belong to a message"),
         }
     }

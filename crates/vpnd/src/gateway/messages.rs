@@ -200,6 +200,9 @@ pub(crate) enum ToAuth {
     /// With a channel to the idp process, which is there again or for the first time. Sent only where sources are configured.
     #[n(1)]
     Idp,
+    /// Go by the access profiles of this configuration, which was checked. Answered by [`FromAuth::ConfigurationTaken`].
+    #[n(8)]
+    Configuration(#[n(0)] Configuration),
 }
 
 /// Auth process → parent, once it is prepared.
@@ -211,6 +214,9 @@ pub(crate) enum FromAuth {
     /// It signs with the key that it was given.
     #[n(9)]
     KeyTaken,
+    /// It goes by the configuration that it was given.
+    #[n(18)]
+    ConfigurationTaken,
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod certificate;
 mod idp;
 pub(crate) mod listeners;
 mod machine;
+mod reload;
 mod upgrade;
 
 use std::os::fd::OwnedFd;
@@ -23,8 +24,8 @@ use crate::cli::ServerArgs;
 use crate::clock::{now, wall_s};
 use crate::config::{ConfigError, ServerConfig, check, review};
 use crate::gateway::messages::{
-    AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, ReloadedConfiguration,
-    ToAuth, ToWorker, WorkerLaunch,
+    AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, ToAuth, ToWorker,
+    WorkerLaunch,
 };
 use crate::gateway::quic_keys;
 use crate::gateway::signing;
@@ -222,8 +223,8 @@ impl Gateway {
                 }
                 message = self.auth.receive() => break Err(match message {
                     Ok(FromAuth::Failed(why)) => ChildError::Failed(why),
-                    // Only after a key was sent.
-                    Ok(FromAuth::KeyTaken) => ChildError::Unexpected(ChildRole::Auth),
+                    // Only after a key or a configuration was sent.
+                    Ok(FromAuth::KeyTaken | FromAuth::ConfigurationTaken) => ChildError::Unexpected(ChildRole::Auth),
                     Err(error) => error,
                 }),
             }
@@ -237,15 +238,6 @@ impl Gateway {
         Ok(())
     }
 
-    /// The same on a worker's request, which may come from an administrator or from an attacker in the worker.
-    async fn reconfigure_for_worker(&mut self) -> Result<(), ChildError> {
-        if self.rereads.take(now()) {
-            return self.reconfigure().await;
-        }
-        let why = "the configuration was read too often of late; try again in a second".to_owned();
-        self.worker.send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[]).await
-    }
-
     /// An upgrade starts processes, so a worker gets few of them.
     async fn upgrade_for_worker(&mut self) -> Result<(), ChildError> {
         if self.upgrades.take(now()) {
@@ -253,29 +245,6 @@ impl Gateway {
         }
         let why = "there were too many upgrades of late; try again in 10 s".to_owned();
         self.worker.send(&ToWorker::NotUpgraded(why), &[]).await
-    }
-
-    /// Reads the configuration for the worker, takes over the certificate, and applies its firewall rules.
-    async fn reconfigure(&mut self) -> Result<(), ChildError> {
-        let reread = match Configuration::read(&self.args.config) {
-            Ok((configuration, config)) => {
-                if let Err(error) = self.take_over_revocations(&config).await? {
-                    let why = format!("{error}; nothing was changed");
-                    return self
-                        .worker
-                        .send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[])
-                        .await;
-                }
-                self.adopt_tls(&config);
-                self.take_over_certificate().await?;
-                match self.machine.reconfigure(&config).await {
-                    Ok(()) => ReloadedConfiguration::Good(configuration),
-                    Err(error) => ReloadedConfiguration::Bad(crate::format_chain(&error)),
-                }
-            }
-            Err(error) => ReloadedConfiguration::Bad(error.to_string()),
-        };
-        self.worker.send(&ToWorker::Configuration(reread), &[]).await
     }
 
     async fn restart_idp(&mut self) -> Result<(), ChildError> {

@@ -3,6 +3,7 @@
 //! It gets its devices, sockets and secrets from the parent and sends the auth process requests about users. What it holds of
 //! secrets is what TLS needs and the keys of sessions.
 
+pub(crate) mod access;
 pub(crate) mod admin_server;
 mod administration;
 pub(crate) mod auth_client;
@@ -33,7 +34,7 @@ use tokio::task::JoinHandle;
 use vpnd_crypto::LabPermit;
 use vpnd_proto::gateway::{Effect, Gateway};
 use vpnd_proto::plane::Role;
-use vpnd_proto::policy::{Names, Policy};
+use vpnd_proto::policy::Policy;
 use vpnd_proto::session::LocalSuite;
 
 use super::socket_options;
@@ -230,21 +231,19 @@ impl RunningWorker {
     async fn start(prepared: Prepared, initial: InitialState, channel: &Channel) -> anyhow::Result<Self> {
         let InitialState { devices, descriptors, predecessor } = initial;
         let config = &prepared.config;
-        let mut names = Names::new();
-        let policy = Arc::new(settings::policy(config).compile(&mut names)?);
+        let (auth_gone, admin_over) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
+        let mut registry = Registry::new(auth.clone(), config)?;
+        let access = registry.access();
         let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
         let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
         let (queues, group) = adopt(config, &devices, descriptors)?;
         let (quic_socket, forwarder) = quic::socket(group.quic)?;
-        let mut specs = shard_specs(group.shards, queues, devices.tun, config, &policy, forwarder.as_ref())?;
+        let mut specs =
+            shard_specs(group.shards, queues, devices.tun, config, &access.policy, forwarder.as_ref())?;
         let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
-        let mut gateway = Gateway::new(
-            settings::core(config, specs.len(), prepared.suites.clone(), lab),
-            crate::control::random(),
-        )?;
-        let (auth_gone, admin_over) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
-        let mut registry = Registry::new(auth.clone(), names);
+        let settings = settings::core(config, access, specs.len(), prepared.suites.clone(), lab);
+        let mut gateway = Gateway::new(settings, crate::control::random())?;
         registry.set_limits(config.limits.rates.clone(), &mut gateway);
         let (revocations, mut before) = (Revocations::default(), Counters::default());
         let static_info = prepared.static_info(&devices, quic_socket.local_addr()?);

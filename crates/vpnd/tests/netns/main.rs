@@ -13,6 +13,7 @@
 //! no test needs anything outside of its namespaces and its temporary directory. This program knows the binaries
 //! only by what a person sees of them: arguments, files, exit codes, output, packets.
 
+mod access_profiles;
 mod accounts;
 mod backup;
 mod blocked;

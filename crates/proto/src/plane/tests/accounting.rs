@@ -251,7 +251,7 @@ impl Ledger {
                 };
                 let rules = if closed { vec![rule] } else { Vec::new() };
                 let policy = Policy::compile(&rules, true, &mut Names::default()).expect("good rules");
-                self.net.gateway.apply(Command::Policy(Arc::new(policy)));
+                self.net.gateway.apply(access(policy, []));
             }
             Step::Wait { seconds } => self.net.now = self.net.now + Duration::from_secs(seconds),
         }

@@ -225,11 +225,19 @@ fn sessions(sessions: &[Session], rates: Option<&Rates>) -> String {
         header.extend(["RX LIMIT", "TX LIMIT", "GROUP"]);
     }
     header.extend(["AGE", "KEYS", "IDLE"]);
+    let profiles = sessions.iter().any(|session| session.profile.is_some());
+    if profiles {
+        header.insert(2, "PROFILE");
+    }
     let numbers = header.iter().position(|title| *title == "RX").unwrap_or(header.len());
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header);
     for session in sessions {
-        table.add_row(row(session, rates, any_limit));
+        let mut row = row(session, rates, any_limit);
+        if profiles {
+            row.insert(2, session.profile.clone().unwrap_or_else(|| NOTHING_THERE.to_owned()));
+        }
+        table.add_row(row);
     }
     for (i, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
@@ -395,6 +403,7 @@ ba9876543210  bob   10.86.0.3  -                -            -      away       -
         assert!(!render(&status, None).contains("LIMIT"));
         (status.sessions[0].rx_limit, status.sessions[0].tx_limit) = (250_000, 1_500_000_000);
         status.sessions[1].group_limit = true;
+        status.sessions[1].profile = Some("guests".to_owned());
         let text = render(&status, None);
         let wanted = "\
 TX    RX LIMIT     TX LIMIT   GROUP    AGE    KEYS  IDLE

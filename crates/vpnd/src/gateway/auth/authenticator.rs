@@ -10,6 +10,7 @@
 
 mod cause;
 pub(super) mod external;
+mod grant;
 mod known_sources;
 mod pending;
 mod refusal_log;
@@ -26,6 +27,8 @@ use vpnd_proto::admission::shares::Standing;
 use vpnd_proto::session::DeviceId;
 
 use crate::clock::now;
+use crate::config::AccessProfiles;
+use crate::gateway::auth::access::Access;
 use crate::gateway::messages::auth::SourceHealth;
 use crate::password::{Hasher, NoMemory, Password};
 use crate::store::{
@@ -95,6 +98,8 @@ pub enum LoginOutcome {
     Busy,
     /// The directory or server that knows the user can't be asked now.
     SourceUnavailable,
+    /// Everything was right, and no access profile is for the user.
+    NoProfile,
 }
 
 /// The part of a refusal that the client may learn: no cause, only when to come back.
@@ -131,6 +136,7 @@ pub struct Authenticator {
     require_certificate: bool,
     external: External,
     refusals: RefusalLog,
+    access: Arc<Access>,
 }
 
 /// Internal result of one check; [`LoginOutcome`] is the part that may be disclosed.
@@ -161,6 +167,7 @@ impl Authenticator {
             require_certificate: settings.require_certificate,
             external: External::default(),
             refusals: RefusalLog::default(),
+            access: Arc::new(Access::new(AccessProfiles::of_everybody())),
         })
     }
 
@@ -404,30 +411,6 @@ impl Authenticator {
     fn not_certified(&self, login: &Login, now_s: u64) -> LoginOutcome {
         self.record(login, certificate_cause(login), now_s);
         LoginOutcome::NotCertified
-    }
-
-    fn granted(&self, login: &Login, prefix: &str, user: Box<User>, now_s: u64) -> LoginOutcome {
-        self.throttle().succeeded(&login.user, Source::from(login.source));
-        if let Some(old) = user.password.as_ref().filter(|hash| self.hasher.is_outdated(hash)) {
-            let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
-            let stored = fresh
-                .and_then(|fresh| self.store.rehash(user.id, old, &fresh).map_err(|error| error.to_string()));
-            if let Err(error) = stored {
-                tracing::warn!(%error, "a password hash stays at its old strength");
-            }
-        }
-        if let Err(error) = self.store.remember_source(user.id, prefix, now_s) {
-            tracing::warn!(%error, "where a user came from is not remembered");
-        }
-        self.known_sources().add(prefix.to_owned(), now_s);
-        // What is granted must be on record: without the audit line there is no login.
-        match self.store.audit(&entry(login, "login", "", now_s)) {
-            Ok(()) => LoginOutcome::Granted(user),
-            Err(error) => {
-                tracing::error!(%error, "a login can't be recorded, so it is refused");
-                LoginOutcome::Refused(Refused { retry_after_s: None })
-            }
-        }
     }
 
     fn record(&self, login: &Login, cause: Cause, now_s: u64) {

@@ -14,6 +14,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::authenticator::{self, Authenticator, LoginOutcome, rounds};
 use crate::clock::{steady_s, wall_s};
+use crate::gateway::auth::access::Access;
 use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
     Account, AuthReply, AuthRequest, AuthStatus, Demand, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
@@ -52,6 +53,7 @@ impl Default for Clocks {
 pub(crate) struct Service {
     store: Arc<dyn Store>,
     authenticator: Arc<Authenticator>,
+    access: Arc<Access>,
     pools: Pools,
     session_lifetime: Option<Duration>,
     grants: Mutex<HashMap<SessionId, Grant>>,
@@ -74,6 +76,7 @@ impl Service {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         authenticator: Authenticator,
+        access: Arc<Access>,
         pools: Pools,
         session_lifetime: Option<Duration>,
         logins: usize,
@@ -81,7 +84,8 @@ impl Service {
     ) -> Self {
         Self {
             store,
-            authenticator: Arc::new(authenticator),
+            authenticator: Arc::new(authenticator.with_access(Arc::clone(&access))),
+            access,
             pools,
             session_lifetime,
             grants: Mutex::default(),
@@ -153,6 +157,7 @@ impl Service {
             LoginOutcome::WaitingFull => AuthReply::WaitingFull,
             LoginOutcome::Throttled(retry_after_s) => AuthReply::Throttled(retry_after_s),
             LoginOutcome::NotCertified => AuthReply::NotCertified,
+            LoginOutcome::NoProfile => AuthReply::NoProfile,
             LoginOutcome::Refused(refused) => AuthReply::Refused { retry_after_s: refused.retry_after_s },
         }
     }
@@ -185,6 +190,10 @@ impl Service {
 
     /// Leases addresses for the user who was just let in, and notes that their session may be kept.
     fn admit(&self, user: &User, device: DeviceId) -> AuthReply {
+        // The profiles may be others than those by which the login was let in.
+        if self.access.of(user).is_none() {
+            return AuthReply::NoProfile;
+        }
         let session = SessionId(rand::random());
         let started_s = (self.clocks.steady)();
         let expires_s = self.latest_end_s(started_s);
@@ -204,7 +213,6 @@ impl Service {
                 session: id(session),
                 addresses: Leased { ipv4: leased.v4, ipv6: leased.v6 },
                 expires_s,
-                source: SourceName::cut(&user.source),
             }),
             Err(error @ LeaseError::Exhausted { .. }) => {
                 AuthReply::NoAddress(Reason::cut(&error.to_string()))
@@ -239,7 +247,8 @@ impl Service {
         let store = self.store.as_ref();
         let Some(record) = store.session(id, now_s)? else { return Ok(None) };
         let Some(user) = store.user_by_id(record.user)? else { return Ok(None) };
-        if user.has_expired((self.clocks.wall)()) {
+        // The client logs in then, and is refused with the reason.
+        if user.has_expired((self.clocks.wall)()) || self.access.of(&user).is_none() {
             return Ok(None);
         }
         let owner = LeaseOwner { user: record.user, device: record.device };
@@ -379,7 +388,7 @@ fn credentials(login: LoginRequest) -> authenticator::Login {
 fn account(user: &User) -> Result<Account, Reason> {
     let name = UserName::new(user.name.as_str());
     let name = name.map_err(|error| Reason::cut(&format!("the name of a user can't be used: {error}")))?;
-    Ok(Account { name, groups: user.groups.clone() })
+    Ok(Account { name, groups: user.groups.clone(), source: SourceName::cut(&user.source) })
 }
 
 /// Writes all changes in one step. If that can't be done each is tried by itself, for one that fails must not take the

@@ -221,6 +221,9 @@ pub(crate) enum AuthReply {
     /// To a login: too many wait for a person already.
     #[n(16)]
     WaitingFull,
+    /// To a login: everything was right, and no access profile is for the user.
+    #[n(20)]
+    NoProfile,
 }
 
 /// A demand of a server, for a person.
@@ -280,13 +283,16 @@ pub(crate) type SourceName = Text<32>;
 /// A sentence for the log.
 pub(crate) type Reason = Text<1024>;
 
-/// User and groups, by which policy decides.
+/// A user, with what access profiles and policy go by.
 #[derive(Clone, Debug, Encode, Decode)]
 pub(crate) struct Account {
     #[n(0)]
     pub(crate) name: UserName,
     #[n(1)]
     pub(crate) groups: Vec<String>,
+    /// Who vouches for the user.
+    #[n(2)]
+    pub(crate) source: SourceName,
 }
 
 /// A new session that a login is entitled to.
@@ -300,9 +306,6 @@ pub(crate) struct Granted {
     pub(crate) addresses: Leased,
     #[n(3)]
     pub(crate) expires_s: u64,
-    /// The source that vouches for the user, for the log.
-    #[n(4)]
-    pub(crate) source: SourceName,
 }
 
 #[derive(Clone, Copy, Debug, Encode, Decode)]

@@ -152,6 +152,9 @@ impl Gateway {
             self.auth.send(&ToAuth::Key(key), &[]).await?;
             match tokio::time::timeout(KEY_TIMEOUT, self.auth.receive()).await {
                 Ok(Ok(FromAuth::KeyTaken)) => {}
+                Ok(Ok(FromAuth::ConfigurationTaken)) => {
+                    return Err(ChildError::Unexpected(ChildRole::Auth));
+                }
                 Ok(Ok(FromAuth::Failed(why))) => return Err(ChildError::Failed(why)),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => return Err(ChildError::Slow(ChildRole::Auth)),

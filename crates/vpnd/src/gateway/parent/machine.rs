@@ -120,7 +120,7 @@ impl Machine {
         let Some((id, now)) = &mut self.rules else { return Ok(()) };
         let rules = GatewayRules {
             inbound: !now.masquerade && config.policy.campus_to_client,
-            campus: config.push.routes.clone(),
+            campus: config.profiles.routes(),
             services: services(config),
             ..now.clone()
         };
@@ -261,7 +261,7 @@ fn rules(config: &ServerConfig, interface: &str, forwarding: &Forwarding) -> Gat
             None => Outgoing::AnyButTunnel,
         },
         inbound: config.nat.mode == NatMode::Route && config.policy.campus_to_client,
-        campus: config.push.routes.clone(),
+        campus: config.profiles.routes(),
         own: gateway_addresses(config).iter().map(IpNet::addr).collect(),
         services: services(config),
         transit_v4: transit(forwarding.v4_except()),
@@ -270,7 +270,11 @@ fn rules(config: &ServerConfig, interface: &str, forwarding: &Forwarding) -> Gat
 }
 
 fn services(config: &ServerConfig) -> Services {
-    if config.policy.client_to_gateway { Services::All } else { Services::Dns(config.push.dns.clone()) }
+    if config.policy.client_to_gateway {
+        Services::All
+    } else {
+        Services::Dns(config.profiles.name_servers())
+    }
 }
 
 /// Whether a setting that an earlier gateway has changed is as it left it, and needed by this configuration.

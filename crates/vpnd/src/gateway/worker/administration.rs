@@ -12,7 +12,6 @@ use vpnd_proto::time::Time;
 
 use super::certificate::WorkerCertificate;
 use super::parent_client::ParentClient;
-use super::settings;
 use crate::admin::status::{Counters, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp};
 use crate::admin::{Handler, Status};
 use crate::clock::{now, wall_s};
@@ -63,11 +62,11 @@ impl Administration {
     pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
         let mut config = configuration.parse().map_err(|error| error.to_string())?;
         let tunnel = std::mem::replace(&mut config.tunnel, self.tunnel.clone());
-        let applied = self.core.apply(settings::live(&config)).await;
+        let applied = self.core.apply(config).await;
         applied.map_err(|error| format!("{error:#}"))?;
         let waits = if tunnel == self.tunnel { "" } else { ", and [tunnel] has changed" };
         Ok(format!(
-            "policy, pushed routes, DNS, rate limits and the certificate are as configured now; other settings need a restart{waits}"
+            "access profiles, policy, pushed routes, DNS, rate limits and the certificate are as configured now; other settings need a restart{waits}"
         ))
     }
 }
@@ -159,7 +158,12 @@ impl Handler for Administration {
             pools: pools.into_iter().map(Pool::from).collect(),
             sources: sources.into_iter().map(Source::from).collect(),
             counters,
-            sessions: snapshot.sessions.iter().map(|session| Session::at(now, session)).collect(),
+            sessions: snapshot
+                .sessions
+                .iter()
+                .zip(snapshot.profiles)
+                .map(|(session, profile)| Session { profile, ..Session::at(now, session) })
+                .collect(),
         })
     }
 

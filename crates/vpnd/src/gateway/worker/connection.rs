@@ -213,7 +213,11 @@ impl ControlServer {
     ) -> Result<LoggedIn, Failure> {
         let device = verify_device(connection, &login.device)?;
         let admission = self.check(connection, reader, writer, &login, device).await?;
-        let who = LoggedIn { user: admission.account.name.clone(), device, source: admission.source.clone() };
+        let who = LoggedIn {
+            user: admission.account.name.clone(),
+            device,
+            source: admission.account.source.clone(),
+        };
         self.logins.accepted.fetch_add(1, Ordering::Relaxed);
         let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
         let request = CoreRequest::Login {
@@ -274,6 +278,11 @@ impl ControlServer {
                 self.login_log.refused(outer, &login.user, None, device, Code::NoAddress.name());
                 refuse(writer, Code::NoAddress, None).await?;
                 return Err(Failure::Refused(Code::NoAddress));
+            }
+            AuthReply::NoProfile => {
+                self.logins.no_profile.fetch_add(1, Ordering::Relaxed);
+                refuse(writer, Code::NoProfile, None).await?;
+                return Err(Failure::Refused(Code::NoProfile));
             }
             other => {
                 tracing::error!(answer = ?other, "a login could not be completed");

@@ -6,27 +6,26 @@
 //!
 //! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
 
+mod access;
 mod ended;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
-use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused};
+use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused, UserName};
 use vpnd_proto::gateway::{Authenticated, Claim, Effect, Gateway, Selector, SessionStatus};
 use vpnd_proto::plane::{Counters, Event};
 use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::clock::now;
-use crate::gateway::messages::auth::Account;
+use crate::config::ServerConfig;
 use crate::gateway::worker::handover::{HandoverError, Successor};
 use crate::gateway::worker::registry::{self, AdmittedSession, Registry};
-use crate::gateway::worker::settings::LiveSettings;
 use crate::revocation_list::{CertificateNumber, RevocationList};
 use crate::shard::{Shards, TunWrites};
 use crate::sys::udp::UdpOffloads;
@@ -80,8 +79,12 @@ pub(crate) enum CoreRequest {
         text: String,
         reply: oneshot::Sender<usize>,
     },
-    /// A user is in these groups from now on; answered with the number of their sessions, which go on.
-    Regroup(Account, oneshot::Sender<usize>),
+    /// A user is in these groups from now on; answered with the number of their sessions.
+    Regroup {
+        user: UserName,
+        groups: Vec<String>,
+        reply: oneshot::Sender<usize>,
+    },
     /// Let no certificate of these in, and end the sessions that have shown one; answered with how many there were.
     Revoke {
         revoked: Box<RevocationList>,
@@ -90,7 +93,7 @@ pub(crate) enum CoreRequest {
     Status(oneshot::Sender<CoreSnapshot>),
     /// New settings hold from now on; answered with what is wrong with the policy, if anything.
     Settings {
-        settings: Box<LiveSettings>,
+        config: Box<ServerConfig>,
         reply: oneshot::Sender<Result<(), PolicyError>>,
     },
     /// Hand everything to another process and stop; or reply with the reason and go on.
@@ -124,6 +127,8 @@ pub(crate) struct HandoverSummary {
 /// The state of the gateway at one moment.
 pub(crate) struct CoreSnapshot {
     pub(crate) sessions: Vec<SessionStatus>,
+    /// The names of their access profiles, in the same order.
+    pub(crate) profiles: Vec<Option<String>>,
     pub(crate) counters: Counters,
     pub(crate) ended: Ended,
     pub(crate) udp: Vec<UdpOffloads>,
@@ -172,8 +177,8 @@ impl Core {
     }
 
     /// Makes these settings hold from now on.
-    pub(crate) async fn apply(&self, settings: LiveSettings) -> anyhow::Result<()> {
-        Ok(self.ask(|reply| CoreRequest::Settings { settings: Box::new(settings), reply }).await??)
+    pub(crate) async fn apply(&self, config: ServerConfig) -> anyhow::Result<()> {
+        Ok(self.ask(|reply| CoreRequest::Settings { config: Box::new(config), reply }).await??)
     }
 
     /// Hands everything to another process, which then goes on; the task has stopped afterwards. After an error it goes on.
@@ -192,8 +197,8 @@ impl Core {
     }
 
     /// A user is in these groups now; returns the number of their sessions.
-    pub(crate) async fn regroup(&self, account: Account) -> Result<usize, Stopped> {
-        self.ask(|reply| CoreRequest::Regroup(account, reply)).await
+    pub(crate) async fn regroup(&self, user: UserName, groups: Vec<String>) -> Result<usize, Stopped> {
+        self.ask(|reply| CoreRequest::Regroup { user, groups, reply }).await
     }
 
     /// Lets in no certificate that `revoked` names; returns how many sessions ended.
@@ -223,6 +228,8 @@ impl CoreTask {
         let mut activity = interval(ACTIVITY_INTERVAL);
         activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut open = true;
+        // Those of an earlier process, which had other settings.
+        self.end_unfit();
         while open {
             let due = self.gateway.poll_timeout().map(|(at, _)| at.since(now()));
             tokio::select! {
@@ -300,8 +307,8 @@ impl CoreTask {
                 self.carry_out().await;
                 let _ = reply.send(count);
             }
-            CoreRequest::Regroup(account, reply) => {
-                let _ = reply.send(self.registry.regroup(&account, &mut self.gateway));
+            CoreRequest::Regroup { user, groups, reply } => {
+                let _ = reply.send(self.regroup(&user, &groups));
             }
             CoreRequest::Revoke { revoked, reply } => {
                 self.revoked = *revoked;
@@ -316,8 +323,8 @@ impl CoreTask {
             CoreRequest::Status(reply) => {
                 let _ = reply.send(self.snapshot().await);
             }
-            CoreRequest::Settings { settings, reply } => {
-                let _ = reply.send(self.set(*settings));
+            CoreRequest::Settings { config, reply } => {
+                let _ = reply.send(self.set(&config));
             }
             CoreRequest::QuicForwarder { to, reply } => {
                 let handed_over_to = self.hand_over(*to).await;
@@ -329,15 +336,6 @@ impl CoreTask {
             CoreRequest::Shutdown => return false,
         }
         true
-    }
-
-    fn set(&mut self, settings: LiveSettings) -> Result<(), PolicyError> {
-        let policy = settings.policy.compile(&mut self.registry.names)?;
-        // Before clients send what they could not send until now.
-        self.gateway.set_policy(&Arc::new(policy));
-        self.gateway.set_network(settings.network);
-        self.registry.set_limits(settings.rates, &mut self.gateway);
-        Ok(())
     }
 
     /// Refuses a connection that has shown a certificate which was revoked meanwhile.
@@ -382,16 +380,16 @@ impl CoreTask {
         offer: &Offer,
         secret: EpochSecret,
     ) {
+        let (principal, limits) = self.registry.session_started(admission);
         let who = Authenticated {
             session: admission.session,
             user: admission.account.name.clone(),
-            principal: self.registry.principal(&admission.account),
-            limits: self.registry.limits(&admission.account),
+            principal,
+            limits,
             device,
             addresses: admission.addresses,
             deadline: registry::deadline(admission.expires_s),
         };
-        self.registry.session_started(admission);
         // The effects include the refusal.
         if self.gateway.login(now(), connection, who, offer, secret).is_err() {
             self.registry.abandon(admission.session);
@@ -479,7 +477,9 @@ impl CoreTask {
                 self.gateway.handle_activity(slot, activity);
             }
         }
-        CoreSnapshot { sessions: self.gateway.sessions().collect(), counters, ended: self.ended, udp, tun }
+        let sessions: Vec<_> = self.gateway.sessions().collect();
+        let profiles = self.registry.access().names_of(&sessions);
+        CoreSnapshot { sessions, profiles, counters, ended: self.ended, udp, tun }
     }
 }
 

@@ -20,7 +20,8 @@ use vpnd_proto::gateway::handover::{FORMAT, HandedSession};
 
 use crate::admin::status::Counters;
 use crate::clock::now;
-use crate::gateway::worker::registry::Registry;
+use crate::gateway::messages::auth::SourceName;
+use crate::gateway::worker::registry::{Member, Registry};
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::messages::{Devices, MAX_FRAME, borrowed};
 use crate::revocation_list::CertificateNumber;
@@ -81,6 +82,9 @@ pub(crate) struct TransferredSession {
     /// The certificate that its client has presented last; absent from earlier versions.
     #[n(2)]
     certificate: Option<CertificateNumber>,
+    /// The source of its user; absent from earlier versions, which had no use for it. Then it is none that a profile could name.
+    #[n(3)]
+    source: Option<SourceName>,
 }
 
 /// Reason why nothing was handed over: the old worker goes on.
@@ -141,9 +145,10 @@ impl Successor {
         registry: &Registry,
     ) -> Result<String, HandoverError> {
         let mut sessions = sessions.into_iter().map(|session| {
-            let groups = registry.groups(session.id).into_vec();
             let certificate = registry.certificate(session.id);
-            TransferredSession { session, groups, certificate }
+            let member = registry.member(session.id).cloned();
+            let (groups, source) = member.map(|member| (member.groups.into_vec(), member.source)).unzip();
+            TransferredSession { session, groups: groups.unwrap_or_default(), certificate, source }
         });
         loop {
             let batch: Vec<_> = sessions.by_ref().take(BATCH).collect();
@@ -213,9 +218,10 @@ impl Predecessor {
             match self.receive().await? {
                 FromPredecessor::Sessions(sessions) => {
                     count += sessions.len();
-                    for TransferredSession { session, groups, certificate } in sessions {
-                        let (principal, limits) =
-                            registry.take_over(session.id, &session.user, groups.into());
+                    for TransferredSession { session, groups, certificate, source } in sessions {
+                        let source = source.unwrap_or_default();
+                        let member = Member { user: session.user.clone(), source, groups: groups.into() };
+                        let (principal, limits) = registry.take_over(session.id, member);
                         registry.shown(session.id, certificate);
                         gateway.take_over(now(), session, principal, limits)?;
                     }
@@ -241,8 +247,7 @@ mod tests {
 
     use vpnd_crypto::{Backend, Suite};
     use vpnd_proto::control::Network;
-    use vpnd_proto::gateway::Config;
-    use vpnd_proto::policy::Names;
+    use vpnd_proto::gateway::{Config, ProfileSettings};
     use vpnd_proto::session::{LocalSuite, Timers};
 
     use super::*;
@@ -253,7 +258,8 @@ mod tests {
     fn registry() -> Registry {
         let (ours, _theirs) = pair().unwrap();
         let auth = Channel::new(ours, MAX_FRAME).unwrap();
-        Registry::new(AuthClient::start(auth, Arc::default()), Names::new())
+        let config = crate::config::testing::smallest("");
+        Registry::new(AuthClient::start(auth, Arc::default()), &config).unwrap()
     }
 
     fn gateway() -> Gateway {
@@ -265,8 +271,7 @@ mod tests {
             timers: Timers::default(),
             idle_timeout: None,
             max_sessions: 1,
-            max_sessions_per_user: 1,
-            network: Network::default(),
+            profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 1 }.alone(),
         };
         Gateway::new(config, crate::control::random()).unwrap()
     }

@@ -7,14 +7,19 @@ use std::time::Duration;
 
 use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::{Addresses, EndedSession, Gateway, SessionRecord};
-use vpnd_proto::policy::{Names, Principal};
+use vpnd_proto::policy::{Names, PolicyError, Principal, ProfileId};
 use vpnd_proto::rate::SessionLimits;
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
 
 use crate::clock::{self, now};
+use crate::config::ServerConfig;
+use crate::config::access_profile::Who;
 use crate::config::rate::RateLimits;
-use crate::gateway::messages::auth::{Account, AuthReply, AuthRequest, Granted, MAX_WRITES, Write, id};
+use crate::gateway::messages::auth::{
+    Account, AuthReply, AuthRequest, Granted, MAX_WRITES, SourceName, Write, id,
+};
+use crate::gateway::worker::access::Access;
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::rates::RateTable;
 use crate::privsep::requests::Gone;
@@ -57,15 +62,38 @@ impl From<Granted> for AdmittedSession {
 /// The sessions of this gateway in its store.
 pub(crate) struct Registry {
     auth: AuthClient,
-    /// Policy knows users and groups by numbers, which come from here.
-    pub(crate) names: Names,
+    /// Policy knows users, groups and profiles by numbers, which come from here.
+    names: Names,
+    access: Access,
     /// Rate limits by users' groups.
     rates: RateTable,
-    /// Sessions that are kept, and the groups of their users.
-    known: HashMap<SessionId, Box<[String]>>,
+    /// Sessions that are kept, and their users.
+    known: HashMap<SessionId, Member>,
     /// The certificates that clients of sessions have shown last.
     certificates: HashMap<SessionId, CertificateNumber>,
     writes: Vec<Write>,
+}
+
+/// The user of a session, as far as access goes by it.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) user: UserName,
+    pub(crate) source: SourceName,
+    pub(crate) groups: Box<[String]>,
+}
+
+impl From<Account> for Member {
+    fn from(account: Account) -> Self {
+        Self { user: account.name, source: account.source, groups: account.groups.into() }
+    }
+}
+
+/// Reason why a session can't go on under the settings in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unfit {
+    pub(crate) session: SessionId,
+    pub(crate) code: Code,
+    pub(crate) text: &'static str,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -79,25 +107,71 @@ pub(crate) enum RegistryError {
 }
 
 impl Registry {
-    pub(crate) fn new(auth: AuthClient, names: Names) -> Self {
-        Self {
+    /// Without sessions, with the access profiles of this configuration.
+    ///
+    /// # Errors
+    /// If rules make no sense.
+    pub(crate) fn new(auth: AuthClient, config: &ServerConfig) -> Result<Self, PolicyError> {
+        let mut names = Names::new();
+        let access = Access::new(config, &mut names)?;
+        Ok(Self {
             auth,
             names,
+            access,
             rates: RateTable::default(),
             known: HashMap::new(),
             certificates: HashMap::new(),
             writes: Vec::new(),
-        }
+        })
     }
 
-    /// The user as policy has it.
-    pub(crate) fn principal(&mut self, account: &Account) -> Principal {
-        self.names.principal(&account.name, account.groups.iter().map(String::as_str))
+    /// The access profiles in force.
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
     }
 
-    /// A user has logged in: the session that is about to begin is theirs.
-    pub(crate) fn session_started(&mut self, admission: &AdmittedSession) {
-        self.known.insert(admission.session, admission.account.groups.clone().into());
+    /// A user has logged in: the session that is about to begin is theirs. Returns the user as policy has them, and the rate limits.
+    pub(crate) fn session_started(&mut self, admission: &AdmittedSession) -> (Principal, SessionLimits) {
+        self.add(admission.session, admission.account.clone().into())
+    }
+
+    fn add(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
+        let principal = principal(&mut self.names, &self.access, &member);
+        let limits = self.rates.of(&member.groups);
+        self.known.insert(session, member);
+        (principal, limits)
+    }
+
+    /// These access profiles hold from now on, for all sessions of `gateway`.
+    ///
+    /// # Errors
+    /// If rules make no sense; then nothing has changed.
+    pub(crate) fn set_access(
+        &mut self,
+        config: &ServerConfig,
+        gateway: &mut Gateway,
+    ) -> Result<(), PolicyError> {
+        self.access = Access::new(config, &mut self.names)?;
+        let Self { names, access, known, .. } = self;
+        gateway.set_profiles(&access.policy, access.settings.clone(), |session| match known.get(&session) {
+            Some(member) => principal(names, access, member),
+            None => Principal::default().in_profile(ProfileId::NONE),
+        });
+        Ok(())
+    }
+
+    /// The sessions that can't go on under the settings in force.
+    pub(crate) fn unfit(&self) -> Vec<Unfit> {
+        let unfit = |(session, member): (&SessionId, &Member)| {
+            let (code, text) = self.misfit(member)?;
+            Some(Unfit { session: *session, code, text })
+        };
+        self.known.iter().filter_map(unfit).collect()
+    }
+
+    fn misfit(&self, member: &Member) -> Option<(Code, &'static str)> {
+        (self.access.of(member.who()) == ProfileId::NONE)
+            .then_some((Code::NoProfile, Code::NoProfile.explanation()))
     }
 
     /// A login was refused after [`Registry::begin`]: its addresses are free again.
@@ -119,12 +193,13 @@ impl Registry {
             AuthReply::Failed(reason) => return Err(RegistryError::Failed(reason.to_string())),
             _ => return Err(RegistryError::Unexpected),
         };
-        self.known.insert(session, stored.account.groups.clone().into());
+        let user = stored.account.name.clone();
+        let (principal, limits) = self.add(session, stored.account.into());
         Ok(Some(SessionRecord {
             id: session,
-            principal: self.principal(&stored.account),
-            limits: self.rates.of(&stored.account.groups),
-            user: stored.account.name,
+            principal,
+            limits,
+            user,
             device: DeviceId(stored.device.into()),
             addresses: stored.addresses.into(),
             deadline: deadline(stored.expires_s),
@@ -133,45 +208,35 @@ impl Registry {
         }))
     }
 
-    /// A user is in other groups now: policy and rate limits of these hold for the sessions. Returns how many there are.
-    pub(crate) fn regroup(&mut self, account: &Account, gateway: &mut Gateway) -> usize {
-        let sessions = gateway.set_principal(&account.name, &self.principal(account));
-        for session in &sessions {
-            if let Some(known) = self.known.get_mut(session) {
-                *known = account.groups.clone().into();
-            }
+    /// A user is in other groups now: profile, policy and rate limits of these hold for the sessions. Returns how many there are.
+    pub(crate) fn regroup(&mut self, user: &UserName, groups: &[String], gateway: &mut Gateway) -> usize {
+        let Self { names, access, known, .. } = self;
+        let mut principals = Vec::new();
+        for (session, member) in known.iter_mut().filter(|(_, member)| member.user == *user) {
+            member.groups = groups.into();
+            principals.push((*session, principal(names, access, member)));
         }
+        let count = principals.len();
+        gateway.set_principals(principals);
         self.set_limits(self.rates.limits().clone(), gateway);
-        sessions.len()
+        count
     }
 
-    /// The groups of a session's user, by which another process applies policy to it.
-    pub(crate) fn groups(&self, session: SessionId) -> Box<[String]> {
-        self.known.get(&session).cloned().unwrap_or_default()
+    /// The user of a session, by which another process applies policy to it.
+    pub(crate) fn member(&self, session: SessionId) -> Option<&Member> {
+        self.known.get(&session)
     }
 
     /// A session of another process goes on in this one. Whom policy takes it for, and its rate limits.
-    pub(crate) fn take_over(
-        &mut self,
-        session: SessionId,
-        user: &UserName,
-        groups: Box<[String]>,
-    ) -> (Principal, SessionLimits) {
-        let principal = self.names.principal(user, groups.iter().map(String::as_str));
-        let limits = self.rates.of(&groups);
-        self.known.insert(session, groups);
-        (principal, limits)
-    }
-
-    /// The rate limits of a user's sessions.
-    pub(crate) fn limits(&self, account: &Account) -> SessionLimits {
-        self.rates.of(&account.groups)
+    pub(crate) fn take_over(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
+        self.add(session, member)
     }
 
     /// These rate limits hold from now on, for all sessions of `gateway`.
     pub(crate) fn set_limits(&mut self, limits: RateLimits, gateway: &mut Gateway) {
         let groups = self.rates.set(limits);
-        let limits_of = |session| self.rates.of(self.known.get(&session).map_or(&[], |groups| groups));
+        let limits_of =
+            |session| self.rates.of(self.known.get(&session).map_or(&[], |member| &member.groups));
         gateway.set_limits(now(), &groups, limits_of);
     }
 
@@ -231,6 +296,18 @@ impl Registry {
         }
         failed
     }
+}
+
+impl Member {
+    fn who(&self) -> Who<'_> {
+        Who { user: &self.user, source: &self.source, groups: &self.groups }
+    }
+}
+
+/// The user as policy has them, in their access profile.
+fn principal(names: &mut Names, access: &Access, member: &Member) -> Principal {
+    let profile = access.of(member.who());
+    names.principal(&member.user, member.groups.iter().map(String::as_str)).in_profile(profile)
 }
 
 /// The deadline on this process's clock.

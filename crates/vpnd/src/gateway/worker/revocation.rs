@@ -11,7 +11,7 @@ use vpnd_proto::control::Code;
 use vpnd_proto::gateway::Selector;
 use vpnd_proto::session::DeviceId;
 
-use crate::gateway::messages::auth::{Account, AuthReply, AuthRequest, Revoked};
+use crate::gateway::messages::auth::{AuthReply, AuthRequest, Revoked};
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::core::{Core, Stopped};
 use crate::store::RevocationCause;
@@ -60,7 +60,7 @@ async fn carry_out(core: &Core, revoked: Revoked) -> Result<usize, Stopped> {
     match (cause, device) {
         // Without groups the user is gone, and the revocation that follows ends the sessions.
         (RevocationCause::Groups, _) => match groups {
-            Some(groups) => core.regroup(Account { name, groups }).await,
+            Some(groups) => core.regroup(name, groups).await,
             None => Ok(0),
         },
         (RevocationCause::Device, Some(device)) => {

@@ -2,48 +2,19 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use vpnd_crypto::LabPermit;
 use vpnd_proto::control::{AsText, List, Network, Text};
-use vpnd_proto::gateway::Config;
-use vpnd_proto::policy::{self, Names, Policy, PolicyError, Pools, RuleSpec, Verdict};
+use vpnd_proto::gateway::{Config, ProfileSettings};
+use vpnd_proto::policy::{self, Names, PolicyError, Pools, RuleSet, RuleSpec, Verdict};
 use vpnd_proto::session::{LocalSuite, Timers};
 
-use crate::config::rate::RateLimits;
-use crate::config::{self, Action, ServerConfig, Timeouts};
-
-/// A policy as it is configured.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PolicySpec {
-    pub(crate) rules: Vec<RuleSpec>,
-    pub(crate) client_to_client: bool,
-    pub(crate) pools: Pools,
-    /// The networks that clients may reach without a rule that names others.
-    pub(crate) reach: Vec<IpNet>,
-}
-
-impl PolicySpec {
-    pub(crate) fn compile(self, names: &mut Names) -> Result<Policy, PolicyError> {
-        let policy = Policy::compile(&self.rules, self.client_to_client, names)?;
-        Ok(policy.with_pools(self.pools).with_reach(&self.reach))
-    }
-}
-
-/// The settings that a reload changes for the sessions that are there.
-#[derive(Debug)]
-pub(crate) struct LiveSettings {
-    pub(crate) network: Network,
-    pub(crate) policy: PolicySpec,
-    pub(crate) rates: RateLimits,
-}
-
-pub(super) fn live(config: &ServerConfig) -> LiveSettings {
-    LiveSettings { network: network(config), policy: policy(config), rates: config.limits.rates.clone() }
-}
+use super::access::Access;
+use crate::config::{self, AccessProfile, Action, Push, ServerConfig, Timeouts, Tunnel};
 
 /// The core of a gateway with so many shards.
 pub(super) fn core(
     config: &ServerConfig,
+    access: &Access,
     shards: usize,
     suites: Vec<LocalSuite>,
     lab: Option<LabPermit>,
@@ -56,8 +27,7 @@ pub(super) fn core(
         timers: timers(&config.timeouts),
         idle_timeout: config.timeouts.idle_timeout,
         max_sessions: config.limits.max_sessions,
-        max_sessions_per_user: config.limits.max_sessions_per_user,
-        network: network(config),
+        profiles: access.settings.clone(),
     }
 }
 
@@ -68,9 +38,16 @@ pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits 
     }
 }
 
+/// What the core needs of an access profile.
+pub(super) fn profile(config: &ServerConfig, profile: &AccessProfile) -> ProfileSettings {
+    ProfileSettings {
+        network: network(config, &profile.push),
+        max_sessions_per_user: config.limits.max_sessions_per_user,
+    }
+}
+
 /// Network settings that are pushed to clients.
-pub(super) fn network(config: &ServerConfig) -> Network {
-    let push = &config.push;
+fn network(config: &ServerConfig, push: &Push) -> Network {
     // The tunnel's own network always leads into the tunnel: without these routes, packets for other clients would leave in
     // clear by the client's default route.
     let pools = config.tunnel.pools().filter(|pool| !push.routes.contains(pool));
@@ -91,16 +68,19 @@ fn list<T, const MAX: usize>(items: impl Iterator<Item = T>) -> List<T, MAX> {
     List::new(items.take(MAX).collect()).unwrap_or_default()
 }
 
-/// The configured policy in the core's terms.
-pub(super) fn policy(config: &ServerConfig) -> PolicySpec {
-    let tunnel = &config.tunnel;
+/// The rules of an access profile in the core's terms.
+pub(crate) fn rule_set(profile: &AccessProfile, names: &mut Names) -> Result<RuleSet, PolicyError> {
+    let rules: Vec<_> = profile.rules.iter().map(rule).collect();
+    let reach: Vec<_> = profile.push.reach().collect();
+    let set = RuleSet::compile(&rules, profile.client_to_client, names)?.with_reach(&reach);
+    // Where everybody is given the same, the firewall decides alone about what comes in, as it always has.
+    Ok(if profile.name.is_some() { set.with_inbound_from_reach() } else { set })
+}
+
+/// Where clients' addresses come from.
+pub(crate) fn pools(tunnel: &Tunnel) -> Pools {
     let own = tunnel.gateway_v4().map(IpAddr::V4).into_iter().chain(tunnel.gateway_v6().map(IpAddr::V6));
-    PolicySpec {
-        rules: config.policy.rules.iter().map(rule).collect(),
-        client_to_client: config.policy.client_to_client,
-        pools: Pools { nets: tunnel.pools().collect(), own: own.collect() },
-        reach: config.push.reach().collect(),
-    }
+    Pools { nets: tunnel.pools().collect(), own: own.collect() }
 }
 
 fn rule(rule: &config::Rule) -> RuleSpec {

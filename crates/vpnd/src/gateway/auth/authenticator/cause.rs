@@ -35,6 +35,8 @@ pub enum Cause {
     TooManyRounds,
     /// Nobody has approved the login in time.
     NotApproved,
+    /// Everything was right, and no access profile is for the user.
+    NoProfile,
 }
 
 impl Cause {
@@ -59,6 +61,7 @@ impl Cause {
             Self::TooManyGroups => "too-many-groups",
             Self::TooManyRounds => "too-many-rounds",
             Self::NotApproved => "not-approved",
+            Self::NoProfile => "no-profile",
         }
     }
 }

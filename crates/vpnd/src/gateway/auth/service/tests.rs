@@ -18,6 +18,15 @@ fn service(directory: &Path) -> Arc<Service> {
 
 /// Starts over on the same store if there is one.
 fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) -> Arc<Service> {
+    service_for(directory, lifetime, clocks, everybody())
+}
+
+fn service_for(
+    directory: &Path,
+    lifetime: Option<Duration>,
+    clocks: Clocks,
+    access: Arc<Access>,
+) -> Arc<Service> {
     let store = Sqlite::open_or_create(&directory.join("vpnd.db")).unwrap();
     let hasher = Hasher::with_cost(8, 1);
     let user = NewUser {
@@ -37,7 +46,11 @@ fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) ->
         pool_v6: None,
     };
     let authenticator = Authenticator::new(Arc::clone(&store), hasher, settings).unwrap();
-    Arc::new(Service::new(store, authenticator, Pools::new(&tunnel), lifetime, 8, clocks))
+    Arc::new(Service::new(store, authenticator, access, Pools::new(&tunnel), lifetime, 8, clocks))
+}
+
+fn everybody() -> Arc<Access> {
+    Arc::new(Access::new(crate::config::AccessProfiles::of_everybody()))
 }
 
 fn login(password: &str, device: u8) -> AuthRequest {
@@ -266,4 +279,36 @@ async fn the_sessions_of_a_user_end_when_the_users_time_does() {
         assert_eq!(revoked().await, [("ann".to_owned(), RevocationCause::Expired)], "once");
     }
     assert_eq!(failed(&service, keep(late)).await, 1, "a grant of before is void");
+}
+
+/// Profiles as configured, after the smallest configuration.
+fn profiles(text: &str) -> crate::config::AccessProfiles {
+    crate::config::testing::smallest(text).profiles
+}
+
+#[tokio::test]
+async fn who_is_in_no_profile_gets_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let access = Arc::new(Access::new(profiles("[[profile]]\nname = 'staff'\ngroups = 'staff'\n")));
+    let service = service_for(directory.path(), None, Clocks::default(), Arc::clone(&access));
+    let session = granted(&service, 1).await;
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    let is_there = async || match service.answer(AuthRequest::Session(session)).await {
+        AuthReply::Session(session) => session.is_some(),
+        other => panic!("{other:?}"),
+    };
+    assert!(is_there().await);
+
+    access.replace(profiles("[[profile]]\nname = 'guests'\ngroups = 'guests'\n"));
+    assert!(matches!(service.answer(login("right", 2)).await, AuthReply::NoProfile));
+    assert!(!is_there().await, "nor does a session of before come back");
+    let line = service.store.audit_log(1).unwrap().remove(0);
+    assert_eq!((line.event.as_str(), line.detail.as_str()), ("login-refused", "no-profile"));
+    // A reload between the check of the password and the lease.
+    let user = service.store.user("ann").unwrap().unwrap();
+    assert!(matches!(service.admit(&user, DeviceId([3; 16])), AuthReply::NoProfile));
+    assert!(
+        matches!(service.answer(login("wrong", 2)).await, AuthReply::CodeRequired(_)),
+        "nobody else learns it"
+    );
 }

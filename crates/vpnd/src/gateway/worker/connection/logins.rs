@@ -12,6 +12,8 @@ pub(crate) struct Logins {
     pub(super) refused: AtomicU64,
     pub(super) busy: AtomicU64,
     pub(super) no_address: AtomicU64,
+    /// Logins of users for whom there is no access profile.
+    pub(super) no_profile: AtomicU64,
     /// Logins whose directory or server could not be asked.
     pub(super) source_unavailable: AtomicU64,
     /// Logins for which there was no room among those that wait for a person.
@@ -35,6 +37,7 @@ impl Logins {
             count("refused", &self.refused),
             count("busy", &self.busy),
             count("no_address", &self.no_address),
+            count("no_profile", &self.no_profile),
             count("source_unavailable", &self.source_unavailable),
             count("waiting_full", &self.waiting_full),
             count("attaches", &self.attaches),

@@ -1,0 +1,132 @@
+//! The rules of one access profile, and the networks that are pushed to its clients.
+
+use ipnet::IpNet;
+
+use super::reach::Reach;
+use super::rule::{Flow, Rule, is_error};
+use super::{Direction, MAX_RULES, Names, PolicyError, Principal, RuleSpec, Verdict};
+use crate::packet::Packet;
+
+/// What clients of one profile may send and receive. The default has no rules and keeps clients apart.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    client_to_client: bool,
+    /// The campus's networks; `None` is everything.
+    reach: Option<Reach>,
+    /// Whether hosts outside of them reach clients only by a rule.
+    inbound_from_reach: bool,
+    /// For each direction the rules that can match there, in either sense.
+    to_campus: Vec<Rule>,
+    between_clients: Vec<Rule>,
+    from_campus: Vec<Rule>,
+}
+
+/// The decision of a rule set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ruling {
+    /// By the rule with this number, counted from 1.
+    Rule(Verdict, u16),
+    /// No rule matched.
+    Default(Verdict),
+}
+
+impl RuleSet {
+    /// A set of the defaults alone; by `client_to_client` clients reach each other or not.
+    pub fn without_rules(client_to_client: bool) -> Self {
+        Self { client_to_client, ..Self::default() }
+    }
+
+    /// Compiles `rules`. Users and groups are looked up in `names`, which has to be the one that makes the principals.
+    ///
+    /// # Errors
+    /// If there are too many, or one makes no sense.
+    pub fn compile(
+        rules: &[RuleSpec],
+        client_to_client: bool,
+        names: &mut Names,
+    ) -> Result<Self, PolicyError> {
+        if rules.len() > MAX_RULES {
+            return Err(PolicyError::TooManyRules(rules.len()));
+        }
+        let mut set = Self::without_rules(client_to_client);
+        for (number, spec) in (1..).zip(rules) {
+            let rule = Rule::compile(spec, number, names)?;
+            set.to_campus.extend(rule.restricted_to(Direction::ToCampus));
+            set.between_clients.extend(rule.restricted_to(Direction::BetweenClients));
+            set.from_campus.extend(rule.restricted_to(Direction::FromCampus));
+        }
+        Ok(set)
+    }
+
+    /// The same rules, for which only these networks and the gateway's own inner addresses are the campus.
+    #[must_use]
+    pub fn with_reach(self, networks: &[IpNet]) -> Self {
+        Self { reach: Some(Reach::new(networks.iter().copied())), ..self }
+    }
+
+    /// The same rules, by which hosts outside the campus reach clients only if a rule allows it. The firewall knows the networks of
+    /// all profiles together, so a host that is pushed to others only would get through it.
+    #[must_use]
+    pub fn with_inbound_from_reach(self) -> Self {
+        Self { inbound_from_reach: true, ..self }
+    }
+
+    /// About a packet to the campus; `own` is whether it is for the gateway itself.
+    #[inline]
+    pub(super) fn rule_to_campus(&self, from: &Principal, packet: &Packet<'_>, own: bool) -> Ruling {
+        if own || self.reach.as_ref().is_none_or(|reach| reach.holds(packet.dst())) {
+            return decide(&self.to_campus, Some(from), None, packet, Verdict::Allow);
+        }
+        let flow = Flow::new(Some(from), None, packet);
+        let named = self.to_campus.iter().find_map(|rule| Some((rule.verdict_beyond(&flow)?, rule.number)));
+        ruling(named, Verdict::Deny)
+    }
+
+    /// About a packet between clients, one of which is in this profile.
+    #[inline]
+    pub(super) fn rule_between_clients(
+        &self,
+        from: &Principal,
+        to: &Principal,
+        packet: &Packet<'_>,
+    ) -> Ruling {
+        let default = if self.client_to_client { Verdict::Allow } else { Verdict::Deny };
+        decide(&self.between_clients, Some(from), Some(to), packet, default)
+    }
+
+    /// About a packet from the campus; `own` is whether the gateway itself has sent it.
+    #[inline]
+    pub(super) fn rule_from_campus(&self, to: &Principal, packet: &Packet<'_>, own: bool) -> Ruling {
+        let default = if own || !self.inbound_from_reach || self.may_come_in(packet) {
+            Verdict::Allow
+        } else {
+            Verdict::Deny
+        };
+        decide(&self.from_campus, None, Some(to), packet, default)
+    }
+
+    /// Errors come from routers, which need not be a part of what is pushed.
+    fn may_come_in(&self, packet: &Packet<'_>) -> bool {
+        self.reach.as_ref().is_none_or(|reach| reach.holds(packet.src())) || is_error(packet)
+    }
+}
+
+#[inline]
+fn decide(
+    rules: &[Rule],
+    from: Option<&Principal>,
+    to: Option<&Principal>,
+    packet: &Packet<'_>,
+    default: Verdict,
+) -> Ruling {
+    if rules.is_empty() {
+        return Ruling::Default(default);
+    }
+    let flow = Flow::new(from, to, packet);
+    ruling(rules.iter().find_map(|rule| Some((rule.verdict(&flow)?, rule.number))), default)
+}
+
+#[inline]
+fn ruling(matched: Option<(Verdict, u16)>, default: Verdict) -> Ruling {
+    matched.map_or(Ruling::Default(default), |(verdict, number)| Ruling::Rule(verdict, number))
+}

@@ -1,0 +1,47 @@
+//! The last step of a login whose credentials were right: whether an access profile is for the user, and the record of it.
+//!
+//! INVARIANT: what is granted is on record, and nobody is let in who is in no profile.
+
+use std::sync::Arc;
+
+use vpnd_proto::admission::Source;
+
+use super::{Authenticator, Cause, Login, LoginOutcome, Refused, entry};
+use crate::gateway::auth::access::Access;
+use crate::store::User;
+
+impl Authenticator {
+    /// The same with these access profiles.
+    pub(crate) fn with_access(mut self, access: Arc<Access>) -> Self {
+        self.access = access;
+        self
+    }
+
+    pub(super) fn granted(&self, login: &Login, prefix: &str, user: Box<User>, now_s: u64) -> LoginOutcome {
+        self.throttle().succeeded(&login.user, Source::from(login.source));
+        if let Some(old) = user.password.as_ref().filter(|hash| self.hasher.is_outdated(hash)) {
+            let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
+            let stored = fresh
+                .and_then(|fresh| self.store.rehash(user.id, old, &fresh).map_err(|error| error.to_string()));
+            if let Err(error) = stored {
+                tracing::warn!(%error, "a password hash stays at its old strength");
+            }
+        }
+        if let Err(error) = self.store.remember_source(user.id, prefix, now_s) {
+            tracing::warn!(%error, "where a user came from is not remembered");
+        }
+        self.known_sources().add(prefix.to_owned(), now_s);
+        if self.access.of(&user).is_none() {
+            self.record(login, Cause::NoProfile, now_s);
+            return LoginOutcome::NoProfile;
+        }
+        // What is granted must be on record: without the audit line there is no login.
+        match self.store.audit(&entry(login, "login", "", now_s)) {
+            Ok(()) => LoginOutcome::Granted(user),
+            Err(error) => {
+                tracing::error!(%error, "a login can't be recorded, so it is refused");
+                LoginOutcome::Refused(Refused { retry_after_s: None })
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Reloads: the configuration is read again, checked as a whole, and put into force in each process in turn.
+//!
+//! INVARIANT: the worker comes last. Until it has the new policy the old one holds, behind a firewall that is as configured already.
+
+use std::time::Duration;
+
+use super::Gateway;
+use crate::clock::now;
+use crate::gateway::messages::{Configuration, FromAuth, ReloadedConfiguration, ToAuth, ToWorker};
+use crate::privsep::child::ChildRole;
+use crate::privsep::spawn::ChildError;
+
+/// Limit for the auth process to take a configuration over.
+const CONFIGURATION_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Gateway {
+    /// Reads the configuration again on a worker's request, which may come from an administrator or from an attacker in the worker.
+    pub(super) async fn reconfigure_for_worker(&mut self) -> Result<(), ChildError> {
+        if self.rereads.take(now()) {
+            return self.reconfigure().await;
+        }
+        let why = "the configuration was read too often of late; try again in a second".to_owned();
+        self.worker.send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[]).await
+    }
+
+    /// Reads the configuration for the worker, takes over the certificate, applies its firewall rules, and has the auth process go by it.
+    pub(super) async fn reconfigure(&mut self) -> Result<(), ChildError> {
+        let reread = match Configuration::read(&self.args.config) {
+            Ok((configuration, config)) => {
+                if let Err(error) = self.take_over_revocations(&config).await? {
+                    let why = format!("{error}; nothing was changed");
+                    return self
+                        .worker
+                        .send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[])
+                        .await;
+                }
+                self.adopt_tls(&config);
+                self.take_over_certificate().await?;
+                match self.machine.reconfigure(&config).await {
+                    Ok(()) => {
+                        // Before the worker: a login by new profiles is nothing to a policy that does not know them yet.
+                        self.configure_auth(&configuration).await?;
+                        ReloadedConfiguration::Good(configuration)
+                    }
+                    Err(error) => ReloadedConfiguration::Bad(crate::format_chain(&error)),
+                }
+            }
+            Err(error) => ReloadedConfiguration::Bad(error.to_string()),
+        };
+        self.worker.send(&ToWorker::Configuration(reread), &[]).await
+    }
+
+    /// Has the auth process go by the access profiles of a configuration.
+    async fn configure_auth(&mut self, configuration: &Configuration) -> Result<(), ChildError> {
+        self.auth.send(&ToAuth::Configuration(configuration.clone()), &[]).await?;
+        match tokio::time::timeout(CONFIGURATION_TIMEOUT, self.auth.receive()).await {
+            Ok(Ok(FromAuth::ConfigurationTaken)) => Ok(()),
+            Ok(Ok(FromAuth::KeyTaken)) => Err(ChildError::Unexpected(ChildRole::Auth)),
+            Ok(Ok(FromAuth::Failed(why))) => Err(ChildError::Failed(why)),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ChildError::Slow(ChildRole::Auth)),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Behaviour: users of one gateway are in different access profiles at once, each with its networks, name servers and rules; what
+//! changes a user's profile holds for sessions that are up, and opens nothing for a moment.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::client::{Client, TUN};
+use crate::gateway::{Gateway, edit_toml, must};
+use crate::lab::{CAMPUS_V4, Lab, UPLINK, eventually};
+use crate::ordinary::Over;
+use crate::process;
+use crate::traffic::{ping, ping_until};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Limit for what takes half a second on a machine that has nothing else to do.
+const SOON: Duration = Duration::from_secs(20);
+/// A second network of the campus.
+const LIBRARY: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
+const STAFF: &str = "[[profile]]\nname = \"staff\"\ngroups = [\"staff\"]\nroutes = [\"10.200.0.0/24\"]\ndns = [\"10.200.0.2\"]\n";
+const GUESTS: &str =
+    "[[profile]]\nname = \"guests\"\ngroups = [\"guests\"]\nroutes = [\"10.201.0.0/24\"]\ndns = []\n";
+
+/// Gives the gateway these profiles, from its next start or reload on.
+pub(crate) fn configure(gateway: &Gateway<'_>, profiles: &str) {
+    let parsed: toml::Table = profiles.parse().expect("it is TOML");
+    edit_toml(&gateway.config(), |table| {
+        table.remove("profile");
+        table.extend(parsed);
+    });
+}
+
+fn join(gateway: &Gateway<'_>, user: &str, group: &str) {
+    must(process::run(gateway.user(&["modify", user, "--add-group", group])));
+}
+
+fn leave(gateway: &Gateway<'_>, user: &str, group: &str) {
+    must(process::run(gateway.user(&["modify", user, "--remove-group", group])));
+}
+
+/// A campus with a library, which only the gateway has a route to.
+fn laboratory(clients: u8) -> Option<Lab> {
+    let lab = Lab::new(clients)?;
+    lab.campus.ip_batch(&format!("addr add {LIBRARY}/24 dev {UPLINK}\n"));
+    lab.gateway.ip_batch("route add 10.201.0.0/24 via 10.200.0.2 dev campus0\n");
+    Some(lab)
+}
+
+/// Has the client send into the tunnel whatever is for the host, although that was not pushed.
+fn insist(client: &Client<'_>, host: Ipv4Addr) {
+    client.namespace().ip_batch(&format!("route replace {host}/32 dev {TUN}\n"));
+}
+
+fn profile_of(gateway: &Gateway<'_>, user: &str) -> String {
+    let sessions = gateway.sessions();
+    let session = sessions.iter().find(|session| session["user"] == user);
+    session.and_then(|session| session["profile"].as_str()).unwrap_or("none").to_owned()
+}
+
+fn resolver(lab: &Lab, number: usize) -> String {
+    std::fs::read_to_string(process::etc(lab, &lab.clients[number - 1]).join("resolv.conf"))
+        .unwrap_or_default()
+}
+
+#[test]
+fn users_are_in_different_profiles_at_once() {
+    let Some(lab) = laboratory(3) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let [ann, bob, eve] = ["ann", "bob", "eve"].map(|name| gateway.add_user(name));
+    join(&gateway, "ann", "staff");
+    join(&gateway, "bob", "guests");
+    configure(&gateway, &format!("{STAFF}{GUESTS}"));
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &bob);
+    let (campus, library) = (IpAddr::from(CAMPUS_V4), IpAddr::from(LIBRARY));
+    ping_until(one.namespace(), campus, SOON);
+    ping_until(two.namespace(), library, SOON);
+    assert_eq!(["ann", "bob"].map(|user| profile_of(&gateway, user)), ["staff", "guests"]);
+    assert!(resolver(&lab, 1).contains("10.200.0.2") && !resolver(&lab, 2).contains("10.200.0.2"));
+
+    // What the other is given is closed, whatever a client does with its routes.
+    insist(&one, LIBRARY);
+    insist(&two, CAMPUS_V4);
+    let before = gateway.counter("policy");
+    assert!(!ping(one.namespace(), library, 56, SECOND) && !ping(two.namespace(), campus, 56, SECOND));
+    assert!(gateway.counter_above("policy", before) >= before + 2, "each was counted");
+
+    // Who is in none is refused, and it says why.
+    let (_, output) = Client::refused(&lab, 3, &eve, &[]);
+    assert!(output.contains("not admitted to this gateway"), "{output}");
+    assert_eq!(gateway.status()["counters"]["logins"]["no_profile"], 1);
+    must(gateway.upgrade());
+    ping_until(one.namespace(), campus, SOON);
+    assert_eq!(["ann", "bob"].map(|user| profile_of(&gateway, user)), ["staff", "guests"]);
+    assert!(!ping(two.namespace(), campus, 56, SECOND));
+}
+
+#[test]
+fn a_change_of_groups_or_profiles_reaches_live_sessions() {
+    let Some(lab) = laboratory(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let [ann, bob] = ["ann", "bob"].map(|name| gateway.add_user(name));
+    join(&gateway, "ann", "staff");
+    join(&gateway, "bob", "guests");
+    configure(&gateway, &format!("{STAFF}{GUESTS}"));
+    gateway.start();
+    let mut one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &bob);
+    let (campus, library) = (IpAddr::from(CAMPUS_V4), IpAddr::from(LIBRARY));
+    ping_until(one.namespace(), campus, SOON);
+    ping_until(two.namespace(), library, SOON);
+    let before = [one.addresses(), two.addresses()];
+
+    // Another group: the same session in the other profile, with its routes.
+    join(&gateway, "bob", "staff");
+    ping_until(two.namespace(), campus, SOON);
+    insist(&two, LIBRARY);
+    assert!(!ping(two.namespace(), library, 56, SECOND));
+    assert_eq!(profile_of(&gateway, "bob"), "staff");
+    leave(&gateway, "bob", "staff");
+    ping_until(two.namespace(), library, SOON);
+
+    // Another order: staff are guests now.
+    configure(&gateway, &format!("{}{STAFF}", GUESTS.replace("[\"guests\"]", "[\"guests\", \"staff\"]")));
+    must(gateway.ask(&["reload"]));
+    ping_until(one.namespace(), library, SOON);
+    assert_eq!(profile_of(&gateway, "ann"), "guests");
+    assert_eq!([one.addresses(), two.addresses()], before, "addresses stay");
+
+    // A configuration with a mistake changes nothing, and says where it is.
+    configure(&gateway, &format!("{STAFF}{}", GUESTS.replace("10.201.0.0/24", "10.201.0.0/33")));
+    let refused = gateway.ask(&["reload"]);
+    let said = process::text(&refused);
+    assert!(!refused.status.success() && said.contains("server.toml:"), "{said}");
+    assert!(ping(one.namespace(), library, 56, SECOND));
+
+    // The profile is gone, and no other is for her.
+    configure(&gateway, GUESTS);
+    must(gateway.ask(&["reload"]));
+    let ended = one.process().wait(SOON);
+    let output = one.process().output();
+    assert!(!ended.success() && output.contains("not admitted to this gateway"), "{output}");
+    assert!(ping(two.namespace(), library, 56, SECOND), "others don't notice");
+    drop(one);
+    // The auth process knows it, too.
+    let (_, output) = Client::refused(&lab, 1, &ann, &[]);
+    assert!(output.contains("not admitted to this gateway"), "{output}");
+}
+
+/// Two profiles change their rules and their users at the same time, so that policy of before with sessions of after would let through
+/// what both configurations deny, and the other way round.
+#[test]
+fn a_change_of_profiles_opens_nothing_for_a_moment() {
+    const RELOADS: usize = 20;
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    let profiles = |of_ann: &str, of_nobody: &str| {
+        let profile = |name: &str, user: &str, rules: &str| {
+            format!(
+                "[[profile]]\nname = \"{name}\"\nusers = [\"{user}\"]\nroutes = [\"10.200.0.0/24\"]\n{rules}"
+            )
+        };
+        let closed = "[[profile.rules]]\naction = \"deny\"\nto = \"10.200.0.2\"\nprotocol = \"udp\"\nports = \"7777\"\n";
+        profile(of_ann, "ann", closed) + &profile(of_nobody, "nobody", "")
+    };
+    configure(&gateway, &profiles("one", "two"));
+    gateway.start();
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let [closed, open] = [7777, 7778].map(|port| SocketAddr::new(CAMPUS_V4.into(), port));
+    let receivers = [closed, open].map(|address| {
+        let receiver = lab.campus.within(|| UdpSocket::bind(address)).unwrap();
+        receiver.set_read_timeout(Some(SECOND / 10)).unwrap();
+        receiver
+    });
+    let (over, arrived, sent) = (AtomicBool::new(false), [0, 0].map(AtomicUsize::new), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let _over = Over(&over);
+        for (receiver, arrived) in receivers.iter().zip(&arrived) {
+            let over = &over;
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    arrived.fetch_add(usize::from(receiver.recv(&mut [0; 8]).is_ok()), Ordering::Relaxed);
+                }
+            });
+        }
+        scope.spawn(|| {
+            client.namespace().within(|| {
+                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(b"closed", closed);
+                    sent.fetch_add(usize::from(socket.send_to(b"open", open).is_ok()), Ordering::Relaxed);
+                    thread::sleep(SECOND / 2_000);
+                }
+            });
+        });
+        for reload in 0..RELOADS {
+            let names = if reload % 2 == 0 { ("two", "one") } else { ("one", "two") };
+            configure(&gateway, &profiles(names.0, names.1));
+            must(gateway.ask(&["reload"]));
+            assert_eq!(profile_of(&gateway, "ann"), names.0);
+            let before = arrived[1].load(Ordering::Relaxed);
+            eventually("packets go on", SOON, || {
+                (arrived[1].load(Ordering::Relaxed) > before + 20).then_some(())
+            });
+        }
+    });
+    let [of_closed, of_open] = arrived.map(AtomicUsize::into_inner);
+    println!(
+        "{RELOADS} reloads, {of_open} of {} packets arrived, {of_closed} that are denied",
+        sent.into_inner()
+    );
+    assert_eq!(of_closed, 0, "what both configurations deny came through");
+    assert!(of_open > 20 * RELOADS);
+    // It is seen if it comes.
+    configure(&gateway, &profiles("one", "two").replace("7777", "7779"));
+    must(gateway.ask(&["reload"]));
+    eventually("the port is open", SOON, || {
+        let _ = client.namespace().within(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"open", closed));
+        receivers[0].recv(&mut [0; 8]).ok()
+    });
+}
