@@ -95,9 +95,35 @@ fn finding(kind: Kind, programs: &Programs) -> Finding {
     }
 }
 
+/// A generator that `trafficspeed verify` compares with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GeneratorFinding {
+    pub name: &'static str,
+    /// Its version in its own words.
+    pub version: Option<String>,
+    pub path: Option<PathBuf>,
+    /// The command that installs it.
+    pub install: Option<String>,
+}
+
+/// Looks at every generator.
+pub fn examine_generators(programs: &Programs) -> Vec<GeneratorFinding> {
+    let finding = |generator: &&Generator| {
+        let program = &generator.program;
+        let path = programs.find(program).ok();
+        GeneratorFinding {
+            name: program.name,
+            version: path.as_ref().map(|path| program.version_of(path)),
+            install: path.is_none().then(|| install::line(program)),
+            path,
+        }
+    };
+    generator::ALL.iter().map(finding).collect()
+}
+
 /// The findings as JSON.
-pub fn json(findings: &[Finding]) -> serde_json::Value {
-    serde_json::json!({ "format": 1, "systems": findings })
+pub fn json(findings: &[Finding], generators: &[GeneratorFinding]) -> serde_json::Value {
+    serde_json::json!({ "format": 1, "systems": findings, "generators": generators })
 }
 
 /// The findings for people.
@@ -125,17 +151,16 @@ pub fn table(findings: &[Finding]) -> String {
     text
 }
 
-/// The generators that `trafficspeed verify` compares with, a line for each: its version, or what installs it.
-pub fn generators(programs: &Programs) -> String {
-    let line = |generator: &&Generator| {
-        let program = &generator.program;
-        let said = programs.find(program).map_or_else(
-            |_| format!("install it with: {}", install::line(program)),
-            |path| program.version_of(&path).lines().next().unwrap_or_default().to_owned(),
-        );
-        format!("{} (for `trafficspeed verify`; no system needs it): {said}\n", program.name)
+/// The generators for people, a line for each.
+pub fn generator_lines(findings: &[GeneratorFinding]) -> String {
+    let line = |finding: &GeneratorFinding| {
+        let said = match (&finding.version, &finding.install) {
+            (Some(version), _) => version.lines().next().unwrap_or_default().to_owned(),
+            (None, install) => format!("install it with: {}", install.as_deref().unwrap_or_default()),
+        };
+        format!("{} (for `trafficspeed verify`; no system needs it): {said}\n", finding.name)
     };
-    generator::ALL.iter().map(line).collect()
+    findings.iter().map(line).collect()
 }
 
 /// Installs the programs of a system that are missing; `on_step` hears every command before it runs.
@@ -202,7 +227,19 @@ mod tests {
         assert_eq!(missing.install.as_deref(), Some("trafficspeed doctor --install gotatun"));
         let text = table(&findings);
         assert!(text.contains("gotatun: install it with: trafficspeed doctor --install gotatun"), "{text}");
-        assert_eq!(json(&findings)["systems"][0]["system"], "vpnd");
+        let generators =
+            examine_generators(&Programs::default().with("nuttcp", "/nonexistent/nuttcp".into()));
+        let lines = generator_lines(&generators);
+        assert!(
+            lines.contains("nuttcp (for `trafficspeed verify`; no system needs it): install it with: "),
+            "{lines}"
+        );
+        let json = json(&findings, &generators);
+        assert_eq!(
+            (&json["systems"][0]["system"], &json["generators"][0]["name"]),
+            (&"vpnd".into(), &"iperf3".into())
+        );
+        assert!(json["generators"][1]["version"].is_null() && json["generators"][1]["install"].is_string());
     }
 
     #[test]

@@ -433,11 +433,14 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         }
         None => doctor::examine(&programs),
     };
+    let generators = match args.install {
+        Some(_) => Vec::new(),
+        None => doctor::examine_generators(&programs),
+    };
     output::print(&if args.json {
-        serde_json::to_string_pretty(&doctor::json(&findings))? + "\n"
+        serde_json::to_string_pretty(&doctor::json(&findings, &generators))? + "\n"
     } else {
-        let generators = args.install.is_none().then(|| doctor::generators(&programs));
-        doctor::table(&findings) + &generators.unwrap_or_default()
+        doctor::table(&findings) + &doctor::generator_lines(&generators)
     });
     Ok(if findings.iter().all(|finding| finding.ready) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
