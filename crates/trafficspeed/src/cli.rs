@@ -20,7 +20,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::experiment::hosts::PairSpec;
-use crate::experiment::outcome::Settings;
+use crate::experiment::outcome::{RemoteEnd, Settings};
 use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::{LinkSettings, MAX_CLIENTS};
 use crate::load::block::place::PlaceOptions;
@@ -154,6 +154,10 @@ pub struct LabArgs {
     /// Numbers of clients, each even: every two clients are a pair.
     #[arg(long, value_delimiter = ',', required = true, value_parser = clients)]
     pub clients: Vec<u32>,
+    /// The other ends of the clients: another client each, or the gateway; with --topology routers a host in the trusted segment
+    /// behind it.
+    #[arg(long, value_enum, default_value = "client")]
+    pub to: RemoteEnd,
     /// The systems.
     #[command(flatten)]
     pub systems: SystemArgs,
@@ -440,6 +444,7 @@ impl WorkArgs {
             verify: self.verify,
             congestion: self.congestion,
             threads,
+            far: RemoteEnd::Client,
         }
     }
 }

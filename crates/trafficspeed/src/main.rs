@@ -110,7 +110,7 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let plan = TrafficPlan {
         subjects: args.systems.with_control(args.systems.subjects(&[Priority::Own]), |_| false),
         clients: args.clients.clone(),
-        settings: args.work.settings(args.threads(cpus)),
+        settings: Settings { far: args.to, ..args.work.settings(args.threads(cpus)) },
         links: args.systems.links(args.work.congestion),
         programs: args.systems.programs().map_err(anyhow::Error::msg)?,
     };

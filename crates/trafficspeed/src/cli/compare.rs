@@ -9,6 +9,7 @@ use super::{OutputArgs, SystemArgs, WorkArgs};
 use crate::clock;
 use crate::experiment::compare::ComparePlan;
 use crate::experiment::compare::quiet::Limits;
+use crate::experiment::outcome::RemoteEnd;
 use crate::experiment::traffic::TrafficPlan;
 use crate::system::{Priority, Subject};
 
@@ -24,6 +25,10 @@ pub struct CompareArgs {
     /// Numbers of clients, each even: every two clients are a pair.
     #[arg(long, value_delimiter = ',', default_value = "2,4,8,16", value_parser = super::clients)]
     pub clients: Vec<u32>,
+    /// The other ends of the clients: another client each, or the gateway; with --topology routers a host in the trusted segment
+    /// behind it.
+    #[arg(long, value_enum, default_value = "client")]
+    pub to: RemoteEnd,
     /// The systems.
     #[command(flatten)]
     pub systems: SystemArgs,
@@ -92,6 +97,7 @@ impl CompareArgs {
         let most = self.clients.iter().copied().max().unwrap_or(1);
         let mut settings = self.work.settings(self.work.threads_per_client(cpus, most));
         settings.repeats = self.work.repeat.unwrap_or(ROUNDS);
+        settings.far = self.to;
         let mut traffic = TrafficPlan {
             subjects: self.systems.subjects(&[Priority::Own, Priority::Same]),
             clients: self.clients.clone(),

@@ -172,11 +172,48 @@ impl LabAgents {
     ) -> Result<usize, TestbedError> {
         let address = gateway_address(lab, system, &self.agent(0, 4)?.address, interrupt)?;
         let lan = open_lan(lab, 0, &address)?;
+        self.add_behind(lab, "gateway", (address, lan), words)
+    }
+
+    /// Starts an agent for each client on the gateway, or on the campus host behind it, at the address by which that client
+    /// reaches it; in the order of the clients.
+    ///
+    /// # Errors
+    /// Any of [`TestbedError`].
+    pub fn add_partners(
+        &mut self,
+        lab: &Lab,
+        system: &mut dyn System,
+        interrupt: &Interrupt,
+    ) -> Result<(), TestbedError> {
+        let own = system.gateway_address(lab, interrupt)?;
+        let mut devices: Vec<String> = Vec::new();
+        for client in 0..self.count() {
+            let towards_client = || device_address(lab, &self.agent(client, 4)?.address);
+            let address = own.clone().map_or_else(towards_client, Ok)?;
+            let lan = if devices.contains(&address.device) {
+                lab.lan(0).cloned()
+            } else {
+                open_lan(lab, 0, &address)?
+            };
+            devices.push(address.device.clone());
+            self.add_behind(lab, &format!("g{}", client + 1), (address, lan), &[])?;
+        }
+        Ok(())
+    }
+
+    fn add_behind(
+        &mut self,
+        lab: &Lab,
+        name: &str,
+        (address, lan): (ClientAddress, Option<Lan>),
+        words: &[&OsStr],
+    ) -> Result<usize, TestbedError> {
         let mut command = lan.as_ref().map_or(lab.gateway(), Lan::host).agent();
         command.args(words);
-        let number = self.fleet.add_child("gateway", command)?;
-        let (name, title, namespace) = ("gateway".to_owned(), "gateway".to_owned(), lab.gateway().clone());
-        self.agents.push(LabAgent { name, title, is_client: false, namespace, address, lan });
+        let number = self.fleet.add_child(name, command)?;
+        let (title, namespace) = ("gateway".to_owned(), lab.gateway().clone());
+        self.agents.push(LabAgent { name: name.into(), title, is_client: false, namespace, address, lan });
         Ok(number)
     }
 

@@ -15,6 +15,17 @@ use crate::observe::{HostCpu, HostInfo};
 use crate::stats::jain;
 use crate::system::{Subject, SystemInfo};
 
+/// Where the far end is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum RemoteEnd {
+    /// On the gateway, at its inner address: every byte crosses the tunnel once.
+    #[default]
+    Gateway,
+    /// A second client: every byte crosses the gateway's tunnel twice.
+    Client,
+}
+
 /// The work that every run of a campaign does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -35,6 +46,14 @@ pub struct Settings {
     pub congestion: CongestionControl,
     /// Worker threads per host.
     pub threads: u32,
+    /// Clients measure with each other, or each with a partner behind the gateway.
+    #[serde(default = "each_other")]
+    pub far: RemoteEnd,
+}
+
+/// As all measurements were before there was a choice.
+fn each_other() -> RemoteEnd {
+    RemoteEnd::Client
 }
 
 /// All runs of one command.
@@ -501,6 +520,7 @@ pub(crate) mod samples {
                 verify: false,
                 congestion: CongestionControl::default(),
                 threads: 1,
+                far: RemoteEnd::Client,
             },
             environment: Environment::default(),
             runs,

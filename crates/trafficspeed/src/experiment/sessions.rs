@@ -18,7 +18,7 @@ use vpnd_swarm::tally::{self, Tally};
 
 use super::cpu::CpuMeter;
 use super::environment::Environment;
-use super::outcome::Settings;
+use super::outcome::{RemoteEnd, Settings};
 use super::progress::Progress;
 use super::traffic::{TrafficPlan, run_up};
 use crate::clock;
@@ -429,6 +429,7 @@ fn settings(traffic: Traffic) -> Settings {
         verify: false,
         congestion: CongestionControl::default(),
         threads: 1,
+        far: RemoteEnd::Client,
     }
 }
 

@@ -9,11 +9,10 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 pub use super::lab_agents::TestbedError;
 use super::lab_agents::{LabAgents, Schedule};
 use super::outcome::CpuUse;
+pub use super::outcome::RemoteEnd;
 use super::pair_run::{EndReports, IntervalSamples, LEAD, OnInterval, Times};
 use super::tunnel;
 use crate::interrupt::Interrupt;
@@ -21,17 +20,6 @@ use crate::lab::emulator::Emulator;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::task::Task;
 use crate::system::{System, SystemInfo};
-
-/// Where the far end is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum RemoteEnd {
-    /// On the gateway, at its inner address: every byte crosses the tunnel once.
-    #[default]
-    Gateway,
-    /// A second client: every byte crosses the gateway's tunnel twice.
-    Client,
-}
 
 /// A system that is up, with its lab and agents.
 pub struct Testbed {
@@ -121,6 +109,23 @@ impl Testbed {
                 Err(error)
             }
         }
+    }
+
+    /// Builds a lab of so many clients, and for each of them a partner at the gateway.
+    ///
+    /// # Errors
+    /// Any of [`TestbedError`]; whatever was made is removed again.
+    pub fn with_partners(
+        system: Box<dyn System>,
+        clients: u32,
+        links: LinkSettings,
+        interrupt: &Interrupt,
+    ) -> Result<Self, TestbedError> {
+        let mut testbed = Self::with_clients(system, clients, links, interrupt)?;
+        let Self { agents, system, lab, .. } = &mut testbed;
+        agents.add_partners(lab, system.as_mut(), interrupt)?;
+        testbed.facts = testbed.system.facts();
+        Ok(testbed)
     }
 
     /// The system's own account of itself.

@@ -1,7 +1,7 @@
 //! Experiment 1, TrafficSpeed: a VPN server as its clients grow.
 //!
-//! Clients are paired, both ends of a pair are VPN clients, so every byte crosses the server twice. Each pair has
-//! many TCP connections, half carrying data each way; all pairs start at one instant. Every measurement gets a
+//! Clients are paired, both ends of a pair are VPN clients, so every byte crosses the server twice; or each has a partner
+//! behind the gateway, which then stands between an untrusted segment and a trusted one. Each pair has many TCP connections, half carrying data each way; all pairs start at one instant. Every measurement gets a
 //! fresh lab; systems and client counts are interleaved within each repetition, so that drift of the machine hits
 //! all alike.
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::bulk_pairs::{self, SecondsObserver};
 use super::lab_agents::{LabAgents, Schedule, TestbedError};
 use super::memory;
-use super::outcome::{Campaign, Program, Run, Settings};
+use super::outcome::{Campaign, Program, RemoteEnd, Run, Settings};
 use super::progress::Progress;
 use super::testbed::Testbed;
 use crate::interrupt::Interrupt;
@@ -123,7 +123,10 @@ fn measure(
     interrupt: &Interrupt,
 ) -> Result<(), TestbedError> {
     let system = subject.system(&plan.programs)?;
-    let mut testbed = Testbed::with_clients(system, run.clients, plan.links, interrupt)?;
+    let mut testbed = match plan.settings.far {
+        RemoteEnd::Client => Testbed::with_clients(system, run.clients, plan.links, interrupt)?,
+        RemoteEnd::Gateway => Testbed::with_partners(system, run.clients, plan.links, interrupt)?,
+    };
     run.facts = testbed.facts().clone();
     let (agents, system) = testbed.parts();
     measure_pairs(plan, agents, system, run, (progress, title), interrupt)?;
@@ -151,7 +154,7 @@ pub fn run_up(
     run
 }
 
-/// Client 1 with 2, 3 with 4, and so on; the first of each listens.
+/// Client 1 with 2, 3 with 4, and so on; the first of each listens. Or each with its partner at the gateway, which listens.
 fn measure_pairs(
     plan: &TrafficPlan,
     agents: &mut LabAgents,
@@ -162,7 +165,12 @@ fn measure_pairs(
 ) -> Result<(), TestbedError> {
     let settings = &plan.settings;
     let tasks = bulk_pairs::tasks(settings, agents.count() / 2);
-    let pair = |(tasks, pair)| agents.pair((2 * pair + 1, 2 * pair), settings.ip, tasks);
+    let half = agents.count() / 2;
+    let ends = |pair| match settings.far {
+        RemoteEnd::Client => (2 * pair + 1, 2 * pair),
+        RemoteEnd::Gateway => (pair, half + pair),
+    };
+    let pair = |(tasks, pair)| agents.pair(ends(pair), settings.ip, tasks);
     let pairs =
         tasks.iter().map(<[_; 1]>::as_slice).zip(0_usize..).map(pair).collect::<Result<Vec<_>, _>>()?;
     run.programs = programs(system);

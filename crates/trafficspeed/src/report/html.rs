@@ -10,7 +10,7 @@ use super::summary::{Summary, labels, summarise};
 use super::systems::{System, systems};
 use super::{published, table};
 use crate::experiment::environment::Environment;
-use crate::experiment::outcome::{Campaign, Run};
+use crate::experiment::outcome::{Campaign, RemoteEnd, Run};
 use crate::unit::{Unit, gbit, significant};
 
 /// The page of a campaign.
@@ -59,8 +59,14 @@ fn lead(campaign: &Campaign) -> String {
         1 => "once".to_owned(),
         n => format!("{n} times, systems taking turns"),
     };
+    let pair = match s.far {
+        RemoteEnd::Client => "pair of clients",
+        RemoteEnd::Gateway => {
+            "client with its partner behind the gateway (every byte crosses the tunnel once)"
+        }
+    };
     format!(
-        "What a VPN carries as its clients grow. {} TCP connections per pair of clients, half each way, seeded random \
+        "What a VPN carries as its clients grow. {} TCP connections per {pair}, half each way, seeded random \
          data, all pairs at once for {} s after {} s of warm-up, IPv{}, measured {times}.",
         s.streams, s.seconds, s.warmup_seconds, s.ip
     )

@@ -6,7 +6,7 @@ use super::grid::Grid;
 use super::headline;
 use super::problems::{place, problems};
 use super::summary::{Summary, labels, summarise};
-use crate::experiment::outcome::Campaign;
+use crate::experiment::outcome::{Campaign, RemoteEnd};
 use crate::stats::Spread;
 use crate::unit::Unit;
 use crate::unit::significant;
@@ -25,6 +25,11 @@ used.
 Only runs count in which each client's tunnel device carried at least 95 % of its bytes, each way, by the kernel's own \
 counters.";
 
+/// Stands below the figures of clients that measured with partners.
+const PARTNERS: &str = "\
+Each client measured with a partner at the gateway, which stands between an untrusted segment and a trusted one: every byte \
+crossed its tunnel once.";
+
 /// Stands below a table of ratios.
 pub const RATIOS: &str = "\
 Ratios of goodput, each formed within one round at one number of clients; median, lowest and highest of the rounds in \
@@ -42,6 +47,9 @@ pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {
     if !summaries.is_empty() {
         say(&grid(&summaries, unit).text(width));
         say(DEFINITIONS);
+        if campaign.settings.far == RemoteEnd::Gateway {
+            say(PARTNERS);
+        }
     }
     let are_compared = |s: &Summary| s.control.is_some() || (s.repeats > 1 && s.ratio_to_plain.is_some());
     if campaign.baseline.is_some() || summaries.iter().any(are_compared) {

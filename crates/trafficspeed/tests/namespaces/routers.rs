@@ -108,3 +108,35 @@ fn a_comparison_that_began_without_routers_is_not_continued_with_them() {
     let said = String::from_utf8_lossy(&other.stderr);
     assert!(!other.status.success() && said.contains("links is not what it was"), "{said}");
 }
+
+#[test]
+fn each_client_measures_with_a_partner_in_the_segment_behind_the_gateway() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let report = measured(&format!(
+        "--clients 4 --to gateway --topology routers --vpn vpnd,none -P 2 -t 0.5 -O 0 --vpnd {} -J",
+        program.display()
+    ));
+    assert_eq!(report["settings"]["far"], "gateway");
+    for run in report["runs"].as_array().expect("runs") {
+        assert_eq!(run["problems"].as_array().map(Vec::len), Some(0), "{run:#}");
+        let pairs = run["pairs"].as_array().expect("pairs");
+        let ends: Vec<_> =
+            pairs.iter().map(|pair| (&pair["listener"]["name"], &pair["connector"]["name"])).collect();
+        let names = [1, 2, 3, 4].map(|number| (format!("g{number}"), format!("c{number}")));
+        assert!(
+            ends.iter().zip(&names).all(|((far, near), name)| **far == name.0 && **near == name.1),
+            "{ends:?}"
+        );
+        assert_eq!(ends.len(), names.len());
+        // Each client's own tunnel has carried both ways; a run past it would be no result.
+        for client in run["carried"].as_array().expect("an account of each client") {
+            assert!(
+                number(&client["payload_sent"]) > 0.0 && number(&client["payload_received"]) > 0.0,
+                "{client:#}"
+            );
+        }
+    }
+}
