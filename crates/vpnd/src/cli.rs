@@ -3,6 +3,7 @@
 //! Invariants: no secret is ever an argument, because every user of a machine can read those; a secret comes from a
 //! prompt, a file or a file descriptor. This module only describes; the commands live in modules of their own.
 
+mod policy;
 mod user;
 
 use std::os::fd::RawFd;
@@ -18,6 +19,7 @@ use crate::config::LogFormat;
 use crate::date::Expiry;
 use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
+pub use policy::{PolicyCommand, PolicyTestArgs};
 pub use user::{UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs};
 
 /// Default path of the gateway's configuration.
@@ -53,6 +55,9 @@ pub enum Command {
     /// Manage the users of a gateway
     #[command(subcommand)]
     User(UserCommand),
+    /// Ask who may reach what by a gateway's configuration
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Let a client certificate in no more, and end its user's sessions
     Revoke(RevokeArgs),
     /// Connect to a gateway

@@ -4,5 +4,6 @@ pub mod admin;
 pub mod backup;
 pub mod doctor;
 pub mod init;
+pub mod policy;
 pub mod renew;
 pub mod users;

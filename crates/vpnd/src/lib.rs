@@ -27,6 +27,7 @@ mod log_limit;
 pub mod logging;
 mod own_file;
 pub mod password;
+mod policy;
 pub mod privsep;
 pub mod profile;
 pub mod revocation_list;

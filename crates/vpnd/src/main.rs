@@ -8,11 +8,12 @@ use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
 use vpnd::admin_store::Confined;
-use vpnd::cli::{Cli, Command};
+use vpnd::cli::{Cli, Command, PolicyCommand};
 use vpnd::client::parent as client;
 use vpnd::clock::wall_s;
 use vpnd::commands::admin::{self, CommandError};
 use vpnd::commands::init::{self, InitError};
+use vpnd::commands::policy::{self, PolicyTestError};
 use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::users::{self, UserError, revoke};
 use vpnd::commands::{backup, doctor};
@@ -21,7 +22,7 @@ use vpnd::gateway::parent as gateway;
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("vpnd: {}", vpnd::format_chain(&error));
             ExitCode::from(status(&error))
@@ -44,13 +45,15 @@ fn is_usage(error: &anyhow::Error) -> bool {
     let init = error.downcast_ref::<InitError>();
     let admin = error.downcast_ref::<CommandError>();
     error.is::<ConfigError>()
+        // 1 is an answer there.
+        || error.is::<PolicyTestError>()
         || matches!(admin, Some(CommandError::Config(_)))
         || matches!(error.downcast_ref(), Some(RenewError::Config(_)))
         || matches!(user, Some(UserError::Config(_) | UserError::Name { .. }))
         || matches!(init, Some(InitError::Invalid(_) | InitError::Certificate(_)))
 }
 
-fn run(command: Command) -> anyhow::Result<()> {
+fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Init(args) => {
             let path = init::init(&args, &Confined, SystemTime::now())?;
@@ -72,6 +75,10 @@ fn run(command: Command) -> anyhow::Result<()> {
             );
         }
         Command::User(command) => users::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
+        Command::Policy(PolicyCommand::Test(args)) => {
+            let passes = policy::test(&args, &Confined, &mut std::io::stdout())?;
+            return Ok(ExitCode::from(u8::from(!passes)));
+        }
         Command::Revoke(args) => revoke::revoke(&args, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Status(args) => admin::status(&args)?,
         Command::Kick(args) => admin::kick(&args)?,
@@ -90,7 +97,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Man { dir } => clap_mangen::generate_to(Cli::command(), dir)?,
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Control planes are no place of heavy work: two threads let one of them wait. Shards bring threads of their own.

@@ -89,6 +89,21 @@ fn users_are_in_different_profiles_at_once() {
     assert!(!ping(one.namespace(), library, 56, SECOND) && !ping(two.namespace(), campus, 56, SECOND));
     assert!(gateway.counter_above("policy", before) >= before + 2, "each was counted");
 
+    // An administrator can ask about all of that.
+    let may = |user: &str, to: IpAddr| {
+        let to = format!("{to}:22/tcp");
+        let mut command = gateway.vpnd(&["policy", "test", "--user", user, "--to", &to, "--config"]);
+        command.arg(gateway.config());
+        let output = process::run(command);
+        (output.status.code(), process::text(&output))
+    };
+    assert_eq!(may("ann", campus).0, Some(0));
+    let (code, said) = may("ann", library);
+    assert!(code == Some(1) && said.contains("deny: profile staff: no rule matches"), "{said}");
+    assert_eq!((may("bob", library).0, may("bob", campus).0), (Some(0), Some(1)));
+    assert!(may("eve", campus).1.contains("no access profile is for eve"));
+    assert_eq!(may("nobody", campus).0, Some(2));
+
     // Who is in none is refused, and it says why.
     let (_, output) = Client::refused(&lab, 3, &eve, &[]);
     assert!(output.contains("not admitted to this gateway"), "{output}");

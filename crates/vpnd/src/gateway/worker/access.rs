@@ -11,6 +11,7 @@ use vpnd_proto::policy::{Names, Policy, PolicyError, ProfileId};
 use super::settings;
 use crate::config::ServerConfig;
 use crate::config::access_profile::{AccessProfiles, Who};
+use crate::policy::{self, Compiled};
 
 /// The access profiles in force.
 #[derive(Debug)]
@@ -29,15 +30,11 @@ impl Access {
     /// # Errors
     /// If rules make no sense.
     pub(crate) fn new(config: &ServerConfig, names: &mut Names) -> Result<Self, PolicyError> {
-        let (mut numbers, mut sets, mut settings) = (Vec::new(), Vec::new(), Profiles::new());
-        for profile in config.profiles.iter() {
-            let number = profile.name.as_ref().map_or(ProfileId::IMPLIED, |name| names.profile(name));
-            sets.push((number, settings::rule_set(profile, names)?));
-            settings.insert(number, settings::profile(config, profile));
-            numbers.push(number);
-        }
-        let policy = Arc::new(Policy::of_profiles(sets).with_pools(settings::pools(&config.tunnel)));
-        Ok(Self { profiles: config.profiles.clone(), numbers, settings, policy })
+        let Compiled { policy, numbers } = policy::compile(config, names)?;
+        let profiles = numbers.iter().zip(config.profiles.iter());
+        let settings =
+            profiles.map(|(number, profile)| (*number, settings::profile(config, profile))).collect();
+        Ok(Self { profiles: config.profiles.clone(), numbers, settings, policy: Arc::new(policy) })
     }
 
     /// The number of the user's profile; [`ProfileId::NONE`] if no profile is for them.

@@ -1,0 +1,38 @@
+//! Arguments of `vpnd policy`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::DEFAULT_CONFIG;
+use crate::commands::policy::Target;
+
+/// The commands of `vpnd policy`.
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Say whether a user's client may reach something, and which rule decides. Exit code 0: it may, 1: it may not
+    Test(PolicyTestArgs),
+}
+
+/// Arguments of `vpnd policy test`.
+#[derive(Args, Debug)]
+pub struct PolicyTestArgs {
+    /// The user whose client sends. Without --groups and --source, groups and source are taken from the gateway's store
+    #[arg(long, value_name = "NAME")]
+    pub user: String,
+    /// The user's groups, in place of those in the store
+    #[arg(long, value_name = "G", value_delimiter = ',')]
+    pub groups: Vec<String>,
+    /// The user's source, in place of that in the store [default with --groups: local]
+    #[arg(long, value_name = "S")]
+    pub source: Option<String>,
+    /// What is to be reached: 10.20.1.3:22/tcp, [2001:db8::1]:53/udp, 10.20.1.3 (a ping), user:bob:22/tcp (another user's client)
+    #[arg(long, value_name = "TARGET")]
+    pub to: Target,
+    /// The configuration, in force or planned
+    #[arg(long, default_value = DEFAULT_CONFIG)]
+    pub config: PathBuf,
+    /// Print the decision as JSON
+    #[arg(long)]
+    pub json: bool,
+}
