@@ -7,6 +7,7 @@
 //!
 //! Methods block on storage; call them from threads that may wait. Times are seconds since 1970 (`…_s`), passed in.
 
+mod live_user;
 pub mod sqlite;
 
 use std::fmt;
@@ -17,6 +18,8 @@ use minicbor::{Decode, Encode};
 use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 use zeroize::Zeroizing;
+
+pub use live_user::LiveUser;
 
 /// The name of a user that never changes: random, so that gateways need not agree on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -287,6 +290,12 @@ pub enum RevocationCause {
     /// One of the user's devices was removed: its sessions end.
     #[n(7)]
     Device,
+    /// The user's source has no such user any more, or has disabled them. It is stored as [`Self::Disabled`], which earlier versions know.
+    #[n(8)]
+    Source,
+    /// The user's source could not be asked for longer than it may take. It is stored as [`Self::Disabled`], too.
+    #[n(9)]
+    Unconfirmed,
 }
 
 impl fmt::Display for RevocationCause {
@@ -301,6 +310,10 @@ impl fmt::Display for RevocationCause {
             Self::Renamed => "this user has another name now; log in again",
             Self::Groups => "the groups of this user were changed",
             Self::Device => "this device was removed; log in again",
+            Self::Source => "this account is gone or disabled in its directory",
+            Self::Unconfirmed => {
+                "the directory of this account could not be asked for too long; log in again"
+            }
         })
     }
 }
@@ -408,6 +421,10 @@ pub trait Store: Send + Sync {
     /// Makes the record of a user of another source or brings it up to date, and returns it. It says nothing about whether the
     /// user may log in: the caller checks [`User::enabled`] and [`User::has_expired`], as for all others.
     fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
+    /// The users of this source who have sessions.
+    fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError>;
+    /// Ends all sessions of a user, which is a revocation; its number. The user may log in again.
+    fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<u64, StoreError>;
     /// Changes what a user is besides the password. A change of groups is a revocation that ends no session.
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError>;
     /// Adds and changes users, all of them or, if one can't be, none.

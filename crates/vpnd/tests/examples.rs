@@ -122,6 +122,8 @@ fn every_setting_of_the_server_is_in_the_example() {
         "max_groups",
         "nas_identifier",
         "max_waiting",
+        "recheck_s",
+        "recheck_grace_s",
         "push_timeout_s",
     ];
     let bare = all.lines().filter(|line| !defaults.iter().any(|key| line.starts_with(key)));

@@ -3,6 +3,8 @@
 //! Invariants: each user name belongs to one source at most, the first whose rule it matches; secrets are files that are named here,
 //! never values.
 
+mod recheck;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 use super::document::{Log as Problems, Section};
 use crate::ldap_filter::{Filter, NameTemplate};
+pub use recheck::Recheck;
 
 /// Sources at most, and servers of one.
 const MAX_SOURCES: usize = 32;
@@ -85,6 +88,8 @@ pub struct Ldap {
     /// The attribute of a user's entry that names the groups.
     pub group_attribute: String,
     pub group_search: Option<GroupSearch>,
+    /// `None` if users are asked about at their logins alone.
+    pub recheck: Option<Recheck>,
 }
 
 /// Whose rights a search has.
@@ -146,6 +151,15 @@ impl Source {
         match &self.kind {
             SourceKind::Ldap(_) => None,
             SourceKind::Radius(radius) => radius.push,
+        }
+    }
+
+    /// How users with sessions are asked about again; `None` if they are not.
+    #[must_use]
+    pub fn recheck(&self) -> Option<Recheck> {
+        match &self.kind {
+            SourceKind::Ldap(ldap) => ldap.recheck,
+            SourceKind::Radius(_) => None,
         }
     }
 
@@ -400,6 +414,7 @@ fn ldap(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Ldap> {
     let filter = filter.or_else(|| if is_direct { "(objectClass=*)" } else { "(uid={user})" }.parse().ok());
     let subject = s.parsed::<Word>(p, "subject", "an attribute such as \"entryUUID\"");
     let group_attribute = s.parsed::<Word>(p, "group_attribute", "an attribute such as \"memberOf\"");
+    let recheck = recheck::read(s, p, is_direct);
     Some(Ldap {
         ca,
         bind: bind?,
@@ -408,6 +423,7 @@ fn ldap(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Ldap> {
         subject: subject.map_or_else(|| "entryUUID".to_owned(), |word| word.0),
         group_attribute: group_attribute.map_or_else(|| "memberOf".to_owned(), |word| word.0),
         group_search: group_search(s, p),
+        recheck,
     })
 }
 
@@ -510,6 +526,8 @@ mod tests {
         let SourceKind::Radius(radius) = &guests.kind else { panic!("{guests:?}") };
         assert_eq!(radius.secret, SecretPlace::Credential("radius".to_owned()));
         assert_eq!((radius.push, guests.reply_timeout()), (None, LOGIN_TIMEOUT));
+        let (every, grace) = (Duration::from_secs(900), Duration::from_secs(14_400));
+        assert_eq!((staff.recheck(), guests.recheck()), (Some(Recheck { every, grace }), None));
         let push = "[[source]]\nname = \"guests\"\nkind = \"radius\"\nmatch = \"g-*\"\nservers = \"radius://10.0.0.1\"\n\
                     secret_file = \"s\"\n";
         let waiting = read(&format!("{push}push = true\n")).unwrap();
@@ -531,6 +549,7 @@ mod tests {
             (start(&format!("servers = \"ldaps://a\"\nbind_password = \"x\"\n{ldap}")), "bind_password_file"),
             (start(&format!("servers = \"ldaps://a\"\nmatch = \"*\"\n{ldap}")), "not both"),
             (start(&format!("servers = \"ldaps://a\"\ntimeout_ms = 10001\n{ldap}")), "timeout_ms"),
+            (start("servers = \"ldaps://a\"\nuser_dn = \"uid={user}\"\nrecheck_s = 60\n"), "bind_dn"),
             (
                 start(&format!("servers = [\"ldaps://a\", \"ldaps://b\"]\ntimeout_ms = 5001\n{ldap}")),
                 "the second server would get no time",

@@ -89,6 +89,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     tokio::spawn(back_up(sqlite));
+    tokio::spawn(Arc::clone(&service).recheck());
     tokio::spawn(report_log(Arc::clone(&service)));
     tokio::select! {
         // That its channel ends is what this process waits for.

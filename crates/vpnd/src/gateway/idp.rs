@@ -24,7 +24,7 @@ use crate::config::ServerConfig;
 use crate::config::source::{SecretPlace, Source, SourceKind};
 use crate::gateway::messages::auth::Reason;
 use crate::gateway::messages::idp::{
-    FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginAnswer, LoginCheck, MAX_FRAME, Numbered,
+    FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginAnswer, LoginCheck, MAX_FRAME, Numbered, UserRecheck,
 };
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
@@ -45,6 +45,12 @@ struct PreparedSource {
     kind: PreparedKind,
     /// Requests that are under way at the same time. The auth process sends no more, unless those that it has given up are among them.
     permits: Semaphore,
+}
+
+/// A question that any server of a source can answer.
+enum Question<'q> {
+    Login(&'q LoginCheck),
+    Recheck(&'q UserRecheck),
 }
 
 enum PreparedKind {
@@ -135,6 +141,7 @@ async fn answer(auth: &Channel, sources: Arc<[PreparedSource]>) -> Result<(), Ch
             let content = match content {
                 IdpRequest::Check(login) => check(&sources, &login).await,
                 IdpRequest::Answer(answer) => answer_challenge(&sources, &answer).await,
+                IdpRequest::Recheck(user) => recheck(&sources, &user).await,
             };
             // If it fails, the auth process is gone, and the loop above ends.
             let _ = turn.lock().await.send(&Numbered { number, content }, &[]).await;
@@ -144,7 +151,11 @@ async fn answer(auth: &Channel, sources: Arc<[PreparedSource]>) -> Result<(), Ch
 }
 
 async fn check(sources: &[PreparedSource], login: &LoginCheck) -> IdpReply {
-    asked(sources, &login.source, async |source| source.ask(login).await).await
+    asked(sources, &login.source, async |source| source.ask(&Question::Login(login)).await).await
+}
+
+async fn recheck(sources: &[PreparedSource], user: &UserRecheck) -> IdpReply {
+    asked(sources, &user.source, async |source| source.ask(&Question::Recheck(user)).await).await
 }
 
 async fn answer_challenge(sources: &[PreparedSource], answer: &LoginAnswer) -> IdpReply {
@@ -175,15 +186,24 @@ impl PreparedSource {
     }
 
     /// Asks one server after the other until one answers. A person who was asked to approve a login is not asked by a second one.
-    async fn ask(&self, login: &LoginCheck) -> IdpReply {
+    async fn ask(&self, question: &Question<'_>) -> IdpReply {
         let mut failures = Vec::new();
         for server in self.servers.in_order() {
             let asked = async {
-                match &self.kind {
-                    PreparedKind::Ldap(directory) => {
-                        directory.check(&self.source, server.address(), login).await
+                let (source, address) = (&self.source, server.address());
+                match (&self.kind, question) {
+                    (PreparedKind::Ldap(directory), Question::Login(login)) => {
+                        directory.check(source, address, login).await
                     }
-                    PreparedKind::Radius(client) => client.check(&self.source, server.address(), login).await,
+                    (PreparedKind::Ldap(directory), Question::Recheck(user)) => {
+                        directory.recheck(source, address, user).await
+                    }
+                    (PreparedKind::Radius(client), Question::Login(login)) => {
+                        client.check(source, address, login).await
+                    }
+                    (PreparedKind::Radius(_), Question::Recheck(_)) => {
+                        Err(ServerError::Answer("RADIUS has no question without a password".to_owned()))
+                    }
                 }
             };
             let asked = tokio::time::timeout(self.timeout(), asked).await.unwrap_or(Err(ServerError::Slow));

@@ -26,8 +26,9 @@ use vpnd_proto::session::{DeviceId, SessionId};
 pub use transfer::Replacement;
 
 use super::{
-    AuditEntry, CertificateHash, Device, ExternalUser, Family, Lease, LeaseOwner, NewUser, PasswordHash,
-    Revocation, SessionChange, SessionRecord, Store, StoreError, User, UserChange, UserId, UserImport,
+    AuditEntry, CertificateHash, Device, ExternalUser, Family, Lease, LeaseOwner, LiveUser, NewUser,
+    PasswordHash, Revocation, RevocationCause, SessionChange, SessionRecord, Store, StoreError, User,
+    UserChange, UserId, UserImport,
 };
 use crate::own_file;
 
@@ -333,6 +334,18 @@ impl Store for Sqlite {
 
     fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError> {
         self.change(|t| accounts::refresh_external(t, user, now_s))
+    }
+
+    fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError> {
+        self.read(|c| accounts::with_sessions(c, source))
+    }
+
+    fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<u64, StoreError> {
+        self.revoke(|t| {
+            users::revoke(t, user.id, &user.name, cause, now_s)?;
+            digest::renew(t, user.id)?;
+            events::last_revocation(t).map(Ok)
+        })
     }
 
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {

@@ -205,3 +205,46 @@ fn a_user_of_a_radius_server_gets_in_and_a_forger_does_not() {
     });
     assert_eq!(gateway.sessions().len(), 1);
 }
+
+#[test]
+fn a_session_ends_with_the_account_in_the_directory_and_groups_change_meanwhile() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let local = gateway.add_user("local");
+    let people = [person("ann", "right"), person("bob", "right"), group("staff", &["ann", "bob"])].concat();
+    let command = |program: &str| beside(&lab, program);
+    let Some(slapd) = Slapd::start(ADDRESS, command, &people) else { return };
+    configure(&gateway, &slapd, slapd.password_file());
+    edit_toml(&gateway.config(), |table| {
+        let source = table["source"][0].as_table_mut().expect("it was configured");
+        source.insert("recheck_s".to_owned(), 1.into());
+        source.insert("recheck_grace_s".to_owned(), 8.into());
+        source.insert("group_base".to_owned(), "ou=groups,dc=uni,dc=example".into());
+    });
+    gateway.start();
+    let logins = ["ann", "bob"].map(|name| login_of(&lab, &local, &format!("{name}@uni.example"), "right"));
+    let [ann, bob] = [1, 2].map(|number| Client::connect(&lab, number, &logins[number - 1]));
+
+    slapd.modify(&command, ADDRESS, &group("vpn", &["ann"]).replacen('\n', "\nchangetype: add\n", 1));
+    eventually("ann is in another group", SOON, || {
+        let users = process::text(&process::run(gateway.user(&["list"])));
+        users.lines().any(|line| line.contains("ann@uni.example") && line.contains("vpn")).then_some(())
+    });
+    assert_eq!(gateway.sessions().len(), 2, "sessions go on");
+
+    slapd.modify(&command, ADDRESS, "dn: uid=ann,ou=people,dc=uni,dc=example\nchangetype: delete\n");
+    let mut ann = ann.into_process();
+    ann.wait(SOON);
+    assert!(ann.output().contains("gone or disabled in its directory"), "{}", ann.output());
+    assert_eq!(gateway.sessions().len(), 1, "bob's goes on");
+
+    // Nobody answers: the session goes on for a while, and ends then.
+    let pid = Pid::from_raw(slapd.pid() as i32).expect("a number of a process");
+    let since = std::time::Instant::now();
+    kill_process(pid, Signal::STOP).expect("it is there");
+    let mut bob = bob.into_process();
+    bob.wait(SOON);
+    kill_process(pid, Signal::CONT).expect("it is there");
+    assert!(bob.output().contains("could not be asked for too long"), "{}", bob.output());
+    assert!(since.elapsed() >= Duration::from_secs(7), "it went on for {:?}", since.elapsed());
+}

@@ -13,6 +13,7 @@ pub(super) mod external;
 mod grant;
 mod known_sources;
 mod pending;
+mod recheck;
 mod refusal_log;
 pub(super) mod rounds;
 mod throttle;

@@ -99,6 +99,11 @@ impl Service {
         self.authenticator.report_log();
     }
 
+    /// Asks about users who have sessions again, for ever.
+    pub(crate) async fn recheck(self: Arc<Self>) {
+        Arc::clone(&self.authenticator).recheck().await;
+    }
+
     /// Answers until the worker is gone.
     ///
     /// # Errors
@@ -357,7 +362,7 @@ impl Service {
         };
         Ok(Revoked {
             name: UserName::cut(&revocation.name),
-            cause: revocation.cause,
+            cause: self.authenticator.cause_of(revocation.seq, revocation.cause),
             device: revocation.device.map(|device| ByteArray::from(device.0)),
             groups,
         })

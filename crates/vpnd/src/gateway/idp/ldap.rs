@@ -21,7 +21,9 @@ use message::{
 
 use super::servers::ServerError;
 use crate::config::source::{Bind, Ldap, Source, SourceServer};
-use crate::gateway::messages::idp::{GroupName, Identity, IdpReply, LoginCheck, Refusal, Subject};
+use crate::gateway::messages::idp::{
+    GroupName, Identity, IdpReply, LoginCheck, Refusal, Subject, UserRecheck,
+};
 use crate::ldap_filter::{Filter, Values};
 use crate::tls::{self, SystemTrust, Trust};
 use vpnd_proto::control::List;
@@ -86,6 +88,29 @@ impl Directory {
             }
         };
         Ok(checked.map_or_else(IdpReply::Refused, IdpReply::Accepted))
+    }
+
+    /// Whether the user is still there and not disabled, and in which groups: what the gateway's account can see.
+    pub(super) async fn recheck(
+        &self,
+        source: &Source,
+        server: &SourceServer,
+        user: &UserRecheck,
+    ) -> Result<IdpReply, ServerError> {
+        let (Bind::Service { dn, .. }, Some(password)) = (&self.settings.bind, &self.password) else {
+            return Err(ServerError::Answer("the gateway has no account there".to_owned()));
+        };
+        let mut connection = Connection::open(server, Arc::clone(&self.tls)).await?;
+        self.bind_as_gateway(&mut connection, dn, password).await?;
+        let values = Values { user: &user.user, dn: "" };
+        let base = &self.settings.base;
+        let found = self.find(&mut connection, source, base, Scope::Subtree, values).await?;
+        let entry = match exactly_one(found)? {
+            Ok(entry) => entry,
+            Err(refusal) => return Ok(IdpReply::Refused(refusal)),
+        };
+        let groups = self.groups(&mut connection, source, &entry, &user.user).await?;
+        Ok(self.identity(&entry, groups).map_or_else(IdpReply::Refused, IdpReply::Accepted))
     }
 
     async fn bind_as_gateway(

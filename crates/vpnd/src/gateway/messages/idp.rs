@@ -51,6 +51,9 @@ pub(crate) enum IdpRequest {
     /// Whether this is the answer to the challenge.
     #[n(1)]
     Answer(#[n(0)] LoginAnswer),
+    /// Whether the user is still there, without a password.
+    #[n(2)]
+    Recheck(#[n(0)] UserRecheck),
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -83,6 +86,16 @@ pub(crate) struct LoginAnswer {
     pub(crate) round: Continuation,
 }
 
+/// A user who has sessions.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct UserRecheck {
+    #[n(0)]
+    pub(crate) source: SourceName,
+    /// As the source is to have it.
+    #[n(1)]
+    pub(crate) user: UserName,
+}
+
 /// By what a server recognises a login that it has challenged. The auth process keeps it and reads nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct Continuation {
@@ -107,7 +120,7 @@ pub(crate) struct IdpChallenge {
 /// A reply of the idp process.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) enum IdpReply {
-    /// The source knows the user, and the password is right.
+    /// The source knows the user, and the password or the answer was right, if there was one.
     #[n(0)]
     Accepted(#[n(0)] Identity),
     #[n(1)]

@@ -4,12 +4,12 @@
 //! another name loses its sessions, which a revocation by name would not find any more; a user whose time is over is
 //! revoked once for each such end, by whichever process looks first.
 
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use vpnd_proto::session::DeviceId;
 
 use super::super::{
-    ExternalUser, LOCAL, MAX_FIELD_BYTES, MAX_GROUPS, NewUser, RevocationCause, StoreError, TotpSecret, User,
-    UserChange, UserId, UserImport,
+    ExternalUser, LOCAL, LiveUser, MAX_FIELD_BYTES, MAX_GROUPS, NewUser, RevocationCause, StoreError,
+    TotpSecret, User, UserChange, UserId, UserImport,
 };
 use super::users::{self, StoreResult};
 use super::{bytes, digest, events, sessions};
@@ -46,6 +46,16 @@ pub(super) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: 
     digest::renew(t, id)?;
     let stored = users::by_id(t, id)?;
     Ok(stored.ok_or_else(|| StoreError::NoSuchUser { name: user.name.clone() }))
+}
+
+/// The users of this source who have sessions.
+pub(super) fn with_sessions(c: &Connection, source: &str) -> rusqlite::Result<Vec<LiveUser>> {
+    let sql = "SELECT id, name, subject FROM users u
+               WHERE source = ? AND EXISTS (SELECT 1 FROM sessions s WHERE s.user_id = u.id)";
+    let live = |row: &Row<'_>| {
+        Ok(LiveUser { id: UserId(bytes(row, "id")?), name: row.get("name")?, subject: row.get("subject")? })
+    };
+    c.prepare_cached(sql)?.query_map([source], live)?.collect()
 }
 
 pub(super) fn modify(t: &Transaction<'_>, name: &str, change: &UserChange, now_s: u64) -> StoreResult<()> {

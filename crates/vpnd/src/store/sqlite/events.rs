@@ -84,7 +84,7 @@ fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {
 
 fn word(cause: RevocationCause) -> &'static str {
     match cause {
-        RevocationCause::Disabled => "disabled",
+        RevocationCause::Disabled | RevocationCause::Source | RevocationCause::Unconfirmed => "disabled",
         RevocationCause::Removed => "removed",
         RevocationCause::Password => "password",
         RevocationCause::Certificate => "certificate",

@@ -13,6 +13,7 @@ use vpnd_proto::admission::Source as Network;
 use vpnd_proto::control::{SecretText, UserName};
 use vpnd_proto::time::Time;
 
+use super::recheck::Ended;
 use super::rounds::AtSource;
 use super::turns::{Turn, Turns};
 use super::{Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused, source_prefix};
@@ -37,7 +38,8 @@ pub(crate) fn permits(source: &Source) -> usize {
 /// The sources besides the store, and the way to them.
 #[derive(Default)]
 pub(crate) struct External {
-    sources: Vec<Arc<ExternalSource>>,
+    pub(super) sources: Vec<Arc<ExternalSource>>,
+    pub(super) ended: Ended,
     pub(super) idp: Arc<IdpClient>,
 }
 
@@ -75,7 +77,7 @@ impl ExternalSource {
     }
 
     /// Counts the reply to one request, or that there was none.
-    fn replied(&self, reply: Option<&IdpReply>, now: Time) {
+    pub(super) fn replied(&self, reply: Option<&IdpReply>, now: Time) {
         let answered = !matches!(reply, None | Some(IdpReply::Unavailable(_)));
         self.health.lock().unwrap_or_else(PoisonError::into_inner).count(answered, now);
     }
@@ -94,7 +96,8 @@ impl ExternalSource {
 
 impl External {
     pub(crate) fn new(sources: &[Source], idp: Arc<IdpClient>) -> Self {
-        Self { sources: sources.iter().map(|source| Arc::new(ExternalSource::new(source))).collect(), idp }
+        let sources = sources.iter().map(|source| Arc::new(ExternalSource::new(source)));
+        Self { sources: sources.collect(), idp, ended: Ended::default() }
     }
 
     /// How each source answers.

@@ -14,7 +14,7 @@ use crate::gateway::messages::idp::{Continuation, IdpChallenge, MAX_FRAME, Numbe
 use crate::password::{Hasher, Password};
 use crate::privsep::channel::{self, Channel};
 use crate::store::sqlite::Sqlite;
-use crate::store::{NewUser, Store, TotpSecret, UserChange};
+use crate::store::{LiveUser, NewUser, RevocationCause, Store, TotpSecret, UserChange};
 
 const NOW: u64 = 1_700_000_000;
 
@@ -115,6 +115,7 @@ async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: As
                 assert_eq!(answer.round, round(), "as the challenge had it");
                 (answer.source, format!("{}={}", &*answer.user, answer.answer.expose()))
             }
+            IdpRequest::Recheck(user) => (user.source, format!("{}?", &*user.user)),
         };
         asked.lock().unwrap().push((source.to_string(), key.clone()));
         let Some(reply) = replies.get(&key) else { continue };
@@ -343,4 +344,38 @@ async fn a_name_that_is_somebody_elses_gets_no_record() {
     bench.store.add_user(&NewUser::new("g-bob", hash), NOW).unwrap();
     assert!(matches!(bench.through_code("g-bob", "right").await, LoginOutcome::Refused(_)));
     assert_eq!(bench.audited("no-record"), 1);
+}
+
+#[tokio::test]
+async fn a_recheck_believes_a_source_about_its_own_user_alone() {
+    use crate::gateway::auth::authenticator::recheck::Outcome;
+    let replies = [
+        ("ann", accepted("id-1", &["staff"])),
+        ("ann?", accepted("id-1", &["vpn"])),
+        ("bob?", accepted("id-1", &[])),
+        ("cat?", IdpReply::Refused(Refusal::Disabled)),
+        ("dan?", IdpReply::Unavailable(Text::cut("down"))),
+    ];
+    let bench = Bench::new(&replies);
+    let outcome = bench.log_in("ann@uni.example", "right").await;
+    let LoginOutcome::Granted(ann) = outcome else { panic!("{outcome:?}") };
+    let live = |name: &str, subject: &str| LiveUser {
+        id: ann.id,
+        name: format!("{name}@uni.example"),
+        subject: subject.to_owned(),
+    };
+    let staff = Arc::clone(&bench.auth.external.sources[0]);
+    let recheck = async |user: LiveUser| bench.auth.recheck_user(&staff, &user).await;
+    assert_eq!(recheck(live("ann", "id-1")).await, Outcome::Confirmed);
+    assert_eq!(bench.store.user("ann@uni.example").unwrap().unwrap().groups, ["vpn"]);
+    assert_eq!(recheck(live("bob", "id-2")).await, Outcome::Over, "the name is another's");
+    assert_eq!(recheck(live("cat", "id-3")).await, Outcome::Over);
+    assert_eq!(recheck(live("dan", "id-4")).await, Outcome::NoAnswer);
+    let number = bench.store.end_sessions(&live("ann", "id-1"), RevocationCause::Source, NOW).unwrap();
+    let stored = bench.store.revocations_since(number - 1).unwrap().remove(0);
+    assert_eq!(
+        (stored.seq, stored.cause),
+        (number, RevocationCause::Disabled),
+        "as earlier versions know it"
+    );
 }
