@@ -18,9 +18,11 @@ use crate::theft::Speaker;
 /// Clients that log in at the same time, each with a device and an address of its own.
 const CROWD: u8 = 8;
 
-/// `./x logins` sets the variable.
-fn seconds() -> u64 {
-    std::env::var("VPND_LOGIN_SECONDS").map_or(2, |text| text.parse().expect("a number of seconds"))
+/// How long each client goes on at least; it stops when it was let in once.
+fn time() -> Duration {
+    // `./x logins` sets the variable.
+    let seconds = std::env::var("VPND_LOGIN_SECONDS");
+    Duration::from_secs(seconds.map_or(1, |text| text.parse().expect("a number of seconds")))
 }
 
 #[test]
@@ -73,9 +75,9 @@ fn measure(lab: &Lab, source: &str, user: &str, password: &str) {
     let client = &lab.clients[0];
     client.ip_batch("route add local 203.0.113.0/24 dev lo\n");
     lab.net.ip_batch("route add 203.0.113.0/24 via 198.18.1.2\n");
-    let time = Duration::from_secs(seconds());
+    let time = time();
     let profile = lab.path("ann.toml");
-    let (times, took) = client.within(|| {
+    let (outcomes, took) = client.within(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let first = Speaker::new(&profile, 1);
@@ -87,38 +89,42 @@ fn measure(lab: &Lab, source: &str, user: &str, password: &str) {
                 crowd.spawn(again_and_again(speaker, user.to_owned(), password.to_owned(), began + time));
             }
             let each = crowd.join_all().await;
-            (each.concat(), began.elapsed())
+            (each, began.elapsed())
         })
     });
-    let mut times = times;
+    let mut times: Vec<Duration> = outcomes.iter().flat_map(|(times, _)| times).copied().collect();
+    let refused: usize = outcomes.iter().map(|(_, refused)| refused).sum();
     times.sort();
     let at = |percent: usize| times[(times.len() - 1) * percent / 100].as_secs_f64();
     println!(
-        "{source}: {} logins of {CROWD} clients in {:.1} s, {:.0} a second; each {:.3} s (median), {:.3} s (p99)",
+        "{source}: {} logins of {CROWD} clients in {:.1} s, {:.0} a second; each {:.3} s (median), {:.3} s (p99); {refused} refused",
         times.len(),
         took.as_secs_f64(),
         times.len() as f64 / took.as_secs_f64(),
         at(50),
         at(99),
     );
-    assert!(times.len() >= usize::from(CROWD), "each client was let in at least once");
+    assert!(outcomes.iter().all(|(times, _)| !times.is_empty()), "each client was let in");
 }
 
-/// Logs in until then, and once at least; how long each login took.
+/// Logs in until then, and until it was let in once; how long each login took, and how many were refused. A busy machine may leave
+/// a source no time to answer.
 async fn again_and_again(
     speaker: Arc<Speaker>,
     user: String,
     password: String,
     until: Instant,
-) -> Vec<Duration> {
-    let mut times = Vec::new();
-    while times.is_empty() || Instant::now() < until {
+) -> (Vec<Duration>, usize) {
+    let (mut times, mut refused) = (Vec::new(), 0);
+    let patience = until + Duration::from_secs(60);
+    while Instant::now() < until || (times.is_empty() && Instant::now() < patience) {
         let began = Instant::now();
         let mut line = speaker.dial().await;
         let login = speaker.login_with(&line, &user, &password);
-        let answer = line.ask(&login).await;
-        assert!(matches!(answer, Ok(Message::Established(_))), "{user} is let in each time: {answer:?}");
-        times.push(began.elapsed());
+        match line.ask(&login).await {
+            Ok(Message::Established(_)) => times.push(began.elapsed()),
+            _ => refused += 1,
+        }
     }
-    times
+    (times, refused)
 }
