@@ -85,7 +85,9 @@ pub fn request(
 ) -> Message {
     let software = Some(Software::cut(software));
     match purpose {
-        Purpose::Login => Message::Login(Login { user, password, device, offer, code: None, software }),
+        Purpose::Login | Purpose::Move => {
+            Message::Login(Login { user, password, device, offer, code: None, software })
+        }
         Purpose::Attach { session, token } => {
             Message::Attach(Attach { token: token.clone(), offer, session: *session, software, device })
         }

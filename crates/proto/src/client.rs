@@ -10,6 +10,7 @@
 
 mod epoch;
 mod liveness;
+mod moving;
 mod path_mtu;
 mod reconnect;
 
@@ -63,6 +64,8 @@ pub enum ConfigError {
 pub enum Purpose {
     /// Send `Login` with the user's credentials, and a one-time code if the gateway requests one.
     Login,
+    /// The same at another gateway than the one that is connected; if there is none, the connection fails.
+    Move,
     /// Send `Attach` with this token.
     Attach {
         /// The session.
@@ -171,6 +174,10 @@ pub struct Client {
     superseded: bool,
     session: Option<Session>,
     sessions_begun: u32,
+    /// Other gateways that may still be tried after the last notice to leave.
+    moves_left: u8,
+    /// Another gateway has refused this client for good.
+    unwelcome: bool,
     configured: Option<Network>,
     epochs: Epochs,
     liveness: Liveness,
@@ -217,6 +224,8 @@ impl Client {
             superseded: false,
             session: None,
             sessions_begun: 0,
+            moves_left: 0,
+            unwelcome: false,
             configured: None,
             epochs: Epochs::default(),
             path: PathSearch::default(),
@@ -252,6 +261,7 @@ impl Client {
                 self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
                 self.closed(now, Some(close.code), &close.text);
             }
+            Message::Drain => self.leave(),
             Message::Unknown(_) => {}
             _ => {
                 self.connection = None;

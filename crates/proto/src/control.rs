@@ -82,6 +82,8 @@ pub enum Message {
     Wake,
     /// 22, from the gateway: a login goes on with a challenge.
     Challenge(Challenge),
+    /// 23, from the gateway: it is being drained, and the client should move to another gateway.
+    Drain,
     /// A message of a later version, by its number.
     Unknown(u32),
 }

@@ -9,6 +9,7 @@
 //! newest of its lane. This module must not know of sockets, files, passwords or how a connection is secured.
 
 mod admission;
+mod drain;
 mod epoch;
 pub mod handover;
 mod indexes;
@@ -172,6 +173,8 @@ pub struct Gateway {
     effects: VecDeque<Effect>,
     /// Rate limits that sessions share.
     groups: Vec<GroupLimits>,
+    /// Nobody is let in.
+    draining: bool,
 }
 
 impl core::fmt::Debug for Gateway {
@@ -203,6 +206,7 @@ impl Gateway {
             timers: TimerQueue::new(),
             effects: VecDeque::new(),
             groups: Vec::new(),
+            draining: false,
         })
     }
 
@@ -281,13 +285,7 @@ impl Gateway {
 
     /// The gateway goes down: clients get `Close`, keys are erased; sessions stay in the store, to be attached to later.
     pub fn shutdown(&mut self) {
-        for slot in self.table.slots() {
-            if let Some(session) = self.remove(slot)
-                && let Some(connection) = session.connection
-            {
-                self.close_connection(connection, Code::Shutdown, Code::Shutdown.explanation());
-            }
-        }
+        self.close_all(Code::Shutdown);
     }
 
     /// Does what is due.

@@ -253,7 +253,10 @@ impl Member {
     fn act(&mut self, now: Time, action: Action, tasks: &mut Vec<Task>) {
         match action {
             Action::Connect { connection, purpose, offer } => {
-                let by = if purpose == Purpose::Login { KeySource::Login } else { KeySource::Attach };
+                let by = match purpose {
+                    Purpose::Attach { .. } => KeySource::Attach,
+                    Purpose::Login | Purpose::Move => KeySource::Login,
+                };
                 self.attempt = Some(Attempt { connection, asked: now, by, epoch: None });
                 tasks.push(Task::Dial { connection, purpose, offer });
             }

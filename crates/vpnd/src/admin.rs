@@ -10,6 +10,7 @@ pub mod status;
 pub(crate) mod testing;
 
 use std::future::Future;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,13 @@ pub enum Request {
     Reload,
     /// Let the program that is installed now go on instead.
     Upgrade,
+    /// Let nobody in any more, and ask clients to use another gateway.
+    Drain {
+        /// Seconds after which those that are left are closed.
+        within_s: Option<u64>,
+    },
+    /// Let clients in again.
+    CancelDrain,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +53,8 @@ pub enum Response {
     Reloaded(String),
     /// To [`Request::Upgrade`]: what goes on, in words.
     Upgraded(String),
+    /// To [`Request::Drain`] and [`Request::CancelDrain`].
+    Done,
     /// The request was refused or failed, and why.
     Error(String),
 }
@@ -58,6 +68,12 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Reads the configuration again; what has changed, in words.
     fn reload(&self) -> impl Future<Output = Result<String, String>> + Send;
+
+    /// Lets nobody in any more, asks clients to use another gateway, and closes those that are left after `within`.
+    fn drain(&self, within: Option<Duration>) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Lets clients in again.
+    fn cancel_drain(&self) -> impl Future<Output = Result<(), String>> + Send;
 
     /// Lets the program that is installed now go on instead; what goes on, in words.
     fn upgrade(&self) -> impl Future<Output = Result<String, String>> + Send;

@@ -3,6 +3,7 @@
 //! Invariants: no secret is ever an argument, because every user of a machine can read those; a secret comes from a
 //! prompt, a file or a file descriptor. This module only describes; the commands live in modules of their own.
 
+mod drain;
 mod policy;
 mod user;
 
@@ -19,6 +20,7 @@ use crate::config::LogFormat;
 use crate::date::Expiry;
 use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
+pub use drain::DrainArgs;
 pub use policy::{PolicyCommand, PolicyTestArgs};
 pub use user::{UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs};
 
@@ -68,6 +70,8 @@ pub enum Command {
     Status(StatusArgs),
     /// End sessions: all of a user, or one by its id
     Kick(KickArgs),
+    /// Let nobody in any more, ask clients to use another gateway, and wait until this one is empty
+    Drain(DrainArgs),
     /// Let a running gateway read its configuration again
     Reload(AdminArgs),
     /// One of the processes that `server` and `connect` start by themselves

@@ -82,6 +82,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Revoke(args) => revoke::revoke(&args, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Status(args) => admin::status(&args)?,
         Command::Kick(args) => admin::kick(&args)?,
+        Command::Drain(args) => admin::drain::drain(&args)?,
         Command::Reload(args) => admin::reload(&args)?,
         Command::Server(args) if args.upgrade => admin::upgrade(&args)?,
         Command::Server(args) if args.teardown => block_on(gateway::tear_down(args))?,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vpnd_crypto::{EpochSecret, Suite};
 
 use super::{Action, Attempt, Client, Reason, Session};
-use crate::control::{Code, Established, Offer};
+use crate::control::{Code, Established, Message, Offer};
 use crate::plane::{Command, Endpoint, EpochSpec, ReceiveSpec, SessionSpec, Slot};
 use crate::policy::Principal;
 use crate::session::{ConnectionId, LocalSuite};
@@ -91,7 +91,11 @@ impl Client {
             return;
         };
         if let Some(before) = self.connection.replace(connection) {
-            self.actions.push_back(Action::Disconnect { connection: before, code: Code::Superseded });
+            let code = if attempt.is_move { Code::Bye } else { Code::Superseded };
+            if attempt.is_move {
+                self.actions.push_back(Action::Send { connection: before, message: Message::Bye });
+            }
+            self.actions.push_back(Action::Disconnect { connection: before, code });
         }
         self.superseded = false;
         self.timers.cancel(Reason::Reconnect);

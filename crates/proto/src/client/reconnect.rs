@@ -21,6 +21,8 @@ pub(super) struct Attempt {
     pub(super) connection: ConnectionId,
     pub(super) offer: Offer,
     pub(super) is_login: bool,
+    /// A login at another gateway, while the session goes on.
+    pub(super) is_move: bool,
 }
 
 impl Client {
@@ -35,7 +37,12 @@ impl Client {
     ) {
         let Some(attempt) = self.take_attempt(now, connection) else { return };
         self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+        if self.stays(&attempt, Some(code)) {
+            return;
+        }
         match code {
+            // The session's own gateway may be back, whatever another one thinks of this client.
+            _ if attempt.is_move => self.retry_refused(now, retry_after),
             Code::Token | Code::Lifetime if !attempt.is_login => {
                 if self.superseded {
                     self.give_up(Code::Superseded, Code::Superseded.explanation());
@@ -58,7 +65,8 @@ impl Client {
 
     /// No connection could be made, or it broke before an answer came.
     pub fn connect_failed(&mut self, now: Time, connection: ConnectionId) {
-        if self.take_attempt(now, connection).is_some() {
+        let Some(attempt) = self.take_attempt(now, connection) else { return };
+        if !self.stays(&attempt, None) {
             self.out_of_reach = true;
             self.retry(now, Duration::ZERO);
         }
@@ -76,7 +84,8 @@ impl Client {
 
     /// The gateway answered that it has no place for a connection now, as when all its clients come back at once.
     pub fn turned_away(&mut self, now: Time, connection: ConnectionId) {
-        if self.take_attempt(now, connection).is_some() {
+        let Some(attempt) = self.take_attempt(now, connection) else { return };
+        if !self.stays(&attempt, None) {
             self.failures = self.failures.min(DOUBLINGS_WHILE_FULL);
             self.retry_refused(now, Duration::ZERO);
         }
@@ -139,7 +148,7 @@ impl Client {
         });
         let offer = self.make_offer();
         let is_login = purpose == Purpose::Login;
-        self.attempt = Some(Attempt { connection, offer: offer.clone(), is_login });
+        self.attempt = Some(Attempt { connection, offer: offer.clone(), is_login, is_move: false });
         self.actions.push_back(Action::Connect { connection, purpose, offer });
     }
 

@@ -42,13 +42,15 @@ pub enum Code {
     Throttled,
     /// 17: the user may not use this gateway: no access profile is for them.
     NoProfile,
+    /// 18: the gateway is being drained: use another one, or come back later.
+    Drain,
     /// A code of a later version.
     Other(u16),
 }
 
 impl Code {
     /// Every code of this version, in the order of their numbers, which start at 0.
-    const KNOWN: [Self; 18] = [
+    const KNOWN: [Self; 19] = [
         Self::Bye,
         Self::Credentials,
         Self::Token,
@@ -67,6 +69,7 @@ impl Code {
         Self::Internal,
         Self::Throttled,
         Self::NoProfile,
+        Self::Drain,
     ];
 
     /// The number on the wire.
@@ -91,6 +94,7 @@ impl Code {
             Self::Internal => 15,
             Self::Throttled => 16,
             Self::NoProfile => 17,
+            Self::Drain => 18,
             Self::Other(number) => number,
         }
     }
@@ -117,6 +121,7 @@ impl Code {
             Self::Internal => "internal",
             Self::Throttled => "throttled",
             Self::NoProfile => "no-profile",
+            Self::Drain => "drain",
             Self::Other(_) => "other",
         }
     }
@@ -148,6 +153,9 @@ impl Code {
             Self::Throttled => "too many attempts",
             Self::NoProfile => {
                 "your account is not admitted to this gateway; ask the administrator for access"
+            }
+            Self::Drain => {
+                "the gateway takes no new sessions now, because it is going to stop; use another one or try later"
             }
             Self::Other(_) => "a reason that this version does not know",
         }
@@ -196,7 +204,7 @@ mod tests {
         }
         let names: BTreeSet<_> = Code::KNOWN.into_iter().map(Code::name).collect();
         assert_eq!(names.len(), Code::KNOWN.len(), "no two have one name");
-        assert_eq!(Code::from(18), Code::Other(18));
+        assert_eq!(Code::from(19), Code::Other(19));
         assert_eq!(Code::Other(4711).number(), 4711);
     }
 }

@@ -54,6 +54,7 @@ pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
         Message::Update(fields) => item(20, fields, body),
         Message::Wake => item(21, &Nothing, body),
         Message::Challenge(fields) => item(22, fields, body),
+        Message::Drain => item(23, &Nothing, body),
         Message::Unknown(number) => item(*number, &Nothing, body),
     }
     let length = bytes.len() - LENGTH_LEN;
@@ -116,6 +117,7 @@ impl Message {
             20 => Self::Update(fields::<Update>(&mut d)?),
             21 => fields::<Nothing>(&mut d).map(|_| Self::Wake)?,
             22 => Self::Challenge(fields::<Challenge>(&mut d)?),
+            23 => fields::<Nothing>(&mut d).map(|_| Self::Drain)?,
             number => fields::<Nothing>(&mut d).map(|_| Self::Unknown(number))?,
         };
         if d.position() == body.len() { Ok(message) } else { Err(MessageError::Trailing) }

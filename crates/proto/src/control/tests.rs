@@ -125,6 +125,7 @@ fn gateway_messages_have_the_published_bytes() {
     let later = Message::parse(&hex("82 16 a3 00 09 01 60 02 01"));
     let Ok(Message::Challenge(Challenge { kind, .. })) = later else { panic!("{later:?}") };
     assert_eq!(kind, ChallengeKind::Code, "a kind of a later version");
+    golden(&Message::Drain, "82 17 a0");
 }
 
 #[test]
@@ -350,7 +351,8 @@ fn any_message() -> impl Strategy<Value = Message> {
         (0u8..4, text(), any::<u16>()).prop_map(|(kind, text, time_s)| {
             Message::Challenge(Challenge { kind: kind.into(), text, time_s })
         }),
-        (23u32..).prop_map(Message::Unknown),
+        Just(Message::Drain),
+        (24u32..).prop_map(Message::Unknown),
     ]
 }
 

@@ -115,6 +115,9 @@ impl Gateway {
         if principal.and_then(|principal| self.settings_of(principal)).is_none() {
             return Err(self.refuse(connection, Code::NoProfile));
         }
+        if self.table.get(slot).is_some_and(|session| self.is_closed_to(session)) {
+            return Err(self.refuse(connection, Code::Drain));
+        }
         let suite = match self.check_offer(connection, offer) {
             Ok(suite) => suite,
             Err(code) => return Err(self.refuse(connection, code)),
@@ -133,6 +136,9 @@ impl Gateway {
         connection: ConnectionId,
         offer: &Offer,
     ) -> Result<LocalSuite, Code> {
+        if self.draining {
+            return Err(Code::Drain);
+        }
         let suite = self.check_offer(connection, offer)?;
         let most = self.settings_of(&who.principal).ok_or(Code::NoProfile)?.max_sessions_per_user;
         if self.table.by_device(&who.user, who.device).is_some() {

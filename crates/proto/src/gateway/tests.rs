@@ -14,6 +14,7 @@ use crate::policy::{Policy, Principal};
 use crate::session::DeviceId;
 use crate::wire::Index;
 
+mod drain;
 mod handover;
 mod limits;
 

@@ -102,7 +102,7 @@ impl World {
         let (device, secret, offer) = (channel.device, channel.secret, channel.offer.clone());
         let (purpose, id) = (channel.purpose.clone(), ConnectionId(number));
         self.channels.get_mut(&number).expect("it was there a moment ago").open_at_hub = true;
-        if purpose == Purpose::Login && self.devices[device].disabled {
+        if matches!(purpose, Purpose::Login | Purpose::Move) && self.devices[device].disabled {
             self.refuse_login(number);
             return;
         }
@@ -110,7 +110,7 @@ impl World {
         let exported = EpochSecret::new(secret);
         // The outcome is in the messages that follow.
         let _ = match purpose {
-            Purpose::Login => {
+            Purpose::Login | Purpose::Move => {
                 let who = self.authenticate(device);
                 self.hub.core.login(self.now, id, who, &offer, exported)
             }

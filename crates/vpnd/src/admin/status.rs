@@ -51,6 +51,9 @@ pub struct Status {
     /// Sources of identities besides the store of this gateway.
     #[serde(default)]
     pub sources: Vec<Source>,
+    /// Present if nobody is let in.
+    #[serde(default)]
+    pub drain: Option<Drain>,
     /// Events counted since the start, upgrades included.
     pub counters: Counters,
     /// Everyone who has a session.
@@ -71,6 +74,17 @@ impl Process {
     pub fn new(name: &str, protections: &Protections) -> Self {
         Self { name: name.to_owned(), protections: protections.clone() }
     }
+}
+
+/// A gateway that is being drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// Sessions that are in use: with a connection or keys.
+    pub in_use: usize,
+    /// Seconds until those are closed; `None` if the gateway waits for them.
+    pub left_s: Option<u64>,
+    /// Nobody is connected any more.
+    pub over: bool,
 }
 
 /// A pool of inner addresses.

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use super::Handler;
-use super::status::{Counters, Offloads, Pool, Process, Session, Source, Status, Steering, Suite, Tun, Udp};
+use super::status::{
+    Counters, Drain, Offloads, Pool, Process, Session, Source, Status, Steering, Suite, Tun, Udp,
+};
 use crate::sys::sandbox::{Landlock, Protections};
 
 /// Answers with what it was given; `ann` and nobody else can be kicked, once.
@@ -33,6 +36,19 @@ impl Handler for Fake {
 
     async fn reload(&self) -> Result<String, String> {
         Err("server.toml:3: unknown key 'prot'".to_owned())
+    }
+
+    async fn drain(&self, within: Option<Duration>) -> Result<(), String> {
+        let mut status = self.status.lock().unwrap();
+        let status = status.as_mut().map_err(|error| error.clone())?;
+        let left_s = within.map(|within| within.as_secs());
+        status.drain = Some(Drain { in_use: status.sessions.len(), left_s, over: false });
+        Ok(())
+    }
+
+    async fn cancel_drain(&self) -> Result<(), String> {
+        self.status.lock().unwrap().as_mut().map_err(|error| error.clone())?.drain = None;
+        Ok(())
     }
 
     async fn upgrade(&self) -> Result<String, String> {
@@ -88,6 +104,7 @@ pub(crate) fn status() -> Status {
             source_answers: count(&[("campus", 12)]),
             source_failures: count(&[("campus", 3)]),
         },
+        drain: None,
         pools: vec![
             Pool { pool: "10.86.0.0/16".to_owned(), taken: 2, total: 65_533 },
             Pool { pool: "fd00::/64".to_owned(), taken: 1, total: 1 << 20 },

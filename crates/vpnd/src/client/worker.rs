@@ -3,6 +3,7 @@
 //! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and has the parent change
 //! the machine's network as the core decides.
 
+mod devices;
 mod dial;
 mod distrust;
 mod parent_client;
@@ -17,7 +18,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use rand::TryRng as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -26,23 +26,21 @@ use vpnd_control_channel::stream::{StreamError, Writer, close, close_code};
 use vpnd_crypto::{LabPermit, Preference, Suite};
 use vpnd_proto::client::{Action, Client, Config, Purpose};
 use vpnd_proto::control::{Code, FEATURE_CHALLENGES, FEATURES, Message, Offer};
-use vpnd_proto::plane::{Activity, Command, Endpoint, Event, Role};
-use vpnd_proto::policy::Policy;
+use vpnd_proto::plane::{Activity, Command, Endpoint, Event};
 use vpnd_proto::session::{ConnectionId, Timers};
 use vpnd_proto::time::Time;
 
-use super::{INITIAL_MTU, Refusal, socket_options};
+use super::Refusal;
 use crate::client::messages::{Begin, FromWorker, WorkerLaunch};
 use crate::clock::now;
 use crate::privsep::channel;
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::{self as common, Devices};
 use crate::profile::{Profile, Trust};
-use crate::shard::{EVENT_QUEUE, ShardSpec, Shards};
+use crate::shard::{EVENT_QUEUE, Shards};
 use crate::suites;
-use crate::sys::tun::TunQueue;
-use crate::sys::udp::ShardSocket;
 use crate::tls;
+use devices::shard_specs;
 use dial::{Credentials, DialError, DialOutcome, Dialer};
 use parent_client::{ParentClient, ParentError, ParentEvent};
 use path::{log_path, mapped};
@@ -170,40 +168,6 @@ struct Connected {
     tunnel_dns: Option<bool>,
     /// Whether the data sockets are for both protocol versions.
     dual_stack: bool,
-}
-
-fn shard_specs(
-    profile: &Profile,
-    copy_dscp: bool,
-    devices: &Devices,
-    descriptors: Vec<OwnedFd>,
-) -> anyhow::Result<Vec<ShardSpec>> {
-    let lanes = devices.shards as usize;
-    if lanes == 0 || descriptors.len() != 2 * lanes {
-        bail!("the worker was given {} descriptors for {lanes} lanes", descriptors.len());
-    }
-    let mut queues = descriptors;
-    let sockets = queues.split_off(lanes);
-    let options = socket_options(&profile.offload, None);
-    let mut specs = Vec::new();
-    for (number, (queue, socket)) in queues.into_iter().zip(sockets).enumerate() {
-        specs.push(ShardSpec {
-            number,
-            core: None,
-            priority: 0,
-            role: Role::Client,
-            policy: Arc::new(Policy::default()),
-            hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
-            tun: TunQueue::adopt(queue),
-            tun_offloads: devices.tun,
-            mtu: INITIAL_MTU,
-            copy_dscp,
-            socket: ShardSocket::adopt(socket, &options)?,
-            first: Vec::new(),
-            quic: None,
-        });
-    }
-    Ok(specs)
 }
 
 impl Connected {
@@ -381,6 +345,7 @@ impl Connected {
                         tracing::warn!("the gateway has no room now; trying again soon");
                         self.core.turned_away(now(), connection);
                     }
+                    Err(DialError::NoOther) => self.core.connect_failed(now(), connection),
                     Err(error) => {
                         if !self.dialer.log_trials() {
                             tracing::warn!(%error, "no connection to the gateway; trying again");
@@ -390,6 +355,12 @@ impl Connected {
                 }
             }
             ConnectionEvent::Message(connection, message) => {
+                if matches!(message, Message::Drain)
+                    && let Some(live) = self.live.get(&connection)
+                    && self.dialer.note_drained(live.connection.remote_address())
+                {
+                    tracing::warn!("the gateway is going to stop: looking for another one of the profile");
+                }
                 self.core.handle_message(now(), connection, message)
             }
             ConnectionEvent::Lost(connection, code) => {
@@ -475,8 +446,9 @@ impl Connected {
         let (dialer, connection_events) = (Arc::clone(&self.dialer), self.connection_events.clone());
         let may_look_up = !self.core.is_within_reach() || self.core.is_in_doubt();
         let rtt = self.live.values().map(|live| live.connection.rtt()).min();
+        let current = self.live.values().map(|live| live.connection.remote_address()).next();
         let attempt = tokio::spawn(async move {
-            let outcome = dialer.dial(&purpose, offer, rtt, may_look_up).await;
+            let outcome = dialer.dial(&purpose, offer, current, rtt, may_look_up).await;
             let _ = connection_events.send(ConnectionEvent::Dialled(connection, outcome)).await;
         });
         self.attempts.insert(connection, attempt);

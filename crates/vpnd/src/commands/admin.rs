@@ -1,6 +1,7 @@
-//! `vpnd status`, `vpnd kick`, `vpnd reload` and `vpnd server --upgrade`.
+//! `vpnd status`, `vpnd kick`, `vpnd drain`, `vpnd reload` and `vpnd server --upgrade`.
 
 pub mod client;
+pub mod drain;
 pub(crate) mod table;
 
 use std::io::{self, IsTerminal as _, Write};
@@ -34,6 +35,12 @@ pub enum CommandError {
     Ambiguous(String),
     #[error("can't write the result: {0}")]
     Output(#[from] io::Error),
+    #[error("that time has passed already")]
+    Past,
+    #[error("the drain was cancelled by another command, so clients are let in again")]
+    Cancelled,
+    #[error("the gateway is drained and was not stopped: {0}; stop it as you have started it")]
+    NotStopped(io::Error),
 }
 
 /// Shows a running gateway on standard output.

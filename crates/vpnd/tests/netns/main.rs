@@ -25,6 +25,7 @@ mod congestion;
 mod continuity;
 mod crash;
 mod doctor;
+mod drain;
 mod factors;
 mod families;
 mod flood;

@@ -31,7 +31,7 @@ fn shown(world: &World) -> Vec<(SessionId, Token)> {
     let purposes = world.channels.values().map(crate::channel::Channel::purpose);
     let attaches = purposes.filter_map(|purpose| match purpose {
         Purpose::Attach { session, token } => Some((*session, token.clone())),
-        Purpose::Login => None,
+        Purpose::Login | Purpose::Move => None,
     });
     attaches.collect()
 }

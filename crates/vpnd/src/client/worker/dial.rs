@@ -2,6 +2,7 @@
 //!
 //! Each attempt has a socket of its own, so that it leaves from whatever address the machine has now.
 
+mod candidates;
 mod challenge;
 mod race;
 mod trials;
@@ -21,7 +22,7 @@ use vpnd_control_channel::login::{
 use vpnd_control_channel::quic::client_endpoint;
 use vpnd_crypto::device::PUBLIC_KEY_LEN;
 use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{Message, Offer, Refused, SecretText, TooLong, UserName};
+use vpnd_proto::control::{Code, Message, Offer, Refused, SecretText, TooLong, UserName};
 use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
@@ -29,6 +30,7 @@ use super::parent_client::{ParentClient, ParentError};
 use crate::profile::{Profile, ServerAddress};
 use crate::sys::udp::icmp::IcmpErrors;
 use crate::tls::{self, TlsError};
+use candidates::Drained;
 use trials::Trials;
 
 /// Head start of known addresses before the name is looked up again: the gateway may have moved.
@@ -43,6 +45,8 @@ pub(super) enum DialError {
     Parent(#[from] ParentError),
     #[error("the profile names no gateway")]
     NoAddress,
+    #[error("the profile names no other gateway")]
+    NoOther,
     #[error("a socket for the control channel can't be made: {0}")]
     Socket(#[from] io::Error),
     #[error("the gateway's name or address can't be used: {0}")]
@@ -127,6 +131,7 @@ pub(super) struct Dialer {
     /// When the machine's network has changed last.
     network: watch::Sender<Option<Instant>>,
     trials: Mutex<Trials>,
+    drained: Mutex<Drained>,
 }
 
 impl Dialer {
@@ -149,21 +154,42 @@ impl Dialer {
             parent,
             network: watch::Sender::new(None),
             trials: Mutex::new(Trials::default()),
+            drained: Mutex::default(),
         }
     }
 
-    /// Races the gateway's addresses and sends the request to the first that shakes hands. `rtt` is the round trip that the
-    /// connection before had. Names are looked up only if nothing is known, or `may_look_up`: that puts the machine's own DNS
+    /// Races the gateway's addresses and sends the request to the first that shakes hands. `current` is the address of the
+    /// connection that there is, and `rtt` its round trip. Names are looked up only if nothing is known, or `may_look_up`: that puts the machine's own DNS
     /// servers in place of the tunnel's.
     pub(super) async fn dial(
         &self,
         purpose: &Purpose,
         offer: Offer,
+        current: Option<SocketAddr>,
         rtt: Option<Duration>,
         may_look_up: bool,
     ) -> Result<DialOutcome, DialError> {
-        let (endpoint, connection) = self.shake_hands(rtt, may_look_up).await?;
-        self.ask(purpose, offer, endpoint, connection).await.map_err(DialError::with_cause)
+        let (endpoint, connection) = self.shake_hands(purpose, current, rtt, may_look_up).await?;
+        let address = connection.remote_address();
+        let outcome = self.ask(purpose, offer, endpoint, connection).await.map_err(DialError::with_cause)?;
+        match &outcome {
+            DialOutcome::Refused(refused) if refused.code == Code::Drain => drop(self.note_drained(address)),
+            DialOutcome::Established(..) => self.answered(address),
+            DialOutcome::Refused(_) => {}
+        }
+        Ok(outcome)
+    }
+
+    /// The gateway at this address is being drained. Whether that is news.
+    pub(super) fn note_drained(&self, address: SocketAddr) -> bool {
+        self.drained.lock().unwrap_or_else(PoisonError::into_inner).add(address, Instant::now())
+    }
+
+    /// This address is the first to be tried the next time.
+    fn answered(&self, address: SocketAddr) {
+        let mut known = self.known();
+        known.retain(|other| *other != address);
+        known.insert(0, address);
     }
 
     /// Sends the request, and waits for what comes of it.
@@ -200,16 +226,23 @@ impl Dialer {
     /// what was out of reach may not be any more.
     async fn shake_hands(
         &self,
+        purpose: &Purpose,
+        current: Option<SocketAddr>,
         rtt: Option<Duration>,
         may_look_up: bool,
     ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        let is_move = *purpose == Purpose::Move;
         let mut changes = self.network.subscribe();
         let silent = tokio::time::sleep(HANDSHAKE_TIMEOUT);
         tokio::pin!(silent);
         loop {
-            let known = self.known().clone();
-            let look_up = (may_look_up || known.is_empty()).then(|| self.look_up());
-            let attempt = |address| self.shake_hands_with(address, rtt);
+            let known = self.candidates(purpose, current);
+            if is_move && known.is_empty() {
+                return Err(DialError::NoOther);
+            }
+            // The names of other gateways were looked up with that of the one that is connected.
+            let look_up = (!is_move && (may_look_up || known.is_empty())).then(|| self.look_up());
+            let attempt = |address| self.shake_hands_with(address, rtt, is_move);
             let head_start = self.head_start();
             let race = race::race(known, look_up, head_start, attempt, |error| error.is_final(false));
             tokio::pin!(race);
@@ -246,19 +279,26 @@ impl Dialer {
         self.trials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn candidates(&self, purpose: &Purpose, current: Option<SocketAddr>) -> Vec<SocketAddr> {
+        let drained = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
+        drained.order(&self.known(), purpose, current, Instant::now())
+    }
+
     async fn shake_hands_with(
         &self,
         address: SocketAddr,
         rtt: Option<Duration>,
+        is_move: bool,
     ) -> Result<(quinn::Endpoint, Connection), DialError> {
         self.trials().begin(address);
         let connected = self.try_address(address, rtt).await;
         match &connected {
             Ok(_) => {
                 self.trials().clear();
-                let mut known = self.known();
-                known.retain(|other| *other != address);
-                known.insert(0, address);
+                // A gateway that may refuse a move is not the one of the session.
+                if !is_move {
+                    self.answered(address);
+                }
             }
             Err(error) => {
                 tracing::debug!(%address, %error, "no connection");

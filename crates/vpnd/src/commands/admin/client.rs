@@ -8,6 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::Pid;
+
 use crate::admin::{MAX_RESPONSE, Request, Response, Status};
 
 /// Longest wait for the gateway; it has a shorter one for itself.
@@ -102,6 +104,34 @@ impl Client {
         }
     }
 
+    /// Lets nobody in any more; those that are left after `within_s` seconds are closed.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn drain(&mut self, within_s: Option<u64>) -> Result<(), ClientError> {
+        self.done(&Request::Drain { within_s })
+    }
+
+    /// Lets clients in again.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn cancel_drain(&mut self) -> Result<(), ClientError> {
+        self.done(&Request::CancelDrain)
+    }
+
+    fn done(&mut self, request: &Request) -> Result<(), ClientError> {
+        match self.request(request)? {
+            Response::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// The process that has opened the socket, by the kernel's account: the gateway's first one.
+    pub(crate) fn peer(&self) -> io::Result<Pid> {
+        Ok(rustix::net::sockopt::socket_peercred(self.stream.get_ref())?.pid)
+    }
+
     fn request(&mut self, request: &Request) -> Result<Response, ClientError> {
         let line =
             self.exchange(request).map_err(|source| ClientError::Io { path: self.path.clone(), source })?;
@@ -134,6 +164,7 @@ impl Client {
             Response::Ended(_) => "a number of sessions",
             Response::Reloaded(_) => "a report of changes",
             Response::Upgraded(_) => "a report of an upgrade",
+            Response::Done => "that it is done",
             Response::Error(_) => "an error",
         };
         self.invalid_response(format!("it answered with {kind}"))

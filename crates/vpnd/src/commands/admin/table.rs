@@ -10,7 +10,9 @@ use std::time::Duration;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use crate::admin::status::{Counters, Offloads, Pool, Process, Session, Source, Status, Steering, Tun};
+use crate::admin::status::{
+    Counters, Drain, Offloads, Pool, Process, Session, Source, Status, Steering, Tun,
+};
 use crate::sys::sandbox::{Landlock, Protections};
 
 /// Digits of a session's id that the table shows; `vpnd kick` takes them.
@@ -75,6 +77,7 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
     ];
     lines.extend(status.certificate_left_s.map(certificate));
     lines.extend(status.processes.iter().map(process));
+    lines.extend(status.drain.map(drain));
     lines.extend(status.pools.iter().map(pool));
     lines.extend(status.sources.iter().map(|listed| source(listed, &status.counters)));
     if let Some(line) = counts("logins", &status.counters.logins) {
@@ -107,6 +110,20 @@ fn certificate(left_s: u64) -> String {
     match left_s {
         0 => "certificate: EXPIRED, so no client can connect; see 'vpnd renew --help'".to_owned(),
         left_s => format!("certificate: good for {}", age(left_s)),
+    }
+}
+
+/// The state of a drain.
+pub(crate) fn drain(Drain { in_use, left_s, over }: Drain) -> String {
+    let sessions = count(in_use, "session");
+    match (over, left_s) {
+        (true, _) => {
+            "DRAINED: nobody is connected or let in; 'vpnd drain --cancel' lets clients in again".to_owned()
+        }
+        (false, None) => format!("DRAINING: nobody is let in, {sessions} in use yet"),
+        (false, Some(left_s)) => {
+            format!("DRAINING: nobody is let in, {sessions} in use yet, closed in {}", age(left_s))
+        }
     }
 }
 
@@ -413,6 +430,22 @@ TX    RX LIMIT     TX LIMIT   GROUP    AGE    KEYS  IDLE
         for line in wanted.lines() {
             assert!(text.contains(line), "{text}");
         }
+    }
+
+    #[test]
+    fn a_drain_is_shown() {
+        let mut status = status();
+        let mut shown = |drain| {
+            status.drain = drain;
+            render(&status, None)
+        };
+        assert!(!shown(None).contains("DRAIN"));
+        let drain = Drain { in_use: 1, left_s: Some(95), over: false };
+        assert!(
+            shown(Some(drain)).contains("DRAINING: nobody is let in, 1 session in use yet, closed in 1m 35s")
+        );
+        assert!(shown(Some(Drain { left_s: None, ..drain })).contains("1 session in use yet\n"));
+        assert!(shown(Some(Drain { over: true, ..drain })).contains("DRAINED"));
     }
 
     #[test]

@@ -149,6 +149,11 @@ async fn handle<H: Handler>(handler: &H, request: Request, timeouts: Timeouts) -
             }
             Request::Reload => handler.reload().await.map(Response::Reloaded),
             Request::Upgrade => handler.upgrade().await.map(Response::Upgraded),
+            Request::Drain { within_s } => {
+                let drained = handler.drain(within_s.map(Duration::from_secs)).await;
+                drained.map(|()| Response::Done)
+            }
+            Request::CancelDrain => handler.cancel_drain().await.map(|()| Response::Done),
         }
     };
     let late = |_| Err(format!("the gateway did not answer within {} s", limit.as_secs()));

@@ -12,7 +12,9 @@ use vpnd_proto::time::Time;
 
 use super::certificate::WorkerCertificate;
 use super::parent_client::ParentClient;
-use crate::admin::status::{Counters, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp};
+use crate::admin::status::{
+    Counters, Drain, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp,
+};
 use crate::admin::{Handler, Status};
 use crate::clock::{now, wall_s};
 use crate::config;
@@ -20,6 +22,7 @@ use crate::gateway::messages::Configuration;
 use crate::gateway::messages::auth::{AuthReply, AuthRequest, AuthStatus, PoolUsage, SourceHealth};
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::connection::Logins;
+use crate::gateway::worker::core::drain::{DrainRequest, DrainState};
 use crate::gateway::worker::core::{Core, Ended};
 use crate::gateway::worker::quic::acceptor::AdmissionControl;
 use crate::sys::tun::TunOffloads;
@@ -111,6 +114,12 @@ impl Administration {
     }
 }
 
+impl From<DrainState> for Drain {
+    fn from(DrainState { in_use, left, over }: DrainState) -> Self {
+        Self { in_use, left_s: left.map(|left| left.as_secs()), over }
+    }
+}
+
 impl From<PoolUsage> for Pool {
     fn from(PoolUsage { pool, taken, total }: PoolUsage) -> Self {
         Self { pool: pool.to_string(), taken, total }
@@ -157,6 +166,7 @@ impl Handler for Administration {
             certificate_left_s: Some(self.certificate.expires_s().saturating_sub(wall_s())),
             pools: pools.into_iter().map(Pool::from).collect(),
             sources: sources.into_iter().map(Source::from).collect(),
+            drain: snapshot.drain.map(Drain::from),
             counters,
             sessions: snapshot
                 .sessions
@@ -180,7 +190,18 @@ impl Handler for Administration {
         self.parent.reload().await
     }
 
+    async fn drain(&self, within: Option<Duration>) -> Result<(), String> {
+        self.core.drain(DrainRequest::Begin { within }).await.map_err(|error| error.to_string())
+    }
+
+    async fn cancel_drain(&self) -> Result<(), String> {
+        self.core.drain(DrainRequest::Cancel).await.map_err(|error| error.to_string())
+    }
+
     async fn upgrade(&self) -> Result<String, String> {
+        if self.core.is_draining() {
+            return Err("the gateway is being drained; 'vpnd drain --cancel' ends that".to_owned());
+        }
         self.parent.upgrade().await
     }
 }

@@ -212,6 +212,9 @@ impl ControlServer {
         outbox: mpsc::Sender<Outgoing>,
     ) -> Result<LoggedIn, Failure> {
         let device = verify_device(connection, &login.device)?;
+        if self.core.is_draining() {
+            return self.drained(connection, writer, &login, device).await;
+        }
         let admission = self.check(connection, reader, writer, &login, device).await?;
         let who = LoggedIn {
             user: admission.account.name.clone(),
@@ -238,6 +241,20 @@ impl ControlServer {
         self.logins.busy.fetch_add(1, Ordering::Relaxed);
         refuse(writer, Code::Busy, Some(Duration::from_secs(BUSY_S))).await?;
         Err(Failure::Refused(Code::Busy))
+    }
+
+    /// Refuses a login because the gateway is being drained; before anything is checked, so that a one-time code stays good.
+    async fn drained<T>(
+        &self,
+        connection: &Connection,
+        writer: &mut Writer,
+        login: &Login,
+        device: DeviceId,
+    ) -> Result<T, Failure> {
+        self.logins.draining.fetch_add(1, Ordering::Relaxed);
+        self.login_log.refused(connection.remote_address(), &login.user, None, device, Code::Drain.name());
+        refuse(writer, Code::Drain, None).await?;
+        Err(Failure::Refused(Code::Drain))
     }
 
     /// Refuses a login for now: the directory that knows the user gives no answer.

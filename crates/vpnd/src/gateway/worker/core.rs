@@ -7,18 +7,20 @@
 //! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
 
 mod access;
+pub(crate) mod drain;
 mod ended;
+mod snapshot;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused, UserName};
-use vpnd_proto::gateway::{Authenticated, Claim, Effect, Gateway, Selector, SessionStatus};
-use vpnd_proto::plane::{Counters, Event};
+use vpnd_proto::gateway::{Authenticated, Claim, Effect, Gateway, Selector};
+use vpnd_proto::plane::Event;
 use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
@@ -27,9 +29,10 @@ use crate::config::ServerConfig;
 use crate::gateway::worker::handover::{HandoverError, Successor};
 use crate::gateway::worker::registry::{self, AdmittedSession, Registry};
 use crate::revocation_list::{CertificateNumber, RevocationList};
-use crate::shard::{Shards, TunWrites};
-use crate::sys::udp::UdpOffloads;
+use crate::shard::Shards;
+use drain::{DrainRequest, Draining};
 pub(crate) use ended::Ended;
+pub(crate) use snapshot::CoreSnapshot;
 
 /// Text of a refusal of a revoked certificate.
 const REVOKED: &str = "your certificate was revoked by the authority that signed it";
@@ -91,6 +94,7 @@ pub(crate) enum CoreRequest {
         reply: oneshot::Sender<usize>,
     },
     Status(oneshot::Sender<CoreSnapshot>),
+    Drain(DrainRequest, oneshot::Sender<()>),
     /// New settings hold from now on; answered with what is wrong with the policy, if anything.
     Settings {
         config: Box<ServerConfig>,
@@ -124,20 +128,12 @@ pub(crate) struct HandoverSummary {
     pub(crate) paused_for: Duration,
 }
 
-/// The state of the gateway at one moment.
-pub(crate) struct CoreSnapshot {
-    pub(crate) sessions: Vec<SessionStatus>,
-    /// The names of their access profiles, in the same order.
-    pub(crate) profiles: Vec<Option<String>>,
-    pub(crate) counters: Counters,
-    pub(crate) ended: Ended,
-    pub(crate) udp: Vec<UdpOffloads>,
-    pub(crate) tun: Vec<TunWrites>,
-}
-
 /// A handle of the control plane's task.
 #[derive(Clone)]
-pub(crate) struct Core(mpsc::Sender<CoreRequest>);
+pub(crate) struct Core {
+    requests: mpsc::Sender<CoreRequest>,
+    draining: watch::Receiver<bool>,
+}
 
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the control plane has stopped")]
@@ -153,6 +149,7 @@ impl Core {
         revoked: RevocationList,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
+        let (is_draining, draining) = watch::channel(false);
         let task = CoreTask {
             gateway,
             shards,
@@ -160,13 +157,15 @@ impl Core {
             revoked,
             connections: HashMap::new(),
             ended: Ended::default(),
+            draining: None,
+            is_draining,
             handed_over: false,
         };
-        (Self(requests), tokio::spawn(task.run(inbox, events)))
+        (Self { requests, draining }, tokio::spawn(task.run(inbox, events)))
     }
 
     pub(crate) async fn send(&self, request: CoreRequest) -> Result<(), Stopped> {
-        self.0.send(request).await.map_err(|_| Stopped)
+        self.requests.send(request).await.map_err(|_| Stopped)
     }
 
     /// Sends a request and waits for its reply.
@@ -209,6 +208,16 @@ impl Core {
     pub(crate) async fn status(&self) -> Result<CoreSnapshot, Stopped> {
         self.ask(CoreRequest::Status).await
     }
+
+    /// Begins to drain the gateway, or ends that.
+    pub(crate) async fn drain(&self, request: DrainRequest) -> Result<(), Stopped> {
+        self.ask(|reply| CoreRequest::Drain(request, reply)).await
+    }
+
+    /// Whether nobody is let in. A login that is checked meanwhile is refused by the core.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
 }
 
 struct CoreTask {
@@ -219,6 +228,8 @@ struct CoreTask {
     revoked: RevocationList,
     connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
     ended: Ended,
+    draining: Option<Draining>,
+    is_draining: watch::Sender<bool>,
     /// The sessions are another process's.
     handed_over: bool,
 }
@@ -238,7 +249,10 @@ impl CoreTask {
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.gateway.handle_timeout(now());
                 }
-                _ = activity.tick() => self.collect_activity().await,
+                _ = activity.tick() => {
+                    self.collect_activity().await;
+                    self.go_on_draining();
+                }
             }
             // While the disk was busy, others came: they share the next trip.
             for _ in 1..BATCH {
@@ -323,6 +337,7 @@ impl CoreTask {
             CoreRequest::Status(reply) => {
                 let _ = reply.send(self.snapshot().await);
             }
+            CoreRequest::Drain(request, reply) => self.handle_drain(request, reply),
             CoreRequest::Settings { config, reply } => {
                 let _ = reply.send(self.set(&config));
             }
@@ -455,31 +470,6 @@ impl CoreTask {
             // Without its outbox the task closes the connection, and the client attaches anew.
             self.connections.remove(&connection);
         }
-    }
-
-    /// Adds up the shards' traffic since the last report: only of sessions that were in use.
-    async fn collect_activity(&mut self) {
-        for report in self.shards.report().await {
-            for (slot, activity) in report.activities {
-                self.gateway.handle_activity(slot, activity);
-            }
-        }
-    }
-
-    async fn snapshot(&mut self) -> CoreSnapshot {
-        let mut counters = Counters::default();
-        let (mut udp, mut tun) = (Vec::new(), Vec::new());
-        for report in self.shards.report().await {
-            counters.merge(&report.counters);
-            udp.push(report.udp);
-            tun.push(report.tun);
-            for (slot, activity) in report.activities {
-                self.gateway.handle_activity(slot, activity);
-            }
-        }
-        let sessions: Vec<_> = self.gateway.sessions().collect();
-        let profiles = self.registry.access().names_of(&sessions);
-        CoreSnapshot { sessions, profiles, counters, ended: self.ended, udp, tun }
     }
 }
 

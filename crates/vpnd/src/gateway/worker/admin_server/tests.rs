@@ -99,7 +99,7 @@ fn the_json_has_the_promised_names() {
         |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         keys(status),
-        "certificate_left_s counters listen offloads parent_version pid pools processes sessions shards sources steering suites uptime_s version"
+        "certificate_left_s counters drain listen offloads parent_version pid pools processes sessions shards sources steering suites uptime_s version"
     );
     assert_eq!(
         keys(&status["sessions"][0]),
@@ -195,6 +195,19 @@ fn a_silent_peer_is_hung_up_on() {
 }
 
 #[test]
+fn a_drain_begins_with_its_time_and_is_cancelled() {
+    let gateway = Gateway::start();
+    let mut client = gateway.client();
+    client.drain(Some(90)).unwrap();
+    let drain = client.status().unwrap().drain.unwrap();
+    assert_eq!((drain.in_use, drain.left_s, drain.over), (2, Some(90), false));
+    client.cancel_drain().unwrap();
+    assert_eq!(client.status().unwrap().drain, None);
+    client.drain(None).unwrap();
+    assert_eq!(client.status().unwrap().drain.unwrap().left_s, None);
+}
+
+#[test]
 fn a_gateway_that_hangs_is_an_error() {
     struct Hanging;
     impl Handler for Hanging {
@@ -208,6 +221,12 @@ fn a_gateway_that_hangs_is_an_error() {
             std::future::pending().await
         }
         async fn upgrade(&self) -> Result<String, String> {
+            std::future::pending().await
+        }
+        async fn drain(&self, _: Option<Duration>) -> Result<(), String> {
+            std::future::pending().await
+        }
+        async fn cancel_drain(&self) -> Result<(), String> {
             std::future::pending().await
         }
     }

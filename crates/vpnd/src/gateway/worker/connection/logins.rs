@@ -18,6 +18,8 @@ pub(crate) struct Logins {
     pub(super) source_unavailable: AtomicU64,
     /// Logins for which there was no room among those that wait for a person.
     pub(super) waiting_full: AtomicU64,
+    /// Logins at a gateway that is being drained.
+    pub(super) draining: AtomicU64,
     pub(super) attaches: AtomicU64,
     pub(super) attaches_refused: AtomicU64,
     pub(super) bad_requests: AtomicU64,
@@ -40,6 +42,7 @@ impl Logins {
             count("no_profile", &self.no_profile),
             count("source_unavailable", &self.source_unavailable),
             count("waiting_full", &self.waiting_full),
+            count("draining", &self.draining),
             count("attaches", &self.attaches),
             count("attaches_refused", &self.attaches_refused),
             count("bad_requests", &self.bad_requests),

@@ -90,6 +90,8 @@ fn process(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
         let help = "Time until the gateway's certificate expires";
         out.gauge("certificate_expiry", help, Some(Unit::Seconds), left_s)?;
     }
+    let draining = u64::from(status.drain.is_some());
+    out.gauge("draining", "Whether nobody is let in, because the gateway is being drained", None, draining)?;
     out.gauge("shards", "Threads of the data path", None, status.shards as u64)
 }
 
@@ -241,6 +243,7 @@ mod tests {
                 "vpnd_build info",
                 "vpnd_uptime_seconds gauge",
                 "vpnd_certificate_expiry_seconds gauge",
+                "vpnd_draining gauge",
                 "vpnd_shards gauge",
                 "vpnd_offload_enabled gauge",
                 "vpnd_offload_gave_up gauge",

@@ -1,0 +1,96 @@
+//! A client whose gateway is being drained.
+
+use super::*;
+
+fn granted_elsewhere() -> Established {
+    Established {
+        session: SessionId([9; 16]),
+        network: Network { ipv4: Some([10, 9, 0, 1].into()), ..Network::default() },
+        ..answer(1)
+    }
+}
+
+/// The move that the client begins.
+fn moves(client: &mut Client) -> ConnectionId {
+    let (connection, purpose) = connect(client).expect("it begins a connection");
+    assert_eq!(purpose, Purpose::Move);
+    connection
+}
+
+#[test]
+fn the_session_goes_on_until_another_gateway_has_granted_one() {
+    let (mut client, old) = up();
+    client.handle_message(START, old, Message::Drain);
+    let connection = moves(&mut client);
+    assert!(client.is_up() && client.session() == Some(SessionId([1; 16])), "as before");
+    client.handle_message(START, old, Message::Drain);
+    assert_eq!(connect(&mut client), None, "one at a time");
+    grant(&mut client, START, connection, &granted_elsewhere());
+    assert_eq!(client.session(), Some(SessionId([9; 16])));
+    let done = actions(&mut client);
+    let said_bye = done.iter().position(
+        |action| matches!(action, Action::Send { connection, message: Message::Bye } if *connection == old),
+    );
+    let closed = done.iter().position(
+        |action| matches!(action, Action::Disconnect { connection, code: Code::Bye } if *connection == old),
+    );
+    assert!(said_bye.is_some() && said_bye < closed, "{done:?}");
+    assert!(done.iter().any(|action| matches!(action, Action::Configure(_))));
+}
+
+#[test]
+fn a_move_that_fails_changes_nothing() {
+    let (mut client, old) = up();
+    type Failure = fn(&mut Client, ConnectionId);
+    let failures: [Failure; 4] = [
+        |client, connection| client.connect_failed(START, connection),
+        |client, connection| client.turned_away(START, connection),
+        |client, connection| client.refused(START, connection, Code::NoAddress, "", Duration::ZERO),
+        |client, connection| client.refused(START, connection, Code::Credentials, "", Duration::ZERO),
+    ];
+    for fail in failures {
+        client.handle_message(START, old, Message::Drain);
+        let connection = moves(&mut client);
+        fail(&mut client, connection);
+        assert!(client.is_up() && client.is_within_reach() && !client.is_over());
+        assert_eq!(connect(&mut client), None, "until the next notice");
+        assert!(client.poll_timeout().is_none_or(|(_, reason)| reason != Reason::Reconnect));
+    }
+    client.handle_message(START, old, Message::Drain);
+    assert_eq!(connect(&mut client), None, "wrong credentials are not tried twice");
+}
+
+#[test]
+fn other_gateways_that_are_drained_too_are_passed_over_a_few_times() {
+    let (mut client, old) = up();
+    client.handle_message(START, old, Message::Drain);
+    let mut tries = 0;
+    while let Some((connection, purpose)) = connect(&mut client) {
+        assert_eq!(purpose, Purpose::Move);
+        tries += 1;
+        client.refused(START, connection, Code::Drain, "", Duration::ZERO);
+    }
+    assert!((2..20).contains(&tries), "{tries}");
+    assert!(client.is_up());
+}
+
+#[test]
+fn a_refusal_elsewhere_does_not_end_a_client_whose_gateway_has_gone_meanwhile() {
+    let (mut client, old) = up();
+    client.handle_message(START, old, Message::Drain);
+    let connection = moves(&mut client);
+    let close = Close { code: Code::Drain, text: Text::cut("") };
+    client.handle_message(START, old, Message::Close(close));
+    client.refused(START, connection, Code::Credentials, "", Duration::ZERO);
+    assert!(!client.is_over());
+    assert!(matches!(client.poll_timeout(), Some((_, Reason::Reconnect))), "it tries again");
+}
+
+#[test]
+fn drain_is_no_reason_to_give_up() {
+    let mut client = client();
+    let (connection, _) = connect(&mut client).unwrap();
+    client.refused(START, connection, Code::Drain, "", Duration::ZERO);
+    assert!(!client.is_over());
+    assert!(matches!(client.poll_timeout(), Some((_, Reason::Reconnect))));
+}

@@ -1,0 +1,44 @@
+//! A gateway that is being emptied before it stops (PROTOCOL §5.2).
+//!
+//! INVARIANT: nobody comes in, and who is in stays in until the end or until they leave: keys are renewed meanwhile.
+
+use super::session::Session;
+use super::{Effect, Gateway};
+use crate::control::{Code, Message};
+
+impl Gateway {
+    /// Lets nobody in from now on, and notifies the clients that are connected; those again at each call.
+    pub fn drain(&mut self) {
+        self.draining = true;
+        for connection in self.table.iter().filter_map(|session| session.connection) {
+            self.effects.push_back(Effect::Send { connection, message: Message::Drain });
+        }
+    }
+
+    /// Lets clients in again.
+    pub fn end_drain(&mut self) {
+        self.draining = false;
+    }
+
+    /// Sessions that are in use: with a connection or with keys.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        self.table.iter().filter(|session| !session.is_detached()).count()
+    }
+
+    /// Closes all connections with `code` and erases all keys; sessions stay in the store, to be attached to later.
+    pub fn close_all(&mut self, code: Code) {
+        for slot in self.table.slots() {
+            if let Some(session) = self.remove(slot)
+                && let Some(connection) = session.connection
+            {
+                self.close_connection(connection, code, code.explanation());
+            }
+        }
+    }
+
+    /// Whether an attach to this session would bring somebody in.
+    pub(super) fn is_closed_to(&self, session: &Session) -> bool {
+        self.draining && session.is_detached()
+    }
+}

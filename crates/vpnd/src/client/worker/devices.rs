@@ -1,0 +1,50 @@
+//! A client's shards, from the descriptors that the parent has opened.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use rand::TryRng as _;
+use vpnd_proto::plane::Role;
+use vpnd_proto::policy::Policy;
+
+use crate::client::{INITIAL_MTU, socket_options};
+use crate::privsep::messages::Devices;
+use crate::profile::Profile;
+use crate::shard::ShardSpec;
+use crate::sys::tun::TunQueue;
+use crate::sys::udp::ShardSocket;
+
+pub(super) fn shard_specs(
+    profile: &Profile,
+    copy_dscp: bool,
+    devices: &Devices,
+    descriptors: Vec<OwnedFd>,
+) -> anyhow::Result<Vec<ShardSpec>> {
+    let lanes = devices.shards as usize;
+    if lanes == 0 || descriptors.len() != 2 * lanes {
+        bail!("the worker was given {} descriptors for {lanes} lanes", descriptors.len());
+    }
+    let mut queues = descriptors;
+    let sockets = queues.split_off(lanes);
+    let options = socket_options(&profile.offload, None);
+    let mut specs = Vec::new();
+    for (number, (queue, socket)) in queues.into_iter().zip(sockets).enumerate() {
+        specs.push(ShardSpec {
+            number,
+            core: None,
+            priority: 0,
+            role: Role::Client,
+            policy: Arc::new(Policy::default()),
+            hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
+            tun: TunQueue::adopt(queue),
+            tun_offloads: devices.tun,
+            mtu: INITIAL_MTU,
+            copy_dscp,
+            socket: ShardSocket::adopt(socket, &options)?,
+            first: Vec::new(),
+            quic: None,
+        });
+    }
+    Ok(specs)
+}

@@ -1,0 +1,49 @@
+//! What the shards report: traffic for the core, and the state of the gateway for administrators.
+
+use vpnd_proto::gateway::SessionStatus;
+use vpnd_proto::plane::Counters;
+
+use super::drain::DrainState;
+use super::{CoreTask, Ended};
+use crate::shard::TunWrites;
+use crate::sys::udp::UdpOffloads;
+
+/// The state of the gateway at one moment.
+pub(crate) struct CoreSnapshot {
+    pub(crate) sessions: Vec<SessionStatus>,
+    /// The names of their access profiles, in the same order.
+    pub(crate) profiles: Vec<Option<String>>,
+    pub(crate) counters: Counters,
+    pub(crate) ended: Ended,
+    pub(crate) udp: Vec<UdpOffloads>,
+    pub(crate) tun: Vec<TunWrites>,
+    pub(crate) drain: Option<DrainState>,
+}
+
+impl CoreTask {
+    /// Adds up the shards' traffic since the last report: only of sessions that were in use.
+    pub(super) async fn collect_activity(&mut self) {
+        for report in self.shards.report().await {
+            for (slot, activity) in report.activities {
+                self.gateway.handle_activity(slot, activity);
+            }
+        }
+    }
+
+    pub(super) async fn snapshot(&mut self) -> CoreSnapshot {
+        let mut counters = Counters::default();
+        let (mut udp, mut tun) = (Vec::new(), Vec::new());
+        for report in self.shards.report().await {
+            counters.merge(&report.counters);
+            udp.push(report.udp);
+            tun.push(report.tun);
+            for (slot, activity) in report.activities {
+                self.gateway.handle_activity(slot, activity);
+            }
+        }
+        let drain = self.drain_state();
+        let sessions: Vec<_> = self.gateway.sessions().collect();
+        let profiles = self.registry.access().names_of(&sessions);
+        CoreSnapshot { sessions, profiles, counters, ended: self.ended, udp, tun, drain }
+    }
+}
