@@ -302,3 +302,24 @@ fn examples_hold_no_secrets() {
         assert!(!text.contains("PRIVATE KEY"), "{}", path.display());
     }
 }
+
+#[test]
+fn the_pages_about_other_programs_name_keys_that_exist() {
+    let text = read("server.toml");
+    let mut section = "";
+    let mut known = std::collections::BTreeSet::new();
+    for line in text.lines() {
+        let bare = line.strip_prefix("# ").unwrap_or(line);
+        if let Some(name) = bare.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+            section = name;
+        } else if is_setting(bare) {
+            known.insert(format!("[{section}] {}", bare.split(" = ").next().unwrap()));
+        }
+    }
+    let page = fs::read_to_string(folder().join("../docs/MIGRATION.md")).unwrap();
+    let quoted = page.split('`').skip(1).step_by(2);
+    let keys: Vec<&str> = quoted.filter(|text| text.starts_with('[') && text.contains("] ")).collect();
+    assert!(keys.len() > 40, "{}", keys.len());
+    let unknown: Vec<&&str> = keys.iter().filter(|key| !known.contains(**key)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
