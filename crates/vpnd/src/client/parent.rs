@@ -304,14 +304,12 @@ impl RunningClient {
     /// Asks the person at the terminal, as often as a worker may.
     async fn ask(&mut self, number: u64, question: Question) -> Result<Option<Prompt>, ChildError> {
         let request = ParentRequest::Ask(question);
-        if self.limits.take(&request, now()).is_ok()
-            && let ParentRequest::Ask(question) = &request
-        {
-            return Ok(Some(Prompt::show(number, question)));
+        if let Err(why) = self.limits.take(&request, now()) {
+            self.worker.send(&ToWorker::Reply { number, reply: ParentReply::Failed(why) }, &[]).await?;
+            return Ok(None);
         }
-        let reply = ParentReply::Typed(None);
-        self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
-        Ok(None)
+        let ParentRequest::Ask(question) = request else { return Ok(None) };
+        Ok(Some(Prompt::show(number, &question)))
     }
 
     /// The key stays here, so whoever has the worker can use it only while the client runs, and only to prove a connection.

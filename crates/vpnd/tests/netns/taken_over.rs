@@ -223,7 +223,8 @@ const KINDS: [Kind; 7] = [
     (
         3,
         &|body| {
-            body.array(0).unwrap();
+            // A question for a one-time code.
+            body.array(1).unwrap().array(2).unwrap().u32(0).unwrap().array(0).unwrap();
         },
         16,
         Duration::from_secs(5),
