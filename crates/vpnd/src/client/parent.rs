@@ -273,8 +273,8 @@ impl RunningClient {
 
     /// Does one thing for the worker and replies to it.
     async fn handle_request(&mut self, number: u64, request: ParentRequest) -> Result<(), ChildError> {
-        if let Err(why) = self.limits.take(&request, now()) {
-            return self.worker.send(&ToWorker::Reply { number, reply: ParentReply::Failed(why) }, &[]).await;
+        if !self.allows(number, &request).await? {
+            return Ok(());
         }
         let (reply, descriptors) = match request {
             ParentRequest::Socket(AsText(gateway)) => {
@@ -301,11 +301,19 @@ impl RunningClient {
         self.worker.send(&ToWorker::Reply { number, reply }, &descriptors).await
     }
 
+    /// Whether the worker has not had too much of this; otherwise it is refused.
+    async fn allows(&mut self, number: u64, request: &ParentRequest) -> Result<bool, ChildError> {
+        if let Err(why) = self.limits.take(request, now()) {
+            self.worker.send(&ToWorker::Reply { number, reply: ParentReply::Failed(why) }, &[]).await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
     /// Asks the person at the terminal, as often as a worker may.
     async fn ask(&mut self, number: u64, question: Question) -> Result<Option<Prompt>, ChildError> {
         let request = ParentRequest::Ask(question);
-        if let Err(why) = self.limits.take(&request, now()) {
-            self.worker.send(&ToWorker::Reply { number, reply: ParentReply::Failed(why) }, &[]).await?;
+        if !self.allows(number, &request).await? {
             return Ok(None);
         }
         let ParentRequest::Ask(question) = request else { return Ok(None) };
