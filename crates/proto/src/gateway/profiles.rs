@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Effect, Gateway};
+use super::{Effect, Gateway, Reason};
 use crate::control::{Message, Network, Update};
 use crate::plane::{Access, Command, Slot};
 use crate::policy::{Policy, Principal, ProfileId};
 use crate::session::SessionId;
+use crate::time::Time;
 
 /// What the core needs of an access profile.
 #[derive(Clone, Debug)]
@@ -58,6 +59,16 @@ impl Gateway {
         let of_slot = |(id, principal)| Some((self.table.by_id(id)?, principal));
         let principals: Vec<_> = principals.into_iter().filter_map(of_slot).collect();
         self.change_access(None, None, principals);
+    }
+
+    /// Sessions end at these times from now on; `None` leaves one as it is. One whose time is over ends when it is looked for next.
+    pub fn set_deadlines(&mut self, deadline_of: impl Fn(SessionId) -> Option<Time>) {
+        for slot in self.table.slots() {
+            let Some(session) = self.table.get_mut(slot) else { continue };
+            let Some(deadline) = deadline_of(session.record.id) else { continue };
+            session.record.deadline = deadline;
+            self.timers.set((slot, Reason::Lifetime), deadline);
+        }
     }
 
     /// The settings of a session's profile; `None` if there is no such profile.

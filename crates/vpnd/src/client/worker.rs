@@ -361,6 +361,12 @@ impl Connected {
                 {
                     tracing::warn!("the gateway is going to stop: looking for another one of the profile");
                 }
+                // Other reasons are shown where they end the client, or mean no more than a new connection.
+                if let Message::Close(close) = &message
+                    && matches!(close.code, Code::Lifetime | Code::Token)
+                {
+                    tracing::warn!(reason = close.code.name(), "the session is over: {}", &*close.text);
+                }
                 self.core.handle_message(now(), connection, message)
             }
             ConnectionEvent::Lost(connection, code) => {

@@ -5,11 +5,13 @@
 //! that a client connects with.
 
 use std::fmt;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
 use super::document::{Log as Problems, Section};
-use super::{Policy, Push, Rule, ServerConfig, read};
+use super::rate::{self, GroupRates};
+use super::{Push, Rule, ServerConfig, read};
 
 /// Profiles at most.
 const MAX_PROFILES: usize = 64;
@@ -39,6 +41,12 @@ pub struct AccessProfile {
     pub rules: Vec<Rule>,
     /// Number of its own rules among them.
     pub own_rules: usize,
+    /// Its rate limits; with some, those of `[limits]` and of its users' groups don't count.
+    pub rates: Option<GroupRates>,
+    /// Live sessions of one of its users.
+    pub max_sessions_per_user: usize,
+    /// Longest life of a session.
+    pub session_lifetime: Option<Duration>,
 }
 
 /// Who is in a profile: everybody whom all the keys that are there match.
@@ -62,11 +70,14 @@ pub struct Who<'u> {
 
 impl AccessProfiles {
     /// The one profile of a gateway whose configuration has none: everybody is in it.
-    pub(super) fn implied(push: &Push, policy: &Policy) -> Self {
+    pub(super) fn implied(config: &ServerConfig) -> Self {
+        let ServerConfig { push, policy, limits, timeouts, .. } = config;
         let implied = AccessProfile {
             push: push.clone(),
             client_to_client: policy.client_to_client,
             rules: policy.rules.clone(),
+            max_sessions_per_user: limits.max_sessions_per_user,
+            session_lifetime: timeouts.session_lifetime,
             ..AccessProfile::default()
         };
         Self { list: vec![implied] }
@@ -94,6 +105,15 @@ impl AccessProfiles {
     #[must_use]
     pub fn of_everybody() -> Self {
         Self { list: vec![AccessProfile::default()] }
+    }
+
+    /// The same, where the sessions of each profile last no longer than this.
+    #[cfg(test)]
+    pub(crate) fn with_session_lifetime(mut self, lifetime: Option<Duration>) -> Self {
+        for profile in &mut self.list {
+            profile.session_lifetime = lifetime;
+        }
+        self
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &AccessProfile> {
@@ -204,11 +224,7 @@ pub(super) fn profiles(s: &mut Section<'_>, p: &mut Problems, config: &ServerCon
         s.problem(p, "profile", message);
     }
     // Also where all of them have mistakes.
-    if s.has(p, "profile") {
-        AccessProfiles { list }
-    } else {
-        AccessProfiles::implied(&config.push, &config.policy)
-    }
+    if s.has(p, "profile") { AccessProfiles { list } } else { AccessProfiles::implied(config) }
 }
 
 fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Option<AccessProfile> {
@@ -240,7 +256,19 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         );
         s.problem(p, "rules", message);
     }
-    Some(AccessProfile { name: Some(name?), members, push, client_to_client, rules, own_rules })
+    let rates = rate::profile(s, p, name.as_deref().unwrap_or_default(), config.limits.rates.session);
+    let most = config.limits.max_sessions_per_user;
+    Some(AccessProfile {
+        max_sessions_per_user: read::sessions_per_user(s, p, most),
+        session_lifetime: read::session_lifetime(s, p, config.timeouts.session_lifetime),
+        name: Some(name?),
+        members,
+        push,
+        client_to_client,
+        rules,
+        own_rules,
+        rates,
+    })
 }
 
 /// A list that decides who is in a profile. An empty one would match nobody, which nobody means.

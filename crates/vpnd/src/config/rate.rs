@@ -30,7 +30,7 @@ pub struct RateLimits {
     pub groups: Vec<GroupRates>,
 }
 
-/// One entry of `[[limits.groups]]`.
+/// One entry of `[[limits.groups]]`, or the rates of a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRates {
     pub name: String,
@@ -92,14 +92,26 @@ pub(super) fn limits(s: &mut Section<'_>, p: &mut Problems) -> RateLimits {
     RateLimits { session, groups }
 }
 
+/// The rates of a profile that has some of its own; `all` are those of sessions elsewhere.
+pub(super) fn profile(s: &mut Section<'_>, p: &mut Problems, name: &str, all: Rates) -> Option<GroupRates> {
+    let rates = rates(s, p, name.to_owned(), all);
+    let has_some = ["rate_down", "rate_up", "session_rate_down", "session_rate_up"];
+    has_some.into_iter().any(|key| s.has(p, key)).then_some(rates)
+}
+
 fn group(s: &mut Section<'_>, p: &mut Problems, all: Rates) -> Option<GroupRates> {
     let missing = !s.has(p, "name");
     let name = s.text(p, "name");
     if missing {
         s.missing(p, "name", "write name = \"students\", a group of users");
     }
+    let rates = rates(s, p, name.clone().unwrap_or_default(), all);
+    name.map(|_| rates)
+}
+
+fn rates(s: &mut Section<'_>, p: &mut Problems, name: String, all: Rates) -> GroupRates {
     let together = Rates { down: rate(s, p, "rate_down", 0), up: rate(s, p, "rate_up", 0) };
-    Some(GroupRates { name: name?, together, session: session(s, p, all) })
+    GroupRates { name, together, session: session(s, p, all) }
 }
 
 fn session(s: &mut Section<'_>, p: &mut Problems, default: Rates) -> Rates {

@@ -257,7 +257,7 @@ pub(crate) fn device_offload(s: &mut Section<'_>, p: &mut Problems) -> Offload {
 fn limits(s: &mut Section<'_>, p: &mut Problems) -> Limits {
     Limits {
         max_sessions: s.number(p, "max_sessions", 1..=1_000_000, 4096) as usize,
-        max_sessions_per_user: s.number(p, "max_sessions_per_user", 1..=1024, 8) as usize,
+        max_sessions_per_user: sessions_per_user(s, p, 8),
         max_handshakes: s.number(p, "max_handshakes", 1..=65_536, 256) as usize,
         handshakes_per_address_s: s.number(p, "handshakes_per_address_s", 1..=100_000, 500) as u32,
         password_workers: s.number(p, "password_workers", 0..=64, 0) as usize,
@@ -267,17 +267,17 @@ fn limits(s: &mut Section<'_>, p: &mut Problems) -> Limits {
 }
 
 fn timeouts(s: &mut Section<'_>, p: &mut Problems) -> Timeouts {
-    let mut seconds = |s: &mut Section<'_>, key, range: RangeInclusive<u64>, default| {
+    let seconds = |s: &mut Section<'_>, p: &mut Problems, key, range: RangeInclusive<u64>, default| {
         Duration::from_secs(s.number(p, key, range, default))
     };
     let timeouts = Timeouts {
-        idle_timeout: limit(seconds(s, "idle_timeout_s", 0..=YEAR_S, 0)),
-        dead_peer_timeout: seconds(s, "dead_peer_timeout_s", 5..=86_400, 90),
-        keepalive: seconds(s, "keepalive_s", 1..=3_600, 25),
-        rekey_after: seconds(s, "rekey_after_s", 1..=120, 120),
-        authentication_deadline: seconds(s, "authentication_deadline_s", 1..=600, 10),
-        session_lifetime: limit(seconds(s, "session_lifetime_s", 0..=YEAR_S, 86_400)),
-        lease: seconds(s, "lease_s", 60..=YEAR_S, 3_600),
+        idle_timeout: limit(seconds(s, p, "idle_timeout_s", 0..=YEAR_S, 0)),
+        dead_peer_timeout: seconds(s, p, "dead_peer_timeout_s", 5..=86_400, 90),
+        keepalive: seconds(s, p, "keepalive_s", 1..=3_600, 25),
+        rekey_after: seconds(s, p, "rekey_after_s", 1..=120, 120),
+        authentication_deadline: seconds(s, p, "authentication_deadline_s", 1..=600, 10),
+        session_lifetime: session_lifetime(s, p, Some(Duration::from_secs(86_400))),
+        lease: seconds(s, p, "lease_s", 60..=YEAR_S, 3_600),
     };
     if timeouts.keepalive.saturating_mul(2) > timeouts.dead_peer_timeout {
         let message = format!(
@@ -289,6 +289,20 @@ fn timeouts(s: &mut Section<'_>, p: &mut Problems) -> Timeouts {
         s.problem(p, "keepalive_s", message);
     }
     timeouts
+}
+
+/// Live sessions of one user, at most.
+pub(super) fn sessions_per_user(s: &mut Section<'_>, p: &mut Problems, default: usize) -> usize {
+    s.number(p, "max_sessions_per_user", 1..=1024, default as u64) as usize
+}
+
+pub(super) fn session_lifetime(
+    s: &mut Section<'_>,
+    p: &mut Problems,
+    default: Option<Duration>,
+) -> Option<Duration> {
+    let default_s = default.unwrap_or_default().as_secs();
+    limit(Duration::from_secs(s.number(p, "session_lifetime_s", 0..=YEAR_S, default_s)))
 }
 
 /// 0 in the file means that there is no limit.

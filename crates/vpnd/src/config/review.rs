@@ -316,7 +316,10 @@ impl Findings<'_> {
     }
 
     fn rates(&mut self) {
-        for group in &self.config.limits.rates.groups {
+        let config = self.config;
+        let of_profiles = config.profiles.iter().filter_map(|profile| profile.rates.as_ref());
+        let groups = config.limits.rates.groups.iter().map(|group| ("group", "limits.groups", group));
+        for (kind, place, group) in groups.chain(of_profiles.map(|rates| ("profile", "profile", rates))) {
             let pairs = [
                 ("down", group.session.down, group.together.down),
                 ("up", group.session.up, group.together.up),
@@ -324,13 +327,13 @@ impl Findings<'_> {
             for (way, session, together) in pairs {
                 if together > 0 && session > together {
                     let message = format!(
-                        "each session of the group '{}' may have {} {way}, more than the {} of all of them together; raise \
+                        "each session of the {kind} '{}' may have {} {way}, more than the {} of all of them together; raise \
                          'rate_{way}' or lower 'session_rate_{way}'",
                         group.name,
                         Rate(session),
                         Rate(together)
                     );
-                    self.warning("limits.groups", message);
+                    self.warning(place, message);
                 }
             }
         }

@@ -81,7 +81,6 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         authenticator,
         Arc::clone(&access),
         Pools::new(&config.tunnel),
-        config.timeouts.session_lifetime,
         settings.workers + settings.queue + external,
         Clocks::default(),
     ));

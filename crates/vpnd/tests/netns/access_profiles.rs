@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::client::{Client, TUN};
+use crate::client::{self, Client, TUN};
 use crate::gateway::{Gateway, edit_toml, must};
 use crate::lab::{CAMPUS_V4, Lab, UPLINK, eventually};
+use crate::limits::{is_kept, mbit};
 use crate::ordinary::Over;
 use crate::process;
 use crate::traffic::{ping, ping_until};
@@ -239,4 +240,66 @@ fn a_change_of_profiles_opens_nothing_for_a_moment() {
         let _ = client.namespace().within(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"open", closed));
         receivers[0].recv(&mut [0; 8]).ok()
     });
+}
+
+/// The id of the session of a user.
+fn session_of(gateway: &Gateway<'_>, user: &str) -> Option<String> {
+    let sessions = gateway.sessions();
+    let session = sessions.iter().find(|session| session["user"] == user)?;
+    session["id"].as_str().map(str::to_owned)
+}
+
+#[test]
+fn limits_are_those_of_the_profile_and_a_reload_changes_them_for_live_sessions() {
+    let Some(lab) = Lab::new(3) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let [ann, bob] = ["ann", "bob"].map(|name| gateway.add_user(name));
+    gateway.configure("policy.campus_to_client", true);
+    let profiles = |rate: &str, lifetime: &str| {
+        let of = |user: &str, limits: &str| {
+            format!(
+                "[[profile]]\nname = \"of-{user}\"\nusers = [\"{user}\"]\nroutes = [\"10.200.0.0/24\"]\n{limits}\n"
+            )
+        };
+        let of_bob = format!("session_rate_down = \"{rate}\"\nmax_sessions_per_user = 1\n{lifetime}");
+        of("ann", "session_rate_down = \"16mbit\"") + &of("bob", &of_bob)
+    };
+    configure(&gateway, &profiles("4mbit", ""));
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let mut two = Client::connect(&lab, 2, &bob);
+    for client in [&one, &two] {
+        ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    }
+    is_kept(&lab.campus, one.namespace(), one.v4(), mbit(16));
+    is_kept(&lab.campus, two.namespace(), two.v4(), mbit(4));
+    let log = gateway.process().output();
+    assert!(["ann", "bob"].iter().all(|user| log.contains(&format!("profile=\"of-{user}\""))), "{log}");
+
+    // One session is all that bob may have.
+    let third = process::Process::start(&lab, "client3", client::command(&lab, 3, &bob, &[]));
+    let refused = || gateway.status()["counters"]["logins"]["too_many"].as_u64().filter(|count| *count > 0);
+    eventually("the second session is refused and counted", SOON, refused);
+    eventually("the client shows why", SOON, || third.output().contains("too many sessions").then_some(()));
+    drop(third);
+
+    let before = ["ann", "bob"].map(|user| session_of(&gateway, user));
+    configure(&gateway, &profiles("8mbit", ""));
+    must(gateway.ask(&["reload"]));
+    is_kept(&lab.campus, two.namespace(), two.v4(), mbit(8));
+    assert_eq!(["ann", "bob"].map(|user| session_of(&gateway, user)), before, "they go on");
+
+    // Bob's time is over by a reload; his client logs in anew by itself, and nobody else notices.
+    configure(&gateway, &profiles("8mbit", "session_lifetime_s = 1"));
+    must(gateway.ask(&["reload"]));
+    eventually("the session is over", SOON, || {
+        two.process().output().contains("the session's lifetime is over").then_some(())
+    });
+    configure(&gateway, &profiles("8mbit", ""));
+    must(gateway.ask(&["reload"]));
+    eventually("bob is back", SOON, || {
+        session_of(&gateway, "bob").filter(|id| before[1].as_ref() != Some(id))
+    });
+    ping_until(two.namespace(), CAMPUS_V4.into(), SOON);
+    assert_eq!(session_of(&gateway, "ann"), before[0]);
 }

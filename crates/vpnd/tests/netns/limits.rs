@@ -39,7 +39,7 @@ impl Drop for SetOnDrop<'_> {
 }
 
 /// As [`is_kept_together`], for one receiver.
-fn is_kept(from: &Namespace, there: &Namespace, to: IpAddr, rate: usize) {
+pub(crate) fn is_kept(from: &Namespace, there: &Namespace, to: IpAddr, rate: usize) {
     is_kept_together(from, &[(there, to)], rate);
 }
 
@@ -160,7 +160,7 @@ fn is_timeout(kind: ErrorKind) -> bool {
 }
 
 /// Bytes per second.
-const fn mbit(rate: usize) -> usize {
+pub(crate) const fn mbit(rate: usize) -> usize {
     rate * 125_000
 }
 

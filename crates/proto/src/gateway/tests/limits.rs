@@ -81,3 +81,22 @@ fn a_session_that_is_handed_over_is_limited_in_the_next_process() {
     assert_eq!(given[0].1.limits, LIMITS);
     buckets(&given);
 }
+
+#[test]
+fn a_new_lifetime_ends_live_sessions_when_it_is_over_and_leaves_the_others() {
+    let mut gateway = gateway(config(1));
+    login(&mut gateway, 1, "ann", 1);
+    login(&mut gateway, 2, "bob", 2);
+    let ann = gateway.session_of(ConnectionId(1)).expect("she is there");
+    let soon = NOW + Duration::from_secs(9);
+    gateway.set_deadlines(|session| (session == ann).then_some(soon));
+    gateway.handle_timeout(NOW + Duration::from_secs(8));
+    assert_eq!((effects(&mut gateway).len(), gateway.sessions().count()), (0, 2));
+    gateway.handle_timeout(soon);
+    let close = effects(&mut gateway).into_iter().find_map(|effect| match effect {
+        Effect::Send { connection, message: Message::Close(close) } => Some((connection, close.code)),
+        _ => None,
+    });
+    assert_eq!(close, Some((ConnectionId(1), Code::Lifetime)));
+    assert_eq!(gateway.sessions().map(|session| session.user.to_string()).collect::<Vec<_>>(), ["bob"]);
+}

@@ -62,6 +62,28 @@ fn settings_that_a_profile_has_not_are_those_of_all() {
 }
 
 #[test]
+fn limits_that_a_profile_has_not_are_those_of_all() {
+    let config = smallest(
+        "[limits]\nmax_sessions_per_user = 5\nsession_rate_up = '8mbit'\n[timeouts]\nsession_lifetime_s = 100\n\
+         [[profile]]\nname = 'staff'\nusers = 'ann'\n\
+         [[profile]]\nname = 'guests'\nrate_down = '80mbit'\nmax_sessions_per_user = 1\nsession_lifetime_s = 0\n",
+    );
+    let [staff, guests] = &config.profiles.list[..] else { panic!("two profiles") };
+    let lifetime = Some(Duration::from_secs(100));
+    assert_eq!((&staff.rates, staff.max_sessions_per_user, staff.session_lifetime), (&None, 5, lifetime));
+    let rates = guests.rates.as_ref().unwrap();
+    let of = |rates: vpnd_proto::rate::Rates| (rates.down, rates.up);
+    assert_eq!((of(rates.together), of(rates.session)), ((10_000_000, 0), (0, 1_000_000)));
+    assert_eq!(
+        (rates.name.as_str(), guests.max_sessions_per_user, guests.session_lifetime),
+        ("guests", 1, None)
+    );
+    let implied =
+        smallest("[limits]\nmax_sessions_per_user = 5\n[timeouts]\nsession_lifetime_s = 100\n").profiles;
+    assert_eq!((implied.list[0].max_sessions_per_user, implied.list[0].session_lifetime), (5, lifetime));
+}
+
+#[test]
 fn mistakes_are_named_with_their_line() {
     let first = "[tls]\ncertificate = 'a'\nkey = 'b'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n";
     for (text, problem) in [

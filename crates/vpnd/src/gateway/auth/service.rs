@@ -18,7 +18,8 @@ use crate::gateway::auth::access::Access;
 use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
     Account, AuthReply, AuthRequest, AuthStatus, Demand, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
-    MAX_REVOCATIONS, MAX_WRITES, Numbered, Reason, Revoked, SourceName, StoredSession, Write, id,
+    MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SourceName, StoredSession, Write,
+    id,
 };
 use crate::password::Password;
 use crate::privsep::channel::{Channel, ChannelError};
@@ -55,7 +56,6 @@ pub(crate) struct Service {
     authenticator: Arc<Authenticator>,
     access: Arc<Access>,
     pools: Pools,
-    session_lifetime: Option<Duration>,
     grants: Mutex<HashMap<SessionId, Grant>>,
     permits: Arc<Semaphore>,
     clocks: Clocks,
@@ -78,7 +78,6 @@ impl Service {
         authenticator: Authenticator,
         access: Arc<Access>,
         pools: Pools,
-        session_lifetime: Option<Duration>,
         logins: usize,
         clocks: Clocks,
     ) -> Self {
@@ -87,7 +86,6 @@ impl Service {
             authenticator: Arc::new(authenticator.with_access(Arc::clone(&access))),
             access,
             pools,
-            session_lifetime,
             grants: Mutex::default(),
             permits: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
             clocks,
@@ -196,12 +194,10 @@ impl Service {
     /// Leases addresses for the user who was just let in, and notes that their session may be kept.
     fn admit(&self, user: &User, device: DeviceId) -> AuthReply {
         // The profiles may be others than those by which the login was let in.
-        if self.access.of(user).is_none() {
-            return AuthReply::NoProfile;
-        }
+        let Some(profile) = self.access.of(user) else { return AuthReply::NoProfile };
         let session = SessionId(rand::random());
         let started_s = (self.clocks.steady)();
-        let expires_s = self.latest_end_s(started_s);
+        let expires_s = latest_end_s(started_s, profile.session_lifetime);
         let grant = Grant { user: user.id, device, generation: user.generation, started_s, expires_s };
         if !self.grant(session, grant) {
             return AuthReply::Refused { retry_after_s: Some(1) };
@@ -217,7 +213,9 @@ impl Service {
                 account,
                 session: id(session),
                 addresses: Leased { ipv4: leased.v4, ipv6: leased.v6 },
+                started_s,
                 expires_s,
+                profile: profile.name.as_deref().map(ProfileName::cut),
             }),
             Err(error @ LeaseError::Exhausted { .. }) => {
                 AuthReply::NoAddress(Reason::cut(&error.to_string()))
@@ -240,20 +238,19 @@ impl Service {
         room
     }
 
-    /// When a session ends that begins now.
-    fn latest_end_s(&self, now_s: u64) -> u64 {
-        // No limit is stored as a time in the far future.
-        let lifetime_s = self.session_lifetime.map_or(u64::from(u32::MAX), |lifetime| lifetime.as_secs());
-        now_s.saturating_add(lifetime_s)
-    }
-
     fn session(&self, id: SessionId) -> Result<Option<StoredSession>, StoreError> {
         let now_s = (self.clocks.steady)();
         let store = self.store.as_ref();
         let Some(record) = store.session(id, now_s)? else { return Ok(None) };
         let Some(user) = store.user_by_id(record.user)? else { return Ok(None) };
         // The client logs in then, and is refused with the reason.
-        if user.has_expired((self.clocks.wall)()) || self.access.of(&user).is_none() {
+        if user.has_expired((self.clocks.wall)()) {
+            return Ok(None);
+        }
+        let Some(profile) = self.access.of(&user) else { return Ok(None) };
+        // A clock that was set back before this process began gives nobody more than a lifetime.
+        let started_s = record.started_s.min(now_s);
+        if latest_end_s(started_s, profile.session_lifetime) <= now_s {
             return Ok(None);
         }
         let owner = LeaseOwner { user: record.user, device: record.device };
@@ -282,8 +279,8 @@ impl Service {
             addresses,
             epoch: record.epoch,
             tokens: (&record.tokens).into(),
-            // A clock that was set back before this process began gives nobody more than a lifetime.
-            expires_s: record.expires_s.min(self.latest_end_s(now_s)),
+            started_s,
+            expires_s: record.expires_s.min(latest_end_s(now_s, profile.session_lifetime)),
         }))
     }
 
@@ -387,6 +384,12 @@ fn credentials(login: LoginRequest) -> authenticator::Login {
         source: login.source,
         device: DeviceId(login.device.into()),
     }
+}
+
+/// When a session ends that began then.
+fn latest_end_s(started_s: u64, lifetime: Option<Duration>) -> u64 {
+    // No limit is stored as a time in the far future.
+    started_s.saturating_add(lifetime.map_or(u64::from(u32::MAX), |lifetime| lifetime.as_secs()))
 }
 
 /// The part of a user's record that the worker may have.

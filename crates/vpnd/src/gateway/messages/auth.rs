@@ -280,6 +280,8 @@ pub(crate) struct SourceHealth {
 
 /// The name of a source.
 pub(crate) type SourceName = Text<32>;
+/// The name of an access profile.
+pub(crate) type ProfileName = Text<32>;
 /// A sentence for the log.
 pub(crate) type Reason = Text<1024>;
 
@@ -304,8 +306,14 @@ pub(crate) struct Granted {
     pub(crate) session: ByteArray<16>,
     #[n(2)]
     pub(crate) addresses: Leased,
+    /// When it ends at the latest, whatever a later reload makes of the profile's lifetime.
     #[n(3)]
     pub(crate) expires_s: u64,
+    #[n(4)]
+    pub(crate) started_s: u64,
+    /// The name of the access profile that was decided, for the log; `None` without `[[profile]]`.
+    #[n(5)]
+    pub(crate) profile: Option<ProfileName>,
 }
 
 #[derive(Clone, Copy, Debug, Encode, Decode)]
@@ -337,6 +345,8 @@ pub(crate) struct StoredSession {
     pub(crate) tokens: TokenHashes,
     #[n(5)]
     pub(crate) expires_s: u64,
+    #[n(6)]
+    pub(crate) started_s: u64,
 }
 
 /// A user whose sessions end, or go on in other groups.

@@ -10,7 +10,7 @@ use vpnd_proto::policy::{Names, Policy, PolicyError, ProfileId};
 
 use super::settings;
 use crate::config::ServerConfig;
-use crate::config::access_profile::{AccessProfiles, Who};
+use crate::config::access_profile::{AccessProfile, AccessProfiles, Who};
 use crate::policy::{self, Compiled};
 
 /// The access profiles in force.
@@ -35,6 +35,16 @@ impl Access {
         let settings =
             profiles.map(|(number, profile)| (*number, settings::profile(config, profile))).collect();
         Ok(Self { profiles: config.profiles.clone(), numbers, settings, policy: Arc::new(policy) })
+    }
+
+    /// The user's profile, if one is for them.
+    pub(crate) fn profile_of(&self, who: Who<'_>) -> Option<&AccessProfile> {
+        self.profiles.of(who)
+    }
+
+    /// All profiles.
+    pub(crate) fn profiles(&self) -> impl Iterator<Item = &AccessProfile> {
+        self.profiles.iter()
     }
 
     /// The number of the user's profile; [`ProfileId::NONE`] if no profile is for them.

@@ -69,7 +69,7 @@ impl Administration {
         applied.map_err(|error| format!("{error:#}"))?;
         let waits = if tunnel == self.tunnel { "" } else { ", and [tunnel] has changed" };
         Ok(format!(
-            "access profiles, policy, pushed routes, DNS, rate limits and the certificate are as configured now; other settings need a restart{waits}"
+            "access profiles, policy, pushed routes, DNS, rate limits, session lifetimes and the certificate are as configured now; other settings need a restart{waits}"
         ))
     }
 }

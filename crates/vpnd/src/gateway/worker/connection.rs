@@ -220,6 +220,7 @@ impl ControlServer {
             user: admission.account.name.clone(),
             device,
             source: admission.account.source.clone(),
+            profile: admission.profile.clone(),
         };
         self.logins.accepted.fetch_add(1, Ordering::Relaxed);
         let secret = tls::epoch_secret(connection).map_err(|_| Failure::NoSecret)?;
@@ -386,7 +387,10 @@ impl ControlServer {
                         match &logged_in {
                             _ if answered => {}
                             None => self.logins.count_attach(&message),
-                            Some(who) => self.login_log.answered(connection.remote_address(), who, &message),
+                            Some(who) => {
+                                self.logins.count_answer(&message);
+                                self.login_log.answered(connection.remote_address(), who, &message);
+                            }
                         }
                         answered = true;
                         if matches!(*message, Message::Established(_)) && session_guard.is_none() {

@@ -27,7 +27,7 @@ use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 use crate::clock::now;
 use crate::config::ServerConfig;
 use crate::gateway::worker::handover::{HandoverError, Successor};
-use crate::gateway::worker::registry::{self, AdmittedSession, Registry};
+use crate::gateway::worker::registry::{AdmittedSession, Registry};
 use crate::revocation_list::{CertificateNumber, RevocationList};
 use crate::shard::Shards;
 use drain::{DrainRequest, Draining};
@@ -240,6 +240,7 @@ impl CoreTask {
         activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut open = true;
         // Those of an earlier process, which had other settings.
+        self.registry.set_deadlines(&mut self.gateway);
         self.end_unfit();
         while open {
             let due = self.gateway.poll_timeout().map(|(at, _)| at.since(now()));
@@ -395,7 +396,7 @@ impl CoreTask {
         offer: &Offer,
         secret: EpochSecret,
     ) {
-        let (principal, limits) = self.registry.session_started(admission);
+        let (principal, limits, deadline) = self.registry.session_started(admission);
         let who = Authenticated {
             session: admission.session,
             user: admission.account.name.clone(),
@@ -403,7 +404,7 @@ impl CoreTask {
             limits,
             device,
             addresses: admission.addresses,
-            deadline: registry::deadline(admission.expires_s),
+            deadline,
         };
         // The effects include the refusal.
         if self.gateway.login(now(), connection, who, offer, secret).is_err() {

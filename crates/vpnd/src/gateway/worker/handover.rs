@@ -21,7 +21,7 @@ use vpnd_proto::gateway::handover::{FORMAT, HandedSession};
 use crate::admin::status::Counters;
 use crate::clock::now;
 use crate::gateway::messages::auth::SourceName;
-use crate::gateway::worker::registry::{Member, Registry};
+use crate::gateway::worker::registry::{Member, Registry, Span};
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::messages::{Devices, MAX_FRAME, borrowed};
 use crate::revocation_list::CertificateNumber;
@@ -85,6 +85,9 @@ pub(crate) struct TransferredSession {
     /// The source of its user; absent from earlier versions, which had no use for it. Then it is none that a profile could name.
     #[n(3)]
     source: Option<SourceName>,
+    /// As it was granted; absent from earlier versions.
+    #[n(4)]
+    span: Option<Span>,
 }
 
 /// Reason why nothing was handed over: the old worker goes on.
@@ -147,8 +150,9 @@ impl Successor {
         let mut sessions = sessions.into_iter().map(|session| {
             let certificate = registry.certificate(session.id);
             let member = registry.member(session.id).cloned();
+            let span = member.as_ref().and_then(|member| member.span);
             let (groups, source) = member.map(|member| (member.groups.into_vec(), member.source)).unzip();
-            TransferredSession { session, groups: groups.unwrap_or_default(), certificate, source }
+            TransferredSession { session, groups: groups.unwrap_or_default(), certificate, source, span }
         });
         loop {
             let batch: Vec<_> = sessions.by_ref().take(BATCH).collect();
@@ -218,9 +222,10 @@ impl Predecessor {
             match self.receive().await? {
                 FromPredecessor::Sessions(sessions) => {
                     count += sessions.len();
-                    for TransferredSession { session, groups, certificate, source } in sessions {
+                    for TransferredSession { session, groups, certificate, source, span } in sessions {
                         let source = source.unwrap_or_default();
-                        let member = Member { user: session.user.clone(), source, groups: groups.into() };
+                        let member =
+                            Member { user: session.user.clone(), source, groups: groups.into(), span };
                         let (principal, limits) = registry.take_over(session.id, member);
                         registry.shown(session.id, certificate);
                         gateway.take_over(now(), session, principal, limits)?;

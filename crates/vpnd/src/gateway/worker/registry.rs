@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use minicbor::{Decode, Encode};
 use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::{Addresses, EndedSession, Gateway, SessionRecord};
 use vpnd_proto::policy::{Names, PolicyError, Principal, ProfileId};
@@ -45,7 +46,7 @@ pub(crate) struct AdmittedSession {
     pub(crate) account: Account,
     pub(crate) session: SessionId,
     pub(crate) addresses: Addresses,
-    pub(crate) expires_s: u64,
+    pub(crate) span: Span,
 }
 
 impl From<Granted> for AdmittedSession {
@@ -54,7 +55,7 @@ impl From<Granted> for AdmittedSession {
             account: granted.account,
             session: SessionId(granted.session.into()),
             addresses: granted.addresses.into(),
-            expires_s: granted.expires_s,
+            span: Span { started_s: granted.started_s, expires_s: granted.expires_s },
         }
     }
 }
@@ -74,17 +75,37 @@ pub(crate) struct Registry {
     writes: Vec<Write>,
 }
 
-/// The user of a session, as far as access goes by it.
+/// The user of a session, as far as access goes by it, and when the session was granted.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) user: UserName,
     pub(crate) source: SourceName,
     pub(crate) groups: Box<[String]>,
+    /// `None` for a session of an earlier version, which ends as that has granted.
+    pub(crate) span: Option<Span>,
 }
 
-impl From<Account> for Member {
-    fn from(account: Account) -> Self {
-        Self { user: account.name, source: account.source, groups: account.groups.into() }
+/// When a session began, and when it ends at the latest: seconds of the steady clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Span {
+    #[n(0)]
+    pub(crate) started_s: u64,
+    #[n(1)]
+    pub(crate) expires_s: u64,
+}
+
+impl Span {
+    /// When the session ends in a profile whose sessions last so long. A profile never makes it longer than was granted.
+    fn end_s(self, lifetime: Option<Duration>) -> u64 {
+        let end_s = lifetime.map(|lifetime| self.started_s.saturating_add(lifetime.as_secs()));
+        end_s.unwrap_or(u64::MAX).min(self.expires_s)
+    }
+}
+
+impl Member {
+    fn new(account: Account, span: Span) -> Self {
+        let Account { name: user, groups, source } = account;
+        Self { user, source, groups: groups.into(), span: Some(span) }
     }
 }
 
@@ -130,16 +151,34 @@ impl Registry {
         &self.access
     }
 
-    /// A user has logged in: the session that is about to begin is theirs. Returns the user as policy has them, and the rate limits.
-    pub(crate) fn session_started(&mut self, admission: &AdmittedSession) -> (Principal, SessionLimits) {
-        self.add(admission.session, admission.account.clone().into())
+    /// A user has logged in: the session that is about to begin is theirs. Returns the user as policy has them, the rate limits, and
+    /// when the session ends.
+    pub(crate) fn session_started(
+        &mut self,
+        admission: &AdmittedSession,
+    ) -> (Principal, SessionLimits, Time) {
+        let member = Member::new(admission.account.clone(), admission.span);
+        let end_s = self.end_s(&member).unwrap_or(admission.span.expires_s);
+        let (principal, limits) = self.add(admission.session, member);
+        (principal, limits, deadline(end_s))
+    }
+
+    /// When the member's session ends, unless an earlier version has granted it.
+    fn end_s(&self, member: &Member) -> Option<u64> {
+        let lifetime = self.access.profile_of(member.who()).and_then(|profile| profile.session_lifetime);
+        member.span.map(|span| span.end_s(lifetime))
     }
 
     fn add(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
         let principal = principal(&mut self.names, &self.access, &member);
-        let limits = self.rates.of(&member.groups);
+        let limits = self.limits_of(&member);
         self.known.insert(session, member);
         (principal, limits)
+    }
+
+    fn limits_of(&self, member: &Member) -> SessionLimits {
+        let profile = self.access.profile_of(member.who());
+        self.rates.of(profile.and_then(|profile| profile.name.as_deref()), &member.groups)
     }
 
     /// These access profiles hold from now on, for all sessions of `gateway`.
@@ -194,7 +233,10 @@ impl Registry {
             _ => return Err(RegistryError::Unexpected),
         };
         let user = stored.account.name.clone();
-        let (principal, limits) = self.add(session, stored.account.into());
+        let span = Span { started_s: stored.started_s, expires_s: stored.expires_s };
+        let member = Member::new(stored.account, span);
+        let end_s = self.end_s(&member).unwrap_or(span.expires_s);
+        let (principal, limits) = self.add(session, member);
         Ok(Some(SessionRecord {
             id: session,
             principal,
@@ -202,13 +244,13 @@ impl Registry {
             user,
             device: DeviceId(stored.device.into()),
             addresses: stored.addresses.into(),
-            deadline: deadline(stored.expires_s),
+            deadline: deadline(end_s),
             epoch: stored.epoch,
             tokens: stored.tokens.into_tokens(),
         }))
     }
 
-    /// A user is in other groups now: profile, policy and rate limits of these hold for the sessions. Returns how many there are.
+    /// A user is in other groups now: profile, policy, rate limits and lifetime of these hold for the sessions. Returns how many there are.
     pub(crate) fn regroup(&mut self, user: &UserName, groups: &[String], gateway: &mut Gateway) -> usize {
         let Self { names, access, known, .. } = self;
         let mut principals = Vec::new();
@@ -219,6 +261,7 @@ impl Registry {
         let count = principals.len();
         gateway.set_principals(principals);
         self.set_limits(self.rates.limits().clone(), gateway);
+        self.set_deadlines(gateway);
         count
     }
 
@@ -232,12 +275,19 @@ impl Registry {
         self.add(session, member)
     }
 
-    /// These rate limits hold from now on, for all sessions of `gateway`.
+    /// These rate limits, and those of the access profiles, hold from now on, for all sessions of `gateway`.
     pub(crate) fn set_limits(&mut self, limits: RateLimits, gateway: &mut Gateway) {
-        let groups = self.rates.set(limits);
-        let limits_of =
-            |session| self.rates.of(self.known.get(&session).map_or(&[], |member| &member.groups));
+        let groups = self.rates.set(limits, self.access.profiles());
+        let limits_of = |session| match self.known.get(&session) {
+            Some(member) => self.limits_of(member),
+            None => self.rates.of(None, &[]),
+        };
         gateway.set_limits(now(), &groups, limits_of);
+    }
+
+    /// The lifetimes of the access profiles hold from now on, for all sessions of `gateway`.
+    pub(crate) fn set_deadlines(&self, gateway: &mut Gateway) {
+        gateway.set_deadlines(|session| self.end_s(self.known.get(&session)?).map(deadline));
     }
 
     /// Remember the session as it is now.
@@ -319,4 +369,16 @@ fn principal(names: &mut Names, access: &Access, member: &Member) -> Principal {
 /// The deadline on this process's clock.
 pub(crate) fn deadline(expires_s: u64) -> Time {
     now() + Duration::from_secs(expires_s.saturating_sub(clock::steady_s()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_shortens_a_session_and_never_makes_it_longer_than_granted() {
+        let span = Span { started_s: 1_000, expires_s: 1_100 };
+        let ends = [None, Some(40), Some(100), Some(4_000)].map(|s| span.end_s(s.map(Duration::from_secs)));
+        assert_eq!(ends, [1_100, 1_040, 1_100, 1_100]);
+    }
 }

@@ -39,7 +39,7 @@ pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits 
 pub(super) fn profile(config: &ServerConfig, profile: &AccessProfile) -> ProfileSettings {
     ProfileSettings {
         network: network(config, &profile.push),
-        max_sessions_per_user: config.limits.max_sessions_per_user,
+        max_sessions_per_user: profile.max_sessions_per_user,
     }
 }
 

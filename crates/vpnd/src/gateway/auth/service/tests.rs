@@ -18,15 +18,11 @@ fn service(directory: &Path) -> Arc<Service> {
 
 /// Starts over on the same store if there is one.
 fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) -> Arc<Service> {
-    service_for(directory, lifetime, clocks, everybody())
+    let profiles = crate::config::AccessProfiles::of_everybody().with_session_lifetime(lifetime);
+    service_for(directory, clocks, Arc::new(Access::new(profiles)))
 }
 
-fn service_for(
-    directory: &Path,
-    lifetime: Option<Duration>,
-    clocks: Clocks,
-    access: Arc<Access>,
-) -> Arc<Service> {
+fn service_for(directory: &Path, clocks: Clocks, access: Arc<Access>) -> Arc<Service> {
     let store = Sqlite::open_or_create(&directory.join("vpnd.db")).unwrap();
     let hasher = Hasher::with_cost(8, 1);
     let user = NewUser {
@@ -46,11 +42,7 @@ fn service_for(
         pool_v6: None,
     };
     let authenticator = Authenticator::new(Arc::clone(&store), hasher, settings).unwrap();
-    Arc::new(Service::new(store, authenticator, access, Pools::new(&tunnel), lifetime, 8, clocks))
-}
-
-fn everybody() -> Arc<Access> {
-    Arc::new(Access::new(crate::config::AccessProfiles::of_everybody()))
+    Arc::new(Service::new(store, authenticator, access, Pools::new(&tunnel), 8, clocks))
 }
 
 fn login(password: &str, device: u8) -> AuthRequest {
@@ -290,7 +282,7 @@ fn profiles(text: &str) -> crate::config::AccessProfiles {
 async fn who_is_in_no_profile_gets_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let access = Arc::new(Access::new(profiles("[[profile]]\nname = 'staff'\ngroups = 'staff'\n")));
-    let service = service_for(directory.path(), None, Clocks::default(), Arc::clone(&access));
+    let service = service_for(directory.path(), Clocks::default(), Arc::clone(&access));
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
     let is_there = async || match service.answer(AuthRequest::Session(session)).await {
@@ -311,4 +303,30 @@ async fn who_is_in_no_profile_gets_nothing() {
         matches!(service.answer(login("wrong", 2)).await, AuthReply::CodeRequired(_)),
         "nobody else learns it"
     );
+}
+
+#[tokio::test]
+async fn a_shorter_lifetime_holds_for_sessions_of_before_and_a_longer_one_for_later_ones() {
+    static STEADY_S: AtomicU64 = AtomicU64::new(1_000);
+    let clocks = Clocks { wall: || 1_000, steady: || STEADY_S.load(Ordering::Relaxed) };
+    let lasting = |lifetime_s: u64| {
+        profiles(&format!("[[profile]]\nname = 'staff'\nsession_lifetime_s = {lifetime_s}\n"))
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let access = Arc::new(Access::new(lasting(100)));
+    let service = service_for(directory.path(), clocks, Arc::clone(&access));
+    let session = granted(&service, 1).await;
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    let stored = async || match service.answer(AuthRequest::Session(session)).await {
+        AuthReply::Session(stored) => stored.map(|stored| (stored.started_s, stored.expires_s)),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(stored().await, Some((1_000, 1_100)));
+    STEADY_S.store(1_050, Ordering::Relaxed);
+    access.replace(lasting(51));
+    assert!(stored().await.is_some());
+    access.replace(lasting(50));
+    assert_eq!(stored().await, None, "its time is over");
+    access.replace(lasting(500));
+    assert_eq!(stored().await, Some((1_000, 1_100)), "as it was granted");
 }

@@ -11,7 +11,7 @@ use vpnd_proto::control::{Message, UserName};
 use vpnd_proto::session::DeviceId;
 
 use crate::admin::status::canonical;
-use crate::gateway::messages::auth::SourceName;
+use crate::gateway::messages::auth::{ProfileName, SourceName};
 use crate::log_limit::LogLimit;
 
 /// Lines about refusals at once, and after that one for each interval; as many about closed connections.
@@ -24,6 +24,8 @@ pub(super) struct LoggedIn {
     pub(super) device: DeviceId,
     /// Where its user is known.
     pub(super) source: SourceName,
+    /// The access profile that the auth process has decided.
+    pub(super) profile: Option<ProfileName>,
 }
 
 pub(crate) struct LoginLog {
@@ -48,6 +50,7 @@ impl LoginLog {
                 tracing::info!(
                     user = &*who.user,
                     source = &*who.source,
+                    profile = who.profile.as_deref(),
                     %outer,
                     ipv4 = network.ipv4.map(tracing::field::display),
                     ipv6 = network.ipv6.map(tracing::field::display),

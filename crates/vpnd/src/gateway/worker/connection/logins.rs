@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use vpnd_proto::control::Message;
+use vpnd_proto::control::{Code, Message};
 
 /// Logins and attaches by outcome, counted since the start.
 #[derive(Debug, Default)]
@@ -14,6 +14,8 @@ pub(crate) struct Logins {
     pub(super) no_address: AtomicU64,
     /// Logins of users for whom there is no access profile.
     pub(super) no_profile: AtomicU64,
+    /// Logins whose user, or the gateway, has as many sessions as may be.
+    pub(super) too_many: AtomicU64,
     /// Logins whose directory or server could not be asked.
     pub(super) source_unavailable: AtomicU64,
     /// Logins for which there was no room among those that wait for a person.
@@ -40,6 +42,7 @@ impl Logins {
             count("busy", &self.busy),
             count("no_address", &self.no_address),
             count("no_profile", &self.no_profile),
+            count("too_many", &self.too_many),
             count("source_unavailable", &self.source_unavailable),
             count("waiting_full", &self.waiting_full),
             count("draining", &self.draining),
@@ -50,6 +53,13 @@ impl Logins {
             count("unproved", &self.unproved),
             count("unread", &self.unread),
         ])
+    }
+
+    /// Counts what the control plane has answered to a login whose credentials were right.
+    pub(super) fn count_answer(&self, answer: &Message) {
+        if matches!(answer, Message::Refused(refused) if refused.code == Code::TooMany) {
+            self.too_many.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Counts an attach, once the control plane has answered it.

@@ -16,6 +16,7 @@ impl CoreTask {
     pub(super) fn set(&mut self, config: &ServerConfig) -> Result<(), PolicyError> {
         self.registry.set_access(config, &mut self.gateway)?;
         self.registry.set_limits(config.limits.rates.clone(), &mut self.gateway);
+        self.registry.set_deadlines(&mut self.gateway);
         self.end_unfit();
         Ok(())
     }
