@@ -319,6 +319,12 @@ impl Gateway {
         self.table.iter().map(session::Session::status)
     }
 
+    /// One session, as an administrator sees it.
+    #[must_use]
+    pub fn session(&self, id: SessionId) -> Option<SessionStatus> {
+        self.table.get(self.table.by_id(id)?).map(session::Session::status)
+    }
+
     /// The session of a control connection.
     #[must_use]
     pub fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {

@@ -106,6 +106,20 @@ pub struct Source {
     pub up: Option<bool>,
     /// Seconds since the last answer.
     pub last_answer_s: Option<u64>,
+    /// Present if its sessions are accounted for.
+    #[serde(default)]
+    pub accounting: Option<Accounting>,
+}
+
+/// Records of accounting, since the start or the last upgrade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accounting {
+    /// Those that a server has.
+    pub sent: u64,
+    /// Those that no server will have.
+    pub lost: u64,
+    /// Those on their way.
+    pub waiting: u64,
 }
 
 /// Mechanism by which the kernel selects a datagram's shard.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Handler;
 use super::status::{
-    Counters, Drain, Offloads, Pool, Process, Session, Source, Status, Steering, Suite, Tun, Udp,
+    Accounting, Counters, Drain, Offloads, Pool, Process, Session, Source, Status, Steering, Suite, Tun, Udp,
 };
 use crate::sys::sandbox::{Landlock, Protections};
 
@@ -110,8 +110,13 @@ pub(crate) fn status() -> Status {
             Pool { pool: "fd00::/64".to_owned(), taken: 1, total: 1 << 20 },
         ],
         sources: vec![
-            Source { name: "campus".to_owned(), up: Some(false), last_answer_s: Some(75) },
-            Source { name: "guests".to_owned(), up: None, last_answer_s: None },
+            Source { name: "campus".to_owned(), up: Some(false), last_answer_s: Some(75), accounting: None },
+            Source {
+                name: "guests".to_owned(),
+                up: None,
+                last_answer_s: None,
+                accounting: Some(Accounting { sent: 41, lost: 2, waiting: 1 }),
+            },
         ],
         sessions: vec![ann(), bob()],
     }

@@ -3,6 +3,7 @@
 //! Invariants: each user name belongs to one source at most, the first whose rule it matches; secrets are files that are named here,
 //! never values.
 
+mod radius;
 mod recheck;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use super::document::{Log as Problems, Section};
 use crate::ldap_filter::{Filter, NameTemplate};
+pub use radius::{Accounting, Radius, RadiusAttribute};
 pub use recheck::Recheck;
 
 /// Sources at most, and servers of one.
@@ -20,8 +22,6 @@ const MAX_SOURCES: usize = 32;
 const MAX_SERVERS: usize = 8;
 /// Limit for one login, over all servers of its source.
 pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest wait for a person who approves a login elsewhere, seconds: a login takes 120 s at most (PROTOCOL §4.2).
-const MAX_PUSH_S: u64 = 110;
 const LDAPS_PORT: u16 = 636;
 const LDAP_PORT: u16 = 389;
 const RADIUS_PORT: u16 = 1812;
@@ -110,26 +110,6 @@ pub struct GroupSearch {
     pub name: String,
 }
 
-/// How a RADIUS server is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Radius {
-    pub secret: SecretPlace,
-    /// How the gateway names itself.
-    pub nas_identifier: String,
-    /// Attributes whose values are groups.
-    pub group_attributes: Vec<RadiusAttribute>,
-    /// Logins at most that wait for a person: to answer a challenge, or to approve a request elsewhere.
-    pub max_waiting: usize,
-    /// Limit for a reply while a person approves the request on another device; `None` if the server never waits for that.
-    pub push: Option<Duration>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RadiusAttribute {
-    FilterId,
-    Class,
-}
-
 /// Where a secret is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretPlace {
@@ -160,6 +140,15 @@ impl Source {
         match &self.kind {
             SourceKind::Ldap(ldap) => ldap.recheck,
             SourceKind::Radius(_) => None,
+        }
+    }
+
+    /// Where its sessions are accounted for; `None` if nowhere.
+    #[must_use]
+    pub fn accounting(&self) -> Option<&Accounting> {
+        match &self.kind {
+            SourceKind::Ldap(_) => None,
+            SourceKind::Radius(radius) => radius.accounting.as_ref(),
         }
     }
 
@@ -222,12 +211,18 @@ impl FromStr for SourceServer {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (place, port, start_tls) = match text.split_once("://") {
-            Some(("ldaps", place)) => (place, LDAPS_PORT, false),
-            Some(("ldap", place)) => (place, LDAP_PORT, true),
-            Some(("radius", place)) => (place, RADIUS_PORT, false),
-            _ => return Err(()),
-        };
+        match text.split_once("://") {
+            Some(("ldaps", place)) => Self::at(place, LDAPS_PORT, false),
+            Some(("ldap", place)) => Self::at(place, LDAP_PORT, true),
+            Some(("radius", place)) => Self::at(place, RADIUS_PORT, false),
+            _ => Err(()),
+        }
+    }
+}
+
+impl SourceServer {
+    /// The server at `HOST` or `HOST:PORT`.
+    fn at(place: &str, port: u16, start_tls: bool) -> Result<Self, ()> {
         let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, port),
             Some((host, after)) => (host, number(after.strip_prefix(':').ok_or(())?)?),
@@ -324,7 +319,7 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
         kind: if is_ldap {
             SourceKind::Ldap(Box::new(ldap(s, p, base)?))
         } else {
-            SourceKind::Radius(Box::new(radius(s, p, base)?))
+            SourceKind::Radius(Box::new(radius::read(s, p, base)?))
         },
     };
     Some(source)
@@ -446,44 +441,6 @@ fn group_search(s: &mut Section<'_>, p: &mut Problems) -> Option<GroupSearch> {
         filter: filter?,
         name: name.map_or_else(|| "cn".to_owned(), |word| word.0),
     })
-}
-
-fn radius(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Radius> {
-    if !s.has(p, "secret_file") {
-        s.missing(
-            p,
-            "secret_file",
-            "write secret_file = \"radius.secret\", a file of mode 600 with the shared secret",
-        );
-    }
-    let secret = secret(s, p, "secret_file", base);
-    let nas_identifier = s.parsed::<Word>(p, "nas_identifier", "1 to 32 letters, digits, '.', '_' and '-'");
-    let names = "\"Filter-Id\" or \"Class\"";
-    let group_attributes = s.list::<RadiusAttribute>(p, "group_attributes", names);
-    let push = s.flag(p, "push", false);
-    let push_timeout_s = s.number(p, "push_timeout_s", 5..=MAX_PUSH_S, 45);
-    if s.has(p, "push_timeout_s") && !push {
-        s.problem(p, "push_timeout_s", "it counts with push = true alone".to_owned());
-    }
-    Some(Radius {
-        secret: secret?,
-        nas_identifier: nas_identifier.map_or_else(|| "vpnd".to_owned(), |word| word.0),
-        group_attributes: group_attributes.unwrap_or_else(|| vec![RadiusAttribute::FilterId]),
-        max_waiting: s.number(p, "max_waiting", 1..=256, 64) as usize,
-        push: push.then_some(Duration::from_secs(push_timeout_s)),
-    })
-}
-
-impl FromStr for RadiusAttribute {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "Filter-Id" => Ok(Self::FilterId),
-            "Class" => Ok(Self::Class),
-            _ => Err(()),
-        }
-    }
 }
 
 fn secret(s: &mut Section<'_>, p: &mut Problems, key: &'static str, base: &Path) -> Option<SecretPlace> {

@@ -1,6 +1,7 @@
 //! The auth process of a gateway, from its first message to its end.
 
 mod access;
+mod accounting;
 pub mod authenticator;
 pub(crate) mod idp_client;
 mod lease;
@@ -8,12 +9,15 @@ mod service;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 
+use crate::clock::steady_s;
 use crate::config::ServerConfig;
 use crate::gateway::auth::access::Access;
+use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::authenticator::external::{self, External};
 use crate::gateway::auth::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::gateway::auth::idp_client::IdpClient;
@@ -32,6 +36,8 @@ use crate::store::sqlite::Sqlite;
 use crate::sys::process;
 use crate::tls;
 
+/// The file, beside the store, with what accounting needs after a restart.
+const ACCOUNTING_FILE: &str = "accounting.sqlite";
 const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
 /// Time for the parent to notice that the worker is gone.
@@ -72,7 +78,9 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
             .await
             .context("the authenticator can't be made")??;
     let idp = Arc::new(IdpClient::default());
-    let authenticator = authenticator.with_external(External::new(&config.sources, Arc::clone(&idp)));
+    let accounting = accounting(&config, &idp, store.as_ref(), started.launch.message.is_start);
+    let external = External::new(&config.sources, Arc::clone(&idp), Arc::clone(&accounting));
+    let authenticator = authenticator.with_external(external);
     // A source that is slow takes no permits that others need.
     let external: usize = config.sources.iter().map(external::permits).sum();
     let access = Arc::new(Access::new(config.profiles.clone()));
@@ -90,19 +98,41 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     tokio::spawn(back_up(sqlite));
     tokio::spawn(Arc::clone(&service).recheck());
     tokio::spawn(report_log(Arc::clone(&service)));
-    tokio::select! {
+    tokio::spawn(Arc::clone(&accounting).deliver());
+    let is_stopped = AtomicBool::new(false);
+    let ended = tokio::select! {
         // That its channel ends is what this process waits for.
-        ended = follow_parent(&parent, &keys, &idp, &access) => ended,
+        ended = follow_parent(&parent, &keys, &idp, &access, &is_stopped) => ended,
         ended = service.run(worker) => match ended {
-            Ok(()) => without_worker(&parent).await,
+            Ok(()) => without_worker(&parent, &is_stopped).await,
             Err(error) => Err(error).context("the worker has sent what no worker sends"),
         },
         ended = signing => match ended {
-            Ok(SigningError::Closed) => without_worker(&parent).await,
+            Ok(SigningError::Closed) => without_worker(&parent, &is_stopped).await,
             Ok(error) => Err(error).context("the worker has sent what no worker sends"),
-            Err(_) => bail!("the thread that signs handshakes has ended"),
+            Err(_) => Err(anyhow!("the thread that signs handshakes has ended")),
         },
+    };
+    if is_stopped.into_inner() {
+        accounting.stop().await;
     }
+    ended
+}
+
+/// Accounting with what the process before this one has left of it.
+fn accounting(
+    config: &ServerConfig,
+    idp: &Arc<IdpClient>,
+    store: &dyn Store,
+    is_start: Option<bool>,
+) -> Arc<Accounting> {
+    let file = config.server.state_dir.join(ACCOUNTING_FILE);
+    let accounting = Accounting::new(&config.sources, Arc::clone(idp)).with_file(&file);
+    // An upgrade from a version that says nothing about it is none.
+    if is_start == Some(true) {
+        accounting.start(|session| store.session(session, steady_s()).is_ok_and(|found| found.is_some()));
+    }
+    Arc::new(accounting)
 }
 
 /// Signs with each key, uses each idp process and goes by each configuration that the privileged parent sends, until that has ended.
@@ -111,6 +141,7 @@ async fn follow_parent(
     keys: &signing::Keys,
     idp: &IdpClient,
     access: &Access,
+    is_stopped: &AtomicBool,
 ) -> anyhow::Result<()> {
     while let Some(received) = parent.receive::<ToAuth>().await? {
         match received.into_parts()? {
@@ -119,6 +150,7 @@ async fn follow_parent(
                 parent.send(&FromAuth::KeyTaken, &[]).await?;
             }
             (ToAuth::Idp, Some(channel)) => idp.connect(channel)?,
+            (ToAuth::Stop, None) => is_stopped.store(true, Ordering::Relaxed),
             (ToAuth::Configuration(configuration), None) => {
                 access.replace(configuration.parse()?.profiles);
                 parent.send(&FromAuth::ConfigurationTaken, &[]).await?;
@@ -130,10 +162,16 @@ async fn follow_parent(
 }
 
 /// The parent waits for the worker's end before it lets this process go.
-async fn without_worker(parent: &Channel) -> anyhow::Result<()> {
-    match tokio::time::timeout(DISMISSAL_TIMEOUT, parent.receive::<ToAuth>()).await {
-        Ok(Ok(None)) => Ok(()),
-        _ => bail!("the auth process has lost the worker"),
+async fn without_worker(parent: &Channel, is_stopped: &AtomicBool) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + DISMISSAL_TIMEOUT;
+    loop {
+        match tokio::time::timeout_at(deadline, parent.receive::<ToAuth>()).await {
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Ok(Some(received))) if matches!(received.message, ToAuth::Stop) => {
+                is_stopped.store(true, Ordering::Relaxed);
+            }
+            _ => bail!("the auth process has lost the worker"),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tokio::sync::Semaphore;
@@ -24,7 +24,8 @@ use crate::config::ServerConfig;
 use crate::config::source::{SecretPlace, Source, SourceKind};
 use crate::gateway::messages::auth::Reason;
 use crate::gateway::messages::idp::{
-    FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginAnswer, LoginCheck, MAX_FRAME, Numbered, UserRecheck,
+    AccountingRecord, FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginAnswer, LoginCheck, MAX_FRAME,
+    MAX_RECORDS, Numbered, UserRecheck,
 };
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
@@ -38,12 +39,22 @@ const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 /// Bits of a file's mode by which others read it.
 const READABLE_BY_OTHERS: u32 = 0o077;
 
+const UNKNOWN_SOURCE: &str = "the idp process does not know the source: restart the gateway";
+
 /// A source, ready to be asked.
 struct PreparedSource {
     source: Source,
     servers: Servers,
     kind: PreparedKind,
     /// Requests that are under way at the same time. The auth process sends no more, unless those that it has given up are among them.
+    permits: Semaphore,
+    accounting: Option<PreparedAccounting>,
+}
+
+/// Servers that sessions are accounted for at.
+struct PreparedAccounting {
+    servers: Servers,
+    /// Records on their way at the same time.
     permits: Semaphore,
 }
 
@@ -80,7 +91,12 @@ fn prepare(config: &ServerConfig) -> anyhow::Result<Vec<PreparedSource>> {
         };
         let kind = kind.with_context(|| format!("the source '{}' can't be used", source.name))?;
         let permits = Semaphore::new(2 * (source.max_logins + source.max_waiting()));
-        Ok(PreparedSource { servers: Servers::new(&source.servers), source: source.clone(), kind, permits })
+        let accounting = source.accounting().map(|accounting| PreparedAccounting {
+            servers: Servers::new(&accounting.servers),
+            permits: Semaphore::new(2 * MAX_RECORDS),
+        });
+        let servers = Servers::new(&source.servers);
+        Ok(PreparedSource { servers, source: source.clone(), kind, permits, accounting })
     });
     prepared.collect()
 }
@@ -142,6 +158,7 @@ async fn answer(auth: &Channel, sources: Arc<[PreparedSource]>) -> Result<(), Ch
                 IdpRequest::Check(login) => check(&sources, &login).await,
                 IdpRequest::Answer(answer) => answer_challenge(&sources, &answer).await,
                 IdpRequest::Recheck(user) => recheck(&sources, &user).await,
+                IdpRequest::Account(record) => account(&sources, &record).await,
             };
             // If it fails, the auth process is gone, and the loop above ends.
             let _ = turn.lock().await.send(&Numbered { number, content }, &[]).await;
@@ -162,16 +179,36 @@ async fn answer_challenge(sources: &[PreparedSource], answer: &LoginAnswer) -> I
     asked(sources, &answer.source, async |source| source.answer(answer).await).await
 }
 
+/// Has a record delivered, besides the limits for logins: a server of accounting that is down keeps nobody out.
+async fn account(sources: &[PreparedSource], record: &AccountingRecord) -> IdpReply {
+    let since = Instant::now();
+    let Some(source) = named(sources, &record.source) else { return unavailable(UNKNOWN_SOURCE) };
+    let (PreparedKind::Radius(client), Some(accounting)) = (&source.kind, &source.accounting) else {
+        return unavailable("its sessions are not accounted for");
+    };
+    let Ok(_permit) = accounting.permits.try_acquire() else {
+        return unavailable("too many records are on their way to this source");
+    };
+    let delivered = source.deliver(client, accounting, record, since);
+    let delivered = tokio::time::timeout(source.source.reply_timeout(), delivered).await;
+    delivered.unwrap_or_else(|_| unavailable("no server has answered in time"))
+}
+
+fn unavailable(why: &str) -> IdpReply {
+    IdpReply::Unavailable(Reason::cut(why))
+}
+
+fn named<'s>(sources: &'s [PreparedSource], name: &str) -> Option<&'s PreparedSource> {
+    sources.iter().find(|source| source.source.name == name)
+}
+
 /// The reply of the source with this name, within its limits.
 async fn asked(
     sources: &[PreparedSource],
     name: &str,
     ask: impl AsyncFnOnce(&PreparedSource) -> IdpReply,
 ) -> IdpReply {
-    let unavailable = |why: &str| IdpReply::Unavailable(Reason::cut(why));
-    let Some(source) = sources.iter().find(|source| source.source.name == name) else {
-        return unavailable("the idp process does not know the source: restart the gateway");
-    };
+    let Some(source) = named(sources, name) else { return unavailable(UNKNOWN_SOURCE) };
     let Ok(_permit) = source.permits.try_acquire() else {
         return unavailable("too many requests are under way at this source");
     };
@@ -217,7 +254,27 @@ impl PreparedSource {
                 break;
             }
         }
-        IdpReply::Unavailable(Reason::cut(&failures.join("; ")))
+        unavailable(&failures.join("; "))
+    }
+
+    /// Sends a record to one server after the other until one has it.
+    async fn deliver(
+        &self,
+        client: &radius::Client,
+        accounting: &PreparedAccounting,
+        record: &AccountingRecord,
+        since: Instant,
+    ) -> IdpReply {
+        let mut failures = Vec::new();
+        for server in accounting.servers.in_order() {
+            let sent =
+                tokio::time::timeout(self.source.timeout, client.account(server.address(), record, since));
+            match server.noted(sent.await.unwrap_or(Err(ServerError::Slow))) {
+                Ok(()) => return IdpReply::Accounted,
+                Err(why) => failures.push(why),
+            }
+        }
+        unavailable(&failures.join("; "))
     }
 
     /// Asks the server that has challenged: no other knows the login.
@@ -225,11 +282,11 @@ impl PreparedSource {
         let (PreparedKind::Radius(client), Some(server)) =
             (&self.kind, self.servers.named(&answer.round.server))
         else {
-            return IdpReply::Unavailable(Reason::cut("no server of the source has sent such a challenge"));
+            return unavailable("no server of the source has sent such a challenge");
         };
         let asked = client.answer(&self.source, server.address(), answer);
         let asked = tokio::time::timeout(self.timeout(), asked).await;
         let noted = server.noted(asked.unwrap_or(Err(ServerError::Slow)));
-        noted.unwrap_or_else(|why| IdpReply::Unavailable(Reason::cut(&why)))
+        noted.unwrap_or_else(|why| unavailable(&why))
     }
 }

@@ -93,6 +93,9 @@ pub(crate) struct AuthLaunch {
     /// The gateway's TLS key, PEM. No other process is given it.
     #[n(2)]
     pub(crate) key: SecretBytes,
+    /// Whether the gateway starts; `None` from parents of earlier versions, of which this process is an upgrade.
+    #[n(3)]
+    pub(crate) is_start: Option<bool>,
 }
 
 /// The worker's first message; with descriptors: its ends of the channels to the auth process, for questions and for
@@ -203,6 +206,9 @@ pub(crate) enum ToAuth {
     /// Go by the access profiles of this configuration, which was checked. Answered by [`FromAuth::ConfigurationTaken`].
     #[n(8)]
     Configuration(#[n(0)] Configuration),
+    /// The gateway stops, rather than this process alone.
+    #[n(9)]
+    Stop,
 }
 
 /// Auth process → parent, once it is prepared.

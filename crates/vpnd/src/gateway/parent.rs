@@ -145,7 +145,7 @@ impl Gateway {
         let program = std::env::current_exe().context("this program can't be found")?;
         let this = Path::new(spawn::THIS_PROGRAM);
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
-        let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key).await?;
+        let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key, true).await?;
         let idp = start_idp(this, &configuration, &config, &common, &auth).await?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let (admin, socket_file) = listeners::control_socket(&config.admin.socket)?;
@@ -263,6 +263,8 @@ impl Gateway {
         // A worker that is gone has no clients to notify.
         let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
         self.worker.end(CHILD_END_TIMEOUT).await;
+        // If it is gone, nothing is to be sent for it.
+        let _ = self.auth.send(&ToAuth::Stop, &[]).await;
         self.auth.dismiss(CHILD_END_TIMEOUT).await;
         if let Some(idp) = self.idp {
             idp.dismiss(CHILD_END_TIMEOUT).await;
@@ -309,6 +311,7 @@ async fn start_auth(
     configuration: &Configuration,
     common: &Common,
     key: SecretBytes,
+    is_start: bool,
 ) -> anyhow::Result<(StartingChild, WorkerEnds, Protections)> {
     let (questions, to_worker) = channel::pair()?;
     let (signatures, for_signing) = signing::pair()?;
@@ -317,6 +320,7 @@ async fn start_auth(
         common: Common { identity: None, ..common.clone() },
         configuration: configuration.clone(),
         key,
+        is_start: Some(is_start),
     };
     let descriptors = vec![to_worker.into(), for_signing];
     let (auth, protections) = start_child(program, ChildRole::Auth, &launch, descriptors).await?;

@@ -4,6 +4,7 @@
 //! secrets is what TLS needs and the keys of sessions.
 
 pub(crate) mod access;
+mod accounting;
 pub(crate) mod admin_server;
 mod administration;
 pub(crate) mod auth_client;
@@ -259,9 +260,8 @@ impl RunningWorker {
         let (shard_failure, revoked) = (shards.failure(), prepared.clients.revoked()?);
         let (core, control) = Core::start(gateway, shards, events, registry, revoked);
         let admission = AdmissionControl::new(settings::admission(config));
-        let (keys, paused) = (prepared.keys, Arc::<AtomicBool>::default());
-        let (for_quic, flag) = (admission.clone(), Arc::clone(&paused));
-        let endpoint = quic::listen(quic_socket, prepared.tls, &keys, for_quic, flag)?;
+        let (keys, paused, for_quic) = (prepared.keys, Arc::<AtomicBool>::default(), admission.clone());
+        let endpoint = quic::listen(quic_socket, prepared.tls, &keys, for_quic, Arc::clone(&paused))?;
         let (server, closed) = server(config, &core, &auth, admission.clone());
         let (logins, server) = (Arc::clone(&server.logins), Arc::new(server));
         let administration = Arc::new(Administration {
@@ -275,6 +275,7 @@ impl RunningWorker {
             before,
             tunnel: config.tunnel.clone(),
         });
+        let reporting = accounting::report_traffic(core.clone(), auth.clone(), &config.sources);
         let revoking = carry_out_revocations(core.clone(), auth, revocations.clone());
         let mut background = vec![tokio::spawn(server.run(endpoint.clone())), tokio::spawn(revoking)];
         // Before requests of administrators: the parent expects this message first.
@@ -283,7 +284,7 @@ impl RunningWorker {
         let descriptors = handles;
         let handover = HandoverState { devices, descriptors, revocations, paused, admin, admin_over };
         let serve = |metrics: Metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)));
-        background.extend(prepared.metrics.map(serve));
+        background.extend(prepared.metrics.map(serve).into_iter().chain(reporting.map(tokio::spawn)));
         Ok(Self {
             administration,
             core,

@@ -51,12 +51,24 @@ modules {
     files {
         usersfile = AT/users
     }
+    detail {
+        filename = AT/detail
+        header = "%t"
+    }
 }
 server default {
     listen {
         type = auth
         ipaddr = ADDRESS
         port = PORT
+    }
+    listen {
+        type = acct
+        ipaddr = ADDRESS
+        port = ACCOUNTING
+    }
+    accounting {
+        detail
     }
     authorize {
         if (&State) {
@@ -132,6 +144,7 @@ pub struct FreeRadius {
     directory: tempfile::TempDir,
     process: Child,
     pub port: u16,
+    pub accounting_port: u16,
 }
 
 impl FreeRadius {
@@ -143,16 +156,19 @@ impl FreeRadius {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
-        let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let sockets = [(), ()].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let [port, accounting_port] = sockets.map(|socket| socket.local_addr().unwrap().port());
         let configuration = CONFIGURATION
             .replace("AT", &directory.path().display().to_string())
             .replace("ADDRESS", address)
+            .replace("ACCOUNTING", &accounting_port.to_string())
             .replace("PORT", &port.to_string())
             .replace("SECRET", SECRET);
         fs::write(directory.path().join("radiusd.conf"), configuration).unwrap();
         let user = |name: &str| {
             format!(
-                "{name} Cleartext-Password := \"right\"\n\tFilter-Id = \"staff\",\n\tFilter-Id += \"vpn\"\n"
+                "{name} Cleartext-Password := \"right\"\n\tFilter-Id = \"staff\",\n\tFilter-Id += \"vpn\",\n\tClass = 0x00ff01,\n\t\
+                 Class += 0x74776f,\n\tAcct-Interim-Interval = 900\n"
             )
         };
         let users: String = ["ann", "token", "menu", "phone"].map(user).concat();
@@ -167,11 +183,15 @@ impl FreeRadius {
         command.args(["-f", "-l", "stdout", "-n", "radiusd", "-D", "/usr/share/freeradius", "-d"]);
         let log = fs::File::create(directory.path().join("log")).unwrap();
         let process = command.arg(directory.path()).stdin(Stdio::null()).stdout(log).spawn().unwrap();
-        Some(Self { directory, process, port })
+        Some(Self { directory, process, port, accounting_port })
     }
 
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// Has somebody approve the logins of `phone`.
@@ -183,6 +203,18 @@ impl FreeRadius {
     pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+
+    /// The accounting records that it has, each with its attributes.
+    pub fn records(&self) -> Vec<Vec<(String, String)>> {
+        let text = fs::read_to_string(self.directory.path().join("detail")).unwrap_or_default();
+        let of_record = |record: &str| {
+            let lines = record.lines().filter_map(|line| line.trim().split_once(" = "));
+            lines.map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned())).collect()
+        };
+        // The last one may be half there.
+        let complete = text.rsplit_once("\n\n").map_or("", |(complete, _)| complete);
+        complete.split("\n\n").filter(|record| record.contains(" = ")).map(of_record).collect()
     }
 
     pub fn log(&self) -> String {

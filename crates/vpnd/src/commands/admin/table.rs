@@ -11,7 +11,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
 use crate::admin::status::{
-    Counters, Drain, Offloads, Pool, Process, Session, Source, Status, Steering, Tun,
+    Accounting, Counters, Drain, Offloads, Pool, Process, Session, Source, Status, Steering, Tun,
 };
 use crate::sys::sandbox::{Landlock, Protections};
 
@@ -142,7 +142,10 @@ fn source(source: &Source, counters: &Counters) -> String {
         (Some(false), None) => "NO ANSWER yet".to_owned(),
     };
     let answers = Counters::of(&counters.source_answers, &source.name);
-    format!("source {}: {state}, answered {answers}, failed {failures}", source.name)
+    let accounting = source.accounting.map_or_else(String::new, |Accounting { sent, lost, waiting }| {
+        format!("; accounting: sent {sent}, waiting {waiting}, lost {lost}")
+    });
+    format!("source {}: {state}, answered {answers}, failed {failures}{accounting}", source.name)
 }
 
 fn steering(steering: Steering) -> &'static str {
@@ -400,7 +403,7 @@ process worker: user 990, no capabilities, no new privileges, seccomp, landlock 
 pool 10.86.0.0/16: 2 of 65533 addresses taken
 pool fd00::/64: 1 of 1048576 addresses taken
 source campus: NO ANSWER for 1m 15s, answered 12, failed 3
-source guests: not asked yet, answered 0, failed 0
+source guests: not asked yet, answered 0, failed 0; accounting: sent 41, waiting 1, lost 2
 logins: accepted 2, wrong_password 1
 handshakes: accepted 4, retried 8
 dropped: replayed 7

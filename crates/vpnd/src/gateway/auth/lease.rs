@@ -33,7 +33,7 @@ pub(super) enum LeaseError {
 
 /// The addresses of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     /// Its inner IPv4 address, if there is a pool.
     pub v4: Option<Ipv4Addr>,
     /// Its inner IPv6 address, if there is a pool.

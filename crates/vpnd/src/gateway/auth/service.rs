@@ -15,11 +15,12 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use super::authenticator::{self, Authenticator, LoginOutcome, rounds};
 use crate::clock::{steady_s, wall_s};
 use crate::gateway::auth::access::Access;
+use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
 use crate::gateway::messages::auth::{
     Account, AuthReply, AuthRequest, AuthStatus, Demand, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
-    MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SourceName, StoredSession, Write,
-    id,
+    MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic, SourceName,
+    StoredSession, Write, id,
 };
 use crate::password::Password;
 use crate::privsep::channel::{Channel, ChannelError};
@@ -187,6 +188,7 @@ impl Service {
             AuthRequest::Commit(writes) => return self.commit(writes),
             AuthRequest::Revocations(seen) => self.revocations(seen),
             AuthRequest::Status => self.status().map(AuthReply::Status),
+            AuthRequest::Traffic(used) => return self.account(used),
         };
         answered.unwrap_or_else(|error| AuthReply::Failed(Reason::cut(&error.to_string())))
     }
@@ -209,14 +211,17 @@ impl Service {
             Err(reason) => return AuthReply::Failed(reason),
         };
         match leased {
-            Ok(leased) => AuthReply::Granted(Granted {
-                account,
-                session: id(session),
-                addresses: Leased { ipv4: leased.v4, ipv6: leased.v6 },
-                started_s,
-                expires_s,
-                profile: profile.name.as_deref().map(ProfileName::cut),
-            }),
+            Ok(leased) => {
+                self.accounting().granted(session, user, device, leased);
+                AuthReply::Granted(Granted {
+                    account,
+                    session: id(session),
+                    addresses: Leased { ipv4: leased.v4, ipv6: leased.v6 },
+                    started_s,
+                    expires_s,
+                    profile: profile.name.as_deref().map(ProfileName::cut),
+                })
+            }
             Err(error @ LeaseError::Exhausted { .. }) => {
                 AuthReply::NoAddress(Reason::cut(&error.to_string()))
             }
@@ -273,6 +278,9 @@ impl Service {
         let usable = (addresses.ipv4.is_some() || addresses.ipv6.is_some())
             && self.pools.hold(Addresses { v4: addresses.ipv4, v6: addresses.ipv6 });
         let Ok(account) = account(&user) else { return Ok(None) };
+        if usable {
+            self.accounting().restored(id, &user, Addresses { v4: addresses.ipv4, v6: addresses.ipv6 });
+        }
         Ok(usable.then(|| StoredSession {
             account,
             device: ByteArray::from(record.device.0),
@@ -290,8 +298,11 @@ impl Service {
             return AuthReply::Failed(Reason::cut("too many writes at once"));
         }
         let now_s = (self.clocks.steady)();
-        let changes: Vec<_> = writes.into_iter().map(|write| self.change(write, now_s)).collect();
+        let changes: Vec<_> = writes.iter().map(|write| self.change(write.clone(), now_s)).collect();
         let failed = write(self.store.as_ref(), &changes, now_s);
+        for write in &writes {
+            self.account_for(write, &failed);
+        }
         AuthReply::Committed { failed: failed.into_iter().map(id).collect() }
     }
 
@@ -314,7 +325,7 @@ impl Service {
                 self.grants().remove(&session);
                 SessionChange::End(session)
             }
-            Write::Ended { session, user, code } => SessionChange::Audit(AuditEntry {
+            Write::Ended { session, user, code, .. } => SessionChange::Audit(AuditEntry {
                 at_s: (self.clocks.wall)(),
                 event: "session-ended".to_owned(),
                 user: user.to_string(),
@@ -322,6 +333,32 @@ impl Service {
                 detail: format!("{} ({code})", SessionId(session.into())),
             }),
         }
+    }
+
+    /// The beginnings and ends of sessions that are accounted for.
+    fn account_for(&self, write: &Write, failed: &HashSet<SessionId>) {
+        let of = |session: &ByteArray<16>| SessionId((*session).into());
+        match write {
+            Write::Keep { session, .. } if !failed.contains(&of(session)) => {
+                self.accounting().kept(of(session));
+            }
+            Write::Keep { session, .. } | Write::End(session) => self.accounting().abandoned(of(session)),
+            Write::Ended { session, code, traffic, .. } => {
+                self.accounting().ended(of(session), *code, *traffic);
+            }
+        }
+    }
+
+    /// Takes the traffic of sessions, and says of which it is due.
+    fn account(&self, used: Vec<SessionTraffic>) -> AuthReply {
+        for SessionTraffic { session, traffic } in used.into_iter().take(MAX_WRITES) {
+            self.accounting().has_used(SessionId(session.into()), traffic);
+        }
+        AuthReply::TrafficWanted(self.accounting().due().into_iter().map(id).collect())
+    }
+
+    fn accounting(&self) -> &Accounting {
+        self.authenticator.accounting()
     }
 
     fn status(&self) -> Result<AuthStatus, StoreError> {

@@ -22,7 +22,7 @@ use message::{
 use super::servers::ServerError;
 use crate::config::source::{Bind, Ldap, Source, SourceServer};
 use crate::gateway::messages::idp::{
-    GroupName, Identity, IdpReply, LoginCheck, Refusal, Subject, UserRecheck,
+    AcceptAttributes, GroupName, Identity, IdpReply, LoginCheck, Refusal, Subject, UserRecheck,
 };
 use crate::ldap_filter::{Filter, Values};
 use crate::tls::{self, SystemTrust, Trust};
@@ -225,7 +225,8 @@ impl Directory {
         let (Some(subject), None) = (values.next(), values.next()) else { return Err(Refusal::NoSubject) };
         let subject = Subject::new(subject_text(subject)).map_err(|_| Refusal::NoSubject)?;
         let groups = groups?.into_iter().filter_map(|name| GroupName::new(name).ok()).collect();
-        Ok(Identity { subject, groups: List::new(groups).map_err(|_| Refusal::TooManyGroups)? })
+        let groups = List::new(groups).map_err(|_| Refusal::TooManyGroups)?;
+        Ok(Identity { subject, groups, accept: AcceptAttributes::default() })
     }
 }
 

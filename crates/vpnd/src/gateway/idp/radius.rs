@@ -4,6 +4,7 @@
 //! server that was asked can reply, by address, secret and signature ([`packet`]); whatever else comes is dropped and waited past. Between the
 //! rounds of a login nothing is kept here: the auth process has what the server recognises it by.
 
+mod accounting;
 pub(crate) mod packet;
 
 use std::collections::BTreeSet;
@@ -18,9 +19,13 @@ use zeroize::Zeroizing;
 use super::servers::{ServerError, look_up};
 use crate::config::source::{Radius, RadiusAttribute, Source, SourceServer};
 use crate::gateway::messages::idp::{
-    Continuation, GroupName, Identity, IdpChallenge, IdpReply, LoginAnswer, LoginCheck, Refusal, Subject,
+    AcceptAttributes, Classes, Continuation, GroupName, Identity, IdpChallenge, IdpReply, LoginAnswer,
+    LoginCheck, MAX_CLASSES, Refusal, Subject,
 };
-use packet::{AccessRequest, Attribute, CLASS, Challenge, FILTER_ID, MAX_PACKET, MAX_PASSWORD, Reply};
+use packet::{
+    ACCT_INTERIM_INTERVAL, AccessRequest, Attribute, CLASS, Challenge, FILTER_ID, MAX_PACKET, MAX_PASSWORD,
+    NoReply, Reply,
+};
 
 /// Time after which a request is sent once more.
 const RESEND: Duration = Duration::from_secs(1);
@@ -90,11 +95,12 @@ impl Client {
         server: &SourceServer,
         request: &AccessRequest<'_>,
     ) -> Result<IdpReply, ServerError> {
-        let address = look_up(server).await?.into_iter().next();
-        let address = address.ok_or_else(|| {
-            ServerError::Name(io::Error::new(io::ErrorKind::NotFound, "its name has no address"))
-        })?;
-        Ok(match self.ask(address, request).await? {
+        let address = address_of(server).await?;
+        let secret = self.secret.as_bytes();
+        let packet = request.encode(secret);
+        let resend = if self.settings.push.is_some() { RESEND_PUSH } else { RESEND };
+        let reply = accept(address, &packet, resend, |reply| request.reply(reply, secret)).await?;
+        Ok(match reply {
             Reply::Accept(attributes) => self.identity(source, request.user, &attributes),
             Reply::Reject(text) => {
                 tracing::debug!(text, "refused by a RADIUS server");
@@ -102,39 +108,6 @@ impl Client {
             }
             Reply::Challenge(challenge) => IdpReply::Challenge(demand(server, challenge)),
         })
-    }
-
-    /// Sends the request until there is a reply; the caller limits the time. An error of the kind [`ServerError::Connect`] means
-    /// that no server has the request.
-    async fn ask(&self, address: SocketAddr, request: &AccessRequest<'_>) -> Result<Reply, ServerError> {
-        let any: SocketAddr = match address {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        };
-        let socket = UdpSocket::bind(any).await?;
-        // The kernel then drops what comes from elsewhere.
-        socket.connect(address).await.map_err(ServerError::Connect)?;
-        let secret = self.secret.as_bytes();
-        let bytes = request.encode(secret);
-        let mut buffer = Zeroizing::new(vec![0; MAX_PACKET]);
-        let (mut dropped, mut failure): (u32, fn(io::Error) -> ServerError) = (0, ServerError::Connect);
-        let resend = if self.settings.push.is_some() { RESEND_PUSH } else { RESEND };
-        loop {
-            socket.send(&bytes).await.map_err(failure)?;
-            let until = tokio::time::Instant::now() + resend;
-            while let Ok(received) = tokio::time::timeout_at(until, socket.recv(&mut buffer)).await {
-                match request.reply(&buffer[..received.map_err(failure)?], secret) {
-                    Ok(reply) => return Ok(reply),
-                    Err(why) if dropped == 0 => {
-                        tracing::warn!(%address, %why, "a RADIUS packet does not count")
-                    }
-                    Err(_) => {}
-                }
-                dropped = dropped.saturating_add(1);
-            }
-            // A server that refuses later may have worked on the request before.
-            failure = ServerError::Io;
-        }
     }
 
     fn identity(&self, source: &Source, user: &str, attributes: &[Attribute]) -> IdpReply {
@@ -147,9 +120,64 @@ impl Client {
         }
         let groups = groups.into_iter().filter_map(|name| GroupName::new(name).ok()).collect();
         match (Subject::new(user), List::new(groups)) {
-            (Ok(subject), Ok(groups)) => IdpReply::Accepted(Identity { subject, groups }),
+            (Ok(subject), Ok(groups)) => {
+                IdpReply::Accepted(Identity { subject, groups, accept: accept_attributes(attributes) })
+            }
             _ => IdpReply::Refused(Refusal::NoSubject),
         }
+    }
+}
+
+/// The address of a server that packets go to.
+async fn address_of(server: &SourceServer) -> Result<SocketAddr, ServerError> {
+    look_up(server)
+        .await?
+        .into_iter()
+        .next()
+        .ok_or_else(|| ServerError::Name(io::Error::new(io::ErrorKind::NotFound, "its name has no address")))
+}
+
+/// Sends the packet again and again until `check` accepts a reply; the caller limits the time. An error of the kind
+/// [`ServerError::Connect`] means that no server has the packet.
+async fn accept<T>(
+    address: SocketAddr,
+    packet: &[u8],
+    resend: Duration,
+    check: impl Fn(&[u8]) -> Result<T, NoReply>,
+) -> Result<T, ServerError> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    // The kernel then drops what comes from elsewhere.
+    socket.connect(address).await.map_err(ServerError::Connect)?;
+    let mut buffer = Zeroizing::new(vec![0; MAX_PACKET]);
+    let (mut dropped, mut failure): (u32, fn(io::Error) -> ServerError) = (0, ServerError::Connect);
+    loop {
+        socket.send(packet).await.map_err(failure)?;
+        let until = tokio::time::Instant::now() + resend;
+        while let Ok(received) = tokio::time::timeout_at(until, socket.recv(&mut buffer)).await {
+            match check(&buffer[..received.map_err(failure)?]) {
+                Ok(reply) => return Ok(reply),
+                Err(why) if dropped == 0 => tracing::warn!(%address, %why, "a RADIUS packet does not count"),
+                Err(_) => {}
+            }
+            dropped = dropped.saturating_add(1);
+        }
+        // A server that refuses later may have worked on the request before.
+        failure = ServerError::Io;
+    }
+}
+
+/// The part of an Access-Accept that accounting goes by. A server that sends more than is kept gets less back.
+fn accept_attributes(attributes: &[Attribute]) -> AcceptAttributes {
+    let values = |kind| attributes.iter().filter(move |attribute| attribute.kind == kind);
+    let classes = values(CLASS).take(MAX_CLASSES).filter_map(|class| List::new(class.value.clone()).ok());
+    let interim = values(ACCT_INTERIM_INTERVAL).find_map(|interim| interim.value[..].try_into().ok());
+    AcceptAttributes {
+        classes: Classes::new(classes.collect()).unwrap_or_default(),
+        interim_s: interim.map(u32::from_be_bytes),
     }
 }
 

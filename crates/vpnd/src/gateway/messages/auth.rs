@@ -10,6 +10,7 @@ use minicbor::{Decode, Encode};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, Code, SecretText, Text, UserName};
 use vpnd_proto::gateway::Addresses;
+use vpnd_proto::plane::Activity;
 use vpnd_proto::session::SessionId;
 
 use crate::store::RevocationCause;
@@ -73,6 +74,9 @@ pub(crate) enum AuthRequest {
         #[n(1)]
         device: ByteArray<16>,
     },
+    /// The traffic of the sessions that the last [`AuthReply::TrafficWanted`] has named.
+    #[n(7)]
+    Traffic(#[n(0)] Vec<SessionTraffic>),
 }
 
 /// Credentials that a client has presented.
@@ -118,7 +122,38 @@ pub(crate) enum Write {
         user: UserName,
         #[n(2)]
         code: Code,
+        #[n(3)]
+        traffic: Traffic,
     },
+}
+
+/// Inner packets of a session since it began, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Traffic {
+    #[n(0)]
+    pub(crate) rx_packets: u64,
+    #[n(1)]
+    pub(crate) rx_bytes: u64,
+    #[n(2)]
+    pub(crate) tx_packets: u64,
+    #[n(3)]
+    pub(crate) tx_bytes: u64,
+}
+
+impl From<Activity> for Traffic {
+    fn from(activity: Activity) -> Self {
+        let Activity { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = activity;
+        Self { rx_packets, rx_bytes, tx_packets, tx_bytes }
+    }
+}
+
+/// The traffic of one session.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(crate) struct SessionTraffic {
+    #[n(0)]
+    pub(crate) session: ByteArray<16>,
+    #[n(1)]
+    pub(crate) traffic: Traffic,
 }
 
 impl Write {
@@ -224,6 +259,9 @@ pub(crate) enum AuthReply {
     /// To a login: everything was right, and no access profile is for the user.
     #[n(20)]
     NoProfile,
+    /// To [`AuthRequest::Traffic`]: the traffic of these is to be accounted for now, [`MAX_WRITES`] at most.
+    #[n(21)]
+    TrafficWanted(#[n(0)] Vec<ByteArray<16>>),
 }
 
 /// A demand of a server, for a person.
@@ -276,6 +314,23 @@ pub(crate) struct SourceHealth {
     pub(crate) answers: u64,
     #[n(4)]
     pub(crate) failures: u64,
+    /// `None` if its sessions are not accounted for.
+    #[n(5)]
+    pub(crate) accounting: Option<AccountingHealth>,
+}
+
+/// What became of the records of a source's sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct AccountingHealth {
+    /// Records that a server has.
+    #[n(0)]
+    pub(crate) sent: u64,
+    /// Records that no server will have.
+    #[n(1)]
+    pub(crate) lost: u64,
+    /// Records on their way.
+    #[n(2)]
+    pub(crate) waiting: u64,
 }
 
 /// The name of a source.

@@ -3,6 +3,8 @@
 //! Invariants: auth alone asks, and idp answers each request once; texts and lists have a largest length, so that a frame has one.
 //! An answer names no user of the gateway: for whom it is follows from the request.
 
+mod accounting;
+
 use std::net::IpAddr;
 
 use minicbor::{Decode, Encode};
@@ -12,6 +14,10 @@ use crate::privsep::messages::Common;
 
 use super::Configuration;
 pub(crate) use super::auth::{Numbered, SourceName};
+pub(crate) use accounting::{
+    AcceptAttributes, AccountedSession, AccountingEvent, AccountingRecord, Classes, MAX_CLASSES, MAX_RECORDS,
+    TerminateCause, Usage,
+};
 
 /// The longest frame in either direction, bytes.
 pub(crate) const MAX_FRAME: usize = 64 << 10;
@@ -54,6 +60,9 @@ pub(crate) enum IdpRequest {
     /// Whether the user is still there, without a password.
     #[n(2)]
     Recheck(#[n(0)] UserRecheck),
+    /// Account for a session.
+    #[n(3)]
+    Account(#[n(0)] AccountingRecord),
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -131,6 +140,9 @@ pub(crate) enum IdpReply {
     /// Not without an answer to this, by [`IdpRequest::Answer`].
     #[n(3)]
     Challenge(#[n(0)] IdpChallenge),
+    /// A server has the record.
+    #[n(4)]
+    Accounted,
 }
 
 /// A user, as a source has it.
@@ -141,6 +153,9 @@ pub(crate) struct Identity {
     /// Sorted, each once.
     #[n(1)]
     pub(crate) groups: List<GroupName, MAX_GROUPS>,
+    /// Of a RADIUS server.
+    #[n(2)]
+    pub(crate) accept: AcceptAttributes,
 }
 
 /// Why a source does not let a user in.

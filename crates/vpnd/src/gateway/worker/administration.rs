@@ -13,13 +13,15 @@ use vpnd_proto::time::Time;
 use super::certificate::WorkerCertificate;
 use super::parent_client::ParentClient;
 use crate::admin::status::{
-    Counters, Drain, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp,
+    Accounting, Counters, Drain, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp,
 };
 use crate::admin::{Handler, Status};
 use crate::clock::{now, wall_s};
 use crate::config;
 use crate::gateway::messages::Configuration;
-use crate::gateway::messages::auth::{AuthReply, AuthRequest, AuthStatus, PoolUsage, SourceHealth};
+use crate::gateway::messages::auth::{
+    AccountingHealth, AuthReply, AuthRequest, AuthStatus, PoolUsage, SourceHealth,
+};
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::connection::Logins;
 use crate::gateway::worker::core::drain::{DrainRequest, DrainState};
@@ -128,7 +130,16 @@ impl From<PoolUsage> for Pool {
 
 impl From<SourceHealth> for Source {
     fn from(health: SourceHealth) -> Self {
-        Self { name: health.name.to_string(), up: health.up, last_answer_s: health.last_answer_s }
+        Self {
+            name: health.name.to_string(),
+            up: health.up,
+            last_answer_s: health.last_answer_s,
+            accounting: health.accounting.map(|AccountingHealth { sent, lost, waiting }| Accounting {
+                sent,
+                lost,
+                waiting,
+            }),
+        }
     }
 }
 

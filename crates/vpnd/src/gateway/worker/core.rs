@@ -7,6 +7,7 @@
 //! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
 
 mod access;
+mod accounting;
 pub(crate) mod drain;
 mod ended;
 mod snapshot;
@@ -20,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused, UserName};
 use vpnd_proto::gateway::{Authenticated, Claim, Effect, Gateway, Selector};
-use vpnd_proto::plane::Event;
+use vpnd_proto::plane::{Activity, Event};
 use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
@@ -94,6 +95,11 @@ pub(crate) enum CoreRequest {
         reply: oneshot::Sender<usize>,
     },
     Status(oneshot::Sender<CoreSnapshot>),
+    /// The traffic of these sessions, as far as shards have reported it and they are there.
+    Traffic {
+        sessions: Vec<SessionId>,
+        reply: oneshot::Sender<Vec<(SessionId, Activity)>>,
+    },
     Drain(DrainRequest, oneshot::Sender<()>),
     /// New settings hold from now on; answered with what is wrong with the policy, if anything.
     Settings {
@@ -294,33 +300,16 @@ impl CoreTask {
             }
             CoreRequest::Attach { connection, outbox, claim, certificate, offer, secret } => {
                 self.connections.insert(connection, outbox);
-                if self.is_revoked(connection, certificate.as_ref()) {
-                    return true;
-                }
-                match self.registry.restore(claim.session).await {
-                    Ok(Some(record)) => {
-                        self.gateway.restore(now(), record);
-                    }
-                    Ok(None) => {}
-                    Err(error) => {
-                        tracing::error!(%error, "a session could not be looked up in the store")
-                    }
-                }
-                // A refusal is among the effects.
-                if self.gateway.attach(now(), connection, &claim, &offer, secret).is_ok() {
-                    self.registry.shown(claim.session, certificate);
-                }
+                self.attach(connection, &claim, certificate, &offer, secret).await;
             }
-            CoreRequest::Message { connection, message } => self.gateway.handle_message(connection, &message),
+            CoreRequest::Message { connection, message } => self.handle_message(connection, &message).await,
             CoreRequest::Lost(connection) => {
                 self.connections.remove(&connection);
                 self.gateway.connection_lost(connection);
             }
             CoreRequest::End { which, code, text, reply } => {
-                let count = self.gateway.end(&which, code, &text);
                 // The reply is sent once it is done, if the requester still waits.
-                self.carry_out().await;
-                let _ = reply.send(count);
+                let _ = reply.send(self.end(&which, code, &text).await);
             }
             CoreRequest::Regroup { user, groups, reply } => {
                 let _ = reply.send(self.regroup(&user, &groups));
@@ -338,6 +327,9 @@ impl CoreTask {
             CoreRequest::Status(reply) => {
                 let _ = reply.send(self.snapshot().await);
             }
+            CoreRequest::Traffic { sessions, reply } => {
+                let _ = reply.send(self.traffic(sessions));
+            }
             CoreRequest::Drain(request, reply) => self.handle_drain(request, reply),
             CoreRequest::Settings { config, reply } => {
                 let _ = reply.send(self.set(&config));
@@ -352,6 +344,30 @@ impl CoreTask {
             CoreRequest::Shutdown => return false,
         }
         true
+    }
+
+    async fn attach(
+        &mut self,
+        connection: ConnectionId,
+        claim: &Claim,
+        certificate: Option<CertificateNumber>,
+        offer: &Offer,
+        secret: EpochSecret,
+    ) {
+        if self.is_revoked(connection, certificate.as_ref()) {
+            return;
+        }
+        match self.registry.restore(claim.session).await {
+            Ok(Some(record)) => {
+                self.gateway.restore(now(), record);
+            }
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "a session could not be looked up in the store"),
+        }
+        // A refusal is among the effects.
+        if self.gateway.attach(now(), connection, claim, offer, secret).is_ok() {
+            self.registry.shown(claim.session, certificate);
+        }
     }
 
     /// Refuses a connection that has shown a certificate which was revoked meanwhile.

@@ -2,7 +2,7 @@
 //!
 //! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use minicbor::{Decode, Encode};
@@ -18,7 +18,7 @@ use crate::config::ServerConfig;
 use crate::config::access_profile::Who;
 use crate::config::rate::RateLimits;
 use crate::gateway::messages::auth::{
-    Account, AuthReply, AuthRequest, Granted, MAX_WRITES, SourceName, Write, id,
+    Account, AuthReply, AuthRequest, Granted, MAX_WRITES, SourceName, Traffic, Write, id,
 };
 use crate::gateway::worker::access::Access;
 use crate::gateway::worker::auth_client::AuthClient;
@@ -32,11 +32,12 @@ pub(crate) struct Ending {
     pub(crate) session: SessionId,
     pub(crate) user: UserName,
     pub(crate) code: Code,
+    pub(crate) traffic: Traffic,
 }
 
 impl From<EndedSession> for Ending {
-    fn from(EndedSession { session, user, code, .. }: EndedSession) -> Self {
-        Self { session, user, code }
+    fn from(EndedSession { session, user, code, activity, .. }: EndedSession) -> Self {
+        Self { session, user, code, traffic: activity.into() }
     }
 }
 
@@ -73,6 +74,8 @@ pub(crate) struct Registry {
     /// The certificates that clients of sessions have shown last.
     certificates: HashMap<SessionId, CertificateNumber>,
     writes: Vec<Write>,
+    /// The sources whose sessions are accounted for.
+    accounted: BTreeSet<String>,
 }
 
 /// The user of a session, as far as access goes by it, and when the session was granted.
@@ -135,6 +138,7 @@ impl Registry {
     pub(crate) fn new(auth: AuthClient, config: &ServerConfig) -> Result<Self, PolicyError> {
         let mut names = Names::new();
         let access = Access::new(config, &mut names)?;
+        let accounted = config.sources.iter().filter(|source| source.accounting().is_some());
         Ok(Self {
             auth,
             names,
@@ -143,6 +147,7 @@ impl Registry {
             known: HashMap::new(),
             certificates: HashMap::new(),
             writes: Vec::new(),
+            accounted: accounted.map(|source| source.name.clone()).collect(),
         })
     }
 
@@ -270,6 +275,16 @@ impl Registry {
         self.known.get(&session)
     }
 
+    /// Whether the traffic of this session is accounted for.
+    pub(crate) fn is_accounted(&self, session: SessionId) -> bool {
+        self.known.get(&session).is_some_and(|member| self.accounted.contains(&*member.source))
+    }
+
+    /// Whether the traffic of any session may be.
+    pub(crate) fn has_accounting(&self) -> bool {
+        !self.accounted.is_empty()
+    }
+
     /// A session of another process goes on in this one. Whom policy takes it for, and its rate limits.
     pub(crate) fn take_over(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
         self.add(session, member)
@@ -333,10 +348,11 @@ impl Registry {
     /// which that failed.
     pub(crate) async fn commit(&mut self, endings: Vec<Ending>) -> HashSet<SessionId> {
         let mut writes = std::mem::take(&mut self.writes);
-        writes.extend(endings.into_iter().map(|Ending { session, user, code }| Write::Ended {
+        writes.extend(endings.into_iter().map(|Ending { session, user, code, traffic }| Write::Ended {
             session: id(session),
             user,
             code,
+            traffic,
         }));
         let mut failed = HashSet::new();
         for part in writes.chunks(MAX_WRITES) {

@@ -19,6 +19,7 @@ use super::turns::{Turn, Turns};
 use super::{Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused, source_prefix};
 use crate::clock::now;
 use crate::config::source::Source;
+use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::idp_client::IdpClient;
 use crate::gateway::messages::auth::SourceHealth;
 use crate::gateway::messages::idp::{Identity, IdpReply, IdpRequest, LoginCheck, Refusal, SourceName};
@@ -41,6 +42,7 @@ pub(crate) struct External {
     pub(super) sources: Vec<Arc<ExternalSource>>,
     pub(super) ended: Ended,
     pub(super) idp: Arc<IdpClient>,
+    pub(super) accounting: Arc<Accounting>,
 }
 
 pub(super) struct ExternalSource {
@@ -82,7 +84,7 @@ impl ExternalSource {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).count(answered, now);
     }
 
-    fn health(&self, now: Time) -> SourceHealth {
+    fn health(&self, accounting: &Accounting, now: Time) -> SourceHealth {
         let health = *self.health.lock().unwrap_or_else(PoisonError::into_inner);
         SourceHealth {
             name: SourceName::cut(&self.source.name),
@@ -90,19 +92,20 @@ impl ExternalSource {
             last_answer_s: health.last_answer.map(|at| now.since(at).as_secs()),
             answers: health.answers,
             failures: health.failures,
+            accounting: accounting.health(&self.source.name),
         }
     }
 }
 
 impl External {
-    pub(crate) fn new(sources: &[Source], idp: Arc<IdpClient>) -> Self {
+    pub(crate) fn new(sources: &[Source], idp: Arc<IdpClient>, accounting: Arc<Accounting>) -> Self {
         let sources = sources.iter().map(|source| Arc::new(ExternalSource::new(source)));
-        Self { sources: sources.collect(), idp, ended: Ended::default() }
+        Self { sources: sources.collect(), idp, ended: Ended::default(), accounting }
     }
 
     /// How each source answers.
     pub(super) fn health(&self, now: Time) -> Vec<SourceHealth> {
-        self.sources.iter().map(|source| source.health(now)).collect()
+        self.sources.iter().map(|source| source.health(&self.accounting, now)).collect()
     }
 
     /// The source of a user, and the user's canonical name.
@@ -128,6 +131,11 @@ impl Authenticator {
     pub(crate) fn with_external(mut self, external: External) -> Self {
         self.external = external;
         self
+    }
+
+    /// The accounting of its sources.
+    pub(crate) fn accounting(&self) -> &Arc<Accounting> {
+        &self.external.accounting
     }
 
     /// Checks a login at the one source whose rule matches, and that is the store if no other does.
@@ -199,6 +207,7 @@ impl Authenticator {
             Some(IdpReply::Refused(refusal)) => return self.refused(&at, cause(*refusal), now_s),
             Some(IdpReply::Challenge(challenge)) => return self.challenge(at, challenge, now_s),
             Some(IdpReply::Unavailable(why)) => why,
+            Some(IdpReply::Accounted) => "the idp process has given no answer to a login",
             None => "the idp process is not there",
         };
         if is_unapproved {
@@ -226,6 +235,7 @@ impl Authenticator {
             }
             Err(error) => return self.failed(login, &error),
         };
+        self.external.accounting.accepted(&user, login.device, login.source, identity.accept.clone());
         let checked = self.check_user(login, user, now_s);
         if at.has_waited() && !matches!(checked, Ok(CheckResult::Refused(_))) {
             self.throttle().withdrawn(&login.user, Network::from(login.source));

@@ -142,7 +142,9 @@ impl Authenticator {
             }
             // Somebody else has the name now.
             Some(IdpReply::Accepted(_) | IdpReply::Refused(_)) => Outcome::Over,
-            Some(IdpReply::Unavailable(_) | IdpReply::Challenge(_)) | None => Outcome::NoAnswer,
+            Some(IdpReply::Unavailable(_) | IdpReply::Challenge(_) | IdpReply::Accounted) | None => {
+                Outcome::NoAnswer
+            }
         }
     }
 

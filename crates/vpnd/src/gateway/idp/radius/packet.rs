@@ -4,6 +4,8 @@
 //! with the shared secret for exactly this request, and has a Message-Authenticator: without that anybody on the path can turn a
 //! refusal into an admission (BlastRADIUS, CVE-2024-3596). Bytes in, bytes out: no socket, no clock, no randomness.
 
+pub(crate) mod accounting;
+
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use md5::{Digest as _, Md5};
 use subtle::ConstantTimeEq as _;
@@ -37,6 +39,7 @@ const PROMPT: u8 = 76;
 const ECHO: [u8; 4] = [0, 0, 0, 1];
 const VIRTUAL: [u8; 4] = [0, 0, 0, 5];
 const MESSAGE_AUTHENTICATOR: u8 = 80;
+pub(crate) const ACCT_INTERIM_INTERVAL: u8 = 85;
 
 /// A question.
 pub(crate) struct AccessRequest<'r> {

@@ -9,17 +9,20 @@ use std::{fs, thread};
 
 use vpnd_proto::control::{SecretText, UserName};
 
+use super::packet::accounting::tests::{record, response_to};
 use super::packet::tests::reply_to;
 use super::*;
 use crate::config::ServerConfig;
 use crate::gateway::idp::PreparedSource;
-use crate::gateway::messages::idp::{LoginAnswer, SourceName};
+use crate::gateway::messages::auth::Traffic;
+use crate::gateway::messages::idp::{AccountingEvent, LoginAnswer, SourceName, TerminateCause, Usage};
 
 #[path = "../../../../tests/netns/freeradius.rs"]
 mod freeradius;
 use freeradius::{FreeRadius, SECRET};
 
 const ACCEPT: u8 = 2;
+const RESPONSE: u8 = 5;
 
 fn source(servers: &str, directory: &Path, secret: &str) -> Vec<PreparedSource> {
     source_with(servers, directory, secret, "")
@@ -29,9 +32,10 @@ fn source_with(servers: &str, directory: &Path, secret: &str, rest: &str) -> Vec
     let file = directory.join("secret");
     fs::write(&file, format!("{secret}\n")).unwrap();
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let timeout = if rest.contains("timeout_ms") { "" } else { "timeout_ms = 2500\n" };
     let text = format!(
         "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n[[source]]\nname = \"guests\"\n\
-         kind = \"radius\"\nmatch = \"*\"\nservers = [{servers}]\nsecret_file = {file:?}\ntimeout_ms = 2500\n{rest}"
+         kind = \"radius\"\nmatch = \"*\"\nservers = [{servers}]\nsecret_file = {file:?}\n{timeout}{rest}"
     );
     super::super::prepare(&ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap()).unwrap()
 }
@@ -76,6 +80,105 @@ async fn who_has_the_password_is_let_in_with_groups() {
     }
     let other = tempfile::tempdir().unwrap();
     assert!(is_unavailable(&check(&source(&servers, other.path(), "another"), "ann", "right").await));
+}
+
+/// The values of an attribute.
+fn values<'r>(record: &'r [(String, String)], name: &str) -> Vec<&'r str> {
+    record.iter().filter(|(of, _)| of == name).map(|(_, value)| value.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_real_server_takes_records_and_gives_what_they_repeat() {
+    let Some(server) = FreeRadius::start("127.0.0.1", |program| Command::new(program)) else { return };
+    let servers = format!("\"radius://127.0.0.1:{}\"", server.port);
+    // The first is not there.
+    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let accounting = format!(
+        "accounting_servers = [\"radius://127.0.0.1:{gone}\", \"radius://127.0.0.1:{}\"]\n",
+        server.accounting_port
+    );
+    let sources = source_with(&servers, server.path(), SECRET, &accounting);
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut reply = check(&sources, "ann", "right").await;
+    while is_unavailable(&reply) && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        reply = check(&sources, "ann", "right").await;
+    }
+    let IdpReply::Accepted(identity) = reply else { panic!("{reply:?}: {}", server.log()) };
+    let classes: Vec<_> = identity.accept.classes.iter().map(|class| class.to_vec()).collect();
+    assert_eq!(classes, [vec![0, 255, 1], b"two".to_vec()]);
+    assert_eq!(identity.accept.interim_s, Some(900));
+
+    let traffic = Traffic { rx_packets: 1, rx_bytes: (2 << 32) + 3, tx_packets: 4, tx_bytes: 5 };
+    let usage = Usage { time_s: 60, traffic };
+    for event in [
+        AccountingEvent::On,
+        AccountingEvent::Start,
+        AccountingEvent::Interim(usage),
+        AccountingEvent::Stop(usage, TerminateCause::UserRequest),
+        AccountingEvent::Off,
+    ] {
+        let mut record = record(event);
+        record.delay_s = 7;
+        if let Some(session) = &mut record.session {
+            session.classes = identity.accept.classes.clone();
+        }
+        assert_eq!(super::super::account(&sources, &record).await, IdpReply::Accounted, "{}", server.log());
+    }
+    let records = server.records();
+    let kinds: Vec<_> = records.iter().flat_map(|record| values(record, "Acct-Status-Type")).collect();
+    assert_eq!(kinds, ["Accounting-On", "Start", "Interim-Update", "Stop", "Accounting-Off"]);
+    let stop = &records[3];
+    for (name, expected) in [
+        ("User-Name", &["ann"][..]),
+        ("Acct-Session-Id", &["0123456789abcdef"]),
+        ("Acct-Session-Time", &["60"]),
+        ("Acct-Input-Octets", &["3"]),
+        ("Acct-Input-Gigawords", &["2"]),
+        ("Acct-Output-Octets", &["5"]),
+        ("Acct-Input-Packets", &["1"]),
+        ("Acct-Terminate-Cause", &["User-Request"]),
+        ("Acct-Delay-Time", &["7"]),
+        ("Class", &["0x00ff01", "0x74776f"]),
+        ("Framed-IP-Address", &["10.86.0.2"]),
+        ("Framed-IPv6-Address", &["fd86::2"]),
+        ("Calling-Station-Id", &["192.0.2.1"]),
+        ("NAS-Identifier", &["vpnd"]),
+    ] {
+        assert_eq!(values(stop, name), expected, "{name}: {stop:?}");
+    }
+    let other = tempfile::tempdir().unwrap();
+    let sources = source_with(&servers, other.path(), "another", &accounting);
+    assert!(is_unavailable(&super::super::account(&sources, &record(AccountingEvent::On)).await));
+    assert_eq!(server.records().len(), 5, "with another secret it takes none");
+}
+
+#[tokio::test]
+async fn a_record_counts_as_delivered_only_by_the_servers_word() {
+    let directory = tempfile::tempdir().unwrap();
+    let forged: [Forge; 3] = [
+        |request| response_to(request, RESPONSE, b"guessed"),
+        |request| {
+            let mut other = request.to_vec();
+            other[1] = other[1].wrapping_add(1);
+            response_to(&other, RESPONSE, SECRET.as_bytes())
+        },
+        |request| response_to(request, ACCEPT, SECRET.as_bytes()),
+    ];
+    let at = |port: u16| {
+        let accounting = format!("accounting_servers = \"radius://127.0.0.1:{port}\"\ntimeout_ms = 1200\n");
+        let servers = format!("\"radius://127.0.0.1:{port}\"");
+        source_with(&servers, directory.path(), SECRET, &accounting)
+    };
+    let start = record(AccountingEvent::Start);
+    let port = forger(move |request, _| forged.iter().map(|forge| forge(request)).collect());
+    assert!(is_unavailable(&super::super::account(&at(port), &start).await));
+    // One that is lost is sent again, and the answer behind forged ones counts.
+    let port = forger(move |request, asked| {
+        let honest = (asked > 0).then(|| response_to(request, RESPONSE, SECRET.as_bytes()));
+        forged.iter().map(|forge| forge(request)).chain(honest).collect()
+    });
+    assert_eq!(super::super::account(&at(port), &start).await, IdpReply::Accounted);
 }
 
 /// Answers a challenge.

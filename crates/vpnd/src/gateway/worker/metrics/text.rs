@@ -11,7 +11,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet}
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::admin::status::{Counters, Pool, Session, Status, Steering};
+use crate::admin::status::{Accounting, Counters, Pool, Session, Status, Steering};
 
 /// The whole exposition; `by_session` adds series for each session, with its user's name.
 pub(super) fn encode(status: Status, by_session: bool) -> Result<String, fmt::Error> {
@@ -183,6 +183,7 @@ fn sources(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let series = answered.map(|(source, ago_s)| ([("source", source.name.as_str())], ago_s));
     let help = "Time since a source of identities answered last";
     out.gauges("source_last_answer", help, Some(Unit::Seconds), series)?;
+    accounting(out, status)?;
     let counted = |counts: &BTreeMap<String, u64>| -> Vec<_> {
         counts.iter().map(|(source, n)| ([("source", source.clone())], *n)).collect()
     };
@@ -190,6 +191,19 @@ fn sources(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     out.counters("source_answers", "Logins that a source of identities has answered", None, answers)?;
     let failures = counted(&status.counters.source_failures).into_iter();
     out.counters("source_failures", "Logins without an answer of their source", None, failures)
+}
+
+fn accounting(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
+    let series = |value: fn(&Accounting) -> u64| {
+        let listed = status.sources.iter().filter_map(|source| Some((source, source.accounting.as_ref()?)));
+        listed.map(move |(source, accounting)| ([("source", source.name.as_str())], value(accounting)))
+    };
+    let help = "Records of accounting that a server has";
+    out.counters("accounting_records_sent", help, None, series(|accounting| accounting.sent))?;
+    let help = "Records of accounting that no server will have";
+    out.counters("accounting_records_lost", help, None, series(|accounting| accounting.lost))?;
+    let help = "Records of accounting on their way";
+    out.gauges("accounting_records_waiting", help, None, series(|accounting| accounting.waiting))
 }
 
 fn each_session(out: &mut Families<'_, '_>, sessions: &[Session]) -> fmt::Result {
@@ -262,6 +276,9 @@ mod tests {
                 "vpnd_pool_addresses_taken gauge",
                 "vpnd_source_up gauge",
                 "vpnd_source_last_answer_seconds gauge",
+                "vpnd_accounting_records_sent counter",
+                "vpnd_accounting_records_lost counter",
+                "vpnd_accounting_records_waiting gauge",
                 "vpnd_source_answers counter",
                 "vpnd_source_failures counter",
                 "vpnd_session_traffic_bytes counter",
@@ -301,6 +318,9 @@ mod tests {
             "vpnd_pool_addresses_taken{pool=\"10.86.0.0/16\"} 2".to_owned(),
             "vpnd_source_up{source=\"campus\"} 0".to_owned(),
             "vpnd_source_last_answer_seconds{source=\"campus\"} 75".to_owned(),
+            "vpnd_accounting_records_sent_total{source=\"guests\"} 41".to_owned(),
+            "vpnd_accounting_records_lost_total{source=\"guests\"} 2".to_owned(),
+            "vpnd_accounting_records_waiting{source=\"guests\"} 1".to_owned(),
             "vpnd_source_answers_total{source=\"campus\"} 12".to_owned(),
             "vpnd_source_failures_total{source=\"campus\"} 3".to_owned(),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"receive\"}} 1610612736"),

@@ -10,7 +10,9 @@ use vpnd_proto::session::DeviceId;
 use super::*;
 use crate::config::ServerConfig;
 use crate::gateway::auth::authenticator::Settings;
-use crate::gateway::messages::idp::{Continuation, IdpChallenge, MAX_FRAME, Numbered, Subject};
+use crate::gateway::messages::idp::{
+    AcceptAttributes, Continuation, IdpChallenge, MAX_FRAME, Numbered, Subject,
+};
 use crate::password::{Hasher, Password};
 use crate::privsep::channel::{self, Channel};
 use crate::store::sqlite::Sqlite;
@@ -73,7 +75,7 @@ impl Bench {
         let asked = Asked::default();
         let replies = replies.iter().map(|(user, reply)| ((*user).to_owned(), reply.clone())).collect();
         tokio::spawn(answer(Channel::new(theirs, MAX_FRAME).unwrap(), replies, Arc::clone(&asked)));
-        let auth = Arc::new(auth.with_external(External::new(&sources(), idp)));
+        let auth = Arc::new(auth.with_external(External::new(&sources(), idp, Arc::default())));
         Self { auth, store, asked, _directory: directory }
     }
 
@@ -116,6 +118,7 @@ async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: As
                 (answer.source, format!("{}={}", &*answer.user, answer.answer.expose()))
             }
             IdpRequest::Recheck(user) => (user.source, format!("{}?", &*user.user)),
+            IdpRequest::Account(_) => continue,
         };
         asked.lock().unwrap().push((source.to_string(), key.clone()));
         let Some(reply) = replies.get(&key) else { continue };
@@ -125,7 +128,11 @@ async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: As
 
 fn accepted(subject: &str, groups: &[&str]) -> IdpReply {
     let groups = groups.iter().map(|group| Text::cut(group)).collect();
-    IdpReply::Accepted(Identity { subject: Subject::cut(subject), groups: List::new(groups).unwrap() })
+    IdpReply::Accepted(Identity {
+        subject: Subject::cut(subject),
+        groups: List::new(groups).unwrap(),
+        accept: AcceptAttributes::default(),
+    })
 }
 
 fn round() -> Continuation {

@@ -1,0 +1,148 @@
+//! `[[source]]` of the kind "radius": how its servers are asked, and where sessions are accounted for.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{MAX_SERVERS, SecretPlace, SourceServer, Word, secret};
+use crate::config::document::{Log as Problems, Section};
+
+/// The longest wait for a person who approves a login elsewhere, seconds: a login takes 120 s at most (PROTOCOL §4.2).
+const MAX_PUSH_S: u64 = 110;
+const ACCOUNTING_PORT: u16 = 1813;
+
+/// How a RADIUS server is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Radius {
+    pub secret: SecretPlace,
+    /// How the gateway names itself.
+    pub nas_identifier: String,
+    /// Attributes whose values are groups.
+    pub group_attributes: Vec<RadiusAttribute>,
+    /// Logins at most that wait for a person: to answer a challenge, or to approve a request elsewhere.
+    pub max_waiting: usize,
+    /// Limit for a reply while a person approves the request on another device; `None` if the server never waits for that.
+    pub push: Option<Duration>,
+    /// `None` if sessions are not accounted for.
+    pub accounting: Option<Accounting>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RadiusAttribute {
+    FilterId,
+    Class,
+}
+
+/// Where and how often the sessions of a source are accounted for (RFC 2866).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accounting {
+    /// In the order in which they are tried.
+    pub servers: Vec<SourceServer>,
+    /// Time between two records of a session that goes on, zero for none; `None` leaves it to the server.
+    pub interim: Option<Duration>,
+}
+
+/// Reads one.
+pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Radius> {
+    if !s.has(p, "secret_file") {
+        s.missing(
+            p,
+            "secret_file",
+            "write secret_file = \"radius.secret\", a file of mode 600 with the shared secret",
+        );
+    }
+    let secret = secret(s, p, "secret_file", base);
+    let nas_identifier = s.parsed::<Word>(p, "nas_identifier", "1 to 32 letters, digits, '.', '_' and '-'");
+    let names = "\"Filter-Id\" or \"Class\"";
+    let group_attributes = s.list::<RadiusAttribute>(p, "group_attributes", names);
+    let push = s.flag(p, "push", false);
+    let push_timeout_s = s.number(p, "push_timeout_s", 5..=MAX_PUSH_S, 45);
+    if s.has(p, "push_timeout_s") && !push {
+        s.problem(p, "push_timeout_s", "it counts with push = true alone".to_owned());
+    }
+    Some(Radius {
+        secret: secret?,
+        nas_identifier: nas_identifier.map_or_else(|| "vpnd".to_owned(), |word| word.0),
+        group_attributes: group_attributes.unwrap_or_else(|| vec![RadiusAttribute::FilterId]),
+        max_waiting: s.number(p, "max_waiting", 1..=256, 64) as usize,
+        push: push.then_some(Duration::from_secs(push_timeout_s)),
+        accounting: accounting(s, p),
+    })
+}
+
+fn accounting(s: &mut Section<'_>, p: &mut Problems) -> Option<Accounting> {
+    let servers = s.list::<AccountingServer>(
+        p,
+        "accounting_servers",
+        "a server such as \"radius://radius.uni.example\"",
+    );
+    let is_given = s.has(p, "interim_s");
+    let interim_s = s.number(p, "interim_s", 0..=86_400, 600);
+    let servers: Vec<_> = servers.unwrap_or_default().into_iter().map(|server| server.0).collect();
+    if servers.len() > MAX_SERVERS {
+        s.problem(p, "accounting_servers", format!("a source has {MAX_SERVERS} servers at most"));
+    }
+    if is_given && servers.is_empty() {
+        s.problem(p, "interim_s", "it counts with accounting_servers alone".to_owned());
+    }
+    let interim = is_given.then_some(Duration::from_secs(interim_s));
+    (!servers.is_empty()).then_some(Accounting { servers, interim })
+}
+
+/// A server whose port is another than for logins.
+struct AccountingServer(SourceServer);
+
+impl FromStr for AccountingServer {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let place = text.strip_prefix("radius://").ok_or(())?;
+        SourceServer::at(place, ACCOUNTING_PORT, false).map(Self)
+    }
+}
+
+impl FromStr for RadiusAttribute {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "Filter-Id" => Ok(Self::FilterId),
+            "Class" => Ok(Self::Class),
+            _ => Err(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ServerConfig;
+
+    fn read(rest: &str) -> Result<Option<Accounting>, String> {
+        let text = format!(
+            "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n[[source]]\nname = \"guests\"\n\
+             kind = \"radius\"\nmatch = \"*\"\nservers = \"radius://10.0.0.1\"\nsecret_file = \"s\"\n{rest}"
+        );
+        let config = ServerConfig::parse(&text, "server.toml", Path::new("/"));
+        config.map(|config| config.sources[0].accounting().cloned()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn accounting_is_read() {
+        assert_eq!(read(""), Ok(None));
+        let found = read("accounting_servers = [\"radius://10.0.0.2\", \"radius://[2001:db8::1]:99\"]\n");
+        let found = found.unwrap().unwrap();
+        let ports: Vec<_> = found.servers.iter().map(|server| server.port).collect();
+        assert_eq!((ports, found.interim), (vec![ACCOUNTING_PORT, 99], None));
+        let never = read("accounting_servers = \"radius://a.example\"\ninterim_s = 0\n").unwrap().unwrap();
+        assert_eq!(never.interim, Some(Duration::ZERO));
+        for (text, problem) in [
+            ("interim_s = 60\n", "accounting_servers alone"),
+            ("accounting_servers = \"ldaps://a.example\"\n", "a server such as"),
+            ("accounting_servers = \"radius://a.example\"\ninterim_s = 86401\n", "interim_s"),
+        ] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+}

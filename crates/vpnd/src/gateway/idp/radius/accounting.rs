@@ -1,0 +1,31 @@
+//! Records of accounting on their way to a server.
+//!
+//! INVARIANT: a record is delivered when a server has answered it with the shared secret, and not before.
+
+use std::time::Instant;
+
+use super::packet::accounting::{AccountingRequest, check_response};
+use super::{Client, RESEND, accept, address_of};
+use crate::config::source::SourceServer;
+use crate::gateway::idp::servers::ServerError;
+use crate::gateway::messages::idp::AccountingRecord;
+
+impl Client {
+    /// Sends the record, which the idp process has had since `since`, until this server has it; the caller limits the time.
+    pub(in crate::gateway::idp) async fn account(
+        &self,
+        server: &SourceServer,
+        record: &AccountingRecord,
+        since: Instant,
+    ) -> Result<(), ServerError> {
+        let address = address_of(server).await?;
+        // The packet that is sent again is the same. With another time it would be another one, with a number of its own.
+        let waited_s = u32::try_from(since.elapsed().as_secs()).unwrap_or(u32::MAX);
+        let delay_s = record.delay_s.saturating_add(waited_s);
+        let nas_identifier = &self.settings.nas_identifier;
+        let request = AccountingRequest { id: rand::random(), record, delay_s, nas_identifier };
+        let secret = self.secret.as_bytes();
+        let packet = request.encode(secret);
+        accept(address, &packet, RESEND, |response| check_response(&packet, response, secret)).await
+    }
+}

@@ -1,0 +1,129 @@
+//! Behaviour: sessions of a RADIUS source are accounted for from their start to their end, over an upgrade, a restart and the silence of the
+//! server that takes the records.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{ADDRESS, SOON, add_source, beside, login_of};
+use crate::client::Client;
+use crate::freeradius::FreeRadius;
+use crate::gateway::{Gateway, must};
+use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::traffic::{ping_until, transfer};
+
+type Record = Vec<(String, String)>;
+
+fn value<'r>(record: &'r Record, name: &str) -> &'r str {
+    record.iter().find(|(of, _)| of == name).map_or("", |(_, value)| value.as_str())
+}
+
+fn status(record: &Record) -> &str {
+    value(record, "Acct-Status-Type")
+}
+
+fn id(record: &Record) -> &str {
+    value(record, "Acct-Session-Id")
+}
+
+/// The first record behind so many others that is of this kind.
+fn record(server: &FreeRadius, after: usize, kind: &str) -> Record {
+    eventually(&format!("there is a record: {kind}"), SOON, || {
+        server.records().into_iter().skip(after).find(|record| status(record) == kind)
+    })
+}
+
+fn source(radius: &FreeRadius, accounting: &FreeRadius) -> String {
+    format!(
+        "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\nservers = [\"radius://{ADDRESS}:{}\"]\n\
+         accounting_servers = [\"radius://{ADDRESS}:{}\"]\ninterim_s = 1\nsecret_file = {:?}\n",
+        radius.port,
+        accounting.accounting_port,
+        radius.secret_file()
+    )
+}
+
+fn number(record: &Record, name: &str) -> u64 {
+    value(record, name).parse().unwrap_or_else(|_| panic!("{name} in {record:?}"))
+}
+
+#[test]
+fn a_session_of_a_radius_source_is_accounted_for_over_upgrade_and_restart() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.install();
+    let local = gateway.add_user("local");
+    let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
+    add_source(&gateway, &source(&radius, &radius));
+    gateway.start();
+    record(&radius, 0, "Accounting-On");
+    let ann = login_of(&lab, &local, "ann@guests.example", "right");
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let start = record(&radius, 0, "Start");
+    assert_eq!((value(&start, "User-Name"), value(&start, "Class")), ("ann", "0x00ff01"), "{start:?}");
+    assert_eq!(value(&start, "Framed-IP-Address"), client.v4().to_string());
+    assert!(!value(&start, "Calling-Station-Id").is_empty());
+
+    let bytes = 1 << 20;
+    transfer(client.namespace(), &lab.campus, CAMPUS_V4.into(), bytes, SOON);
+    let is_counted = |record: &Record| {
+        let octets =
+            ["Acct-Input-Octets", "Acct-Output-Octets"].map(|name| value(record, name).parse().unwrap_or(0));
+        octets.iter().sum::<u64>() > bytes as u64
+    };
+    let interim =
+        eventually("the traffic is accounted for", SOON, || radius.records().into_iter().find(is_counted));
+    assert_eq!((status(&interim), id(&interim)), ("Interim-Update", id(&start)));
+
+    // The next version's processes go on with it.
+    must(gateway.upgrade());
+    let so_far = radius.records().len();
+    let later = record(&radius, so_far, "Interim-Update");
+    assert!(id(&later) == id(&start) && is_counted(&later), "{later:?}");
+
+    // A restart ends it, for the server, and begins it anew.
+    gateway.terminate();
+    let kinds: Vec<_> = radius.records().iter().map(|record| status(record).to_owned()).collect();
+    assert_eq!(kinds.last().map(String::as_str), Some("Accounting-Off"), "{kinds:?}");
+    assert!(kinds.iter().filter(|kind| *kind == "Start").count() == 1 && !kinds.contains(&"Stop".to_owned()));
+    assert_eq!(kinds.iter().filter(|kind| *kind == "Accounting-On").count(), 1, "{kinds:?}");
+    gateway.start();
+    let again = record(&radius, kinds.len(), "Start");
+    assert!(id(&again) != id(&start), "{again:?}");
+    assert_eq!(value(&again, "Class"), "0x00ff01", "as the server has sent it before the restart");
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    client.interrupt();
+    let stop = record(&radius, kinds.len(), "Stop");
+    assert_eq!((id(&stop), value(&stop, "Acct-Terminate-Cause")), (id(&again), "User-Request"));
+    assert!(number(&stop, "Acct-Input-Packets") > 0, "{stop:?}");
+}
+
+#[test]
+fn a_server_that_takes_no_records_keeps_nobody_out_and_gets_them_later() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let local = gateway.add_user("local");
+    let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
+    let Some(accounting) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
+    add_source(&gateway, &source(&radius, &accounting));
+    let pid = Pid::from_raw(accounting.pid() as i32).expect("a number of a process");
+    kill_process(pid, Signal::STOP).expect("it is there");
+    gateway.start();
+    let ann = login_of(&lab, &local, "ann@guests.example", "right");
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    client.interrupt();
+    let state = || gateway.status()["sources"][0]["accounting"].clone();
+    eventually("start and end wait", SOON, || state()["waiting"].as_u64().filter(|waiting| *waiting >= 3));
+    assert_eq!(state()["sent"], 0, "{}", state());
+    kill_process(pid, Signal::CONT).expect("it is there");
+    let stop = eventually("the end arrives", Duration::from_secs(120), || {
+        accounting.records().into_iter().find(|record| status(record) == "Stop")
+    });
+    assert!(number(&stop, "Acct-Delay-Time") > 0, "{stop:?}");
+    let records = accounting.records();
+    let order: Vec<_> = records.iter().filter(|record| id(record) == id(&stop)).map(status).collect();
+    assert_eq!((order.first(), order.last()), (Some(&"Start"), Some(&"Stop")), "{order:?}");
+    assert_eq!(state()["lost"], 0, "{}", state());
+}
