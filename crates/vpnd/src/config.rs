@@ -7,6 +7,7 @@
 pub mod access_profile;
 pub mod check;
 pub mod document;
+pub mod pool;
 pub mod rate;
 mod read;
 pub mod review;
@@ -141,7 +142,7 @@ impl Tls {
 }
 
 /// `[tunnel]`: the TUN device and the inner addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tunnel {
     /// Name of the TUN device, at most 15 bytes.
     pub name: String,
@@ -408,9 +409,7 @@ impl ServerConfig {
     pub fn parse(text: &str, file: &str, base: &Path) -> Result<Self, Invalid> {
         read::server_config(text, file, base).map_err(|problems| Invalid::new(file, problems))
     }
-}
 
-impl ServerConfig {
     /// The same for a machine on which IPv6 is switched off: without its pool, and without name servers that nobody can reach.
     #[must_use]
     pub fn without_ipv6(mut self) -> Self {

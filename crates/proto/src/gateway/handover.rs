@@ -67,6 +67,14 @@ pub struct HandedSession {
     pub(super) retiring: Option<HandedEpoch>,
 }
 
+impl HandedSession {
+    /// Its inner addresses.
+    #[must_use]
+    pub fn addresses(&self) -> Addresses {
+        Addresses { ipv4: self.ipv4, ipv6: self.ipv6 }
+    }
+}
+
 /// The keys of one handshake, and how far they are used.
 #[derive(Debug, Encode, Decode)]
 pub(super) struct HandedEpoch {

@@ -10,8 +10,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::document::{Log as Problems, Section};
+use super::pool::{self, PoolChoice, Pools};
 use super::rate::{self, GroupRates};
-use super::{Push, Rule, ServerConfig, read};
+use super::{Push, Rule, ServerConfig, Tunnel, read};
 
 /// Profiles at most.
 const MAX_PROFILES: usize = 64;
@@ -41,6 +42,8 @@ pub struct AccessProfile {
     pub rules: Vec<Rule>,
     /// Number of its own rules among them.
     pub own_rules: usize,
+    /// Where its clients' addresses come from, IPv4 first.
+    pub pools: [PoolChoice; 2],
     /// Its rate limits; with some, those of `[limits]` and of its users' groups don't count.
     pub rates: Option<GroupRates>,
     /// Live sessions of one of its users.
@@ -120,6 +123,18 @@ impl AccessProfiles {
         self.list.iter()
     }
 
+    /// The pools of the profiles, in their order, out of those of this tunnel.
+    #[must_use]
+    pub fn pools(&self, tunnel: &Tunnel) -> Vec<Pools> {
+        pool::of_profiles(tunnel, &self.list)
+    }
+
+    /// The reason why the profiles can't have their pools out of those of this tunnel, if there is one.
+    #[must_use]
+    pub fn conflict(&self, tunnel: &Tunnel) -> Option<String> {
+        pool::conflict(tunnel, &self.list)
+    }
+
     /// Whether the configuration has profiles.
     #[must_use]
     pub fn are_configured(&self) -> bool {
@@ -156,6 +171,7 @@ impl AccessProfiles {
     pub(super) fn without_ipv6(mut self) -> Self {
         for profile in &mut self.list {
             profile.push.dns.retain(std::net::IpAddr::is_ipv4);
+            profile.pools[1] = PoolChoice::Nothing;
         }
         self
     }
@@ -223,6 +239,11 @@ pub(super) fn profiles(s: &mut Section<'_>, p: &mut Problems, config: &ServerCon
         let message = format!("the profile '{}' has two entries in [[profile]]; keep one", list[at].title());
         s.problem(p, "profile", message);
     }
+    if p.is_empty()
+        && let Some(conflict) = pool::conflict(&config.tunnel, &list)
+    {
+        s.problem(p, "profile", conflict);
+    }
     // Also where all of them have mistakes.
     if s.has(p, "profile") { AccessProfiles { list } } else { AccessProfiles::implied(config) }
 }
@@ -256,6 +277,7 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         );
         s.problem(p, "rules", message);
     }
+    let pools = pool::choices(s, p);
     let rates = rate::profile(s, p, name.as_deref().unwrap_or_default(), config.limits.rates.session);
     let most = config.limits.max_sessions_per_user;
     Some(AccessProfile {
@@ -267,6 +289,7 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         client_to_client,
         rules,
         own_rules,
+        pools,
         rates,
     })
 }

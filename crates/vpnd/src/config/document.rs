@@ -148,6 +148,11 @@ impl Log {
         Self { line_starts, problems: Vec::new(), places: BTreeMap::new() }
     }
 
+    /// Whether nothing is wrong so far.
+    pub fn is_empty(&self) -> bool {
+        self.problems.is_empty()
+    }
+
     fn line_at(&self, offset: usize) -> usize {
         self.line_starts.partition_point(|start| *start <= offset) + 1
     }

@@ -21,7 +21,6 @@ use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::authenticator::external::{self, External};
 use crate::gateway::auth::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::gateway::auth::idp_client::IdpClient;
-use crate::gateway::auth::lease::Pools;
 use crate::gateway::auth::service::{Clocks, Service};
 use crate::gateway::messages;
 use crate::gateway::messages::{AuthLaunch, FromAuth, ToAuth};
@@ -83,12 +82,11 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let authenticator = authenticator.with_external(external);
     // A source that is slow takes no permits that others need.
     let external: usize = config.sources.iter().map(external::permits).sum();
-    let access = Arc::new(Access::new(config.profiles.clone()));
+    let access = Arc::new(Access::new(config.profiles.clone(), &config.tunnel));
     let service = Arc::new(Service::new(
         store,
         authenticator,
         Arc::clone(&access),
-        Pools::new(&config.tunnel),
         settings.workers + settings.queue + external,
         Clocks::default(),
     ));

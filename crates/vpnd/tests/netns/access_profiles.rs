@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::client::{self, Client, TUN};
 use crate::gateway::{Gateway, edit_toml, must};
-use crate::lab::{CAMPUS_V4, Lab, UPLINK, eventually};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, UPLINK, eventually};
 use crate::limits::{is_kept, mbit};
 use crate::ordinary::Over;
 use crate::process;
@@ -302,4 +302,80 @@ fn limits_are_those_of_the_profile_and_a_reload_changes_them_for_live_sessions()
     });
     ping_until(two.namespace(), CAMPUS_V4.into(), SOON);
     assert_eq!(session_of(&gateway, "ann"), before[0]);
+}
+
+/// The addresses of the pools in the status, with how many are taken.
+fn taken(gateway: &Gateway<'_>, pool: &str) -> Option<u64> {
+    let status = gateway.status();
+    status["pools"].as_array()?.iter().find(|found| found["pool"] == pool)?["taken"].as_u64()
+}
+
+#[test]
+fn each_profile_has_its_pools_and_a_change_moves_only_whom_it_must() {
+    let Some(lab) = Lab::new(3) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let [ann, bob] = ["ann", "bob"].map(|name| gateway.add_user(name));
+    let profiles = |staff: &str, guests: &str| {
+        let of = |name: &str, user: &str, pools: &str| {
+            format!(
+                "[[profile]]\nname = \"{name}\"\nusers = [\"{user}\"]\nroutes = [\"10.200.0.0/24\", \"{CAMPUS_V6}/128\"]\n{pools}\n"
+            )
+        };
+        of("staff", "ann", staff) + &of("guests", "bob", guests)
+    };
+    // One address, for the gateway has the other that hosts could have.
+    const TINY: &str = "pool_v4 = \"10.86.0.0/30\"";
+    configure(&gateway, &profiles("pool_v4 = \"10.86.16.0/24\"", TINY));
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &bob);
+    for client in [&one, &two] {
+        ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    }
+    let is_in = |address: IpAddr, net: &str| net.parse::<ipnet::IpNet>().unwrap().contains(&address);
+    assert!(is_in(one.v4(), "10.86.16.0/24") && two.v4() == IpAddr::from([10, 86, 0, 2]), "{}", two.v4());
+    assert_eq!((taken(&gateway, "10.86.16.0/24"), taken(&gateway, "10.86.0.0/30")), (Some(1), Some(1)));
+
+    // A full pool is a refusal that the client shows, and is counted; other profiles have room.
+    let third = process::Process::start(&lab, "client3", client::command(&lab, 3, &bob, &[]));
+    let refused = || gateway.status()["counters"]["logins"]["no_address"].as_u64().filter(|count| *count > 0);
+    eventually("the login is refused and counted", SOON, refused);
+    eventually("the client shows why", SOON, || {
+        third.output().contains("no inner address left").then_some(())
+    });
+    drop(third);
+
+    // The new pool has the address: nothing happens. Then it has not.
+    let (before, of_bob) = (session_of(&gateway, "ann"), session_of(&gateway, "bob"));
+    let address = one.v4();
+    configure(&gateway, &profiles("pool_v4 = \"10.86.16.0/20\"", TINY));
+    must(gateway.ask(&["reload"]));
+    must(gateway.upgrade());
+    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+    assert_eq!((session_of(&gateway, "ann"), one.v4()), (before, address));
+    configure(&gateway, &profiles("pool_v4 = \"10.86.32.0/20\"", TINY));
+    must(gateway.ask(&["reload"]));
+    eventually("the client has an address of the new pool", SOON, || {
+        one.addresses().into_iter().find(|address| is_in(*address, "10.86.32.0/20"))
+    });
+    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+    assert!(!one.addresses().contains(&address) && ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND));
+    assert_eq!(session_of(&gateway, "bob"), of_bob, "others don't notice");
+
+    // A pool that is no part of the tunnel's is refused, and nothing changes.
+    configure(&gateway, &profiles("pool_v4 = \"10.99.0.0/24\"", TINY));
+    let refused = process::text(&gateway.ask(&["reload"]));
+    assert!(refused.contains("no part of a pool of [tunnel]"), "{refused}");
+    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+
+    // Without IPv4, and what is for it does not leave another way.
+    configure(&gateway, &profiles("pool_v4 = \"10.86.32.0/20\"", "pool_v4 = \"none\""));
+    must(gateway.ask(&["reload"]));
+    eventually("IPv6 alone", SOON, || {
+        let addresses = two.addresses();
+        (!addresses.is_empty() && addresses.iter().all(IpAddr::is_ipv6)).then_some(())
+    });
+    ping_until(two.namespace(), CAMPUS_V6.into(), SOON);
+    assert!(!ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND));
+    assert!(ping(one.namespace(), CAMPUS_V4.into(), 56, SECOND));
 }

@@ -3,36 +3,67 @@
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::config::Tunnel;
 use crate::config::access_profile::{AccessProfile, AccessProfiles, Who};
+use crate::config::pool::Pools;
 use crate::store::User;
 
 /// The profiles, which a reload replaces as a whole.
 #[derive(Debug)]
-pub(crate) struct Access(RwLock<Arc<AccessProfiles>>);
+pub(crate) struct Access {
+    /// As it was set up: a reload leaves it as it is.
+    tunnel: Tunnel,
+    in_force: RwLock<Arc<InForce>>,
+}
+
+#[derive(Debug)]
+struct InForce {
+    profiles: AccessProfiles,
+    /// Of each profile.
+    pools: Vec<Pools>,
+}
 
 /// A profile that was in force when it was looked up.
 #[derive(Debug)]
 pub(crate) struct Decided {
-    profiles: Arc<AccessProfiles>,
+    in_force: Arc<InForce>,
     position: usize,
 }
 
 impl Access {
-    pub(crate) fn new(profiles: AccessProfiles) -> Self {
-        Self(RwLock::new(Arc::new(profiles)))
+    pub(crate) fn new(profiles: AccessProfiles, tunnel: &Tunnel) -> Self {
+        let in_force = InForce { pools: profiles.pools(tunnel), profiles };
+        Self { tunnel: tunnel.clone(), in_force: RwLock::new(Arc::new(in_force)) }
     }
 
     /// These profiles hold for whoever logs in or comes back from now on.
     pub(crate) fn replace(&self, profiles: AccessProfiles) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(profiles);
+        let in_force = InForce { pools: profiles.pools(&self.tunnel), profiles };
+        *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(in_force);
+    }
+
+    /// The pools of all profiles.
+    pub(crate) fn pools(&self) -> Vec<Pools> {
+        self.now().pools.clone()
     }
 
     /// The user's profile, if one is for them.
     pub(crate) fn of(&self, user: &User) -> Option<Decided> {
-        let profiles = Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner));
-        let position =
-            profiles.position(Who { user: &user.name, source: &user.source, groups: &user.groups })?;
-        Some(Decided { profiles, position })
+        let in_force = self.now();
+        let who = Who { user: &user.name, source: &user.source, groups: &user.groups };
+        let position = in_force.profiles.position(who)?;
+        Some(Decided { in_force, position })
+    }
+
+    fn now(&self) -> Arc<InForce> {
+        Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Decided {
+    /// Where its clients' addresses come from.
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.in_force.pools[self.position]
     }
 }
 
@@ -40,6 +71,6 @@ impl Deref for Decided {
     type Target = AccessProfile;
 
     fn deref(&self) -> &AccessProfile {
-        self.profiles.at(self.position)
+        self.in_force.profiles.at(self.position)
     }
 }

@@ -28,7 +28,7 @@ use vpnd_proto::admission::shares::Standing;
 use vpnd_proto::session::DeviceId;
 
 use crate::clock::now;
-use crate::config::AccessProfiles;
+use crate::config::{AccessProfiles, Tunnel};
 use crate::gateway::auth::access::Access;
 use crate::gateway::messages::auth::SourceHealth;
 use crate::password::{Hasher, NoMemory, Password};
@@ -168,7 +168,7 @@ impl Authenticator {
             require_certificate: settings.require_certificate,
             external: External::default(),
             refusals: RefusalLog::default(),
-            access: Arc::new(Access::new(AccessProfiles::of_everybody())),
+            access: Arc::new(Access::new(AccessProfiles::of_everybody(), &Tunnel::default())),
         })
     }
 

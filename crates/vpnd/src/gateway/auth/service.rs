@@ -16,7 +16,7 @@ use super::authenticator::{self, Authenticator, LoginOutcome, rounds};
 use crate::clock::{steady_s, wall_s};
 use crate::gateway::auth::access::Access;
 use crate::gateway::auth::accounting::Accounting;
-use crate::gateway::auth::lease::{Addresses, LeaseError, Pools};
+use crate::gateway::auth::lease::{self, Addresses, LeaseError};
 use crate::gateway::messages::auth::{
     Account, AuthReply, AuthRequest, AuthStatus, Demand, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
     MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic, SourceName,
@@ -56,7 +56,6 @@ pub(crate) struct Service {
     store: Arc<dyn Store>,
     authenticator: Arc<Authenticator>,
     access: Arc<Access>,
-    pools: Pools,
     grants: Mutex<HashMap<SessionId, Grant>>,
     permits: Arc<Semaphore>,
     clocks: Clocks,
@@ -78,7 +77,6 @@ impl Service {
         store: Arc<dyn Store>,
         authenticator: Authenticator,
         access: Arc<Access>,
-        pools: Pools,
         logins: usize,
         clocks: Clocks,
     ) -> Self {
@@ -86,7 +84,6 @@ impl Service {
             store,
             authenticator: Arc::new(authenticator.with_access(Arc::clone(&access))),
             access,
-            pools,
             grants: Mutex::default(),
             permits: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
             clocks,
@@ -205,7 +202,7 @@ impl Service {
             return AuthReply::Refused { retry_after_s: Some(1) };
         }
         let owner = LeaseOwner { user: user.id, device };
-        let leased = self.pools.acquire(self.store.as_ref(), owner, session, started_s, expires_s);
+        let leased = profile.pools().acquire(self.store.as_ref(), owner, session, started_s, expires_s);
         let account = match account(user) {
             Ok(account) => account,
             Err(reason) => return AuthReply::Failed(reason),
@@ -222,7 +219,7 @@ impl Service {
                     profile: profile.name.as_deref().map(ProfileName::cut),
                 })
             }
-            Err(error @ LeaseError::Exhausted { .. }) => {
+            Err(error @ (LeaseError::Exhausted { .. } | LeaseError::NoPool)) => {
                 AuthReply::NoAddress(Reason::cut(&error.to_string()))
             }
             Err(LeaseError::Store(error)) => AuthReply::Failed(Reason::cut(&error.to_string())),
@@ -274,9 +271,10 @@ impl Service {
                 std::net::IpAddr::V4(_) => None,
             }),
         };
-        // With other pools than it began with a session is over: nothing leads to its addresses any more.
+        // With other pools than it began with a session is over: nothing leads to its addresses any more, or they are others' now. Its
+        // client logs in again and gets some that fit.
         let usable = (addresses.ipv4.is_some() || addresses.ipv6.is_some())
-            && self.pools.hold(Addresses { v4: addresses.ipv4, v6: addresses.ipv6 });
+            && profile.pools().fit(addresses.ipv4, addresses.ipv6);
         let Ok(account) = account(&user) else { return Ok(None) };
         if usable {
             self.accounting().restored(id, &user, Addresses { v4: addresses.ipv4, v6: addresses.ipv6 });
@@ -362,7 +360,7 @@ impl Service {
     }
 
     fn status(&self) -> Result<AuthStatus, StoreError> {
-        let pools = self.pools.usage(self.store.as_ref(), (self.clocks.steady)())?;
+        let pools = lease::usage(&self.access.pools(), self.store.as_ref(), (self.clocks.steady)())?;
         Ok(AuthStatus { pools, sources: self.authenticator.source_health() })
     }
 

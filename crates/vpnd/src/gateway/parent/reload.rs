@@ -27,6 +27,16 @@ impl Gateway {
     pub(super) async fn reconfigure(&mut self) -> Result<(), ChildError> {
         let reread = match Configuration::read(&self.args.config) {
             Ok((configuration, config)) => {
+                let conflict = || config.profiles.conflict(&self.config.tunnel);
+                if config.tunnel != self.config.tunnel
+                    && let Some(conflict) = conflict()
+                {
+                    let why = format!("{}: {conflict}; nothing was changed", config.file);
+                    return self
+                        .worker
+                        .send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[])
+                        .await;
+                }
                 if let Err(error) = self.take_over_revocations(&config).await? {
                     let why = format!("{error}; nothing was changed");
                     return self

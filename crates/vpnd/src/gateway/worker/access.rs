@@ -11,6 +11,7 @@ use vpnd_proto::policy::{Names, Policy, PolicyError, ProfileId};
 use super::settings;
 use crate::config::ServerConfig;
 use crate::config::access_profile::{AccessProfile, AccessProfiles, Who};
+use crate::config::pool::Pools;
 use crate::policy::{self, Compiled};
 
 /// The access profiles in force.
@@ -19,6 +20,8 @@ pub(crate) struct Access {
     profiles: AccessProfiles,
     /// Numbers of the profiles, in their order.
     numbers: Vec<ProfileId>,
+    /// Where addresses of their clients come from, in the same order.
+    pools: Vec<Pools>,
     /// As the core has them.
     pub(crate) settings: Profiles,
     pub(crate) policy: Arc<Policy>,
@@ -32,14 +35,22 @@ impl Access {
     pub(crate) fn new(config: &ServerConfig, names: &mut Names) -> Result<Self, PolicyError> {
         let Compiled { policy, numbers } = policy::compile(config, names)?;
         let profiles = numbers.iter().zip(config.profiles.iter());
+        let pools = config.profiles.pools(&config.tunnel);
+        let settings = profiles.zip(&pools);
         let settings =
-            profiles.map(|(number, profile)| (*number, settings::profile(config, profile))).collect();
-        Ok(Self { profiles: config.profiles.clone(), numbers, settings, policy: Arc::new(policy) })
+            settings.map(|((number, profile), pools)| (*number, settings::profile(config, profile, pools)));
+        let settings = settings.collect();
+        Ok(Self { profiles: config.profiles.clone(), numbers, pools, settings, policy: Arc::new(policy) })
     }
 
     /// The user's profile, if one is for them.
     pub(crate) fn profile_of(&self, who: Who<'_>) -> Option<&AccessProfile> {
         self.profiles.of(who)
+    }
+
+    /// The pools of the user's profile.
+    pub(crate) fn pools_of(&self, who: Who<'_>) -> Option<&Pools> {
+        self.pools.get(self.profiles.position(who)?)
     }
 
     /// All profiles.

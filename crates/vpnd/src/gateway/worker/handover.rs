@@ -224,8 +224,13 @@ impl Predecessor {
                     count += sessions.len();
                     for TransferredSession { session, groups, certificate, source, span } in sessions {
                         let source = source.unwrap_or_default();
-                        let member =
-                            Member { user: session.user.clone(), source, groups: groups.into(), span };
+                        let member = Member {
+                            user: session.user.clone(),
+                            source,
+                            groups: groups.into(),
+                            addresses: session.addresses(),
+                            span,
+                        };
                         let (principal, limits) = registry.take_over(session.id, member);
                         registry.shown(session.id, certificate);
                         gateway.take_over(now(), session, principal, limits)?;

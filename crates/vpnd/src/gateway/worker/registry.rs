@@ -26,6 +26,9 @@ use crate::gateway::worker::rates::RateTable;
 use crate::privsep::requests::Gone;
 use crate::revocation_list::{CertificateNumber, RevocationList};
 
+/// Text for a client whose addresses are none of its profile's. It logs in again and gets some that are.
+const OTHER_ADDRESSES: &str = "the user's access profile has other inner addresses now; log in again";
+
 /// A session that is over, for the audit log.
 #[derive(Debug)]
 pub(crate) struct Ending {
@@ -84,6 +87,7 @@ pub(crate) struct Member {
     pub(crate) user: UserName,
     pub(crate) source: SourceName,
     pub(crate) groups: Box<[String]>,
+    pub(crate) addresses: Addresses,
     /// `None` for a session of an earlier version, which ends as that has granted.
     pub(crate) span: Option<Span>,
 }
@@ -106,9 +110,9 @@ impl Span {
 }
 
 impl Member {
-    fn new(account: Account, span: Span) -> Self {
+    fn new(account: Account, addresses: Addresses, span: Span) -> Self {
         let Account { name: user, groups, source } = account;
-        Self { user, source, groups: groups.into(), span: Some(span) }
+        Self { user, source, groups: groups.into(), addresses, span: Some(span) }
     }
 }
 
@@ -162,7 +166,7 @@ impl Registry {
         &mut self,
         admission: &AdmittedSession,
     ) -> (Principal, SessionLimits, Time) {
-        let member = Member::new(admission.account.clone(), admission.span);
+        let member = Member::new(admission.account.clone(), admission.addresses, admission.span);
         let end_s = self.end_s(&member).unwrap_or(admission.span.expires_s);
         let (principal, limits) = self.add(admission.session, member);
         (principal, limits, deadline(end_s))
@@ -214,8 +218,11 @@ impl Registry {
     }
 
     fn misfit(&self, member: &Member) -> Option<(Code, &'static str)> {
-        (self.access.of(member.who()) == ProfileId::NONE)
-            .then_some((Code::NoProfile, Code::NoProfile.explanation()))
+        let Some(pools) = self.access.pools_of(member.who()) else {
+            return Some((Code::NoProfile, Code::NoProfile.explanation()));
+        };
+        let Addresses { ipv4, ipv6 } = member.addresses;
+        (!pools.fit(ipv4, ipv6)).then_some((Code::Token, OTHER_ADDRESSES))
     }
 
     /// A login was refused after [`Registry::begin`]: its addresses are free again.
@@ -239,7 +246,8 @@ impl Registry {
         };
         let user = stored.account.name.clone();
         let span = Span { started_s: stored.started_s, expires_s: stored.expires_s };
-        let member = Member::new(stored.account, span);
+        let addresses = stored.addresses.into();
+        let member = Member::new(stored.account, addresses, span);
         let end_s = self.end_s(&member).unwrap_or(span.expires_s);
         let (principal, limits) = self.add(session, member);
         Ok(Some(SessionRecord {
@@ -248,7 +256,7 @@ impl Registry {
             limits,
             user,
             device: DeviceId(stored.device.into()),
-            addresses: stored.addresses.into(),
+            addresses,
             deadline: deadline(end_s),
             epoch: stored.epoch,
             tokens: stored.tokens.into_tokens(),

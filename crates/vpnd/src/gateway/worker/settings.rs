@@ -6,6 +6,7 @@ use vpnd_proto::gateway::{Config, ProfileSettings};
 use vpnd_proto::session::{LocalSuite, Timers};
 
 use super::access::Access;
+use crate::config::pool::Pools;
 use crate::config::{AccessProfile, Push, ServerConfig, Timeouts};
 
 /// The core of a gateway with so many shards.
@@ -36,23 +37,24 @@ pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits 
 }
 
 /// What the core needs of an access profile.
-pub(super) fn profile(config: &ServerConfig, profile: &AccessProfile) -> ProfileSettings {
+pub(super) fn profile(config: &ServerConfig, profile: &AccessProfile, pools: &Pools) -> ProfileSettings {
     ProfileSettings {
-        network: network(config, &profile.push),
+        network: network(config, &profile.push, pools),
         max_sessions_per_user: profile.max_sessions_per_user,
     }
 }
 
 /// Network settings that are pushed to clients.
-fn network(config: &ServerConfig, push: &Push) -> Network {
+fn network(config: &ServerConfig, push: &Push, own: &Pools) -> Network {
     // The tunnel's own network always leads into the tunnel: without these routes, packets for other clients would leave in
     // clear by the client's default route.
+    // That goes for a protocol version of which these clients have no address, too: they refuse its packets by the same routes.
     let pools = config.tunnel.pools().filter(|pool| !push.routes.contains(pool));
     Network {
         ipv4: None,
         ipv6: None,
-        gateway_ipv4: config.tunnel.gateway_v4(),
-        gateway_ipv6: config.tunnel.gateway_v6(),
+        gateway_ipv4: config.tunnel.gateway_v4().filter(|_| own.v4.is_some()),
+        gateway_ipv6: config.tunnel.gateway_v6().filter(|_| own.v6.is_some()),
         mtu: Some(config.tunnel.mtu),
         routes: list(pools.chain(push.routes.iter().copied()).map(AsText)),
         dns: list(push.dns.iter().map(|server| AsText(*server))),

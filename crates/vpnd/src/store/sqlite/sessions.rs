@@ -10,7 +10,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use super::super::{Device, Family, Lease, LeaseOwner, SessionRecord, UserId};
 use super::{bytes, unexpected};
 
-/// Time after which the addresses of a removed device are free, seconds.
+/// Time after which addresses are free that a device has lost to its removal or to another pool, seconds; or when their session ends.
 const REMOVAL_S: u64 = 60;
 
 pub(super) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64) -> rusqlite::Result<bool> {
@@ -110,9 +110,14 @@ pub(super) fn claim(t: &Transaction<'_>, lease: &Lease, now_s: u64) -> rusqlite:
     let claimed =
         t.execute(sql, params![address, user.0, device.0, lease.session.0, lease.until_s, now_s])?;
     if claimed == 1 {
-        let sql = "DELETE FROM leases WHERE user_id = ?1 AND device = ?2 AND address <> ?3
-                   AND length(address) = length(?3)";
-        t.execute(sql, params![user.0, device.0, address])?;
+        let others = "user_id = ?1 AND device = ?2 AND address <> ?3 AND length(address) = length(?3)";
+        let sql = format!("DELETE FROM leases WHERE {others} AND (until_s <= ?4 OR session = ?5)");
+        t.execute(&sql, params![user.0, device.0, address, now_s, lease.session.0])?;
+        // The session that had the address may not have ended yet.
+        let sql = format!(
+            "UPDATE leases SET user_id = randomblob(16), device = randomblob(16), until_s = min(until_s, ?4) WHERE {others}"
+        );
+        t.execute(&sql, params![user.0, device.0, address, now_s.saturating_add(REMOVAL_S)])?;
     }
     Ok(claimed == 1)
 }

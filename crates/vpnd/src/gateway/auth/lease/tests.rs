@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use vpnd_proto::session::DeviceId;
 
 use super::*;
+use crate::config::Tunnel;
 use crate::store::UserId;
 use crate::store::sqlite::Sqlite;
 
@@ -18,13 +19,11 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let store = Sqlite::open_or_create(&dir.path().join("vpnd.db")).unwrap();
         let tunnel = Tunnel {
-            name: "vpnd0".to_owned(),
-            mtu: 1420,
-            copy_dscp: false,
             pool_v4: Some(v4.parse().unwrap()),
             pool_v6: v6.map(|net| net.parse().unwrap()),
+            ..Tunnel::default()
         };
-        Self { store, pools: Pools::new(&tunnel), _dir: dir }
+        Self { store, pools: Pools::rest(&tunnel, &[]), _dir: dir }
     }
 
     fn acquire(&self, owner: LeaseOwner, session: u8, now_s: u64) -> Result<Addresses, LeaseError> {
@@ -40,11 +39,11 @@ fn owner(user: u8, device: u8) -> LeaseOwner {
 fn addresses_of_other_pools_are_not_held() {
     let bench = Bench::new("10.86.0.0/16", Some("fd00:1::/64"));
     let leased = bench.acquire(owner(1, 1), 1, 1000).unwrap();
-    assert!(bench.pools.hold(leased));
+    assert!(bench.pools.fit(leased.v4, leased.v6));
     for (v4, v6) in
         [("10.87.0.0/16", Some("fd00:1::/64")), ("10.86.0.0/16", Some("fd00:2::/64")), ("10.86.0.0/16", None)]
     {
-        assert!(!Bench::new(v4, v6).pools.hold(leased), "{v4} and {v6:?}");
+        assert!(!Bench::new(v4, v6).pools.fit(leased.v4, leased.v6), "{v4} and {v6:?}");
     }
 }
 
@@ -55,7 +54,7 @@ fn the_use_of_a_pool_counts_live_leases_of_its_own() {
     bench.acquire(owner(1, 1), 1, 1000).unwrap();
     bench.acquire(owner(2, 1), 2, 1050).unwrap();
     let taken = |pools: &Pools, now_s| -> Vec<(String, u64)> {
-        let usage = pools.usage(&bench.store, now_s).unwrap();
+        let usage = usage(std::slice::from_ref(pools), &bench.store, now_s).unwrap();
         usage.iter().map(|usage| (usage.pool.to_string(), usage.taken)).collect()
     };
     let both = |v4, v6| vec![("32.1.0.0/16".to_owned(), v4), ("2001:db8::/64".to_owned(), v6)];
@@ -125,7 +124,7 @@ fn no_address_stays_behind_if_one_family_is_used_up() {
 fn a_pool_that_changed_gives_a_new_address() {
     let mut bench = Bench::new("10.86.0.0/24", None);
     let before = bench.acquire(owner(1, 1), 1, 1000).unwrap();
-    bench.pools = Pools { v4: Some(Pool::v4("10.99.0.0/24".parse().unwrap())), v6: None };
+    bench.pools = Bench::new("10.99.0.0/24", None).pools;
     let after = bench.acquire(owner(1, 1), 2, 1001).unwrap();
     assert_ne!(before, after);
     assert_eq!(after.v4.unwrap().octets()[1], 99);

@@ -19,7 +19,12 @@ fn service(directory: &Path) -> Arc<Service> {
 /// Starts over on the same store if there is one.
 fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) -> Arc<Service> {
     let profiles = crate::config::AccessProfiles::of_everybody().with_session_lifetime(lifetime);
-    service_for(directory, clocks, Arc::new(Access::new(profiles)))
+    service_for(directory, clocks, access(profiles))
+}
+
+fn access(profiles: crate::config::AccessProfiles) -> Arc<Access> {
+    let tunnel = Tunnel { pool_v4: Some("10.0.0.0/29".parse().unwrap()), ..Tunnel::default() };
+    Arc::new(Access::new(profiles, &tunnel))
 }
 
 fn service_for(directory: &Path, clocks: Clocks, access: Arc<Access>) -> Arc<Service> {
@@ -34,15 +39,8 @@ fn service_for(directory: &Path, clocks: Clocks, access: Arc<Access>) -> Arc<Ser
     }
     let store: Arc<dyn Store> = Arc::new(store);
     let settings = Settings { workers: 1, queue: 4, longest_wait: QUEUE_TIMEOUT, require_certificate: false };
-    let tunnel = Tunnel {
-        name: "vpnd0".to_owned(),
-        mtu: 1420,
-        copy_dscp: false,
-        pool_v4: Some("10.0.0.0/29".parse().unwrap()),
-        pool_v6: None,
-    };
     let authenticator = Authenticator::new(Arc::clone(&store), hasher, settings).unwrap();
-    Arc::new(Service::new(store, authenticator, access, Pools::new(&tunnel), 8, clocks))
+    Arc::new(Service::new(store, authenticator, access, 8, clocks))
 }
 
 fn login(password: &str, device: u8) -> AuthRequest {
@@ -281,7 +279,7 @@ fn profiles(text: &str) -> crate::config::AccessProfiles {
 #[tokio::test]
 async fn who_is_in_no_profile_gets_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let access = Arc::new(Access::new(profiles("[[profile]]\nname = 'staff'\ngroups = 'staff'\n")));
+    let access = access(profiles("[[profile]]\nname = 'staff'\ngroups = 'staff'\n"));
     let service = service_for(directory.path(), Clocks::default(), Arc::clone(&access));
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
@@ -313,7 +311,7 @@ async fn a_shorter_lifetime_holds_for_sessions_of_before_and_a_longer_one_for_la
         profiles(&format!("[[profile]]\nname = 'staff'\nsession_lifetime_s = {lifetime_s}\n"))
     };
     let directory = tempfile::tempdir().unwrap();
-    let access = Arc::new(Access::new(lasting(100)));
+    let access = access(lasting(100));
     let service = service_for(directory.path(), clocks, Arc::clone(&access));
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
@@ -329,4 +327,40 @@ async fn a_shorter_lifetime_holds_for_sessions_of_before_and_a_longer_one_for_la
     assert_eq!(stored().await, None, "its time is over");
     access.replace(lasting(500));
     assert_eq!(stored().await, Some((1_000, 1_100)), "as it was granted");
+}
+
+/// Everything about addresses that a profile has for itself: full, kept, and lost.
+#[tokio::test]
+async fn addresses_are_those_of_the_profile_and_others_end_the_session() {
+    let of_staff = |pool: &str| profiles(&format!("[[profile]]\nname = 'staff'\ngroups = 'staff'\n{pool}\n"));
+    let directory = tempfile::tempdir().unwrap();
+    let tunnel = Tunnel { pool_v4: Some("10.86.0.0/24".parse().unwrap()), ..Tunnel::default() };
+    let access = Arc::new(Access::new(of_staff("pool_v4 = '10.86.0.8/30'"), &tunnel));
+    let service = service_for(directory.path(), Clocks::default(), Arc::clone(&access));
+    let session = granted(&service, 1).await;
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    let address = async || match service.answer(AuthRequest::Session(session)).await {
+        AuthReply::Session(stored) => stored.and_then(|stored| stored.addresses.ipv4),
+        other => panic!("{other:?}"),
+    };
+    let first = address().await.expect("it is kept");
+    assert!((9..=10).contains(&first.octets()[3]), "{first}");
+    granted(&service, 2).await;
+    let AuthReply::NoAddress(why) = service.answer(login("right", 3)).await else { panic!("two are all") };
+    assert!(why.contains("all 2 addresses of the pool 10.86.0.8/30 are in use"), "{why}");
+    let AuthReply::Status(status) = service.answer(AuthRequest::Status).await else { panic!("a status") };
+    let pools: Vec<_> = status.pools.iter().map(|pool| (&*pool.pool, pool.taken, pool.total)).collect();
+    assert_eq!(pools, [("10.86.0.8/30", 2, 2)]);
+
+    access.replace(of_staff("pool_v4 = '10.86.0.0/28'"));
+    assert_eq!(address().await, Some(first), "it is in the new one, too");
+    for pool in ["pool_v4 = '10.86.0.16/28'", "pool_v4 = '10.86.0.16/28'\n[[profile]]\nname = 'b'"] {
+        access.replace(of_staff(pool));
+        assert_eq!(address().await, None, "{pool}");
+    }
+    access.replace(of_staff("users = 'bob'\npool_v4 = '10.86.0.8/30'\n[[profile]]\nname = 'others'"));
+    assert_eq!(address().await, None, "another profile has it for itself");
+    let AuthReply::Granted(granted) = service.answer(login("right", 1)).await else { panic!("let in") };
+    let other = granted.addresses.ipv4.unwrap();
+    assert!(!(8..12).contains(&other.octets()[3]), "{other}");
 }
