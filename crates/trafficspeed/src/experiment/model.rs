@@ -190,12 +190,16 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
     progress.note("measuring each stage");
     let raw = stages::measure(plan, interrupt)?;
     let (stages, (costs, disturbance)) = (fit::fit_all(&raw)?, costs::fit_all(&raw)?);
+    let subjects: Vec<Subject> = plan.suites().into_iter().map(subject).collect();
+    let measured = plan.real.filter(|_| !interrupt.is_set());
+    let measured: Vec<_> = match measured {
+        Some(real) => {
+            real::measure(plan, &subjects, real, progress, interrupt).into_iter().map(Some).collect()
+        }
+        None => subjects.iter().map(|_| None).collect(),
+    };
     let mut all: Vec<Compared> = Vec::new();
-    for (known, cipher) in raw.suites.iter().zip(plan.suites()) {
-        let measured = plan.real.filter(|_| !interrupt.is_set()).map(|real| {
-            progress.note(&format!("measuring {}", subject(cipher).label()));
-            real::measure(plan, subject(cipher), real, interrupt)
-        });
+    for (known, measured) in raw.suites.iter().zip(measured) {
         let mut measured = Measured::of(measured, plan.cases.len()).into_iter();
         for &case in &plan.cases {
             let (real, error) = measured.next().unwrap_or_default();
@@ -234,10 +238,7 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
 struct Measured;
 
 impl Measured {
-    fn of(
-        result: Option<anyhow::Result<Vec<anyhow::Result<Real>>>>,
-        cases: usize,
-    ) -> Vec<(Option<Real>, Option<String>)> {
+    fn of(result: Option<anyhow::Result<real::Cases>>, cases: usize) -> Vec<(Option<Real>, Option<String>)> {
         match result {
             None => vec![(None, None); cases],
             Some(Err(error)) => vec![(None, Some(error.to_string())); cases],

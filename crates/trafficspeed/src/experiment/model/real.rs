@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::counts::{Counts, GBIT_BYTES, HEADERS};
@@ -12,6 +12,7 @@ use super::{Case, ModelPlan};
 use crate::experiment::figures::{Figures, figures};
 use crate::experiment::generate::fresh;
 use crate::experiment::pair_run::Times;
+use crate::experiment::progress::Progress;
 use crate::experiment::testbed::{RemoteEnd, Testbed, Trial, TrialResult};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Counters;
@@ -85,30 +86,84 @@ struct Round {
     counts: Counts,
 }
 
-/// Measures one suite with every case; each has its result or why there is none.
-///
-/// # Errors
-/// If the system does not come up.
+/// One suite's cases, each measured or why it could not be.
+pub type Cases = Vec<anyhow::Result<Real>>;
+
+/// Measures every suite with every case. The suites take turns, each second turn from the last to the first, so that a
+/// machine that becomes slower or faster meanwhile does so for all of them. After a suite's failure its other turns are
+/// left out.
 pub fn measure(
     plan: &ModelPlan,
-    subject: Subject,
+    subjects: &[Subject],
     real: RealPlan,
+    progress: &Progress,
     interrupt: &Interrupt,
-) -> anyhow::Result<Vec<anyhow::Result<Real>>> {
-    let system = subject.system(&plan.programs)?;
-    let mut testbed = Testbed::build(system, RemoteEnd::Gateway, plan.links, interrupt)?;
-    let mut rounds: Vec<anyhow::Result<Vec<Round>>> = plan.cases.iter().map(|_| Ok(Vec::new())).collect();
-    for _ in 0..real.repeats {
-        for (case, rounds) in plan.cases.iter().zip(&mut rounds) {
+) -> Vec<anyhow::Result<Cases>> {
+    let mut taken: Vec<anyhow::Result<Taken>> = subjects.iter().map(|_| Ok(Taken::new(plan))).collect();
+    for turn in 0..real.repeats {
+        let mut order: Vec<usize> = (0..subjects.len()).collect();
+        if turn % 2 == 1 {
+            order.reverse();
+        }
+        for at in order {
+            let Ok(known) = &mut taken[at] else { continue };
+            if interrupt.is_set() {
+                taken[at] = Err(anyhow!("interrupted"));
+                continue;
+            }
+            progress.note(&format!(
+                "measuring {}, turn {} of {}",
+                subjects[at].label(),
+                turn + 1,
+                real.repeats
+            ));
+            if let Err(error) = known.take_turn(plan, subjects[at], real, interrupt) {
+                taken[at] = Err(error);
+            }
+        }
+    }
+    taken.into_iter().map(|taken| taken.map(Taken::finish)).collect()
+}
+
+/// What one suite's turns have found.
+struct Taken {
+    facts: Option<SystemInfo>,
+    cases: Vec<anyhow::Result<Vec<Round>>>,
+}
+
+impl Taken {
+    fn new(plan: &ModelPlan) -> Self {
+        Self { facts: None, cases: plan.cases.iter().map(|_| Ok(Vec::new())).collect() }
+    }
+
+    /// Brings the system up and measures each case once.
+    fn take_turn(
+        &mut self,
+        plan: &ModelPlan,
+        subject: Subject,
+        real: RealPlan,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
+        let system = subject.system(&plan.programs)?;
+        let mut testbed = Testbed::build(system, RemoteEnd::Gateway, plan.links, interrupt)?;
+        for (case, rounds) in plan.cases.iter().zip(&mut self.cases) {
             let Ok(known) = rounds else { continue };
             match round(plan, &mut testbed, *case, real, interrupt) {
                 Ok(round) => known.push(round),
                 Err(error) => *rounds = Err(error),
             }
         }
+        self.facts = Some(testbed.facts().clone());
+        Ok(())
     }
-    let facts = testbed.facts().clone();
-    Ok(rounds.into_iter().map(|rounds| rounds.map(|rounds| Real::of(&rounds, facts.clone()))).collect())
+
+    fn finish(self) -> Cases {
+        let facts = self.facts;
+        let of = |rounds: Vec<Round>| {
+            facts.as_ref().map(|facts| Real::of(&rounds, facts.clone())).context("nothing was measured")
+        };
+        self.cases.into_iter().map(|rounds| rounds.and_then(of)).collect()
+    }
 }
 
 /// One repetition of one case.
