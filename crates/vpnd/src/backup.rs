@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -80,7 +80,21 @@ pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
     let of_tls = all.into_iter().filter_map(|(entry, path, secret, required)| {
         Some(NamedFile { entry: entry.to_owned(), path: path?.clone(), secret, required })
     });
-    of_tls.chain((1..).zip(&config.sources).flat_map(|(number, source)| of_source(number, source))).collect()
+    let of_acme = config.acme.iter().flat_map(|acme| {
+        let eab = acme.external_account.as_ref().and_then(|external| external.key.file());
+        let files = [
+            ("acme-account.json", Some(config.acme_account()), true),
+            ("acme-directory-ca.pem", acme.directory_ca.clone(), false),
+            ("acme-eab", eab.map(Path::to_owned), true),
+        ];
+        files.into_iter().filter_map(|(entry, path, secret)| {
+            Some(NamedFile { entry: entry.to_owned(), path: path?, secret, required: false })
+        })
+    });
+    of_tls
+        .chain(of_acme)
+        .chain((1..).zip(&config.sources).flat_map(|(number, source)| of_source(number, source)))
+        .collect()
 }
 
 /// The files of one source of users, by its number: a name may be anything.
@@ -93,14 +107,12 @@ fn of_source(number: usize, source: &Source) -> impl Iterator<Item = NamedFile> 
         SourceKind::Radius(radius) => (None, Some(&radius.secret)),
     };
     // A credential is kept by the service manager, and not in a file of the gateway's.
-    let secret = secret.and_then(|place| match place {
-        SecretPlace::File(path) => Some(path),
-        SecretPlace::Credential(_) => None,
-    });
+    let secret = secret.and_then(SecretPlace::file);
+    let ca = ca.map(PathBuf::as_path);
     let files = [("ca.pem", ca, false), ("secret", secret, true)];
     files.into_iter().filter_map(move |(entry, path, secret)| {
         let entry = format!("source-{number}-{entry}");
-        Some(NamedFile { entry, path: path?.clone(), secret, required: true })
+        Some(NamedFile { entry, path: path?.to_owned(), secret, required: true })
     })
 }
 

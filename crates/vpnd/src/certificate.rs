@@ -4,6 +4,8 @@
 //! certificate is for the names of the old one, and it takes the old one's place only after it proved good for a client that
 //! trusts the authority: a renewal can fail, but it can't make a working gateway unreachable.
 
+pub(crate) mod order;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -128,13 +130,17 @@ pub(crate) struct Files<'a> {
     pub(crate) certificate: &'a Path,
     pub(crate) ca: &'a Path,
     pub(crate) ca_key: &'a Path,
+    /// Whether the old certificate may be another authority's: that of `[acme]` takes its place again.
+    pub(crate) foreign: bool,
 }
 
 impl<'a> Files<'a> {
     /// The paths from the configuration.
     pub(crate) fn of(tls: &'a Tls) -> Result<Self, RenewalError> {
         match tls.authority() {
-            (Some(ca), Some(ca_key)) => Ok(Self { certificate: &tls.certificate, ca, ca_key }),
+            (Some(ca), Some(ca_key)) => {
+                Ok(Self { certificate: &tls.certificate, ca, ca_key, foreign: false })
+            }
             _ => Err(RenewalError::NoAuthority),
         }
     }
@@ -146,13 +152,14 @@ impl<'a> Files<'a> {
         days: u32,
         now: SystemTime,
     ) -> Result<String, RenewalError> {
-        let Self { certificate, ca, ca_key } = self;
+        let Self { certificate, ca, ca_key, foreign } = self;
         let no_certificate = || RenewalError::NoCertificate { path: certificate.to_owned() };
         let old = chain(&read(certificate)?);
         let leaf = old.first().and_then(|leaf| Leaf::parse(leaf)).ok_or_else(no_certificate)?;
         let name = leaf.names.iter().find(|name| !name.contains('*')).ok_or_else(no_certificate)?;
         let ca_pem = read(ca)?;
-        if !vouches(&ca_pem, &old, name, leaf.not_after_s) {
+        let is_own = vouches(&ca_pem, &old, name, leaf.not_after_s);
+        if !is_own && !foreign {
             return Err(RenewalError::Foreign { certificate: certificate.to_owned(), ca: ca.to_owned() });
         }
         if !ca_key.exists() {
@@ -163,7 +170,7 @@ impl<'a> Files<'a> {
         let authority = Authority::from_pem(&text(ca_pem.clone()), &key_pem)?;
         let public_key = public_key.unwrap_or(&leaf.public_key);
         let mut renewed = authority.server_for(&leaf.names, public_key, days, now)?;
-        for rest in &old[1..] {
+        for rest in old.iter().skip(1).filter(|_| is_own) {
             renewed += &pem_of(rest);
         }
         let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

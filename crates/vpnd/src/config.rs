@@ -5,7 +5,9 @@
 //! This module must not know how the gateway uses the values.
 
 pub mod access_profile;
+pub mod acme;
 pub mod check;
+mod dns_name;
 pub mod document;
 pub mod pool;
 pub mod rate;
@@ -15,7 +17,6 @@ pub mod source;
 
 pub(crate) use read::{device_offload, is_interface_name, suites};
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ use vpnd_crypto::{Preference, Suite};
 use crate::sys::sandbox::SandboxMode;
 
 pub use access_profile::{AccessProfile, AccessProfiles};
+pub use acme::{Acme, AcmeChallenge};
+pub use dns_name::DnsName;
 pub use document::{Invalid, Places, Problem};
 pub use source::Source;
 
@@ -76,6 +79,8 @@ pub struct ServerConfig {
     pub process: Process,
     /// `[log]`
     pub log: Log,
+    /// `[acme]`, if it is there.
+    pub acme: Option<Acme>,
     /// `[[source]]`
     pub sources: Vec<Source>,
     /// `[[profile]]`, or the one that is implied where there is none.
@@ -282,10 +287,6 @@ pub struct PortRange {
     pub last: u16,
 }
 
-/// A DNS name in its text form, checked for length and characters (RFC 1035 section 2.3).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DnsName(String);
-
 /// `[crypto]`: suites and their implementation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Crypto {
@@ -463,37 +464,6 @@ impl FromStr for PortRange {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let range = Self { first: port(first)?, last: port(last)? };
         if range.first <= range.last { Ok(range) } else { Err(()) }
-    }
-}
-
-impl DnsName {
-    /// The name, without a dot at its end.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for DnsName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl FromStr for DnsName {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let text = text.strip_suffix('.').unwrap_or(text);
-        let letters =
-            |label: &str| label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-        let label_ok = |label: &str| {
-            (1..=63).contains(&label.len())
-                && letters(label)
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        };
-        let fine = (1..=253).contains(&text.len()) && text.split('.').all(label_ok);
-        if fine { Ok(Self(text.to_owned())) } else { Err(()) }
     }
 }
 

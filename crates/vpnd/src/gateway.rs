@@ -3,6 +3,7 @@
 //!
 //! The other modules here are known to more than one of them and have no rights of their own.
 
+pub(crate) mod acme;
 pub mod auth;
 pub(crate) mod idp;
 pub(crate) mod messages;

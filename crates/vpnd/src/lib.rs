@@ -32,6 +32,7 @@ pub mod privsep;
 pub mod profile;
 pub mod revocation_list;
 pub mod secret_file;
+mod secret_place;
 pub mod shard;
 pub mod store;
 pub mod suites;
@@ -55,6 +56,7 @@ pub fn run_child(role: privsep::child::ChildRole) -> anyhow::Result<()> {
         ChildRole::Lookup => client::lookup::run(parent),
         ChildRole::Store => admin_store::run(parent),
         ChildRole::Idp => gateway::idp::run(parent),
+        ChildRole::Acme => gateway::acme::run(parent),
     }
 }
 

@@ -94,11 +94,12 @@ fn the_measuring_tool_speaks_no_vpns_protocol() {
 
 /// The folders of vpnd that are one process each. Whatever one of them needs of another it asks for by a message; code that
 /// several processes run belongs to none of these.
-const PROCESSES: [&str; 7] = [
+const PROCESSES: [&str; 8] = [
     "gateway/parent",
     "gateway/worker",
     "gateway/auth",
     "gateway/idp",
+    "gateway/acme",
     "client/parent",
     "client/worker",
     "client/lookup",

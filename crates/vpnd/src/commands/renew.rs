@@ -21,7 +21,7 @@ pub enum RenewError {
 /// Renews what `args` name, in its place. Returns when the new certificate expires, in words.
 pub fn renew(args: &RenewArgs, now: SystemTime) -> Result<String, RenewError> {
     if let (Some(certificate), Some(ca), Some(ca_key)) = (&args.certificate, &args.ca, &args.ca_key) {
-        let files = Files { certificate, ca, ca_key };
+        let files = Files { certificate, ca, ca_key, foreign: false };
         let renewed = files.renew(None, args.days.unwrap_or(SERVER_DAYS), now)?;
         publish(certificate, &renewed, None)?;
         return Ok(describe(&renewed));
@@ -31,6 +31,7 @@ pub fn renew(args: &RenewArgs, now: SystemTime) -> Result<String, RenewError> {
     if let Some(ca_key) = &args.ca_key {
         files.ca_key = ca_key;
     }
+    files.foreign = args.new_key && config.acme.is_some();
     let days = args.days.unwrap_or(config.tls.certificate_days);
     let key_path = &config.tls.key;
     let renewed = if args.new_key {

@@ -49,6 +49,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
         admin: document.section("admin", |s, p| admin(s, p, base, socket)),
         process: document.section("process", process),
         log: document.section("log", log),
+        acme: document.section("acme", |s, p| super::acme::acme(s, p, base)),
         sources: document.top(|s, p| super::source::sources(s, p, base)),
         profiles: super::AccessProfiles::default(),
         file: file.to_owned(),

@@ -118,6 +118,17 @@ pub enum SecretPlace {
     Credential(String),
 }
 
+impl SecretPlace {
+    /// The file, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Credential(_) => None,
+        }
+    }
+}
+
 impl Source {
     /// Limit for the replies of all servers to one request, and how long a person may take for it.
     #[must_use]
@@ -443,7 +454,12 @@ fn group_search(s: &mut Section<'_>, p: &mut Problems) -> Option<GroupSearch> {
     })
 }
 
-fn secret(s: &mut Section<'_>, p: &mut Problems, key: &'static str, base: &Path) -> Option<SecretPlace> {
+pub(super) fn secret(
+    s: &mut Section<'_>,
+    p: &mut Problems,
+    key: &'static str,
+    base: &Path,
+) -> Option<SecretPlace> {
     let text = s.text(p, key)?;
     Some(match text.strip_prefix(CREDENTIAL) {
         Some(name) => SecretPlace::Credential(name.to_owned()),

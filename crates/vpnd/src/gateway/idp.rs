@@ -9,19 +9,15 @@ pub(crate) mod ldap;
 pub(crate) mod radius;
 mod servers;
 
-use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tokio::sync::Semaphore;
-use zeroize::Zeroizing;
 
 use crate::config::ServerConfig;
-use crate::config::source::{SecretPlace, Source, SourceKind};
+use crate::config::source::{Source, SourceKind};
 use crate::gateway::messages::auth::Reason;
 use crate::gateway::messages::idp::{
     AccountingRecord, FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginAnswer, LoginCheck, MAX_FRAME,
@@ -31,13 +27,6 @@ use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::Prepared;
 use servers::{ServerError, Servers};
-
-/// The longest secret, bytes.
-const MAX_SECRET: u64 = 4096;
-/// Set by the service manager: the directory of the service's credentials.
-const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
-/// Bits of a file's mode by which others read it.
-const READABLE_BY_OTHERS: u32 = 0o077;
 
 const UNKNOWN_SOURCE: &str = "the idp process does not know the source: restart the gateway";
 
@@ -104,33 +93,6 @@ fn prepare(config: &ServerConfig) -> anyhow::Result<Vec<PreparedSource>> {
 fn tcp_ports(sources: &[PreparedSource]) -> Vec<u16> {
     let over_tcp = sources.iter().filter(|source| matches!(source.kind, PreparedKind::Ldap(_)));
     over_tcp.flat_map(|source| source.source.servers.iter().map(|server| server.port)).collect()
-}
-
-/// Reads a secret, without the end of its line. Nobody but the owner of the file may be able to.
-fn read_secret(place: &SecretPlace) -> anyhow::Result<Zeroizing<String>> {
-    let read = |path: &Path, is_checked: bool| {
-        let mut text = Zeroizing::new(String::with_capacity(MAX_SECRET as usize + 1));
-        let file = std::fs::File::open(path).with_context(|| format!("can't open {}", path.display()))?;
-        if is_checked && file.metadata()?.mode() & READABLE_BY_OTHERS != 0 {
-            bail!("{0} holds a secret and others can read it: chmod 600 {0}", path.display());
-        }
-        let len = file.take(MAX_SECRET + 1).read_to_string(&mut text);
-        let len = len.with_context(|| format!("can't read {}", path.display()))?;
-        let secret = Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
-        if len as u64 > MAX_SECRET || secret.is_empty() {
-            bail!("{} holds no secret in its first line", path.display());
-        }
-        Ok(secret)
-    };
-    match place {
-        SecretPlace::File(path) => read(path, true),
-        SecretPlace::Credential(name) => {
-            let directory = std::env::var_os(CREDENTIALS).with_context(|| {
-                format!("there is no credential '{name}': LoadCredential={name}:FILE in the unit gives it")
-            })?;
-            read(&Path::new(&directory).join(name), false)
-        }
-    }
 }
 
 async fn serve(started: Started<IdpLaunch, Vec<PreparedSource>>, parent: Channel) -> anyhow::Result<()> {

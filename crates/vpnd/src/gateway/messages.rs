@@ -6,12 +6,15 @@
 //! | auth → parent | [`Prepared`] | [`FromAuth`] |
 //! | parent → idp | [`idp::IdpLaunch`] | |
 //! | idp → parent | [`Prepared`] | [`idp::FromIdp`] |
+//! | parent → acme | [`acme::AcmeLaunch`] | |
+//! | acme → parent | [`Prepared`] | [`acme::FromAcme`] |
 //! | parent → worker | [`WorkerLaunch`], [`Begin`] | [`ToWorker`] |
 //! | worker → parent | [`Prepared`], [`Ready`] | [`FromWorker`] |
 //!
 //! [`Prepared`]: crate::privsep::messages::Prepared
 //! [`Ready`]: crate::privsep::messages::Ready
 
+pub(crate) mod acme;
 pub(crate) mod auth;
 pub(crate) mod idp;
 

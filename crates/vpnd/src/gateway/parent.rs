@@ -5,6 +5,7 @@
 //! is changed before everything that can be checked has been. [`crate::privsep`] describes the processes: this one, the
 //! parent, touches nothing that a client sends.
 
+mod acme;
 mod certificate;
 mod idp;
 pub(crate) mod listeners;
@@ -42,6 +43,7 @@ use crate::sys::service_manager;
 use crate::sys::sysctl;
 use crate::sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 use crate::sys::udp::{self, ReuseportGroup, bind_reuseport_group};
+use acme::Orders;
 use certificate::{CurrentCertificate, TlsMaterial, revoked_by_authority};
 use idp::Idp;
 use listeners::SocketFile;
@@ -124,6 +126,8 @@ struct Gateway {
     /// There only where sources are configured.
     idp: Option<Idp>,
     certificate_in_use: CurrentCertificate,
+    /// Orders of certificates.
+    orders: Orders,
     machine: Machine,
     /// The control socket, and that of the metrics.
     listeners: Vec<OwnedFd>,
@@ -158,6 +162,7 @@ impl Gateway {
         match open_devices(&config, &mut machine, worker).await {
             Ok(worker) => Ok(Self {
                 args,
+                orders: Orders::new(&config),
                 config,
                 common,
                 program,
@@ -216,6 +221,11 @@ impl Gateway {
                     }
                     Err(error) => break Err(error),
                 },
+                event = self.orders.event() => {
+                    if let Err(error) = self.handle_order(event).await {
+                        break Err(error);
+                    }
+                }
                 () = idp_ended(&mut self.idp) => {
                     if let Err(error) = self.restart_idp().await {
                         break Err(error);
@@ -269,6 +279,7 @@ impl Gateway {
         if let Some(idp) = self.idp {
             idp.dismiss(CHILD_END_TIMEOUT).await;
         }
+        self.orders.dismiss(CHILD_END_TIMEOUT).await;
         match end {
             Some(End::Stopped) | None => self.machine.leave(),
             Some(End::Interrupted) => self.machine.undo().await,

@@ -28,6 +28,8 @@ pub enum ChildRole {
     Store,
     /// A process that asks directories and RADIUS servers for a gateway.
     Idp,
+    /// A process that orders a certificate for a gateway.
+    Acme,
 }
 
 impl ChildRole {
@@ -41,6 +43,7 @@ impl ChildRole {
             Self::Lookup => "lookup",
             Self::Store => "store",
             Self::Idp => "idp",
+            Self::Acme => "acme",
         }
     }
 
@@ -49,7 +52,7 @@ impl ChildRole {
             Self::Auth | Self::Store => SystemCalls::Files,
             Self::Worker | Self::Client => SystemCalls::Descriptors,
             Self::Lookup => SystemCalls::Resolver,
-            Self::Idp => SystemCalls::Connections,
+            Self::Idp | Self::Acme => SystemCalls::Connections,
         }
     }
 
@@ -59,7 +62,7 @@ impl ChildRole {
         let paths: &[&str] = match self {
             Self::Auth | Self::Worker | Self::Client | Self::Store => &[],
             Self::Lookup => &["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/nscd"],
-            Self::Idp => {
+            Self::Idp | Self::Acme => {
                 &["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf"]
             }
         };
@@ -188,9 +191,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_two_make_connections_and_read_files_of_the_machine() {
+    fn few_make_connections_and_read_files_of_the_machine() {
         for role in ChildRole::value_variants() {
-            let looks_up = matches!(role, ChildRole::Lookup | ChildRole::Idp);
+            let looks_up = matches!(role, ChildRole::Lookup | ChildRole::Idp | ChildRole::Acme);
             assert_eq!(role.system_calls().may_ask_name_servers(), looks_up, "{role}");
             assert_eq!(role.readable().is_empty(), !looks_up, "{role}");
         }

@@ -20,7 +20,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// The shapes in which a process could hold a key on P-256: the file's text, its bytes, and the number itself, as the bytes
 /// of the file have it and as processors have it.
-fn shapes(pem: &str) -> Vec<Vec<u8>> {
+pub(crate) fn shapes(pem: &str) -> Vec<Vec<u8>> {
     let line = pem.lines().nth(1).expect("a PEM block has lines");
     let der = PrivateKeyDer::from_pem_slice(pem.as_bytes()).expect("vpnd wrote it");
     let der = der.secret_der();

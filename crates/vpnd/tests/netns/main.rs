@@ -15,6 +15,7 @@
 
 mod access_profiles;
 mod accounts;
+mod acme;
 mod backup;
 mod blocked;
 mod border;

@@ -33,13 +33,18 @@ impl Seen {
 
     /// The child that it has started in this role.
     pub(crate) fn child(&self, name: &str) -> Self {
+        self.child_if_any(name).unwrap_or_else(|| panic!("there is a process {name}"))
+    }
+
+    /// The same, if it is there.
+    pub(crate) fn child_if_any(&self, name: &str) -> Option<Self> {
         let is_ours = |seen: &Self| {
             seen.status("PPid").as_deref() == self.0.file_name().and_then(|pid| pid.to_str())
                 && seen.bytes("cmdline").split(|byte| *byte == 0).any(|word| word == name.as_bytes())
         };
         let all =
             fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        all.map(Self::of).find(is_ours).unwrap_or_else(|| panic!("there is a process {name}"))
+        all.map(Self::of).find(is_ours)
     }
 
     fn bytes(&self, file: &str) -> Vec<u8> {
@@ -130,7 +135,7 @@ impl Seen {
     }
 }
 
-fn assert_shut_in(process: &Seen) {
+pub(crate) fn assert_shut_in(process: &Seen) {
     for thread in process.threads() {
         for set in ["CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"] {
             assert_eq!(thread.status(set).unwrap(), "0000000000000000", "{set} of {}", thread.name());

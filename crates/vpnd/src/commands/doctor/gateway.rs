@@ -2,9 +2,11 @@
 
 use super::{Finding, plural};
 use crate::admin::Status;
+use crate::certificate::order::{Outcome, wanted};
 use crate::certificate::{self, Leaf};
 use crate::clock::wall_s;
 use crate::commands::admin::client::{Client, ClientError};
+use crate::config::Acme;
 use crate::config::ServerConfig;
 use crate::sys::sandbox::Landlock;
 
@@ -133,6 +135,9 @@ pub(super) fn certificate(config: &ServerConfig) -> Finding {
         leaf.names.join(", "),
         leaf.not_after_s.saturating_sub(now_s) / DAY_S
     );
+    if let Some(acme) = &config.acme {
+        return ordered(config, acme, &leaf, found);
+    }
     let renewable = certificate::renewable(&config.tls, std::time::SystemTime::now());
     match renewable {
         Ok(()) if now_s >= leaf.overdue_s() => Finding::warning(
@@ -147,6 +152,29 @@ pub(super) fn certificate(config: &ServerConfig) -> Finding {
             "renew it, then run: vpnd reload",
         ),
         Err(_) => Finding::good(CHECK, format!("{found}; renewed elsewhere")),
+    }
+}
+
+/// The same where an ACME authority is to issue it.
+fn ordered(config: &ServerConfig, acme: &Acme, leaf: &Leaf, found: String) -> Finding {
+    const CHECK: &str = "certificate";
+    let (directory, challenge) = (acme.directory.as_str(), acme.challenge.name());
+    let last = Outcome::read(config);
+    let found = match last.as_ref().and_then(|last| last.failed.as_ref()) {
+        None => found,
+        Some(why) => format!("{found}, but the last order at {directory} failed: {}", crate::harmless(why)),
+    };
+    let advice = format!(
+        "the authority must reach port {} of each of the names for {challenge}, and this machine the authority; then run: vpnd reload",
+        acme.listen.port()
+    );
+    let has_failed = last.is_some_and(|last| last.failed.is_some());
+    match wanted(config, acme) {
+        _ if wall_s() >= leaf.overdue_s() => Finding::problem(CHECK, found, advice),
+        Ok(None) if has_failed => Finding::warning(CHECK, found, advice),
+        Ok(None) => Finding::good(CHECK, format!("{found}; the gateway orders the next at {directory}")),
+        Ok(Some(why)) => Finding::warning(CHECK, format!("{found}; another is wanted: {why}"), advice),
+        Err(error) => Finding::warning(CHECK, format!("{found}; {error}"), advice),
     }
 }
 

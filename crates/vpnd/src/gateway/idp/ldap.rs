@@ -57,7 +57,7 @@ impl Directory {
             None => tls::directory(&Trust::System(SystemTrust::read()?))?,
         };
         let password = match &settings.bind {
-            Bind::Service { password, .. } => Some(super::read_secret(password)?),
+            Bind::Service { password, .. } => Some(crate::secret_place::read(password)?),
             Bind::User(_) => None,
         };
         Ok(Self { settings: settings.clone(), tls: Arc::new(tls), password })

@@ -42,7 +42,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn prepare(settings: &Radius) -> anyhow::Result<Self> {
-        Ok(Self { settings: settings.clone(), secret: super::read_secret(&settings.secret)? })
+        Ok(Self { settings: settings.clone(), secret: crate::secret_place::read(&settings.secret)? })
     }
 
     /// Whether this is the user's password, by the word of this server.

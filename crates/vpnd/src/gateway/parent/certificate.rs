@@ -197,5 +197,7 @@ impl Gateway {
         own.certificate_days = *certificate_days;
         own.client_ca.clone_from(client_ca);
         own.client_ca_key.clone_from(client_ca_key);
+        self.config.acme.clone_from(&config.acme);
+        self.orders.look_now(config);
     }
 }

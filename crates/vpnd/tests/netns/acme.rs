@@ -1,0 +1,251 @@
+//! Behaviour: the gateway's certificate from an ACME authority, a real server of that protocol (Pebble), which finds the gateway by its name.
+//!
+//! The authority and a name server are at the edge of `net`, where the gateway and a client reach both.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde_json::json;
+
+use crate::certificates::shapes;
+use crate::client::Client;
+use crate::gateway::{Gateway, edit_toml, must, strings, write_secret};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::names::{self, NAME, PROVIDERS};
+use crate::privileges::{Seen, assert_shut_in};
+use crate::process::{self, Process, text};
+use crate::relay::PORT;
+use crate::traffic::ping_until;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// A key for account binding, base64url.
+const MAC_KEY: &str = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
+
+/// Pebble, as `./x setup` builds it.
+fn program() -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/pebble");
+    if built.exists() {
+        return Some(built.canonicalize().unwrap());
+    }
+    assert!(std::env::var_os("CI").is_none(), "this test needs pebble: ./x setup");
+    eprintln!("SKIPPED: there is no pebble; run ./x setup");
+    None
+}
+
+/// The authority, its name server, and the file with the CA of its directory.
+struct Authority {
+    process: Process,
+    _names: Process,
+    ca: PathBuf,
+}
+
+impl Authority {
+    /// Starts one that binds accounts to its customers, or not.
+    fn start(lab: &Lab, bound: bool) -> Option<Self> {
+        let pebble = program()?;
+        let names = names::name_server(lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
+        let key = KeyPair::generate().unwrap();
+        let own = CertificateParams::new(vec![PROVIDERS.to_owned()]).unwrap().self_signed(&key).unwrap();
+        let (ca, key_path, config) =
+            (lab.path("authority.pem"), lab.path("authority-key.pem"), lab.path("authority.json"));
+        fs::write(&ca, own.pem()).unwrap();
+        fs::write(&key_path, key.serialize_pem()).unwrap();
+        let settings = json!({"pebble": {
+            "listenAddress": format!("{PROVIDERS}:14000"),
+            "managementListenAddress": format!("{PROVIDERS}:15000"),
+            "certificate": ca, "privateKey": key_path,
+            "httpPort": 80, "tlsPort": 443, "ocspResponderURL": "",
+            "externalAccountBindingRequired": bound,
+            "externalAccountMACKeys": {"kid-1": MAC_KEY},
+        }});
+        fs::write(&config, settings.to_string()).unwrap();
+        let mut command = process::command(lab, &lab.net, pebble);
+        command.arg("-config").arg(&config).args(["-dnsserver", &format!("{PROVIDERS}:53")]);
+        // Its tests of clients' patience are left out, but for refused nonces.
+        command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_AUTHZREUSE", "0");
+        let mut process = Process::start(lab, "pebble", command);
+        eventually("the authority listens", 20 * SECOND, || {
+            process.assert_running();
+            process.output().contains("Listening on").then_some(())
+        });
+        Some(Self { process, _names: names, ca })
+    }
+}
+
+/// `[acme]` for a gateway of the laboratory.
+fn configure(gateway: &Gateway<'_>, ca: &Path, names: &[&str]) {
+    gateway.configure("acme.directory", format!("https://{PROVIDERS}:14000/dir"));
+    gateway.configure("acme.directory_ca", ca.to_str().unwrap());
+    gateway.configure("acme.names", strings(names));
+    gateway.configure("acme.terms_of_service_agreed", true);
+}
+
+/// The certificates in the gateway's file.
+fn chain(gateway: &Gateway<'_>) -> Vec<CertificateDer<'static>> {
+    let pem = fs::read(gateway.file("server.pem")).unwrap();
+    CertificateDer::pem_slice_iter(&pem).map(Result::unwrap).collect()
+}
+
+/// The names and the public key of the gateway's certificate.
+fn leaf(gateway: &Gateway<'_>) -> (Vec<String>, Vec<u8>) {
+    let chain = chain(gateway);
+    let (_, parsed) = x509_parser::parse_x509_certificate(&chain[0]).unwrap();
+    let names = parsed.subject_alternative_name().unwrap().unwrap();
+    let names = names.value.general_names.iter().map(ToString::to_string).collect();
+    (names, parsed.public_key().raw.to_vec())
+}
+
+/// Waits for an order to end, and returns why it failed.
+fn outcome(gateway: &Gateway<'_>, before: &str) -> (Option<String>, String) {
+    let path = gateway.file("state/acme-outcome.json");
+    eventually("the order ends", 60 * SECOND, || {
+        let text = fs::read_to_string(&path).ok().filter(|text| text != before)?;
+        let outcome: serde_json::Value = serde_json::from_str(&text).unwrap();
+        Some((outcome["failed"].as_str().map(str::to_owned), text))
+    })
+}
+
+fn certificate_finding(gateway: &Gateway<'_>) -> serde_json::Value {
+    let mut doctor = gateway.vpnd(&["doctor", "--json", "--config"]);
+    doctor.arg(gateway.config());
+    let findings: Vec<serde_json::Value> = serde_json::from_slice(&process::run(doctor).stdout).unwrap();
+    findings.iter().find(|finding| finding["check"] == "certificate").unwrap().clone()
+}
+
+fn is_open(lab: &Lab, port: u16) -> bool {
+    lab.net.within(|| {
+        let address = SocketAddr::new(IpAddr::V4(GATEWAY_V4), port);
+        TcpStream::connect_timeout(&address, SECOND).is_ok()
+    })
+}
+
+#[test]
+fn a_certificate_is_ordered_presented_and_ordered_anew() {
+    let Some(lab) = Lab::new(1) else { return };
+    let Some(authority) = Authority::start(&lab, true) else { return };
+    let mut gateway = Gateway::init(&lab);
+    configure(&gateway, &authority.ca, &[NAME]);
+    gateway.configure("acme.eab_key_id", "kid-1");
+    gateway.configure("acme.eab_key_file", "eab.secret");
+    write_secret(&gateway.file("eab.secret"), &format!("{MAC_KEY}\n"));
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let (failed, first) = outcome(&gateway, "");
+    assert_eq!(failed, None, "{}", authority.process.output());
+    let (names, key) = leaf(&gateway);
+    assert_eq!(names, [format!("DNSName({NAME})")]);
+    assert!(!is_open(&lab, 443), "the challenge's port is open for as long as it lasts");
+    let account = gateway.file("state/acme-account.json");
+    assert_eq!(fs::metadata(&account).unwrap().permissions().mode() & 0o777, 0o600);
+    let kept = fs::read(&account).unwrap();
+
+    // A client that trusts the authority alone knows the gateway by its name.
+    let pem = fs::read_to_string(gateway.file("server.pem")).unwrap();
+    let second = pem.match_indices("-----BEGIN").nth(1).expect("the authority sends its own along").0;
+    edit_toml(&ann.profile, |profile| {
+        profile["server"]["addresses"] = strings(&[&format!("{NAME}:{PORT}")]);
+        profile["server"]["name"] = NAME.into();
+        profile["server"]["ca"] = pem[second..].into();
+    });
+    fs::write(process::etc(&lab, &lab.clients[0]).join("resolv.conf"), format!("nameserver {PROVIDERS}\n"))
+        .unwrap();
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+
+    // A reload finds nothing to do; another name is an order of the same account.
+    must(gateway.ask(&["reload"]));
+    let more = format!("vpn.{NAME}");
+    configure(&gateway, &authority.ca, &[NAME, &more]);
+    must(gateway.ask(&["reload"]));
+    let (failed, second) = outcome(&gateway, &first);
+    assert_eq!(failed, None);
+    assert_eq!(leaf(&gateway).0.len(), 2);
+    assert_eq!(gateway.process().output().matches("ordering a certificate").count(), 2);
+    assert_eq!(fs::read(&account).unwrap(), kept, "the account is the same");
+    let finding = certificate_finding(&gateway);
+    assert_eq!(finding["verdict"], "good", "{finding}");
+
+    // Another key by hand: the local authority's certificate is there for a moment.
+    let mut renew = gateway.vpnd(&["renew", "--new-key", "--config"]);
+    renew.arg(gateway.config());
+    must(process::run(renew));
+    must(gateway.ask(&["reload"]));
+    let (failed, _) = outcome(&gateway, &second);
+    assert_eq!(failed, None);
+    assert_ne!(leaf(&gateway).1, key);
+    assert_eq!(chain(&gateway).len(), 2, "it is the authority's");
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+}
+
+#[test]
+fn a_certificate_is_ordered_over_http_and_refusals_leave_the_old_one() {
+    let Some(lab) = Lab::new(1) else { return };
+    let Some(authority) = Authority::start(&lab, false) else { return };
+    let mut gateway = Gateway::init(&lab);
+    // The name server knows no such name.
+    configure(&gateway, &authority.ca, &["vpn.elsewhere.example"]);
+    gateway.configure("acme.challenge", "http-01");
+    let ann = gateway.add_user("ann");
+    let before = chain(&gateway);
+    gateway.start();
+    let (failed, first) = outcome(&gateway, "");
+    assert!(failed.as_ref().is_some_and(|why| why.contains("vpn.elsewhere.example")), "{failed:?}");
+    let finding = certificate_finding(&gateway);
+    assert_eq!(finding["verdict"], "warning", "{finding}");
+    assert!(finding["found"].as_str().unwrap().contains("failed"), "{finding}");
+
+    // Somebody has the port.
+    configure(&gateway, &authority.ca, &[NAME]);
+    let taken = lab.gateway.within(|| TcpListener::bind("0.0.0.0:80").unwrap());
+    must(gateway.ask(&["reload"]));
+    let (failed, second) = outcome(&gateway, &first);
+    assert!(failed.as_ref().is_some_and(|why| why.contains("[::]:80")), "{failed:?}");
+    drop(taken);
+
+    // The directory is somebody else's by its certificate.
+    let other = lab.path("other.pem");
+    fs::copy(gateway.file("ca.pem"), &other).unwrap();
+    configure(&gateway, &other, &[NAME]);
+    must(gateway.ask(&["reload"]));
+    let (failed, third) = outcome(&gateway, &second);
+    assert!(failed.as_ref().is_some_and(|why| why.contains("TLS")), "{failed:?}");
+    assert_eq!(chain(&gateway), before, "the old one stays");
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+
+    configure(&gateway, &authority.ca, &[NAME]);
+    must(gateway.ask(&["reload"]));
+    let (failed, _) = outcome(&gateway, &third);
+    assert_eq!(failed, None, "{}", authority.process.output());
+    assert_eq!(leaf(&gateway).0, [format!("DNSName({NAME})")]);
+    assert!(!is_open(&lab, 80));
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+}
+
+#[test]
+fn the_process_that_orders_has_neither_rights_nor_the_key() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    // It takes connections and says nothing, so that the process waits.
+    let silent = lab.net.within(|| TcpListener::bind(format!("{PROVIDERS}:14000")).unwrap());
+    let ca = gateway.file("ca.pem");
+    configure(&gateway, &ca, &[NAME]);
+    gateway.start();
+    let (_held, _) = silent.accept().unwrap();
+    let acme =
+        eventually("the process is there", 10 * SECOND, || Seen::parent(&gateway).child_if_any("acme"));
+    assert_shut_in(&acme);
+    let key = fs::read_to_string(gateway.file("server-key.pem")).unwrap();
+    assert!(!shapes(&key).iter().any(|shape| acme.remembers(shape)), "it holds the gateway's key");
+    assert!(acme.remembers(NAME.as_bytes()), "what makes this a search of what it does hold");
+    let text = text(&must(gateway.ask(&["status"])));
+    assert!(!text.is_empty(), "the gateway answers meanwhile");
+}
