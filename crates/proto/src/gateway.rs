@@ -110,7 +110,7 @@ pub enum Effect {
     Persist(SessionRecord),
     /// Remove the session from the store; must be durable before a later `Send` goes out.
     Forget(SessionId),
-    /// The session is over; its addresses are free. For log and audit log.
+    /// The session is over; its addresses are free. For log and audit file.
     Ended(EndedSession),
 }
 

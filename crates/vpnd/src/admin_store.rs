@@ -12,6 +12,7 @@ mod message;
 mod served;
 
 use std::ffi::OsStr;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -24,15 +25,15 @@ use rustix::fs::{CWD, Mode, OFlags};
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
+use crate::audit::AuditEntry;
+use crate::audit::query::{Answer, Cursor, Range, Record};
 use crate::config::{LogFormat, ServerConfig};
 use crate::privsep::channel::Channel;
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::{Common, Prepared, SecretBytes};
 use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
-use crate::store::{
-    self, AuditEntry, CertificateHash, NewUser, PasswordHash, StoreError, UserChange, UserImport,
-};
-use crate::sys::account::UnixUser;
+use crate::store::{self, CertificateHash, NewUser, PasswordHash, StoreError, UserChange, UserImport};
+use crate::sys::account::{UnixUser, invoker};
 use message::FromStore;
 pub use message::{DeviceSummary, Opening, UserSecrets, UserSummary};
 use message::{MAX_USERS, StagedUser, StoreLaunch, UserToAdd};
@@ -63,6 +64,8 @@ pub(crate) trait Requests {
 pub struct AdminStore {
     requests: Box<dyn Requests>,
     path: PathBuf,
+    /// Whether the configuration has deeds recorded.
+    records: bool,
 }
 
 impl AdminStore {
@@ -176,9 +179,38 @@ impl AdminStore {
         self.change(&StoreRequest::RevokeCertificates { name: name.to_owned(), certificates, now_s })
     }
 
-    /// Adds a line to the audit log.
+    /// Records what the administrator who runs this has done.
     pub fn audit(&mut self, entry: AuditEntry) -> Result<(), StoreError> {
-        self.change(&StoreRequest::audit(entry))
+        if !self.records {
+            return Ok(());
+        }
+        self.change(&StoreRequest::audit(AuditEntry { by: invoker(), ..entry }))
+    }
+
+    /// Who had this address at a time, recorded as a question with its reason. Only for [`Opening::Audit`].
+    pub(crate) fn whois(
+        &mut self,
+        address: IpAddr,
+        at_s: u64,
+        now_s: u64,
+        detail: String,
+    ) -> Result<Answer, StoreError> {
+        match self.ask(&StoreRequest::Whois { address, at_s, now_s, detail, by: invoker() })? {
+            StoreReply::Whois(answer) => Ok(answer),
+            _ => Err(self.unexpected_reply()),
+        }
+    }
+
+    /// A part of what is recorded, and where it goes on. Only for [`Opening::Audit`].
+    pub(crate) fn export(
+        &mut self,
+        range: &Range,
+        cursor: Cursor,
+    ) -> Result<(Vec<Record>, Option<Cursor>), StoreError> {
+        match self.ask(&StoreRequest::Export { range: range.clone(), cursor })? {
+            StoreReply::Exported(records, next) => Ok((records, next)),
+            _ => Err(self.unexpected_reply()),
+        }
     }
 
     /// A copy of this moment, as the bytes of its file; at most `max_bytes`.
@@ -262,7 +294,9 @@ impl Stores for Confined {
         let running = runtime.block_on(start(&launch)).map_err(|error| failed(error.to_string()))?;
         let mut process = StoreProcess { runtime, running: Some(running), path: path.clone() };
         match process.answer()? {
-            StoreReply::Done => Ok(AdminStore { requests: Box::new(process), path }),
+            StoreReply::Done => {
+                Ok(AdminStore { requests: Box::new(process), path, records: config.audit.enabled })
+            }
             StoreReply::Failed(fault) => Err(fault.into_error(&path, "")),
             _ => {
                 Err(failed("the process that opens it has sent something else than was expected".to_owned()))

@@ -3,6 +3,7 @@
 //! Invariants: no secret is ever an argument, because every user of a machine can read those; a secret comes from a
 //! prompt, a file or a file descriptor. This module only describes; the commands live in modules of their own.
 
+mod audit;
 mod drain;
 mod policy;
 mod user;
@@ -20,6 +21,7 @@ use crate::config::LogFormat;
 use crate::date::Expiry;
 use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
+pub use audit::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
 pub use drain::DrainArgs;
 pub use policy::{PolicyCommand, PolicyTestArgs};
 pub use user::{UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs};
@@ -60,6 +62,9 @@ pub enum Command {
     /// Ask who may reach what by a gateway's configuration
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Ask who had an address, and export what the gateway has recorded. Each question is recorded, too
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Let a client certificate in no more, and end its user's sessions
     Revoke(RevokeArgs),
     /// Connect to a gateway

@@ -1,6 +1,7 @@
 //! The commands that do one thing and end, with the rights of whoever calls them. None of them is part of a daemon.
 
 pub mod admin;
+pub mod audit;
 pub mod backup;
 pub mod doctor;
 pub mod init;

@@ -6,6 +6,7 @@
 
 pub mod access_profile;
 pub mod acme;
+mod audit;
 pub mod check;
 mod dns_name;
 pub mod document;
@@ -75,6 +76,7 @@ pub struct ServerConfig {
     pub timeouts: Timeouts,
     /// `[admin]`
     pub admin: Admin,
+    pub audit: crate::audit::recorder::Policy,
     /// `[process]`
     pub process: Process,
     /// `[log]`

@@ -8,6 +8,7 @@
 
 pub mod admin;
 pub mod admin_store;
+mod audit;
 pub mod authority;
 mod backup;
 pub mod certificate;

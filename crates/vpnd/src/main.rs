@@ -16,7 +16,7 @@ use vpnd::commands::init::{self, InitError};
 use vpnd::commands::policy::{self, PolicyTestError};
 use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::users::{self, UserError, revoke};
-use vpnd::commands::{backup, doctor};
+use vpnd::commands::{audit, backup, doctor};
 use vpnd::config::{ConfigError, review};
 use vpnd::gateway::parent as gateway;
 
@@ -78,6 +78,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Policy(PolicyCommand::Test(args)) => {
             let passes = policy::test(&args, &Confined, &mut std::io::stdout())?;
             return Ok(ExitCode::from(u8::from(!passes)));
+        }
+        Command::Audit(command) => {
+            let answered = audit::run(&command, &Confined, wall_s(), &mut std::io::stdout())?;
+            return Ok(ExitCode::from(u8::from(!answered)));
         }
         Command::Revoke(args) => revoke::revoke(&args, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Status(args) => admin::status(&args)?,

@@ -1,4 +1,4 @@
-//! The gateway's durable state: users, sessions with their attach tokens, address leases, revocations, the audit log.
+//! The gateway's durable state: users, sessions with their attach tokens, address leases, revocations.
 //!
 //! Invariants: what a method has acknowledged survives a crash of the process and of the machine; an error means
 //! that nothing was changed. Nothing assumes that this gateway is the only one: names are random, leases and
@@ -327,25 +327,20 @@ pub enum SessionChange {
     Tokens(SessionId, Tokens, u32),
     /// A session is over, as [`Store::end_session`] has it.
     End(SessionId),
-    /// A line for the audit log.
-    Audit(AuditEntry),
 }
 
-/// One line of the audit log.
+/// A session that is not over, with whom it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuditEntry {
-    pub at_s: u64,
-    /// Kind of event, as in `login` or `login-refused`.
-    pub event: String,
-    /// The user's name as given; it may be unknown.
+pub struct LiveSession {
+    pub id: SessionId,
     pub user: String,
-    /// From where; empty for the command line.
     pub source: String,
-    pub detail: String,
+    pub device: DeviceId,
+    pub addresses: Vec<IpAddr>,
+    pub started_s: u64,
+    pub expires_s: u64,
 }
 
-/// The longest audit log, in entries; older ones make room.
-pub const MAX_AUDIT_ENTRIES: u64 = 100_000;
 pub const MAX_SOURCES_PER_USER: u64 = 32;
 
 /// An error of the store; nothing was changed.
@@ -492,8 +487,6 @@ pub trait Store: Send + Sync {
     /// The revocations after number `seq`, oldest first.
     fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError>;
 
-    /// Adds a line to the audit log.
-    fn audit(&self, entry: &AuditEntry) -> Result<(), StoreError>;
-    /// The newest lines of the audit log, newest first.
-    fn audit_log(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError>;
+    /// The sessions whose time is not over.
+    fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError>;
 }

@@ -132,7 +132,7 @@ fn every_setting_of_the_server_is_in_the_example() {
     // The error for an unknown key lists all keys of the section.
     for section in [
         "server", "tls", "tunnel", "push", "nat", "policy", "crypto", "offload", "limits", "timeouts",
-        "admin", "process", "log", "acme",
+        "audit", "admin", "process", "log", "acme",
     ] {
         let wrong = all.replace(&format!("[{section}]\n"), &format!("[{section}]\nzzzz = 1\n"));
         let problem = ServerConfig::parse(&wrong, "x", Path::new("/")).unwrap_err().to_string();

@@ -280,7 +280,7 @@ impl Administered {
     /// Makes nobody the owner of the state directory.
     fn give_to_nobody(&self) -> PathBuf {
         let state = self.path("v/state");
-        for path in [&state, &state.join("vpnd.db")] {
+        for path in [&state, &state.join("vpnd.db"), &state.join("audit.sqlite")] {
             std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
         }
         std::fs::set_permissions(self.directory.path(), Permissions::from_mode(0o755)).unwrap();

@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use tempfile::TempDir;
 use vpnd::store::sqlite::Sqlite;
-use vpnd::store::{AuditEntry, NewUser, PasswordHash, SessionRecord, Store, StoreError, TotpSecret, User};
+use vpnd::store::{NewUser, PasswordHash, SessionRecord, Store, StoreError, TotpSecret, User};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
 
@@ -45,16 +45,6 @@ fn session_of(user: &User, id: u8) -> SessionRecord {
         tokens: Tokens::new(TokenHash::from_bytes([id; 32])),
         started_s: 1_000,
         expires_s: 9_000,
-    }
-}
-
-fn audit(at_s: u64) -> AuditEntry {
-    AuditEntry {
-        at_s,
-        event: "login".to_owned(),
-        user: "bob".to_owned(),
-        source: "192.0.2.1".to_owned(),
-        detail: String::new(),
     }
 }
 
@@ -258,7 +248,9 @@ fn a_log_that_is_damaged_cut_off_or_lost() {
     for n in 0..8 {
         store.add_user(&new_user(&format!("dave{n}")), 1_200).unwrap();
         states.push(store.users().unwrap());
-        store.audit(&audit(n)).unwrap();
+        store
+            .remember_source(store.user("bob").unwrap().unwrap().id, &format!("192.0.2.{n}"), 1_200)
+            .unwrap();
         let bob = store.user("bob").unwrap().unwrap();
         store.use_totp_step(bob.id, 100 + n).unwrap();
     }

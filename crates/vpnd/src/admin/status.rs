@@ -51,6 +51,9 @@ pub struct Status {
     /// Sources of identities besides the store of this gateway.
     #[serde(default)]
     pub sources: Vec<Source>,
+    /// The audit file; `None` if nothing is to be recorded, or the auth process gave no answer.
+    #[serde(default)]
+    pub audit: Option<Audit>,
     /// Present if nobody is let in.
     #[serde(default)]
     pub drain: Option<Drain>,
@@ -85,6 +88,13 @@ pub struct Drain {
     pub left_s: Option<u64>,
     /// Nobody is connected any more.
     pub over: bool,
+}
+
+/// State of the audit file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Audit {
+    /// Why nothing is recorded now.
+    pub failure: Option<String>,
 }
 
 /// A pool of inner addresses.
@@ -215,6 +225,10 @@ pub struct Counters {
     #[serde(default)]
     #[cbor(n(6), default)]
     pub source_failures: BTreeMap<String, u64>,
+    /// Events of the audit file: `lost` are those that were not recorded.
+    #[serde(default)]
+    #[cbor(n(7), default)]
+    pub audit: BTreeMap<String, u64>,
 }
 
 impl Counters {
@@ -229,6 +243,7 @@ impl Counters {
             (&mut self.unused_marks, &before.unused_marks),
             (&mut self.source_answers, &before.source_answers),
             (&mut self.source_failures, &before.source_failures),
+            (&mut self.audit, &before.audit),
         ];
         for (counts, before) in kinds {
             for (name, count) in before {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::Handler;
 use super::status::{
-    Accounting, Counters, Drain, Offloads, Pool, Process, Session, Source, Status, Steering, Suite, Tun, Udp,
+    Accounting, Audit, Counters, Drain, Offloads, Pool, Process, Session, Source, Status, Steering, Suite,
+    Tun, Udp,
 };
 use crate::sys::sandbox::{Landlock, Protections};
 
@@ -103,7 +104,9 @@ pub(crate) fn status() -> Status {
             unused_marks: count(&[("ce_in_ect1", 3), ("not_ect_in_ce", 0)]),
             source_answers: count(&[("campus", 12)]),
             source_failures: count(&[("campus", 3)]),
+            audit: count(&[("lost", 2)]),
         },
+        audit: Some(Audit { failure: None }),
         drain: None,
         pools: vec![
             Pool { pool: "10.86.0.0/16".to_owned(), taken: 2, total: 65_533 },

@@ -10,10 +10,10 @@ use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 
 use super::fault::Fault;
+use crate::audit::AuditEntry;
+use crate::audit::query::{Answer, Cursor, Range, Record};
 use crate::privsep::messages::{Common, SecretBytes};
-use crate::store::{
-    AuditEntry, CertificateHash, Device, NewUser, StoreError, TotpSecret, User, UserChange, UserImport,
-};
+use crate::store::{CertificateHash, Device, NewUser, StoreError, TotpSecret, User, UserChange, UserImport};
 
 /// Bytes of one part of a copy, at most.
 pub(crate) const PART_BYTES: usize = 256 << 10;
@@ -38,6 +38,9 @@ pub enum Opening {
     /// It is not opened: another is to take its place.
     #[n(3)]
     Replace,
+    /// It is not opened, but the audit file beside it.
+    #[n(4)]
+    Audit,
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -221,6 +224,9 @@ pub(crate) enum StoreRequest {
         detail: String,
         #[n(3)]
         at_s: u64,
+        /// The administrator.
+        #[n(4)]
+        by: String,
     },
     /// Whatever is none stays as it is.
     #[n(9)]
@@ -267,12 +273,36 @@ pub(crate) enum StoreRequest {
     /// Those were all: check it and put it in place.
     #[n(23)]
     Replace,
+    /// Who had this address? The question is recorded before it is answered.
+    #[n(24)]
+    Whois {
+        #[n(0)]
+        address: IpAddr,
+        #[n(1)]
+        at_s: u64,
+        #[n(2)]
+        now_s: u64,
+        /// The question, for the record.
+        #[n(3)]
+        detail: String,
+        #[n(4)]
+        by: String,
+    },
+    /// A part of what is recorded, after this one.
+    #[n(25)]
+    Export {
+        #[n(0)]
+        range: Range,
+        #[n(1)]
+        cursor: Cursor,
+    },
 }
 
 impl StoreRequest {
     /// A line for the audit log, from the command line.
     pub(crate) fn audit(entry: AuditEntry) -> Self {
-        Self::Audit { event: entry.event, user: entry.user, detail: entry.detail, at_s: entry.at_s }
+        let AuditEntry { at_s, event, user, detail, by, .. } = entry;
+        Self::Audit { event, user, detail, at_s, by }
     }
 
     /// The user whom it is about.
@@ -285,7 +315,9 @@ impl StoreRequest {
             | Self::Copy
             | Self::CopyPart
             | Self::Replacement(_)
-            | Self::Replace => "",
+            | Self::Replace
+            | Self::Whois { .. }
+            | Self::Export { .. } => "",
             Self::Add { user, .. } => &user.name,
             Self::Audit { user, .. } => user,
             Self::User(name)
@@ -455,4 +487,9 @@ pub(crate) enum StoreReply {
     /// To [`StoreRequest::Replace`]: whether there was a store before, which is kept.
     #[n(21)]
     Replaced(#[n(0)] bool),
+    #[n(22)]
+    Whois(#[n(0)] Answer),
+    /// To [`StoreRequest::Export`]: records, and where it goes on.
+    #[n(23)]
+    Exported(#[n(0)] Vec<Record>, #[n(1)] Option<Cursor>),
 }

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use vpnd_proto::session::DeviceId;
 use zeroize::Zeroizing;
 
+use crate::audit::{self, AuditEntry, AuditError, AuditFile, Event};
 use crate::privsep::messages::SecretBytes;
 use crate::store::sqlite::{Replacement, Sqlite};
-use crate::store::{AuditEntry, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User, UserImport};
+use crate::store::{NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User, UserImport};
 
 use super::fault::Fault;
 use super::message::{
@@ -26,9 +27,15 @@ pub(super) struct Parts {
     listed: Vec<User>,
     /// The rest of a copy of the store.
     copy: Option<File>,
+    /// The audit file.
+    audit: PathBuf,
 }
 
 impl Parts {
+    fn new(store: &Path) -> Self {
+        Self { audit: audit_path(store), ..Self::default() }
+    }
+
     /// The users for the part of a list after this one.
     fn users(&mut self, store: &Sqlite, after: Option<&str>) -> Result<&[User], StoreError> {
         if after.is_none() {
@@ -48,23 +55,29 @@ pub(super) enum Served {
         path: PathBuf,
         replacement: Option<Replacement>,
     },
+    /// The audit file alone.
+    Audit(AuditFile, PathBuf),
 }
 
 impl Served {
     pub(super) fn open(path: &Path, opening: Opening) -> Result<Self, StoreError> {
         Ok(match opening {
-            Opening::Existing => Self::Store(Sqlite::open(path)?, Parts::default()),
-            Opening::Create => Self::Store(Sqlite::open_or_create(path)?, Parts::default()),
+            Opening::Existing => Self::Store(Sqlite::open(path)?, Parts::new(path)),
+            Opening::Create => Self::Store(Sqlite::open_or_create(path)?, Parts::new(path)),
             Opening::Replace => {
                 Self::Replacing { path: path.to_owned(), replacement: Some(Replacement::new(path)?) }
             }
             Opening::Inspect => Self::Inspected(Sqlite::inspect(path)?),
+            Opening::Audit => {
+                let path = audit_path(path);
+                Self::Audit(AuditFile::open(&path).map_err(|error| failed(&path, &error))?, path)
+            }
         })
     }
 
     fn replaced(&mut self, replacement: Replacement, path: &Path) -> Result<StoreReply, StoreError> {
         let kept = replacement.publish()?;
-        *self = Self::Store(Sqlite::open(path)?, Parts::default());
+        *self = Self::Store(Sqlite::open(path)?, Parts::new(path));
         Ok(StoreReply::Replaced(kept))
     }
 
@@ -82,6 +95,7 @@ impl Served {
                 }
                 _ => Ok(unexpected("another store is to take its place")),
             },
+            Self::Audit(file, path) => of_audit(file, path, request),
             Self::Inspected(users) => match request {
                 StoreRequest::Users(after) => Ok(page(users, after.as_deref())),
                 _ => Ok(unexpected("it was opened for a look only")),
@@ -89,6 +103,35 @@ impl Served {
         };
         answer.unwrap_or_else(|error| StoreReply::Failed(error.into()))
     }
+}
+
+fn audit_path(store: &Path) -> PathBuf {
+    store.with_file_name(audit::FILE_NAME)
+}
+
+fn failed(path: &Path, error: &AuditError) -> StoreError {
+    StoreError::Failed { path: path.to_owned(), detail: error.to_string() }
+}
+
+/// INVARIANT: nothing is answered that is not recorded.
+fn of_audit(file: &mut AuditFile, path: &Path, request: StoreRequest) -> Result<StoreReply, StoreError> {
+    let entry = |at_s, event: String, user, detail, by| {
+        [Event::Entry(AuditEntry { at_s, event, user, source: String::new(), detail, by })]
+    };
+    let answered = match request {
+        StoreRequest::Whois { address, at_s, now_s, detail, by } => file
+            .record(&entry(now_s, "whois".to_owned(), String::new(), detail, by))
+            .and_then(|()| file.who_had(address, at_s, now_s))
+            .map(StoreReply::Whois),
+        StoreRequest::Audit { event, user, detail, at_s, by } => {
+            file.record(&entry(at_s, event, user, detail, by)).map(|()| StoreReply::Done)
+        }
+        StoreRequest::Export { range, cursor } => {
+            file.export(&range, cursor).map(|(records, next)| StoreReply::Exported(records, next))
+        }
+        _ => return Ok(unexpected("the audit file was opened, not the store")),
+    };
+    answered.map_err(|error| failed(path, &error))
 }
 
 fn unexpected(why: &str) -> StoreReply {
@@ -141,8 +184,17 @@ fn of_store(store: &Sqlite, parts: &mut Parts, request: StoreRequest) -> Result<
         StoreRequest::RemoveDevice { name, device, now_s } => {
             store.remove_device(&name, DeviceId(device.into()), now_s)?;
         }
-        StoreRequest::Audit { event, user, detail, at_s } => {
-            store.audit(&AuditEntry { at_s, event, user, source: String::new(), detail })?;
+        StoreRequest::Audit { event, user, detail, at_s, by } => {
+            let entry = AuditEntry { at_s, event, user, source: String::new(), detail, by };
+            let recorded = AuditFile::open_or_create(&parts.audit)
+                .and_then(|mut file| file.record(&[Event::Entry(entry)]));
+            recorded.map_err(|error| StoreError::Failed {
+                path: parts.audit.clone(),
+                detail: format!("it is done, but not recorded: {error}"),
+            })?;
+        }
+        StoreRequest::Whois { .. } | StoreRequest::Export { .. } => {
+            return Ok(unexpected("the store was opened, not the audit file"));
         }
         StoreRequest::Copy => parts.copy = Some(store.copy()?),
         StoreRequest::CopyPart => return Ok(part(parts.copy.as_mut())),
@@ -213,7 +265,8 @@ impl super::Stores for InThisProcess {
         opening: Opening,
     ) -> Result<super::AdminStore, StoreError> {
         let path = config.server.store_path();
-        Ok(super::AdminStore { requests: Box::new(Served::open(&path, opening)?), path })
+        let requests = Box::new(Served::open(&path, opening)?);
+        Ok(super::AdminStore { requests, path, records: config.audit.enabled })
     }
 }
 

@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::admin_store::{AdminStore, Opening, Stores};
+use crate::audit::AuditEntry;
 use crate::backup::{self, ArchiveError, CONFIGURATION, Contents, MAX_BYTES, STORE, named_files};
 use crate::cli::{BackupArgs, RestoreArgs};
 use crate::commands::admin::client::Client;
 use crate::config::{ConfigError, Invalid, ServerConfig};
 use crate::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
-use crate::store::{AuditEntry, StoreError};
+use crate::store::StoreError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
@@ -180,6 +181,7 @@ fn audit(store: &mut AdminStore, event: &str, file: &Path, now_s: u64) -> Result
         user: String::new(),
         source: String::new(),
         detail: file.display().to_string(),
+        by: String::new(),
     })
 }
 

@@ -18,6 +18,7 @@ use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 
 use crate::admin_store::{AdminStore, Opening, Stores, UserSummary};
+use crate::audit::AuditEntry;
 use crate::authority::{Authority, CertificateError, IssuedCertificate};
 use crate::certificate::{self, Leaf};
 use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs};
@@ -26,7 +27,7 @@ use crate::date::Expiry;
 use crate::password::{Hasher, NoMemory};
 use crate::profile::{ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name};
 use crate::secret_file::WriteError;
-use crate::store::{AuditEntry, NewUser, StoreError};
+use crate::store::{NewUser, StoreError};
 use crate::totp;
 use secret_input::{InputError, Source};
 
@@ -322,6 +323,7 @@ fn entry(event: &str, user: &str, now_s: u64) -> AuditEntry {
         user: user.to_owned(),
         source: String::new(),
         detail: String::new(),
+        by: String::new(),
     }
 }
 

@@ -47,6 +47,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
         limits: document.section("limits", limits),
         timeouts: document.section("timeouts", timeouts),
         admin: document.section("admin", |s, p| admin(s, p, base, socket)),
+        audit: document.section("audit", super::audit::audit),
         process: document.section("process", process),
         log: document.section("log", log),
         acme: document.section("acme", |s, p| super::acme::acme(s, p, base)),

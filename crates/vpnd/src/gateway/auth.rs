@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 
+use crate::audit::recorder::{LiveSessions, Recorder};
+use crate::audit::{self, SessionStart};
 use crate::clock::steady_s;
 use crate::config::ServerConfig;
 use crate::gateway::auth::access::Access;
@@ -71,6 +73,9 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let sqlite = Arc::new(Sqlite::open(&config.server.store_path())?);
     let settings = settings(&config)?;
     let store: Arc<dyn Store> = Arc::clone(&sqlite) as _;
+    let audit_path = config.server.state_dir.join(audit::FILE_NAME);
+    let audit = Recorder::start(audit_path, config.audit, live_sessions(Arc::clone(&store)))
+        .context("there is no thread to record events")?;
     let for_auth = Arc::clone(&store);
     let authenticator =
         tokio::task::spawn_blocking(move || Authenticator::new(for_auth, Hasher::default(), settings))
@@ -79,17 +84,18 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let idp = Arc::new(IdpClient::default());
     let accounting = accounting(&config, &idp, store.as_ref(), started.launch.message.is_start);
     let external = External::new(&config.sources, Arc::clone(&idp), Arc::clone(&accounting));
-    let authenticator = authenticator.with_external(external);
+    let authenticator = authenticator.with_audit(audit.clone()).with_external(external);
     // A source that is slow takes no permits that others need.
     let external: usize = config.sources.iter().map(external::permits).sum();
     let access = Arc::new(Access::new(config.profiles.clone(), &config.tunnel));
-    let service = Arc::new(Service::new(
+    let service = Service::new(
         store,
         authenticator,
         Arc::clone(&access),
         settings.workers + settings.queue + external,
         Clocks::default(),
-    ));
+    );
+    let service = Arc::new(service.with_audit(audit.clone()));
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
@@ -100,7 +106,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let is_stopped = AtomicBool::new(false);
     let ended = tokio::select! {
         // That its channel ends is what this process waits for.
-        ended = follow_parent(&parent, &keys, &idp, &access, &is_stopped) => ended,
+        ended = follow_parent(&parent, &keys, &idp, &access, &audit, &is_stopped) => ended,
         ended = service.run(worker) => match ended {
             Ok(()) => without_worker(&parent, &is_stopped).await,
             Err(error) => Err(error).context("the worker has sent what no worker sends"),
@@ -111,10 +117,19 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
             Err(_) => Err(anyhow!("the thread that signs handshakes has ended")),
         },
     };
+    tokio::task::spawn_blocking(move || audit.finish()).await.context("the audit file was not closed")?;
     if is_stopped.into_inner() {
         accounting.stop().await;
     }
     ended
+}
+
+/// Reads the sessions that there are, for the audit file.
+fn live_sessions(store: Arc<dyn Store>) -> LiveSessions {
+    Box::new(move || {
+        let sessions = store.live_sessions(steady_s()).map_err(|error| error.to_string())?;
+        Ok(sessions.into_iter().map(SessionStart::from).collect())
+    })
 }
 
 /// Accounting with what the process before this one has left of it.
@@ -139,6 +154,7 @@ async fn follow_parent(
     keys: &signing::Keys,
     idp: &IdpClient,
     access: &Access,
+    audit: &Recorder,
     is_stopped: &AtomicBool,
 ) -> anyhow::Result<()> {
     while let Some(received) = parent.receive::<ToAuth>().await? {
@@ -150,7 +166,9 @@ async fn follow_parent(
             (ToAuth::Idp, Some(channel)) => idp.connect(channel)?,
             (ToAuth::Stop, None) => is_stopped.store(true, Ordering::Relaxed),
             (ToAuth::Configuration(configuration), None) => {
-                access.replace(configuration.parse()?.profiles);
+                let config = configuration.parse()?;
+                audit.set_policy(config.audit);
+                access.replace(config.profiles);
                 parent.send(&FromAuth::ConfigurationTaken, &[]).await?;
             }
             _ => bail!("the parent has sent another number of descriptors than belong to a message"),

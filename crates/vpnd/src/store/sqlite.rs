@@ -26,7 +26,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 pub use transfer::Replacement;
 
 use super::{
-    AuditEntry, CertificateHash, Device, ExternalUser, Family, Lease, LeaseOwner, LiveUser, NewUser,
+    CertificateHash, Device, ExternalUser, Family, Lease, LeaseOwner, LiveSession, LiveUser, NewUser,
     PasswordHash, Revocation, RevocationCause, SessionChange, SessionRecord, Store, StoreError, User,
     UserChange, UserId, UserImport,
 };
@@ -435,7 +435,6 @@ impl Store for Sqlite {
                 SessionChange::Add(session, generation) => sessions::add(t, session, *generation),
                 SessionChange::Tokens(id, tokens, epoch) => sessions::set_tokens(t, *id, tokens, *epoch),
                 SessionChange::End(id) => sessions::end(t, *id, now_s).map(|()| true),
-                SessionChange::Audit(entry) => events::audit(t, entry).map(|()| true),
             });
             done.collect::<rusqlite::Result<_>>().map(Ok)
         })
@@ -473,12 +472,8 @@ impl Store for Sqlite {
         self.read(|c| events::revocations_since(c, seq))
     }
 
-    fn audit(&self, entry: &AuditEntry) -> Result<(), StoreError> {
-        self.change(|t| events::audit(t, entry).map(Ok))
-    }
-
-    fn audit_log(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
-        self.read(|c| events::audit_log(c, limit))
+    fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError> {
+        self.read(|c| sessions::live(c, now_s))
     }
 }
 

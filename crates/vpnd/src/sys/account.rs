@@ -12,6 +12,24 @@ pub const DEFAULT_USER: &str = "vpnd";
 /// Numbers that systemd gives to services for their runtime, and so nobody else (`DynamicUser=` of systemd.exec(5)).
 const DYNAMIC: std::ops::RangeInclusive<u32> = 61_184..=65_519;
 
+/// The person behind this process, as far as the machine knows: its user, and whoever has logged in or called sudo as another one. For
+/// records, not for decisions: root can set both.
+pub fn invoker() -> String {
+    let name = |uid: u32| match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(user)) => user.name,
+        _ => uid.to_string(),
+    };
+    let this = name(nix::unistd::getuid().as_raw());
+    // 4294967295 where nobody has logged in, as for a service.
+    let login = std::fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| text.trim().parse().ok());
+    let login = login.filter(|uid| *uid != u32::MAX).map(name);
+    let sudo = std::env::var("SUDO_USER").ok().filter(|user| user.len() <= 64);
+    match login.or(sudo) {
+        Some(person) if person != this => crate::plain(&format!("{this} ({person})")),
+        _ => this,
+    }
+}
+
 /// A user and its group.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct UnixUser {

@@ -16,6 +16,7 @@
 mod access_profiles;
 mod accounts;
 mod acme;
+mod audit;
 mod backup;
 mod blocked;
 mod border;

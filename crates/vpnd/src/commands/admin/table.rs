@@ -78,6 +78,7 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
     lines.extend(status.certificate_left_s.map(certificate));
     lines.extend(status.processes.iter().map(process));
     lines.extend(status.drain.map(drain));
+    lines.extend(status.audit.as_ref().and_then(|audit| audit.failure.as_deref()).map(not_recorded));
     lines.extend(status.pools.iter().map(pool));
     lines.extend(status.sources.iter().map(|listed| source(listed, &status.counters)));
     if let Some(line) = counts("logins", &status.counters.logins) {
@@ -125,6 +126,10 @@ pub(crate) fn drain(Drain { in_use, left_s, over }: Drain) -> String {
             format!("DRAINING: nobody is let in, {sessions} in use yet, closed in {}", age(left_s))
         }
     }
+}
+
+fn not_recorded(why: &str) -> String {
+    format!("audit: NOTHING IS RECORDED: {}", crate::plain(why))
 }
 
 fn pool(pool: &Pool) -> String {

@@ -2,6 +2,7 @@
 
 use super::{Finding, plural};
 use crate::admin::Status;
+use crate::admin::status::Counters;
 use crate::certificate::order::{Outcome, wanted};
 use crate::certificate::{self, Leaf};
 use crate::clock::wall_s;
@@ -42,6 +43,7 @@ pub(super) fn running(config: &ServerConfig) -> Running {
     findings.push(offloads(&status));
     findings.push(protections(&status));
     findings.extend(certificate_in_use(&status));
+    findings.extend(audit(&status));
     Running { status: Some(Box::new(status)), findings }
 }
 
@@ -114,6 +116,26 @@ fn certificate_in_use(status: &Status) -> Option<Finding> {
             CHECK,
             format!("the running gateway's certificate is good for {} days", left_s / DAY_S),
         ),
+    })
+}
+
+/// Whether the gateway records what 'vpnd audit' is asked for.
+fn audit(status: &Status) -> Option<Finding> {
+    const CHECK: &str = "gateway.audit";
+    let audit = status.audit.as_ref()?;
+    let lost = Counters::of(&status.counters.audit, "lost");
+    Some(match &audit.failure {
+        Some(why) => Finding::problem(
+            CHECK,
+            format!("nothing is recorded for 'vpnd audit': {why}"),
+            "make room on the disk of the state directory, or do what it says; the gateway goes on, and tries again by itself",
+        ),
+        None if lost > 0 => Finding::warning(
+            CHECK,
+            format!("{lost} events were not recorded since the gateway's start"),
+            "'vpnd audit export' shows the gap; look at: journalctl -u vpnd-server",
+        ),
+        None => Finding::good(CHECK, "logins and sessions are recorded"),
     })
 }
 
@@ -233,6 +255,19 @@ mod tests {
         }
         status.certificate_left_s = None;
         assert_eq!(certificate_in_use(&status), None);
+    }
+
+    #[test]
+    fn a_gateway_that_records_nothing_is_a_problem() {
+        let mut status = status();
+        let verdict = |status: &Status| audit(status).map(|finding| finding.verdict);
+        assert_eq!(verdict(&status), Some(Verdict::Warning), "two events were lost");
+        status.counters.audit.clear();
+        assert_eq!(verdict(&status), Some(Verdict::Good));
+        status.audit.as_mut().unwrap().failure = Some("the disk is full".to_owned());
+        assert_eq!(verdict(&status), Some(Verdict::Problem));
+        status.audit = None;
+        assert_eq!(verdict(&status), None);
     }
 
     #[test]

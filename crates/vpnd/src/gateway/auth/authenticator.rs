@@ -1,6 +1,6 @@
 //! Authentication of users: password, one-time code, client certificate, and limits for guesses.
 //!
-//! Invariants: a refusal does not disclose its cause to the client ([`Refused`]), while the audit log has it; whoever shows no
+//! Invariants: a refusal does not disclose its cause to the client ([`Refused`]), while the audit file has it; whoever shows no
 //! code and is not let in is asked for one, whatever was wrong and whoever knows the user, and counts as a wrong guess until the right one comes; an
 //! unknown user costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
 //! person from a source they came from before; if the store fails, nobody is let in. Hashing takes tens of
@@ -27,14 +27,15 @@ use vpnd_proto::admission::Source;
 use vpnd_proto::admission::shares::Standing;
 use vpnd_proto::session::DeviceId;
 
+use crate::audit::recorder::Recorder;
+use crate::audit::{AuditEntry, Event};
 use crate::clock::now;
 use crate::config::{AccessProfiles, Tunnel};
 use crate::gateway::auth::access::Access;
 use crate::gateway::messages::auth::SourceHealth;
 use crate::password::{Hasher, NoMemory, Password};
 use crate::store::{
-    AuditEntry, CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User,
-    UserId,
+    CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User, UserId,
 };
 use crate::sys::process;
 use crate::totp;
@@ -138,6 +139,7 @@ pub struct Authenticator {
     external: External,
     refusals: RefusalLog,
     access: Arc<Access>,
+    audit: Option<Recorder>,
 }
 
 /// Internal result of one check; [`LoginOutcome`] is the part that may be disclosed.
@@ -169,6 +171,7 @@ impl Authenticator {
             external: External::default(),
             refusals: RefusalLog::default(),
             access: Arc::new(Access::new(AccessProfiles::of_everybody(), &Tunnel::default())),
+            audit: None,
         })
     }
 
@@ -416,8 +419,12 @@ impl Authenticator {
 
     fn record(&self, login: &Login, cause: Cause, now_s: u64) {
         self.log_refusal(login, cause);
-        if let Err(error) = self.store.audit(&entry(login, "login-refused", cause.name(), now_s)) {
-            tracing::error!(%error, "a refused login can't be recorded");
+        self.audit(login, "login-refused", cause.name(), now_s);
+    }
+
+    fn audit(&self, login: &Login, event: &str, detail: &str, now_s: u64) {
+        if let Some(audit) = &self.audit {
+            audit.record(Event::Entry(entry(login, event, detail, now_s)));
         }
     }
 
@@ -472,6 +479,7 @@ fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {
         user: printable(&login.user),
         source: login.source.to_string(),
         detail: detail.to_owned(),
+        by: String::new(),
     }
 }
 

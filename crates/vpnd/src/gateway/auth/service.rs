@@ -3,7 +3,10 @@
 //! Invariants: the worker is not trusted. Its requests are bounded in length and number; it gets no hash, no secret and no
 //! user's id; a session is kept only for the user who was let in for it, once.
 
+mod recording;
+
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,20 +16,22 @@ use vpnd_proto::control::UserName;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::authenticator::{self, Authenticator, LoginOutcome, rounds};
+use crate::audit::SessionStart;
+use crate::audit::recorder::Recorder;
 use crate::clock::{steady_s, wall_s};
 use crate::gateway::auth::access::Access;
 use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::lease::{self, Addresses, LeaseError};
 use crate::gateway::messages::auth::{
-    Account, AuthReply, AuthRequest, AuthStatus, Demand, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
-    MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic, SourceName,
-    StoredSession, Write, id,
+    Account, AuditHealth, AuthReply, AuthRequest, AuthStatus, Demand, Granted, Leased, LoginRequest,
+    MAX_GROUP_BYTES, MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic,
+    SourceName, StoredSession, Write, id,
 };
 use crate::password::Password;
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::store::{
-    AuditEntry, Family, LeaseOwner, Revocation, RevocationCause, SessionChange, SessionRecord, Store,
-    StoreError, User, UserId,
+    Family, LeaseOwner, Revocation, RevocationCause, SessionChange, SessionRecord, Store, StoreError, User,
+    UserId,
 };
 
 /// Logins that were granted and whose sessions are not kept yet, at most.
@@ -39,7 +44,7 @@ const OTHER_REQUESTS: usize = 64;
 /// The clocks, in seconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
-    /// Wall clock: one-time codes, the audit log.
+    /// Wall clock: one-time codes, the audit file.
     pub(crate) wall: fn() -> u64,
     /// Clock that nobody can set: sessions, leases, grants.
     pub(crate) steady: fn() -> u64,
@@ -59,6 +64,9 @@ pub(crate) struct Service {
     grants: Mutex<HashMap<SessionId, Grant>>,
     permits: Arc<Semaphore>,
     clocks: Clocks,
+    audit: Option<Recorder>,
+    /// Why sessions end, until they are over in the store.
+    reasons: Mutex<HashMap<SessionId, &'static str>>,
 }
 
 /// A session that may be kept.
@@ -69,6 +77,8 @@ struct Grant {
     generation: u64,
     started_s: u64,
     expires_s: u64,
+    /// For the audit file. INVARIANT: nothing of it comes from the worker but the outer address.
+    start: SessionStart,
 }
 
 impl Service {
@@ -87,6 +97,8 @@ impl Service {
             grants: Mutex::default(),
             permits: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
             clocks,
+            audit: None,
+            reasons: Mutex::default(),
         }
     }
 
@@ -127,9 +139,11 @@ impl Service {
 
     async fn answer(self: &Arc<Self>, request: AuthRequest) -> AuthReply {
         let now_s = (self.clocks.wall)();
+        let mut outer = None;
         let (outcome, device) = match request {
             AuthRequest::Login(login) => {
                 let device = DeviceId(login.device.into());
+                outer = Some(login.source);
                 (self.authenticator.log_in(credentials(login), now_s).await, device)
             }
             AuthRequest::Answer { login, answer: Some(answer), device } => {
@@ -146,7 +160,9 @@ impl Service {
             other => return self.blocking(move |service| service.answer_from_store(other)).await,
         };
         match outcome {
-            LoginOutcome::Granted(user) => self.blocking(move |service| service.admit(&user, device)).await,
+            LoginOutcome::Granted(user) => {
+                self.blocking(move |service| service.admit(&user, device, outer)).await
+            }
             LoginOutcome::Busy => AuthReply::Busy,
             LoginOutcome::SourceUnavailable => AuthReply::SourceUnavailable,
             LoginOutcome::CodeRequired(number) => AuthReply::CodeRequired(number),
@@ -191,13 +207,14 @@ impl Service {
     }
 
     /// Leases addresses for the user who was just let in, and notes that their session may be kept.
-    fn admit(&self, user: &User, device: DeviceId) -> AuthReply {
+    fn admit(&self, user: &User, device: DeviceId, outer: Option<IpAddr>) -> AuthReply {
         // The profiles may be others than those by which the login was let in.
         let Some(profile) = self.access.of(user) else { return AuthReply::NoProfile };
         let session = SessionId(rand::random());
         let started_s = (self.clocks.steady)();
         let expires_s = latest_end_s(started_s, profile.session_lifetime);
-        let grant = Grant { user: user.id, device, generation: user.generation, started_s, expires_s };
+        let start = recording::start(session, user, profile.name.as_deref(), (device, outer), expires_s);
+        let grant = Grant { user: user.id, device, generation: user.generation, started_s, expires_s, start };
         if !self.grant(session, grant) {
             return AuthReply::Refused { retry_after_s: Some(1) };
         }
@@ -207,6 +224,9 @@ impl Service {
             Ok(account) => account,
             Err(reason) => return AuthReply::Failed(reason),
         };
+        if let (Ok(leased), Some(grant)) = (&leased, self.grants().get_mut(&session)) {
+            (grant.start.ipv4, grant.start.ipv6) = (leased.v4, leased.v6);
+        }
         match leased {
             Ok(leased) => {
                 self.accounting().granted(session, user, device, leased);
@@ -296,25 +316,32 @@ impl Service {
             return AuthReply::Failed(Reason::cut("too many writes at once"));
         }
         let now_s = (self.clocks.steady)();
-        let changes: Vec<_> = writes.iter().map(|write| self.change(write.clone(), now_s)).collect();
+        let mut starts = Vec::new();
+        let changes: Vec<_> =
+            writes.iter().filter_map(|write| self.change(write.clone(), now_s, &mut starts)).collect();
         let failed = write(self.store.as_ref(), &changes, now_s);
-        for write in &writes {
+        self.record(&changes, starts, &failed);
+        // A session that has begun by these writes has to be known before its end.
+        let (ends, others): (Vec<_>, Vec<_>) =
+            writes.iter().partition(|write| matches!(write, Write::Ended { .. }));
+        for write in others.into_iter().chain(ends) {
             self.account_for(write, &failed);
         }
         AuthReply::Committed { failed: failed.into_iter().map(id).collect() }
     }
 
-    /// Translates a write for the store. Only a granted session becomes a new one there.
-    fn change(&self, write: Write, now_s: u64) -> SessionChange {
-        match write {
+    /// Translates a write for the store. Only a granted session becomes a new one there, and is added to `starts`.
+    fn change(&self, write: Write, now_s: u64, starts: &mut Vec<SessionStart>) -> Option<SessionChange> {
+        Some(match write {
             Write::Keep { session, tokens, epoch } => {
                 let (id, tokens) = (SessionId(session.into()), tokens.into_tokens());
                 let grant = self.grants().remove(&id);
                 match grant.filter(|grant| grant.started_s.saturating_add(GRANT_LIFETIME_S) > now_s) {
-                    Some(Grant { user, device, generation, started_s, expires_s }) => SessionChange::Add(
-                        SessionRecord { id, user, device, epoch, tokens, started_s, expires_s },
-                        generation,
-                    ),
+                    Some(Grant { user, device, generation, started_s, expires_s, start }) => {
+                        starts.push(start);
+                        let record = SessionRecord { id, user, device, epoch, tokens, started_s, expires_s };
+                        SessionChange::Add(record, generation)
+                    }
                     None => SessionChange::Tokens(id, tokens, epoch),
                 }
             }
@@ -323,14 +350,15 @@ impl Service {
                 self.grants().remove(&session);
                 SessionChange::End(session)
             }
-            Write::Ended { session, user, code, .. } => SessionChange::Audit(AuditEntry {
-                at_s: (self.clocks.wall)(),
-                event: "session-ended".to_owned(),
-                user: user.to_string(),
-                source: String::new(),
-                detail: format!("{} ({code})", SessionId(session.into())),
-            }),
-        }
+            Write::Ended { session, code, .. } => {
+                self.note_reason(SessionId(session.into()), code.name());
+                return None;
+            }
+            Write::Moved { session, outer } => {
+                self.record_move(SessionId(session.into()), outer);
+                return None;
+            }
+        })
     }
 
     /// The beginnings and ends of sessions that are accounted for.
@@ -341,9 +369,10 @@ impl Service {
                 self.accounting().kept(of(session));
             }
             Write::Keep { session, .. } | Write::End(session) => self.accounting().abandoned(of(session)),
-            Write::Ended { session, code, traffic, .. } => {
+            Write::Ended { session, code, traffic } => {
                 self.accounting().ended(of(session), *code, *traffic);
             }
+            Write::Moved { .. } => {}
         }
     }
 
@@ -361,7 +390,8 @@ impl Service {
 
     fn status(&self) -> Result<AuthStatus, StoreError> {
         let pools = lease::usage(&self.access.pools(), self.store.as_ref(), (self.clocks.steady)())?;
-        Ok(AuthStatus { pools, sources: self.authenticator.source_health() })
+        let audit = self.audit.as_ref().map(Recorder::health).map(AuditHealth::from);
+        Ok(AuthStatus { pools, sources: self.authenticator.source_health(), audit })
     }
 
     fn revocations(&self, seen: Option<u64>) -> Result<AuthReply, StoreError> {
@@ -461,7 +491,6 @@ fn session_of(change: &SessionChange) -> Option<SessionId> {
     match change {
         SessionChange::Add(record, _) => Some(record.id),
         SessionChange::Tokens(id, ..) | SessionChange::End(id) => Some(*id),
-        SessionChange::Audit(_) => None,
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariants: no answer holds a password hash, the secret of one-time codes or the id of a user; lists have a largest
 //! length, so that a frame has one.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
@@ -113,17 +113,23 @@ pub(crate) enum Write {
     /// A session is over and its addresses are free.
     #[n(1)]
     End(#[n(0)] ByteArray<16>),
-    /// For the audit log: why a session is over.
+    /// For the audit file: why a session will be over, by a [`Write::End`] that comes after this.
     #[n(2)]
     Ended {
         #[n(0)]
         session: ByteArray<16>,
-        #[n(1)]
-        user: UserName,
         #[n(2)]
         code: Code,
         #[n(3)]
         traffic: Traffic,
+    },
+    /// For the audit file: the session's client is heard from this address now.
+    #[n(3)]
+    Moved {
+        #[n(0)]
+        session: ByteArray<16>,
+        #[n(1)]
+        outer: SocketAddr,
     },
 }
 
@@ -161,7 +167,7 @@ impl Write {
     pub(crate) fn session(&self) -> Option<SessionId> {
         match self {
             Self::Keep { session, .. } | Self::End(session) => Some(SessionId((*session).into())),
-            Self::Ended { .. } => None,
+            Self::Ended { .. } | Self::Moved { .. } => None,
         }
     }
 }
@@ -285,6 +291,25 @@ pub(crate) struct AuthStatus {
     pub(crate) pools: Vec<PoolUsage>,
     #[n(1)]
     pub(crate) sources: Vec<SourceHealth>,
+    #[n(2)]
+    pub(crate) audit: Option<AuditHealth>,
+}
+
+/// State of the audit file.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct AuditHealth {
+    /// Events that were not recorded since the process began.
+    #[n(0)]
+    pub(crate) lost: u64,
+    /// Why nothing is recorded now.
+    #[n(1)]
+    pub(crate) failure: Option<Reason>,
+}
+
+impl From<crate::audit::recorder::Health> for AuditHealth {
+    fn from(health: crate::audit::recorder::Health) -> Self {
+        Self { lost: health.lost, failure: health.failure.as_deref().map(Reason::cut) }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]

@@ -13,14 +13,14 @@ use vpnd_proto::time::Time;
 use super::certificate::WorkerCertificate;
 use super::parent_client::ParentClient;
 use crate::admin::status::{
-    Accounting, Counters, Drain, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp,
+    Accounting, Audit, Counters, Drain, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp,
 };
 use crate::admin::{Handler, Status};
 use crate::clock::{now, wall_s};
 use crate::config;
 use crate::gateway::messages::Configuration;
 use crate::gateway::messages::auth::{
-    AccountingHealth, AuthReply, AuthRequest, AuthStatus, PoolUsage, SourceHealth,
+    AccountingHealth, AuditHealth, AuthReply, AuthRequest, AuthStatus, PoolUsage, SourceHealth,
 };
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::connection::Logins;
@@ -152,12 +152,15 @@ impl Handler for Administration {
         let Ended { sessions, rx_bytes, tx_bytes } = snapshot.ended;
         let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
         counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
-        let AuthStatus { pools, sources } = self.auth_status().await;
+        let AuthStatus { pools, sources, audit } = self.auth_status().await;
         let by_source = |count: fn(&SourceHealth) -> u64| {
             sources.iter().map(|source| (source.name.to_string(), count(source))).collect()
         };
         counters.source_answers = by_source(|source| source.answers);
         counters.source_failures = by_source(|source| source.failures);
+        if let Some(audit) = &audit {
+            counters.audit = [("lost".to_owned(), audit.lost)].into();
+        }
         let counters = counters.after(&self.before);
         let now = now();
         Ok(Status {
@@ -177,6 +180,8 @@ impl Handler for Administration {
             certificate_left_s: Some(self.certificate.expires_s().saturating_sub(wall_s())),
             pools: pools.into_iter().map(Pool::from).collect(),
             sources: sources.into_iter().map(Source::from).collect(),
+            audit: audit
+                .map(|AuditHealth { failure, .. }| Audit { failure: failure.map(|why| why.to_string()) }),
             drain: snapshot.drain.map(Drain::from),
             counters,
             sessions: snapshot

@@ -24,6 +24,7 @@ use vpnd_proto::gateway::{Authenticated, Claim, Effect, Gateway, Selector};
 use vpnd_proto::plane::{Activity, Event};
 use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
+use vpnd_proto::time::Time;
 
 use crate::clock::now;
 use crate::config::ServerConfig;
@@ -163,6 +164,7 @@ impl Core {
             revoked,
             connections: HashMap::new(),
             ended: Ended::default(),
+            addresses_due: now(),
             draining: None,
             is_draining,
             handed_over: false,
@@ -234,6 +236,7 @@ struct CoreTask {
     revoked: RevocationList,
     connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
     ended: Ended,
+    addresses_due: Time,
     draining: Option<Draining>,
     is_draining: watch::Sender<bool>,
     /// The sessions are another process's.

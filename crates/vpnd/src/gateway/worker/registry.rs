@@ -3,6 +3,7 @@
 //! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use minicbor::{Decode, Encode};
@@ -29,18 +30,17 @@ use crate::revocation_list::{CertificateNumber, RevocationList};
 /// Text for a client whose addresses are none of its profile's. It logs in again and gets some that are.
 const OTHER_ADDRESSES: &str = "the user's access profile has other inner addresses now; log in again";
 
-/// A session that is over, for the audit log.
+/// A session that is over, for the audit file.
 #[derive(Debug)]
 pub(crate) struct Ending {
     pub(crate) session: SessionId,
-    pub(crate) user: UserName,
     pub(crate) code: Code,
     pub(crate) traffic: Traffic,
 }
 
 impl From<EndedSession> for Ending {
-    fn from(EndedSession { session, user, code, activity, .. }: EndedSession) -> Self {
-        Self { session, user, code, traffic: activity.into() }
+    fn from(EndedSession { session, code, activity, .. }: EndedSession) -> Self {
+        Self { session, code, traffic: activity.into() }
     }
 }
 
@@ -76,6 +76,8 @@ pub(crate) struct Registry {
     known: HashMap<SessionId, Member>,
     /// The certificates that clients of sessions have shown last.
     certificates: HashMap<SessionId, CertificateNumber>,
+    /// The outer addresses of sessions, as the audit file has them.
+    outer: HashMap<SessionId, SocketAddr>,
     writes: Vec<Write>,
     /// The sources whose sessions are accounted for.
     accounted: BTreeSet<String>,
@@ -150,6 +152,7 @@ impl Registry {
             rates: RateTable::default(),
             known: HashMap::new(),
             certificates: HashMap::new(),
+            outer: HashMap::new(),
             writes: Vec::new(),
             accounted: accounted.map(|source| source.name.clone()).collect(),
         })
@@ -328,6 +331,13 @@ impl Registry {
         }
     }
 
+    /// The session's client is heard from this address: if it is another one, it is written with the next changes.
+    pub(crate) fn heard_at(&mut self, session: SessionId, outer: SocketAddr) {
+        if self.known.contains_key(&session) && self.outer.insert(session, outer) != Some(outer) {
+            self.writes.push(Write::Moved { session: id(session), outer });
+        }
+    }
+
     /// The certificate that the session's client has shown, for another process.
     pub(crate) fn certificate(&self, session: SessionId) -> Option<CertificateNumber> {
         self.certificates.get(&session).cloned()
@@ -343,6 +353,7 @@ impl Registry {
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.known.remove(&session);
         self.certificates.remove(&session);
+        self.outer.remove(&session);
         self.writes.push(Write::End(id(session)));
     }
 
@@ -350,18 +361,16 @@ impl Registry {
     pub(crate) fn release_all(&mut self) {
         self.known.clear();
         self.certificates.clear();
+        self.outer.clear();
     }
 
     /// Makes all pending writes durable, in one step if it is not very much. Returns the sessions for
     /// which that failed.
     pub(crate) async fn commit(&mut self, endings: Vec<Ending>) -> HashSet<SessionId> {
-        let mut writes = std::mem::take(&mut self.writes);
-        writes.extend(endings.into_iter().map(|Ending { session, user, code, traffic }| Write::Ended {
-            session: id(session),
-            user,
-            code,
-            traffic,
-        }));
+        // The reason for an end comes before it.
+        let reason = |Ending { session, code, traffic }| Write::Ended { session: id(session), code, traffic };
+        let writes: Vec<Write> =
+            endings.into_iter().map(reason).chain(std::mem::take(&mut self.writes)).collect();
         let mut failed = HashSet::new();
         for part in writes.chunks(MAX_WRITES) {
             match self.auth.request(AuthRequest::Commit(part.to_vec())).await {

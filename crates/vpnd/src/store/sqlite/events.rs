@@ -1,14 +1,11 @@
-//! Revocations and the audit log, in SQL.
+//! Revocations, in SQL.
 
 use rusqlite::{Connection, Row, Transaction, params};
 
 use vpnd_proto::session::DeviceId;
 
-use super::super::{AuditEntry, MAX_AUDIT_ENTRIES, Revocation, RevocationCause, UserId};
+use super::super::{Revocation, RevocationCause, UserId};
 use super::{bytes, unexpected};
-
-/// Entries between two prunings of the audit log.
-const PRUNE_EVERY: u64 = 256;
 
 pub(super) fn add_revocation(
     t: &Transaction<'_>,
@@ -30,33 +27,6 @@ pub(super) fn last_revocation(c: &Connection) -> rusqlite::Result<u64> {
 pub(super) fn revocations_since(c: &Connection, seq: u64) -> rusqlite::Result<Vec<Revocation>> {
     let sql = "SELECT seq, user_id, name, cause, device FROM revocations WHERE seq > ? ORDER BY seq";
     c.prepare_cached(sql)?.query_map([seq], revocation_from_row)?.collect()
-}
-
-pub(super) fn audit(t: &Transaction<'_>, entry: &AuditEntry) -> rusqlite::Result<()> {
-    t.execute(
-        "INSERT INTO audit (at_s, event, user, source, detail) VALUES (?, ?, ?, ?, ?)",
-        params![entry.at_s, entry.event, entry.user, entry.source, entry.detail],
-    )?;
-    let id = t.last_insert_rowid() as u64;
-    if id.is_multiple_of(PRUNE_EVERY) {
-        t.execute("DELETE FROM audit WHERE id <= ?", [id.saturating_sub(MAX_AUDIT_ENTRIES)])?;
-    }
-    Ok(())
-}
-
-pub(super) fn audit_log(c: &Connection, limit: u32) -> rusqlite::Result<Vec<AuditEntry>> {
-    let sql = "SELECT at_s, event, user, source, detail FROM audit ORDER BY id DESC LIMIT ?";
-    let mut statement = c.prepare_cached(sql)?;
-    let entries = statement.query_map([limit], |row| {
-        Ok(AuditEntry {
-            at_s: row.get("at_s")?,
-            event: row.get("event")?,
-            user: row.get("user")?,
-            source: row.get("source")?,
-            detail: row.get("detail")?,
-        })
-    })?;
-    entries.collect()
 }
 
 fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::super::{Device, Family, Lease, LeaseOwner, SessionRecord, UserId};
+use super::super::{Device, Family, Lease, LeaseOwner, LiveSession, SessionRecord, UserId};
 use super::{bytes, unexpected};
 
 /// Time after which addresses are free that a device has lost to its removal or to another pool, seconds; or when their session ends.
@@ -53,6 +53,34 @@ pub(super) fn end(t: &Transaction<'_>, id: SessionId, now_s: u64) -> rusqlite::R
     t.execute("DELETE FROM sessions WHERE id = ?", [id.0])?;
     let sql = "UPDATE leases SET until_s = ?1 WHERE session = ?2 AND until_s > ?1";
     t.execute(sql, params![now_s, id.0]).map(drop)
+}
+
+pub(super) fn live(c: &Connection, now_s: u64) -> rusqlite::Result<Vec<LiveSession>> {
+    let sql = "SELECT s.id, u.name, u.source, s.device, s.started_s, s.expires_s
+               FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.expires_s > ?";
+    let mut statement = c.prepare_cached(sql)?;
+    let found = statement.query_map([now_s], |row| {
+        Ok(LiveSession {
+            id: SessionId(bytes(row, "id")?),
+            user: row.get("name")?,
+            source: row.get("source")?,
+            device: DeviceId(bytes(row, "device")?),
+            addresses: Vec::new(),
+            started_s: row.get("started_s")?,
+            expires_s: row.get("expires_s")?,
+        })
+    })?;
+    let mut found = found.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut addresses: BTreeMap<SessionId, Vec<IpAddr>> = BTreeMap::new();
+    let mut leases = c.prepare_cached("SELECT * FROM leases WHERE until_s > ?")?;
+    for lease in leases.query_map([now_s], lease_from_row)? {
+        let lease = lease?;
+        addresses.entry(lease.session).or_default().push(lease.address);
+    }
+    for session in &mut found {
+        session.addresses = addresses.remove(&session.id).unwrap_or_default();
+    }
+    Ok(found)
 }
 
 pub(super) fn devices(c: &Connection, user: UserId) -> rusqlite::Result<Vec<Device>> {

@@ -158,13 +158,6 @@ fn changes_of_many_sessions_are_made_together_or_not_at_all() {
     let (dir, store) = new_store();
     let (ann, bob) = (store.add_user(&named("ann"), 1).unwrap(), store.add_user(&named("bob"), 1).unwrap());
     store.set_enabled("bob", false, 2).unwrap();
-    let entry = AuditEntry {
-        at_s: 1,
-        event: "session-ended".to_owned(),
-        user: "ann".to_owned(),
-        source: String::new(),
-        detail: String::new(),
-    };
     let tokens = Tokens::restore(TokenHash::from_bytes([7; 32]), None);
     let changes = [
         SessionChange::Add(session_of(ann, 1), 0),
@@ -173,18 +166,16 @@ fn changes_of_many_sessions_are_made_together_or_not_at_all() {
         SessionChange::Tokens(SessionId([3; 16]), tokens, 9),
         SessionChange::Add(session_of(ann, 4), 0),
         SessionChange::End(SessionId([4; 16])),
-        SessionChange::Audit(entry),
     ];
     let done = store.change_sessions(&changes, 1500).unwrap();
-    assert_eq!(done, [true, false, true, false, true, true, true]);
+    assert_eq!(done, [true, false, true, false, true, true]);
     assert_eq!(store.session(SessionId([1; 16]), 1500).unwrap().map(|session| session.epoch), Some(9));
     assert_eq!(store.session(SessionId([4; 16]), 1500).unwrap(), None);
 
     let path = dir.path().join("state/vpnd.db");
-    rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE audit").unwrap();
-    assert!(
-        store.change_sessions(&[SessionChange::End(SessionId([1; 16])), changes[6].clone()], 1500).is_err()
-    );
+    rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE leases").unwrap();
+    let end = SessionChange::End(SessionId([1; 16]));
+    assert!(store.change_sessions(&[changes[2].clone(), end], 1500).is_err());
     assert!(store.session(SessionId([1; 16]), 1500).unwrap().is_some(), "the first change was taken back");
 }
 
@@ -231,23 +222,6 @@ fn known_sources_are_few_and_recent() {
     assert!(!store.knows_source(id, "192.0.2.0", 0).unwrap(), "made room");
     assert!(store.knows_source(id, "192.0.2.10", 1010).unwrap());
     assert!(!store.knows_source(id, "192.0.2.10", 1011).unwrap(), "too long ago");
-}
-
-#[test]
-fn the_audit_log_keeps_order() {
-    let (_dir, store) = new_store();
-    let entry = |at_s: u64| AuditEntry {
-        at_s,
-        event: "login".to_owned(),
-        user: "ann".to_owned(),
-        source: "192.0.2.1".to_owned(),
-        detail: String::new(),
-    };
-    for at_s in 0..600 {
-        store.audit(&entry(at_s)).unwrap();
-    }
-    assert_eq!(store.audit_log(2).unwrap(), [entry(599), entry(598)]);
-    assert_eq!(store.audit_log(1000).unwrap().len(), 600, "far from the limit nothing is pruned");
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Why logins are refused. Clients do not learn it: the audit log has it.
+//! Why logins are refused. Clients do not learn it: the audit file has it.
 
-/// The cause of a refusal, for the audit log and counters.
+/// The cause of a refusal, for the audit file and counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// No user has that name.
@@ -40,7 +40,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The name in the audit log.
+    /// The name in the audit file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::UnknownUser => "unknown-user",

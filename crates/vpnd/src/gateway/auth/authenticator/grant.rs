@@ -1,12 +1,13 @@
 //! The last step of a login whose credentials were right: whether an access profile is for the user, and the record of it.
 //!
-//! INVARIANT: what is granted is on record, and nobody is let in who is in no profile.
+//! INVARIANT: nobody is let in who is in no profile. The record waits for no disk: where it can't be written, the audit file has a gap.
 
 use std::sync::Arc;
 
 use vpnd_proto::admission::Source;
 
-use super::{Authenticator, Cause, Login, LoginOutcome, Refused, entry};
+use super::{Authenticator, Cause, Login, LoginOutcome};
+use crate::audit::recorder::Recorder;
 use crate::gateway::auth::access::Access;
 use crate::store::User;
 
@@ -14,6 +15,12 @@ impl Authenticator {
     /// The same with these access profiles.
     pub(crate) fn with_access(mut self, access: Arc<Access>) -> Self {
         self.access = access;
+        self
+    }
+
+    /// The same with this recorder of logins.
+    pub(crate) fn with_audit(mut self, audit: Recorder) -> Self {
+        self.audit = Some(audit);
         self
     }
 
@@ -35,13 +42,7 @@ impl Authenticator {
             self.record(login, Cause::NoProfile, now_s);
             return LoginOutcome::NoProfile;
         }
-        // What is granted must be on record: without the audit line there is no login.
-        match self.store.audit(&entry(login, "login", "", now_s)) {
-            Ok(()) => LoginOutcome::Granted(user),
-            Err(error) => {
-                tracing::error!(%error, "a login can't be recorded, so it is refused");
-                LoginOutcome::Refused(Refused { retry_after_s: None })
-            }
-        }
+        self.audit(login, "login", "", now_s);
+        LoginOutcome::Granted(user)
     }
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::audit::Event;
+use crate::audit::testing::Recorded;
 use crate::config::Tunnel;
 use crate::gateway::auth::authenticator::{QUEUE_TIMEOUT, Settings};
 use crate::gateway::messages::auth::{MAX_FRAME, TokenHashes};
@@ -11,6 +13,7 @@ use crate::password::Hasher;
 use crate::privsep::channel::pair;
 use crate::store::sqlite::Sqlite;
 use crate::store::{NewUser, RevocationCause, UserChange};
+use vpnd_proto::control::Code;
 
 fn service(directory: &Path) -> Arc<Service> {
     service_with(directory, None, Clocks::default())
@@ -65,6 +68,13 @@ fn keep(session: ByteArray<16>) -> AuthRequest {
     let hash = vpnd_proto::attach::TokenHash::from_bytes([7; 32]);
     let tokens = TokenHashes::from(&vpnd_proto::attach::Tokens::new(hash));
     AuthRequest::Commit(vec![Write::Keep { session, tokens, epoch: 1 }])
+}
+
+fn with_recorder(directory: &Path, access: Arc<Access>) -> (Arc<Service>, Recorded) {
+    let audit = Recorded::default();
+    let service = service_for(directory, Clocks::default(), access);
+    let service = Arc::into_inner(service).expect("nobody else has it").with_audit(audit.recorder());
+    (Arc::new(service), audit)
 }
 
 /// Commits, and counts the sessions that could not be kept.
@@ -140,7 +150,7 @@ async fn the_status_counts_addresses_that_are_taken() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
     let taken = async || match service.answer(AuthRequest::Status).await {
-        AuthReply::Status(AuthStatus { pools, sources }) => {
+        AuthReply::Status(AuthStatus { pools, sources, .. }) => {
             assert!(sources.is_empty());
             assert_eq!((pools.len(), &*pools[0].pool, pools[0].total), (1, "10.0.0.0/29", 5));
             pools[0].taken
@@ -292,11 +302,9 @@ async fn who_is_in_no_profile_gets_nothing() {
     access.replace(profiles("[[profile]]\nname = 'guests'\ngroups = 'guests'\n"));
     assert!(matches!(service.answer(login("right", 2)).await, AuthReply::NoProfile));
     assert!(!is_there().await, "nor does a session of before come back");
-    let line = service.store.audit_log(1).unwrap().remove(0);
-    assert_eq!((line.event.as_str(), line.detail.as_str()), ("login-refused", "no-profile"));
     // A reload between the check of the password and the lease.
     let user = service.store.user("ann").unwrap().unwrap();
-    assert!(matches!(service.admit(&user, DeviceId([3; 16])), AuthReply::NoProfile));
+    assert!(matches!(service.admit(&user, DeviceId([3; 16]), None), AuthReply::NoProfile));
     assert!(
         matches!(service.answer(login("wrong", 2)).await, AuthReply::CodeRequired(_)),
         "nobody else learns it"
@@ -363,4 +371,58 @@ async fn addresses_are_those_of_the_profile_and_others_end_the_session() {
     let AuthReply::Granted(granted) = service.answer(login("right", 1)).await else { panic!("let in") };
     let other = granted.addresses.ipv4.unwrap();
     assert!(!(8..12).contains(&other.octets()[3]), "{other}");
+}
+
+#[tokio::test]
+async fn a_worker_can_neither_invent_a_record_nor_take_one_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let access = access(profiles("[[profile]]\nname = 'staff'\ngroups = 'staff'\n"));
+    let (service, audit) = with_recorder(directory.path(), access);
+    // A session that nobody has logged in for.
+    let invented = ByteArray::from([9; 16]);
+    assert_eq!(failed(&service, keep(invented)).await, 1);
+    let ended = |session, code| Write::Ended { session, code, traffic: Default::default() };
+    let over = AuthRequest::Commit(vec![ended(invented, Code::Bye)]);
+    assert_eq!(failed(&service, over).await, 0);
+    assert!(audit.events().is_empty(), "{:?}", audit.events());
+
+    // Whose session it is, and its addresses, are those of the login, not of a message.
+    let session = granted(&service, 1).await;
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    let events = audit.events();
+    let [Event::Began(start)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(
+        (start.user.as_str(), start.source.as_str(), start.profile.as_str()),
+        ("ann", "local", "staff")
+    );
+    assert_eq!((start.outer, start.device), (Some([192, 0, 2, 1].into()), DeviceId([1; 16])));
+    assert!(start.ipv4.is_some_and(|v4| v4.octets()[..3] == [10, 0, 0]), "{start:?}");
+
+    // A reason alone ends nothing on record while the session goes on in the store, and neither do new tokens begin another.
+    let over = AuthRequest::Commit(vec![ended(session, Code::Bye)]);
+    assert_eq!(failed(&service, over).await, 0);
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    assert_eq!(audit.events().len(), 1, "{:?}", audit.events());
+    let end = AuthRequest::Commit(vec![ended(session, Code::Kicked), Write::End(session)]);
+    assert_eq!(failed(&service, end).await, 0);
+    let events = audit.events();
+    let [_, Event::Ended { session: over, reason, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((over.0, reason.as_str()), (*session, "kicked"));
+}
+
+#[tokio::test]
+async fn the_store_knows_whose_sessions_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let (service, audit) =
+        with_recorder(directory.path(), access(crate::config::AccessProfiles::of_everybody()));
+    let session = granted(&service, 1).await;
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    granted(&service, 2).await;
+    let now_s = (service.clocks.steady)();
+    let live = service.store.live_sessions(now_s).unwrap();
+    assert_eq!(live.len(), 1, "one that was only granted is none: {live:?}");
+    let [Event::Began(start)] = &audit.events()[..] else { panic!("not one") };
+    let found = SessionStart::from(live[0].clone());
+    assert_eq!((found.session, &found.user, found.ipv4), (start.session, &start.user, start.ipv4));
+    assert!(service.store.live_sessions(found.expires_s).unwrap().is_empty());
 }

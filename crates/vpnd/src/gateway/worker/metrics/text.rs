@@ -37,6 +37,7 @@ impl Collector for ExportedStatus {
         totals(&mut out, &self.status)?;
         pools(&mut out, &self.status)?;
         sources(&mut out, &self.status)?;
+        audit(&mut out, &self.status)?;
         if self.by_session { each_session(&mut out, &self.status.sessions) } else { Ok(()) }
     }
 }
@@ -206,6 +207,15 @@ fn accounting(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     out.gauges("accounting_records_waiting", help, None, series(|accounting| accounting.waiting))
 }
 
+fn audit(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
+    if let Some(audit) = &status.audit {
+        let help = "Whether events are recorded in the audit file";
+        out.gauge("audit_recording", help, None, u64::from(audit.failure.is_none()))?;
+    }
+    let lost = Counters::of(&status.counters.audit, "lost");
+    out.counter("audit_lost", "Events that are missing in the audit file", lost)
+}
+
 fn each_session(out: &mut Families<'_, '_>, sessions: &[Session]) -> fmt::Result {
     let received = by_session(sessions, "receive", |session| session.rx_bytes);
     let sent = by_session(sessions, "send", |session| session.tx_bytes);
@@ -281,6 +291,8 @@ mod tests {
                 "vpnd_accounting_records_waiting gauge",
                 "vpnd_source_answers counter",
                 "vpnd_source_failures counter",
+                "vpnd_audit_recording gauge",
+                "vpnd_audit_lost counter",
                 "vpnd_session_traffic_bytes counter",
                 "vpnd_session_packets counter",
                 "vpnd_session_halved_packets counter",
@@ -323,6 +335,8 @@ mod tests {
             "vpnd_accounting_records_waiting{source=\"guests\"} 1".to_owned(),
             "vpnd_source_answers_total{source=\"campus\"} 12".to_owned(),
             "vpnd_source_failures_total{source=\"campus\"} 3".to_owned(),
+            "vpnd_audit_recording 1".to_owned(),
+            "vpnd_audit_lost_total 2".to_owned(),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"receive\"}} 1610612736"),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"send\"}} 2048"),
             format!("vpnd_session_packets_total{{{ann},direction=\"receive\"}} 1200000"),

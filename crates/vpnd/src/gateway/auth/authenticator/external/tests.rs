@@ -8,6 +8,7 @@ use vpnd_proto::control::{ChallengeKind, List, Text};
 use vpnd_proto::session::DeviceId;
 
 use super::*;
+use crate::audit::testing::Recorded;
 use crate::config::ServerConfig;
 use crate::gateway::auth::authenticator::Settings;
 use crate::gateway::messages::idp::{
@@ -27,6 +28,7 @@ type Asked = Arc<Mutex<Vec<(String, String)>>>;
 struct Bench {
     auth: Arc<Authenticator>,
     store: Arc<Sqlite>,
+    audit: Recorded,
     /// Source and user of each request.
     asked: Asked,
     _directory: tempfile::TempDir,
@@ -75,8 +77,10 @@ impl Bench {
         let asked = Asked::default();
         let replies = replies.iter().map(|(user, reply)| ((*user).to_owned(), reply.clone())).collect();
         tokio::spawn(answer(Channel::new(theirs, MAX_FRAME).unwrap(), replies, Arc::clone(&asked)));
+        let audit = Recorded::default();
+        let auth = auth.with_audit(audit.recorder());
         let auth = Arc::new(auth.with_external(External::new(&sources(), idp, Arc::default())));
-        Self { auth, store, asked, _directory: directory }
+        Self { auth, store, audit, asked, _directory: directory }
     }
 
     async fn log_in(&self, user: &str, password: &str) -> LoginOutcome {
@@ -92,8 +96,7 @@ impl Bench {
     }
 
     fn audited(&self, detail: &str) -> usize {
-        let entries = self.store.audit_log(100).unwrap();
-        entries.iter().filter(|entry| entry.detail == detail).count()
+        self.audit.newest().iter().filter(|entry| entry.detail == detail).count()
     }
 }
 

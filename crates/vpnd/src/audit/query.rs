@@ -1,0 +1,267 @@
+//! Answers from the audit file: who had an address at a time, and everything between two times.
+//!
+//! INVARIANT: an answer about a time that is not covered says so; a question takes an index, however many sessions there are.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use minicbor::{Decode, Encode};
+use rusqlite::{OptionalExtension as _, Row, ToSql, params};
+use serde::Serialize;
+
+use super::{AuditError, AuditFile};
+
+/// The interval at which a gateway notes that all is recorded, seconds.
+pub(crate) const HEARTBEAT_S: u64 = 30;
+/// Without it for so long, what happened since is not recorded, seconds.
+const STALE_S: u64 = 3 * HEARTBEAT_S;
+/// Sessions of one address that are looked at, from the newest that had begun by the time in question: more than one matter only where the
+/// clock was set back.
+const LOOKED_AT: u32 = 32;
+
+/// Anything that is recorded. Times are seconds since 1970 by the wall clock. What is `None` does not belong to this kind, was not
+/// recorded, or has been erased.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode, Serialize)]
+pub(crate) struct Record {
+    /// `session`, `outer-address`, `gap`, or the name of an event.
+    #[n(0)]
+    pub(crate) kind: String,
+    /// When it began, or when it was.
+    #[n(1)]
+    pub(crate) at_s: u64,
+    /// `None` while a session goes on.
+    #[n(2)]
+    pub(crate) until_s: Option<u64>,
+    #[n(3)]
+    pub(crate) user: Option<String>,
+    #[n(4)]
+    pub(crate) source: Option<String>,
+    #[n(5)]
+    pub(crate) profile: Option<String>,
+    #[n(6)]
+    pub(crate) device: Option<String>,
+    #[n(7)]
+    pub(crate) ipv4: Option<Ipv4Addr>,
+    #[n(8)]
+    pub(crate) ipv6: Option<Ipv6Addr>,
+    #[n(9)]
+    pub(crate) outer: Option<String>,
+    #[n(10)]
+    pub(crate) session: Option<String>,
+    /// Why a session ended or a login was refused; what an administrator did.
+    #[n(11)]
+    pub(crate) detail: Option<String>,
+    /// The administrator.
+    #[n(12)]
+    pub(crate) by: Option<String>,
+}
+
+/// A time for which events are missing.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+pub(crate) struct Gap {
+    #[n(0)]
+    pub(crate) from_s: u64,
+    #[n(1)]
+    pub(crate) to_s: u64,
+    /// How many, if that is known.
+    #[n(2)]
+    pub(crate) lost: Option<u64>,
+    #[n(3)]
+    pub(crate) cause: String,
+}
+
+/// The answer to the question who had an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Answer {
+    /// More than one only where the clock was set back.
+    #[n(0)]
+    pub(crate) found: Vec<Record>,
+    /// A time without a record in which the question lies: the answer is uncertain.
+    #[n(1)]
+    pub(crate) gap: Option<Gap>,
+    /// When recording began.
+    #[n(2)]
+    pub(crate) since_s: Option<u64>,
+}
+
+/// What an export is about.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Range {
+    #[n(0)]
+    pub(crate) from_s: u64,
+    #[n(1)]
+    pub(crate) to_s: u64,
+    /// Only what is recorded of this user; gaps are everybody's.
+    #[n(2)]
+    pub(crate) user: Option<String>,
+}
+
+/// Where the next part of an export begins: a table, and a row of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Cursor {
+    #[n(0)]
+    table: u8,
+    #[n(1)]
+    after: i64,
+}
+
+/// Records of one part of an export, at most.
+const PART: u32 = 500;
+
+pub(super) const OF_IPV4: &str =
+    "SELECT * FROM sessions WHERE ipv4 = ?1 AND start_s <= ?2 ORDER BY start_s DESC, seq DESC LIMIT ?3";
+pub(super) const OF_IPV6: &str =
+    "SELECT * FROM sessions WHERE ipv6 = ?1 AND start_s <= ?2 ORDER BY start_s DESC, seq DESC LIMIT ?3";
+
+type FromRow = fn(&Row<'_>) -> rusqlite::Result<Record>;
+
+/// The tables of an export, each with its rows after ?1 that concern the time from ?2 to ?3 and the user ?4.
+const TABLES: [(&str, FromRow); 4] = [
+    (
+        "SELECT *, seq AS place FROM sessions WHERE seq > ?1 AND start_s <= ?3 AND (end_s IS NULL OR end_s >= ?2)
+             AND (?4 IS NULL OR user = ?4) ORDER BY seq LIMIT ?5",
+        session_from_row,
+    ),
+    (
+        "SELECT s.*, m.at_s, m.outer_address AS moved_to, m.rowid AS place
+         FROM moves m JOIN sessions s ON s.seq = m.session
+         WHERE m.rowid > ?1 AND m.at_s BETWEEN ?2 AND ?3 AND (?4 IS NULL OR s.user = ?4) ORDER BY m.rowid LIMIT ?5",
+        move_from_row,
+    ),
+    (
+        "SELECT *, seq AS place FROM entries WHERE seq > ?1 AND at_s BETWEEN ?2 AND ?3 AND (?4 IS NULL OR user = ?4)
+         ORDER BY seq LIMIT ?5",
+        entry_from_row,
+    ),
+    (
+        "SELECT *, rowid AS place FROM gaps WHERE rowid > ?1 AND from_s <= ?3 AND to_s >= ?2 AND (?4 IS NULL OR 1)
+         ORDER BY rowid LIMIT ?5",
+        gap_record_from_row,
+    ),
+];
+
+impl AuditFile {
+    /// The session that had an inner address at a time; `now_s` is the present.
+    pub(crate) fn who_had(&self, address: IpAddr, at_s: u64, now_s: u64) -> Result<Answer, AuditError> {
+        let (sql, key) = match address {
+            IpAddr::V4(v4) => (OF_IPV4, v4.octets().to_vec()),
+            IpAddr::V6(v6) => (OF_IPV6, v6.octets().to_vec()),
+        };
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let rows = statement.query_map(params![key, at_s, LOOKED_AT], |row| {
+            Ok((row.get::<_, i64>("seq")?, session_from_row(row)?))
+        })?;
+        let mut found = Vec::new();
+        for row in rows {
+            let (seq, mut session) = row?;
+            if session.until_s.is_none_or(|until_s| at_s <= until_s) {
+                session.outer = self.outer_at(seq, at_s)?.or(session.outer);
+                found.push(session);
+            }
+        }
+        let since_s = self.connection.query_row("SELECT min(started_s) FROM runs", (), |row| row.get(0))?;
+        Ok(Answer { found, gap: self.gap_at(at_s, now_s)?, since_s })
+    }
+
+    /// The outer address of a session at a time, if it had another than at its login.
+    fn outer_at(&self, seq: i64, at_s: u64) -> rusqlite::Result<Option<String>> {
+        // The first comes with the port, moments after the login.
+        let sql = "SELECT outer_address FROM moves WHERE session = ?1
+                   ORDER BY (at_s <= ?2) DESC, CASE WHEN at_s <= ?2 THEN -at_s ELSE at_s END LIMIT 1";
+        self.connection.prepare_cached(sql)?.query_row(params![seq, at_s], |row| row.get(0)).optional()
+    }
+
+    /// The time without a record in which this one lies.
+    fn gap_at(&self, at_s: u64, now_s: u64) -> rusqlite::Result<Option<Gap>> {
+        // A run without an end was killed: whatever came after its last sign of life is missing, up to the next run. The last one may
+        // go on, and notes that at intervals.
+        let sql = "SELECT from_s, to_s, lost, cause FROM (
+                       SELECT from_s, to_s, lost, cause FROM gaps
+                       UNION ALL
+                       SELECT r.alive_s, coalesce(n.started_s, ?2), NULL, 'the gateway was killed, or could not write'
+                       FROM runs r LEFT JOIN runs n ON n.id = (SELECT min(id) FROM runs WHERE id > r.id)
+                       WHERE r.ended_s IS NULL AND (n.id IS NOT NULL OR r.alive_s + ?3 < ?2))
+                   WHERE from_s <= ?1 AND to_s >= ?1 LIMIT 1";
+        let gap = |row: &Row<'_>| {
+            Ok(Gap { from_s: row.get(0)?, to_s: row.get(1)?, lost: row.get(2)?, cause: row.get(3)? })
+        };
+        self.connection.prepare_cached(sql)?.query_row(params![at_s, now_s, STALE_S], gap).optional()
+    }
+
+    /// The records of an export after `cursor`, and where it goes on; `None` at its end.
+    pub(crate) fn export(
+        &self,
+        range: &Range,
+        cursor: Cursor,
+    ) -> Result<(Vec<Record>, Option<Cursor>), AuditError> {
+        let Some((sql, read)) = TABLES.get(usize::from(cursor.table)) else { return Ok((Vec::new(), None)) };
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let parameters: [&dyn ToSql; 5] = [&cursor.after, &range.from_s, &range.to_s, &range.user, &PART];
+        let rows = statement.query_map(parameters, |row| Ok((row.get::<_, i64>("place")?, read(row)?)))?;
+        let rows: Vec<(i64, Record)> = rows.collect::<Result<_, _>>()?;
+        let next = match rows.last() {
+            Some((place, _)) if rows.len() == PART as usize => Cursor { after: *place, ..cursor },
+            _ => Cursor { table: cursor.table + 1, after: 0 },
+        };
+        let goes_on = usize::from(next.table) < TABLES.len();
+        Ok((rows.into_iter().map(|(_, record)| record).collect(), goes_on.then_some(next)))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn session_from_row(row: &Row<'_>) -> rusqlite::Result<Record> {
+    Ok(Record {
+        kind: "session".to_owned(),
+        at_s: row.get("start_s")?,
+        until_s: row.get("end_s")?,
+        user: row.get("user")?,
+        source: row.get("source")?,
+        profile: row.get("profile")?,
+        device: row.get::<_, Option<[u8; 16]>>("device")?.map(|device| hex(&device)),
+        ipv4: row.get::<_, Option<[u8; 4]>>("ipv4")?.map(Ipv4Addr::from),
+        ipv6: row.get::<_, Option<[u8; 16]>>("ipv6")?.map(Ipv6Addr::from),
+        outer: row.get("outer_address")?,
+        session: Some(hex(&row.get::<_, [u8; 16]>("session")?)),
+        detail: row.get("reason")?,
+        by: None,
+    })
+}
+
+fn move_from_row(row: &Row<'_>) -> rusqlite::Result<Record> {
+    let session = session_from_row(row)?;
+    Ok(Record {
+        kind: "outer-address".to_owned(),
+        at_s: row.get("at_s")?,
+        outer: row.get("moved_to")?,
+        until_s: None,
+        detail: None,
+        ..session
+    })
+}
+
+fn entry_from_row(row: &Row<'_>) -> rusqlite::Result<Record> {
+    let given = |text: String| (!text.is_empty()).then_some(text);
+    Ok(Record {
+        kind: row.get("event")?,
+        at_s: row.get("at_s")?,
+        user: row.get("user")?,
+        outer: row.get("outer_address")?,
+        detail: given(row.get("detail")?),
+        by: given(row.get("by")?),
+        ..Record::default()
+    })
+}
+
+fn gap_record_from_row(row: &Row<'_>) -> rusqlite::Result<Record> {
+    let (cause, lost): (String, Option<u64>) = (row.get("cause")?, row.get("lost")?);
+    let detail = lost.map_or_else(|| cause.clone(), |lost| format!("{cause}; {lost} events are missing"));
+    Ok(Record {
+        kind: "gap".to_owned(),
+        at_s: row.get("from_s")?,
+        until_s: row.get("to_s")?,
+        detail: Some(detail),
+        ..Record::default()
+    })
+}

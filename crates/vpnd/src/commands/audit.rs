@@ -1,0 +1,310 @@
+//! `vpnd audit`: who had an address at a time, and everything that is recorded, for an abuse desk.
+//!
+//! Invariants: a question is recorded with its reason and with who asks, before it is answered; an answer that may be wrong says why. This
+//! module opens nothing: the process that opens the store does.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+
+use crate::admin_store::{AdminStore, Opening, Stores};
+use crate::audit::AuditEntry;
+use crate::audit::query::{Answer, Cursor, Range, Record};
+use crate::cli::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
+use crate::config::{ConfigError, NatMode, ServerConfig};
+use crate::date::{Moment, rfc3339};
+use crate::store::StoreError;
+
+/// The longest reason, in bytes.
+const MAX_REASON: usize = 500;
+
+#[derive(Debug, thiserror::Error)]
+pub enum AuditCommandError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(
+        "a reason is 1 to {MAX_REASON} bytes of text without control characters, such as 'complaint 4711'"
+    )]
+    Reason,
+    #[error("that time has not come yet")]
+    Future,
+    #[error("--from is later than --to")]
+    Backwards,
+    #[error("nothing is recorded here: 'enabled' in [audit] is false")]
+    Disabled,
+    #[error("can't write the result: {0}")]
+    Output(#[from] io::Error),
+    #[error("can't write the result: {0}")]
+    Csv(#[from] csv::Error),
+}
+
+/// An address that is asked about, perhaps with a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub(crate) address: IpAddr,
+    pub(crate) port: Option<u16>,
+}
+
+impl FromStr for Asked {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+            return Ok(Self { address: address.to_canonical(), port: None });
+        }
+        let socket: SocketAddr = text.parse().map_err(|_| {
+            "write an address such as 10.86.0.7, 10.86.0.7:443, fd00::7 or [fd00::7]:443".to_owned()
+        })?;
+        Ok(Self { address: socket.ip().to_canonical(), port: Some(socket.port()) })
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.address, port).fmt(f),
+            None => self.address.fmt(f),
+        }
+    }
+}
+
+/// Runs a command. Whether there was an answer.
+///
+/// # Errors
+/// [`AuditCommandError`].
+pub fn run(
+    command: &AuditCommand,
+    stores: &dyn Stores,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<bool, AuditCommandError> {
+    match command {
+        AuditCommand::Whois(args) => whois(args, stores, now_s, out),
+        AuditCommand::Export(args) => export(args, stores, now_s, out).map(|()| true),
+    }
+}
+
+fn open(config: &ServerConfig, stores: &dyn Stores) -> Result<AdminStore, AuditCommandError> {
+    if !config.audit.enabled {
+        return Err(AuditCommandError::Disabled);
+    }
+    Ok(stores.open(config, Opening::Audit)?)
+}
+
+fn checked(reason: &str) -> Result<&str, AuditCommandError> {
+    let fine =
+        !reason.trim().is_empty() && reason.len() <= MAX_REASON && !reason.chars().any(char::is_control);
+    if fine { Ok(reason) } else { Err(AuditCommandError::Reason) }
+}
+
+fn whois(
+    args: &AuditWhoisArgs,
+    stores: &dyn Stores,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<bool, AuditCommandError> {
+    let (reason, Moment(at_s)) = (checked(&args.reason)?, args.at);
+    if at_s > now_s {
+        return Err(AuditCommandError::Future);
+    }
+    let config = ServerConfig::load(&args.store.config)?;
+    let mut store = open(&config, stores)?;
+    let detail = format!("{} at {}: {reason}", args.address, rfc3339(at_s));
+    let answer = store.whois(args.address.address, at_s, now_s, detail)?;
+    let notes = notes(&config, args.address, at_s, &answer);
+    if args.json {
+        let records: Vec<Value> = answer.found.iter().map(shown).collect();
+        let all = json!({
+            "address": args.address.to_string(), "at": rfc3339(at_s), "found": records,
+            "certain": !answer.found.is_empty() && notes.is_empty(), "notes": notes,
+        });
+        writeln!(out, "{}", serde_json::to_string_pretty(&all).map_err(io::Error::from)?)?;
+    } else {
+        for record in &answer.found {
+            out.write_all(described(record).as_bytes())?;
+        }
+        for note in &notes {
+            writeln!(out, "{note}")?;
+        }
+    }
+    Ok(!answer.found.is_empty())
+}
+
+/// Why an answer may be wrong, or why there is none.
+fn notes(config: &ServerConfig, asked: Asked, at_s: u64, answer: &Answer) -> Vec<String> {
+    let mut notes = Vec::new();
+    let is_inner = config.tunnel.pools().any(|pool| pool.contains(&asked.address));
+    if answer.found.is_empty() && !is_inner {
+        notes.push(match config.nat.mode {
+            NatMode::Nftables => format!(
+                "{asked} is no inner address. With mode = \"nftables\" in [nat] all clients share the gateway's own address, and nobody \
+                 records which port is whose: who it was can't be told"
+            ),
+            _ => format!("{asked} is no inner address of this gateway: clients keep theirs behind it"),
+        });
+        return notes;
+    }
+    if answer.found.is_empty() {
+        notes.push(format!("nobody is on record with {asked} at that time"));
+    }
+    if answer.found.len() > 1 {
+        notes.push(
+            "UNCERTAIN: the clock was set back, so that time was twice, and it is one of these".to_owned(),
+        );
+    }
+    match answer.since_s {
+        Some(since_s) if since_s <= at_s => {}
+        Some(since_s) => notes.push(format!("UNCERTAIN: records begin at {}", rfc3339(since_s))),
+        None => notes.push("UNCERTAIN: no gateway has recorded anything yet".to_owned()),
+    }
+    if let Some(gap) = &answer.gap {
+        let lost = gap.lost.map_or(String::new(), |lost| format!(", {lost} events are missing"));
+        notes.push(format!(
+            "UNCERTAIN: not all is on record from {} to {} ({}{lost})",
+            rfc3339(gap.from_s),
+            rfc3339(gap.to_s),
+            crate::plain(&gap.cause)
+        ));
+    }
+    notes
+}
+
+fn described(record: &Record) -> String {
+    let given = |value: &Option<String>| match value {
+        Some(text) if !text.is_empty() => crate::plain(text),
+        _ => "not recorded, or erased".to_owned(),
+    };
+    let until = match (record.until_s, &record.detail) {
+        (Some(until_s), Some(why)) => format!("{} ({})", rfc3339(until_s), crate::plain(why)),
+        (Some(until_s), None) => rfc3339(until_s),
+        (None, _) => "now: it goes on".to_owned(),
+    };
+    let inner: Vec<String> = record
+        .ipv4
+        .map(|v4| v4.to_string())
+        .into_iter()
+        .chain(record.ipv6.map(|v6| v6.to_string()))
+        .collect();
+    format!(
+        "user:     {}\nsource:   {}\nprofile:  {}\ndevice:   {}\nsession:  {}\nfrom:     {}\nuntil:    {until}\ninner:    {}\nouter:    {}\n",
+        given(&record.user),
+        given(&record.source),
+        record.profile.as_deref().filter(|profile| !profile.is_empty()).map_or("-".to_owned(), crate::plain),
+        given(&record.device),
+        given(&record.session),
+        rfc3339(record.at_s),
+        inner.join(", "),
+        given(&record.outer),
+    )
+}
+
+/// A record as scripts read it: times as text.
+fn shown(record: &Record) -> Value {
+    json!({
+        "kind": record.kind, "time": rfc3339(record.at_s), "until": record.until_s.map(rfc3339),
+        "user": record.user, "source": record.source, "profile": record.profile, "device": record.device,
+        "ipv4": record.ipv4, "ipv6": record.ipv6, "outer": record.outer, "session": record.session,
+        "detail": record.detail, "by": record.by,
+    })
+}
+
+const COLUMNS: [&str; 13] = [
+    "kind", "time", "until", "user", "source", "profile", "device", "ipv4", "ipv6", "outer", "session",
+    "detail", "by",
+];
+
+fn export(
+    args: &AuditExportArgs,
+    stores: &dyn Stores,
+    now_s: u64,
+    out: &mut dyn Write,
+) -> Result<(), AuditCommandError> {
+    let (reason, Moment(from_s), Moment(to_s)) = (checked(&args.reason)?, args.from, args.to);
+    if from_s > to_s {
+        return Err(AuditCommandError::Backwards);
+    }
+    let config = ServerConfig::load(&args.store.config)?;
+    let mut store = open(&config, stores)?;
+    let range = Range { from_s, to_s, user: args.user.clone() };
+    let whose = args.user.as_ref().map_or("everybody".to_owned(), |user| format!("user {user}"));
+    store.audit(AuditEntry {
+        at_s: now_s,
+        event: "audit-exported".to_owned(),
+        user: String::new(),
+        source: String::new(),
+        detail: format!("{whose} from {} to {}: {reason}", rfc3339(from_s), rfc3339(to_s)),
+        by: String::new(),
+    })?;
+    let mut sheet = Sheet::new(args.format, out)?;
+    let mut cursor = Some(Cursor::default());
+    while let Some(here) = cursor {
+        let (records, next) = store.export(&range, here)?;
+        records.iter().try_for_each(|record| sheet.add(record))?;
+        cursor = next;
+    }
+    sheet.end()
+}
+
+/// The output of an export.
+enum Sheet<'o> {
+    Csv(Box<csv::Writer<&'o mut dyn Write>>),
+    /// Whether there is a record before the next one.
+    Json(&'o mut dyn Write, bool),
+}
+
+impl<'o> Sheet<'o> {
+    fn new(format: ExportFormat, out: &'o mut dyn Write) -> Result<Self, AuditCommandError> {
+        Ok(match format {
+            ExportFormat::Csv => {
+                let mut writer = csv::Writer::from_writer(out);
+                writer.write_record(COLUMNS)?;
+                Self::Csv(Box::new(writer))
+            }
+            ExportFormat::Json => {
+                out.write_all(b"[")?;
+                Self::Json(out, false)
+            }
+        })
+    }
+
+    fn add(&mut self, record: &Record) -> Result<(), AuditCommandError> {
+        let shown = shown(record);
+        match self {
+            Self::Csv(writer) => {
+                let cell = |column: &&str| match &shown[*column] {
+                    Value::String(text) => harmless_cell(text),
+                    _ => String::new(),
+                };
+                writer.write_record(COLUMNS.iter().map(cell))?;
+            }
+            Self::Json(out, goes_on) => {
+                let text = serde_json::to_string(&shown).map_err(io::Error::from)?;
+                write!(out, "{}\n{text}", if *goes_on { "," } else { "" })?;
+                *goes_on = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<(), AuditCommandError> {
+        match self {
+            Self::Csv(mut writer) => writer.flush()?,
+            Self::Json(out, _) => out.write_all(b"\n]\n")?,
+        }
+        Ok(())
+    }
+}
+
+/// The same for a spreadsheet, which would compute what begins like a formula: names that were typed at a login are anybody's.
+fn harmless_cell(text: &str) -> String {
+    let text = crate::plain(text);
+    if text.starts_with(['=', '+', '-', '@', '\t', '\n']) { format!("'{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests;
