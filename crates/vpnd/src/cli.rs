@@ -242,6 +242,8 @@ pub enum UserCommand {
     Devices(UserDevicesArgs),
     /// Make another client certificate for a user; the ones before stay good until they expire or are revoked
     Certificate(UserCertificateArgs),
+    /// Write a client profile: for one user, also one of a directory, or one for all, which asks for the name
+    Profile(UserProfileArgs),
 }
 
 /// Which gateway's users.
@@ -311,6 +313,23 @@ pub struct UserCertificateArgs {
     pub profile_out: Option<PathBuf>,
 }
 
+/// Arguments of `vpnd user profile`.
+#[derive(Args, Debug)]
+pub struct UserProfileArgs {
+    /// The user's name; without one the profile is for everybody
+    #[arg(value_parser = user_name)]
+    pub name: Option<String>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
+    /// Ask for a one-time code at each login
+    #[arg(long)]
+    pub totp: bool,
+    /// Write it to this file [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    pub profile_out: Option<PathBuf>,
+}
+
 /// Arguments of `vpnd revoke`.
 #[derive(Args, Debug)]
 pub struct RevokeArgs {
@@ -359,6 +378,9 @@ pub struct UserPasswdArgs {
 pub struct ConnectArgs {
     /// The profile, as written by `vpnd user add --profile-out`
     pub profile: PathBuf,
+    /// The name to log in with [default: the profile's; it is asked for if that has none]
+    #[arg(long, value_name = "NAME", value_parser = user_name)]
+    pub login: Option<String>,
     /// File with the password in its first line, readable by its owner alone
     #[arg(long, value_name = "FILE", conflicts_with = "password_fd")]
     pub credentials: Option<PathBuf>,
@@ -453,6 +475,14 @@ pub struct KickArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub admin: AdminArgs,
+}
+
+fn user_name(text: &str) -> Result<String, String> {
+    if crate::profile::is_user_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("a user's name has {}", crate::profile::USER_NAME_RULE))
+    }
 }
 
 fn interface_name(text: &str) -> Result<String, String> {

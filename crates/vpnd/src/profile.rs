@@ -37,8 +37,8 @@ pub struct Profile {
     pub server_name: String,
     /// Which authorities may have signed that certificate.
     pub trust: Trust,
-    /// The name to log in with.
-    pub user: String,
+    /// The name to log in with; `None` if whoever connects says it.
+    pub user: Option<String>,
     /// Whether to ask for a one-time code at login.
     pub totp: bool,
     /// The client's certificate, if the gateway requires one.
@@ -130,7 +130,8 @@ impl Profile {
     }
 
     fn write_toml(&self, out: &mut String) -> fmt::Result {
-        writeln!(out, "# Profile of vpnd for {}. Use: vpnd connect THIS_FILE", self.user)?;
+        let whose = self.user.as_deref().unwrap_or("any user");
+        writeln!(out, "# Profile of vpnd for {whose}. Use: vpnd connect THIS_FILE")?;
         writeln!(out, "version = {FORMAT}\n\n[server]")?;
         writeln!(out, "addresses = {}", list(self.servers.iter().map(ToString::to_string)))?;
         writeln!(out, "# The name that the gateway's certificate must carry.")?;
@@ -142,11 +143,17 @@ impl Profile {
                 writeln!(out, "ca = {}", *pem(ca_pem))?;
             }
         }
-        writeln!(out, "\n[user]\nname = {}", quoted(&self.user))?;
+        writeln!(out, "\n[user]")?;
+        match &self.user {
+            Some(user) => writeln!(out, "name = {}", quoted(user))?,
+            None => {
+                writeln!(out, "# The user is asked for the name, or gives it with --login.\n# name = \"\"")?
+            }
+        }
         writeln!(out, "# Ask for a one-time code at login.\ntotp = {}", self.totp)?;
         if let Some(identity) = &self.identity {
             writeln!(out, "certificate = {}", *pem(&identity.certificate_pem))?;
-            writeln!(out, "# Secret: whoever has this key can try passwords as {}.", self.user)?;
+            writeln!(out, "# Secret: whoever has this key can try passwords as {whose}.")?;
             writeln!(out, "key = {}", *pem(&identity.key_pem))?;
         }
         writeln!(out, "\n[tunnel]")?;
@@ -295,11 +302,9 @@ fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, St
     (servers, name, trust)
 }
 
-fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (String, bool, Option<ClientIdentity>) {
-    let name = s.text(p, "name").unwrap_or_default();
-    if !s.has(p, "name") {
-        s.missing(p, "name", "the user name to log in with");
-    } else if !is_user_name(&name) {
+fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (Option<String>, bool, Option<ClientIdentity>) {
+    let name = s.text(p, "name");
+    if let Some(name) = name.as_ref().filter(|name| !is_user_name(name)) {
         s.problem(p, "name", format!("'name' in [user] must be {USER_NAME_RULE}, not {name:?}"));
     }
     let totp = s.flag(p, "totp", false);

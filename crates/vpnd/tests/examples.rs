@@ -149,7 +149,7 @@ fn every_setting_of_the_server_is_in_the_example() {
 #[test]
 fn the_client_example_is_good() {
     let profile = Profile::parse(&read("client.toml"), "client.toml").unwrap();
-    assert_eq!((profile.user.as_str(), profile.trust), ("ann", Trust::System));
+    assert_eq!((profile.user.as_deref(), profile.trust), (Some("ann"), Trust::System));
 }
 
 #[test]

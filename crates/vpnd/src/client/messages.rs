@@ -53,6 +53,9 @@ pub(crate) struct WorkerLaunch {
     /// Whether outer datagrams show the DSCP of the packets inside.
     #[n(10)]
     pub(crate) copy_dscp: bool,
+    /// The name to log in with.
+    #[n(11)]
+    pub(crate) user: String,
 }
 
 impl WorkerLaunch {

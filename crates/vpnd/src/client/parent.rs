@@ -20,7 +20,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use minicbor::bytes::ByteArray;
 use tokio::signal::unix::{SignalKind, signal};
 use vpnd_crypto::{Binding, Preference};
@@ -36,7 +36,7 @@ use crate::journal::{self, JournalDirectory};
 use crate::privsep::child::ChildRole;
 use crate::privsep::messages::{Common, Devices, SecretBytes};
 use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
-use crate::profile::Profile;
+use crate::profile::{Profile, USER_NAME_RULE, is_user_name};
 use crate::sys::account::UnixUser;
 use crate::sys::change::Layer;
 use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
@@ -79,9 +79,10 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
         );
     }
     let journals = clean_up_after_others(&args).await?;
-    let password = password(&args, &profile)?;
+    let user = user_name(&args, &profile)?;
+    let password = password(&args, &profile, &user)?;
     let identity = UnixUser::choose(args.user.as_deref())?;
-    let client = RunningClient::start(&args, &profile, text, password, identity, &journals).await?;
+    let client = RunningClient::start(&args, &profile, text, (user, password), identity, &journals).await?;
     client.serve().await
 }
 
@@ -126,13 +127,32 @@ async fn clean_up_after_others(args: &ConnectArgs) -> anyhow::Result<JournalDire
     Ok(directory)
 }
 
-fn password(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<zeroize::Zeroizing<String>> {
+/// The name to log in with: as given, as in the profile, or as a person types it.
+fn user_name(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<String> {
+    if let Some(name) = args.login.as_ref().or(profile.user.as_ref()) {
+        return Ok(name.clone());
+    }
+    let asked = credentials::ask_openly(&format!("User at {}: ", profile.server_name));
+    let name = match asked {
+        Err(credentials::CredentialsError::NoTerminal) => Err(credentials::CredentialsError::NoUser)?,
+        asked => asked?,
+    };
+    let name = name.trim();
+    ensure!(
+        is_user_name(name),
+        "'{}' can't be a user's name: it has {USER_NAME_RULE}",
+        crate::harmless(name)
+    );
+    Ok(name.to_owned())
+}
+
+fn password(args: &ConnectArgs, profile: &Profile, user: &str) -> anyhow::Result<zeroize::Zeroizing<String>> {
     let source = match (&args.credentials, args.password_fd) {
         (Some(file), _) => Source::File(file.clone()),
         (None, Some(fd)) => Source::Descriptor(fd),
         (None, None) => Source::Prompt,
     };
-    let prompt = format!("Password of {} at {}: ", profile.user, profile.server_name);
+    let prompt = format!("Password of {user} at {}: ", profile.server_name);
     Ok(credentials::read(&source, &prompt)?)
 }
 
@@ -155,12 +175,12 @@ impl RunningClient {
         args: &ConnectArgs,
         profile: &Profile,
         text: zeroize::Zeroizing<String>,
-        password: zeroize::Zeroizing<String>,
+        (user, password): (String, zeroize::Zeroizing<String>),
         identity: Option<UnixUser>,
         journals: &JournalDirectory,
     ) -> anyhow::Result<Self> {
         let layer = OwnLayer::take(journals)?;
-        let device = Device::take(&args.state_dir, &profile.user, &profile.server_name)?;
+        let device = Device::take(&args.state_dir, &user, &profile.server_name)?;
         let lanes = args.lanes.map_or(profile.lanes, usize::from);
         let launch = WorkerLaunch {
             common: Common::new("info", args.log_format, args.sandbox, identity),
@@ -177,6 +197,7 @@ impl RunningClient {
             insecure_lab: args.insecure_lab,
             give_up_s: args.give_up,
             copy_dscp: args.copy_dscp || profile.copy_dscp,
+            user,
         };
         let lookups = Lookups::new(launch.common.clone(), profile.servers.clone());
         let lookup_user = launch.common.identity.as_ref().map(UnixUser::uid);

@@ -184,11 +184,8 @@ impl Connected {
         let dual_stack =
             specs.iter().all(|spec| spec.socket.local_addr().is_ok_and(|address| address.is_ipv6()));
         let shards = Shards::start(specs, &event_sender)?;
-        let credentials = Credentials {
-            user: profile.user.clone(),
-            password: launch.password,
-            device: launch.device.into(),
-        };
+        let credentials =
+            Credentials { user: launch.user, password: launch.password, device: launch.device.into() };
         let dialer = Arc::new(Dialer::new(profile, prepared.tls, credentials, Arc::clone(&parent)));
         let (connection_events, inbox) = mpsc::channel(CONNECTION_EVENT_QUEUE);
         Ok(Self {

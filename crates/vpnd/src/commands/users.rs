@@ -21,7 +21,7 @@ use crate::admin_store::{AdminStore, Opening, Stores, UserSummary};
 use crate::audit::AuditEntry;
 use crate::authority::{Authority, CertificateError, IssuedCertificate};
 use crate::certificate::{self, Leaf};
-use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs};
+use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs, UserProfileArgs};
 use crate::config::{ConfigError, ServerConfig};
 use crate::date::Expiry;
 use crate::password::{Hasher, NoMemory};
@@ -107,6 +107,7 @@ pub fn run(
         UserCommand::Devices(args) => return modify::devices(args, stores, now_s, out),
         UserCommand::Passwd(args) => return passwd(args, stores, now_s, out),
         UserCommand::Certificate(args) => return certificate(args, stores, now_s, out),
+        UserCommand::Profile(args) => return write_profile(args, out),
         UserCommand::Disable(args) => (args, "disabled"),
         UserCommand::Enable(args) => (args, "enabled"),
         UserCommand::Remove(args) => (args, "removed"),
@@ -192,7 +193,7 @@ fn prepare(
     };
     let wanted = args.profile_out.is_some();
     let profile =
-        if wanted { Some(profile(&args.name, args.totp, config, identity.as_ref())?) } else { None };
+        if wanted { Some(profile(Some(&args.name), args.totp, config, identity.as_ref())?) } else { None };
     Ok(Prepared { user, identity, profile })
 }
 
@@ -224,7 +225,7 @@ fn certificate(
     let no_such_user = || StoreError::NoSuchUser { name: args.name.clone() };
     let user = store.user(&args.name)?.ok_or_else(no_such_user)?;
     let identity = client_identity(&args.name, &args.store, &config, now_s)?;
-    let profile = profile(&args.name, user.totp, &config, Some(&identity))?;
+    let profile = profile(Some(&args.name), user.totp, &config, Some(&identity))?;
     store.add_certificate(&args.name, &Sha256::digest(&identity.certificate_der).into())?;
     store.audit(entry("certificate-added", &args.name, now_s))?;
     match &args.profile_out {
@@ -236,6 +237,19 @@ fn certificate(
         None => write_identity(out, Some(&identity))?,
     }
     Ok(())
+}
+
+/// Writes a profile without a client certificate. Users of directories have no record before their first login, so none is looked for.
+fn write_profile(args: &UserProfileArgs, out: &mut dyn Write) -> Result<(), UserError> {
+    let config = ServerConfig::load(&args.store.config)?;
+    let profile = profile(args.name.as_deref(), args.totp, &config, None)?;
+    match &args.profile_out {
+        Some(path) => {
+            profile.save(path).map_err(UserError::NewProfile)?;
+            Ok(writeln!(out, "profile: {0}\nconnect with: vpnd connect {0}", path.display())?)
+        }
+        None => Ok(write!(out, "{}", *profile.to_toml())?),
+    }
 }
 
 fn list(
@@ -349,7 +363,7 @@ fn client_identity(
 
 /// The client's profile: names come from the gateway's certificate, the port from its first address.
 fn profile(
-    user: &str,
+    user: Option<&str>,
     totp: bool,
     config: &ServerConfig,
     identity: Option<&IssuedCertificate>,
@@ -368,7 +382,7 @@ fn profile(
         servers: names.iter().map(|host| ServerAddress { host: host.clone(), port }).collect(),
         server_name: first.clone(),
         trust: trust(config, &chain, first, leaf.as_ref().map_or(0, |leaf| leaf.not_after_s)),
-        user: user.to_owned(),
+        user: user.map(str::to_owned),
         totp,
         identity: identity.map(|identity| ClientIdentity {
             certificate_pem: identity.certificate_pem.clone(),

@@ -248,4 +248,13 @@ fn the_process_that_orders_has_neither_rights_nor_the_key() {
     assert!(acme.remembers(NAME.as_bytes()), "what makes this a search of what it does hold");
     let text = text(&must(gateway.ask(&["status"])));
     assert!(!text.is_empty(), "the gateway answers meanwhile");
+
+    // Without [acme] the order is given up, and nothing is left to do.
+    edit_toml(&gateway.config(), |config| drop(config.remove("acme")));
+    must(gateway.ask(&["reload"]));
+    let parent = Seen::parent(&gateway);
+    eventually("the order is given up", 5 * SECOND, || parent.child_if_any("acme").is_none().then_some(()));
+    let before = parent.ticks();
+    std::thread::sleep(SECOND);
+    assert!(parent.ticks() - before < 20, "the parent is idle");
 }

@@ -40,6 +40,10 @@ pub(super) enum CredentialsError {
     NotText(String),
     #[error("there is no terminal to ask for a password: use --credentials FILE or --password-fd N")]
     NoTerminal,
+    #[error(
+        "the profile names no user, and there is no terminal to ask at: use --login NAME, or write 'name' into [user]"
+    )]
+    NoUser,
 }
 
 /// Reads a password; `prompt` is shown to a person.

@@ -84,7 +84,7 @@ fn a_user_with_everything_gets_a_profile_that_works() {
     let servers: Vec<_> = profile.servers.iter().map(ToString::to_string).collect();
     assert_eq!(servers, ["vpn.example.org:4433", "192.0.2.1:4433"]);
     assert_eq!(
-        (profile.server_name.as_str(), profile.user.as_str(), profile.totp),
+        (profile.server_name.as_str(), profile.user.as_deref().unwrap_or_default(), profile.totp),
         ("vpn.example.org", "ann", true)
     );
     let Trust::Pinned { ca_pem } = &profile.trust else { panic!("not pinned") };
@@ -103,6 +103,14 @@ fn an_authority_that_does_not_vouch_is_not_pinned() {
     let stranger = Authority::new("vpn.example.org", SystemTime::now()).unwrap();
     fs::write(bench.path("v/ca.pem"), stranger.certificate_pem()).unwrap();
     bench.user("add ann --password-file @password --profile-out @ann.toml").unwrap();
+    // The same for somebody who has no record here, and for everybody.
+    let printed = bench.user("profile zoe@uni.example --totp").unwrap();
+    let zoe = Profile::parse(&printed, "zoe.toml").unwrap();
+    assert_eq!((zoe.user.as_deref(), zoe.totp), (Some("zoe@uni.example"), true));
+    bench.user("profile --profile-out @all.toml").unwrap();
+    assert_eq!(Profile::load(&bench.path("all.toml")).unwrap().user, None);
+    let again = bench.user("profile --profile-out @all.toml").unwrap_err().to_string();
+    assert!(again.contains("exists already"), "{again}");
     assert_eq!(Profile::load(&bench.path("ann.toml")).unwrap().trust, Trust::System);
 }
 

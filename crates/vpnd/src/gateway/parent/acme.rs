@@ -39,12 +39,19 @@ const GRACE: Duration = Duration::from_secs(15);
 
 /// The orders of a gateway, one at a time.
 pub(super) struct Orders {
-    running: Option<(RunningChild<FromAcme>, Instant)>,
+    running: Option<RunningOrder>,
     /// When to look whether a certificate is wanted; never without `[acme]`.
     next: Option<Instant>,
     delay: Duration,
     /// A chain that could not be written. Another order would be one of few that an authority allows.
     unsaved: Option<Vec<u8>>,
+}
+
+struct RunningOrder {
+    child: RunningChild<FromAcme>,
+    deadline: Instant,
+    /// As it was configured when the order began.
+    acme: Acme,
 }
 
 /// What has happened.
@@ -59,15 +66,16 @@ impl Orders {
         Self { running: None, next, delay: DELAY, unsaved: None }
     }
 
-    /// Looks at once whether one is wanted, after a reload.
+    /// Looks at once whether one is wanted, after a reload. An order for something else is given up.
     pub(super) fn look_now(&mut self, config: &ServerConfig) {
+        self.running.take_if(|order| config.acme.as_ref() != Some(&order.acme));
         self.next = config.acme.as_ref().map(|_| Instant::now());
         self.delay = DELAY;
     }
 
     /// The next event. Safe to cancel.
     pub(super) async fn event(&mut self) -> Event {
-        if let Some((child, deadline)) = &mut self.running {
+        if let Some(RunningOrder { child, deadline, .. }) = &mut self.running {
             let received = tokio::time::timeout_at(*deadline, child.receive()).await;
             return Event::Received(match received {
                 Ok(received) => received.map_err(|error| error.to_string()),
@@ -96,8 +104,8 @@ impl Orders {
     }
 
     pub(super) async fn dismiss(self, timeout: Duration) {
-        if let Some((child, _)) = self.running {
-            child.dismiss(timeout).await;
+        if let Some(order) = self.running {
+            order.child.dismiss(timeout).await;
         }
     }
 }
@@ -155,7 +163,8 @@ impl Gateway {
         let Ok(child) = tokio::time::timeout(START_TIMEOUT, child).await else {
             bail!("the acme process was not ready within {} s", START_TIMEOUT.as_secs());
         };
-        self.orders.running = Some((child?.0.at_work(), Instant::now() + ORDER_TIMEOUT + GRACE));
+        let deadline = Instant::now() + ORDER_TIMEOUT + GRACE;
+        self.orders.running = Some(RunningOrder { child: child?.0.at_work(), deadline, acme: acme.clone() });
         Ok(())
     }
 
