@@ -297,7 +297,10 @@ fn contents(path: &Path) -> Vec<String> {
         format!("SELECT {who}, sha256 FROM certificates"),
         format!("SELECT {who}, source, seen_s FROM sources"),
         format!("SELECT id, {who}, device, settled, fresh, started_s, epoch, expires_s FROM sessions"),
-        format!("SELECT address, {who}, device, session, until_s FROM leases"),
+        // The device of an address that was given up is made up, too.
+        format!(
+            "SELECT address, {who}, CASE WHEN {who} <> 'nobody' THEN device END, session, until_s FROM leases"
+        ),
         "SELECT seq, name, cause, at_s FROM revocations".to_owned(),
     ];
     let connection = Connection::open(path).unwrap();

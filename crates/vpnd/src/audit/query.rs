@@ -8,14 +8,14 @@ use minicbor::{Decode, Encode};
 use rusqlite::{OptionalExtension as _, Row, ToSql, params};
 use serde::Serialize;
 
-use super::{AuditError, AuditFile};
+use super::{AuditError, AuditFile, CLOCK_SET_BACK};
 
 /// The interval at which a gateway notes that all is recorded, seconds.
 pub(crate) const HEARTBEAT_S: u64 = 30;
 /// Without it for so long, what happened since is not recorded, seconds.
 const STALE_S: u64 = 3 * HEARTBEAT_S;
-/// Sessions of one address that are looked at, from the newest that had begun by the time in question: more than one matter only where the
-/// clock was set back.
+/// Sessions of one address that are looked at where the clock was ever set back, from the newest that had begun by the time in question.
+/// Otherwise that one alone can be the answer.
 const LOOKED_AT: u32 = 32;
 
 /// Anything that is recorded. Times are seconds since 1970 by the wall clock. What is `None` does not belong to this kind, was not
@@ -146,8 +146,11 @@ impl AuditFile {
             IpAddr::V4(v4) => (OF_IPV4, v4.octets().to_vec()),
             IpAddr::V6(v6) => (OF_IPV6, v6.octets().to_vec()),
         };
+        let set_back = "SELECT EXISTS (SELECT 1 FROM gaps WHERE cause = ?)";
+        let set_back: bool = self.connection.query_row(set_back, [CLOCK_SET_BACK], |row| row.get(0))?;
+        let limit = if set_back { LOOKED_AT } else { 1 };
         let mut statement = self.connection.prepare_cached(sql)?;
-        let rows = statement.query_map(params![key, at_s, LOOKED_AT], |row| {
+        let rows = statement.query_map(params![key, at_s, limit], |row| {
             Ok((row.get::<_, i64>("seq")?, session_from_row(row)?))
         })?;
         let mut found = Vec::new();

@@ -167,6 +167,8 @@ fn what_the_store_has_decides_which_sessions_go_on() {
 fn a_clock_that_is_set_back_leaves_both_answers() {
     let (_dir, _, mut file) = file();
     file.record(&[began(1, "ann", 2, 5000), ended(1, 6000), began(2, "bob", 2, 5500)]).unwrap();
+    let gap = Gap { from_s: 5400, to_s: 6000, lost: None, cause: CLOCK_SET_BACK.to_owned() };
+    file.record_gap(&gap).unwrap();
     let users: Vec<_> = answer(&file, 2, 5800).found.into_iter().map(|found| found.user.unwrap()).collect();
     assert_eq!(users, ["bob", "ann"]);
     // An end before its start is none before it.

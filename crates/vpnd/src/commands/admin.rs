@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::admin::Status;
+use crate::admin_store::{Opening, Stores};
+use crate::audit::AuditEntry;
 use crate::cli::{AdminArgs, DEFAULT_CONFIG, KickArgs, ServerArgs, StatusArgs};
+use crate::clock::wall_s;
 use crate::config::{ConfigError, ServerConfig};
 use client::{Client, ClientError};
 use table::{ID_DIGITS, Rates, render};
@@ -65,10 +68,14 @@ pub fn status(args: &StatusArgs) -> Result<(), CommandError> {
 ///
 /// # Errors
 /// [`CommandError`], also if there was no such session.
-pub fn kick(args: &KickArgs) -> Result<(), CommandError> {
+pub fn kick(args: &KickArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     let mut client = Client::connect(&socket(&args.admin)?)?;
     let target = target(&client.status()?, &args.target)?;
-    match client.kick(&target)? {
+    let ended = client.kick(&target)?;
+    if ended > 0 {
+        record(stores, &args.admin.config, &args.admin.socket, "kicked", &target);
+    }
+    match ended {
         0 => Err(CommandError::NoSuchSession(args.target.clone())),
         1 => Ok(write_all(&mut io::stdout(), "1 session ended\n")?),
         n => Ok(write_all(&mut io::stdout(), &format!("{n} sessions ended\n"))?),
@@ -79,8 +86,9 @@ pub fn kick(args: &KickArgs) -> Result<(), CommandError> {
 ///
 /// # Errors
 /// [`CommandError`]; the gateway goes on with what it had then.
-pub fn reload(args: &AdminArgs) -> Result<(), CommandError> {
+pub fn reload(args: &AdminArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     let what = Client::connect(&socket(args)?)?.reload()?;
+    record(stores, &args.config, &args.socket, "reloaded", "");
     Ok(write_all(&mut io::stdout(), &format!("{}\n", what.trim_end()))?)
 }
 
@@ -88,10 +96,33 @@ pub fn reload(args: &AdminArgs) -> Result<(), CommandError> {
 ///
 /// # Errors
 /// [`CommandError`]; if the gateway gives a reason, it goes on as it was.
-pub fn upgrade(args: &ServerArgs) -> Result<(), CommandError> {
+pub fn upgrade(args: &ServerArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     let config = ServerConfig::load(&args.config)?;
     let what = Client::connect(&config.admin.socket)?.upgrade()?;
+    record(stores, &args.config, &None, "upgraded", env!("CARGO_PKG_VERSION"));
     Ok(write_all(&mut io::stdout(), &format!("{}\n", what.trim_end()))?)
+}
+
+/// Records in the gateway's audit file what was done. The gateway's worker, which does it, is not believed about that. A failure is said, and
+/// undoes nothing.
+fn record(stores: &dyn Stores, config: &Path, socket: &Option<PathBuf>, event: &str, detail: &str) {
+    let work = || -> Result<(), String> {
+        if socket.is_some() {
+            return Err("give --config in place of --socket, and it is found".to_owned());
+        }
+        let config = ServerConfig::load(config).map_err(|error| error.to_string())?;
+        if !config.audit.enabled {
+            return Ok(());
+        }
+        let mut store = stores.open(&config, Opening::Audit).map_err(|error| error.to_string())?;
+        let (event, detail) = (event.to_owned(), detail.to_owned());
+        let (user, source, by) = Default::default();
+        let entry = AuditEntry { at_s: wall_s(), event, user, source, detail, by };
+        store.audit(entry).map_err(|error| error.to_string())
+    };
+    if let Err(error) = work() {
+        eprintln!("vpnd: it is done, but not recorded in the audit file: {}", crate::plain(&error));
+    }
 }
 
 /// Shows the status once a second. Ends when the gateway does or nobody reads any more.

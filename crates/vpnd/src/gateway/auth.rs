@@ -8,14 +8,15 @@ mod lease;
 mod service;
 
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 
-use crate::audit::recorder::{LiveSessions, Recorder};
-use crate::audit::{self, SessionStart};
+use crate::audit::recorder::{LiveSessions, Policy, Recorder};
+use crate::audit::{self, AuditEntry, AuditFile, Event, SessionStart};
 use crate::clock::steady_s;
 use crate::config::ServerConfig;
 use crate::gateway::auth::access::Access;
@@ -74,6 +75,8 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let settings = settings(&config)?;
     let store: Arc<dyn Store> = Arc::clone(&sqlite) as _;
     let audit_path = config.server.state_dir.join(audit::FILE_NAME);
+    let (old, path) = (Arc::clone(&sqlite), audit_path.clone());
+    tokio::task::spawn_blocking(move || move_audit_log(&old, &path, config.audit)).await?;
     let audit = Recorder::start(audit_path, config.audit, live_sessions(Arc::clone(&store)))
         .context("there is no thread to record events")?;
     let for_auth = Arc::clone(&store);
@@ -122,6 +125,30 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         accounting.stop().await;
     }
     ended
+}
+
+/// Moves what earlier versions have recorded in the store to the audit file, where it is found and erased in time.
+fn move_audit_log(store: &Sqlite, path: &Path, policy: Policy) {
+    let work = || -> anyhow::Result<usize> {
+        let lines = store.old_audit_log()?;
+        if lines.is_empty() || !policy.enabled {
+            return Ok(0);
+        }
+        let event = |(at_s, event, user, source, detail)| {
+            Event::Entry(AuditEntry { at_s, event, user, source, detail, by: String::new() })
+        };
+        let events: Vec<Event> = lines.into_iter().map(event).collect();
+        let mut file = AuditFile::open_or_create(path)?;
+        file.set_outer(policy.outer);
+        file.record(&events)?;
+        store.forget_old_audit_log()?;
+        Ok(events.len())
+    };
+    match work() {
+        Ok(0) => {}
+        Ok(lines) => tracing::info!(lines, "the audit log of the store is in the audit file now"),
+        Err(error) => tracing::warn!(%error, "the audit log of the store stays there until the next start"),
+    }
 }
 
 /// Reads the sessions that there are, for the audit file.
@@ -221,5 +248,29 @@ async fn back_up(store: Arc<Sqlite>) {
             Err(error) => tracing::error!(%error, "the user store has no new backup"),
         }
         tokio::time::sleep(BACKUP_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::testing::{POLICY, all};
+
+    #[test]
+    fn the_audit_log_of_earlier_versions_moves_to_the_audit_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, audit) = (directory.path().join("vpnd.db"), directory.path().join(audit::FILE_NAME));
+        let store = Sqlite::open_or_create(&path).unwrap();
+        let add = "INSERT INTO audit (at_s, event, user, source, detail) VALUES (7, 'login', 'ann', '192.0.2.1', '')";
+        rusqlite::Connection::open(&path).unwrap().execute_batch(add).unwrap();
+        move_audit_log(&store, &audit, Policy { enabled: false, ..POLICY });
+        assert_eq!(store.old_audit_log().unwrap().len(), 1);
+        for _ in 0..2 {
+            move_audit_log(&store, &audit, POLICY);
+            let records = all(&AuditFile::open(&audit).unwrap());
+            assert_eq!(records.len(), 1, "once");
+            assert_eq!((records[0].at_s, records[0].outer.as_deref()), (7, Some("192.0.2.1")));
+        }
+        assert!(store.old_audit_log().unwrap().is_empty());
     }
 }

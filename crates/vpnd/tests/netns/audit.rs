@@ -149,6 +149,18 @@ fn a_disk_without_room_stops_nobody_and_is_said_at_once() {
     assert_eq!(bobs["ipv4"], two.v4().to_string());
     assert!(gateway.status()["audit"]["failure"].is_null());
     assert_eq!(gateway.status()["counters"]["audit"]["lost"], 0);
+    // What an administrator does to a gateway that runs is on record, too, with who did it.
+    let by_configuration = |words: &[&str]| {
+        let mut command = gateway.vpnd(words);
+        command.arg("--config").arg(gateway.config());
+        must(process::run(command))
+    };
+    by_configuration(&["reload"]);
+    by_configuration(&["kick", "bob"]);
+    let kicked = recorded(&gateway, "kicked");
+    assert_eq!(kicked[0]["detail"], "bob");
+    assert!(kicked[0]["by"].as_str().is_some_and(|by| by.starts_with("root")), "{kicked:?}");
+    assert_eq!(exported(&gateway, "reloaded").len(), 1);
     one.interrupt();
-    two.interrupt();
+    two.kill();
 }

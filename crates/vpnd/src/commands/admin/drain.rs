@@ -8,7 +8,8 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 
 use super::client::Client;
-use super::{CommandError, socket, table, write_all};
+use super::{CommandError, record, socket, table, write_all};
+use crate::admin_store::Stores;
 use crate::cli::DrainArgs;
 use crate::clock::wall_s;
 use crate::date::Expiry;
@@ -20,11 +21,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// [`CommandError`]
-pub fn drain(args: &DrainArgs) -> Result<(), CommandError> {
+pub fn drain(args: &DrainArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     let mut client = Client::connect(&socket(&args.admin)?)?;
     let mut out = io::stdout();
     if args.cancel {
         client.cancel_drain()?;
+        record(stores, &args.admin.config, &args.admin.socket, "drain-cancelled", "");
         return Ok(write_all(&mut out, "clients are let in again\n")?);
     }
     let within_s = match (args.within, args.until.and_then(Expiry::seconds)) {
@@ -33,6 +35,8 @@ pub fn drain(args: &DrainArgs) -> Result<(), CommandError> {
         (None, None) => None,
     };
     client.drain(within_s)?;
+    let detail = within_s.map_or(String::new(), |within_s| format!("within {within_s} s"));
+    record(stores, &args.admin.config, &args.admin.socket, "drained", &detail);
     if args.no_wait {
         return Ok(write_all(&mut out, "nobody is let in any more; 'vpnd status' shows how far it is\n")?);
     }

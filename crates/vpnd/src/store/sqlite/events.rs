@@ -5,7 +5,7 @@ use rusqlite::{Connection, Row, Transaction, params};
 use vpnd_proto::session::DeviceId;
 
 use super::super::{Revocation, RevocationCause, UserId};
-use super::{bytes, unexpected};
+use super::{Sqlite, StoreError, bytes, unexpected};
 
 pub(super) fn add_revocation(
     t: &Transaction<'_>,
@@ -27,6 +27,25 @@ pub(super) fn last_revocation(c: &Connection) -> rusqlite::Result<u64> {
 pub(super) fn revocations_since(c: &Connection, seq: u64) -> rusqlite::Result<Vec<Revocation>> {
     let sql = "SELECT seq, user_id, name, cause, device FROM revocations WHERE seq > ? ORDER BY seq";
     c.prepare_cached(sql)?.query_map([seq], revocation_from_row)?.collect()
+}
+
+/// A line of the audit log that earlier versions kept here: time, event, user, source and detail.
+pub(crate) type OldAuditLine = (u64, String, String, String, String);
+
+impl Sqlite {
+    /// The audit log of earlier versions.
+    pub(crate) fn old_audit_log(&self) -> Result<Vec<OldAuditLine>, StoreError> {
+        self.read(|c| {
+            let mut lines = c.prepare("SELECT at_s, event, user, source, detail FROM audit ORDER BY id")?;
+            let line = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
+            lines.query_map((), line)?.collect()
+        })
+    }
+
+    /// Removes it, which is in the audit file by now.
+    pub(crate) fn forget_old_audit_log(&self) -> Result<(), StoreError> {
+        self.change(|t| t.execute("DELETE FROM audit", ()).map(drop).map(Ok))
+    }
 }
 
 fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {

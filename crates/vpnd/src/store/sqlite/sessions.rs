@@ -72,7 +72,10 @@ pub(super) fn live(c: &Connection, now_s: u64) -> rusqlite::Result<Vec<LiveSessi
     })?;
     let mut found = found.collect::<rusqlite::Result<Vec<_>>>()?;
     let mut addresses: BTreeMap<SessionId, Vec<IpAddr>> = BTreeMap::new();
-    let mut leases = c.prepare_cached("SELECT * FROM leases WHERE until_s > ?")?;
+    // An address that the device has given up is still its session's, but not its own any more.
+    let sql = "SELECT l.* FROM leases l JOIN sessions s
+                   ON s.id = l.session AND s.user_id = l.user_id AND s.device = l.device WHERE l.until_s > ?";
+    let mut leases = c.prepare_cached(sql)?;
     for lease in leases.query_map([now_s], lease_from_row)? {
         let lease = lease?;
         addresses.entry(lease.session).or_default().push(lease.address);

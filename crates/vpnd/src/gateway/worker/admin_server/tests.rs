@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::admin::Status;
 use crate::admin::testing::{Fake, status};
+use crate::admin_store::InThisProcess;
 use crate::commands::admin::client::{Client, ClientError};
 use crate::commands::admin::{CommandError, kick};
 use crate::gateway::parent::listeners::{BindError, SocketFile, control_socket};
@@ -99,7 +100,7 @@ fn the_json_has_the_promised_names() {
         |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         keys(status),
-        "certificate_left_s counters drain listen offloads parent_version pid pools processes sessions shards sources steering suites uptime_s version"
+        "audit certificate_left_s counters drain listen offloads parent_version pid pools processes sessions shards sources steering suites uptime_s version"
     );
     assert_eq!(
         keys(&status["sessions"][0]),
@@ -139,9 +140,9 @@ fn the_command_says_that_nobody_was_kicked() {
         target: target.to_owned(),
         admin: crate::cli::AdminArgs { socket: Some(gateway.path.clone()), config: PathBuf::new() },
     };
-    let error = kick(&args("eve")).unwrap_err();
+    let error = kick(&args("eve"), &InThisProcess).unwrap_err();
     assert!(matches!(&error, CommandError::NoSuchSession(name) if name == "eve"), "{error}");
-    kick(&args("0123456789ab")).unwrap();
+    kick(&args("0123456789ab"), &InThisProcess).unwrap();
     assert_eq!(gateway.client().status().unwrap().sessions.len(), 1);
 }
 
