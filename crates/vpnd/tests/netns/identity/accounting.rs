@@ -117,6 +117,8 @@ fn a_server_that_takes_no_records_keeps_nobody_out_and_gets_them_later() {
     let state = || gateway.status()["sources"][0]["accounting"].clone();
     eventually("start and end wait", SOON, || state()["waiting"].as_u64().filter(|waiting| *waiting >= 3));
     assert_eq!(state()["sent"], 0, "{}", state());
+    // A delay counts in whole seconds.
+    std::thread::sleep(Duration::from_millis(1_500));
     kill_process(pid, Signal::CONT).expect("it is there");
     let stop = eventually("the end arrives", Duration::from_secs(120), || {
         accounting.records().into_iter().find(|record| status(record) == "Stop")
