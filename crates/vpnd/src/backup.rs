@@ -99,6 +99,7 @@ pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
 
 /// The files of one source of users, by its number: a name may be anything.
 fn of_source(number: usize, source: &Source) -> impl Iterator<Item = NamedFile> {
+    let dynamic = source.dynamic().map(|dynamic| &dynamic.secret);
     let (ca, secret) = match &source.kind {
         SourceKind::Ldap(ldap) => match &ldap.bind {
             Bind::Service { password, .. } => (ldap.ca.as_ref(), Some(password)),
@@ -107,9 +108,9 @@ fn of_source(number: usize, source: &Source) -> impl Iterator<Item = NamedFile> 
         SourceKind::Radius(radius) => (None, Some(&radius.secret)),
     };
     // A credential is kept by the service manager, and not in a file of the gateway's.
-    let secret = secret.and_then(SecretPlace::file);
+    let (secret, dynamic) = (secret.and_then(SecretPlace::file), dynamic.and_then(SecretPlace::file));
     let ca = ca.map(PathBuf::as_path);
-    let files = [("ca.pem", ca, false), ("secret", secret, true)];
+    let files = [("ca.pem", ca, false), ("secret", secret, true), ("coa-secret", dynamic, true)];
     files.into_iter().filter_map(move |(entry, path, secret)| {
         let entry = format!("source-{number}-{entry}");
         Some(NamedFile { entry, path: path?.to_owned(), secret, required: true })

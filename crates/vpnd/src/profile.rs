@@ -233,7 +233,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
     let mut document = Document::parse(text)?;
     let format = document.top(|s, p| s.number(p, "version", 1..=FORMAT, 0));
     document.top(|s, p| {
-        if !s.has(p, "version") {
+        if !s.has("version") {
             s.missing(p, "version", &format!("write version = {FORMAT}"));
         }
     });
@@ -264,7 +264,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
 
 fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, String, Trust) {
     let expects = "a name or address with a port, such as \"vpn.example.org:4433\" or \"[2001:db8::1]:4433\"";
-    let present = s.has(p, "addresses");
+    let present = s.has("addresses");
     let servers: Vec<ServerAddress> = s.list(p, "addresses", expects).unwrap_or_default();
     if !present {
         s.missing(p, "addresses", "write addresses = [\"vpn.example.org:4433\"]");
@@ -273,7 +273,7 @@ fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, St
     }
     let name = s.text(p, "name").or_else(|| servers.first().map(|server| server.host.clone()));
     let name = name.unwrap_or_default();
-    if s.has(p, "name") && ServerName::try_from(name.as_str()).is_err() {
+    if s.has("name") && ServerName::try_from(name.as_str()).is_err() {
         s.problem(p, "name", format!("'name' in [server] must be a DNS name or an address, not {name:?}"));
     }
     let pinned = s.choice(p, "trust", &[("pinned", true), ("system", false)]);
@@ -293,7 +293,7 @@ fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, St
             Trust::Pinned { ca_pem }
         }
         (Some(true) | None, None) => {
-            if !s.has(p, "ca") && (pinned.is_some() || !s.has(p, "trust")) {
+            if !s.has("ca") && (pinned.is_some() || !s.has("trust")) {
                 s.missing(p, "ca", "the gateway's CA as PEM text, or trust = \"system\"");
             }
             Trust::System

@@ -8,18 +8,19 @@
 //! Methods block on storage; call them from threads that may wait. Times are seconds since 1970 (`…_s`), passed in.
 
 mod live_user;
+mod revocation_cause;
 pub mod sqlite;
 
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use minicbor::{Decode, Encode};
 use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 use zeroize::Zeroizing;
 
 pub use live_user::LiveUser;
+pub use revocation_cause::RevocationCause;
 
 /// The name of a user that never changes: random, so that gateways need not agree on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -265,59 +266,6 @@ pub struct Device {
     pub session_since_s: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-#[cbor(index_only)]
-pub enum RevocationCause {
-    #[n(0)]
-    Disabled,
-    #[n(1)]
-    Removed,
-    /// The user has a new password.
-    #[n(2)]
-    Password,
-    /// A client certificate of the user was revoked.
-    #[n(3)]
-    Certificate,
-    /// The user's time is over.
-    #[n(4)]
-    Expired,
-    /// The user's source has another login name for them.
-    #[n(5)]
-    Renamed,
-    /// The user is in other groups. Sessions go on, by the rules for these.
-    #[n(6)]
-    Groups,
-    /// One of the user's devices was removed: its sessions end.
-    #[n(7)]
-    Device,
-    /// The user's source has no such user any more, or has disabled them. It is stored as [`Self::Disabled`], which earlier versions know.
-    #[n(8)]
-    Source,
-    /// The user's source could not be asked for longer than it may take. It is stored as [`Self::Disabled`], too.
-    #[n(9)]
-    Unconfirmed,
-}
-
-impl fmt::Display for RevocationCause {
-    /// The explanation that the user's clients get.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Disabled => "this user was disabled",
-            Self::Removed => "this user was removed",
-            Self::Password => "the password was changed; log in again",
-            Self::Certificate => "a certificate of this user was revoked; log in again with a good one",
-            Self::Expired => "this account has expired",
-            Self::Renamed => "this user has another name now; log in again",
-            Self::Groups => "the groups of this user were changed",
-            Self::Device => "this device was removed; log in again",
-            Self::Source => "this account is gone or disabled in its directory",
-            Self::Unconfirmed => {
-                "the directory of this account could not be asked for too long; log in again"
-            }
-        })
-    }
-}
-
 /// A change to what is remembered of sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionChange {
@@ -420,6 +368,9 @@ pub trait Store: Send + Sync {
     fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError>;
     /// Ends all sessions of a user, which is a revocation; its number. The user may log in again.
     fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<u64, StoreError>;
+    /// Ends the session of a device of this user, which is a revocation; its number. The user may log in again, and others may have the device's
+    /// addresses a minute later.
+    fn end_device(&self, user: &LiveUser, device: DeviceId, now_s: u64) -> Result<u64, StoreError>;
     /// Changes what a user is besides the password. A change of groups is a revocation that ends no session.
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError>;
     /// Adds and changes users, all of them or, if one can't be, none.

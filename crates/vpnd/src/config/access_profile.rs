@@ -245,11 +245,11 @@ pub(super) fn profiles(s: &mut Section<'_>, p: &mut Problems, config: &ServerCon
         s.problem(p, "profile", conflict);
     }
     // Also where all of them have mistakes.
-    if s.has(p, "profile") { AccessProfiles { list } } else { AccessProfiles::implied(config) }
+    if s.has("profile") { AccessProfiles { list } } else { AccessProfiles::implied(config) }
 }
 
 fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Option<AccessProfile> {
-    let missing = !s.has(p, "name");
+    let missing = !s.has("name");
     let name = s.parsed::<Name>(p, "name", "1 to 32 letters, digits, '.', '_' and '-'").map(|name| name.0);
     if missing {
         s.missing(p, "name", "write name = \"students\"");

@@ -109,11 +109,11 @@ pub(super) fn acme(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
     let example =
         "the https address of an ACME directory, such as \"https://acme-v02.api.letsencrypt.org/directory\"";
     let directory = s.parsed::<DirectoryUrl>(p, "directory", example);
-    if !s.has(p, "directory") {
+    if !s.has("directory") {
         s.missing(p, "directory", "write directory = \"https://acme-v02.api.letsencrypt.org/directory\"");
     }
     let names = s.list::<DnsName>(p, "names", "a DNS name such as \"vpn.uni.example\"").unwrap_or_default();
-    if !s.has(p, "names") {
+    if !s.has("names") {
         s.missing(p, "names", "write names = [\"vpn.uni.example\"], by which clients reach this gateway");
     } else if !(1..=MAX_NAMES).contains(&names.len()) {
         s.problem(p, "names", format!("'names' in [acme] needs 1 to {MAX_NAMES} names"));

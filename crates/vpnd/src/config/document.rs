@@ -80,6 +80,8 @@ pub struct Section<'i> {
     line: Option<usize>,
     entries: BTreeMap<String, Entry<'i>>,
     asked: Vec<&'static str>,
+    /// Those of them that were there.
+    found: Vec<&'static str>,
 }
 
 struct Entry<'i> {
@@ -171,7 +173,7 @@ impl<'i> Section<'i> {
                 (key.into_inner().into_owned(), Entry { key_line, value_line, value })
             })
             .collect();
-        Self { title, line, entries, asked: Vec::new() }
+        Self { title, line, entries, asked: Vec::new(), found: Vec::new() }
     }
 
     /// `true` or `false`; `default` if the key is missing or wrong.
@@ -324,9 +326,9 @@ impl<'i> Section<'i> {
         log.push(line, message);
     }
 
-    /// Whether the document has `key` (before or after it was taken).
-    pub fn has(&self, log: &Log, key: &str) -> bool {
-        self.entries.contains_key(key) || log.places.contains_key(&self.path(key))
+    /// Whether this section has `key` (before or after it was taken); another of the same name may have it or not.
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key) || self.found.contains(&key)
     }
 
     fn table(&mut self, key: &'static str, log: &mut Log) -> Section<'i> {
@@ -337,7 +339,7 @@ impl<'i> Section<'i> {
                 if let Some((line, value)) = other {
                     self.wrong(log, line, key, "a section", &value);
                 }
-                Section { title, line: None, entries: BTreeMap::new(), asked: Vec::new() }
+                Section { title, line: None, entries: BTreeMap::new(), asked: Vec::new(), found: Vec::new() }
             }
         }
     }
@@ -345,6 +347,7 @@ impl<'i> Section<'i> {
     fn take(&mut self, log: &mut Log, key: &'static str) -> Option<(usize, DeValue<'i>)> {
         self.asked.push(key);
         let entry = self.entries.remove(key)?;
+        self.found.push(key);
         log.places.insert(self.path(key), entry.key_line);
         Some((entry.value_line, entry.value.into_inner()))
     }

@@ -96,11 +96,11 @@ pub(super) fn limits(s: &mut Section<'_>, p: &mut Problems) -> RateLimits {
 pub(super) fn profile(s: &mut Section<'_>, p: &mut Problems, name: &str, all: Rates) -> Option<GroupRates> {
     let rates = rates(s, p, name.to_owned(), all);
     let has_some = ["rate_down", "rate_up", "session_rate_down", "session_rate_up"];
-    has_some.into_iter().any(|key| s.has(p, key)).then_some(rates)
+    has_some.into_iter().any(|key| s.has(key)).then_some(rates)
 }
 
 fn group(s: &mut Section<'_>, p: &mut Problems, all: Rates) -> Option<GroupRates> {
-    let missing = !s.has(p, "name");
+    let missing = !s.has("name");
     let name = s.text(p, "name");
     if missing {
         s.missing(p, "name", "write name = \"students\", a group of users");

@@ -79,7 +79,7 @@ fn server(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Server {
 
 fn tls(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Tls {
     let mut file = |s: &mut Section<'_>, key: &'static str, example: &str| {
-        let missing = !s.has(p, key);
+        let missing = !s.has(key);
         let value = path(s, p, key, base);
         if missing {
             s.missing(p, key, &format!("write {key} = \"{example}\", the file that 'vpnd init' makes"));
@@ -118,7 +118,7 @@ fn tunnel(s: &mut Section<'_>, p: &mut Problems) -> Tunnel {
         pool_v4: s.parsed::<Ipv4Net>(p, "pool_v4", "an IPv4 network such as \"10.86.0.0/16\""),
         pool_v6: s.parsed::<Ipv6Net>(p, "pool_v6", "an IPv6 network such as \"fd12:3456:789a::/64\""),
     };
-    if !s.has(p, "pool_v4") && !s.has(p, "pool_v6") {
+    if !s.has("pool_v4") && !s.has("pool_v6") {
         s.missing(p, "pool_v4", "write pool_v4 = \"10.86.0.0/16\", or pool_v6, or both");
     }
     if let Some(pool) = tunnel.pool_v4 {
@@ -155,7 +155,7 @@ pub(super) fn push_or(s: &mut Section<'_>, p: &mut Problems, otherwise: &Push) -
         dns: dns.unwrap_or_else(|| otherwise.dns.clone()),
         search: search.unwrap_or_else(|| otherwise.search.clone()),
     };
-    let own = s.has(p, "routes");
+    let own = s.has("routes");
     if let Some(route) = push.routes.iter().find(|route| own && **route != route.trunc()) {
         let message = format!("'routes' has a network with host bits set: {route}; write {}", route.trunc());
         s.problem(p, "routes", message);
@@ -186,7 +186,7 @@ fn policy(s: &mut Section<'_>, p: &mut Problems) -> Policy {
 pub(super) fn rule(s: &mut Section<'_>, p: &mut Problems) -> Option<Rule> {
     let line = s.line();
     let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("icmp", Protocol::Icmp)];
-    let missing = !s.has(p, "action");
+    let missing = !s.has("action");
     let action = s.choice(p, "action", &[("allow", Action::Allow), ("deny", Action::Deny)]);
     if missing {
         s.missing(p, "action", "write action = \"allow\" or action = \"deny\"");

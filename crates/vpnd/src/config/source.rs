@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::document::{Log as Problems, Section};
 use crate::ldap_filter::{Filter, NameTemplate};
-pub use radius::{Accounting, Radius, RadiusAttribute};
+pub use radius::{Accounting, DynamicAuthorization, Radius, RadiusAttribute};
 pub use recheck::Recheck;
 
 /// Sources at most, and servers of one.
@@ -163,6 +163,24 @@ impl Source {
         }
     }
 
+    /// Which servers may ask about sessions; `None` if none.
+    #[must_use]
+    pub fn dynamic(&self) -> Option<&DynamicAuthorization> {
+        match &self.kind {
+            SourceKind::Ldap(_) => None,
+            SourceKind::Radius(radius) => radius.dynamic.as_ref(),
+        }
+    }
+
+    /// The name here of a user whom the source has under this one.
+    #[must_use]
+    pub fn full_name(&self, user: &str) -> String {
+        match &self.rule {
+            Rule::Realm(realm) if !self.keep_realm => format!("{user}@{realm}"),
+            _ => user.to_owned(),
+        }
+    }
+
     /// Logins at most that wait for a person.
     #[must_use]
     pub fn max_waiting(&self) -> usize {
@@ -276,7 +294,11 @@ pub(super) fn sources(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Vec
         }
         if found.iter().any(|other| other.rule == source.rule) {
             let why = "another source has this rule already, and a login is tried at one source".to_owned();
-            s.problem(p, if s.has(p, "realm") { "realm" } else { "match" }, why);
+            s.problem(p, if s.has("realm") { "realm" } else { "match" }, why);
+        }
+        let listens = |source: &Source| source.dynamic().map(|dynamic| dynamic.listen);
+        if listens(&source).is_some_and(|listen| found.iter().any(|other| listens(other) == Some(listen))) {
+            s.problem(p, "coa_listen", "another source has this address already".to_owned());
         }
         if found.len() >= MAX_SOURCES {
             s.problem(p, "name", format!("there are more than {MAX_SOURCES} sources"));
@@ -303,7 +325,7 @@ fn timeout(s: &mut Section<'_>, p: &mut Problems, servers: usize) -> Duration {
 
 fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> {
     let word = "1 to 32 letters, digits, '.', '_' and '-'";
-    if !s.has(p, "name") {
+    if !s.has("name") {
         s.missing(
             p,
             "name",
@@ -311,7 +333,7 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
         );
     }
     let name = s.parsed::<Word>(p, "name", word).map(|word| word.0);
-    if !s.has(p, "kind") {
+    if !s.has("kind") {
         s.missing(p, "kind", "write kind = \"ldap\" or kind = \"radius\"");
     }
     let is_ldap = s.choice(p, "kind", &[("ldap", true), ("radius", false)])?;
@@ -346,7 +368,7 @@ fn rule(s: &mut Section<'_>, p: &mut Problems) -> Option<Rule> {
             s.problem(p, "match", "a source has a 'realm' or a 'match', not both".to_owned());
             None
         }
-        (None, None) if s.has(p, "realm") || s.has(p, "match") => None,
+        (None, None) if s.has("realm") || s.has("match") => None,
         (None, None) => {
             s.missing(
                 p,
@@ -364,7 +386,7 @@ fn servers(s: &mut Section<'_>, p: &mut Problems, is_ldap: bool) -> Vec<SourceSe
     } else {
         "\"radius://radius.uni.example\""
     };
-    if !s.has(p, "servers") {
+    if !s.has("servers") {
         s.missing(p, "servers", &format!("write servers = [\"…\"] with addresses such as {example}"));
     }
     let scheme = |text: &str| text.starts_with("ldap") == is_ldap;
@@ -440,7 +462,7 @@ fn group_search(s: &mut Section<'_>, p: &mut Problems) -> Option<GroupSearch> {
     let filter = s.parsed::<Filter>(p, "group_filter", "a filter such as \"(member={dn})\"");
     let name = s.parsed::<Word>(p, "group_name", "an attribute such as \"cn\"");
     let filter = filter.or_else(|| "(member={dn})".parse().ok());
-    if base.is_none() && (s.has(p, "group_filter") || s.has(p, "group_name")) {
+    if base.is_none() && (s.has("group_filter") || s.has("group_name")) {
         s.missing(
             p,
             "group_base",
@@ -532,6 +554,13 @@ mod tests {
             let error = read(&text).expect_err(&text);
             assert!(error.contains(problem), "{text}\n{error}");
         }
+        // What one source has another does not have by that.
+        let second = format!(
+            "{}[[source]]\nname = \"b\"\nkind = \"ldap\"\nrealm = \"b.example\"\n{ldap}",
+            start(&format!("servers = \"ldaps://a\"\n{ldap}"))
+        );
+        let error = read(&second).unwrap_err();
+        assert!(error.contains("needs the key 'servers'"), "{error}");
         let twice = start(&format!("servers = \"ldaps://a\"\n{ldap}")).repeat(2);
         let error = read(&twice).unwrap_err();
         assert!(error.contains("is named 'a' already") && error.contains("has this rule already"), "{error}");

@@ -103,7 +103,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     tokio::spawn(back_up(sqlite));
-    tokio::spawn(Arc::clone(&service).recheck());
+    tokio::spawn(Arc::clone(&service).follow_sources());
     tokio::spawn(report_log(Arc::clone(&service)));
     tokio::spawn(Arc::clone(&accounting).deliver());
     let is_stopped = AtomicBool::new(false);

@@ -5,6 +5,7 @@
 //! one request, with bounded memory; requests under way at one source are bounded. A request takes the time that its source is
 //! given at most, whatever the servers do; one that a person may have been asked to approve is never sent to a second server.
 
+mod dynamic;
 pub(crate) mod ldap;
 pub(crate) mod radius;
 mod servers;
@@ -13,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use tokio::sync::Semaphore;
 
 use crate::config::ServerConfig;
@@ -26,6 +27,7 @@ use crate::gateway::messages::idp::{
 use crate::privsep::channel::{Channel, ChannelError};
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::Prepared;
+use dynamic::{Inbox, Listener};
 use servers::{ServerError, Servers};
 
 const UNKNOWN_SOURCE: &str = "the idp process does not know the source: restart the gateway";
@@ -38,6 +40,13 @@ struct PreparedSource {
     /// Requests that are under way at the same time. The auth process sends no more, unless those that it has given up are among them.
     permits: Semaphore,
     accounting: Option<PreparedAccounting>,
+}
+
+/// Made before the process shuts itself in.
+struct Made {
+    sources: Vec<PreparedSource>,
+    /// Of the sources that are configured for it, in their order.
+    listeners: Vec<Listener>,
 }
 
 /// Servers that sessions are accounted for at.
@@ -55,15 +64,18 @@ enum Question<'q> {
 
 enum PreparedKind {
     Ldap(Box<ldap::Directory>),
-    Radius(radius::Client),
+    Radius(Box<radius::Client>),
 }
 
 /// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let prepare = |launch: &IdpLaunch| {
-        let sources = prepare(&launch.configuration.parse()?)?;
+        let config = launch.configuration.parse()?;
+        let sources = prepare(&config)?;
         let tcp_ports = tcp_ports(&sources);
-        Ok(Preparation { writable: Vec::new(), tcp_ports, made: sources })
+        let listeners = config.sources.iter().filter_map(|source| Listener::prepare(source).transpose());
+        let listeners = listeners.collect::<anyhow::Result<_>>()?;
+        Ok(Preparation { writable: Vec::new(), tcp_ports, made: Made { sources, listeners } })
     };
     let started = child::start(ChildRole::Idp, &stream, |launch: &IdpLaunch| &launch.common, prepare);
     match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
@@ -76,7 +88,9 @@ fn prepare(config: &ServerConfig) -> anyhow::Result<Vec<PreparedSource>> {
     let prepared = config.sources.iter().map(|source| {
         let kind = match &source.kind {
             SourceKind::Ldap(ldap) => ldap::Directory::prepare(ldap).map(Box::new).map(PreparedKind::Ldap),
-            SourceKind::Radius(radius) => radius::Client::prepare(radius).map(PreparedKind::Radius),
+            SourceKind::Radius(radius) => {
+                radius::Client::prepare(radius).map(Box::new).map(PreparedKind::Radius)
+            }
         };
         let kind = kind.with_context(|| format!("the source '{}' can't be used", source.name))?;
         let permits = Semaphore::new(2 * (source.max_logins + source.max_waiting()));
@@ -95,32 +109,44 @@ fn tcp_ports(sources: &[PreparedSource]) -> Vec<u16> {
     over_tcp.flat_map(|source| source.source.servers.iter().map(|server| server.port)).collect()
 }
 
-async fn serve(started: Started<IdpLaunch, Vec<PreparedSource>>, parent: Channel) -> anyhow::Result<()> {
-    let Ok([auth]) = <[_; 1]>::try_from(started.launch.descriptors) else {
-        bail!("the idp process was started without its channel to the auth process");
-    };
+async fn serve(started: Started<IdpLaunch, Made>, parent: Channel) -> anyhow::Result<()> {
+    let mut descriptors = started.launch.descriptors.into_iter();
+    let auth =
+        descriptors.next().context("the idp process was started without its channel to the auth process")?;
     let auth = Channel::new(auth.into(), MAX_FRAME)?;
-    let sources: Arc<[PreparedSource]> = started.made.into();
+    let Made { sources, listeners } = started.made;
+    let (sources, inbox): (Arc<[PreparedSource]>, _) = (sources.into(), Arc::new(Inbox::new()));
+    if descriptors.len() < listeners.len() {
+        tracing::error!("requests of RADIUS servers are not received before the gateway is restarted");
+    }
+    for (listener, socket) in listeners.into_iter().zip(descriptors) {
+        tokio::spawn(Arc::new(listener).listen(socket, Arc::clone(&inbox)));
+    }
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     tokio::select! {
         // Nothing is sent on it after the first message: it ends.
         ended = parent.receive::<()>() => ended.map(drop).context("the daemon's parent is lost"),
-        ended = answer(&auth, sources) => ended.context("the auth process is lost"),
+        ended = answer(&auth, sources, inbox) => ended.context("the auth process is lost"),
     }
 }
 
 /// Answers until the auth process is gone, which bounds how many requests are under way.
-async fn answer(auth: &Channel, sources: Arc<[PreparedSource]>) -> Result<(), ChannelError> {
+async fn answer(
+    auth: &Channel,
+    sources: Arc<[PreparedSource]>,
+    inbox: Arc<Inbox>,
+) -> Result<(), ChannelError> {
     let turn = Arc::new(tokio::sync::Mutex::new(auth.clone()));
     while let Some(received) = auth.receive::<Numbered<IdpRequest>>().await? {
         let Numbered { number, content } = received.alone()?;
-        let (sources, turn) = (Arc::clone(&sources), Arc::clone(&turn));
+        let (sources, turn, inbox) = (Arc::clone(&sources), Arc::clone(&turn), Arc::clone(&inbox));
         tokio::spawn(async move {
             let content = match content {
                 IdpRequest::Check(login) => check(&sources, &login).await,
                 IdpRequest::Answer(answer) => answer_challenge(&sources, &answer).await,
                 IdpRequest::Recheck(user) => recheck(&sources, &user).await,
                 IdpRequest::Account(record) => account(&sources, &record).await,
+                IdpRequest::Next(result) => inbox.next(result).await,
             };
             // If it fails, the auth process is gone, and the loop above ends.
             let _ = turn.lock().await.send(&Numbered { number, content }, &[]).await;

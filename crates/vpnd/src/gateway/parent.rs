@@ -150,7 +150,7 @@ impl Gateway {
         let this = Path::new(spawn::THIS_PROGRAM);
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
         let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key, true).await?;
-        let idp = start_idp(this, &configuration, &config, &common, &auth).await?;
+        let idp = start_idp(this, &configuration, &config, &common, &auth, None).await?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let (admin, socket_file) = listeners::control_socket(&config.admin.socket)?;
         let metrics = config.admin.metrics.map(listeners::metrics).transpose()?;
@@ -294,8 +294,9 @@ async fn start_idp(
     config: &ServerConfig,
     common: &Common,
     auth: &StartingChild,
+    before: Option<&Idp>,
 ) -> anyhow::Result<Option<Idp>> {
-    let Some((idp, to_auth)) = Idp::start(program, configuration, config, common).await? else {
+    let Some((idp, to_auth)) = Idp::start(program, configuration, config, common, before).await? else {
         return Ok(None);
     };
     auth.send(&ToAuth::Idp, &[to_auth]).await?;

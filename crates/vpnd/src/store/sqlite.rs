@@ -348,6 +348,13 @@ impl Store for Sqlite {
         })
     }
 
+    fn end_device(&self, user: &LiveUser, device: DeviceId, now_s: u64) -> Result<u64, StoreError> {
+        self.revoke(|t| {
+            accounts::end_device(t, user.id, &user.name, device, now_s)?;
+            events::last_revocation(t).map(Ok)
+        })
+    }
+
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {
         self.revoke(|t| accounts::modify(t, name, change, now_s))
     }

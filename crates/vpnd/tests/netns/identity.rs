@@ -1,6 +1,7 @@
 //! Users of a directory or a RADIUS server: real clients, a real slapd or FreeRADIUS in the gateway's box, and what happens when parts of that go away.
 
 mod accounting;
+mod dynamic_authorization;
 mod rate;
 
 use std::fs;

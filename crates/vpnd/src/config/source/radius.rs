@@ -1,5 +1,6 @@
 //! `[[source]]` of the kind "radius": how its servers are asked, and where sessions are accounted for.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
@@ -25,6 +26,16 @@ pub struct Radius {
     pub push: Option<Duration>,
     /// `None` if sessions are not accounted for.
     pub accounting: Option<Accounting>,
+    /// `None` if no server may ask about sessions.
+    pub dynamic: Option<DynamicAuthorization>,
+}
+
+/// Which servers may end sessions of the source and change users' groups (RFC 5176), and where they ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DynamicAuthorization {
+    pub listen: SocketAddr,
+    pub clients: Vec<IpAddr>,
+    pub secret: SecretPlace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +55,7 @@ pub struct Accounting {
 
 /// Reads one.
 pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Radius> {
-    if !s.has(p, "secret_file") {
+    if !s.has("secret_file") {
         s.missing(
             p,
             "secret_file",
@@ -57,7 +68,7 @@ pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
     let group_attributes = s.list::<RadiusAttribute>(p, "group_attributes", names);
     let push = s.flag(p, "push", false);
     let push_timeout_s = s.number(p, "push_timeout_s", 5..=MAX_PUSH_S, 45);
-    if s.has(p, "push_timeout_s") && !push {
+    if s.has("push_timeout_s") && !push {
         s.problem(p, "push_timeout_s", "it counts with push = true alone".to_owned());
     }
     Some(Radius {
@@ -67,6 +78,7 @@ pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
         max_waiting: s.number(p, "max_waiting", 1..=256, 64) as usize,
         push: push.then_some(Duration::from_secs(push_timeout_s)),
         accounting: accounting(s, p),
+        dynamic: dynamic(s, p, base),
     })
 }
 
@@ -76,7 +88,7 @@ fn accounting(s: &mut Section<'_>, p: &mut Problems) -> Option<Accounting> {
         "accounting_servers",
         "a server such as \"radius://radius.uni.example\"",
     );
-    let is_given = s.has(p, "interim_s");
+    let is_given = s.has("interim_s");
     let interim_s = s.number(p, "interim_s", 0..=86_400, 600);
     let servers: Vec<_> = servers.unwrap_or_default().into_iter().map(|server| server.0).collect();
     if servers.len() > MAX_SERVERS {
@@ -87,6 +99,26 @@ fn accounting(s: &mut Section<'_>, p: &mut Problems) -> Option<Accounting> {
     }
     let interim = is_given.then_some(Duration::from_secs(interim_s));
     (!servers.is_empty()).then_some(Accounting { servers, interim })
+}
+
+fn dynamic(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<DynamicAuthorization> {
+    let is_wanted = ["coa_listen", "coa_clients", "coa_secret_file"].into_iter().any(|key| s.has(key));
+    let listen = s.parsed::<SocketAddr>(p, "coa_listen", "an address with a port such as \"10.1.2.3:3799\"");
+    let clients = s.list::<IpAddr>(p, "coa_clients", "an address such as \"10.1.2.4\"");
+    let secret = secret(s, p, "coa_secret_file", base);
+    let clients = clients.filter(|clients| !clients.is_empty());
+    if clients.as_ref().is_some_and(|clients| clients.len() > MAX_SERVERS) {
+        s.problem(p, "coa_clients", format!("a source has {MAX_SERVERS} of them at most"));
+    }
+    let (Some(listen), Some(clients), Some(secret)) = (listen, clients, secret) else {
+        if is_wanted {
+            let hint = "write coa_listen = \"10.1.2.3:3799\", coa_clients = [\"10.1.2.4\"] and \
+                        coa_secret_file = \"coa.secret\" together";
+            s.missing(p, "coa_listen", hint);
+        }
+        return None;
+    };
+    Some(DynamicAuthorization { listen, clients, secret })
 }
 
 /// A server whose port is another than for logins.
@@ -115,16 +147,40 @@ impl FromStr for RadiusAttribute {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Source, SourceKind};
     use super::*;
     use crate::config::ServerConfig;
 
     fn read(rest: &str) -> Result<Option<Accounting>, String> {
+        Ok(parsed(rest)?[0].accounting().cloned())
+    }
+
+    fn parsed(rest: &str) -> Result<Vec<Source>, String> {
         let text = format!(
             "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n[[source]]\nname = \"guests\"\n\
              kind = \"radius\"\nmatch = \"*\"\nservers = \"radius://10.0.0.1\"\nsecret_file = \"s\"\n{rest}"
         );
         let config = ServerConfig::parse(&text, "server.toml", Path::new("/"));
-        config.map(|config| config.sources[0].accounting().cloned()).map_err(|error| error.to_string())
+        config.map(|config| config.sources).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn who_may_ask_about_sessions_is_read() {
+        let all = [
+            "coa_listen = \"10.1.2.3:3799\"\n",
+            "coa_clients = [\"10.1.2.4\", \"2001:db8::4\"]\n",
+            "coa_secret_file = \"c\"\n",
+        ];
+        let dynamic = |text: &str| {
+            let SourceKind::Radius(radius) = parsed(text)?.remove(0).kind else { panic!("it is one") };
+            Ok::<_, String>(radius.dynamic)
+        };
+        assert_eq!(dynamic(""), Ok(None));
+        assert_eq!(dynamic(&all.concat()).unwrap().unwrap().clients.len(), 2);
+        for without in 0..all.len() {
+            let rest: String = (0..all.len()).filter(|at| *at != without).map(|at| all[at]).collect();
+            assert!(dynamic(&rest).unwrap_err().contains("together"), "{rest}");
+        }
     }
 
     #[test]

@@ -198,6 +198,14 @@ impl Accounting {
         }
     }
 
+    /// The session of a source that its servers know by this Acct-Session-Id.
+    pub(crate) fn session(&self, source: &str, id: &str) -> Option<SessionId> {
+        let state = self.state();
+        let is_it =
+            |running: &Running| *running.session.session.id == *id && *running.session.source == *source;
+        state.open.iter().find(|(_, running)| is_it(running)).map(|(id, _)| *id)
+    }
+
     /// The sessions whose traffic is to be accounted for now.
     pub(crate) fn due(&self) -> Vec<SessionId> {
         if self.ledgers.is_empty() {
@@ -312,6 +320,16 @@ fn cause(code: Code) -> TerminateCause {
         // The same device has another session now, or its user too many.
         Code::Superseded | Code::TooMany | Code::NoAddress => TerminateCause::NasRequest,
         _ => TerminateCause::NasError,
+    }
+}
+
+#[cfg(test)]
+impl Accounting {
+    /// By which the servers of a source know a session.
+    pub(crate) fn id_of(&self, source: &str, id: SessionId) -> Option<Text<32>> {
+        let state = self.state();
+        let running = state.open.get(&id).filter(|running| *running.session.source == *source)?;
+        Some(running.session.session.id.clone())
     }
 }
 

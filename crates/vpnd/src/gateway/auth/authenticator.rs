@@ -9,6 +9,7 @@
 //! devices, never on whether a user exists. This module must not know of connections or sessions.
 
 mod cause;
+mod dynamic;
 pub(super) mod external;
 mod grant;
 mod known_sources;

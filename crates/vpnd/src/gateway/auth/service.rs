@@ -107,9 +107,10 @@ impl Service {
         self.authenticator.report_log();
     }
 
-    /// Asks about users who have sessions again, for ever.
-    pub(crate) async fn recheck(self: Arc<Self>) {
-        Arc::clone(&self.authenticator).recheck().await;
+    /// Asks about users who have sessions again, and does what servers ask about these, for ever.
+    pub(crate) async fn follow_sources(self: Arc<Self>) {
+        let authenticator = || Arc::clone(&self.authenticator);
+        tokio::join!(authenticator().recheck(), authenticator().follow_servers());
     }
 
     /// Answers until the worker is gone.

@@ -195,7 +195,7 @@ fn demand(server: &SourceServer, challenge: Challenge) -> IdpChallenge {
     }
 }
 
-fn kind(attribute: RadiusAttribute) -> u8 {
+pub(super) fn kind(attribute: RadiusAttribute) -> u8 {
     match attribute {
         RadiusAttribute::FilterId => FILTER_ID,
         RadiusAttribute::Class => CLASS,

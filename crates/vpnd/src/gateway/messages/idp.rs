@@ -4,6 +4,7 @@
 //! An answer names no user of the gateway: for whom it is follows from the request.
 
 mod accounting;
+mod dynamic_authorization;
 
 use std::net::IpAddr;
 
@@ -18,6 +19,9 @@ pub(crate) use accounting::{
     AcceptAttributes, AccountedSession, AccountingEvent, AccountingRecord, Classes, MAX_CLASSES, MAX_RECORDS,
     TerminateCause, Usage,
 };
+pub(crate) use dynamic_authorization::{
+    DynamicAction, DynamicRequest, DynamicResult, ErrorCause, SessionAttributes,
+};
 
 /// The longest frame in either direction, bytes.
 pub(crate) const MAX_FRAME: usize = 64 << 10;
@@ -31,7 +35,8 @@ pub(crate) type GroupName = Text<64>;
 /// By what a source tells a user from others for ever.
 pub(crate) type Subject = Text<128>;
 
-/// The idp process's first message; with one descriptor: its end of the channel to the auth process.
+/// The idp process's first message; with descriptors: its end of the channel to the auth process, and the sockets for requests of RADIUS
+/// servers, in the order of their sources, which parents of earlier versions don't have.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct IdpLaunch {
     #[n(0)]
@@ -63,6 +68,9 @@ pub(crate) enum IdpRequest {
     /// Account for a session.
     #[n(3)]
     Account(#[n(0)] AccountingRecord),
+    /// The next request of a server, whenever there is one. With the result of the one before.
+    #[n(4)]
+    Next(#[n(0)] Option<DynamicResult>),
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -143,6 +151,9 @@ pub(crate) enum IdpReply {
     /// A server has the record.
     #[n(4)]
     Accounted,
+    /// To [`IdpRequest::Next`].
+    #[n(5)]
+    Dynamic(#[n(0)] DynamicRequest),
 }
 
 /// A user, as a source has it.

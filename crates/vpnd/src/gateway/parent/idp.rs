@@ -2,6 +2,7 @@
 //!
 //! INVARIANT: whatever becomes of it, sessions and logins of local users go on.
 
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(super) struct Idp {
     program: PathBuf,
     launch: IdpLaunch,
     running: Option<RunningChild<FromIdp>>,
+    /// Where RADIUS servers ask about sessions. They stay open while one idp process follows another.
+    listeners: Vec<(SocketAddr, OwnedFd)>,
     started: Instant,
     delay: Duration,
 }
@@ -41,20 +44,27 @@ impl Idp {
         configuration: &Configuration,
         config: &ServerConfig,
         common: &Common,
+        before: Option<&Self>,
     ) -> anyhow::Result<Option<(Self, OwnedFd)>> {
         if config.sources.is_empty() {
             return Ok(None);
         }
         let launch = IdpLaunch { common: common.clone(), configuration: configuration.clone() };
         let program = program.to_owned();
-        let mut idp = Self { program, launch, running: None, started: Instant::now(), delay: DELAY };
+        let listeners = listeners(config, before.map_or(&[], |idp| &idp.listeners))?;
+        let mut idp =
+            Self { program, launch, running: None, listeners, started: Instant::now(), delay: DELAY };
         let to_auth = idp.launch().await?;
         Ok(Some((idp, to_auth)))
     }
 
     async fn launch(&mut self) -> anyhow::Result<OwnedFd> {
         let (ours, to_auth) = channel::pair()?;
-        let child = start_child(&self.program, ChildRole::Idp, &self.launch, vec![ours.into()]);
+        let mut descriptors = vec![ours.into()];
+        for (_, listener) in &self.listeners {
+            descriptors.push(listener.try_clone()?);
+        }
+        let child = start_child(&self.program, ChildRole::Idp, &self.launch, descriptors);
         let Ok(child) = tokio::time::timeout(START_TIMEOUT, child).await else {
             bail!("the idp process was not ready within {} s", START_TIMEOUT.as_secs());
         };
@@ -98,4 +108,22 @@ impl Idp {
             child.dismiss(timeout).await;
         }
     }
+}
+
+/// The sockets of the sources that are configured for one, in their order; those that are open already are taken over.
+fn listeners(
+    config: &ServerConfig,
+    before: &[(SocketAddr, OwnedFd)],
+) -> anyhow::Result<Vec<(SocketAddr, OwnedFd)>> {
+    let open = |address: SocketAddr| -> anyhow::Result<_> {
+        if let Some((_, listener)) = before.iter().find(|(open, _)| *open == address) {
+            return Ok((address, listener.try_clone()?));
+        }
+        let socket = UdpSocket::bind(address).with_context(|| {
+            format!("can't receive requests of RADIUS servers on {address}; choose another coa_listen")
+        })?;
+        socket.set_nonblocking(true)?;
+        Ok((address, socket.into()))
+    };
+    config.sources.iter().filter_map(|source| source.dynamic()).map(|dynamic| open(dynamic.listen)).collect()
 }

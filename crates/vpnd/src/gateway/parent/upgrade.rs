@@ -103,7 +103,8 @@ impl Gateway {
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
         let (auth, to_auth, protections) =
             start_auth(&self.program, &configuration, &self.common, key, false).await?;
-        let idp = start_idp(&self.program, &configuration, &config, &self.common, &auth).await?;
+        let idp =
+            start_idp(&self.program, &configuration, &config, &self.common, &auth, self.idp.as_ref()).await?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let common = self.common.clone();
         let launch = worker_launch(&self.args, &config, configuration, common, certificate, protections)?;

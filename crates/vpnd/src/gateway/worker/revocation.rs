@@ -63,9 +63,12 @@ async fn carry_out(core: &Core, revoked: Revoked) -> Result<usize, Stopped> {
             Some(groups) => core.regroup(name, groups).await,
             None => Ok(0),
         },
-        (RevocationCause::Device, Some(device)) => {
+        (RevocationCause::Device | RevocationCause::Disconnected, Some(device)) => {
             let which = Selector::Device(name, DeviceId(device.into()));
             core.end(which, Code::Kicked, cause.to_string()).await
+        }
+        (RevocationCause::Disconnected, None) => {
+            core.end(Selector::User(name), Code::Kicked, cause.to_string()).await
         }
         _ => core.end(Selector::User(name), Code::Disabled, cause.to_string()).await,
     }

@@ -147,11 +147,22 @@ pub(super) fn remove_device(
     if !sessions::devices(t, id)?.iter().any(|known| known.id == device) {
         return Ok(Ok(false));
     }
+    end_device(t, id, name, device, now_s)?;
+    Ok(Ok(true))
+}
+
+/// Forgets a device: its sessions end.
+pub(super) fn end_device(
+    t: &Transaction<'_>,
+    id: UserId,
+    name: &str,
+    device: DeviceId,
+    now_s: u64,
+) -> rusqlite::Result<()> {
     t.execute("UPDATE users SET generation = generation + 1 WHERE id = ?", [id.0])?;
     sessions::remove_device(t, id, device, now_s)?;
     events::add_revocation(t, id, name, RevocationCause::Device, Some(device), now_s)?;
-    digest::renew(t, id)?;
-    Ok(Ok(true))
+    digest::renew(t, id)
 }
 
 /// Users whose time has ended, or goes on again, since that was looked at last: a clock can be set back.

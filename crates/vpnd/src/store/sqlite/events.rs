@@ -73,7 +73,10 @@ fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {
 
 fn word(cause: RevocationCause) -> &'static str {
     match cause {
-        RevocationCause::Disabled | RevocationCause::Source | RevocationCause::Unconfirmed => "disabled",
+        RevocationCause::Disabled
+        | RevocationCause::Source
+        | RevocationCause::Unconfirmed
+        | RevocationCause::Disconnected => "disabled",
         RevocationCause::Removed => "removed",
         RevocationCause::Password => "password",
         RevocationCause::Certificate => "certificate",

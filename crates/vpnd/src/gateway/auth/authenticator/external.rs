@@ -207,7 +207,9 @@ impl Authenticator {
             Some(IdpReply::Refused(refusal)) => return self.refused(&at, cause(*refusal), now_s),
             Some(IdpReply::Challenge(challenge)) => return self.challenge(at, challenge, now_s),
             Some(IdpReply::Unavailable(why)) => why,
-            Some(IdpReply::Accounted) => "the idp process has given no answer to a login",
+            Some(IdpReply::Accounted | IdpReply::Dynamic(_)) => {
+                "the idp process has given no answer to a login"
+            }
             None => "the idp process is not there",
         };
         if is_unapproved {

@@ -53,7 +53,7 @@ pub(super) enum Outcome {
 }
 
 impl Ended {
-    fn add(&self, number: u64, cause: RevocationCause) {
+    pub(super) fn add(&self, number: u64, cause: RevocationCause) {
         let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ended.insert(number, cause);
         if ended.len() > MAX_ENDED {
@@ -142,9 +142,13 @@ impl Authenticator {
             }
             // Somebody else has the name now.
             Some(IdpReply::Accepted(_) | IdpReply::Refused(_)) => Outcome::Over,
-            Some(IdpReply::Unavailable(_) | IdpReply::Challenge(_) | IdpReply::Accounted) | None => {
-                Outcome::NoAnswer
-            }
+            Some(
+                IdpReply::Unavailable(_)
+                | IdpReply::Challenge(_)
+                | IdpReply::Accounted
+                | IdpReply::Dynamic(_),
+            )
+            | None => Outcome::NoAnswer,
         }
     }
 

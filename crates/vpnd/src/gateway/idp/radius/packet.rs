@@ -5,6 +5,7 @@
 //! refusal into an admission (BlastRADIUS, CVE-2024-3596). Bytes in, bytes out: no socket, no clock, no randomness.
 
 pub(crate) mod accounting;
+pub(crate) mod dynamic;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use md5::{Digest as _, Md5};
@@ -134,7 +135,7 @@ impl AccessRequest<'_> {
             return Err(NoReply::Authenticator);
         }
         let attributes = attributes(body)?;
-        self.check_signature(&header[..4], body, secret)?;
+        check_signature(&header[..4], &self.authenticator, body, secret)?;
         let text = || text(&attributes);
         match code {
             ACCESS_ACCEPT => Ok(Reply::Accept(attributes)),
@@ -143,25 +144,30 @@ impl AccessRequest<'_> {
             _ => Err(NoReply::Malformed),
         }
     }
+}
 
-    /// Whether there is one Message-Authenticator, and a right one.
-    fn check_signature(&self, header: &[u8], body: &[u8], secret: &[u8]) -> Result<(), NoReply> {
-        let mut found = None;
-        let mut at = 0;
-        while at < body.len() {
-            if body[at] == MESSAGE_AUTHENTICATOR {
-                let is_first = found.replace(at).is_none();
-                if !is_first || body[at + 1] != 18 {
-                    return Err(NoReply::Signature);
-                }
+/// Whether there is one Message-Authenticator, and a right one; `authenticator` is the request's.
+fn check_signature(
+    header: &[u8],
+    authenticator: &[u8; 16],
+    body: &[u8],
+    secret: &[u8],
+) -> Result<(), NoReply> {
+    let mut found = None;
+    let mut at = 0;
+    while at < body.len() {
+        if body[at] == MESSAGE_AUTHENTICATOR {
+            let is_first = found.replace(at).is_none();
+            if !is_first || body[at + 1] != 18 {
+                return Err(NoReply::Signature);
             }
-            at += usize::from(body[at + 1]);
         }
-        let Some(at) = found else { return Err(NoReply::Unsigned) };
-        let parts = [header, &self.authenticator, &body[..at + 2], &[0; 16], &body[at + 18..]];
-        let right = signature(secret, &parts).ct_eq(&body[at + 2..at + 18]);
-        if bool::from(right) { Ok(()) } else { Err(NoReply::Signature) }
+        at += usize::from(body[at + 1]);
     }
+    let Some(at) = found else { return Err(NoReply::Unsigned) };
+    let parts = [header, authenticator, &body[..at + 2], &[0; 16], &body[at + 18..]];
+    let right = signature(secret, &parts).ct_eq(&body[at + 2..at + 18]);
+    if bool::from(right) { Ok(()) } else { Err(NoReply::Signature) }
 }
 
 fn attribute(out: &mut Vec<u8>, kind: u8, value: &[u8]) {

@@ -121,7 +121,7 @@ async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: As
                 (answer.source, format!("{}={}", &*answer.user, answer.answer.expose()))
             }
             IdpRequest::Recheck(user) => (user.source, format!("{}?", &*user.user)),
-            IdpRequest::Account(_) => continue,
+            IdpRequest::Account(_) | IdpRequest::Next(_) => continue,
         };
         asked.lock().unwrap().push((source.to_string(), key.clone()));
         let Some(reply) = replies.get(&key) else { continue };

@@ -1,0 +1,62 @@
+//! Why rights were taken away.
+
+use std::fmt;
+
+use minicbor::{Decode, Encode};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum RevocationCause {
+    #[n(0)]
+    Disabled,
+    #[n(1)]
+    Removed,
+    /// The user has a new password.
+    #[n(2)]
+    Password,
+    /// A client certificate of the user was revoked.
+    #[n(3)]
+    Certificate,
+    /// The user's time is over.
+    #[n(4)]
+    Expired,
+    /// The user's source has another login name for them.
+    #[n(5)]
+    Renamed,
+    /// The user is in other groups. Sessions go on, by the rules for these.
+    #[n(6)]
+    Groups,
+    /// One of the user's devices was removed: its sessions end.
+    #[n(7)]
+    Device,
+    /// The user's source has no such user any more, or has disabled them. It is stored as [`Self::Disabled`], which earlier versions know.
+    #[n(8)]
+    Source,
+    /// The user's source could not be asked for longer than it may take. It is stored as [`Self::Disabled`], too.
+    #[n(9)]
+    Unconfirmed,
+    /// A server of the user's source has ended the sessions. It is stored as [`Self::Disabled`] or [`Self::Device`].
+    #[n(10)]
+    Disconnected,
+}
+
+impl fmt::Display for RevocationCause {
+    /// The explanation that the user's clients get.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disabled => "this user was disabled",
+            Self::Removed => "this user was removed",
+            Self::Password => "the password was changed; log in again",
+            Self::Certificate => "a certificate of this user was revoked; log in again with a good one",
+            Self::Expired => "this account has expired",
+            Self::Renamed => "this user has another name now; log in again",
+            Self::Groups => "the groups of this user were changed",
+            Self::Device => "this device was removed; log in again",
+            Self::Source => "this account is gone or disabled in its directory",
+            Self::Disconnected => "the server of this account has ended the session; log in again",
+            Self::Unconfirmed => {
+                "the directory of this account could not be asked for too long; log in again"
+            }
+        })
+    }
+}

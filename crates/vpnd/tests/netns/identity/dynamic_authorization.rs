@@ -1,0 +1,139 @@
+//! Behaviour: a RADIUS server ends sessions and changes groups at once, sent by `radclient`; whoever else tries changes nothing.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::{ADDRESS, SOON, add_source, beside, login_of};
+use crate::client::Client;
+use crate::freeradius::FreeRadius;
+use crate::gateway::{Gateway, must, write_secret};
+use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::process;
+use crate::traffic::ping_until;
+
+const PORT: u16 = 3799;
+const SECRET: &str = "of the server alone";
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_secs()
+}
+
+/// Sends a request from `from`; the name of the reply, or nothing.
+fn ask(lab: &Lab, from: &str, secret: &str, kind: &str, attributes: &str) -> String {
+    let mut command: Command = beside(lab, "radclient");
+    command.args(["-x", "-r", "1", "-t", "2", &format!("{ADDRESS}:{PORT}"), kind, secret]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut radclient = command.spawn().expect("freeradius-utils is installed");
+    let mut stdin = radclient.stdin.take().expect("it is piped");
+    writeln!(stdin, "{attributes},Packet-Src-IP-Address={from}").expect("it reads");
+    drop(stdin);
+    let output = process::text(&radclient.wait_with_output().expect("it ends"));
+    let received = output.lines().find_map(|line| line.split_once("Received ").map(|(_, rest)| rest));
+    let name = received.and_then(|rest| rest.split_whitespace().next()).unwrap_or_default().to_owned();
+    let cause = output.lines().find_map(|line| line.trim().strip_prefix("Error-Cause = "));
+    format!("{name} {}", cause.unwrap_or_default()).trim().to_owned()
+}
+
+/// The same with all that a request needs.
+fn request(lab: &Lab, kind: &str, attributes: &str) -> String {
+    let attributes = format!("{attributes},Event-Timestamp={},Message-Authenticator=0x00", now_s());
+    ask(lab, ADDRESS, SECRET, kind, &attributes)
+}
+
+fn configure(lab: &Lab, gateway: &Gateway<'_>, radius: &FreeRadius) {
+    let secret: PathBuf = lab.path("coa.secret");
+    write_secret(&secret, &format!("{SECRET}\n"));
+    let source = format!(
+        "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\nservers = [\"radius://{ADDRESS}:{}\"]\n\
+         accounting_servers = [\"radius://{ADDRESS}:{}\"]\nsecret_file = {:?}\ncoa_listen = \"{ADDRESS}:{PORT}\"\n\
+         coa_clients = [\"{ADDRESS}\"]\ncoa_secret_file = {secret:?}\n",
+        radius.port,
+        radius.accounting_port,
+        radius.secret_file()
+    );
+    add_source(gateway, &source);
+}
+
+/// A request counts only if it was made after the gateway began, in whole seconds.
+fn let_a_second_pass() {
+    let since = now_s();
+    eventually("another second begins", SOON, || (now_s() > since + 1).then_some(()));
+}
+
+#[test]
+fn a_server_ends_sessions_and_changes_groups_and_nobody_else_does() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.install();
+    let local = gateway.add_user("local");
+    let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
+    configure(&lab, &gateway, &radius);
+    gateway.start();
+    let ann = login_of(&lab, &local, "ann@guests.example", "right");
+    let one = Client::connect(&lab, 1, &ann);
+    let other = Client::connect(&lab, 2, &local);
+    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(other.namespace(), CAMPUS_V4.into(), SOON);
+    let_a_second_pass();
+
+    // Forged, unsigned, old, from elsewhere: no reply, and nothing happens.
+    let signed = |at_s: u64| format!("User-Name=ann,Event-Timestamp={at_s},Message-Authenticator=0x00");
+    let now = signed(now_s());
+    for (what, from, secret, attributes) in [
+        ("another secret", ADDRESS, "guessed", now.clone()),
+        ("another address", "127.0.0.2", SECRET, now.clone()),
+        ("no signature", ADDRESS, SECRET, format!("User-Name=ann,Event-Timestamp={}", now_s())),
+        ("an old one", ADDRESS, SECRET, signed(now_s() - 400)),
+        ("one of the future", ADDRESS, SECRET, signed(now_s() + 400)),
+    ] {
+        assert_eq!(ask(&lab, from, secret, "disconnect", &attributes), "", "{what}");
+    }
+    // A local user's session is no affair of the server's, by name or by address.
+    let not_found = "Disconnect-NAK Session-Context-Not-Found";
+    assert_eq!(request(&lab, "disconnect", "User-Name=local"), not_found);
+    assert_eq!(request(&lab, "disconnect", &format!("Framed-IP-Address={}", other.v4())), not_found);
+    assert_eq!(request(&lab, "coa", "User-Name=ann,Session-Timeout=60"), "CoA-NAK Unsupported-Attribute");
+    assert_eq!(
+        request(&lab, "disconnect", "NAS-Identifier=other,User-Name=ann"),
+        "Disconnect-NAK NAS-Identification-Mismatch"
+    );
+    assert_eq!(gateway.sessions().len(), 2);
+
+    assert_eq!(request(&lab, "coa", "User-Name=ann,Filter-Id=moved,Filter-Id+=vpn"), "CoA-ACK");
+    let users = process::text(&must(process::run(gateway.user(&["list"]))));
+    let line = users.lines().find(|line| line.contains("ann@guests.example")).unwrap_or_default();
+    assert!(line.contains("moved") && !line.contains("staff"), "{users}");
+    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+
+    // The socket stays open over an upgrade.
+    must(gateway.upgrade());
+    let_a_second_pass();
+    assert_eq!(request(&lab, "disconnect", &format!("Framed-IP-Address={}", one.v4())), "Disconnect-ACK");
+    let mut one = one.into_process();
+    one.wait(SOON);
+    assert!(one.output().contains("the server of this account has ended the session"), "{}", one.output());
+    assert_eq!(gateway.sessions().len(), 1, "the other goes on");
+    let stop = eventually("its end is accounted for", SOON, || {
+        radius.records().into_iter().find(|record| record.iter().any(|(_, value)| value == "Stop"))
+    });
+    assert!(stop.contains(&("Acct-Terminate-Cause".to_owned(), "Admin-Reset".to_owned())), "{stop:?}");
+
+    // She may come back, and be ended by the id that the server knows her session by.
+    let again = Client::connect(&lab, 1, &ann);
+    let id = eventually("the session is accounted for", SOON, || {
+        let start = radius
+            .records()
+            .into_iter()
+            .filter(|record| record.iter().any(|(_, value)| value == "Start"))
+            .nth(1)?;
+        start.into_iter().find(|(name, _)| name == "Acct-Session-Id").map(|(_, id)| id)
+    });
+    assert_eq!(request(&lab, "disconnect", &format!("Acct-Session-Id={id}")), "Disconnect-ACK");
+    let since = std::time::Instant::now();
+    let mut again = again.into_process();
+    again.wait(SOON);
+    assert!(since.elapsed() < Duration::from_secs(10), "it took {:?}", since.elapsed());
+    assert_eq!(request(&lab, "disconnect", &format!("Acct-Session-Id={id}")), not_found);
+}
