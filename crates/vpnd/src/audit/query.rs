@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{AuditError, AuditFile, CLOCK_SET_BACK};
 
 /// The interval at which a gateway notes that all is recorded, seconds.
-pub(crate) const HEARTBEAT_S: u64 = 30;
+pub(crate) const HEARTBEAT_S: u64 = 10;
 /// Without it for so long, what happened since is not recorded, seconds.
 const STALE_S: u64 = 3 * HEARTBEAT_S;
 /// Sessions of one address that are looked at where the clock was ever set back, from the newest that had begun by the time in question.

@@ -121,7 +121,7 @@ impl Recorder {
 
     /// Takes an event in, and never waits.
     pub(crate) fn record(&self, event: Event) {
-        if !self.state.policy().enabled {
+        if !self.is_enabled() {
             return;
         }
         let admitted = match &event {
@@ -149,6 +149,11 @@ impl Recorder {
     /// These rules hold from now on.
     pub(crate) fn set_policy(&self, policy: Policy) {
         *self.state.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+
+    /// Whether events are to be recorded.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.state.policy().enabled
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -350,7 +355,8 @@ impl Writer {
         if !caught_up || self.reconciled.is_none_or(|at| at.elapsed() >= RECONCILE_INTERVAL) {
             self.reconcile(&mut open.file, now_s)?;
         }
-        if self.heartbeat.elapsed() >= HEARTBEAT {
+        // The thread may wake a moment before.
+        if self.heartbeat.elapsed() + Duration::from_secs(1) >= HEARTBEAT {
             open.file.alive(open.run, now_s)?;
             self.heartbeat = Instant::now();
             self.record_left_out(&mut open.file, now_s)?;

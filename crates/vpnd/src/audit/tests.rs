@@ -420,7 +420,9 @@ fn the_last_room_on_the_disk_is_left_to_the_store() {
     assert!(!path.exists());
     recorder.set_policy(POLICY);
     wait("it goes on", &|| recorder.health().failure.is_none());
+    assert!(recorder.is_enabled());
     recorder.set_policy(Policy { enabled: false, ..POLICY });
+    assert!(!recorder.is_enabled());
     recorder.record(began(1, "ann", 2, 1000));
     recorder.finish();
     assert_eq!(all(&AuditFile::open(&path).unwrap()), [], "nothing is recorded that is not wanted");

@@ -23,9 +23,9 @@ use crate::gateway::auth::access::Access;
 use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::lease::{self, Addresses, LeaseError};
 use crate::gateway::messages::auth::{
-    Account, AuditHealth, AuthReply, AuthRequest, AuthStatus, Demand, Granted, Leased, LoginRequest,
-    MAX_GROUP_BYTES, MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic,
-    SourceName, StoredSession, Write, id,
+    Account, AuthReply, AuthRequest, AuthStatus, Demand, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
+    MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic, SourceName,
+    StoredSession, Write, id,
 };
 use crate::password::Password;
 use crate::privsep::channel::{Channel, ChannelError};
@@ -391,7 +391,7 @@ impl Service {
 
     fn status(&self) -> Result<AuthStatus, StoreError> {
         let pools = lease::usage(&self.access.pools(), self.store.as_ref(), (self.clocks.steady)())?;
-        let audit = self.audit.as_ref().map(Recorder::health).map(AuditHealth::from);
+        let audit = self.audit_health();
         Ok(AuthStatus { pools, sources: self.authenticator.source_health(), audit })
     }
 

@@ -12,6 +12,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use super::{MAX_GRANTS, Service};
 use crate::audit::recorder::Recorder;
 use crate::audit::{Event, SessionStart};
+use crate::gateway::messages::auth::AuditHealth;
 use crate::store::{SessionChange, User};
 
 /// A session that may begin, for the user who was let in. Addresses and the time are added later.
@@ -64,6 +65,12 @@ impl Service {
                 audit.record(Event::Ended { session: *session, at_s, reason });
             }
         }
+    }
+
+    /// State of the audit file; `None` if nothing is to be recorded.
+    pub(super) fn audit_health(&self) -> Option<AuditHealth> {
+        let audit = self.audit.as_ref().filter(|audit| audit.is_enabled())?;
+        Some(audit.health().into())
     }
 
     /// A session will end for this reason.
