@@ -5,6 +5,7 @@
 //! so. At most [`AT_ONCE`] requests of a source are under way, and users have their turns spread over the time between two.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -112,12 +113,18 @@ impl Authenticator {
     ) {
         let at = now();
         let (permits, mut asked) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
+        let round = Arc::new(Round::default());
         let due = users.into_iter().filter(|user| turns.get(&user.id).is_some_and(|turn| turn.due <= at));
         for user in due {
             let (this, source, permits) = (Arc::clone(self), Arc::clone(source), Arc::clone(&permits));
+            let round = Arc::clone(&round);
             asked.spawn(async move {
                 let _permit = permits.acquire_owned().await;
+                if round.is_without_answers() {
+                    return (user, Outcome::NoAnswer);
+                }
                 let outcome = this.recheck_user(&source, &user).await;
+                round.note(&outcome);
                 (user, outcome)
             });
         }
@@ -190,6 +197,31 @@ impl Authenticator {
     }
 }
 
+/// The requests of one round. A source that is down must not make it so long that sessions outlive what they may: each of
+/// thousands of users would wait for every server.
+#[derive(Default)]
+struct Round {
+    /// Requests without an answer since the last with one.
+    failures: AtomicUsize,
+}
+
+impl Round {
+    fn note(&self, outcome: &Outcome) {
+        match outcome {
+            Outcome::NoAnswer => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+            }
+            // One entry that servers can't deliver says nothing about the others.
+            Outcome::Confirmed | Outcome::Over => self.failures.store(0, Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the rest of the users need not be asked about.
+    fn is_without_answers(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= AT_ONCE
+    }
+}
+
 impl Turn {
     /// The next turn after this outcome, or the cause why sessions end.
     fn follows(&mut self, outcome: &Outcome, recheck: Recheck, at: Time) -> Option<RevocationCause> {
@@ -253,6 +285,18 @@ mod tests {
         assert_eq!((turns.len(), turns[&users(1)[0].id].due), (2, before));
         schedule(&mut turns, &users(3), later, every, false);
         assert_eq!(turns[&users(3)[2].id].due, later + every, "whoever logs in was just confirmed");
+    }
+
+    #[test]
+    fn a_source_that_is_down_is_asked_a_few_times_in_a_round() {
+        let round = Round::default();
+        for _ in 0..100 {
+            (1..AT_ONCE).for_each(|_| round.note(&Outcome::NoAnswer));
+            assert!(!round.is_without_answers());
+            round.note(&Outcome::Confirmed);
+        }
+        (0..AT_ONCE).for_each(|_| round.note(&Outcome::NoAnswer));
+        assert!(round.is_without_answers());
     }
 
     #[test]
