@@ -19,6 +19,7 @@ pub mod commands;
 pub mod config;
 pub mod control;
 pub mod date;
+pub mod factor;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod gateway;

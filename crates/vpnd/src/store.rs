@@ -9,6 +9,7 @@
 
 mod live_user;
 mod revocation_cause;
+mod session_record;
 pub mod sqlite;
 
 use std::fmt;
@@ -21,6 +22,7 @@ use zeroize::Zeroizing;
 
 pub use live_user::LiveUser;
 pub use revocation_cause::RevocationCause;
+pub use session_record::SessionRecord;
 
 /// The name of a user that never changes: random, so that gateways need not agree on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -192,22 +194,6 @@ impl User {
     pub fn has_expired(&self, now_s: u64) -> bool {
         self.expires_s.is_some_and(|expires_s| expires_s <= now_s)
     }
-}
-
-/// A session, as a restarted gateway needs it to let its client attach.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionRecord {
-    pub id: SessionId,
-    pub user: UserId,
-    pub device: DeviceId,
-    /// Number of its last epoch.
-    pub epoch: u32,
-    /// Hashes of the attach tokens that are good now.
-    pub tokens: Tokens,
-    /// When the user logged in.
-    pub started_s: u64,
-    /// When the user must log in again.
-    pub expires_s: u64,
 }
 
 /// One inner address, held until a deadline.

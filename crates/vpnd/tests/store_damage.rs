@@ -45,6 +45,8 @@ fn session_of(user: &User, id: u8) -> SessionRecord {
         tokens: Tokens::new(TokenHash::from_bytes([id; 32])),
         started_s: 1_000,
         expires_s: 9_000,
+        factors: vpnd::factor::Factors::PASSWORD,
+        auth_time_s: 900,
     }
 }
 

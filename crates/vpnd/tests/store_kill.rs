@@ -147,6 +147,8 @@ fn session_changes(random: &mut StdRng, user: Option<&User>, n: u64) -> Vec<Sess
             tokens: tokens(n + 1),
             started_s: 1_000 + n,
             expires_s: 1_000 + n + 200,
+            factors: vpnd::factor::Factors::PASSWORD,
+            auth_time_s: n,
         };
         changes.insert(0, SessionChange::Add(session, user.generation));
     }

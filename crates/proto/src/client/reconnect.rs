@@ -58,6 +58,7 @@ impl Client {
             | Code::Idle
             | Code::NoSuite
             | Code::NoProfile
+            | Code::Factor
             | Code::BadRequest => self.give_up(code, text),
             _ => self.retry_refused(now, retry_after),
         }
@@ -179,7 +180,8 @@ impl Client {
                 | Code::Idle
                 | Code::Credentials
                 | Code::Certificate
-                | Code::NoProfile),
+                | Code::NoProfile
+                | Code::Factor),
             ) => self.give_up(code, if text.is_empty() { code.explanation() } else { text }),
             Some(Code::Lifetime | Code::Token) => {
                 self.drop_session();

@@ -44,13 +44,15 @@ pub enum Code {
     NoProfile,
     /// 18: the gateway is being drained: use another one, or come back later.
     Drain,
+    /// 19: the login lacks a factor that the user's access profile requires.
+    Factor,
     /// A code of a later version.
     Other(u16),
 }
 
 impl Code {
     /// Every code of this version, in the order of their numbers, which start at 0.
-    const KNOWN: [Self; 19] = [
+    const KNOWN: [Self; 20] = [
         Self::Bye,
         Self::Credentials,
         Self::Token,
@@ -70,6 +72,7 @@ impl Code {
         Self::Throttled,
         Self::NoProfile,
         Self::Drain,
+        Self::Factor,
     ];
 
     /// The number on the wire.
@@ -95,6 +98,7 @@ impl Code {
             Self::Throttled => 16,
             Self::NoProfile => 17,
             Self::Drain => 18,
+            Self::Factor => 19,
             Self::Other(number) => number,
         }
     }
@@ -122,6 +126,7 @@ impl Code {
             Self::Throttled => "throttled",
             Self::NoProfile => "no-profile",
             Self::Drain => "drain",
+            Self::Factor => "factor",
             Self::Other(_) => "other",
         }
     }
@@ -156,6 +161,9 @@ impl Code {
             }
             Self::Drain => {
                 "the gateway takes no new sessions now, because it is going to stop; use another one or try later"
+            }
+            Self::Factor => {
+                "your account needs another factor for this access; ask the administrator to set it up"
             }
             Self::Other(_) => "a reason that this version does not know",
         }
@@ -204,7 +212,7 @@ mod tests {
         }
         let names: BTreeSet<_> = Code::KNOWN.into_iter().map(Code::name).collect();
         assert_eq!(names.len(), Code::KNOWN.len(), "no two have one name");
-        assert_eq!(Code::from(19), Code::Other(19));
+        assert_eq!(Code::from(20), Code::Other(20));
         assert_eq!(Code::Other(4711).number(), 4711);
     }
 }

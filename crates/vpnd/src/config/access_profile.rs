@@ -13,6 +13,7 @@ use super::document::{Log as Problems, Section};
 use super::pool::{self, PoolChoice, Pools};
 use super::rate::{self, GroupRates};
 use super::{Push, Rule, ServerConfig, Tunnel, read};
+use crate::factor::Requirement;
 
 /// Profiles at most.
 const MAX_PROFILES: usize = 64;
@@ -42,6 +43,8 @@ pub struct AccessProfile {
     pub rules: Vec<Rule>,
     /// Number of its own rules among them.
     pub own_rules: usize,
+    /// Factors that its users must have proved.
+    pub require: Vec<Requirement>,
     /// Where its clients' addresses come from, IPv4 first.
     pub pools: [PoolChoice; 2],
     /// Its rate limits; with some, those of `[limits]` and of its users' groups don't count.
@@ -277,6 +280,7 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         );
         s.problem(p, "rules", message);
     }
+    let require = require(s, p, config);
     let pools = pool::choices(s, p);
     let rates = rate::profile(s, p, name.as_deref().unwrap_or_default(), config.limits.rates.session);
     let most = config.limits.max_sessions_per_user;
@@ -289,9 +293,22 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         client_to_client,
         rules,
         own_rules,
+        require,
         pools,
         rates,
     })
+}
+
+/// The factors that a profile requires.
+fn require(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Vec<Requirement> {
+    let names = "\"otp\" (a one-time code), \"swk\" (a client certificate), \"mca\" (an approval on another device) or \"mfa\" (any of these)";
+    let required: Vec<Requirement> = s.list(p, "require", names).unwrap_or_default();
+    if required.contains(&Requirement::Key) && config.tls.client_ca.is_none() {
+        let message =
+            "'require' in [profile] has \"swk\", which needs 'client_ca' in [tls], the CA that signs them";
+        s.problem(p, "require", message.to_owned());
+    }
+    required
 }
 
 /// A list that decides who is in a profile. An empty one would match nobody, which nobody means.

@@ -3,6 +3,7 @@
 //! Invariants: each user name belongs to one source at most, the first whose rule it matches; secrets are files that are named here,
 //! never values.
 
+mod factors;
 mod radius;
 mod recheck;
 
@@ -13,6 +14,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::document::{Log as Problems, Section};
+use crate::factor::Factors;
 use crate::ldap_filter::{Filter, NameTemplate};
 pub use radius::{Accounting, DynamicAuthorization, Radius, RadiusAttribute};
 pub use recheck::Recheck;
@@ -46,6 +48,10 @@ pub struct Source {
     pub max_logins: usize,
     /// Groups of one user at most; who has more is refused.
     pub max_groups: usize,
+    /// What each login that it accepts has proved besides the password.
+    pub amr: Factors,
+    /// What the right answer to a challenge of its has proved.
+    pub challenge_amr: Factors,
     pub kind: SourceKind,
 }
 
@@ -349,6 +355,8 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
         timeout,
         max_logins: s.number(p, "max_logins", 1..=1_024, 32) as usize,
         max_groups: s.number(p, "max_groups", 1..=200, 100) as usize,
+        amr: factors::read(s, p, "amr"),
+        challenge_amr: if is_ldap { Factors::default() } else { factors::read(s, p, "challenge_amr") },
         kind: if is_ldap {
             SourceKind::Ldap(Box::new(ldap(s, p, base)?))
         } else {
@@ -580,5 +588,21 @@ mod tests {
         ] {
             assert_eq!(matches_pattern(pattern, text), expected, "{pattern} {text}");
         }
+    }
+
+    #[test]
+    fn factors_of_a_source_are_those_that_its_administrator_names_and_an_approval() {
+        let of = |rest: &str| {
+            let text = format!(
+                "[[source]]\nname = \"guests\"\nkind = \"radius\"\nmatch = \"g-*\"\nservers = \"radius://10.0.0.1\"\n\
+                 secret_file = \"s\"\n{rest}"
+            );
+            let source = read(&text).unwrap().remove(0);
+            [false, true].map(|challenged| source.factors(challenged).to_string())
+        };
+        assert_eq!(of(""), ["pwd", "pwd"], "nobody knows what a challenge was");
+        assert_eq!(of("challenge_amr = \"otp\"\n"), ["pwd", "pwd otp"]);
+        assert_eq!(of("amr = [\"otp\"]\n"), ["pwd otp", "pwd otp"]);
+        assert_eq!(of("push = true\n"), ["pwd mca", "pwd mca"]);
     }
 }

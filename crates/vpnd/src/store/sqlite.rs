@@ -38,11 +38,12 @@ const SQLITE_HEADER_LEN: u64 = 100;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The steps from each format to the next; `user_version` counts those that were taken.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("sqlite/schema_1.sql"),
     include_str!("sqlite/schema_2.sql"),
     include_str!("sqlite/schema_3.sql"),
     include_str!("sqlite/schema_4.sql"),
+    include_str!("sqlite/schema_5.sql"),
 ];
 
 #[derive(Debug)]

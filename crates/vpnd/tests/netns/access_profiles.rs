@@ -3,12 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use vpnd::store::sqlite::Sqlite;
+
 use crate::client::{self, Client, TUN};
+use crate::factors;
 use crate::gateway::{Gateway, edit_toml, must};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, UPLINK, eventually};
 use crate::limits::{is_kept, mbit};
@@ -378,4 +382,54 @@ fn each_profile_has_its_pools_and_a_change_moves_only_whom_it_must() {
     ping_until(two.namespace(), CAMPUS_V6.into(), SOON);
     assert!(!ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND));
     assert!(ping(one.namespace(), CAMPUS_V4.into(), 56, SECOND));
+}
+
+#[test]
+fn a_profile_that_requires_a_second_factor_takes_no_password_alone() {
+    let Some(lab) = Lab::new(3) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let [ann, bob, cat] = ["ann", "bob", "cat"].map(|name| gateway.add_user(name));
+    let profiles = |require: &str| {
+        format!(
+            "[[profile]]\nname = \"admins\"\nusers = [\"ann\", \"cat\"]\nroutes = [\"10.200.0.0/24\"]\n{require}\n\
+             [[profile]]\nname = \"others\"\nroutes = [\"10.200.0.0/24\"]\n"
+        )
+    };
+    configure(&gateway, &profiles(""));
+    gateway.start();
+    let mut one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &bob);
+    for client in [&one, &two] {
+        ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    }
+
+    // Her session is over, her client logs in again, and it is told what is missing.
+    let ours = |text: &str| text.contains("your account needs one-time codes for this access");
+    configure(&gateway, &profiles("require = [\"otp\"]"));
+    must(gateway.ask(&["reload"]));
+    let ended = one.process().wait(SOON);
+    let output = one.process().output();
+    assert!(!ended.success() && output.contains("requires another factor now") && ours(&output), "{output}");
+    assert!(ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND), "others don't notice");
+    drop(one);
+    let (_, output) = Client::refused(&lab, 3, &cat, &[]);
+    assert!(ours(&output), "{output}");
+    assert_eq!(gateway.status()["counters"]["logins"]["missing_factor"], 2);
+    assert_eq!(session_of(&gateway, "ann"), None);
+
+    // With a code she is in, and an upgrade and a restart know that she had one.
+    must(process::run(gateway.user(&["modify", "ann", "--totp"])));
+    let (one, mut keyboard) = factors::at_terminal(&lab, 1, &ann);
+    eventually("she is asked for a code", SOON, || one.output().contains("ne-time code").then_some(()));
+    let users = Sqlite::inspect(&gateway.file("state").join("vpnd.db")).unwrap();
+    let secret = users.into_iter().find(|user| user.name == "ann").and_then(|user| user.totp).unwrap();
+    let codes = totp_rs::Builder::new().with_secret(totp_rs::Secret::new(secret.expose().into()));
+    let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let code = codes.with_account_name("ann").build().unwrap().generate(now_s).to_string();
+    keyboard.write_all(format!("{code}\n").as_bytes()).unwrap();
+    let id = eventually("she is in", SOON, || session_of(&gateway, "ann"));
+    must(gateway.upgrade());
+    must(gateway.ask(&["reload"]));
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    assert_eq!(session_of(&gateway, "ann"), Some(id));
 }

@@ -42,7 +42,7 @@ fn start<'l>(lab: &'l Lab, rest: &str) -> Option<(Gateway<'l>, FreeRadius, Login
 }
 
 /// `vpnd connect` at a terminal.
-fn at_terminal(lab: &Lab, number: usize, login: &Login) -> (Process, ChildStdin) {
+pub(crate) fn at_terminal(lab: &Lab, number: usize, login: &Login) -> (Process, ChildStdin) {
     let words = client::arguments(lab, number, login);
     let words: Vec<String> =
         words.iter().map(|word| format!("'{}'", word.to_str().expect("a test's path"))).collect();

@@ -102,6 +102,8 @@ fn mistakes_are_named_with_their_line() {
             "[[profile]]\nname = 'a'\nroutes = ['10.1.2.3/8']\n",
             "server.toml:8: 'routes' has a network with host bits",
         ),
+        ("[[profile]]\nname = 'a'\nrequire = 'sms'\n", "server.toml:8: 'require' in [profile] must be"),
+        ("[[profile]]\nname = 'a'\nrequire = 'swk'\n", "which needs 'client_ca' in [tls]"),
         ("[[profile]]\nname = 'a'\n[[profile]]\nname = 'a'\n", "the profile 'a' has two entries"),
         (
             "[[profile]]\nname = 'a'\n[[profile.rules]]\naction = 'alow'\n",

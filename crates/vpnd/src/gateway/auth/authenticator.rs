@@ -32,6 +32,7 @@ use crate::audit::recorder::Recorder;
 use crate::audit::{AuditEntry, Event};
 use crate::clock::now;
 use crate::config::{AccessProfiles, Tunnel};
+use crate::factor::{Factors, Requirement};
 use crate::gateway::auth::access::Access;
 use crate::gateway::messages::auth::SourceHealth;
 use crate::password::{Hasher, NoMemory, Password};
@@ -42,9 +43,11 @@ use crate::sys::process;
 use crate::totp;
 pub use cause::Cause;
 use external::External;
+pub use grant::Authenticated;
+use grant::{certificate_cause, is_certified};
 use known_sources::KnownSources;
 use pending::{Attempt, LIFETIME, Pending, Step};
-use refusal_log::RefusalLog;
+use refusal_log::{RefusalLog, printable};
 use rounds::Demand;
 use throttle::{Throttle, source_prefix};
 use turns::Turns;
@@ -75,7 +78,7 @@ pub struct Login {
 #[derive(Debug)]
 pub enum LoginOutcome {
     /// Let in.
-    Granted(Box<User>),
+    Granted(Box<Authenticated>),
     /// Not let in without a one-time code. That comes, or doesn't, with this number. It discloses nothing else: the password may be
     /// right or wrong, and the user may be one who needs a code, needs none, or does not exist.
     CodeRequired(u64),
@@ -103,6 +106,8 @@ pub enum LoginOutcome {
     SourceUnavailable,
     /// Everything was right, and no access profile is for the user.
     NoProfile,
+    /// Everything was right, and the user's access profile requires this besides.
+    MissingFactor(Requirement),
 }
 
 /// The part of a refusal that the client may learn: no cause, only when to come back.
@@ -145,9 +150,9 @@ pub struct Authenticator {
 
 /// Internal result of one check; [`LoginOutcome`] is the part that may be disclosed.
 enum CheckResult {
-    Granted(Box<User>),
+    Granted(Box<Authenticated>),
     /// The password is right, and the user must show a code, which did not come along.
-    CodeRequired(Box<User>),
+    CodeRequired(Box<Authenticated>),
     Refused(Cause),
     NotChecked(NoMemory),
 }
@@ -305,11 +310,16 @@ impl Authenticator {
         if !right {
             return Ok(CheckResult::Refused(Cause::WrongPassword));
         }
-        self.check_user(login, user, now_s)
+        self.check_user(login, Authenticated { user, factors: Factors::PASSWORD }, now_s)
     }
 
     /// Checks everything but the password, which was right.
-    fn check_user(&self, login: &Login, user: User, now_s: u64) -> Result<CheckResult, StoreError> {
+    fn check_user(
+        &self,
+        login: &Login,
+        mut user: Authenticated,
+        now_s: u64,
+    ) -> Result<CheckResult, StoreError> {
         if !user.enabled {
             return Ok(CheckResult::Refused(Cause::Disabled));
         }
@@ -320,11 +330,15 @@ impl Authenticator {
         if !user.certificates.is_empty() && !is_certified(login, Some(&user)) {
             return Ok(CheckResult::Refused(certificate_cause(login)));
         }
+        if is_certified(login, Some(&user)) {
+            user.factors = user.factors.and(Factors::KEY);
+        }
         if user.totp.is_none() {
             return Ok(CheckResult::Granted(Box::new(user)));
         }
         let Some(code) = &login.code else { return Ok(CheckResult::CodeRequired(Box::new(user))) };
         let wrong = self.check_code(Ok(&user), code, now_s)?;
+        user.factors = user.factors.and(Factors::ONE_TIME_CODE);
         Ok(wrong.map_or_else(|| CheckResult::Granted(Box::new(user)), CheckResult::Refused))
     }
 
@@ -351,7 +365,12 @@ impl Authenticator {
     }
 
     /// Asks for a one-time code, whatever was wrong. The login counts as a wrong guess from now on, so that leaving discloses nothing.
-    fn require_code(&self, login: &Login, awaited: Result<Box<User>, Cause>, now_s: u64) -> LoginOutcome {
+    fn require_code(
+        &self,
+        login: &Login,
+        awaited: Result<Box<Authenticated>, Cause>,
+        now_s: u64,
+    ) -> LoginOutcome {
         self.throttle().failed(&login.user, Source::from(login.source), now_s);
         let attempt = Attempt { login: login.clone(), since: now(), step: Step::Code(awaited) };
         self.add(attempt, now_s).map_or(LoginOutcome::WaitingFull, LoginOutcome::CodeRequired)
@@ -373,8 +392,12 @@ impl Authenticator {
             return LoginOutcome::Busy;
         };
         let source = Source::from(login.source);
-        match (self.check_code(awaited.as_deref().map_err(|cause| *cause), code, now_s), awaited) {
-            (Ok(None), Ok(user)) => {
+        match (
+            self.check_code(awaited.as_ref().map(|user| &user.user).map_err(|cause| *cause), code, now_s),
+            awaited,
+        ) {
+            (Ok(None), Ok(mut user)) => {
+                user.factors = user.factors.and(Factors::ONE_TIME_CODE);
                 self.throttle().withdrawn(&login.user, source);
                 self.granted(&login, &source_prefix(login.source), user, now_s)
             }
@@ -463,16 +486,6 @@ impl Authenticator {
     }
 }
 
-/// Whether the certificate that was shown is one of this user.
-fn is_certified(login: &Login, user: Option<&User>) -> bool {
-    let Some((shown, user)) = login.certificate.as_ref().zip(user) else { return false };
-    user.certificates.contains(shown) && !user.revoked_certificates.contains(shown)
-}
-
-fn certificate_cause(login: &Login) -> Cause {
-    if login.certificate.is_some() { Cause::ForeignCertificate } else { Cause::NoCertificate }
-}
-
 fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {
     AuditEntry {
         at_s: now_s,
@@ -482,11 +495,6 @@ fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {
         detail: detail.to_owned(),
         by: String::new(),
     }
-}
-
-/// A name from outside, made safe for logs: no control characters, at most 64 characters.
-fn printable(name: &str) -> String {
-    name.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Invariants: the worker is not trusted. Its requests are bounded in length and number; it gets no hash, no secret and no
 //! user's id; a session is kept only for the user who was let in for it, once.
 
+mod commit;
 mod recording;
 
 use std::collections::{HashMap, HashSet};
@@ -15,15 +16,18 @@ use tokio::sync::Semaphore;
 use vpnd_proto::control::UserName;
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::authenticator::{self, Authenticator, LoginOutcome, rounds};
+use commit::write;
+
+use super::authenticator::{self, Authenticated, Authenticator, LoginOutcome};
 use crate::audit::SessionStart;
 use crate::audit::recorder::Recorder;
 use crate::clock::{steady_s, wall_s};
+use crate::factor::Factors;
 use crate::gateway::auth::access::Access;
 use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::lease::{self, Addresses, LeaseError};
 use crate::gateway::messages::auth::{
-    Account, AuthReply, AuthRequest, AuthStatus, Demand, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
+    Account, AuthReply, AuthRequest, AuthStatus, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
     MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic, SourceName,
     StoredSession, Write, id,
 };
@@ -77,6 +81,9 @@ struct Grant {
     generation: u64,
     started_s: u64,
     expires_s: u64,
+    /// As they were checked here.
+    factors: Factors,
+    auth_time_s: u64,
     /// For the audit file. INVARIANT: nothing of it comes from the worker but the outer address.
     start: SessionStart,
 }
@@ -168,7 +175,7 @@ impl Service {
             LoginOutcome::SourceUnavailable => AuthReply::SourceUnavailable,
             LoginOutcome::CodeRequired(number) => AuthReply::CodeRequired(number),
             LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {
-                AuthReply::Challenge(demand(number, demanded))
+                AuthReply::Challenge(demanded.of_login(number))
             }
             LoginOutcome::StillWaiting => AuthReply::StillWaiting,
             LoginOutcome::NotApproved => AuthReply::NotApproved,
@@ -176,6 +183,7 @@ impl Service {
             LoginOutcome::Throttled(retry_after_s) => AuthReply::Throttled(retry_after_s),
             LoginOutcome::NotCertified => AuthReply::NotCertified,
             LoginOutcome::NoProfile => AuthReply::NoProfile,
+            LoginOutcome::MissingFactor(missing) => AuthReply::MissingFactor(missing),
             LoginOutcome::Refused(refused) => AuthReply::Refused { retry_after_s: refused.retry_after_s },
         }
     }
@@ -208,14 +216,20 @@ impl Service {
     }
 
     /// Leases addresses for the user who was just let in, and notes that their session may be kept.
-    fn admit(&self, user: &User, device: DeviceId, outer: Option<IpAddr>) -> AuthReply {
+    fn admit(&self, user: &Authenticated, device: DeviceId, outer: Option<IpAddr>) -> AuthReply {
         // The profiles may be others than those by which the login was let in.
         let Some(profile) = self.access.of(user) else { return AuthReply::NoProfile };
+        let (factors, auth_time_s) = (user.factors, (self.clocks.wall)());
+        if let Some(missing) = factors.missing(&profile.require) {
+            return AuthReply::MissingFactor(missing);
+        }
         let session = SessionId(rand::random());
         let started_s = (self.clocks.steady)();
         let expires_s = latest_end_s(started_s, profile.session_lifetime);
         let start = recording::start(session, user, profile.name.as_deref(), (device, outer), expires_s);
-        let grant = Grant { user: user.id, device, generation: user.generation, started_s, expires_s, start };
+        let generation = user.generation;
+        let grant =
+            Grant { user: user.id, device, generation, started_s, expires_s, factors, auth_time_s, start };
         if !self.grant(session, grant) {
             return AuthReply::Refused { retry_after_s: Some(1) };
         }
@@ -237,6 +251,7 @@ impl Service {
                     addresses: Leased { ipv4: leased.v4, ipv6: leased.v6 },
                     started_s,
                     expires_s,
+                    factors,
                     profile: profile.name.as_deref().map(ProfileName::cut),
                 })
             }
@@ -273,7 +288,8 @@ impl Service {
         let Some(profile) = self.access.of(&user) else { return Ok(None) };
         // A clock that was set back before this process began gives nobody more than a lifetime.
         let started_s = record.started_s.min(now_s);
-        if latest_end_s(started_s, profile.session_lifetime) <= now_s {
+        let lacks_factor = record.factors.missing(&profile.require).is_some();
+        if lacks_factor || latest_end_s(started_s, profile.session_lifetime) <= now_s {
             return Ok(None);
         }
         let owner = LeaseOwner { user: record.user, device: record.device };
@@ -307,6 +323,7 @@ impl Service {
             epoch: record.epoch,
             tokens: (&record.tokens).into(),
             started_s,
+            factors: record.factors,
             expires_s: record.expires_s.min(latest_end_s(now_s, profile.session_lifetime)),
         }))
     }
@@ -338,9 +355,28 @@ impl Service {
                 let (id, tokens) = (SessionId(session.into()), tokens.into_tokens());
                 let grant = self.grants().remove(&id);
                 match grant.filter(|grant| grant.started_s.saturating_add(GRANT_LIFETIME_S) > now_s) {
-                    Some(Grant { user, device, generation, started_s, expires_s, start }) => {
+                    Some(Grant {
+                        user,
+                        device,
+                        generation,
+                        started_s,
+                        expires_s,
+                        factors,
+                        auth_time_s,
+                        start,
+                    }) => {
                         starts.push(start);
-                        let record = SessionRecord { id, user, device, epoch, tokens, started_s, expires_s };
+                        let record = SessionRecord {
+                            id,
+                            user,
+                            device,
+                            epoch,
+                            tokens,
+                            started_s,
+                            expires_s,
+                            factors,
+                            auth_time_s,
+                        };
                         SessionChange::Add(record, generation)
                     }
                     None => SessionChange::Tokens(id, tokens, epoch),
@@ -436,11 +472,6 @@ impl Service {
     }
 }
 
-fn demand(login: u64, demanded: rounds::Demand) -> Demand {
-    let rounds::Demand { kind, text, time } = demanded;
-    Demand { login, kind, text, time_s: u16::try_from(time.as_secs()).unwrap_or(u16::MAX) }
-}
-
 fn credentials(login: LoginRequest) -> authenticator::Login {
     authenticator::Login {
         user: login.user.to_string(),
@@ -463,36 +494,6 @@ fn account(user: &User) -> Result<Account, Reason> {
     let name = UserName::new(user.name.as_str());
     let name = name.map_err(|error| Reason::cut(&format!("the name of a user can't be used: {error}")))?;
     Ok(Account { name, groups: user.groups.clone(), source: SourceName::cut(&user.source) })
-}
-
-/// Writes all changes in one step. If that can't be done each is tried by itself, for one that fails must not take the
-/// others with it. Returns the sessions whose changes are not in the store.
-fn write(store: &dyn Store, changes: &[SessionChange], now_s: u64) -> HashSet<SessionId> {
-    match store.change_sessions(changes, now_s) {
-        Ok(done) => {
-            let failed = changes.iter().zip(done).filter(|(_, done)| !done);
-            let failed: HashSet<SessionId> = failed.filter_map(|(change, _)| session_of(change)).collect();
-            for session in &failed {
-                tracing::warn!(%session, "the user was disabled, removed or given another password meanwhile");
-            }
-            failed
-        }
-        Err(_) if changes.len() > 1 => {
-            changes.iter().flat_map(|change| write(store, std::slice::from_ref(change), now_s)).collect()
-        }
-        Err(error) => {
-            tracing::error!(%error, "the store did not take a change of sessions");
-            changes.iter().filter_map(session_of).collect()
-        }
-    }
-}
-
-/// The session that the change is about.
-fn session_of(change: &SessionChange) -> Option<SessionId> {
-    match change {
-        SessionChange::Add(record, _) => Some(record.id),
-        SessionChange::Tokens(id, ..) | SessionChange::End(id) => Some(*id),
-    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use vpnd_proto::gateway::Addresses;
 use vpnd_proto::plane::Activity;
 use vpnd_proto::session::SessionId;
 
+use crate::factor::{Factors, Requirement};
 use crate::store::RevocationCause;
 
 /// The longest frame in either direction, bytes.
@@ -265,6 +266,9 @@ pub(crate) enum AuthReply {
     /// To a login: everything was right, and no access profile is for the user.
     #[n(20)]
     NoProfile,
+    /// To a login: everything was right, and the user's access profile requires this besides.
+    #[n(30)]
+    MissingFactor(#[n(0)] Requirement),
     /// To [`AuthRequest::Traffic`]: the traffic of these is to be accounted for now, [`MAX_WRITES`] at most.
     #[n(21)]
     TrafficWanted(#[n(0)] Vec<ByteArray<16>>),
@@ -394,6 +398,8 @@ pub(crate) struct Granted {
     /// The name of the access profile that was decided, for the log; `None` without `[[profile]]`.
     #[n(5)]
     pub(crate) profile: Option<ProfileName>,
+    #[n(6)]
+    pub(crate) factors: Factors,
 }
 
 #[derive(Clone, Copy, Debug, Encode, Decode)]
@@ -427,6 +433,8 @@ pub(crate) struct StoredSession {
     pub(crate) expires_s: u64,
     #[n(6)]
     pub(crate) started_s: u64,
+    #[n(7)]
+    pub(crate) factors: Factors,
 }
 
 /// A user whose sessions end, or go on in other groups.

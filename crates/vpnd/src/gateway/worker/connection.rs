@@ -286,6 +286,7 @@ impl ControlServer {
             AuthReply::SourceUnavailable => return self.source_unavailable(writer).await,
             AuthReply::WaitingFull => return self.waiting_full(writer).await,
             AuthReply::NotApproved => return self.not_approved(writer).await,
+            AuthReply::MissingFactor(missing) => return self.missing_factor(writer, missing).await,
             AuthReply::Refused { retry_after_s } => (Code::Credentials, retry_after_s),
             AuthReply::Throttled(retry_after_s) => (Code::Throttled, Some(retry_after_s)),
             AuthReply::NotCertified => (Code::Certificate, None),

@@ -20,6 +20,7 @@ use vpnd_proto::gateway::handover::{FORMAT, HandedSession};
 
 use crate::admin::status::Counters;
 use crate::clock::now;
+use crate::factor::Factors;
 use crate::gateway::messages::auth::SourceName;
 use crate::gateway::worker::registry::{Member, Registry, Span};
 use crate::privsep::channel::{Channel, ChannelError};
@@ -88,6 +89,9 @@ pub(crate) struct TransferredSession {
     /// As it was granted; absent from earlier versions.
     #[n(4)]
     span: Option<Span>,
+    /// Absent from earlier versions, for which it is none.
+    #[n(5)]
+    factors: Option<Factors>,
 }
 
 /// Reason why nothing was handed over: the old worker goes on.
@@ -151,8 +155,16 @@ impl Successor {
             let certificate = registry.certificate(session.id);
             let member = registry.member(session.id).cloned();
             let span = member.as_ref().and_then(|member| member.span);
+            let factors = member.as_ref().map(|member| member.factors);
             let (groups, source) = member.map(|member| (member.groups.into_vec(), member.source)).unzip();
-            TransferredSession { session, groups: groups.unwrap_or_default(), certificate, source, span }
+            TransferredSession {
+                session,
+                groups: groups.unwrap_or_default(),
+                certificate,
+                source,
+                span,
+                factors,
+            }
         });
         loop {
             let batch: Vec<_> = sessions.by_ref().take(BATCH).collect();
@@ -222,13 +234,15 @@ impl Predecessor {
             match self.receive().await? {
                 FromPredecessor::Sessions(sessions) => {
                     count += sessions.len();
-                    for TransferredSession { session, groups, certificate, source, span } in sessions {
+                    for TransferredSession { session, groups, certificate, source, span, factors } in sessions
+                    {
                         let source = source.unwrap_or_default();
                         let member = Member {
                             user: session.user.clone(),
                             source,
                             groups: groups.into(),
                             addresses: session.addresses(),
+                            factors: factors.unwrap_or_default(),
                             span,
                         };
                         let (principal, limits) = registry.take_over(session.id, member);

@@ -18,6 +18,7 @@ use crate::clock::{self, now};
 use crate::config::ServerConfig;
 use crate::config::access_profile::Who;
 use crate::config::rate::RateLimits;
+use crate::factor::Factors;
 use crate::gateway::messages::auth::{
     Account, AuthReply, AuthRequest, Granted, MAX_WRITES, SourceName, Traffic, Write, id,
 };
@@ -29,6 +30,9 @@ use crate::revocation_list::{CertificateNumber, RevocationList};
 
 /// Text for a client whose addresses are none of its profile's. It logs in again and gets some that are.
 const OTHER_ADDRESSES: &str = "the user's access profile has other inner addresses now; log in again";
+
+/// The same for one whose user has logged in by fewer factors than are required now. The next login is told which.
+const MORE_FACTORS: &str = "the user's access profile requires another factor now; log in again";
 
 /// A session that is over, for the audit file.
 #[derive(Debug)]
@@ -51,6 +55,7 @@ pub(crate) struct AdmittedSession {
     pub(crate) session: SessionId,
     pub(crate) addresses: Addresses,
     pub(crate) span: Span,
+    pub(crate) factors: Factors,
 }
 
 impl From<Granted> for AdmittedSession {
@@ -60,6 +65,7 @@ impl From<Granted> for AdmittedSession {
             session: SessionId(granted.session.into()),
             addresses: granted.addresses.into(),
             span: Span { started_s: granted.started_s, expires_s: granted.expires_s },
+            factors: granted.factors,
         }
     }
 }
@@ -90,6 +96,8 @@ pub(crate) struct Member {
     pub(crate) source: SourceName,
     pub(crate) groups: Box<[String]>,
     pub(crate) addresses: Addresses,
+    /// The factors by which the user has logged in, as auth has checked them.
+    pub(crate) factors: Factors,
     /// `None` for a session of an earlier version, which ends as that has granted.
     pub(crate) span: Option<Span>,
 }
@@ -112,9 +120,9 @@ impl Span {
 }
 
 impl Member {
-    fn new(account: Account, addresses: Addresses, span: Span) -> Self {
+    fn new(account: Account, addresses: Addresses, factors: Factors, span: Span) -> Self {
         let Account { name: user, groups, source } = account;
-        Self { user, source, groups: groups.into(), addresses, span: Some(span) }
+        Self { user, source, groups: groups.into(), addresses, factors, span: Some(span) }
     }
 }
 
@@ -169,7 +177,8 @@ impl Registry {
         &mut self,
         admission: &AdmittedSession,
     ) -> (Principal, SessionLimits, Time) {
-        let member = Member::new(admission.account.clone(), admission.addresses, admission.span);
+        let AdmittedSession { account, addresses, factors, span, .. } = admission;
+        let member = Member::new(account.clone(), *addresses, *factors, *span);
         let end_s = self.end_s(&member).unwrap_or(admission.span.expires_s);
         let (principal, limits) = self.add(admission.session, member);
         (principal, limits, deadline(end_s))
@@ -221,9 +230,13 @@ impl Registry {
     }
 
     fn misfit(&self, member: &Member) -> Option<(Code, &'static str)> {
-        let Some(pools) = self.access.pools_of(member.who()) else {
+        let who = member.who();
+        let (Some(profile), Some(pools)) = (self.access.profile_of(who), self.access.pools_of(who)) else {
             return Some((Code::NoProfile, Code::NoProfile.explanation()));
         };
+        if member.factors.missing(&profile.require).is_some() {
+            return Some((Code::Token, MORE_FACTORS));
+        }
         let Addresses { ipv4, ipv6 } = member.addresses;
         (!pools.fit(ipv4, ipv6)).then_some((Code::Token, OTHER_ADDRESSES))
     }
@@ -250,7 +263,7 @@ impl Registry {
         let user = stored.account.name.clone();
         let span = Span { started_s: stored.started_s, expires_s: stored.expires_s };
         let addresses = stored.addresses.into();
-        let member = Member::new(stored.account, addresses, span);
+        let member = Member::new(stored.account, addresses, stored.factors, span);
         let end_s = self.end_s(&member).unwrap_or(span.expires_s);
         let (principal, limits) = self.add(session, member);
         Ok(Some(SessionRecord {

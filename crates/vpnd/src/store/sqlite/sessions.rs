@@ -9,14 +9,15 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::super::{Device, Family, Lease, LeaseOwner, LiveSession, SessionRecord, UserId};
 use super::{bytes, unexpected};
+use crate::factor::Factors;
 
 /// Time after which addresses are free that a device has lost to its removal or to another pool, seconds; or when their session ends.
 const REMOVAL_S: u64 = 60;
 
 pub(super) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64) -> rusqlite::Result<bool> {
     t.prepare_cached("DELETE FROM sessions WHERE expires_s <= ?")?.execute([session.started_s])?;
-    let sql = "INSERT INTO sessions (id, user_id, device, settled, fresh, started_s, expires_s, epoch)
-               SELECT ?1, id, ?3, ?4, ?5, ?6, ?7, ?9 FROM users WHERE id = ?2 AND enabled = 1 AND generation = ?8";
+    let sql = "INSERT INTO sessions (id, user_id, device, settled, fresh, started_s, expires_s, epoch, amr, auth_time_s)
+               SELECT ?1, id, ?3, ?4, ?5, ?6, ?7, ?9, ?10, ?11 FROM users WHERE id = ?2 AND enabled = 1 AND generation = ?8";
     let added = t.prepare_cached(sql)?.execute(params![
         session.id.0,
         session.user.0,
@@ -27,12 +28,14 @@ pub(super) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64)
         session.expires_s,
         generation,
         session.epoch,
+        session.factors.to_string(),
+        session.auth_time_s,
     ])?;
     Ok(added == 1)
 }
 
 pub(super) fn by_id(c: &Connection, id: SessionId, now_s: u64) -> rusqlite::Result<Option<SessionRecord>> {
-    let sql = "SELECT s.id, s.user_id, s.device, s.settled, s.fresh, s.started_s, s.expires_s, s.epoch
+    let sql = "SELECT s.id, s.user_id, s.device, s.settled, s.fresh, s.started_s, s.expires_s, s.epoch, s.amr, s.auth_time_s
                FROM sessions s JOIN users u ON u.id = s.user_id
                WHERE s.id = ? AND s.expires_s > ? AND u.enabled = 1";
     c.prepare_cached(sql)?.query_row(params![id.0, now_s], session_from_row).optional()
@@ -197,6 +200,8 @@ fn session_from_row(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
         tokens: Tokens::restore(settled, fresh.map(TokenHash::from_bytes)),
         started_s: row.get("started_s")?,
         expires_s: row.get("expires_s")?,
+        factors: Factors::from(row.get::<_, String>("amr")?.as_str()),
+        auth_time_s: row.get("auth_time_s")?,
     })
 }
 

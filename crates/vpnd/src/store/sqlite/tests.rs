@@ -8,6 +8,7 @@ use vpnd_proto::attach::TokenHash;
 use vpnd_proto::session::DeviceId;
 
 use super::*;
+use crate::factor::Factors;
 use crate::store::{LOCAL, MAX_GROUPS, MAX_SOURCES_PER_USER, Revocation, RevocationCause, TotpSecret};
 
 fn new_store() -> (tempfile::TempDir, Sqlite) {
@@ -44,6 +45,8 @@ fn session_of(user: UserId, id: u8) -> SessionRecord {
         tokens: Tokens::restore(TokenHash::from_bytes([1; 32]), Some(TokenHash::from_bytes([2; 32]))),
         started_s: 1000,
         expires_s: 2000,
+        factors: Factors::PASSWORD.and(Factors::ONE_TIME_CODE),
+        auth_time_s: 900,
     }
 }
 
@@ -563,7 +566,7 @@ fn of_format_3(path: &Path) {
 }
 
 #[test]
-fn a_store_of_format_3_goes_on_as_format_4_with_the_digests_that_it_has() {
+fn a_store_of_format_3_goes_on_in_the_newest_with_the_digests_that_it_has() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("vpnd.db");
     of_format_3(&path);
@@ -576,7 +579,7 @@ fn a_store_of_format_3_goes_on_as_format_4_with_the_digests_that_it_has() {
     assert_eq!((user.source.as_str(), user.subject.as_str(), user.enabled), (LOCAL, "Ann", false));
     assert_eq!((user.expires_s, user.sponsor, user.note.as_str()), (None, None, ""));
     assert_eq!(user.password, Some(PasswordHash::new("$argon2id$hash".to_owned())));
-    assert_eq!(format(&store.connection.lock().unwrap()).unwrap(), 4, "so a vpnd of format 3 refuses it");
+    assert_eq!(format(&store.connection.lock().unwrap()).unwrap(), 5, "so a vpnd of format 3 refuses it");
     drop(store);
     Sqlite::open(&path).expect("and again");
 
@@ -660,4 +663,27 @@ fn an_address_that_a_device_gives_up_for_another_is_nobodys_until_its_session_ha
     assert!(!store.claim(&lease("10.0.1.1", 8, 8, 9000), 2001).unwrap());
     store.end_session(SessionId([2; 16]), 2002).unwrap();
     assert!(store.claim(&lease("10.0.1.1", 8, 8, 9000), 2002).unwrap(), "the session has ended");
+}
+
+#[test]
+fn sessions_of_before_format_5_have_proved_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vpnd.db");
+    let old = Connection::open(&path).unwrap();
+    for step in &MIGRATIONS[..4] {
+        old.execute_batch(step).unwrap();
+    }
+    let sql = "INSERT INTO users (id, name, password, enabled, generation, totp_secret, totp_step, created_s, digest, subject) VALUES
+                   (x'000102030405060708090a0b0c0d0e0f', 'Ann', '$argon2id$hash', 1, 1, x'4d4d', 7, 5,
+                    x'00', 'Ann');
+               INSERT INTO sessions (id, user_id, device, settled, started_s, expires_s, epoch) VALUES
+                   (zeroblob(16), x'000102030405060708090a0b0c0d0e0f', zeroblob(16), zeroblob(32), 1000, 2000, 1);
+               PRAGMA user_version = 4";
+    old.execute_batch("PRAGMA ignore_check_constraints = 1").unwrap();
+    old.execute_batch(sql).unwrap();
+    drop(old);
+    let mut connection = Connection::open(&path).unwrap();
+    migrate(&mut connection).unwrap();
+    let session = sessions::by_id(&connection, SessionId([0; 16]), 1500).unwrap().unwrap();
+    assert_eq!((session.factors, session.auth_time_s), (Factors::default(), 0));
 }

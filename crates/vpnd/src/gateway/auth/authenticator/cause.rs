@@ -37,6 +37,8 @@ pub enum Cause {
     NotApproved,
     /// Everything was right, and no access profile is for the user.
     NoProfile,
+    /// Everything was right, and the user's access profile requires another factor.
+    MissingFactor,
 }
 
 impl Cause {
@@ -62,6 +64,7 @@ impl Cause {
             Self::TooManyRounds => "too-many-rounds",
             Self::NotApproved => "not-approved",
             Self::NoProfile => "no-profile",
+            Self::MissingFactor => "missing-factor",
         }
     }
 }

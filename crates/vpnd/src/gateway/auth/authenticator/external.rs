@@ -16,7 +16,7 @@ use vpnd_proto::time::Time;
 use super::recheck::Ended;
 use super::rounds::AtSource;
 use super::turns::{Turn, Turns};
-use super::{Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused, source_prefix};
+use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused, source_prefix};
 use crate::clock::now;
 use crate::config::source::Source;
 use crate::gateway::auth::accounting::Accounting;
@@ -238,7 +238,7 @@ impl Authenticator {
             Err(error) => return self.failed(login, &error),
         };
         self.external.accounting.accepted(&user, login.device, login.source, identity.accept.clone());
-        let checked = self.check_user(login, user, now_s);
+        let checked = self.check_user(login, Authenticated { user, factors: at.factors() }, now_s);
         if at.has_waited() && !matches!(checked, Ok(CheckResult::Refused(_))) {
             self.throttle().withdrawn(&login.user, Network::from(login.source));
         }

@@ -1,15 +1,34 @@
-//! The last step of a login whose credentials were right: whether an access profile is for the user, and the record of it.
+//! The last step of a login whose credentials were right: whether an access profile is for the user and its required factors were
+//! proved, and the record of it.
 //!
-//! INVARIANT: nobody is let in who is in no profile. The record waits for no disk: where it can't be written, the audit file has a gap.
+//! INVARIANT: nobody is let in who is in no profile, or by fewer factors than it requires. Which factors were proved is decided where they
+//! are checked, never by what the worker says of them. The record waits for no disk: where it can't be written, the audit file has a gap.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use vpnd_proto::admission::Source;
 
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use crate::audit::recorder::Recorder;
+use crate::factor::Factors;
 use crate::gateway::auth::access::Access;
 use crate::store::User;
+
+/// A user who has proved to be that one, and by which factors.
+#[derive(Clone, Debug)]
+pub struct Authenticated {
+    pub user: User,
+    pub factors: Factors,
+}
+
+impl Deref for Authenticated {
+    type Target = User;
+
+    fn deref(&self) -> &User {
+        &self.user
+    }
+}
 
 impl Authenticator {
     /// The same with these access profiles.
@@ -24,7 +43,19 @@ impl Authenticator {
         self
     }
 
-    pub(super) fn granted(&self, login: &Login, prefix: &str, user: Box<User>, now_s: u64) -> LoginOutcome {
+    pub(super) fn granted(
+        &self,
+        login: &Login,
+        prefix: &str,
+        user: Box<Authenticated>,
+        now_s: u64,
+    ) -> LoginOutcome {
+        let profile = self.access.of(&user);
+        // Before anything counts for this source: a password alone is worth nothing here.
+        if let Some(missing) = profile.as_ref().and_then(|profile| user.factors.missing(&profile.require)) {
+            self.record(login, Cause::MissingFactor, now_s);
+            return LoginOutcome::MissingFactor(missing);
+        }
         self.throttle().succeeded(&login.user, Source::from(login.source));
         if let Some(old) = user.password.as_ref().filter(|hash| self.hasher.is_outdated(hash)) {
             let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
@@ -38,11 +69,21 @@ impl Authenticator {
             tracing::warn!(%error, "where a user came from is not remembered");
         }
         self.known_sources().add(prefix.to_owned(), now_s);
-        if self.access.of(&user).is_none() {
+        if profile.is_none() {
             self.record(login, Cause::NoProfile, now_s);
             return LoginOutcome::NoProfile;
         }
         self.audit(login, "login", "", now_s);
         LoginOutcome::Granted(user)
     }
+}
+
+/// Whether the certificate that was shown is one of this user.
+pub(super) fn is_certified(login: &Login, user: Option<&User>) -> bool {
+    let Some((shown, user)) = login.certificate.as_ref().zip(user) else { return false };
+    user.certificates.contains(shown) && !user.revoked_certificates.contains(shown)
+}
+
+pub(super) fn certificate_cause(login: &Login) -> Cause {
+    if login.certificate.is_some() { Cause::ForeignCertificate } else { Cause::NoCertificate }
 }

@@ -16,9 +16,8 @@ use vpnd_proto::time::Time;
 
 use super::external::ExternalSource;
 use super::rounds::{AtSource, PendingReply};
-use super::{Cause, Login};
+use super::{Authenticated, Cause, Login};
 use crate::gateway::messages::idp::Continuation;
-use crate::store::User;
 
 /// Logins at most.
 const LIMIT: usize = 1_024;
@@ -39,7 +38,7 @@ pub(super) struct Attempt {
 pub(super) enum Step {
     /// A one-time code that is checked here: the user whom the right one lets in, or the cause of a refusal that follows whatever the
     /// code.
-    Code(Result<Box<User>, Cause>),
+    Code(Result<Box<Authenticated>, Cause>),
     /// The answer to a challenge, and by what the server recognises the login.
     Challenge(AtSource, Continuation),
     /// The reply of a server that waits for a person's approval; taken out for a moment at a time.
@@ -58,7 +57,7 @@ pub(super) enum StepKind {
 
 impl Attempt {
     /// Login and user, if it waits for a code.
-    pub(super) fn into_code(self) -> Option<(Login, Result<Box<User>, Cause>)> {
+    pub(super) fn into_code(self) -> Option<(Login, Result<Box<Authenticated>, Cause>)> {
         match self.step {
             Step::Code(awaited) => Some((self.login, awaited)),
             Step::Challenge(..) | Step::Approval(..) => None,

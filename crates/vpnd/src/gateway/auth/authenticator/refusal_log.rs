@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Cause, Login, printable};
+use super::{Cause, Login};
 use crate::log_limit::LogLimit;
 
 /// Lines about refusals at once; a person looks for the line of one user, so the rest is counted.
@@ -57,4 +57,9 @@ impl RefusalLog {
         self.refusals.report("login refused");
         self.source_failures.report("a source can't be asked");
     }
+}
+
+/// A name from outside, made safe for logs: no control characters, at most 64 characters.
+pub(super) fn printable(name: &str) -> String {
+    name.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -20,6 +20,8 @@ use super::pending::{Attempt, LIFETIME, Step, StepKind};
 use super::turns::Turn;
 use super::{Authenticator, Cause, Login, LoginOutcome, Refused};
 use crate::clock::now;
+use crate::factor::Factors;
+use crate::gateway::messages;
 use crate::gateway::messages::idp::{IdpChallenge, IdpReply, IdpRequest, LoginAnswer, SourceName};
 use crate::harmless;
 use crate::password::Password;
@@ -46,6 +48,15 @@ pub struct Demand {
     pub time: Duration,
 }
 
+impl Demand {
+    /// The message that asks the worker for it.
+    pub(crate) fn of_login(self, login: u64) -> messages::auth::Demand {
+        let Self { kind, text, time } = self;
+        let time_s = u16::try_from(time.as_secs()).unwrap_or(u16::MAX);
+        messages::auth::Demand { login, kind, text, time_s }
+    }
+}
+
 /// A login at its source, between two requests.
 #[derive(Clone)]
 pub(super) struct AtSource {
@@ -67,6 +78,11 @@ impl AtSource {
 
     pub(super) fn has_waited(&self) -> bool {
         self.waits_since.is_some()
+    }
+
+    /// What has been proved if the source accepts the login now.
+    pub(super) fn factors(&self) -> Factors {
+        self.source.source.factors(self.rounds > 0)
     }
 
     /// Time that is left of all that a login may wait.

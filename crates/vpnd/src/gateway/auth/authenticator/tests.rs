@@ -497,3 +497,37 @@ fn a_name_cannot_forge_a_line_or_a_field() {
     let lines = logged_as_json(|| bench.auth.log_refusal(&forger, Cause::UnknownUser));
     assert_eq!((lines.len(), lines[0]["outer"].as_str()), (1, Some("192.0.2.1")));
 }
+
+#[test]
+fn factors_are_those_that_were_checked() {
+    let bench = bench(settings());
+    let factors = |login: Login| match bench.check(&login) {
+        LoginOutcome::Granted(user) => user.factors.to_string(),
+        outcome => panic!("{outcome:?}"),
+    };
+    assert_eq!(factors(login("ann", "right")), "pwd");
+    // A code that nobody asks for, and a certificate that is somebody else's, prove nothing.
+    let code = Some(Password::new("123456".to_owned()));
+    assert_eq!(factors(Login { code, certificate: Some(CERTIFICATE), ..login("ann", "right") }), "pwd");
+    assert_eq!(factors(Login { certificate: Some(CERTIFICATE), ..login("cat", "right") }), "pwd swk");
+    let LoginOutcome::CodeRequired(number) = bench.check(&login("tom", "right")) else { panic!("not asked") };
+    let outcome = bench.auth.complete(number, &Password::new(CODE.to_owned()), NOW_S);
+    let LoginOutcome::Granted(tom) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(tom.factors.to_string(), "pwd otp");
+}
+
+#[test]
+fn a_login_without_a_required_factor_is_refused_and_leaves_no_trust() {
+    let Bench { auth, store, _dir, .. } = bench(settings());
+    let config = crate::config::testing::smallest("[[profile]]\nname = 'admins'\nrequire = 'mfa'\n");
+    let access = Arc::new(Access::new(config.profiles, &config.tunnel));
+    let auth = Arc::into_inner(auth).expect("nobody else has it").with_access(access);
+    let outcome = auth.check(&login("ann", "right"), NOW_S);
+    assert!(matches!(outcome, LoginOutcome::MissingFactor(Requirement::Several)), "{outcome:?}");
+    let id = store.user("ann").unwrap().unwrap().id;
+    let prefix = source_prefix(login("ann", "right").source);
+    assert!(!store.knows_source(id, &prefix, 0).unwrap(), "a password alone makes no source known");
+    assert!(is_granted(&auth.check(&with_code(CODE), NOW_S)));
+    let cat = Login { certificate: Some(CERTIFICATE), ..login("cat", "right") };
+    assert!(is_granted(&auth.check(&cat, NOW_S)));
+}

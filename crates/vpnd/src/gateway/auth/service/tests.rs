@@ -7,6 +7,7 @@ use super::*;
 use crate::audit::Event;
 use crate::audit::testing::Recorded;
 use crate::config::Tunnel;
+use crate::factor::Requirement;
 use crate::gateway::auth::authenticator::{QUEUE_TIMEOUT, Settings};
 use crate::gateway::messages::auth::{MAX_FRAME, TokenHashes};
 use crate::password::Hasher;
@@ -304,6 +305,7 @@ async fn who_is_in_no_profile_gets_nothing() {
     assert!(!is_there().await, "nor does a session of before come back");
     // A reload between the check of the password and the lease.
     let user = service.store.user("ann").unwrap().unwrap();
+    let user = Authenticated { user, factors: Factors::PASSWORD };
     assert!(matches!(service.admit(&user, DeviceId([3; 16]), None), AuthReply::NoProfile));
     assert!(
         matches!(service.answer(login("wrong", 2)).await, AuthReply::CodeRequired(_)),
@@ -425,4 +427,62 @@ async fn the_store_knows_whose_sessions_go_on() {
     let found = SessionStart::from(live[0].clone());
     assert_eq!((found.session, &found.user, found.ipv4), (start.session, &start.user, start.ipv4));
     assert!(service.store.live_sessions(found.expires_s).unwrap().is_empty());
+}
+
+fn code_for(store: &Arc<dyn Store>, code: &str) -> AuthRequest {
+    let AuthRequest::Login(request) = login("right", 1) else { panic!("a login") };
+    assert!(store.user("ann").unwrap().is_some_and(|user| user.totp.is_some()));
+    AuthRequest::Login(LoginRequest { code: vpnd_proto::control::SecretText::new(code).ok(), ..request })
+}
+
+/// The worker sends a code, which is checked here. It has no other way to have a factor, nor to keep a session of fewer.
+#[tokio::test]
+async fn a_profile_that_requires_a_factor_has_no_session_without() {
+    // RFC 6238, appendix B.
+    const SECRET: &[u8] = b"12345678901234567890";
+    let clocks = Clocks { wall: || 59, steady: || 1_000 };
+    let strict = || profiles("[[profile]]\nname = 'admins'\nrequire = 'otp'\n");
+    let directory = tempfile::tempdir().unwrap();
+    let access = access(profiles("[[profile]]\nname = 'admins'\n"));
+    let service = service_for(directory.path(), clocks, Arc::clone(&access));
+    let before = granted(&service, 1).await;
+    assert_eq!(failed(&service, keep(before)).await, 0);
+    let is_there =
+        async |service: &Arc<Service>, session| match service.answer(AuthRequest::Session(session)).await {
+            AuthReply::Session(session) => session.map(|session| session.factors.to_string()),
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(is_there(&service, before).await.as_deref(), Some("pwd"));
+    let pending = granted(&service, 2).await;
+
+    access.replace(strict());
+    assert_eq!(is_there(&service, before).await, None, "a session by the password alone");
+    assert!(matches!(
+        service.answer(login("right", 3)).await,
+        AuthReply::MissingFactor(Requirement::OneTimeCode)
+    ));
+    // A reload between the check and the lease, and a session that is kept after it.
+    let user = service.store.user("ann").unwrap().unwrap();
+    let ann = Authenticated { user, factors: Factors::PASSWORD.and(Factors::KEY).and(Factors::APPROVAL) };
+    assert!(matches!(service.admit(&ann, DeviceId([3; 16]), None), AuthReply::MissingFactor(_)));
+    assert_eq!(failed(&service, keep(pending)).await, 0);
+    assert_eq!(is_there(&service, pending).await, None);
+
+    let totp = Some(Some(crate::store::TotpSecret::new(SECRET.to_vec())));
+    service.store.modify_user("ann", &UserChange { totp, ..UserChange::default() }, 1).unwrap();
+    let AuthReply::CodeRequired(number) = service.answer(login("right", 1)).await else {
+        panic!("not asked")
+    };
+    let typed = |code: &str| vpnd_proto::control::SecretText::new(code).ok();
+    let wrong = AuthRequest::Answer { login: number, answer: typed("000000"), device: [1; 16].into() };
+    assert!(matches!(service.answer(wrong).await, AuthReply::Refused { .. }));
+    let AuthReply::Granted(granted) = service.answer(code_for(&service.store, "287082")).await else {
+        panic!("the code is right")
+    };
+    assert_eq!(failed(&service, keep(granted.session)).await, 0);
+    drop(service);
+    let service = service_for(directory.path(), clocks, Arc::clone(&access));
+    assert_eq!(is_there(&service, granted.session).await.as_deref(), Some("pwd otp"), "the store has it");
+    let record = service.store.session(SessionId(granted.session.into()), 1_000).unwrap().unwrap();
+    assert_eq!(record.auth_time_s, 59);
 }

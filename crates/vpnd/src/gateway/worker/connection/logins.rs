@@ -14,6 +14,8 @@ pub(crate) struct Logins {
     pub(super) no_address: AtomicU64,
     /// Logins of users for whom there is no access profile.
     pub(super) no_profile: AtomicU64,
+    /// Logins by fewer factors than the user's access profile requires.
+    pub(super) missing_factor: AtomicU64,
     /// Logins whose user, or the gateway, has as many sessions as may be.
     pub(super) too_many: AtomicU64,
     /// Logins whose directory or server could not be asked.
@@ -42,6 +44,7 @@ impl Logins {
             count("busy", &self.busy),
             count("no_address", &self.no_address),
             count("no_profile", &self.no_profile),
+            count("missing_factor", &self.missing_factor),
             count("too_many", &self.too_many),
             count("source_unavailable", &self.source_unavailable),
             count("waiting_full", &self.waiting_full),

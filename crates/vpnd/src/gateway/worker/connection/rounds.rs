@@ -14,6 +14,7 @@ use vpnd_proto::control::{
 use vpnd_proto::session::DeviceId;
 
 use super::{ControlServer, Failure, unless_displaced};
+use crate::factor::Requirement;
 use crate::gateway::messages::auth::{AuthReply, AuthRequest, Demand};
 
 /// Time for a person to type a one-time code.
@@ -130,6 +131,16 @@ impl ControlServer {
     pub(super) async fn not_approved<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
         self.logins.refused.fetch_add(1, Ordering::Relaxed);
         refuse(writer, Code::Credentials, NOT_APPROVED, None).await
+    }
+
+    /// Refuses a login for good, and explains what its user needs besides.
+    pub(super) async fn missing_factor<T>(
+        &self,
+        writer: &mut Writer,
+        missing: Requirement,
+    ) -> Result<T, Failure> {
+        self.logins.missing_factor.fetch_add(1, Ordering::Relaxed);
+        refuse(writer, Code::Factor, missing.explanation(), None).await
     }
 
     /// Refuses a login for now: too many others wait.

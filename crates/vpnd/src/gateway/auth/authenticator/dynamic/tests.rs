@@ -98,6 +98,8 @@ impl Bench {
             tokens: Tokens::restore(TokenHash::from_bytes([1; 32]), None),
             started_s: at_s,
             expires_s: at_s + 1_000,
+            factors: crate::factor::Factors::PASSWORD,
+            auth_time_s: 900,
         };
         let owner = LeaseOwner { user: user.id, device: device_id };
         let lease = Lease { address: address(device).into(), owner, session: id, until_s: at_s + 1_000 };
