@@ -22,6 +22,7 @@ use crate::audit::AuditEntry;
 use crate::authority::{Authority, CertificateError, IssuedCertificate};
 use crate::certificate::{self, Leaf};
 use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs, UserProfileArgs};
+use crate::config::access_profile::Who;
 use crate::config::{ConfigError, ServerConfig};
 use crate::date::Expiry;
 use crate::password::{Hasher, NoMemory};
@@ -259,14 +260,19 @@ fn list(
     now_s: u64,
     out: &mut dyn Write,
 ) -> Result<(), UserError> {
-    let users = open(args, stores)?.1.users()?;
+    let (config, mut store) = open(args, stores)?;
+    let users = store.users()?;
+    let profile = |user: &UserSummary| {
+        let who = Who { user: &user.name, source: &user.source, groups: &user.groups };
+        config.profiles.of(who).map(|profile| profile.title().to_owned())
+    };
     if json {
-        let users: Vec<_> = users.iter().map(describe).collect();
+        let users: Vec<_> = users.iter().map(|user| describe(user, profile(user))).collect();
         return Ok(writeln!(out, "{}", serde_json::Value::from(users))?);
     }
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(["USER", "SOURCE", "STATE", "EXPIRES", "SECOND FACTOR", "GROUPS"]);
+    table.set_header(["USER", "SOURCE", "STATE", "EXPIRES", "SECOND FACTOR", "PROFILE", "GROUPS"]);
     for user in &users {
         let state = match user.enabled {
             false => "disabled",
@@ -280,13 +286,14 @@ fn list(
             state.to_owned(),
             expires,
             second_factor(user).to_owned(),
+            profile(user).unwrap_or_else(|| "none".to_owned()),
             user.groups.join(" "),
         ]);
     }
     Ok(writeln!(out, "{}", table.trim_fmt())?)
 }
 
-fn describe(user: &UserSummary) -> serde_json::Value {
+fn describe(user: &UserSummary, profile: Option<String>) -> serde_json::Value {
     serde_json::json!({
         "name": user.name,
         "enabled": user.enabled,
@@ -294,6 +301,7 @@ fn describe(user: &UserSummary) -> serde_json::Value {
         "certificates": user.certificates.len(),
         "groups": user.groups,
         "source": user.source,
+        "profile": profile,
         "expires_s": user.expires_s,
         "sponsor": user.sponsor,
         "note": user.note,

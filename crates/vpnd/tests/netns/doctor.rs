@@ -121,6 +121,12 @@ fn ten_faults_are_found_each_with_its_next_step() {
     gateway.configure("nat.outgoing_interface", "eth7");
     gateway.configure("tunnel.pool_v4", "10.86.0.0/28");
     gateway.configure("push.dns", strings(&["10.200.0.9"]));
+    // 12: a name server of one profile alone.
+    crate::gateway::edit_toml(&gateway.config(), |table| {
+        let profile = "name = 'lab'\ngroups = 'lab'\ndns = '10.200.0.8'".parse::<toml::Table>().unwrap();
+        let all = "name = 'all'".parse::<toml::Table>().unwrap();
+        table.insert("profile".to_owned(), toml::Value::Array(vec![profile.into(), all.into()]));
+    });
     let key = gateway.file("server-key.pem");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     crate::gateway::edit_toml(&gateway.config(), |table| {
@@ -141,6 +147,7 @@ fn ten_faults_are_found_each_with_its_next_step() {
         ("configuration", "warning", "no interface eth7"),
         ("pools", "warning", "13 addresses"),
         ("push.dns", "problem", "10.200.0.9"),
+        ("push.dns", "problem", "10.200.0.8"),
         ("configuration", "problem", "others can use"),
         ("configuration", "warning", "no user is in the group 'admns'"),
         ("names", "warning", "198.18.0.77"),

@@ -60,10 +60,10 @@ fn is_own(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Whether the pushed name servers answer this machine, by which clients ask them.
+/// Whether the name servers that any clients are given answer this machine, by which clients ask them.
 pub(super) async fn name_servers(config: &ServerConfig) -> Vec<Finding> {
-    let servers = config.push.dns.iter();
-    futures_util::future::join_all(servers.map(|server| name_server((*server, DNS_PORT).into()))).await
+    let servers = config.profiles.name_servers().into_iter();
+    futures_util::future::join_all(servers.map(|server| name_server((server, DNS_PORT).into()))).await
 }
 
 async fn name_server(server: SocketAddr) -> Finding {
