@@ -78,6 +78,15 @@ impl Sent {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
+    /// The number of the question that it answers.
+    fn question(&self) -> u64 {
+        let mut decoder = Decoder::new(&self.body);
+        decoder.array().unwrap();
+        assert_eq!(decoder.u32().unwrap(), TO_ANSWER);
+        decoder.array().unwrap();
+        decoder.u64().unwrap()
+    }
+
     /// The error of a request that was refused.
     fn refusal(&self) -> Option<String> {
         let mut decoder = Decoder::new(&self.body);
@@ -93,6 +102,9 @@ impl Sent {
         })
     }
 }
+
+/// A number that no worker's question has.
+const OWN_QUESTION: u64 = 1 << 40;
 
 /// A worker that does what the test wants.
 struct TakenOver {
@@ -171,8 +183,14 @@ impl TakenOver {
 
     /// Asks one thing; why it was refused, if it was.
     fn ask(&mut self, kind: u32, content: &dyn Fn(&mut Body)) -> Option<String> {
-        self.send(&ask(1, kind, content));
-        self.expect(TO_ANSWER).refusal()
+        self.send(&ask(OWN_QUESTION, kind, content));
+        loop {
+            let answer = self.expect(TO_ANSWER);
+            // The worker may have asked something before it was taken over.
+            if answer.question() == OWN_QUESTION {
+                return answer.refusal();
+            }
+        }
     }
 
     /// Gives the worker back.
