@@ -21,7 +21,9 @@ use instant_acme::{
 use minicbor::bytes::ByteVec;
 use zeroize::Zeroizing;
 
-use crate::gateway::messages::acme::{AcmeLaunch, FromAcme, MAX_ACCOUNT, MAX_CHAIN, ORDER_TIMEOUT};
+use crate::gateway::messages::acme::{
+    AcmeLaunch, FromAcme, MAX_ACCOUNT, MAX_CHAIN, MAX_REASON, ORDER_TIMEOUT,
+};
 use crate::privsep::channel::Channel;
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::{Prepared, SecretBytes};
@@ -31,8 +33,6 @@ use http::Https;
 
 /// Limit for the authority to have made up its mind, and then to have made the certificate.
 const POLL_TIMEOUT: Duration = Duration::from_secs(90);
-/// The longest text of an authority that is passed on, characters.
-const MAX_REASON: usize = 600;
 
 /// Runs it; `stream` leads to the parent.
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {

@@ -11,6 +11,8 @@ use crate::privsep::messages::{Common, SecretBytes};
 
 /// Limit for an order.
 pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(240);
+/// The longest reason, characters.
+pub(crate) const MAX_REASON: usize = 600;
 /// The longest certificate chain (PEM) and the longest account, bytes.
 pub(crate) const MAX_CHAIN: usize = 64 << 10;
 pub(crate) const MAX_ACCOUNT: usize = 8 << 10;

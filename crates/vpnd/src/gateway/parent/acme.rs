@@ -19,7 +19,9 @@ use crate::certificate::order::{Outcome, lacks, wanted};
 use crate::certificate::{self, Leaf};
 use crate::clock::wall_s;
 use crate::config::{Acme, AcmeChallenge, ServerConfig};
-use crate::gateway::messages::acme::{AcmeLaunch, ExternalAccountKey, FromAcme, MAX_ACCOUNT, ORDER_TIMEOUT};
+use crate::gateway::messages::acme::{
+    AcmeLaunch, ExternalAccountKey, FromAcme, MAX_ACCOUNT, MAX_CHAIN, MAX_REASON, ORDER_TIMEOUT,
+};
 use crate::own_file;
 use crate::privsep::child::ChildRole;
 use crate::privsep::messages::{Common, SecretBytes};
@@ -52,6 +54,8 @@ struct RunningOrder {
     deadline: Instant,
     /// As it was configured when the order began.
     acme: Acme,
+    /// A process that was taken over would report accounts without an end.
+    has_account: bool,
 }
 
 /// What has happened.
@@ -93,7 +97,15 @@ impl Orders {
         self.next = Some(Instant::now() + LOOK_INTERVAL);
     }
 
+    /// Whether the order under way may report this account: one, of a size that can be read again.
+    fn takes_account(&mut self, account: &[u8]) -> bool {
+        let Some(order) = &mut self.running else { return false };
+        !std::mem::replace(&mut order.has_account, true) && account.len() <= MAX_ACCOUNT
+    }
+
+    /// `why` may be the words of a process that was taken over.
     fn failed(&mut self, config: &ServerConfig, why: String) {
+        let why: String = crate::harmless(&why).chars().take(MAX_REASON).collect();
         tracing::error!(
             error = %why, next_s = self.delay.as_secs(),
             "no certificate from the ACME authority; the gateway goes on with the one it has"
@@ -137,6 +149,12 @@ impl Gateway {
                 }
             }
             Event::Received(Ok(FromAcme::Account(account))) => {
+                if !self.orders.takes_account(&account.0) {
+                    self.orders.running = None;
+                    let why = "the acme process has sent something else than was expected".to_owned();
+                    self.orders.failed(&self.config, why);
+                    return Ok(());
+                }
                 let path = self.config.acme_account();
                 if let Err(error) = secret_file::write(&path, &account.0, SECRET_MODE, Existing::Replace) {
                     tracing::warn!(%error, "the account at the ACME authority is not kept: the next order makes another");
@@ -164,7 +182,12 @@ impl Gateway {
             bail!("the acme process was not ready within {} s", START_TIMEOUT.as_secs());
         };
         let deadline = Instant::now() + ORDER_TIMEOUT + GRACE;
-        self.orders.running = Some(RunningOrder { child: child?.0.at_work(), deadline, acme: acme.clone() });
+        self.orders.running = Some(RunningOrder {
+            child: child?.0.at_work(),
+            deadline,
+            acme: acme.clone(),
+            has_account: false,
+        });
         Ok(())
     }
 
@@ -201,6 +224,7 @@ fn note(config: &ServerConfig, failed: Option<String>, next: Option<Duration>) {
 
 /// Whether the authority's chain is good for this gateway.
 fn fits(config: &ServerConfig, acme: &Acme, chain: &[u8]) -> anyhow::Result<()> {
+    ensure!(chain.len() <= MAX_CHAIN, "it has more than {MAX_CHAIN} bytes");
     let leaf = certificate::chain(chain).first().and_then(|leaf| Leaf::parse(leaf));
     let leaf = leaf.context("it is none in PEM format")?;
     let public_key = public_key(&config.tls.key)?;
@@ -321,6 +345,8 @@ mod tests {
         assert!(refused(&certificate(&both, &key, (2001, 1, 1))).contains("expired"));
         assert!(refused(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").contains("PEM"));
         assert!(refused(b"").contains("PEM"));
+        let padded = [certificate(&both, &key, later), vec![b'\n'; 64 << 10]].concat();
+        assert!(refused(&padded).contains("65536 bytes"));
     }
 
     #[test]
@@ -346,6 +372,7 @@ mod tests {
     fn after_failures_orders_wait_longer_until_somebody_reloads() {
         let directory = tempfile::tempdir().expect("a directory");
         let (config, _) = gateway(directory.path());
+        std::fs::create_dir_all(&config.server.state_dir).expect("the directory is ours");
         let mut orders = Orders::new(&config);
         let wait = |orders: &Orders| {
             let next = orders.next.expect("there is [acme]").saturating_duration_since(Instant::now());
@@ -357,6 +384,10 @@ mod tests {
             orders.failed(&config, "no".to_owned());
         }
         assert_eq!(waits, [0, 1, 2, 4, 8, 12], "hours");
+        assert!(!orders.takes_account(b"{}"), "there is no order");
+        orders.failed(&config, format!("no\x1b[2J{}", "x".repeat(5000)));
+        let kept = Outcome::read(&config).and_then(|outcome| outcome.failed).expect("it is kept");
+        assert!(kept.starts_with("no [2Jx") && kept.len() <= MAX_REASON, "{kept}");
         orders.look_now(&config);
         assert_eq!(wait(&orders), 0);
         let without = ServerConfig { acme: None, ..config };
