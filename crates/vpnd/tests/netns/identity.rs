@@ -3,6 +3,7 @@
 mod accounting;
 mod dynamic_authorization;
 mod rate;
+mod recheck;
 
 use std::fs;
 use std::path::PathBuf;

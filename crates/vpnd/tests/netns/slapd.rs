@@ -128,6 +128,18 @@ impl Slapd {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// The number of searches until now, this one not counted.
+    pub fn searches(&self, command: &impl Fn(&str) -> Command, address: &str) -> u64 {
+        let mut search = command("/usr/bin/ldapsearch");
+        search.args(["-x", "-LLL", "-H", &format!("ldap://{address}:{}", self.plain)]);
+        search.args(["-D", ADMIN, "-w", PASSWORD, "-b", "cn=Search,cn=Operations,cn=Monitor", "-s", "base"]);
+        let output = search.arg("monitorOpCompleted").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let count = text.lines().find_map(|line| line.strip_prefix("monitorOpCompleted: "));
+        count.and_then(|count| count.parse().ok()).expect("slapd counts them")
+    }
+
     pub fn ca(&self) -> PathBuf {
         self.directory.path().join("ca.pem")
     }
@@ -159,10 +171,11 @@ fn configuration(directory: &Path) -> String {
         .concat();
     // A bind without a password succeeds here, as it does at many a directory.
     format!(
-        "{schemas}{SCHEMA}modulepath /usr/lib/ldap\nmoduleload back_mdb\nmoduleload memberof\nallow bind_anon_dn\n\
+        "{schemas}{SCHEMA}modulepath /usr/lib/ldap\nmoduleload back_mdb\nmoduleload back_monitor\nmoduleload memberof\nallow bind_anon_dn\n\
          pidfile {}\nTLSCACertificateFile {}\nTLSCertificateFile {}\nTLSCertificateKeyFile {}\nsizelimit 500\n\
+         database monitor\n\
          database mdb\nsuffix \"dc=uni,dc=example\"\nrootdn \"{ADMIN}\"\nrootpw \"{PASSWORD}\"\ndirectory {}\n\
-         overlay memberof\n",
+         index objectClass,uid,member eq\ndbnosync\noverlay memberof\n",
         at("pid"),
         at("ca.pem"),
         at("server.pem"),

@@ -84,10 +84,9 @@ pub(crate) enum CoreRequest {
         text: String,
         reply: oneshot::Sender<usize>,
     },
-    /// A user is in these groups from now on; answered with the number of their sessions.
+    /// Users are in these groups from now on; answered with the number of their sessions.
     Regroup {
-        user: UserName,
-        groups: Vec<String>,
+        users: Vec<(UserName, Vec<String>)>,
         reply: oneshot::Sender<usize>,
     },
     /// Let no certificate of these in, and end the sessions that have shown one; answered with how many there were.
@@ -203,9 +202,9 @@ impl Core {
         self.ask(|reply| CoreRequest::End { which, code, text, reply }).await
     }
 
-    /// A user is in these groups now; returns the number of their sessions.
-    pub(crate) async fn regroup(&self, user: UserName, groups: Vec<String>) -> Result<usize, Stopped> {
-        self.ask(|reply| CoreRequest::Regroup { user, groups, reply }).await
+    /// Users are in these groups now; returns the number of their sessions.
+    pub(crate) async fn regroup(&self, users: Vec<(UserName, Vec<String>)>) -> Result<usize, Stopped> {
+        self.ask(|reply| CoreRequest::Regroup { users, reply }).await
     }
 
     /// Lets in no certificate that `revoked` names; returns how many sessions ended.
@@ -314,8 +313,8 @@ impl CoreTask {
                 // The reply is sent once it is done, if the requester still waits.
                 let _ = reply.send(self.end(&which, code, &text).await);
             }
-            CoreRequest::Regroup { user, groups, reply } => {
-                let _ = reply.send(self.regroup(&user, &groups));
+            CoreRequest::Regroup { users, reply } => {
+                let _ = reply.send(self.regroup(users));
             }
             CoreRequest::Revoke { revoked, reply } => {
                 self.revoked = *revoked;

@@ -2,7 +2,7 @@
 //!
 //! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -279,12 +279,15 @@ impl Registry {
         }))
     }
 
-    /// A user is in other groups now: profile, policy, rate limits and lifetime of these hold for the sessions. Returns how many there are.
-    pub(crate) fn regroup(&mut self, user: &UserName, groups: &[String], gateway: &mut Gateway) -> usize {
+    /// Users are in other groups now: profile, policy, rate limits and lifetime of these hold for the sessions. Returns how many there
+    /// are. One call for thousands of users looks at each session once.
+    pub(crate) fn regroup(&mut self, users: Vec<(UserName, Vec<String>)>, gateway: &mut Gateway) -> usize {
+        let users: BTreeMap<UserName, Vec<String>> = users.into_iter().collect();
         let Self { names, access, known, .. } = self;
         let mut principals = Vec::new();
-        for (session, member) in known.iter_mut().filter(|(_, member)| member.user == *user) {
-            member.groups = groups.into();
+        for (session, member) in known.iter_mut() {
+            let Some(groups) = users.get(&member.user) else { continue };
+            member.groups = groups.as_slice().into();
             principals.push((*session, principal(names, access, member)));
         }
         let count = principals.len();

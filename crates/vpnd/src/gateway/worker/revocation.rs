@@ -7,7 +7,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use vpnd_proto::control::Code;
+use minicbor::bytes::ByteArray;
+use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::Selector;
 use vpnd_proto::session::DeviceId;
 
@@ -37,13 +38,16 @@ pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_
     loop {
         match auth.request(AuthRequest::Revocations(carried_out.get())).await {
             Ok(AuthReply::Revocations { seen: last, found }) => {
-                for revoked in found {
-                    let (name, cause) = (revoked.name.clone(), revoked.cause);
-                    let Ok(count) = carry_out(&core, revoked).await else { return };
-                    tracing::info!(user = %name, ?cause, sessions = count, "revoked");
+                let may_be_more = !found.is_empty();
+                if carry_out(&core, found).await.is_err() {
+                    return;
                 }
                 // Not before: whoever goes on from here must not pass over one.
                 carried_out.set(last);
+                // A reply has room for a part of what thousands of users need.
+                if may_be_more {
+                    continue;
+                }
             }
             Ok(AuthReply::Failed(error)) => tracing::error!(%error, "can't tell whether users were disabled"),
             Ok(_) => tracing::error!("can't tell whether users were disabled: the answer makes no sense"),
@@ -54,22 +58,52 @@ pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_
     }
 }
 
+/// Carries them out in their order. Changes of groups that follow one another are one step: each looks at all sessions.
+async fn carry_out(core: &Core, found: Vec<Revoked>) -> Result<(), Stopped> {
+    let mut regrouped = Vec::new();
+    for revoked in found {
+        match (revoked.cause, revoked.groups) {
+            (RevocationCause::Groups, Some(groups)) => regrouped.push((revoked.name, groups)),
+            // The user is gone, and the revocation that follows ends the sessions.
+            (RevocationCause::Groups, None) => {}
+            (cause, _) => {
+                regroup(core, std::mem::take(&mut regrouped)).await?;
+                let name = revoked.name.clone();
+                let count = end(core, revoked.name, cause, revoked.device).await?;
+                tracing::info!(user = %name, ?cause, sessions = count, "revoked");
+            }
+        }
+    }
+    regroup(core, regrouped).await
+}
+
+async fn regroup(core: &Core, users: Vec<(UserName, Vec<String>)>) -> Result<(), Stopped> {
+    if users.is_empty() {
+        return Ok(());
+    }
+    for (name, _) in &users {
+        tracing::info!(user = %name, cause = ?RevocationCause::Groups, "revoked");
+    }
+    let (users, sessions) = (users.len(), core.regroup(users).await?);
+    tracing::info!(users, sessions, "other groups");
+    Ok(())
+}
+
 /// Returns the number of sessions that it concerned.
-async fn carry_out(core: &Core, revoked: Revoked) -> Result<usize, Stopped> {
-    let Revoked { name, cause, device, groups } = revoked;
+async fn end(
+    core: &Core,
+    user: UserName,
+    cause: RevocationCause,
+    device: Option<ByteArray<16>>,
+) -> Result<usize, Stopped> {
     match (cause, device) {
-        // Without groups the user is gone, and the revocation that follows ends the sessions.
-        (RevocationCause::Groups, _) => match groups {
-            Some(groups) => core.regroup(name, groups).await,
-            None => Ok(0),
-        },
         (RevocationCause::Device | RevocationCause::Disconnected, Some(device)) => {
-            let which = Selector::Device(name, DeviceId(device.into()));
+            let which = Selector::Device(user, DeviceId(device.into()));
             core.end(which, Code::Kicked, cause.to_string()).await
         }
         (RevocationCause::Disconnected, None) => {
-            core.end(Selector::User(name), Code::Kicked, cause.to_string()).await
+            core.end(Selector::User(user), Code::Kicked, cause.to_string()).await
         }
-        _ => core.end(Selector::User(name), Code::Disabled, cause.to_string()).await,
+        _ => core.end(Selector::User(user), Code::Disabled, cause.to_string()).await,
     }
 }

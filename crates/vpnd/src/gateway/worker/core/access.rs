@@ -21,9 +21,9 @@ impl CoreTask {
         Ok(())
     }
 
-    /// A user is in these groups now. Returns the number of their sessions, those that end by it included.
-    pub(super) fn regroup(&mut self, user: &UserName, groups: &[String]) -> usize {
-        let count = self.registry.regroup(user, groups, &mut self.gateway);
+    /// Users are in these groups now. Returns the number of their sessions, those that end by it included.
+    pub(super) fn regroup(&mut self, users: Vec<(UserName, Vec<String>)>) -> usize {
+        let count = self.registry.regroup(users, &mut self.gateway);
         self.end_unfit();
         count
     }
