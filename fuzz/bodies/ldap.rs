@@ -1,7 +1,8 @@
 //! Any bytes as what a directory sends, and any text as what a person typed: nothing panics, what is read lies within what came,
 //! whatever comes behind a message is no part of it, and a value stays one value in requests and in names of entries.
 //!
-//! Input: messages, one behind the other; the same bytes are tried as a value of an attribute, and as a name and password.
+//! Input: messages, one behind the other; the same bytes are tried as a value of an attribute, as a name and password, and as a
+//! filter of the configuration.
 
 use std::sync::LazyLock;
 
@@ -31,6 +32,7 @@ pub fn run(data: &[u8]) {
     check_values(data);
     if let Ok(text) = str::from_utf8(data) {
         check_typed(text);
+        check_filter(text);
     }
 }
 
@@ -67,6 +69,56 @@ fn check_values(value: &[u8]) {
 fn byte(digits: &[u8]) -> u8 {
     let digits = str::from_utf8(digits).expect("it is ASCII");
     u8::from_str_radix(digits, 16).expect("two digits")
+}
+
+/// A filter of the configuration is one element, whatever is put into its places, and as many parts of it as without them.
+fn check_filter(text: &str) {
+    let Ok(filter) = text.parse::<Filter>() else { return };
+    let shape = |values| {
+        let encoded = filter.encode(values);
+        let shape = shape(&encoded, 0);
+        shape.unwrap_or_else(|| panic!("{encoded:x?} of {text}"))
+    };
+    let plain = shape(Values { user: "ann", dn: "cn=ann" });
+    assert_eq!(
+        shape(Values { user: ")(uid=*", dn: "\\2a*\0" }),
+        plain,
+        "a value has become more than a value"
+    );
+}
+
+/// The tags of an element, one behind the other; `None` if it is not exactly one, or holds an empty list.
+fn shape(bytes: &[u8], depth: usize) -> Option<Vec<u8>> {
+    let (tag, content, rest) = element(bytes)?;
+    let mut tags = vec![tag];
+    // Lists: the choices of filters that hold elements, and the pieces of a value with '*'.
+    if tag & 0x20 != 0 {
+        assert!(depth <= 2 * 16, "deeper than is permitted");
+        let mut content = content;
+        if content.is_empty() {
+            return None;
+        }
+        while !content.is_empty() {
+            let (_, _, rest) = element(content)?;
+            tags.extend(shape(&content[..content.len() - rest.len()], depth + 1)?);
+            content = rest;
+        }
+    }
+    rest.is_empty().then_some(tags)
+}
+
+/// The tag and content of the first element, and what is behind it.
+fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&[tag, len], rest) = bytes.split_first_chunk()?;
+    let (len, rest) = match len {
+        0x84 => {
+            let (len, rest) = rest.split_first_chunk()?;
+            (u32::from_be_bytes(*len) as usize, rest)
+        }
+        short => (usize::from(short), rest),
+    };
+    let (content, rest) = rest.split_at_checked(len)?;
+    Some((tag, content, rest))
 }
 
 /// What a person types is one value, whatever it holds.

@@ -7,8 +7,10 @@ use std::fmt::Debug;
 
 use minicbor::{Decode, Encode};
 
+use crate::admin_store::{FromStore, StoreLaunch, StoreRequest};
 use crate::client::messages as client;
 use crate::gateway::messages as gateway;
+use crate::gateway::messages::acme::{AcmeLaunch, FromAcme};
 use crate::gateway::messages::auth::{AuthReply, AuthRequest, Numbered};
 use crate::gateway::messages::idp::{FromIdp, IdpLaunch, IdpReply, IdpRequest};
 use crate::gateway::worker::handover::{FromPredecessor, FromSuccessor};
@@ -17,7 +19,7 @@ use crate::privsep::messages::{Prepared, Ready};
 /// Checks one input.
 pub fn run(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else { return };
-    match kind % 13 {
+    match kind % 16 {
         0 => check::<Numbered<AuthRequest>>(bytes),
         1 => check::<Numbered<AuthReply>>(bytes),
         2 => {
@@ -43,9 +45,18 @@ pub fn run(data: &[u8]) {
         9 => check::<client::LookupLaunch>(bytes),
         10 => check::<Numbered<IdpRequest>>(bytes),
         11 => check::<Numbered<IdpReply>>(bytes),
-        _ => {
+        12 => {
             check::<IdpLaunch>(bytes);
             check::<FromIdp>(bytes);
+        }
+        13 => {
+            check::<AcmeLaunch>(bytes);
+            check::<FromAcme>(bytes);
+        }
+        14 => check::<StoreRequest>(bytes),
+        _ => {
+            check::<StoreLaunch>(bytes);
+            check::<FromStore>(bytes);
         }
     }
 }

@@ -10,11 +10,11 @@ use md5::{Digest as _, Md5};
 use crate::gateway::idp::radius::group;
 use crate::gateway::idp::radius::packet::{AccessRequest, MAX_PACKET, NoReply, Reply};
 
-const SECRET: &[u8] = b"a secret of server and gateway";
-const HEADER: usize = 20;
+pub(super) const SECRET: &[u8] = b"a secret of server and gateway";
+pub(super) const HEADER: usize = 20;
 const ID: u8 = 7;
 const STATE: u8 = 24;
-const MESSAGE_AUTHENTICATOR: u8 = 80;
+pub(super) const MESSAGE_AUTHENTICATOR: u8 = 80;
 const AUTHENTICATOR: [u8; 16] = *b"random, as it is";
 
 /// Checks one input.
@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) {
     assert!(request.reply(data, SECRET).is_err(), "it was made without the secret");
     let Some((code, body)) = data.split_first() else { return };
     let body = &body[..body.len().min(MAX_PACKET - HEADER)];
-    let (packet, signed) = packet(*code, body);
+    let (packet, signed) = packet([*code, ID], &AUTHENTICATOR, body);
     let reply = request.reply(&packet, SECRET);
     check(&reply, *code, &packet[HEADER..], signed);
     if reply.is_ok() {
@@ -45,11 +45,12 @@ pub fn run(data: &[u8]) {
     check_request(&request, body);
 }
 
-/// A reply with this code and these attributes, made with the secret; and where its Message-Authenticator is.
-fn packet(code: u8, body: &[u8]) -> (Vec<u8>, Vec<usize>) {
-    let mut packet = vec![code, ID];
+/// A packet with this code, number and these attributes, made with the secret from a request's authenticator; and where its
+/// Message-Authenticators are.
+pub(super) fn packet(start: [u8; 2], authenticator: &[u8; 16], body: &[u8]) -> (Vec<u8>, Vec<usize>) {
+    let mut packet = start.to_vec();
     packet.extend_from_slice(&((HEADER + body.len()) as u16).to_be_bytes());
-    packet.extend_from_slice(&AUTHENTICATOR);
+    packet.extend_from_slice(authenticator);
     packet.extend_from_slice(body);
     let signatures: Vec<usize> = starts(body)
         .unwrap_or_default()
@@ -59,8 +60,7 @@ fn packet(code: u8, body: &[u8]) -> (Vec<u8>, Vec<usize>) {
     if let Some(at) = signatures.first().filter(|at| body[**at + 1] == 18) {
         let value = HEADER + at + 2..HEADER + at + 18;
         packet[value.clone()].fill(0);
-        let mac = Hmac::<Md5>::new_from_slice(SECRET).expect("a key may have any length");
-        let mac = mac.chain_update(&packet).finalize().into_bytes();
+        let mac = signature(&packet);
         packet[value].copy_from_slice(&mac);
     }
     let authenticator = Md5::new().chain_update(&packet).chain_update(SECRET).finalize();
@@ -68,8 +68,13 @@ fn packet(code: u8, body: &[u8]) -> (Vec<u8>, Vec<usize>) {
     (packet, signatures)
 }
 
+pub(super) fn signature(packet: &[u8]) -> [u8; 16] {
+    let mac = Hmac::<Md5>::new_from_slice(SECRET).expect("a key may have any length");
+    mac.chain_update(packet).finalize().into_bytes().into()
+}
+
 /// Where each attribute begins; `None` if they don't fill the body exactly.
-fn starts(body: &[u8]) -> Option<Vec<usize>> {
+pub(super) fn starts(body: &[u8]) -> Option<Vec<usize>> {
     let mut starts = Vec::new();
     let mut at = 0;
     while at < body.len() {

@@ -34,10 +34,9 @@ use crate::privsep::messages::{Common, Prepared, SecretBytes};
 use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
 use crate::store::{self, CertificateHash, NewUser, PasswordHash, StoreError, UserChange, UserImport};
 use crate::sys::account::{UnixUser, invoker};
-use message::FromStore;
 pub use message::{DeviceSummary, Opening, UserSecrets, UserSummary};
-use message::{MAX_USERS, StagedUser, StoreLaunch, UserToAdd};
-pub(crate) use message::{StoreReply, StoreRequest};
+pub(crate) use message::{FromStore, StoreLaunch, StoreReply, StoreRequest};
+use message::{MAX_USERS, StagedUser, UserToAdd};
 #[cfg(test)]
 pub(crate) use served::InThisProcess;
 use served::Served;

@@ -14,6 +14,10 @@ pub mod ldap;
 pub mod privsep_message;
 #[path = "../../../fuzz/bodies/radius.rs"]
 pub mod radius;
+#[path = "../../../fuzz/bodies/radius_accounting.rs"]
+pub mod radius_accounting;
+#[path = "../../../fuzz/bodies/radius_dynamic.rs"]
+pub mod radius_dynamic;
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
@@ -47,6 +51,16 @@ mod tests {
     #[test]
     fn replies_of_radius_servers() {
         replay("radius", radius::run);
+    }
+
+    #[test]
+    fn responses_to_accounting() {
+        replay("radius_accounting", radius_accounting::run);
+    }
+
+    #[test]
+    fn requests_of_radius_servers() {
+        replay("radius_dynamic", radius_dynamic::run);
     }
 
     #[test]

@@ -125,8 +125,12 @@ fn item(text: &str) -> Result<Node, ()> {
         return Ok(Node::Present(attribute));
     }
     if tag == 0xA3 && right.contains('*') {
-        let parts: Result<Vec<_>, ()> = right.split('*').map(value).collect();
-        return Ok(Node::Substrings(attribute, parts?));
+        let parts = right.split('*').map(value).collect::<Result<Vec<_>, ()>>()?;
+        // A request has one at least (RFC 4511 §4.5.1).
+        if parts.iter().all(|part| part.0.is_empty()) {
+            return Err(());
+        }
+        return Ok(Node::Substrings(attribute, parts));
     }
     Ok(Node::Compare(tag, attribute, value(right)?))
 }
@@ -164,7 +168,8 @@ fn value(text: &str) -> Result<Value, ()> {
             pieces.push(piece);
             rest = after;
         } else if first == '\\' {
-            let digits = rest.get(1..3).ok_or(())?;
+            let digits = rest.get(1..3).filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
+            let digits = digits.ok_or(())?;
             bytes.push(u8::from_str_radix(digits, 16).map_err(|_| ())?);
             rest = &rest[3..];
         } else if matches!(first, '(' | '{' | '}') {
@@ -329,6 +334,8 @@ mod tests {
             "(=x)",
             "(a b=x)",
             "(a=\\2)",
+            "(a=\\+f)",
+            "(a=**)",
             "(a={x})",
             &deep,
         ] {

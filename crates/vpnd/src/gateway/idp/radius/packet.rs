@@ -256,10 +256,21 @@ pub(crate) mod tests {
         secret: &[u8],
         signed: bool,
     ) -> Vec<u8> {
-        let mut packet = vec![code, request[1], 0, 0];
-        packet.extend_from_slice(&request[4..HEADER]);
+        let authenticator = request[4..HEADER].try_into().unwrap();
+        made([code, request[1]], authenticator, attributes, secret, signed)
+    }
+
+    /// A packet with this code and number that is made with the secret; `authenticator` is the request's, or zero for a request.
+    pub(crate) fn made(
+        start: [u8; 2],
+        authenticator: [u8; 16],
+        attributes: &[u8],
+        secret: &[u8],
+        signed: bool,
+    ) -> Vec<u8> {
+        let mut packet = [&start[..], &[0; 2], &authenticator].concat();
         if signed {
-            packet.extend_from_slice(&[[MESSAGE_AUTHENTICATOR, 18].as_slice(), &[0; 16]].concat());
+            attribute(&mut packet, MESSAGE_AUTHENTICATOR, &[0; 16]);
         }
         packet.extend_from_slice(attributes);
         let len = packet.len() as u16;

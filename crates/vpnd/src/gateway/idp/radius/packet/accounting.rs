@@ -144,6 +144,7 @@ fn number(out: &mut Vec<u8>, kind: u8, value: u32) {
 pub(crate) mod tests {
     use vpnd_proto::control::{List, Text, UserName};
 
+    use super::super::tests::reply_to;
     use super::*;
     use crate::gateway::messages::auth::{SourceName, Traffic};
     use crate::gateway::messages::idp::TerminateCause;
@@ -240,11 +241,7 @@ pub(crate) mod tests {
 
     /// A response of a server that has the secret.
     pub(crate) fn response_to(request: &[u8], code: u8, secret: &[u8]) -> Vec<u8> {
-        let mut packet = vec![code, request[1], 0, HEADER as u8];
-        packet.extend_from_slice(&request[4..HEADER]);
-        let authenticator = Md5::new().chain_update(&packet).chain_update(secret).finalize();
-        packet[4..HEADER].copy_from_slice(&authenticator);
-        packet
+        reply_to(request, code, &[], secret, false)
     }
 
     #[test]

@@ -10,8 +10,8 @@ use subtle::ConstantTimeEq as _;
 use vpnd_proto::control::{Text, UserName};
 
 use super::{
-    Attribute, CLASS, FILTER_ID, HEADER, MESSAGE_AUTHENTICATOR, NAS_IDENTIFIER, NoReply, USER_NAME,
-    attribute, attributes, signature,
+    Attribute, CLASS, FILTER_ID, HEADER, MAX_PACKET, MESSAGE_AUTHENTICATOR, NAS_IDENTIFIER, NoReply,
+    USER_NAME, attribute, attributes, signature,
 };
 use crate::gateway::messages::idp::{ErrorCause, SessionAttributes};
 
@@ -141,10 +141,13 @@ impl Request {
         let mut out = vec![code, self.header[1], 0, 0];
         out.extend_from_slice(&self.header[4..]);
         attribute(&mut out, MESSAGE_AUTHENTICATOR, &[0; 16]);
-        if let Some(error) = error {
+        let states = || self.attributes.iter().filter(|attribute| attribute.kind == PROXY_STATE);
+        let rest: usize = states().map(|state| state.value.len() + 2).sum();
+        // Beside the longest states of proxies, which have to go back, there is no room for it.
+        if let Some(error) = error.filter(|_| out.len() + 6 + rest <= MAX_PACKET) {
             attribute(&mut out, ERROR_CAUSE, &(error as u32).to_be_bytes());
         }
-        for state in self.attributes.iter().filter(|attribute| attribute.kind == PROXY_STATE) {
+        for state in states() {
             attribute(&mut out, PROXY_STATE, &state.value);
         }
         let len = out.len() as u16;
@@ -159,29 +162,18 @@ impl Request {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::tests::made;
     use super::*;
 
     const SECRET: &[u8] = b"xyzzy5461";
 
     /// A request of a server that has the secret; `signed` says whether it has a Message-Authenticator.
     pub(crate) fn request(code: u8, attributes: &[(u8, &[u8])], secret: &[u8], signed: bool) -> Vec<u8> {
-        let mut packet = vec![code, 9, 0, 0];
-        packet.extend_from_slice(&[0; 16]);
-        if signed {
-            attribute(&mut packet, MESSAGE_AUTHENTICATOR, &[0; 16]);
-        }
+        let mut body = Vec::new();
         for (kind, value) in attributes {
-            attribute(&mut packet, *kind, value);
+            attribute(&mut body, *kind, value);
         }
-        let len = packet.len() as u16;
-        packet[2..4].copy_from_slice(&len.to_be_bytes());
-        if signed {
-            let mac = signature(secret, &[&packet]);
-            packet[HEADER + 2..HEADER + 18].copy_from_slice(&mac);
-        }
-        let authenticator = Md5::new().chain_update(&packet).chain_update(secret).finalize();
-        packet[4..HEADER].copy_from_slice(&authenticator);
-        packet
+        made([code, 9], [0; 16], &body, secret, signed)
     }
 
     /// A Disconnect-Request for this user that was made then.
@@ -267,6 +259,15 @@ pub(crate) mod tests {
         assert_eq!(found[1], (ERROR_CAUSE, 503u32.to_be_bytes().to_vec()));
         assert_eq!(found[2..], [(PROXY_STATE, b"one".to_vec()), (PROXY_STATE, b"two".to_vec())]);
         assert_eq!(request.reply(None, SECRET)[0], 44);
+        // As many states as fit: no reply is longer than a packet.
+        let states = [(PROXY_STATE, &[7; 253][..]); 15];
+        let packet =
+            self::request(COA_REQUEST, &[&states[..], &[(PROXY_STATE, &[7; 231])]].concat(), SECRET, true);
+        let longest = Request::decode(&packet, SECRET).unwrap();
+        assert_eq!(
+            (packet.len(), longest.reply(Some(ErrorCause::InvalidRequest), SECRET).len()),
+            (4096, 4096)
+        );
         assert!(
             super::super::check_signature(&reply[..4], &request.authenticator(), &reply[HEADER..], SECRET)
                 .is_ok()
