@@ -186,15 +186,16 @@ impl AdminStore {
         self.change(&StoreRequest::audit(AuditEntry { by: invoker(), ..entry }))
     }
 
-    /// Who had this address at a time, recorded as a question with its reason. Only for [`Opening::Audit`].
+    /// Who had this address, or this port of it, at a time, recorded as a question with its reason. Only for [`Opening::Audit`].
     pub(crate) fn whois(
         &mut self,
         address: IpAddr,
+        port: Option<u16>,
         at_s: u64,
         now_s: u64,
         detail: String,
     ) -> Result<Answer, StoreError> {
-        match self.ask(&StoreRequest::Whois { address, at_s, now_s, detail, by: invoker() })? {
+        match self.ask(&StoreRequest::Whois { address, port, at_s, now_s, detail, by: invoker() })? {
             StoreReply::Whois(answer) => Ok(answer),
             _ => Err(self.unexpected_reply()),
         }

@@ -20,13 +20,17 @@ use rusqlite::{
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use crate::own_file;
+use crate::port_blocks::PortBlocks;
 use crate::store::LiveSession;
 pub(crate) use query::Gap;
 
 /// Its name in the state directory.
 pub(crate) const FILE_NAME: &str = "audit.sqlite";
 /// The format of the file; a newer one is left alone.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
+/// From each format to the next one, beginning with no file.
+const STEPS: [&str; FORMAT as usize] =
+    [include_str!("audit/schema_1.sql"), include_str!("audit/schema_2.sql")];
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The reason for the end of a session that the store does not have any more, while nothing has recorded how it ended.
 pub(crate) const NOT_RECORDED: &str = "not-recorded";
@@ -206,8 +210,8 @@ impl AuditFile {
         // Bytes of what was erased are overwritten.
         connection.pragma_update(None, "secure_delete", true)?;
         connection.pragma_update(None, "journal_size_limit", 16 * 1024 * 1024)?;
-        if found == 0 {
-            make(&mut connection)?;
+        if found < FORMAT {
+            bring_up_to_date(&mut connection)?;
         }
         Ok(Self { connection, outer: OuterAddresses::Full })
     }
@@ -230,14 +234,15 @@ impl AuditFile {
         Ok(())
     }
 
-    /// A gateway writes from now on; the number of its run.
-    pub(crate) fn begin_run(&mut self, now_s: u64) -> Result<i64, AuditError> {
+    /// A gateway writes from now on, with these blocks of ports in force; the number of its run.
+    pub(crate) fn begin_run(&mut self, now_s: u64, blocks: Option<&PortBlocks>) -> Result<i64, AuditError> {
         let before_s: Option<u64> =
             self.connection.query_row("SELECT max(alive_s) FROM runs", (), |row| row.get(0))?;
         if let Some(to_s) = before_s.filter(|before_s| *before_s > now_s) {
             self.record_gap(&Gap { from_s: now_s, to_s, lost: None, cause: CLOCK_SET_BACK.to_owned() })?;
         }
-        self.connection.execute("INSERT INTO runs (started_s, alive_s) VALUES (?1, ?1)", [now_s])?;
+        let sql = "INSERT INTO runs (started_s, alive_s, port_blocks) VALUES (?1, ?1, ?2)";
+        self.connection.execute(sql, params![now_s, blocks.map(ToString::to_string)])?;
         Ok(self.connection.last_insert_rowid())
     }
 
@@ -306,15 +311,20 @@ fn format(connection: &Connection) -> rusqlite::Result<u32> {
 }
 
 /// Two processes may do so at the same time: one finds that it is done.
-fn make(connection: &mut Connection) -> Result<(), AuditError> {
+fn bring_up_to_date(connection: &mut Connection) -> Result<(), AuditError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    if format(&transaction)? == 0 {
+    let found = format(&transaction)?;
+    if found == 0 {
         let tables: u32 =
             transaction.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
         if tables > 0 {
             return Err(AuditError::Damaged("it is a database, but not one of vpnd".to_owned()));
         }
-        transaction.execute_batch(include_str!("audit/schema_1.sql"))?;
+    }
+    for step in STEPS.iter().skip(found as usize) {
+        transaction.execute_batch(step)?;
+    }
+    if found < FORMAT {
         transaction.pragma_update(None, "user_version", FORMAT)?;
     }
     Ok(transaction.commit()?)

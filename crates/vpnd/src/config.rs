@@ -10,7 +10,9 @@ mod audit;
 pub mod check;
 mod dns_name;
 pub mod document;
+pub mod local_ports;
 pub mod pool;
+mod port_blocks;
 pub mod rate;
 mod read;
 pub mod review;
@@ -209,6 +211,8 @@ pub struct Nat {
     pub mode: NatMode,
     /// The only interface by which clients' packets leave and come back; `None` means any but the tunnel.
     pub outgoing_interface: Option<String>,
+    /// Blocks of ports of public addresses, if there are some, in place of the gateway's own address.
+    pub blocks: Option<crate::port_blocks::PortBlocks>,
 }
 
 /// Source addresses of inner packets that leave the gateway.

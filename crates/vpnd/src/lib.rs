@@ -30,6 +30,7 @@ pub mod logging;
 mod own_file;
 pub mod password;
 mod policy;
+pub mod port_blocks;
 pub mod privsep;
 pub mod profile;
 pub mod revocation_list;

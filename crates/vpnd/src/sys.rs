@@ -9,6 +9,7 @@ pub mod account;
 pub mod bpf;
 pub mod change;
 pub mod clock;
+pub mod conntrack;
 pub mod dns;
 pub mod lock;
 pub mod netlink;

@@ -234,6 +234,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
     changes.push(Change::Dns(DnsChange::plan(&settings, &system).unwrap()));
     changes.extend(sysctl::forwarding(true, true).unwrap().changes.into_iter().map(Change::Sysctl));
     changes.push(Change::Firewall(GatewayRules {
+        blocks: None,
         tunnel: TUNNEL.to_owned(),
         pools: vec!["10.8.0.0/24".parse().unwrap()],
         masquerade: true,

@@ -287,6 +287,8 @@ pub(crate) enum StoreRequest {
         detail: String,
         #[n(4)]
         by: String,
+        #[n(5)]
+        port: Option<u16>,
     },
     /// A part of what is recorded, after this one.
     #[n(25)]

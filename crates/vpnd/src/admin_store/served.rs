@@ -119,9 +119,9 @@ fn of_audit(file: &mut AuditFile, path: &Path, request: StoreRequest) -> Result<
         [Event::Entry(AuditEntry { at_s, event, user, source: String::new(), detail, by })]
     };
     let answered = match request {
-        StoreRequest::Whois { address, at_s, now_s, detail, by } => file
+        StoreRequest::Whois { address, port, at_s, now_s, detail, by } => file
             .record(&entry(now_s, "whois".to_owned(), String::new(), detail, by))
-            .and_then(|()| file.who_had(address, at_s, now_s))
+            .and_then(|()| file.who_had(address, port, at_s, now_s))
             .map(StoreReply::Whois),
         StoreRequest::Audit { event, user, detail, at_s, by } => {
             file.record(&entry(at_s, event, user, detail, by)).map(|()| StoreReply::Done)

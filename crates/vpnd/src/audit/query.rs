@@ -9,6 +9,7 @@ use rusqlite::{OptionalExtension as _, Row, ToSql, params};
 use serde::Serialize;
 
 use super::{AuditError, AuditFile, CLOCK_SET_BACK};
+use crate::port_blocks::PortBlocks;
 
 /// The interval at which a gateway notes that all is recorded, seconds.
 pub(crate) const HEARTBEAT_S: u64 = 10;
@@ -17,6 +18,8 @@ const STALE_S: u64 = 3 * HEARTBEAT_S;
 /// Sessions of one address that are looked at where the clock was ever set back, from the newest that had begun by the time in question.
 /// Otherwise that one alone can be the answer.
 const LOOKED_AT: u32 = 32;
+/// Clocks of those who ask differ by so much from ours, seconds.
+const CLOCK_ERROR_S: u64 = 60;
 
 /// Anything that is recorded. Times are seconds since 1970 by the wall clock. What is `None` does not belong to this kind, was not
 /// recorded, or has been erased.
@@ -72,7 +75,7 @@ pub(crate) struct Gap {
 /// The answer to the question who had an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct Answer {
-    /// More than one only where the clock was set back.
+    /// More than one of an inner address only where the clock was set back.
     #[n(0)]
     pub(crate) found: Vec<Record>,
     /// A time without a record in which the question lies: the answer is uncertain.
@@ -81,6 +84,12 @@ pub(crate) struct Answer {
     /// When recording began.
     #[n(2)]
     pub(crate) since_s: Option<u64>,
+    /// The blocks of ports in force at that time, in their text form.
+    #[n(3)]
+    pub(crate) blocks: Option<String>,
+    /// Whether others were in force moments before or after.
+    #[n(4)]
+    pub(crate) blocks_changed: bool,
 }
 
 /// What an export is about.
@@ -140,15 +149,45 @@ const TABLES: [(&str, FromRow); 4] = [
 ];
 
 impl AuditFile {
-    /// The session that had an inner address at a time; `now_s` is the present.
-    pub(crate) fn who_had(&self, address: IpAddr, at_s: u64, now_s: u64) -> Result<Answer, AuditError> {
+    /// The session that had an inner address at a time, or whose block has a port of a public address; all of its blocks without a port.
+    /// `now_s` is the present.
+    pub(crate) fn who_had(
+        &self,
+        address: IpAddr,
+        port: Option<u16>,
+        at_s: u64,
+        now_s: u64,
+    ) -> Result<Answer, AuditError> {
+        let set_back = "SELECT EXISTS (SELECT 1 FROM gaps WHERE cause = ?)";
+        let set_back: bool = self.connection.query_row(set_back, [CLOCK_SET_BACK], |row| row.get(0))?;
+        let limit = if set_back { LOOKED_AT } else { 1 };
+        let then = self.blocks_at(at_s)?;
+        let mut found = Vec::new();
+        match (address, then.as_ref().and_then(Option::as_ref)) {
+            (IpAddr::V4(public), Some(blocks)) if blocks.addresses.contains(&public) => {
+                for inner in behind(blocks, public, port) {
+                    found.extend(self.sessions_at(inner.into(), at_s, limit)?);
+                }
+            }
+            _ => found = self.sessions_at(address, at_s, limit)?,
+        }
+        let around = [at_s.saturating_sub(CLOCK_ERROR_S), at_s.saturating_add(CLOCK_ERROR_S)];
+        let mut blocks_changed = false;
+        for moment in around {
+            let others = self.blocks_at(moment)?;
+            blocks_changed |= others.is_some() && then.is_some() && others != then;
+        }
+        let since_s = self.connection.query_row("SELECT min(started_s) FROM runs", (), |row| row.get(0))?;
+        let blocks = then.flatten().map(String::from);
+        Ok(Answer { found, gap: self.gap_at(at_s, now_s)?, since_s, blocks, blocks_changed })
+    }
+
+    /// The sessions that had an inner address at a time.
+    fn sessions_at(&self, address: IpAddr, at_s: u64, limit: u32) -> Result<Vec<Record>, AuditError> {
         let (sql, key) = match address {
             IpAddr::V4(v4) => (OF_IPV4, v4.octets().to_vec()),
             IpAddr::V6(v6) => (OF_IPV6, v6.octets().to_vec()),
         };
-        let set_back = "SELECT EXISTS (SELECT 1 FROM gaps WHERE cause = ?)";
-        let set_back: bool = self.connection.query_row(set_back, [CLOCK_SET_BACK], |row| row.get(0))?;
-        let limit = if set_back { LOOKED_AT } else { 1 };
         let mut statement = self.connection.prepare_cached(sql)?;
         let rows = statement.query_map(params![key, at_s, limit], |row| {
             Ok((row.get::<_, i64>("seq")?, session_from_row(row)?))
@@ -161,8 +200,18 @@ impl AuditFile {
                 found.push(session);
             }
         }
-        let since_s = self.connection.query_row("SELECT min(started_s) FROM runs", (), |row| row.get(0))?;
-        Ok(Answer { found, gap: self.gap_at(at_s, now_s)?, since_s })
+        Ok(found)
+    }
+
+    /// The blocks of ports in force at a time: those of the run that had begun last, for they stay when it ends. `None` before all runs.
+    fn blocks_at(&self, at_s: u64) -> Result<Option<Option<PortBlocks>>, AuditError> {
+        let sql =
+            "SELECT port_blocks FROM runs WHERE started_s <= ? ORDER BY started_s DESC, id DESC LIMIT 1";
+        let text = self.connection.prepare_cached(sql)?.query_row([at_s], |row| row.get(0)).optional()?;
+        let parse = |text: String| {
+            text.parse().map_err(|()| AuditError::Damaged(format!("these are no blocks of ports: {text}")))
+        };
+        text.map(|text: Option<String>| text.map(parse).transpose()).transpose()
     }
 
     /// The outer address of a session at a time, if it had another than at its login.
@@ -207,6 +256,17 @@ impl AuditFile {
         };
         let goes_on = usize::from(next.table) < TABLES.len();
         Ok((rows.into_iter().map(|(_, record)| record).collect(), goes_on.then_some(next)))
+    }
+}
+
+/// The inner addresses with blocks of a public address: that of this port, or all.
+fn behind(blocks: &PortBlocks, public: Ipv4Addr, port: Option<u16>) -> Vec<Ipv4Addr> {
+    match port {
+        Some(port) => blocks.inner_of(public, port).into_iter().collect(),
+        None => {
+            let range = blocks.clients_of(public).map(|(first, last)| u32::from(first)..=u32::from(last));
+            range.into_iter().flatten().map(Ipv4Addr::from).collect()
+        }
     }
 }
 

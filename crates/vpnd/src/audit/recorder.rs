@@ -16,6 +16,7 @@ use super::retention::Retention;
 use super::{AuditEntry, AuditError, AuditFile, CLOCK_SET_BACK, Event, Gap, OuterAddresses, SessionStart};
 use crate::clock::{steady_s, wall_s};
 use crate::log_limit::LogLimit;
+use crate::port_blocks::PortBlocks;
 
 /// Events that wait for the disk at most.
 const QUEUE: usize = 16_384;
@@ -95,12 +96,17 @@ impl Recorder {
     ///
     /// # Errors
     /// If there is no thread.
-    pub(crate) fn start(path: PathBuf, policy: Policy, live: LiveSessions) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        path: PathBuf,
+        policy: Policy,
+        blocks: Option<PortBlocks>,
+        live: LiveSessions,
+    ) -> std::io::Result<Self> {
         let (recorder, inbox) = Self::channel(policy);
         let state = Arc::clone(&recorder.state);
         std::thread::Builder::new()
             .name("audit".to_owned())
-            .spawn(move || Writer::new(path, state, live).run(&inbox))?;
+            .spawn(move || Writer::new(path, state, blocks, live).run(&inbox))?;
         Ok(recorder)
     }
 
@@ -185,6 +191,8 @@ struct Open {
 struct Writer {
     path: PathBuf,
     state: Arc<State>,
+    /// Those in force as long as this process runs: they change with a restart only.
+    blocks: Option<PortBlocks>,
     live: LiveSessions,
     open: Option<Open>,
     /// Events that could not be written yet.
@@ -213,11 +221,12 @@ enum Progress {
 struct Over(Option<SyncSender<()>>);
 
 impl Writer {
-    fn new(path: PathBuf, state: Arc<State>, live: LiveSessions) -> Self {
+    fn new(path: PathBuf, state: Arc<State>, blocks: Option<PortBlocks>, live: LiveSessions) -> Self {
         let now = Instant::now();
         Self {
             path,
             state,
+            blocks,
             live,
             open: None,
             waiting: VecDeque::new(),
@@ -322,7 +331,7 @@ impl Writer {
             Some(open) => open,
             None => {
                 let mut file = AuditFile::open_or_create(&self.path)?;
-                let run = file.begin_run(now_s)?;
+                let run = file.begin_run(now_s, self.blocks.as_ref())?;
                 self.reconciled = None;
                 Open { file, run }
             }

@@ -42,7 +42,7 @@ fn file() -> (tempfile::TempDir, PathBuf, AuditFile) {
 }
 
 fn answer(file: &AuditFile, last: u8, at_s: u64) -> Answer {
-    file.who_had([10, 86, 0, last].into(), at_s, at_s).unwrap()
+    file.who_had([10, 86, 0, last].into(), None, at_s, at_s).unwrap()
 }
 
 /// Who had 10.86.0.`last`.
@@ -69,7 +69,7 @@ fn an_address_leads_to_whoever_had_it_at_that_time() {
     }
     assert_eq!((who(&file, 3, 1600).as_deref(), who(&file, 4, 1600)), (Some("cat"), None));
     let v6 = start(2, "", 2, 0).ipv6.unwrap().into();
-    assert_eq!(file.who_had(v6, 3500, 3500).unwrap().found[0].user.as_deref(), Some("bob"));
+    assert_eq!(file.who_had(v6, None, 3500, 3500).unwrap().found[0].user.as_deref(), Some("bob"));
     // What is recorded stays as it is: neither another start nor another end of a session counts.
     file.record(&[began(2, "eve", 2, 1), ended(1, 9)]).unwrap();
     assert_eq!((who(&file, 2, 3500).as_deref(), who(&file, 2, 1500).as_deref()), (Some("bob"), Some("ann")));
@@ -121,25 +121,25 @@ fn an_answer_has_the_outer_address_of_that_time() {
 fn a_time_that_is_not_covered_is_known() {
     let (_dir, _, mut file) = file();
     assert_eq!(answer(&file, 2, 500).since_s, None);
-    let run = file.begin_run(900).unwrap();
+    let run = file.begin_run(900, None).unwrap();
     file.record(&[began(1, "ann", 2, 1000), ended(1, 2000)]).unwrap();
     let gap = Gap { from_s: 4000, to_s: 5000, lost: Some(7), cause: "no room".to_owned() };
     file.record_gap(&gap).unwrap();
     file.alive(run, 6000).unwrap();
-    let at = |file: &AuditFile, at_s, now_s| file.who_had([10, 86, 0, 2].into(), at_s, now_s).unwrap();
+    let at = |file: &AuditFile, at_s, now_s| file.who_had([10, 86, 0, 2].into(), None, at_s, now_s).unwrap();
     assert_eq!((at(&file, 1500, 6010).gap, at(&file, 1500, 6010).since_s), (None, Some(900)));
     assert_eq!(at(&file, 4500, 6010).gap, Some(gap));
     assert_eq!(at(&file, 6010, 6010).gap, None, "the gateway runs");
     // It was killed: nobody knows what came after its last sign of life.
     assert_eq!(at(&file, 6010, 7000).gap.unwrap().from_s, 6000);
-    let next = file.begin_run(8000).unwrap();
+    let next = file.begin_run(8000, None).unwrap();
     let killed = at(&file, 7500, 9000).gap.unwrap();
     assert_eq!((killed.from_s, killed.to_s, killed.lost), (6000, 8000, None));
     assert_eq!(at(&file, 8001, 8002).gap, None);
     file.end_run(next, 8100).unwrap();
     assert_eq!(at(&file, 20_000, 20_000).gap, None, "it was stopped, and nobody has an address");
     // The clock stands before what is recorded already.
-    file.begin_run(7900).unwrap();
+    file.begin_run(7900, None).unwrap();
     assert_eq!(at(&file, 8050, 8050).gap.unwrap().cause, CLOCK_SET_BACK);
 }
 
@@ -282,7 +282,7 @@ fn a_newer_format_is_left_alone_and_a_foreign_file_is_damaged() {
     let (_dir, path, file) = file();
     file.connection.pragma_update(None, "user_version", FORMAT + 1).unwrap();
     drop(file);
-    assert!(matches!(AuditFile::open_or_create(&path), Err(AuditError::Newer(2))));
+    assert!(matches!(AuditFile::open_or_create(&path), Err(AuditError::Newer(3))));
     std::fs::write(&path, [7; 8192]).unwrap();
     assert!(matches!(AuditFile::open_or_create(&path), Err(AuditError::Damaged(_))));
     let other = path.with_file_name("other");
@@ -317,7 +317,7 @@ fn an_answer_takes_an_index_however_many_sessions_there_are() {
             let n = question * 7_919_993 % sessions;
             let address = [10, 87, ((n % 60_000) >> 8) as u8, n as u8 % 240];
             let since = Instant::now();
-            let answer = file.who_had(address.into(), 1_000_000 + n, 1_000_000 + n).unwrap();
+            let answer = file.who_had(address.into(), None, 1_000_000 + n, 1_000_000 + n).unwrap();
             assert!(answer.found.iter().any(|found| found.user == Some(format!("u{n}"))), "{n}: {answer:?}");
             since.elapsed()
         })
@@ -349,7 +349,7 @@ fn what_can_not_be_written_waits_and_is_written_later() {
     // Where its directory should be there is nothing yet: every write fails.
     let path = dir.path().join("later").join(FILE_NAME);
     let live = Box::new(|| Ok(vec![start(1, "ann", 2, 1000), start(2, "bob", 3, 2000)]));
-    let recorder = Recorder::start(path.clone(), POLICY, live).unwrap();
+    let recorder = Recorder::start(path.clone(), POLICY, None, live).unwrap();
     recorder.record(began(1, "ann", 2, 1000));
     wait("it is known", &|| recorder.health().failure.is_some());
     recorder.record(began(2, "bob", 3, 2000));
@@ -366,7 +366,7 @@ fn what_can_not_be_written_waits_and_is_written_later() {
 fn events_without_room_are_counted_and_leave_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("later").join(FILE_NAME);
-    let recorder = Recorder::start(path.clone(), POLICY, nobody()).unwrap();
+    let recorder = Recorder::start(path.clone(), POLICY, None, nobody()).unwrap();
     wait("it fails", &|| recorder.health().failure.is_some());
     let since = Instant::now();
     for n in 0..20_000_u32 {
@@ -393,7 +393,7 @@ fn a_damaged_file_is_put_aside_and_a_newer_one_is_not() {
     drop(own_file::open_or_create(&path).unwrap());
     std::fs::write(&path, [7; 8192]).unwrap();
     let live = Box::new(|| Ok(vec![start(1, "ann", 2, 1000)]));
-    let recorder = Recorder::start(path.clone(), POLICY, live).unwrap();
+    let recorder = Recorder::start(path.clone(), POLICY, None, live).unwrap();
     recorder.record(began(1, "ann", 2, 1000));
     let is_recorded = || AuditFile::open(&path).is_ok_and(|file| who(&file, 2, 1500).is_some());
     wait("another one is begun", &is_recorded);
@@ -404,9 +404,9 @@ fn a_damaged_file_is_put_aside_and_a_newer_one_is_not() {
 
     AuditFile::open(&path).unwrap().connection.pragma_update(None, "user_version", FORMAT + 1).unwrap();
     let before = std::fs::read(&path).unwrap();
-    let recorder = Recorder::start(path.clone(), POLICY, nobody()).unwrap();
+    let recorder = Recorder::start(path.clone(), POLICY, None, nobody()).unwrap();
     recorder.record(began(2, "bob", 3, 1000));
-    wait("it says so", &|| recorder.health().failure.is_some_and(|why| why.contains("format 2")));
+    wait("it says so", &|| recorder.health().failure.is_some_and(|why| why.contains("format 3")));
     recorder.finish();
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
@@ -415,7 +415,8 @@ fn a_damaged_file_is_put_aside_and_a_newer_one_is_not() {
 fn the_last_room_on_the_disk_is_left_to_the_store() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE_NAME);
-    let recorder = Recorder::start(path.clone(), Policy { min_free: u64::MAX, ..POLICY }, nobody()).unwrap();
+    let recorder =
+        Recorder::start(path.clone(), Policy { min_free: u64::MAX, ..POLICY }, None, nobody()).unwrap();
     wait("it is known", &|| recorder.health().failure.is_some_and(|why| why.contains("the store's")));
     assert!(!path.exists());
     recorder.set_policy(POLICY);
@@ -441,4 +442,70 @@ fn a_flood_of_refusals_is_cut_and_takes_no_place_of_others() {
     recorder.record(began(1, "ann", 2, 1000));
     assert_eq!(recorder.health().lost, 0, "an attacker must not make a gap");
     assert!((1000..5000).contains(&inbox.try_iter().count()));
+}
+
+fn blocks(text: &str) -> PortBlocks {
+    text.parse().unwrap()
+}
+
+/// The users whose block has a port of 192.0.2.1 at a time; all of its without one.
+fn behind(file: &AuditFile, port: Option<u16>, at_s: u64) -> Vec<String> {
+    let answer = file.who_had([192, 0, 2, 1].into(), port, at_s, 99_999).unwrap();
+    answer.found.into_iter().filter_map(|record| record.user).collect()
+}
+
+#[test]
+fn a_port_of_a_public_address_leads_to_its_user_by_the_blocks_of_that_time() {
+    let (_dir, _path, mut file) = file();
+    let narrow = blocks("10.86.0.0/28 to 192.0.2.1 ports 20000-21599 by 100");
+    let wide = blocks("10.86.0.0/28 to 192.0.2.1,192.0.2.2 ports 20000-21599 by 200");
+    let run = file.begin_run(1000, Some(&narrow)).unwrap();
+    file.record(&[began(1, "ann", 2, 1000), began(2, "bob", 3, 1000)]).unwrap();
+    file.end_run(run, 2000).unwrap();
+    // Killed, not ended.
+    file.begin_run(3000, Some(&wide)).unwrap();
+    file.begin_run(5000, None).unwrap();
+    for (port, at_s, user) in [
+        (20_199, 1500, None),
+        (20_200, 1500, Some("ann")),
+        (20_299, 1500, Some("ann")),
+        (20_300, 1500, Some("bob")),
+        (20_400, 1500, None),
+        // Nothing else was in force in between, and after a kill it goes on.
+        (20_200, 2500, Some("ann")),
+        (20_200, 3500, None),
+        (20_400, 3500, Some("ann")),
+        (20_600, 4999, Some("bob")),
+        // Without blocks a port says nothing, and before all runs neither.
+        (20_400, 5000, None),
+        (20_200, 999, None),
+    ] {
+        assert_eq!(behind(&file, Some(port), at_s), Vec::from_iter(user), "{port} at {at_s}");
+    }
+    assert_eq!(behind(&file, None, 1500), ["ann", "bob"]);
+    assert_eq!(behind(&file, None, 5500), [""; 0]);
+    let about = |at_s| file.who_had([10, 86, 0, 2].into(), None, at_s, 99_999).unwrap();
+    assert_eq!((about(1500).blocks, about(1500).blocks_changed), (Some(narrow.to_string()), false));
+    assert_eq!((about(4999).blocks, about(4999).blocks_changed), (Some(wide.to_string()), true));
+    assert_eq!((about(2990).blocks_changed, about(5100).blocks), (true, None));
+    assert!(about(5059).blocks_changed && !about(5061).blocks_changed && !about(1010).blocks_changed);
+}
+
+#[test]
+fn a_file_of_the_format_before_goes_on_without_loss() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    drop(own_file::open_or_create(&path).unwrap());
+    let connection = Connection::open(&path).unwrap();
+    connection.execute_batch(include_str!("schema_1.sql")).unwrap();
+    connection
+        .execute_batch("INSERT INTO runs (started_s, alive_s) VALUES (900, 1500); PRAGMA user_version = 1")
+        .unwrap();
+    drop(connection);
+    let mut file = AuditFile::open(&path).unwrap();
+    file.record(&[began(1, "ann", 2, 1000)]).unwrap();
+    assert_eq!(who(&file, 2, 1200).as_deref(), Some("ann"));
+    assert_eq!((answer(&file, 2, 1200).blocks, answer(&file, 2, 1200).since_s), (None, Some(900)));
+    file.begin_run(2000, Some(&blocks("10.86.0.0/28 to 192.0.2.1 ports 20000-21599 by 100"))).unwrap();
+    assert_eq!(behind(&file, Some(20_200), 2100), ["ann"]);
 }

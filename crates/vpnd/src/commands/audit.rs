@@ -1,4 +1,4 @@
-//! `vpnd audit`: who had an address at a time, and everything that is recorded, for an abuse desk.
+//! `vpnd audit`: who had an address or a port at a time, and everything that is recorded, for an abuse desk.
 //!
 //! Invariants: a question is recorded with its reason and with who asks, before it is answered; an answer that may be wrong says why. This
 //! module opens nothing: the process that opens the store does.
@@ -16,6 +16,7 @@ use crate::audit::query::{Answer, Cursor, Range, Record};
 use crate::cli::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
 use crate::config::{ConfigError, NatMode, ServerConfig};
 use crate::date::{Moment, rfc3339};
+use crate::port_blocks::{Block, PortBlocks};
 use crate::store::StoreError;
 
 /// The longest reason, in bytes.
@@ -115,10 +116,20 @@ fn whois(
     let config = ServerConfig::load(&args.store.config)?;
     let mut store = open(&config, stores)?;
     let detail = format!("{} at {}: {reason}", args.address, rfc3339(at_s));
-    let answer = store.whois(args.address.address, at_s, now_s, detail)?;
-    let notes = notes(&config, args.address, at_s, &answer);
+    let answer = store.whois(args.address.address, args.address.port, at_s, now_s, detail)?;
+    let blocks = answer.blocks.as_ref().and_then(|text| text.parse::<PortBlocks>().ok());
+    let block = |record: &Record| blocks.as_ref()?.block_of(record.ipv4?);
+    let notes =
+        Notes { config: &config, asked: args.address, at_s, answer: &answer, blocks: blocks.as_ref() }.all();
     if args.json {
-        let records: Vec<Value> = answer.found.iter().map(shown).collect();
+        let of = |record| {
+            let mut shown = shown(record);
+            shown["public"] = block(record).map_or(Value::Null, |block| {
+                json!({ "address": block.address, "first_port": block.ports.0, "last_port": block.ports.1 })
+            });
+            shown
+        };
+        let records: Vec<Value> = answer.found.iter().map(of).collect();
         let all = json!({
             "address": args.address.to_string(), "at": rfc3339(at_s), "found": records,
             "certain": !answer.found.is_empty() && notes.is_empty(), "notes": notes,
@@ -126,7 +137,7 @@ fn whois(
         writeln!(out, "{}", serde_json::to_string_pretty(&all).map_err(io::Error::from)?)?;
     } else {
         for record in &answer.found {
-            out.write_all(described(record).as_bytes())?;
+            out.write_all(described(record, block(record)).as_bytes())?;
         }
         for note in &notes {
             writeln!(out, "{note}")?;
@@ -135,46 +146,96 @@ fn whois(
     Ok(!answer.found.is_empty())
 }
 
-/// Why an answer may be wrong, or why there is none.
-fn notes(config: &ServerConfig, asked: Asked, at_s: u64, answer: &Answer) -> Vec<String> {
-    let mut notes = Vec::new();
-    let is_inner = config.tunnel.pools().any(|pool| pool.contains(&asked.address));
-    if answer.found.is_empty() && !is_inner {
-        notes.push(match config.nat.mode {
-            NatMode::Nftables => format!(
-                "{asked} is no inner address. With mode = \"nftables\" in [nat] all clients share the gateway's own address, and nobody \
-                 records which port is whose: who it was can't be told"
-            ),
-            _ => format!("{asked} is no inner address of this gateway: clients keep theirs behind it"),
-        });
-        return notes;
-    }
-    if answer.found.is_empty() {
-        notes.push(format!("nobody is on record with {asked} at that time"));
-    }
-    if answer.found.len() > 1 {
-        notes.push(
-            "UNCERTAIN: the clock was set back, so that time was twice, and it is one of these".to_owned(),
-        );
-    }
-    match answer.since_s {
-        Some(since_s) if since_s <= at_s => {}
-        Some(since_s) => notes.push(format!("UNCERTAIN: records begin at {}", rfc3339(since_s))),
-        None => notes.push("UNCERTAIN: no gateway has recorded anything yet".to_owned()),
-    }
-    if let Some(gap) = &answer.gap {
-        let lost = gap.lost.map_or(String::new(), |lost| format!(", {lost} events are missing"));
-        notes.push(format!(
-            "UNCERTAIN: not all is on record from {} to {} ({}{lost})",
-            rfc3339(gap.from_s),
-            rfc3339(gap.to_s),
-            crate::plain(&gap.cause)
-        ));
-    }
-    notes
+/// An answer, and the question.
+struct Notes<'a> {
+    config: &'a ServerConfig,
+    asked: Asked,
+    at_s: u64,
+    answer: &'a Answer,
+    /// Those in force at that time.
+    blocks: Option<&'a PortBlocks>,
 }
 
-fn described(record: &Record) -> String {
+impl Notes<'_> {
+    /// Why the answer may be wrong, or why there is none.
+    fn all(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self.translation().into_iter().collect();
+        notes.extend(self.records());
+        if self.answer.blocks_changed {
+            notes
+                .push("UNCERTAIN: other port blocks came into force within a minute of that time".to_owned());
+        }
+        notes
+    }
+
+    /// The notes about the address itself.
+    fn translation(&self) -> Option<String> {
+        let Self { asked, answer, .. } = self;
+        let is_inner = self.config.tunnel.pools().any(|pool| pool.contains(&asked.address));
+        let nobody = answer.found.is_empty();
+        match (self.blocks, asked.address) {
+            (Some(blocks), IpAddr::V4(public)) if blocks.addresses.contains(&public) => match asked.port {
+                None => Some(format!(
+                    "{asked} is a public address of up to {} clients: which of them it was, a port says",
+                    blocks.in_address()
+                )),
+                Some(port) => match blocks.inner_of(public, port) {
+                    Some(inner) if nobody => Some(format!(
+                        "{asked} is of the block of {inner}, and nobody is on record with that address at that time"
+                    )),
+                    Some(_) => None,
+                    None => Some(format!(
+                        "{asked} is of no client's block: the gateway itself has sent from there, or another program on it"
+                    )),
+                },
+            },
+            _ if is_inner => nobody.then(|| format!("nobody is on record with {asked} at that time")),
+            _ if !nobody => None,
+            (Some(blocks), IpAddr::V4(_)) => {
+                let addresses: Vec<String> = blocks.addresses.iter().map(ToString::to_string).collect();
+                let addresses = addresses.join(", ");
+                Some(format!(
+                    "{asked} is no inner address, and clients left by {addresses} only at that time"
+                ))
+            }
+            _ => Some(match self.config.nat.mode {
+                NatMode::Nftables => format!(
+                    "{asked} is no inner address, and no port blocks were in force at that time. Without 'addresses' in [nat] all clients \
+                     share the gateway's own address, and nobody records which port is whose: who it was can't be told"
+                ),
+                _ => format!("{asked} is no inner address of this gateway: clients keep theirs behind it"),
+            }),
+        }
+    }
+
+    /// The notes about what is recorded.
+    fn records(&self) -> Vec<String> {
+        let (answer, at_s, mut notes) = (self.answer, self.at_s, Vec::new());
+        let mut inner: Vec<_> = answer.found.iter().map(|record| (record.ipv4, record.ipv6)).collect();
+        inner.sort_unstable();
+        if inner.windows(2).any(|pair| pair[0] == pair[1]) {
+            let why = "UNCERTAIN: the clock was set back, so that time was twice, and it is one of these";
+            notes.push(why.to_owned());
+        }
+        match answer.since_s {
+            Some(since_s) if since_s <= at_s => {}
+            Some(since_s) => notes.push(format!("UNCERTAIN: records begin at {}", rfc3339(since_s))),
+            None => notes.push("UNCERTAIN: no gateway has recorded anything yet".to_owned()),
+        }
+        if let Some(gap) = &answer.gap {
+            let lost = gap.lost.map_or(String::new(), |lost| format!(", {lost} events are missing"));
+            notes.push(format!(
+                "UNCERTAIN: not all is on record from {} to {} ({}{lost})",
+                rfc3339(gap.from_s),
+                rfc3339(gap.to_s),
+                crate::plain(&gap.cause)
+            ));
+        }
+        notes
+    }
+}
+
+fn described(record: &Record, block: Option<Block>) -> String {
     let given = |value: &Option<String>| match value {
         Some(text) if !text.is_empty() => crate::plain(text),
         _ => "not recorded, or erased".to_owned(),
@@ -191,7 +252,7 @@ fn described(record: &Record) -> String {
         .chain(record.ipv6.map(|v6| v6.to_string()))
         .collect();
     format!(
-        "user:     {}\nsource:   {}\nprofile:  {}\ndevice:   {}\nsession:  {}\nfrom:     {}\nuntil:    {until}\ninner:    {}\nouter:    {}\n",
+        "user:     {}\nsource:   {}\nprofile:  {}\ndevice:   {}\nsession:  {}\nfrom:     {}\nuntil:    {until}\ninner:    {}\n{}outer:    {}\n",
         given(&record.user),
         given(&record.source),
         record.profile.as_deref().filter(|profile| !profile.is_empty()).map_or("-".to_owned(), crate::plain),
@@ -199,6 +260,7 @@ fn described(record: &Record) -> String {
         given(&record.session),
         rfc3339(record.at_s),
         inner.join(", "),
+        block.map_or(String::new(), |block| format!("public:   {block}\n")),
         given(&record.outer),
     )
 }

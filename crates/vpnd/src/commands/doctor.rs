@@ -9,6 +9,7 @@ mod gateway;
 mod identity;
 mod machine;
 mod names;
+mod nat;
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -115,6 +116,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores) -> io::Result<Vec<Finding>> {
     findings.push(machine::port(&config, running.status.as_deref()));
     findings.extend(machine::mtu(&config));
     findings.extend(machine::forwarding(&config, running.status.is_some()));
+    findings.extend(nat::blocks(&config));
     findings.extend(machine::disks(&config));
     findings.push(machine::memory(&config));
     findings.extend(gateway::pools(&config, running.status.as_deref()));

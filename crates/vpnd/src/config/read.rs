@@ -40,7 +40,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
         tls: document.section("tls", |s, p| tls(s, p, base)),
         tunnel: document.section("tunnel", tunnel),
         push: document.section("push", push),
-        nat: document.section("nat", nat),
+        nat: Nat { mode: NatMode::None, outgoing_interface: None, blocks: None },
         policy: document.section("policy", policy),
         crypto: document.section("crypto", crypto),
         offload: document.section("offload", offload),
@@ -56,6 +56,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
         file: file.to_owned(),
         places: super::Places::default(),
     };
+    config.nat = document.section("nat", |s, p| nat(s, p, &config));
     config.profiles = document.top(|s, p| super::access_profile::profiles(s, p, &config));
     let (problems, places) = document.finish();
     config.places = places;
@@ -166,11 +167,13 @@ pub(super) fn push_or(s: &mut Section<'_>, p: &mut Problems, otherwise: &Push) -
     push
 }
 
-fn nat(s: &mut Section<'_>, p: &mut Problems) -> Nat {
+fn nat(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Nat {
     let modes = [("nftables", NatMode::Nftables), ("route", NatMode::Route), ("none", NatMode::None)];
+    let mode = s.choice(p, "mode", &modes).unwrap_or(NatMode::None);
     Nat {
-        mode: s.choice(p, "mode", &modes).unwrap_or(NatMode::None),
+        mode,
         outgoing_interface: interface(s, p, "outgoing_interface"),
+        blocks: super::port_blocks::read(s, p, mode, config),
     }
 }
 

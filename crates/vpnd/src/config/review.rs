@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use x509_parser::parse_x509_certificate;
 
 use super::check::{self, LocalNetwork, first_certificate};
+use super::local_ports::LocalPorts;
 use super::rate::Rate;
 use super::{AccessProfile, ConfigError, Invalid, NatMode, Problem, Selector, ServerConfig};
 use crate::admin_store::{Opening, Stores, UserSummary};
@@ -35,6 +36,8 @@ pub struct Machine<'m> {
     pub interfaces: &'m [String],
     /// The networks that it reaches without the tunnel.
     pub networks: &'m [LocalNetwork],
+    /// Its addresses of IPv4, and the ports of its own connections.
+    pub ports: &'m LocalPorts,
     /// Whether IPv6 is switched on.
     pub ipv6: bool,
     /// Seconds since 1970.
@@ -92,6 +95,7 @@ pub(crate) fn of_machine(config: &ServerConfig, stores: &dyn Stores, insecure_la
     let machine = Machine {
         interfaces: &check::interfaces(),
         networks: &check::local_networks(),
+        ports: &LocalPorts::read(),
         ipv6: sysctl::has_ipv6(&config.tunnel.name),
         now_s: wall_s(),
     };
@@ -124,6 +128,7 @@ impl ServerConfig {
         findings.account();
         findings.suites(insecure_lab);
         findings.networks(machine);
+        findings.port_blocks(machine.ports);
         let tls = &self.tls;
         findings.certificate("tls.certificate", &tls.certificate, machine.now_s);
         if let Some(authority) = &tls.client_ca {
@@ -221,6 +226,22 @@ impl Findings<'_> {
             self.warning("push.routes", message.to_owned());
         }
         self.name_servers();
+    }
+
+    /// Ports of clients that are the machine's as well (port shadowing, CVE-2021-3773).
+    fn port_blocks(&mut self, local: &LocalPorts) {
+        let Some(blocks) = &self.config.nat.blocks else { return };
+        let own = blocks.addresses.iter().find(|address| local.addresses.contains(address));
+        if let (Some(address), Some(port), Some((first, last))) =
+            (own, local.taken_of(blocks.ports), local.range)
+        {
+            let message = format!(
+                "'ports' in [nat] has {port}, and from {first} to {last} this machine takes ports for connections of its own at {address} \
+                 (net.ipv4.ip_local_port_range): a client could take packets that are meant for the machine; choose ports outside of that range, or \
+                 keep them free by net.ipv4.ip_local_reserved_ports"
+            );
+            self.error("nat.ports", message);
+        }
     }
 
     /// Pushed networks that lie behind another interface than the one by which clients' packets leave.

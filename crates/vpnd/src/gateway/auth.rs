@@ -77,7 +77,8 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let audit_path = config.server.state_dir.join(audit::FILE_NAME);
     let (old, path) = (Arc::clone(&sqlite), audit_path.clone());
     tokio::task::spawn_blocking(move || move_audit_log(&old, &path, config.audit)).await?;
-    let audit = Recorder::start(audit_path, config.audit, live_sessions(Arc::clone(&store)))
+    let live = live_sessions(Arc::clone(&store));
+    let audit = Recorder::start(audit_path, config.audit, config.nat.blocks.clone(), live)
         .context("there is no thread to record events")?;
     let for_auth = Arc::clone(&store);
     let authenticator =

@@ -23,6 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::socket_options;
 use crate::cli::ServerArgs;
 use crate::clock::{now, wall_s};
+use crate::config::local_ports::LocalPorts;
 use crate::config::{ConfigError, ServerConfig, check, review};
 use crate::gateway::messages::{
     AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, ToAuth, ToWorker,
@@ -83,6 +84,7 @@ fn review(
     let machine = review::Machine {
         interfaces: &check::interfaces(),
         networks: &check::local_networks(),
+        ports: &LocalPorts::read(),
         ipv6: sysctl::has_ipv6(&config.tunnel.name),
         now_s: wall_s(),
     };

@@ -63,7 +63,7 @@ use crate::suites;
 use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{ReuseportGroup, ShardSocket};
-use administration::{Administration, StaticInfo};
+use administration::{Administration, SetUp, StaticInfo};
 use certificate::WorkerCertificate;
 use client_certificates::ClientCertificates;
 use handover::{Predecessor, Successor};
@@ -273,7 +273,7 @@ impl RunningWorker {
             parent: ParentClient::start(channel.clone()),
             certificate: prepared.certificate,
             before,
-            tunnel: config.tunnel.clone(),
+            set_up: SetUp::of(config),
         });
         let reporting = accounting::report_traffic(core.clone(), auth.clone(), &config.sources);
         let revoking = carry_out_revocations(core.clone(), auth, revocations.clone());

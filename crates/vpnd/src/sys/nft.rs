@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::port_blocks::PortBlocks;
 use crate::sys::tool::{NFT, ToolError};
 
 mod guard;
@@ -61,6 +62,9 @@ pub struct GatewayRules {
     pub pools: Vec<IpNet>,
     /// Give packets of clients the gateway's address (`true`), or route the pools as they are (`false`).
     pub masquerade: bool,
+    /// Give packets of IPv4 ports of public addresses in place of the gateway's address, and leave those of IPv6 as they are.
+    #[serde(default)]
+    pub blocks: Option<PortBlocks>,
     /// Which way packets of clients leave.
     pub outgoing: Outgoing,
     /// Let hosts of these networks open connections to clients; otherwise only answers pass.
@@ -141,6 +145,9 @@ impl GatewayRules {
         self.input(&mut script);
         self.forward(&mut script)?;
         if self.masquerade {
+            if let Some(blocks) = &self.blocks {
+                port_blocks(blocks, &mut script);
+            }
             self.postrouting(&mut script)?;
         }
         script.line("}");
@@ -157,7 +164,7 @@ impl GatewayRules {
             let keyword = version.keyword();
             if let Some(pools) = self.set(version) {
                 script.line(&format!("{elsewhere} {keyword} saddr {pools} drop"));
-                if self.masquerade {
+                if self.translates(version) {
                     script.line(&format!("{elsewhere} {keyword} daddr {pools} drop"));
                 }
             }
@@ -215,6 +222,17 @@ impl GatewayRules {
             script.line(&format!("iifname \"{tunnel}\" oifname != \"{name}\" drop"));
             script.line(&format!("oifname \"{tunnel}\" iifname != \"{name}\" drop"));
         }
+        if let Some(blocks) = &self.blocks {
+            // Other protocols have no port by which their sender could be found.
+            script.line(&format!(
+                "iifname \"{tunnel}\" meta nfproto ipv4 meta l4proto != {{ tcp, udp, icmp }} drop"
+            ));
+            // Answers have a client's address here. What nobody has asked for would go back to the router that sent it, and so on.
+            let addresses: Vec<IpAddr> = blocks.addresses.iter().copied().map(Into::into).collect();
+            if let Some(addresses) = host_set(&addresses, Version::V4) {
+                script.line(&format!("ip daddr {addresses} drop"));
+            }
+        }
         if self.inbound {
             let begins = format!("oifname \"{tunnel}\" ct state new");
             for version in Version::BOTH {
@@ -258,19 +276,60 @@ impl GatewayRules {
         };
         script.line("chain postrouting {");
         script.line("type nat hook postrouting priority srcnat; policy accept;");
-        for version in Version::BOTH {
-            if let Some(pools) = self.set(version) {
-                script.line(&format!("{leaves} {} saddr {pools} masquerade", version.keyword()));
+        for version in Version::BOTH.into_iter().filter(|version| self.translates(*version)) {
+            let Some(pools) = self.set(version) else { continue };
+            match &self.blocks {
+                Some(blocks) => {
+                    script.line(&format!(
+                        "{leaves} meta l4proto {{ tcp, udp }} snat ip to ip saddr map @port_blocks"
+                    ));
+                    let addresses = public_addresses(blocks);
+                    script.line(&format!("{leaves} ip protocol icmp snat ip to ip saddr map {addresses}"));
+                }
+                None => script.line(&format!("{leaves} {} saddr {pools} masquerade", version.keyword())),
             }
         }
         script.line("}");
         Ok(())
     }
 
+    /// Whether clients' packets of this version get another source address.
+    fn translates(&self, version: Version) -> bool {
+        self.masquerade && (self.blocks.is_none() || matches!(version, Version::V4))
+    }
+
     /// The pools of one protocol version as an anonymous set.
     fn set(&self, version: Version) -> Option<String> {
         networks(&self.pools, version)
     }
+}
+
+/// The type of the map of [`port_blocks`].
+const PORT_BLOCKS: &str = "type ipv4_addr : interval ipv4_addr . inet_service;";
+
+/// The block of each inner address.
+fn port_blocks(blocks: &PortBlocks, script: &mut Script) {
+    script.line("map port_blocks {");
+    script.line(PORT_BLOCKS);
+    let elements: Vec<String> = blocks
+        .all()
+        .map(|(inner, block)| format!("{inner} : {} . {}-{}", block.address, block.ports.0, block.ports.1))
+        .collect();
+    script.line(&format!("elements = {{ {} }}", elements.join(", ")));
+    script.line("}");
+}
+
+/// The public address of each inner address, for what has no ports, such as ping.
+fn public_addresses(blocks: &PortBlocks) -> String {
+    let ranges = blocks.addresses.iter().filter_map(|address| {
+        let (first, last) = blocks.clients_of(*address)?;
+        Some(if first == last {
+            format!("{first} : {address}")
+        } else {
+            format!("{first}-{last} : {address}")
+        })
+    });
+    format!("{{ {} }}", ranges.collect::<Vec<_>>().join(", "))
 }
 
 /// The networks of one protocol version as an anonymous set; `None` if there is none.
@@ -373,6 +432,14 @@ impl Script {
     fn refill(&self) -> String {
         let Self { table, text } = self;
         let mut script = format!("add table inet {table}\nflush table inet {table}\n");
+        // Elements of before would be in the way of others; the rules that name the map are gone by then.
+        let _ = writeln!(
+            script,
+            "add map inet {table} port_blocks {{ {PORT_BLOCKS} }}\nflush map inet {table} port_blocks"
+        );
+        if !text.contains("map port_blocks {") {
+            let _ = writeln!(script, "delete map inet {table} port_blocks");
+        }
         for chain in CHAINS.iter().filter(|chain| !text.contains(&format!("chain {chain} {{"))) {
             let _ = writeln!(script, "add chain inet {table} {chain}\ndelete chain inet {table} {chain}");
         }

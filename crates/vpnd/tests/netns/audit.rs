@@ -20,7 +20,7 @@ fn audit(gateway: &Gateway<'_>, words: &[&str]) -> Output {
     process::run(command)
 }
 
-fn now() -> String {
+pub(crate) fn now() -> String {
     let mut date = Command::new("date");
     date.args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]);
     process::text(&must(process::run(date))).trim().to_owned()
@@ -32,7 +32,7 @@ fn after(moment: &str) -> String {
 }
 
 /// The answer about an address at a time.
-fn whois(gateway: &Gateway<'_>, address: &str, at: &str) -> Json {
+pub(crate) fn whois(gateway: &Gateway<'_>, address: &str, at: &str) -> Json {
     let output = audit(gateway, &["whois", address, "--at", at, "--reason", "complaint 4711", "--json"]);
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", process::text(&output)))

@@ -57,6 +57,7 @@ mod ordinary;
 mod outages;
 mod permission;
 mod persistent;
+mod port_blocks;
 mod privileges;
 mod process;
 mod protocol;

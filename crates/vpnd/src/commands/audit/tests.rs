@@ -26,7 +26,7 @@ impl Bench {
         );
         std::fs::write(dir.path().join("server.toml"), text).unwrap();
         let mut file = AuditFile::open_or_create(&dir.path().join(FILE_NAME)).unwrap();
-        let run = file.begin_run(NOW_S - 9000).unwrap();
+        let run = file.begin_run(NOW_S - 9000, None).unwrap();
         let start = SessionStart {
             session: SessionId([1; 16]),
             user: "ann".to_owned(),
@@ -131,6 +131,54 @@ fn an_answer_that_may_be_wrong_says_why() {
     let off = Bench::new("[audit]\nenabled = false\n");
     let asked = off.run(&["whois", "10.86.0.2", "--at", "2027-01-15T07:30:00Z", "--reason", "x"]);
     assert!(matches!(asked, Err(AuditCommandError::Disabled)));
+}
+
+#[test]
+fn a_port_of_a_public_address_is_answered_by_its_block() {
+    let bench = Bench::new("[nat]\nmode = 'nftables'\n");
+    // From 07:50 on; 'ann' has the third block.
+    let blocks = "10.86.0.0/28 to 192.0.2.10 ports 20000-21599 by 100".parse().unwrap();
+    let mut file = AuditFile::open(&bench.path()).unwrap();
+    file.end_run(1, NOW_S - 700).unwrap();
+    let run = file.begin_run(NOW_S - 600, Some(&blocks)).unwrap();
+    file.alive(run, NOW_S).unwrap();
+    let at = "2027-01-15T07:55:00Z";
+    let (found, text) = bench.whois("192.0.2.10:20299", at);
+    assert!(
+        found && text.contains("ann") && text.contains("public:   192.0.2.10 ports 20200-20299\n"),
+        "{text}"
+    );
+    assert!(!text.contains("UNCERTAIN"), "{text}");
+    let json = |address: &str, at: &str| -> Value {
+        let line = ["whois", address, "--at", at, "--reason", "x", "--json"];
+        serde_json::from_str(&bench.run(&line).unwrap().1).unwrap()
+    };
+    let answer = json("192.0.2.10:20200", at);
+    assert_eq!((&answer["found"][0]["user"], &answer["certain"]), (&json!("ann"), &json!(true)));
+    let public = json!({ "address": "192.0.2.10", "first_port": 20200, "last_port": 20299 });
+    assert_eq!(
+        (&answer["found"][0]["public"], &json("10.86.0.2", at)["found"][0]["public"]),
+        (&public, &public)
+    );
+    for (address, why) in [
+        ("192.0.2.10:20300", "192.0.2.10:20300 is of the block of 10.86.0.3, and nobody is on record"),
+        ("192.0.2.10:4433", "of no client's block: the gateway itself"),
+        ("192.0.2.11:20200", "clients left by 192.0.2.10 only"),
+    ] {
+        let (found, text) = bench.whois(address, at);
+        assert!(!found && text.contains(why), "{address}: {text}");
+    }
+    let answer = json("192.0.2.10", at);
+    assert_eq!((&answer["found"][0]["user"], &answer["certain"]), (&json!("ann"), &json!(false)));
+    assert!(answer["notes"].to_string().contains("public address of up to 16 clients"), "{answer}");
+    // Before the blocks, and when they came.
+    let (found, text) = bench.whois("192.0.2.10:20299", "2027-01-15T07:40:00Z");
+    assert!(
+        !found && text.contains("no port blocks were in force") && text.contains("can't be told"),
+        "{text}"
+    );
+    let (_, text) = bench.whois("192.0.2.10:20299", "2027-01-15T07:50:30Z");
+    assert!(text.contains("UNCERTAIN: other port blocks came into force"), "{text}");
 }
 
 #[test]

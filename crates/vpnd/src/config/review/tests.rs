@@ -37,7 +37,8 @@ impl Bench {
 
     fn review_at(&self, extra: &str, ipv6: bool, now_s: u64) -> Review {
         let interfaces = ["lo".to_owned(), "eth0".to_owned()];
-        let machine = Machine { interfaces: &interfaces, networks: &[], ipv6, now_s };
+        let machine =
+            Machine { interfaces: &interfaces, networks: &[], ports: &LocalPorts::default(), ipv6, now_s };
         self.config(extra).review(&machine, false)
     }
 
@@ -87,7 +88,13 @@ fn a_laboratory_suite_is_an_error_without_its_switch() {
     let bench = Bench::new();
     let extra = format!("{ROUTES}[crypto]\nsuites = ['aes-256-gcm', 'none']\n");
     only(&bench.review(&extra).errors, 10, "'none'");
-    let machine = Machine { interfaces: &[], networks: &[], ipv6: true, now_s: wall_s() };
+    let machine = Machine {
+        interfaces: &[],
+        networks: &[],
+        ports: &LocalPorts::default(),
+        ipv6: true,
+        now_s: wall_s(),
+    };
     assert!(bench.config(&extra).review(&machine, true).errors.is_empty());
 }
 
@@ -110,7 +117,13 @@ fn a_pushed_network_behind_another_interface_than_the_outgoing_one_is_a_warning(
         interface: interface.to_owned(),
     };
     let networks = [by("10.20.7.0/24", "eth1"), by("192.0.2.0/24", "eth1"), by("0.0.0.0/0", "eth1")];
-    let machine = Machine { interfaces: &interfaces, networks: &networks, ipv6: true, now_s: wall_s() };
+    let machine = Machine {
+        interfaces: &interfaces,
+        networks: &networks,
+        ports: &LocalPorts::default(),
+        ipv6: true,
+        now_s: wall_s(),
+    };
     let nat = |name: &str, routes: &str| {
         let extra =
             format!("[push]\nroutes = {routes}\n[nat]\noutgoing_interface = '{name}'\nmode = 'nftables'\n");
@@ -135,7 +148,13 @@ fn without_ipv6_the_gateway_goes_on_if_it_can() {
     only(&review.warnings, 6, "IPv4 alone");
     let text = BASE.replace("pool_v4 = '10.86.0.0/16'\n", "") + ROUTES;
     let alone = ServerConfig::parse(&text, "server.toml", bench.dir.path()).unwrap();
-    let machine = Machine { interfaces: &[], networks: &[], ipv6: false, now_s: wall_s() };
+    let machine = Machine {
+        interfaces: &[],
+        networks: &[],
+        ports: &LocalPorts::default(),
+        ipv6: false,
+        now_s: wall_s(),
+    };
     only(&alone.review(&machine, false).errors, 5, "switched off");
 }
 
@@ -220,7 +239,13 @@ fn name_servers_that_clients_reach_in_a_way_that_few_mean() {
     let v4_only = BASE.replace("pool_v6 = 'fd00:1::/64'\n", "");
     let text = format!("{v4_only}[push]\nroutes = ['10.20.0.0/16', 'fd20::/64']\ndns = ['fd20::53']\n");
     let config = ServerConfig::parse(&text, "server.toml", bench.dir.path()).unwrap();
-    let machine = Machine { interfaces: &[], networks: &[], ipv6: true, now_s: wall_s() };
+    let machine = Machine {
+        interfaces: &[],
+        networks: &[],
+        ports: &LocalPorts::default(),
+        ipv6: true,
+        now_s: wall_s(),
+    };
     let review = config.review(&machine, false);
     assert!(
         review.warnings.iter().any(|warning| warning.message.contains("fd20::53")),
@@ -254,4 +279,27 @@ fn a_session_that_may_have_more_than_its_group_is_a_warning() {
     assert!(of("staff").is_empty());
     let staf = of("staf");
     assert!(staf.len() == 1 && staf[0].message.contains("did you mean 'staff'?"), "{staf:?}");
+}
+
+#[test]
+fn ports_of_the_machine_are_no_clients_where_the_address_is_its_own() {
+    let bench = Bench::new();
+    let text = format!(
+        "{BASE}{ROUTES}[nat]\nmode = 'nftables'\naddresses = ['192.0.2.1', '192.0.2.2']\nports = '20000-45000'\nports_per_client = 64\n"
+    )
+    .replace("10.86.0.0/16", "10.86.0.0/24");
+    let review = |own: [u8; 4], reserved: &[(u16, u16)]| {
+        let ports = LocalPorts {
+            addresses: vec![own.into()],
+            range: Some((32_768, 60_999)),
+            reserved: reserved.to_vec(),
+        };
+        let machine = Machine { interfaces: &[], networks: &[], ports: &ports, ipv6: true, now_s: wall_s() };
+        let config = ServerConfig::parse(&text, "server.toml", bench.dir.path()).unwrap();
+        config.review(&machine, false).errors
+    };
+    let errors = review([192, 0, 2, 2], &[]);
+    assert!(errors[0].message.contains("has 32768") && errors[0].message.contains("192.0.2.2"), "{errors:?}");
+    assert_eq!(review([192, 0, 2, 3], &[]), [], "routed here, so no connection of the machine has it");
+    assert_eq!(review([192, 0, 2, 2], &[(32_768, 45_000)]), []);
 }

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use crate::config::{NatMode, ServerConfig};
 use crate::journal::{self, ChangeId, Journal, JournalDirectory, JournalError, RecoveryOutcome};
 use crate::sys::change::{Change, LAST_RESORT_METRIC};
+use crate::sys::conntrack;
 use crate::sys::netlink::{AddressSpec, MAIN_TABLE, Netlink, RouteSpec, RouteTarget};
 use crate::sys::nft::{GatewayRules, Outgoing, Services, Transit};
 use crate::sys::sysctl::{self, Forwarding, SysctlChange};
@@ -89,13 +90,16 @@ impl Machine {
         }
         let rules = rules(config, &interface, &forwarding);
         // Before anything is forwarded, it is clear what may be.
-        let id = match left.firewall {
-            Some(id) => {
+        let (id, before) = match left.firewall {
+            Some((id, before)) => {
                 self.journal.replace(&self.netlink, id, Change::Firewall(rules.clone())).await?;
-                id
+                (id, before.blocks)
             }
-            None => self.journal.apply(&self.netlink, Change::Firewall(rules.clone())).await?,
+            None => (self.journal.apply(&self.netlink, Change::Firewall(rules.clone())).await?, None),
         };
+        if before != rules.blocks {
+            end_flows(&rules);
+        }
         self.rules = Some((id, rules));
         for change in planned {
             self.apply(Change::Sysctl(change)).await?;
@@ -144,7 +148,7 @@ impl Machine {
                     left.routes.push(change);
                 }
                 Change::Firewall(rules) if forwards && rules.tunnel == config.tunnel.name => {
-                    left.firewall = Some(id);
+                    left.firewall = Some((id, rules.clone()));
                 }
                 Change::Sysctl(setting) if forwards && is_wanted(config, setting) => {
                     left.settings.insert(0, setting.clone());
@@ -194,8 +198,24 @@ impl Machine {
 #[derive(Default)]
 struct EarlierChanges {
     routes: Vec<Change>,
-    firewall: Option<ChangeId>,
+    firewall: Option<(ChangeId, GatewayRules)>,
     settings: Vec<SysctlChange>,
+}
+
+/// Ends the flows that have ports of before: by the blocks of now these are somebody else's.
+fn end_flows(rules: &GatewayRules) {
+    let Some(blocks) = &rules.blocks else { return };
+    match conntrack::forget(blocks.pool) {
+        Ok(0) => {}
+        Ok(flows) => {
+            tracing::info!(flows, "other port blocks are in force; flows with ports of before have ended")
+        }
+        Err(error) => tracing::error!(
+            %error,
+            "other port blocks are in force, and flows with ports of before can't be ended: until they end by themselves, \
+             'vpnd audit whois' names a wrong client for them"
+        ),
+    }
 }
 
 /// `vpnd server --teardown`: takes back what gateways of this configuration have left in force.
@@ -256,6 +276,7 @@ fn rules(config: &ServerConfig, interface: &str, forwarding: &Forwarding) -> Gat
         tunnel: interface.to_owned(),
         pools: config.tunnel.pools().collect(),
         masquerade: config.nat.mode == NatMode::Nftables,
+        blocks: config.nat.blocks.clone(),
         outgoing: match &config.nat.outgoing_interface {
             Some(name) => Outgoing::Interface(name.clone()),
             None => Outgoing::AnyButTunnel,

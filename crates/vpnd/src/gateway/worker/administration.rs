@@ -58,18 +58,39 @@ pub(super) struct Administration {
     pub(super) certificate: Arc<WorkerCertificate>,
     /// Counters of the gateway's earlier processes.
     pub(super) before: Counters,
-    /// The tunnel as it was set up, which stays so until a restart: device, addresses and firewall are made for it.
-    pub(super) tunnel: config::Tunnel,
+    pub(super) set_up: SetUp,
+}
+
+/// Tunnel and translation of addresses as they were set up, which stay so until a restart: device, addresses and firewall are made for them.
+pub(super) struct SetUp {
+    tunnel: config::Tunnel,
+    nat: config::Nat,
+}
+
+impl SetUp {
+    pub(super) fn of(config: &config::ServerConfig) -> Self {
+        Self { tunnel: config.tunnel.clone(), nat: config.nat.clone() }
+    }
+
+    /// The sections of a configuration that are different, in words.
+    fn waiting(&self, config: &config::ServerConfig) -> &'static str {
+        match (config.tunnel == self.tunnel, config.nat == self.nat) {
+            (true, true) => "",
+            (false, true) => ", and [tunnel] has changed",
+            (true, false) => ", and [nat] has changed",
+            (false, false) => ", and [tunnel] and [nat] have changed",
+        }
+    }
 }
 
 impl Administration {
     /// Network, policy and rate limits of a configuration hold from now on. What has changed, in words.
     pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
         let mut config = configuration.parse().map_err(|error| error.to_string())?;
-        let tunnel = std::mem::replace(&mut config.tunnel, self.tunnel.clone());
+        let waits = self.set_up.waiting(&config);
+        config.tunnel = self.set_up.tunnel.clone();
         let applied = self.core.apply(config).await;
         applied.map_err(|error| format!("{error:#}"))?;
-        let waits = if tunnel == self.tunnel { "" } else { ", and [tunnel] has changed" };
         Ok(format!(
             "access profiles, policy, pushed routes, DNS, rate limits, session lifetimes and the certificate are as configured now; other settings need a restart{waits}"
         ))

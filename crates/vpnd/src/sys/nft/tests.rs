@@ -16,6 +16,7 @@ fn rules() -> GatewayRules {
         tunnel: "vpt0".to_owned(),
         pools: vec!["10.8.0.0/24".parse().unwrap(), "fd00:8::/64".parse().unwrap()],
         masquerade: true,
+        blocks: None,
         outgoing: Outgoing::AnyButTunnel,
         inbound: false,
         campus: vec!["172.20.0.0/24".parse().unwrap(), "fd17::/64".parse().unwrap()],
@@ -24,6 +25,10 @@ fn rules() -> GatewayRules {
         transit_v4: Transit::Dropped { except: Vec::new() },
         transit_v6: Transit::Dropped { except: Vec::new() },
     }
+}
+
+fn blocks() -> PortBlocks {
+    "10.8.0.0/24 to 192.0.2.1,192.0.2.2 ports 10000-32767 by 128".parse().unwrap()
 }
 
 fn ruleset() -> String {
@@ -84,6 +89,8 @@ fn every_variant_is_accepted_by_the_kernel() {
             GatewayRules { inbound: true, campus: Vec::new(), ..rules() },
             GatewayRules { transit_v4: Transit::Untouched, own: Vec::new(), ..rules() },
             GatewayRules { services: Services::All, ..rules() },
+            GatewayRules { blocks: Some(blocks()), ..rules() },
+            GatewayRules { blocks: Some(blocks()), outgoing: lan.clone(), ..rules() },
             GatewayRules { services: Services::Dns(Vec::new()), ..rules() },
             GatewayRules {
                 transit_v4: Transit::Dropped { except: vec!["br-0".to_owned(), "odd name\"".to_owned()] },
@@ -102,6 +109,32 @@ fn every_variant_is_accepted_by_the_kernel() {
             rules.apply().await.unwrap();
             assert_eq!(refilled, lines(), "nothing is left of the rules before");
         }
+    });
+}
+
+#[test]
+fn other_blocks_take_the_place_of_those_before_and_none_stay_without() {
+    in_namespace_async(async || {
+        let blocks = |text: &str| GatewayRules { blocks: Some(text.parse().unwrap()), ..rules() };
+        blocks("10.8.0.0/24 to 192.0.2.1,192.0.2.2 ports 10000-32767 by 128").apply().await.unwrap();
+        let first = ruleset();
+        for part in [
+            "10.8.0.7 : 192.0.2.1 . 10896-11023",
+            "ip saddr map { 10.8.0.0-10.8.0.176 : 192.0.2.1, 10.8.0.177-10.8.0.255 : 192.0.2.2 }",
+            "ip daddr { 192.0.2.1, 192.0.2.2 } drop",
+        ] {
+            assert!(first.contains(part), "{part}: {first}");
+        }
+        assert!(!first.contains("masquerade"), "IPv6 is not translated: {first}");
+        let arrives =
+            |line: &str| line.trim().starts_with("iifname") && line.ends_with("ip6 daddr fd00:8::/64 drop");
+        assert!(!first.lines().any(arrives), "its answers come to the pool: {first}");
+        blocks("10.8.0.0/24 to 192.0.2.3 ports 20000-52767 by 64").apply().await.unwrap();
+        let second = ruleset();
+        assert!(second.contains("10.8.0.7 : 192.0.2.3 . 20448-20511"), "{second}");
+        assert!(!second.contains("192.0.2.1"), "{second}");
+        rules().apply().await.unwrap();
+        assert!(!ruleset().contains("port_blocks"), "{}", ruleset());
     });
 }
 
