@@ -11,11 +11,13 @@
 
 pub mod churn;
 mod dial;
+pub mod load;
 mod member;
 pub mod message;
 mod ping;
 pub mod processes;
 mod swarm;
+mod sys;
 pub mod tally;
 
 pub use swarm::{SwarmError, run};

@@ -74,6 +74,8 @@ pub(crate) struct Member {
     indexes: Vec<(u32, Index)>,
     attempt: Option<Attempt>,
     inner: Option<(Ipv4Addr, Ipv4Addr)>,
+    /// Largest inner packet, in bytes.
+    mtu: u16,
     sequence: u16,
 }
 
@@ -98,6 +100,7 @@ impl Member {
             indexes: Vec::new(),
             attempt: None,
             inner: None,
+            mtu: 0,
             sequence: 0,
         })
     }
@@ -222,6 +225,42 @@ impl Member {
         self.carry_out(now, tasks);
     }
 
+    /// Its address in the tunnel, and the largest packet there.
+    pub(crate) fn inner(&self) -> Option<(Ipv4Addr, u16)> {
+        self.inner.map(|(own, _)| (own, self.mtu))
+    }
+
+    /// Seals `count` packets of `len` bytes, one behind the other in `out`, each as `write` puts it down. Returns how long each
+    /// datagram is; `None` if there are no keys now.
+    pub(crate) fn burst(
+        &mut self,
+        now: Time,
+        (len, count): (usize, u64),
+        out: &mut [u8],
+        write: impl FnMut(&mut [u8]),
+        tasks: &mut Vec<Task>,
+    ) -> Option<usize> {
+        let sealed = self.seal_burst(now, (len, count), out, write);
+        self.carry_out(now, tasks);
+        sealed
+    }
+
+    fn seal_burst(
+        &mut self,
+        now: Time,
+        (len, count): (usize, u64),
+        out: &mut [u8],
+        mut write: impl FnMut(&mut [u8]),
+    ) -> Option<usize> {
+        let mut sender = self.plane.sender(now, self.slot?).map_err(NoSender::give_up).ok()?;
+        let size = sender.datagram_len(len);
+        for datagram in out.chunks_exact_mut(size).take(count as usize) {
+            write(&mut datagram[HEADER_LEN..HEADER_LEN + len]);
+            sender.seal(datagram, len).ok()?;
+        }
+        Some(size)
+    }
+
     fn originate(&mut self, now: Time, what: Outgoing, tasks: &mut Vec<Task>) {
         let mut bytes = vec![0; MAX_DATAGRAM];
         // A probe without keys is dropped and counted, as in any client.
@@ -262,8 +301,7 @@ impl Member {
             }
             Action::Command { command, .. } => self.command(now, command, tasks),
             Action::Configure(network) => self.inner = network.ipv4.zip(network.gateway_ipv4),
-            // There is no device to set up, and all that is sent fits any path.
-            Action::PathMtu(_) => {}
+            Action::PathMtu(mtu) => self.mtu = mtu,
             Action::Send { connection, message } => {
                 tasks.push(Task::SendAndClose(connection, message));
             }

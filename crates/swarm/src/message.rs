@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::churn::{Counts, Plan};
+use crate::load;
 
 /// From the coordinator to a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +22,10 @@ pub enum Command {
     Watch(u32),
     /// From now on sessions leave, move and lose connections by the plan; without one they stay.
     Churn(Option<Plan>),
+    /// From now on the first sessions send bulk traffic to each other, by this plan; without one they stop.
+    Load(Option<load::Plan>),
+    /// Report that traffic since the last such report.
+    CountLoad,
 }
 
 /// The sessions of one process.
@@ -43,6 +48,8 @@ pub struct Job {
     pub sources: Vec<IpAddr>,
     /// In a soak test: the seed of the devices' keys. The process then reports once a second.
     pub soak: Option<u64>,
+    /// Each session has a socket of its own, as clients have; needed for [`Command::Load`].
+    pub own_sockets: bool,
 }
 
 /// A user of the gateway.
@@ -115,6 +122,8 @@ pub enum Report {
         /// The process had stood still for so many seconds shortly before, as when a machine is suspended: no wonder.
         after_stall_s: Option<f64>,
     },
+    /// Bulk traffic since the last such report.
+    Loaded(load::Counts),
     /// The process cannot work.
     Broken(String),
 }
@@ -136,6 +145,7 @@ mod tests {
             users,
             sources: vec![],
             soak: None,
+            own_sockets: false,
         };
         assert!(!format!("{job:?}").contains("cret"));
         let line = serde_json::to_string(&Command::Open(job)).unwrap();

@@ -4,16 +4,17 @@
 //! what arrives. A datagram finds its session by the receive index that the session chose.
 
 mod lifecycle;
+mod load;
+mod sockets;
 mod watch;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::Connection;
-use tokio::net::UdpSocket;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::AbortHandle;
 use vpnd_control_channel::login::Channel;
@@ -28,10 +29,12 @@ use vpnd_proto::timer::TimerQueue;
 use vpnd_proto::wire::Header;
 
 use crate::dial::{self, DialError, DialOutcome, SetUpError, bind};
+use crate::load::Load;
 use crate::member::{Member, Task};
 use crate::message::{Command, Job, Report};
 use crate::now_ns;
 use lifecycle::{Churning, Lifecycle};
+use sockets::Sockets;
 use watch::{PACE, Watch};
 
 /// Sockets for data, and as many for control, that the sessions of a process share.
@@ -41,8 +44,6 @@ const QUEUE: usize = 4_096;
 const MAX_DATAGRAM: usize = 2_048;
 /// Interval at which sessions count their traffic, and unanswered pings are sent again.
 const TICK: Duration = Duration::from_secs(1);
-/// Pause of a socket's reader after an error.
-const ERROR_PAUSE: Duration = Duration::from_millis(10);
 /// Limit for sending the last message of a connection.
 const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -133,7 +134,7 @@ struct Swarm {
     lifecycles: Vec<Lifecycle>,
     churning: Churning,
     endpoints: Vec<quinn::Endpoint>,
-    sockets: Vec<Arc<UdpSocket>>,
+    sockets: Sockets,
     server_name: Arc<str>,
     indexes: BTreeSet<(u32, usize)>,
     timers: TimerQueue<usize>,
@@ -147,6 +148,7 @@ struct Swarm {
     talkers: usize,
     talked: (u64, u64),
     watch: Watch,
+    load: Option<Load>,
     reports: Vec<Report>,
 }
 
@@ -157,14 +159,10 @@ impl Swarm {
     ) -> Result<(Self, UnboundedReceiver<ConnectionEvent>), SwarmError> {
         let (events, event_queue) = unbounded_channel();
         let mut endpoints = Vec::new();
-        let mut sockets = Vec::new();
         for number in 0..SOCKETS {
-            let source = job.sources.get(number % job.sources.len().max(1)).copied();
-            endpoints.push(dial::endpoint(&job.ca_pem, bind(job.gateway, source)?)?);
-            let socket = Arc::new(UdpSocket::from_std(bind(job.gateway, source)?)?);
-            tokio::spawn(receive(Arc::clone(&socket), datagrams.clone()));
-            sockets.push(socket);
+            endpoints.push(dial::endpoint(&job.ca_pem, bind(job.gateway, source(&job, number))?)?);
         }
+        let sockets = Sockets::new(&job, datagrams)?;
         let requests = job
             .users
             .iter()
@@ -190,6 +188,7 @@ impl Swarm {
             talkers: 0,
             talked: (0, 0),
             watch: Watch::default(),
+            load: None,
             reports: Vec::new(),
         };
         Ok((swarm, event_queue))
@@ -201,6 +200,7 @@ impl Swarm {
         mut events: UnboundedReceiver<ConnectionEvent>,
         mut datagrams: Receiver<Received>,
     ) -> Result<(), SwarmError> {
+        let mut ready = Vec::new();
         let mut tick = tokio::time::interval(TICK);
         let mut pulse = tokio::time::interval(PACE);
         for pace in [&mut tick, &mut pulse] {
@@ -221,7 +221,8 @@ impl Swarm {
                 Some((datagram, from)) = datagrams.recv() => self.handle_datagram(&datagram, from),
                 () = tokio::time::sleep(due.unwrap_or(TICK)) => self.handle_timeouts(),
                 _ = tick.tick() => self.tick()?,
-                _ = pulse.tick(), if self.watch.is_on() => self.pulse(),
+                () = self.sockets.ready(&mut ready) => self.receive(&ready),
+                _ = pulse.tick(), if self.watch.is_on() || self.load.is_some() => self.pulse(),
             }
         }
     }
@@ -231,7 +232,7 @@ impl Swarm {
         while self.members.len() < self.job.count as usize && self.opening.len() < self.job.at_once as usize {
             let number = self.members.len();
             self.members.push(self.member(number)?);
-            self.lifecycles.push(Lifecycle::new(number, now()));
+            self.lifecycles.push(Lifecycle::new(self.sockets.of(number), now()));
             self.opening.insert(number);
             self.with(number, |member, tasks| member.timeout(now(), tasks));
         }
@@ -249,6 +250,8 @@ impl Swarm {
             Command::Talk(talkers) => self.set_talkers(talkers as usize),
             Command::Watch(count) => self.watch(count as usize),
             Command::Churn(plan) => self.set_churn(plan),
+            Command::Load(plan) => self.set_load(plan),
+            Command::CountLoad => self.count_load(),
         }
     }
 
@@ -379,8 +382,7 @@ impl Swarm {
         match task {
             Task::Dial { connection, purpose, offer } => self.dial(number, connection, purpose, offer),
             Task::Datagram { bytes, to } => {
-                // A full socket loses datagrams, as any does.
-                let _ = self.sockets[self.lifecycles[number].socket].try_send_to(&bytes, to.remote);
+                self.sockets.send(self.lifecycles[number].socket, &bytes, to.remote);
             }
             Task::AddIndex(index) => {
                 self.indexes.insert((index.0, number));
@@ -459,18 +461,9 @@ fn suites() -> Result<Vec<LocalSuite>, SwarmError> {
     measured.collect()
 }
 
-async fn receive(socket: Arc<UdpSocket>, datagrams: Sender<Received>) {
-    let mut buffer = vec![0; MAX_DATAGRAM];
-    loop {
-        let Ok((len, from)) = socket.recv_from(&mut buffer).await else {
-            // An ICMP error from a gateway that is down; the clients find that out by themselves.
-            tokio::time::sleep(ERROR_PAUSE).await;
-            continue;
-        };
-        if datagrams.send((buffer[..len].to_vec(), from)).await.is_err() {
-            return;
-        }
-    }
+/// The address that socket `number` sends from, if not any.
+fn source(job: &Job, number: usize) -> Option<IpAddr> {
+    job.sources.get(number % job.sources.len().max(1)).copied()
 }
 
 fn now() -> Time {

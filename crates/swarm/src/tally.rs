@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::load;
 use crate::message::{KeySource, Report};
 
 /// Kinds of failures that are kept apart; the rest counts as one.
@@ -44,7 +45,7 @@ pub struct Watched {
 }
 
 /// The distribution of a time, in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Half are not longer.
     pub p50: f64,
@@ -81,6 +82,8 @@ pub struct Tally {
     pub watched: Watched,
     /// A process can't go on.
     pub broken: Option<String>,
+    /// The last report of bulk traffic.
+    pub loaded: Option<load::Counts>,
 }
 
 impl Tally {
@@ -96,6 +99,7 @@ impl Tally {
             talked: (0, 0),
             watched: Watched::default(),
             broken: None,
+            loaded: None,
         }
     }
 
@@ -137,6 +141,7 @@ impl Tally {
             }
             // Only in a soak test, whose coordinator counts by itself.
             Report::Status { .. } | Report::Unexplained { .. } => {}
+            Report::Loaded(counts) => self.loaded = Some(counts),
             Report::Broken(why) => self.broken = Some(why),
         }
     }

@@ -1,6 +1,7 @@
 //! The command line: what a user can ask for, checked as far as that needs no system call.
 
 pub mod block;
+pub mod capacity;
 pub mod compare;
 pub mod hosts;
 pub mod link;
@@ -80,6 +81,8 @@ pub enum Command {
     },
     /// Open many sessions of vpnd from few processes, and see what they cost its gateway.
     Sessions(sessions::SessionsArgs),
+    /// Measure what active sessions cost vpnd's gateway as they grow, by a load that takes little of the machine.
+    Capacity(capacity::CapacityArgs),
     /// Let many sessions of vpnd come, go, move and be killed for hours, and see whether its gateway stands it.
     Soak(soak::SoakArgs),
     /// TCP as fast as it goes, or at a rate, between a client and the gateway or another client.

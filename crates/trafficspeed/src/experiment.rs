@@ -5,6 +5,7 @@
 
 pub mod block;
 pub mod bulk_pairs;
+pub mod capacity;
 pub mod compare;
 mod cpu;
 pub mod environment;

@@ -14,6 +14,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use trafficspeed::cli::block::BlockArgs;
+use trafficspeed::cli::capacity::CapacityArgs;
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
 use trafficspeed::cli::link::LinkCheckArgs;
 use trafficspeed::cli::load::PathArgs;
@@ -43,7 +44,7 @@ use trafficspeed::experiment::progress::Progress;
 use trafficspeed::experiment::suite;
 use trafficspeed::experiment::traffic::{self, TrafficPlan};
 use trafficspeed::experiment::verify;
-use trafficspeed::experiment::{sessions, soak};
+use trafficspeed::experiment::{capacity, sessions, soak};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{cpu_limit, enter, record};
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         }
         Some(Command::Man { dir }) => manual(&dir),
         Some(Command::Sessions(args)) => many_sessions(&args),
+        Some(Command::Capacity(args)) => measure_capacity(&args),
         Some(Command::Soak(args)) => soak_test(&args),
         Some(Command::Swarm(args)) => swarm(&args),
         Some(Command::Stream(args)) => generate(args.plan(), &args.path),
@@ -145,6 +147,33 @@ fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(file) = &args.out {
         fs::write(file, json).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(output::exit_code(results.interrupted, results.is_whole()))
+}
+
+fn measure_capacity(args: &CapacityArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan().map_err(anyhow::Error::msg)?;
+    capacity::check(&plan)?;
+    if let Some(directory) = &args.out {
+        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    }
+    let interrupt = Interrupt::install()?;
+    let results = capacity::run(&plan, &Progress::new(args.quiet), &interrupt)?;
+    let json = serde_json::to_string_pretty(&results)?;
+    if args.json {
+        println!("{json}");
+    } else {
+        output::print(&report::capacity::table(&results));
+    }
+    if let Some(directory) = &args.out {
+        let write = |name: &str, text: &str| {
+            let path = directory.join(name);
+            fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+        };
+        write("capacity.json", &json)?;
+        if let Some(picture) = report::capacity::picture(&results) {
+            write("capacity.svg", &picture)?;
+        }
     }
     Ok(output::exit_code(results.interrupted, results.is_whole()))
 }

@@ -3,6 +3,7 @@
 //! Reports are pure functions of an experiment's plain data ([`results::Results`]); they measure nothing and invent nothing.
 
 pub mod block;
+pub mod capacity;
 pub mod chart;
 pub mod csv;
 pub mod files;

@@ -48,8 +48,8 @@ enum State {
 }
 
 impl Lifecycle {
-    pub(super) fn new(number: usize, now: Time) -> Self {
-        Self { socket: number % SOCKETS, state: State::LoggingIn(now), answered: now }
+    pub(super) fn new(socket: usize, now: Time) -> Self {
+        Self { socket, state: State::LoggingIn(now), answered: now }
     }
 }
 

@@ -65,6 +65,7 @@ impl Swarm {
 
     /// A packet from each watched session.
     pub(super) fn pulse(&mut self) {
+        self.revive_load();
         let mark = self.watch.mark;
         for number in 0..self.watch.last_answers.len() {
             self.watch.sent += 1;

@@ -117,7 +117,7 @@ impl SessionsPlan {
             per_user: self.count.div_ceil(self.users),
             rekey_after_s: None,
         };
-        Vpnd::with_room(self.programs.clone(), room)
+        Vpnd::with_room(self.programs.clone(), Subject::new(Kind::Vpnd, Cipher::Auto), room)
     }
 }
 
@@ -247,6 +247,7 @@ impl Measurement<'_> {
                 users: users.clone(),
                 sources: Vec::new(),
                 soak: None,
+                own_sockets: false,
             };
             self.processes.start(holder(namespace)?, &Command::Open(job))?;
         }

@@ -35,7 +35,7 @@ use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
 use crate::observe::{HostInfo, process_tree};
 use crate::system::vpnd::{Held, PORT, Room, Vpnd};
-use crate::system::{Programs, System};
+use crate::system::{Cipher, Kind, Programs, Subject, System};
 use results::{Incident, SoakResults};
 use sample::Sample;
 
@@ -93,7 +93,7 @@ impl SoakPlan {
             per_user: self.clients.div_ceil(self.users),
             rekey_after_s: Some(self.rekey_after.as_secs() as u32),
         };
-        Vpnd::with_room(self.programs.clone(), room)
+        Vpnd::with_room(self.programs.clone(), Subject::new(Kind::Vpnd, Cipher::Auto), room)
     }
 }
 
@@ -228,6 +228,7 @@ impl<'a> Soak<'a> {
                 users: users.clone(),
                 sources: sources.map(IpAddr::V4).collect(),
                 soak: Some(self.plan.seed),
+                own_sockets: false,
             });
         }
         Ok(())
@@ -327,7 +328,8 @@ impl<'a> Soak<'a> {
                 | Report::GaveUp { .. }
                 | Report::Answered { .. }
                 | Report::Talked { .. }
-                | Report::Watched { .. } => {}
+                | Report::Watched { .. }
+                | Report::Loaded(_) => {}
             }
             next = self.processes.next(Duration::ZERO);
         }

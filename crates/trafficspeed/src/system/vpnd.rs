@@ -145,8 +145,8 @@ impl Vpnd {
     }
 
     /// A gateway with room for sessions that others open.
-    pub fn with_room(programs: Programs, room: Room) -> Self {
-        Self { room: Some(room), ..Self::new(programs, Cipher::Auto) }
+    pub fn with_room(programs: Programs, subject: Subject, room: Room) -> Self {
+        Self { room: Some(room), ..Self::of(&programs, subject) }
     }
 
     /// The CA that vouches for the gateway, PEM. Only while it is up.
@@ -482,7 +482,8 @@ mod tests {
         assert!(edited.contains("backend = \"aws-lc\"") && !auto.contains("backend"), "{edited}");
         assert!(!auto.contains("suites"), "the system's own choice stays: {auto}");
         let room = Room { clients: 2, sessions: 5_010, per_user: 400, rekey_after_s: Some(30) };
-        let roomy = of(&Vpnd::with_room(programs(), room));
+        let roomy =
+            of(&Vpnd::with_room(programs(), Subject::new(super::super::Kind::Vpnd, Cipher::Auto), room));
         assert!(roomy.contains("max_sessions = 5010") && roomy.contains("max_sessions_per_user = 400"));
         assert!(roomy.contains("rekey_after_s = 30"), "{roomy}");
         let subject =

@@ -8,6 +8,7 @@
 //! These tests need root. Without it they skip with a loud message, and fail where CI=true.
 
 mod block;
+mod capacity;
 mod compare;
 mod hosts;
 mod interrupt;

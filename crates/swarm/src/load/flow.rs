@@ -1,0 +1,98 @@
+//! The account of one flow: packets that were sent, that arrived, and that must be lost.
+//!
+//! INVARIANT: a gateway keeps the order of a flow. So when packet `n` arrives, each of the `n` before it has arrived or is lost.
+
+use std::time::Duration;
+
+use vpnd_proto::time::Time;
+
+/// A flow in which nothing arrived for so long has lost what was on its way: many times the delay of any full queue here.
+const EXPIRY: Duration = Duration::from_millis(500);
+/// Bursts of a flow that are on their way or have a turn: one travels while the other is received.
+const BURSTS: u64 = 2;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flow {
+    sent: u64,
+    arrived: u64,
+    lost: u64,
+    reordered: u64,
+    /// Merged runs in which they arrived.
+    runs: u64,
+    /// One more than the highest number that was opened.
+    next: u64,
+    /// Turns to send that it waits for.
+    turns: u64,
+    /// When something last arrived, or was sent while nothing was on its way.
+    last: Option<Time>,
+}
+
+impl Flow {
+    /// The number of the next packet.
+    pub(crate) fn number(&self) -> u64 {
+        self.sent
+    }
+
+    pub(super) fn all_arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    pub(super) fn reordered(&self) -> u64 {
+        self.reordered
+    }
+
+    pub(super) fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        self.sent.saturating_sub(self.arrived + self.lost)
+    }
+
+    /// Takes a turn to wait for, if the flow may send one more burst.
+    pub(super) fn wants_turn(&mut self, burst: u64) -> bool {
+        let wants = self.in_flight() + (self.turns + 1) * burst <= BURSTS * burst;
+        self.turns += u64::from(wants);
+        wants
+    }
+
+    /// A turn has come.
+    pub(super) fn turn_taken(&mut self) {
+        self.turns -= 1;
+    }
+
+    pub(super) fn sent(&mut self, packets: u64, now: Time) {
+        if self.in_flight() == 0 {
+            self.last = Some(now);
+        }
+        self.sent += packets;
+    }
+
+    /// So many packets arrived side by side, the first with this number if it was opened.
+    pub(super) fn arrived(&mut self, packets: u64, first: Option<u64>, now: Time) {
+        match first {
+            Some(first) if first < self.next => self.reordered += 1,
+            Some(first) => {
+                // Corrects it too where what was given up has come late.
+                self.lost = first.saturating_sub(self.arrived);
+                self.next = first + 1;
+            }
+            None => {}
+        }
+        self.arrived += packets;
+        self.runs += 1;
+        self.last = Some(now);
+    }
+
+    /// Gives up what is on its way if nothing arrived for too long.
+    pub(super) fn expire(&mut self, now: Time) {
+        if self.last.is_some_and(|last| now.since(last) >= EXPIRY) {
+            self.lost += self.in_flight();
+            self.last = None;
+        }
+    }
+}

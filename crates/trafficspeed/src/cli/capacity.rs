@@ -1,0 +1,149 @@
+//! The command line of `trafficspeed capacity`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use vpnd_swarm::load::{LEAST_PACKET, MOST_BURST};
+
+use crate::experiment::capacity::CapacityPlan;
+use crate::experiment::capacity::results::Case;
+use crate::system::{Cipher, Kind, Priority, Programs, Subject};
+
+/// As many sessions as the gateway of a lab has addresses for, and a process has descriptors.
+const MOST_SESSIONS: i64 = 20_000;
+/// Real clients beyond which they would need the whole machine.
+const MOST_REAL: i64 = 64;
+
+/// The capacity of a gateway.
+#[derive(Debug, Args)]
+pub struct CapacityArgs {
+    /// Active sessions, even numbers; all of them stay logged in all the time.
+    #[arg(long, value_delimiter = ',', default_value = "2,8,64,256,1024,4096",
+        value_parser = clap::value_parser!(u32).range(2..=MOST_SESSIONS))]
+    pub sessions: Vec<u32>,
+    /// Bytes of the inner packets; `full`: as long as the tunnel takes.
+    #[arg(long, value_delimiter = ',', default_value = "full", value_parser = packet)]
+    pub packet: Vec<Packet>,
+    /// Packets that a session sends at once. TCP at high rates sends runs of up to 64 KiB (44 full packets), at a few Mbit/s a
+    /// session two to four.
+    #[arg(long, value_delimiter = ',', default_value = "44",
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_BURST)))]
+    pub burst: Vec<u16>,
+    /// KiB that are on their way at most over all sessions; the next ones wait for their turn, so no queue overflows.
+    #[arg(long, default_value_t = 2_048, value_parser = clap::value_parser!(u32).range(64..=1_048_576))]
+    pub in_flight: u32,
+    /// Of so many merged runs of a session, one is authenticated and opened.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub sample: u32,
+    /// Real clients with 32 TCP streams a pair that are measured on the same gateway, even numbers: to check the load against.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..=MOST_REAL))]
+    pub real: Vec<u32>,
+    /// The cipher; by default vpnd's own choice.
+    #[arg(long, default_value = "auto")]
+    pub cipher: Cipher,
+    /// The gateway's scheduling priority: its own setting, or that of any process.
+    #[arg(long, value_enum, default_value = "own")]
+    pub priority: Priority,
+    /// Seconds of each measurement.
+    #[arg(short = 't', long, default_value_t = 2.0, value_parser = super::seconds)]
+    pub seconds: f64,
+    /// Seconds before it that don't count.
+    #[arg(short = 'O', long, default_value_t = 1.0, value_parser = super::seconds)]
+    pub omit: f64,
+    /// How often each case is measured, in rounds.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeat: u32,
+    /// Seconds after which sessions that are not up are given up.
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub patience: u32,
+    /// Where `vpnd` is, as vpnd=PATH; by default beside trafficspeed, then in PATH.
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
+    pub programs: Vec<(String, PathBuf)>,
+    /// Write capacity.json and capacity.svg into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print the JSON report instead of the table.
+    #[arg(short = 'J', long)]
+    pub json: bool,
+    /// No progress on standard error.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// The length of inner packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet(Option<u16>);
+
+fn packet(word: &str) -> Result<Packet, String> {
+    if word == "full" {
+        return Ok(Packet(None));
+    }
+    let bytes: u16 = word.parse().map_err(|_| "`full`, or a number of bytes".to_owned())?;
+    if usize::from(bytes) < LEAST_PACKET {
+        return Err(format!("at least {LEAST_PACKET} bytes: headers, a number and a time"));
+    }
+    Ok(Packet(Some(bytes)))
+}
+
+impl CapacityArgs {
+    /// # Errors
+    /// Numbers that can't be paired.
+    pub fn plan(&self) -> Result<CapacityPlan, String> {
+        if let Some(odd) = self.sessions.iter().chain(&self.real).find(|count| !count.is_multiple_of(2)) {
+            return Err(format!("{odd} can't be split into pairs; give even numbers"));
+        }
+        let mut cases = Vec::new();
+        for &Packet(packet) in &self.packet {
+            for &burst in &self.burst {
+                cases.extend(self.sessions.iter().map(|&sessions| Case::Made { sessions, packet, burst }));
+            }
+        }
+        cases.extend(self.real.iter().map(|&clients| Case::Real { clients }));
+        Ok(CapacityPlan {
+            subject: Subject { priority: self.priority, ..Subject::new(Kind::Vpnd, self.cipher) },
+            cases,
+            in_flight: u64::from(self.in_flight) * 1_024,
+            sample: self.sample,
+            seconds: self.seconds,
+            warmup_seconds: self.omit,
+            repeats: self.repeat,
+            login_timeout: Duration::from_secs(self.patience.into()),
+            programs: super::named(Programs::default(), &self.programs),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::{Cli, Command};
+    use super::*;
+
+    fn plan(line: &str) -> Result<CapacityPlan, String> {
+        let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?;
+        match cli.command {
+            Some(Command::Capacity(args)) => args.plan(),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn every_combination_is_a_case_and_real_clients_come_last() {
+        let plan =
+            plan("trafficspeed capacity --sessions 2,8 --packet full,64 --burst 4 --real 2 --in-flight 1024")
+                .unwrap();
+        let made = |sessions, packet| Case::Made { sessions, packet, burst: 4 };
+        let wanted =
+            [made(2, None), made(8, None), made(2, Some(64)), made(8, Some(64)), Case::Real { clients: 2 }];
+        assert_eq!((plan.cases, plan.in_flight), (wanted.to_vec(), 1 << 20));
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_refused() {
+        for line in ["--sessions 3", "--real 5", "--packet 40", "--packet x", "--burst 65", "--burst 0"] {
+            assert!(plan(&format!("trafficspeed capacity {line}")).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! The capacity of a gateway: what active sessions cost it as they grow, whether each gets its part, and the delay.
+//!
+//! Real clients would need most of a machine that they share with the gateway. So one process holds all sessions and makes
+//! their traffic as cheaply as it can (`vpnd_swarm::load`): sessions in pairs send to each other through the gateway. Beside it
+//! real clients with TCP connections can be measured on the same gateway, to see that the load is a fair stand-in: the figure
+//! to compare is the gateway's CPU time for each Gbit. All cases take turns within each round, so that drift of the machine hits
+//! all alike.
+
+pub mod results;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use vpnd_swarm::load::{Counts, Plan as LoadPlan};
+use vpnd_swarm::message::{Command, Credentials, Job};
+use vpnd_swarm::processes::Processes;
+use vpnd_swarm::tally::Tally;
+
+use super::cpu::CpuMeter;
+use super::environment::Environment;
+use super::outcome::{CpuUse, RemoteEnd, Settings};
+use super::progress::Progress;
+use super::sessions::{SessionsError, holder};
+use super::traffic::{TrafficPlan, run_up};
+use crate::clock;
+use crate::interrupt::Interrupt;
+use crate::lab::{Lab, LinkSettings};
+use crate::load::congestion::CongestionControl;
+use crate::stats::jain;
+use crate::system::vpnd::{PORT, Room, Vpnd};
+use crate::system::{ClientAddress, Programs, Subject, System, SystemInfo};
+use results::{CapacityResults, Case, Figures, Row};
+
+/// How long the coordinator waits for a report before it looks at the clock.
+const POLL: Duration = Duration::from_millis(20);
+/// How long the process may take to report its counts.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Users that the sessions belong to.
+const USERS: u32 = 16;
+/// Logins under way at once.
+const AT_ONCE: u32 = 200;
+/// From logins to the first traffic, and between two cases: what is under way arrives.
+const SETTLE: Duration = Duration::from_secs(1);
+/// TCP connections of each pair of real clients.
+const REAL_STREAMS: u32 = 32;
+
+#[derive(Clone, Debug)]
+pub struct CapacityPlan {
+    /// vpnd with its cipher and priority.
+    pub subject: Subject,
+    pub cases: Vec<Case>,
+    /// Bytes on their way at most.
+    pub in_flight: u64,
+    /// Of so many merged runs of a flow one is authenticated.
+    pub sample: u32,
+    pub seconds: f64,
+    pub warmup_seconds: f64,
+    pub repeats: u32,
+    /// How long all sessions may take to come up.
+    pub login_timeout: Duration,
+    pub programs: Programs,
+}
+
+impl CapacityPlan {
+    fn links() -> LinkSettings {
+        LinkSettings::default()
+    }
+
+    fn most(&self, of: impl Fn(&Case) -> Option<u32>) -> u32 {
+        self.cases.iter().filter_map(of).max().unwrap_or(0)
+    }
+
+    /// Sessions of the process that makes traffic.
+    fn sessions(&self) -> u32 {
+        self.most(|case| match case {
+            Case::Made { sessions, .. } => Some(*sessions),
+            Case::Real { .. } => None,
+        })
+    }
+
+    fn real_clients(&self) -> u32 {
+        self.most(|case| match case {
+            Case::Made { .. } => None,
+            Case::Real { clients } => Some(*clients),
+        })
+    }
+
+    fn system(&self) -> Vpnd {
+        let room = Room {
+            clients: self.real_clients() as usize,
+            sessions: self.sessions() + self.real_clients(),
+            per_user: self.sessions().div_ceil(USERS).max(1),
+            rekey_after_s: None,
+        };
+        Vpnd::with_room(self.programs.clone(), self.subject, room)
+    }
+}
+
+/// Refuses what this machine can't run, before anything is changed.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn check(plan: &CapacityPlan) -> Result<(), SessionsError> {
+    Lab::check(CapacityPlan::links())?;
+    Ok(plan.system().check()?)
+}
+
+/// Runs the whole measurement.
+///
+/// # Errors
+/// If lab, gateway or process can't be had. Sessions that don't come up are a problem of the results.
+pub fn run(
+    plan: &CapacityPlan,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<CapacityResults, SessionsError> {
+    let lab = Lab::build(plan.real_clients() + 1, CapacityPlan::links())?;
+    let mut system = plan.system();
+    let results = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|addresses| {
+        let mut measurement = Measurement {
+            plan,
+            lab: &lab,
+            system: &mut system,
+            addresses,
+            process: Processes::default(),
+            results: begin(plan),
+            progress,
+            interrupt,
+        };
+        measurement.run()?;
+        Ok(measurement.results)
+    });
+    system.down();
+    results
+}
+
+fn begin(plan: &CapacityPlan) -> CapacityResults {
+    CapacityResults {
+        subject: plan.subject,
+        sessions: plan.sessions(),
+        in_flight: plan.in_flight,
+        sample: plan.sample,
+        seconds: plan.seconds,
+        repeats: plan.repeats,
+        environment: Environment::read(Some(CapacityPlan::links())),
+        facts: SystemInfo::default(),
+        rows: plan.cases.iter().map(|case| Row { case: *case, runs: Vec::new() }).collect(),
+        interrupted: false,
+        problems: Vec::new(),
+    }
+}
+
+/// One measurement under way.
+struct Measurement<'a> {
+    plan: &'a CapacityPlan,
+    lab: &'a Lab,
+    system: &'a mut Vpnd,
+    addresses: Vec<ClientAddress>,
+    /// The one that makes traffic.
+    process: Processes,
+    results: CapacityResults,
+    progress: &'a Progress,
+    interrupt: &'a Interrupt,
+}
+
+impl Measurement<'_> {
+    fn run(&mut self) -> Result<(), SessionsError> {
+        self.results.facts = self.system.facts();
+        if self.plan.sessions() > 0 {
+            self.log_in()?;
+        }
+        for round in 1..=self.plan.repeats {
+            for number in 0..self.plan.cases.len() {
+                if self.over() {
+                    break;
+                }
+                self.measure(number, round);
+            }
+        }
+        self.results.interrupted = self.interrupt.is_set();
+        Ok(())
+    }
+
+    /// Nothing more can be measured.
+    fn over(&self) -> bool {
+        self.interrupt.is_set() || !self.results.problems.is_empty()
+    }
+
+    fn log_in(&mut self) -> Result<(), SessionsError> {
+        let users = (0..USERS).map(|number| {
+            let user = format!("crowd{number}");
+            Ok(Credentials { password: self.system.add_user(&user)?, user })
+        });
+        let users = users.collect::<Result<Vec<_>, SessionsError>>()?;
+        let namespace = self.lab.clients().last().expect("there is one beside those of real clients");
+        let count = self.plan.sessions();
+        let job = Job {
+            gateway: SocketAddr::from((Lab::SERVICE_V4, PORT)),
+            server_name: Lab::SERVICE_V4.to_string(),
+            ca_pem: self.system.ca_pem()?,
+            first: 0,
+            count,
+            at_once: AT_ONCE,
+            users,
+            sources: Vec::new(),
+            soak: None,
+            own_sockets: true,
+        };
+        self.process.start(holder(namespace)?, &Command::Open(job))?;
+        let (mut tally, deadline) = (Tally::new(clock::now_ns()), Instant::now() + self.plan.login_timeout);
+        while tally.up() < count && tally.broken.is_none() && tally.gave_up() == 0 && !self.late(deadline) {
+            self.take(&mut tally);
+            self.progress.live(&format!("{} of {count} sessions logged in", tally.up()));
+        }
+        if tally.up() < count && !self.interrupt.is_set() {
+            let why = tally.broken.take().unwrap_or_else(|| failures(&tally));
+            self.results.problems.push(format!("{} of {count} sessions are up: {why}", tally.up()));
+        }
+        self.pause(SETTLE);
+        Ok(())
+    }
+
+    fn late(&self, deadline: Instant) -> bool {
+        self.interrupt.is_set() || Instant::now() > deadline
+    }
+
+    fn take(&self, tally: &mut Tally) {
+        let mut next = self.process.next(POLL);
+        while let Some(report) = next {
+            tally.note(report);
+            next = self.process.next(Duration::ZERO);
+        }
+    }
+
+    fn pause(&self, time: Duration) {
+        let deadline = Instant::now() + time;
+        while !self.late(deadline) {
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn measure(&mut self, number: usize, round: u32) {
+        let case = self.plan.cases[number];
+        let measured = match case {
+            Case::Made { sessions, packet, burst } => self.made(sessions, packet, burst),
+            Case::Real { clients } => self.real(clients),
+        };
+        match measured {
+            Ok(figures) => {
+                self.progress.note(&format!(
+                    "{:<44} round {round}: {:.2} Gbit/s, gateway {:.4} CPU s/Gbit",
+                    name(case),
+                    figures.goodput / 1e9,
+                    figures.gateway_seconds_per_gbit
+                ));
+                self.results.rows[number].runs.push(figures);
+            }
+            // Half a measurement is none.
+            Err(_) if self.interrupt.is_set() => {}
+            Err(why) => self.results.problems.push(format!("{}: {why}", name(case))),
+        }
+    }
+
+    fn made(&mut self, sessions: u32, packet: Option<u16>, burst: u16) -> Result<Figures, String> {
+        let (in_flight, sample) = (self.plan.in_flight, self.plan.sample);
+        let load = LoadPlan { sessions, packet, burst, in_flight, sample };
+        self.process.send(0, &Command::Load(Some(load)));
+        self.pause(Duration::from_secs_f64(self.plan.warmup_seconds));
+        let gateway = self.system.processes().0;
+        let mut meter = CpuMeter::new((gateway, self.process.ids()));
+        self.counts()?;
+        meter.read();
+        self.pause(Duration::from_secs_f64(self.plan.seconds));
+        let counts = self.counts()?;
+        meter.read();
+        self.process.send(0, &Command::Load(None));
+        self.pause(SETTLE);
+        let used = meter.used().ok_or("no CPU time was read")?;
+        figures(&counts, used)
+    }
+
+    /// The counts since the last time.
+    fn counts(&mut self) -> Result<Counts, String> {
+        self.process.send(0, &Command::CountLoad);
+        let (mut tally, deadline) = (Tally::new(clock::now_ns()), Instant::now() + REPORT_TIMEOUT);
+        while tally.loaded.is_none() && tally.broken.is_none() && !self.late(deadline) {
+            self.take(&mut tally);
+        }
+        match (tally.loaded, tally.broken) {
+            (_, Some(why)) => Err(why),
+            (Some(counts), None) => Ok(counts),
+            (None, None) => Err("the sessions' process does not report".into()),
+        }
+    }
+
+    fn real(&self, clients: u32) -> Result<Figures, String> {
+        let plan = TrafficPlan {
+            subjects: vec![self.plan.subject],
+            clients: vec![clients],
+            settings: self.settings(),
+            links: CapacityPlan::links(),
+            programs: self.plan.programs.clone(),
+        };
+        let addresses = &self.addresses[..clients as usize];
+        let gateway: (_, &dyn System, &[_]) = (self.lab, &*self.system, addresses);
+        let run = run_up(&plan, gateway, &name(Case::Real { clients }), &Progress::new(true), self.interrupt);
+        if !run.is_whole() || !run.problems().is_empty() {
+            return Err(run.problems().join("; "));
+        }
+        let (gateway, all) = run.seconds_per_gbit().ok_or("no CPU time was read")?;
+        Ok(Figures {
+            goodput: run.goodput(),
+            gateway_seconds_per_gbit: gateway,
+            load_seconds_per_gbit: all - gateway,
+            fairness: run.pair_fairness(),
+            steal_percent: run.steal_percent(),
+            foreign_percent: run.foreign_percent(),
+            ..Figures::default()
+        })
+    }
+
+    /// The work of real clients: that of experiment 1.
+    fn settings(&self) -> Settings {
+        Settings {
+            streams: REAL_STREAMS,
+            seconds: self.plan.seconds,
+            warmup_seconds: self.plan.warmup_seconds,
+            repeats: 1,
+            ip: 4,
+            seed: 1,
+            write_bytes: 256 * 1024,
+            verify: false,
+            congestion: CongestionControl::default(),
+            threads: 1,
+            far: RemoteEnd::Client,
+        }
+    }
+}
+
+fn failures(tally: &Tally) -> String {
+    let failures = tally.storm().failures;
+    let words: Vec<String> =
+        failures.into_iter().map(|(why, count)| format!("{count} times {why}")).collect();
+    if words.is_empty() { "the others did not come up in time (--patience)".into() } else { words.join("; ") }
+}
+
+/// The figures of made traffic.
+fn figures(counts: &Counts, used: CpuUse) -> Result<Figures, String> {
+    let (goodputs, arrived) = (counts.goodputs(), counts.all_arrived());
+    let goodput: f64 = goodputs.iter().sum();
+    if arrived == 0 {
+        return Err("no packet arrived".into());
+    }
+    if counts.strange > 0 {
+        return Err(format!("{} packets were not authentic or of another flow", counts.strange));
+    }
+    if counts.reordered > 0 {
+        return Err(format!("{} of {} opened packets came out of order", counts.reordered, counts.opened));
+    }
+    // The two windows are bounded by different processes; rates are what they have in common.
+    let per_gbit = |cpu_seconds: f64| cpu_seconds / used.seconds * 1e9 / goodput;
+    Ok(Figures {
+        goodput,
+        packet: Some(counts.packet),
+        gateway_seconds_per_gbit: per_gbit(used.gateway),
+        load_seconds_per_gbit: per_gbit(used.clients),
+        fairness: jain(&goodputs),
+        lost_percent: Some(counts.lost_percent()),
+        delay_ms: Some(counts.delay_ms),
+        opened: Some((counts.opened, arrived)),
+        refused: counts.refused,
+        steal_percent: used.steal_percent(),
+        foreign_percent: used.foreign_percent(),
+    })
+}
+
+/// A case in words.
+pub fn name(case: Case) -> String {
+    match case {
+        Case::Made { sessions, packet, burst } => {
+            let size = packet.map_or_else(|| "full".into(), |bytes| format!("{bytes} B"));
+            format!("{sessions} sessions, {size} packets, bursts of {burst}")
+        }
+        Case::Real { clients } => format!("{clients} real clients, {REAL_STREAMS} TCP streams a pair"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vpnd_swarm::tally::Percentiles;
+
+    use super::*;
+
+    fn counts() -> Counts {
+        Counts {
+            took_ns: 2_000_000_000,
+            packet: 1_052,
+            arrived: vec![750_000, 250_000],
+            lost: 1_000_000,
+            opened: 5,
+            delay_ms: Percentiles::default(),
+            ..Counts::default()
+        }
+    }
+
+    #[test]
+    fn cpu_time_is_for_the_payload_that_arrived() {
+        let used = CpuUse { gateway: 1.0, clients: 0.5, seconds: 2.0, ..CpuUse::default() };
+        let figures = figures(&counts(), used).unwrap();
+        assert_eq!((figures.goodput, figures.gateway_seconds_per_gbit), (4e9, 0.125));
+        assert_eq!((figures.load_seconds_per_gbit, figures.lost_percent), (0.0625, Some(50.0)));
+        assert_eq!((figures.fairness, figures.opened), (Some(0.8), Some((5, 1_000_000))));
+    }
+
+    #[test]
+    fn packets_that_are_not_as_they_were_sent_spoil_a_measurement() {
+        let used = CpuUse { seconds: 2.0, ..CpuUse::default() };
+        for spoilt in [
+            Counts { strange: 1, ..counts() },
+            Counts { reordered: 1, ..counts() },
+            Counts { arrived: vec![0, 0], ..counts() },
+        ] {
+            assert!(figures(&spoilt, used).is_err(), "{spoilt:?}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The results of a measurement of capacity, as plain data.
+
+use serde::Serialize;
+use vpnd_swarm::tally::Percentiles;
+
+use crate::experiment::environment::Environment;
+use crate::stats::Spread;
+use crate::system::{Subject, SystemInfo};
+
+/// One point of the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Case {
+    /// Sessions of one process without devices, in pairs.
+    Made {
+        /// Sessions that send.
+        sessions: u32,
+        /// Bytes of an inner packet, if not as long as the tunnel takes.
+        packet: Option<u16>,
+        /// Packets that a session sends at once.
+        burst: u16,
+    },
+    /// Real clients with TCP connections in pairs.
+    Real { clients: u32 },
+}
+
+impl Case {
+    /// Sessions that carry traffic.
+    pub fn sessions(self) -> u32 {
+        match self {
+            Self::Made { sessions, .. } => sessions,
+            Self::Real { clients } => clients,
+        }
+    }
+}
+
+/// The figures of one measurement of a case.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Payload bits per second that arrived, of all sessions.
+    pub goodput: f64,
+    /// Bytes of an inner packet; of made traffic alone.
+    pub packet: Option<u16>,
+    /// CPU seconds of the gateway for each Gbit of payload.
+    pub gateway_seconds_per_gbit: f64,
+    /// CPU seconds of whoever sends and receives, without the generators of real clients.
+    pub load_seconds_per_gbit: f64,
+    /// Jain's index over the sessions' goodputs.
+    pub fairness: Option<f64>,
+    /// Packets that were lost on the way, in percent.
+    pub lost_percent: Option<f64>,
+    /// From sealing to receiving.
+    pub delay_ms: Option<Percentiles>,
+    /// Packets that were authenticated and opened, of those that arrived.
+    pub opened: Option<(u64, u64)>,
+    /// Packets that the kernel of the sender did not take.
+    pub refused: u64,
+    /// The share of the machine's CPU time that the hypervisor gave to others, in percent.
+    pub steal_percent: Option<f64>,
+    /// The share that processes without a part in it used, in percent.
+    pub foreign_percent: Option<f64>,
+}
+
+/// A case with all its measurements.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub case: Case,
+    pub runs: Vec<Figures>,
+}
+
+impl Row {
+    /// The spread of one figure over the measurements that have it.
+    pub fn spread(&self, of: impl Fn(&Figures) -> Option<f64>) -> Option<Spread> {
+        Spread::of(&self.runs.iter().filter_map(of).collect::<Vec<_>>())
+    }
+
+    /// CPU seconds of the gateway for each Gbit.
+    pub fn cost(&self) -> Option<Spread> {
+        self.spread(|figures| Some(figures.gateway_seconds_per_gbit))
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct CapacityResults {
+    pub subject: Subject,
+    /// Sessions that were up all the time, those without traffic included.
+    pub sessions: u32,
+    /// Bytes that were on their way at most, of made traffic.
+    pub in_flight: u64,
+    /// Of so many merged runs of a flow one was authenticated.
+    pub sample: u32,
+    pub seconds: f64,
+    pub repeats: u32,
+    pub environment: Environment,
+    pub facts: SystemInfo,
+    pub rows: Vec<Row>,
+    pub interrupted: bool,
+    pub problems: Vec<String>,
+}
+
+impl CapacityResults {
+    /// Whether everything was measured that was wanted.
+    pub fn is_whole(&self) -> bool {
+        let complete = self.rows.iter().all(|row| row.runs.len() == self.repeats as usize);
+        self.problems.is_empty() && complete && !self.rows.is_empty()
+    }
+
+    /// How many times the cost of the case with the fewest sessions, among those that are alike otherwise.
+    pub fn relative_cost(&self, row: &Row) -> Option<f64> {
+        let Case::Made { packet, burst, .. } = row.case else { return None };
+        let alike = |other: &&Row| matches!(other.case, Case::Made { packet: p, burst: b, .. } if (p, b) == (packet, burst));
+        let fewest = self.rows.iter().filter(alike).min_by_key(|row| row.case.sessions())?;
+        Some(row.cost()?.median / fewest.cost()?.median)
+    }
+
+    /// How many times the cost of as many real clients that of made traffic is: 1 if the load is a fair stand-in.
+    pub fn against_real(&self, row: &Row) -> Option<f64> {
+        let Case::Made { sessions, packet: None, .. } = row.case else { return None };
+        let real = self.rows.iter().find(|row| row.case == Case::Real { clients: sessions })?;
+        Some(row.cost()?.median / real.cost()?.median)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+    use crate::system::{Cipher, Kind};
+
+    /// Two counts of sessions, and real clients beside the smaller one.
+    pub(crate) fn results() -> CapacityResults {
+        let figures = |cost| Figures {
+            goodput: 5e9,
+            packet: Some(1_412),
+            gateway_seconds_per_gbit: cost,
+            load_seconds_per_gbit: 0.05,
+            fairness: Some(0.99),
+            lost_percent: Some(0.0),
+            delay_ms: Some(Percentiles { p50: 1.0, p90: 2.0, p99: 3.0, max: 4.0 }),
+            opened: Some((10, 1_000)),
+            ..Figures::default()
+        };
+        let made = |sessions| Case::Made { sessions, packet: None, burst: 44 };
+        let row = |case, costs: [f64; 2]| Row { case, runs: costs.map(figures).to_vec() };
+        CapacityResults {
+            subject: Subject::new(Kind::Vpnd, Cipher::Auto),
+            sessions: 1_024,
+            in_flight: 4 << 20,
+            sample: 8,
+            seconds: 2.0,
+            repeats: 2,
+            environment: Environment::default(),
+            facts: SystemInfo::default(),
+            rows: vec![
+                row(made(8), [0.1, 0.1]),
+                row(made(1_024), [0.11, 0.13]),
+                row(Case::Real { clients: 8 }, [0.08, 0.08]),
+            ],
+            interrupted: false,
+            problems: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_compared_with_the_fewest_sessions_and_with_as_many_real_clients() {
+        let results = samples::results();
+        let close = |value: Option<f64>, to: f64| value.is_some_and(|value| (value - to).abs() < 1e-9);
+        assert!(close(results.relative_cost(&results.rows[0]), 1.0));
+        assert!(close(results.relative_cost(&results.rows[1]), 1.2));
+        assert!(close(results.against_real(&results.rows[0]), 1.25));
+        assert_eq!(results.against_real(&results.rows[1]), None, "nobody ran 1,024 real clients");
+        assert_eq!(results.relative_cost(&results.rows[2]), None);
+    }
+
+    #[test]
+    fn a_missing_measurement_or_a_problem_is_no_whole_result() {
+        let whole = samples::results();
+        assert!(whole.is_whole());
+        let spoilt: [fn(&mut CapacityResults); 3] = [
+            |results| drop(results.rows[1].runs.pop()),
+            |results| results.problems.push("x".into()),
+            |results| results.rows.clear(),
+        ];
+        for spoil in spoilt {
+            let mut results = whole.clone();
+            spoil(&mut results);
+            assert!(!results.is_whole());
+        }
+    }
+}

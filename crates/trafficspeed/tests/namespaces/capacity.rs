@@ -1,0 +1,54 @@
+//! Active sessions of the real `vpnd` from one process, beside real clients on the same gateway.
+//!
+//! ```text
+//!   client 1, 2 ── eth0 ──┐
+//!                         gateway (vpnd server)
+//!   one process ── eth0 ──┘                        sixteen sessions that send to each other, no TUN device
+//! ```
+
+use serde_json::Value;
+
+use super::vpn::real_vpnd;
+use super::{can_run, measured, run};
+
+#[test]
+fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_them() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let report = measured(&format!(
+        "capacity --sessions 2,16 --packet full,64 --burst 8 --real 2 --repeat 1 -t 1 -O 0.5 --json --program vpnd={}",
+        program.display()
+    ));
+    assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
+    let rows = report["rows"].as_array().expect("rows");
+    let cases: Vec<String> = rows.iter().map(|row| row["case"].to_string()).collect();
+    let made = |sessions: u32, packet: &str| {
+        format!(r#"{{"made":{{"burst":8,"packet":{packet},"sessions":{sessions}}}}}"#)
+    };
+    let real = r#"{"real":{"clients":2}}"#.to_owned();
+    assert_eq!(cases, [made(2, "null"), made(16, "null"), made(2, "64"), made(16, "64"), real]);
+    for row in rows {
+        let figures = &row["runs"][0];
+        let number = |name: &str| figures[name].as_f64();
+        assert!(number("goodput") > Some(0.0) && number("gateway_seconds_per_gbit") > Some(0.0), "{row:#}");
+        if row["case"]["made"] != Value::Null {
+            let (opened, arrived) = (figures["opened"][0].as_u64(), figures["opened"][1].as_u64());
+            assert!(opened > Some(0) && opened < arrived, "{row:#}");
+            assert!(figures["delay_ms"]["p50"].as_f64() > Some(0.0), "{row:#}");
+            // Each had its turns, and what is on its way fits every queue.
+            assert!(number("fairness") > Some(0.5) && number("lost_percent") < Some(5.0), "{row:#}");
+        }
+    }
+}
+
+#[test]
+fn sessions_that_cannot_be_paired_are_refused_before_anything_is_made() {
+    if !can_run() {
+        return;
+    }
+    let output = run("capacity --sessions 3");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && words.contains("even numbers"), "{words}");
+}
