@@ -14,7 +14,6 @@ pub mod suite;
 pub mod verify;
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -24,7 +23,6 @@ use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::{RemoteEnd, Settings};
 use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::{LinkSettings, MAX_CLIENTS};
-use crate::load::block::place::PlaceOptions;
 use crate::load::congestion::CongestionControl;
 use crate::load::tcp::MAX_STREAMS;
 use crate::system::command::{HELP, Scripts};
@@ -57,7 +55,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Let the holder of a token measure with this host.
-    Serve(ServeArgs),
+    Serve(hosts::ServeArgs),
     /// Measure between hosts where `trafficspeed serve` runs.
     Run(RunArgs),
     /// Make a token file for `serve` and `run`.
@@ -233,35 +231,6 @@ pub struct RunArgs {
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-/// Serving a coordinator.
-#[derive(Debug, Args)]
-pub struct ServeArgs {
-    /// The shared token (see `trafficspeed token`).
-    #[arg(long, value_name = "FILE")]
-    pub token_file: PathBuf,
-    /// Where to wait for the coordinator.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:5206")]
-    pub listen: SocketAddr,
-    /// Let the coordinator write blocks here: a directory, for a file that is removed at the end, or a file or block
-    /// device. Without it, nothing is written.
-    #[arg(long, value_name = "PATH")]
-    pub block_target: Option<PathBuf>,
-    /// The contents of a file or device of --block-target may be destroyed.
-    #[arg(long, requires = "block_target")]
-    pub block_overwrite: bool,
-    /// MiB of --block-target that may be written, again and again; taken on the disk when it starts.
-    #[arg(long, value_name = "MIB", default_value_t = 64, requires = "block_target", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub block_space: u32,
-}
-
-impl ServeArgs {
-    /// Where blocks may be written, and how many bytes.
-    pub fn block_place(&self) -> Option<(PlaceOptions, u64)> {
-        let (path, overwrite) = (self.block_target.clone(), self.block_overwrite);
-        path.is_some().then(|| (PlaceOptions { path, overwrite }, u64::from(self.block_space) << 20))
-    }
 }
 
 /// Looking at this machine.

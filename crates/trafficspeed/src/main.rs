@@ -2,7 +2,8 @@
 //!
 //! This file only leads each command to its module; `experiment` measures, `report` shows.
 
-use std::fs;
+mod vpnd_commands;
+
 use std::io::{BufReader, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,16 +15,15 @@ use anyhow::{Context, anyhow, bail};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use trafficspeed::cli::block::BlockArgs;
-use trafficspeed::cli::capacity::CapacityArgs;
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
+use trafficspeed::cli::hosts::ServeArgs;
 use trafficspeed::cli::link::LinkCheckArgs;
 use trafficspeed::cli::load::PathArgs;
 use trafficspeed::cli::model::ModelArgs;
-use trafficspeed::cli::sessions::{SessionsArgs, SwarmArgs};
-use trafficspeed::cli::soak::SoakArgs;
+use trafficspeed::cli::sessions::SwarmArgs;
 use trafficspeed::cli::suite::SuiteArgs;
 use trafficspeed::cli::verify::VerifyArgs;
-use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, ServeArgs, naming_known};
+use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, naming_known};
 use trafficspeed::coordinate::agent::Agent;
 use trafficspeed::coordinate::agent::blocks::BlockPermission;
 use trafficspeed::coordinate::serve;
@@ -44,7 +44,6 @@ use trafficspeed::experiment::progress::Progress;
 use trafficspeed::experiment::suite;
 use trafficspeed::experiment::traffic::{self, TrafficPlan};
 use trafficspeed::experiment::verify;
-use trafficspeed::experiment::{capacity, sessions, soak};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
 use trafficspeed::lab::{cpu_limit, enter, record};
@@ -76,9 +75,9 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Man { dir }) => manual(&dir),
-        Some(Command::Sessions(args)) => many_sessions(&args),
-        Some(Command::Capacity(args)) => measure_capacity(&args),
-        Some(Command::Soak(args)) => soak_test(&args),
+        Some(Command::Sessions(args)) => vpnd_commands::sessions(&args),
+        Some(Command::Capacity(args)) => vpnd_commands::capacity(&args),
+        Some(Command::Soak(args)) => vpnd_commands::soak(&args),
         Some(Command::Swarm(args)) => swarm(&args),
         Some(Command::Stream(args)) => generate(args.plan(), &args.path),
         Some(Command::Rr(args)) => generate(args.plan(), &args.path),
@@ -122,78 +121,6 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     begin(&plan.settings, &Environment::read(Some(plan.links)), &args.output);
     let campaign = traffic::run(&plan, &output::progress(&args.output), &interrupt);
     output::finish(&Results::Traffic(Box::new(campaign)), &args.output)
-}
-
-fn many_sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
-    let plan = args.plan();
-    sessions::check(&plan)?;
-    if let Some(file) = &args.out {
-        // A result that cannot be written is found out before minutes are spent on it.
-        fs::File::create(file).with_context(|| format!("writing {}", file.display()))?;
-    }
-    let interrupt = Interrupt::install()?;
-    let results = match sessions::run(&plan, &Progress::new(args.quiet), &interrupt) {
-        Err(error) if interrupt.is_set() => {
-            eprintln!("trafficspeed: {error:#}; no session was measured yet");
-            return Ok(ExitCode::from(130));
-        }
-        results => results?,
-    };
-    let json = serde_json::to_string_pretty(&results)?;
-    if args.json {
-        println!("{json}");
-    } else {
-        print!("{}", report::sessions::table(&results));
-    }
-    if let Some(file) = &args.out {
-        fs::write(file, json).with_context(|| format!("writing {}", file.display()))?;
-    }
-    Ok(output::exit_code(results.interrupted, results.is_whole()))
-}
-
-fn measure_capacity(args: &CapacityArgs) -> anyhow::Result<ExitCode> {
-    let plan = args.plan().map_err(anyhow::Error::msg)?;
-    capacity::check(&plan)?;
-    if let Some(directory) = &args.out {
-        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-    }
-    let interrupt = Interrupt::install()?;
-    let results = capacity::run(&plan, &Progress::new(args.quiet), &interrupt)?;
-    let json = serde_json::to_string_pretty(&results)?;
-    if args.json {
-        println!("{json}");
-    } else {
-        output::print(&report::capacity::table(&results));
-    }
-    if let Some(directory) = &args.out {
-        let write = |name: &str, text: &str| {
-            let path = directory.join(name);
-            fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
-        };
-        write("capacity.json", &json)?;
-        if let Some(picture) = report::capacity::picture(&results) {
-            write("capacity.svg", &picture)?;
-        }
-    }
-    Ok(output::exit_code(results.interrupted, results.is_whole()))
-}
-
-fn soak_test(args: &SoakArgs) -> anyhow::Result<ExitCode> {
-    let plan = args.plan();
-    soak::check(&plan)?;
-    fs::create_dir_all(&plan.out).with_context(|| format!("making {}", plan.out.display()))?;
-    let interrupt = Interrupt::install()?;
-    let results = soak::run(&plan, &Progress::new(args.quiet), &interrupt)?;
-    output::print(&report::soak::text(&results));
-    let write = |name: &str, text: &str| {
-        let path = plan.out.join(name);
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
-    };
-    write("soak.json", &serde_json::to_string_pretty(&results)?)?;
-    if let Some(picture) = report::soak::picture(&results) {
-        write("soak.svg", &picture)?;
-    }
-    Ok(output::exit_code(results.interrupted, results.is_whole()))
 }
 
 /// One process of many sessions, in the namespace that its coordinator names.

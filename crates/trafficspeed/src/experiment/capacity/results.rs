@@ -181,7 +181,7 @@ mod tests {
         let whole = samples::results();
         assert!(whole.is_whole());
         let spoilt: [fn(&mut CapacityResults); 3] = [
-            |results| drop(results.rows[1].runs.pop()),
+            |results| results.rows[1].runs.truncate(1),
             |results| results.problems.push("x".into()),
             |results| results.rows.clear(),
         ];

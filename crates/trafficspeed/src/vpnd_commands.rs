@@ -1,0 +1,83 @@
+//! The commands that measure vpnd alone, since they speak its protocol: `sessions`, `capacity`, `soak`.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use trafficspeed::cli::capacity::CapacityArgs;
+use trafficspeed::cli::sessions::SessionsArgs;
+use trafficspeed::cli::soak::SoakArgs;
+use trafficspeed::experiment;
+use trafficspeed::experiment::progress::Progress;
+use trafficspeed::interrupt::Interrupt;
+use trafficspeed::{output, report};
+
+pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan();
+    experiment::sessions::check(&plan)?;
+    if let Some(file) = &args.out {
+        // A result that cannot be written is found out before minutes are spent on it.
+        fs::File::create(file).with_context(|| format!("writing {}", file.display()))?;
+    }
+    let interrupt = Interrupt::install()?;
+    let results = match experiment::sessions::run(&plan, &Progress::new(args.quiet), &interrupt) {
+        Err(error) if interrupt.is_set() => {
+            eprintln!("trafficspeed: {error:#}; no session was measured yet");
+            return Ok(ExitCode::from(130));
+        }
+        results => results?,
+    };
+    let json = serde_json::to_string_pretty(&results)?;
+    if args.json {
+        println!("{json}");
+    } else {
+        print!("{}", report::sessions::table(&results));
+    }
+    if let Some(file) = &args.out {
+        fs::write(file, json).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(output::exit_code(results.interrupted, results.is_whole()))
+}
+
+pub(crate) fn capacity(args: &CapacityArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan().map_err(anyhow::Error::msg)?;
+    experiment::capacity::check(&plan)?;
+    if let Some(directory) = &args.out {
+        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    }
+    let interrupt = Interrupt::install()?;
+    let results = experiment::capacity::run(&plan, &Progress::new(args.quiet), &interrupt)?;
+    let json = serde_json::to_string_pretty(&results)?;
+    if args.json {
+        println!("{json}");
+    } else {
+        output::print(&report::capacity::table(&results));
+    }
+    if let Some(directory) = &args.out {
+        write(directory, "capacity.json", &json)?;
+        if let Some(picture) = report::capacity::picture(&results) {
+            write(directory, "capacity.svg", &picture)?;
+        }
+    }
+    Ok(output::exit_code(results.interrupted, results.is_whole()))
+}
+
+pub(crate) fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan();
+    experiment::soak::check(&plan)?;
+    fs::create_dir_all(&plan.out).with_context(|| format!("making {}", plan.out.display()))?;
+    let interrupt = Interrupt::install()?;
+    let results = experiment::soak::run(&plan, &Progress::new(args.quiet), &interrupt)?;
+    output::print(&report::soak::text(&results));
+    write(&plan.out, "soak.json", &serde_json::to_string_pretty(&results)?)?;
+    if let Some(picture) = report::soak::picture(&results) {
+        write(&plan.out, "soak.svg", &picture)?;
+    }
+    Ok(output::exit_code(results.interrupted, results.is_whole()))
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let path = directory.join(name);
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+}
