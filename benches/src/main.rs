@@ -27,8 +27,6 @@ const LIVE: [(usize, usize); 6] = [(1408, 48), (1408, 16), (1408, 6), (1408, 2),
 const HAND_OVER_REPEATS: usize = 7;
 /// How often a run that fails is tried.
 const LIVE_ATTEMPTS: usize = 3;
-/// How often each is carried.
-const LIVE_REPEATS: usize = 3;
 /// How much longer that takes than a stage.
 const LIVE_FACTOR: u32 = 8;
 /// The least: many round trips.
@@ -44,6 +42,12 @@ struct Args {
     /// Cipher suites.
     #[arg(long, value_delimiter = ',', default_value = "aes-256-gcm,chacha20-poly1305,none")]
     suite: Vec<Suite>,
+    /// How often each stream is carried through whole shards.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Carry these streams alone.
+    #[arg(long)]
+    streams_alone: bool,
     /// Where to measure the system calls.
     #[command(flatten)]
     place: Place,
@@ -94,17 +98,22 @@ fn main() -> anyhow::Result<()> {
     let suites = args.suite.iter().map(|&suite| Ok((suite, choose(suite, Preference::Auto)?.backend)));
     let suites: Vec<(Suite, Backend)> = suites.collect::<anyhow::Result<_>>()?;
     // Before anything takes time: what is missing is said at once.
-    let devices = devices::stages(&args.place)?.unwrap_or_default();
-    let stages = computed(&suites).into_iter().chain(devices);
-    let live = live(&args.place, &suites, time)?;
+    let stages = if args.streams_alone {
+        Vec::new()
+    } else {
+        let devices = devices::stages(&args.place)?.unwrap_or_default();
+        computed(&suites).into_iter().chain(devices).collect()
+    };
+    let live = live(&args.place, &suites, time, args.rounds)?;
+    let handed_over = suites.iter().filter(|_| !args.streams_alone);
     let output = Output {
         form: FORM,
         mss: traffic::MSS,
         mtu: traffic::MTU,
         max_slices: traffic::MAX_SLICES,
         suites: suites.iter().map(|(s, b)| SuiteOutput { name: s.name(), backend: b.name() }).collect(),
-        stages: stages.map(|mut stage| sample(&mut stage, time)).collect(),
-        handover: suites.iter().flat_map(|&(suite, backend)| hand_over(suite, backend, time)).collect(),
+        stages: stages.into_iter().map(|mut stage| sample(&mut stage, time)).collect(),
+        handover: handed_over.flat_map(|&(suite, backend)| hand_over(suite, backend, time)).collect(),
         live,
     };
     serde_json::to_writer(std::io::stdout().lock(), &output).context("writing to standard output")?;
@@ -169,12 +178,17 @@ fn hand_over(suite: Suite, backend: Backend, time: Duration) -> Vec<HandOverOutp
 }
 
 /// Streams through whole shards, in pieces of several sizes.
-fn live(place: &Place, suites: &[(Suite, Backend)], time: Duration) -> anyhow::Result<Vec<Live>> {
+fn live(
+    place: &Place,
+    suites: &[(Suite, Backend)],
+    time: Duration,
+    rounds: u32,
+) -> anyhow::Result<Vec<Live>> {
     if place.near.is_none() {
         return Ok(Vec::new());
     }
     let mut runs = Vec::new();
-    for _ in 0..LIVE_REPEATS {
+    for _ in 0..rounds {
         for &suite in suites {
             for (packet, pieces) in LIVE {
                 let traffic = Traffic { packet, pieces, streams: 1 };

@@ -32,6 +32,8 @@ use predict::{Beside, Judgement, Prediction, Target};
 use real::{Real, RealPlan};
 use stages::{HandOver, Raw};
 
+/// How often the streams through whole shards are carried at least: once before each turn of the real VPN, the rest at once.
+const ROUNDS: u32 = 3;
 /// The suite without a cipher, from whose runs it is read what passes.
 pub const REFERENCE: Cipher = Cipher::None;
 
@@ -188,16 +190,25 @@ fn subject(cipher: Cipher) -> Subject {
 pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyhow::Result<Model> {
     let environment = Environment::read(Some(plan.links));
     progress.note("measuring each stage");
-    let raw = stages::measure(plan, interrupt)?;
-    let (stages, (costs, disturbance)) = (fit::fit_all(&raw)?, costs::fit_all(&raw)?);
+    let turns = plan.real.map_or(1, |real| real.repeats);
+    let rounds = ROUNDS.saturating_sub(turns - 1).max(1);
+    let mut raw = stages::measure(plan, rounds, interrupt)?;
     let subjects: Vec<Subject> = plan.suites().into_iter().map(subject).collect();
     let measured = plan.real.filter(|_| !interrupt.is_set());
     let measured: Vec<_> = match measured {
         Some(real) => {
-            real::measure(plan, &subjects, real, progress, interrupt).into_iter().map(Some).collect()
+            // Stages and whole runs take turns: a machine that becomes slower or faster does so for both.
+            let more = || {
+                progress.note("measuring the streams of the stages again");
+                raw.live.extend(stages::streams(plan, interrupt)?);
+                Ok(())
+            };
+            let measured = real::measure(plan, &subjects, real, (progress, interrupt), more)?;
+            measured.into_iter().map(Some).collect()
         }
         None => subjects.iter().map(|_| None).collect(),
     };
+    let (stages, (costs, disturbance)) = (fit::fit_all(&raw)?, costs::fit_all(&raw)?);
     let mut all: Vec<Compared> = Vec::new();
     for (known, measured) in raw.suites.iter().zip(measured) {
         let mut measured = Measured::of(measured, plan.cases.len()).into_iter();

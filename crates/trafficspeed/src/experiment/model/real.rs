@@ -91,16 +91,22 @@ pub type Cases = Vec<anyhow::Result<Real>>;
 
 /// Measures every suite with every case. The suites take turns, each second turn from the last to the first, so that a
 /// machine that becomes slower or faster meanwhile does so for all of them. After a suite's failure its other turns are
-/// left out.
+/// left out. Before each turn but the first `between` is called.
+///
+/// # Errors
+/// Those of `between`.
 pub fn measure(
     plan: &ModelPlan,
     subjects: &[Subject],
     real: RealPlan,
-    progress: &Progress,
-    interrupt: &Interrupt,
-) -> Vec<anyhow::Result<Cases>> {
+    (progress, interrupt): (&Progress, &Interrupt),
+    mut between: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<anyhow::Result<Cases>>> {
     let mut taken: Vec<anyhow::Result<Taken>> = subjects.iter().map(|_| Ok(Taken::new(plan))).collect();
     for turn in 0..real.repeats {
+        if turn > 0 && !interrupt.is_set() {
+            between()?;
+        }
         let mut order: Vec<usize> = (0..subjects.len()).collect();
         if turn % 2 == 1 {
             order.reverse();
@@ -122,7 +128,7 @@ pub fn measure(
             }
         }
     }
-    taken.into_iter().map(|taken| taken.map(Taken::finish)).collect()
+    Ok(taken.into_iter().map(|taken| taken.map(Taken::finish)).collect())
 }
 
 /// What one suite's turns have found.

@@ -170,11 +170,24 @@ impl Live {
     }
 }
 
-/// Runs the program between a client's namespace and the gateway's.
+/// The stages alone and, in as many rounds, the streams through whole shards.
 ///
 /// # Errors
-/// If it cannot run, fails, is interrupted or says something else.
-pub fn measure(plan: &ModelPlan, interrupt: &Interrupt) -> anyhow::Result<Raw> {
+/// If the program cannot run, fails, is interrupted or says something else.
+pub fn measure(plan: &ModelPlan, rounds: u32, interrupt: &Interrupt) -> anyhow::Result<Raw> {
+    run(plan, &["--rounds", &rounds.to_string()], interrupt)
+}
+
+/// One more round of the streams through whole shards.
+///
+/// # Errors
+/// As [`measure`].
+pub fn streams(plan: &ModelPlan, interrupt: &Interrupt) -> anyhow::Result<Vec<Live>> {
+    Ok(run(plan, &["--rounds", "1", "--streams-alone"], interrupt)?.live)
+}
+
+/// Runs the program between a client's namespace and the gateway's.
+fn run(plan: &ModelPlan, options: &[&str], interrupt: &Interrupt) -> anyhow::Result<Raw> {
     let program = plan.programs.find(&STAGES)?;
     let lab = Lab::build(1, plan.links)?;
     let (near, far) = (&lab.clients()[0], lab.gateway());
@@ -182,6 +195,7 @@ pub fn measure(plan: &ModelPlan, interrupt: &Interrupt) -> anyhow::Result<Raw> {
     let suites: Vec<&str> = plan.suites().iter().map(|cipher| cipher.name()).collect();
     let mut command = near.command(program.as_os_str(), &[]);
     command.args(["--millis", &plan.millis.to_string(), "--suite", &suites.join(",")]);
+    command.args(options);
     command.args(["--near", near.name(), "--near-address", &Lab::client_v4(1).to_string()]);
     command.args(["--far", far.name(), "--far-address", &Lab::gateway_v4(1).to_string()]);
     let timeout = REPLY_TIMEOUT + Duration::from_millis(plan.millis) * MOST_SAMPLES;
