@@ -1,14 +1,15 @@
 //! Any bytes as the reply of a RADIUS server: nothing panics; without the shared secret nothing counts; with it what counts is
 //! what is well-formed and has exactly one Message-Authenticator, and says then what was sent.
 //!
-//! Input: the reply's code and its attributes. They are read as a whole packet, too, as they are. The first Message-Authenticator
+//! Input: the reply's code and its attributes. They are read as a whole packet, too, as they are, and as
+//! what has come over a connection. The first Message-Authenticator
 //! is filled in, and the packet is made for the request, which mutations never hit.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use md5::{Digest as _, Md5};
 
 use crate::gateway::idp::radius::group;
-use crate::gateway::idp::radius::packet::{AccessRequest, MAX_PACKET, NoReply, Reply};
+use crate::gateway::idp::radius::packet::{AccessRequest, MAX_PACKET, NoReply, Reply, len};
 
 pub(super) const SECRET: &[u8] = b"a secret of server and gateway";
 pub(super) const HEADER: usize = 20;
@@ -29,6 +30,10 @@ pub fn run(data: &[u8]) {
         station: "192.0.2.1",
     };
     assert!(request.reply(data, SECRET).is_err(), "it was made without the secret");
+    if let Ok(len) = len(data) {
+        assert_eq!(len.is_none(), data.len() < 4, "known as soon as it is there");
+        assert!(len.is_none_or(|len| (HEADER..=MAX_PACKET).contains(&len)));
+    }
     let Some((code, body)) = data.split_first() else { return };
     let body = &body[..body.len().min(MAX_PACKET - HEADER)];
     let (packet, signed) = packet([*code, ID], &AUTHENTICATOR, body);

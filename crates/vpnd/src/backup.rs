@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use crate::config::ServerConfig;
-use crate::config::source::{Bind, SecretPlace, Source, SourceKind};
+use crate::config::source::{Bind, RadiusTls, SecretPlace, Source, SourceKind, Transport};
 
 /// The format that this version writes, and the newest that it reads.
 pub(crate) const FORMAT: u32 = 1;
@@ -100,17 +100,28 @@ pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
 /// The files of one source of users, by its number: a name may be anything.
 fn of_source(number: usize, source: &Source) -> impl Iterator<Item = NamedFile> {
     let dynamic = source.dynamic().map(|dynamic| &dynamic.secret);
-    let (ca, secret) = match &source.kind {
+    let (ca, secret, certificate) = match &source.kind {
         SourceKind::Ldap(ldap) => match &ldap.bind {
-            Bind::Service { password, .. } => (ldap.ca.as_ref(), Some(password)),
-            Bind::User(_) => (ldap.ca.as_ref(), None),
+            Bind::Service { password, .. } => (ldap.ca.as_ref(), Some(password), None),
+            Bind::User(_) => (ldap.ca.as_ref(), None, None),
         },
-        SourceKind::Radius(radius) => (None, Some(&radius.secret)),
+        SourceKind::Radius(radius) => match &radius.transport {
+            Transport::Udp(secret) => (None, Some(secret), None),
+            Transport::Tls(RadiusTls { ca, identity: Some((certificate, key)) }) => {
+                (ca.as_ref(), Some(key), Some(certificate))
+            }
+            Transport::Tls(RadiusTls { ca, identity: None }) => (ca.as_ref(), None, None),
+        },
     };
     // A credential is kept by the service manager, and not in a file of the gateway's.
     let (secret, dynamic) = (secret.and_then(SecretPlace::file), dynamic.and_then(SecretPlace::file));
-    let ca = ca.map(PathBuf::as_path);
-    let files = [("ca.pem", ca, false), ("secret", secret, true), ("coa-secret", dynamic, true)];
+    let (ca, certificate) = (ca.map(PathBuf::as_path), certificate.map(PathBuf::as_path));
+    let files = [
+        ("ca.pem", ca, false),
+        ("certificate.pem", certificate, false),
+        ("secret", secret, true),
+        ("coa-secret", dynamic, true),
+    ];
     files.into_iter().filter_map(move |(entry, path, secret)| {
         let entry = format!("source-{number}-{entry}");
         Some(NamedFile { entry, path: path?.to_owned(), secret, required: true })

@@ -37,6 +37,7 @@ pub mod revocation_list;
 pub mod secret_file;
 mod secret_place;
 pub mod shard;
+mod source_tls;
 pub mod store;
 pub mod suites;
 pub mod sys;

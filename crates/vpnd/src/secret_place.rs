@@ -18,6 +18,23 @@ const READABLE_BY_OTHERS: u32 = 0o077;
 
 /// Reads a secret, without the end of its line. Nobody but the owner of the file may be able to.
 pub(crate) fn read(place: &SecretPlace) -> anyhow::Result<Zeroizing<String>> {
+    let text = read_all(place)?;
+    let secret = Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
+    if secret.is_empty() {
+        bail!("{} holds no secret in its first line", name(place));
+    }
+    Ok(secret)
+}
+
+fn name(place: &SecretPlace) -> String {
+    match place {
+        SecretPlace::File(path) => path.display().to_string(),
+        SecretPlace::Credential(name) => format!("the credential '{name}'"),
+    }
+}
+
+/// Reads a secret of several lines, such as a key.
+pub(crate) fn read_all(place: &SecretPlace) -> anyhow::Result<Zeroizing<String>> {
     let read = |path: &Path, is_checked: bool| {
         let mut text = Zeroizing::new(String::with_capacity(MAX_SECRET as usize + 1));
         let file = std::fs::File::open(path).with_context(|| format!("can't open {}", path.display()))?;
@@ -26,11 +43,10 @@ pub(crate) fn read(place: &SecretPlace) -> anyhow::Result<Zeroizing<String>> {
         }
         let len = file.take(MAX_SECRET + 1).read_to_string(&mut text);
         let len = len.with_context(|| format!("can't read {}", path.display()))?;
-        let secret = Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
-        if len as u64 > MAX_SECRET || secret.is_empty() {
-            bail!("{} holds no secret in its first line", path.display());
+        if len as u64 > MAX_SECRET {
+            bail!("{} holds more than {MAX_SECRET} bytes, so no secret", path.display());
         }
-        Ok(secret)
+        Ok(text)
     };
     match place {
         SecretPlace::File(path) => read(path, true),

@@ -218,11 +218,11 @@ fn client_config(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client
     Ok(finish(config))
 }
 
-/// The client's side of TLS with a directory, 1.2 or 1.3.
+/// The client's side of TLS with a directory or another server, 1.2 or 1.3; `identity` is there for one that requires a certificate.
 ///
 /// # Errors
 /// [`TlsError`] names the input that can't be used.
-pub fn directory(trust: &Trust<'_>) -> Result<ClientConfig, TlsError> {
+pub fn to_server(trust: &Trust<'_>, identity: Option<Identity>) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -233,7 +233,12 @@ pub fn directory(trust: &Trust<'_>) -> Result<ClientConfig, TlsError> {
             builder.dangerous().with_custom_certificate_verifier(Arc::clone(verifier) as _)
         }
     };
-    Ok(builder.with_no_client_auth())
+    Ok(match identity {
+        Some(Identity { chain, key }) => builder
+            .with_client_auth_cert(chain, key)
+            .map_err(|source| TlsError::Refused { what: "the gateway's certificate or key", source })?,
+        None => builder.with_no_client_auth(),
+    })
 }
 
 fn pinned(ca: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TlsError> {

@@ -95,8 +95,10 @@ fn every_setting_of_the_server_is_in_the_example() {
         .collect();
     let configured = server(&all);
     // Each kind of source has keys of its own.
-    let first = all.rsplit_once("[[source]]").unwrap().0;
-    for kind in [first, &all] {
+    let starts: Vec<usize> = all.match_indices("[[source]]").map(|(at, _)| at).collect();
+    let ends = starts.iter().copied().skip(1).chain([all.len()]);
+    assert!(starts.len() >= 3, "{starts:?}");
+    for kind in ends.map(|end| &all[..end]) {
         let wrong = format!("{kind}zzzz = 1\n");
         let problem = ServerConfig::parse(&wrong, "x", Path::new("/")).unwrap_err().to_string();
         let known = problem.split("it knows ").nth(1).unwrap();

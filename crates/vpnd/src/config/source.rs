@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::document::{Log as Problems, Section};
 use crate::factor::Factors;
 use crate::ldap_filter::{Filter, NameTemplate};
-pub use radius::{Accounting, DynamicAuthorization, Radius, RadiusAttribute};
+pub use radius::{Accounting, DynamicAuthorization, Radius, RadiusAttribute, RadiusTls, Transport};
 pub use recheck::Recheck;
 
 /// Sources at most, and servers of one.
@@ -27,6 +27,7 @@ pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 const LDAPS_PORT: u16 = 636;
 const LDAP_PORT: u16 = 389;
 const RADIUS_PORT: u16 = 1812;
+const RADSEC_PORT: u16 = 2083;
 /// The name of the users who are kept in the gateway's own store.
 pub const LOCAL: &str = "local";
 /// Begins the name of a secret that the service manager keeps (systemd.exec(5), "Credentials").
@@ -70,8 +71,20 @@ pub struct SourceServer {
     /// A name or an address.
     pub host: String,
     pub port: u16,
-    /// Whether TLS begins by StartTLS rather than at once; of no meaning for RADIUS.
-    pub start_tls: bool,
+    pub scheme: Scheme,
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// LDAP, with TLS from the start.
+    Ldaps,
+    /// LDAP, with TLS by StartTLS.
+    Ldap,
+    /// RADIUS by UDP.
+    Radius,
+    /// RADIUS in TLS.
+    Radsec,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -247,9 +260,10 @@ impl FromStr for SourceServer {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         match text.split_once("://") {
-            Some(("ldaps", place)) => Self::at(place, LDAPS_PORT, false),
-            Some(("ldap", place)) => Self::at(place, LDAP_PORT, true),
-            Some(("radius", place)) => Self::at(place, RADIUS_PORT, false),
+            Some(("ldaps", place)) => Self::at(place, LDAPS_PORT, Scheme::Ldaps),
+            Some(("ldap", place)) => Self::at(place, LDAP_PORT, Scheme::Ldap),
+            Some(("radius", place)) => Self::at(place, RADIUS_PORT, Scheme::Radius),
+            Some(("radsec", place)) => Self::at(place, RADSEC_PORT, Scheme::Radsec),
             _ => Err(()),
         }
     }
@@ -257,7 +271,7 @@ impl FromStr for SourceServer {
 
 impl SourceServer {
     /// The server at `HOST` or `HOST:PORT`.
-    fn at(place: &str, port: u16, start_tls: bool) -> Result<Self, ()> {
+    fn at(place: &str, port: u16, scheme: Scheme) -> Result<Self, ()> {
         let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, port),
             Some((host, after)) => (host, number(after.strip_prefix(':').ok_or(())?)?),
@@ -267,7 +281,7 @@ impl SourceServer {
             },
         };
         let good = host.parse::<IpAddr>().is_ok() || host.parse::<super::DnsName>().is_ok();
-        if good && port > 0 { Ok(Self { host: host.to_owned(), port, start_tls }) } else { Err(()) }
+        if good && port > 0 { Ok(Self { host: host.to_owned(), port, scheme }) } else { Err(()) }
     }
 }
 
@@ -347,6 +361,11 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
     let keep_realm = s.flag(p, "keep_realm", false);
     let servers = servers(s, p, is_ldap);
     let timeout = timeout(s, p, servers.len());
+    let kind = if is_ldap {
+        ldap(s, p, base).map(|ldap| SourceKind::Ldap(Box::new(ldap)))
+    } else {
+        radius::read(s, p, base, &servers).map(|radius| SourceKind::Radius(Box::new(radius)))
+    };
     let source = Source {
         name: name?,
         rule: rule?,
@@ -357,11 +376,7 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
         max_groups: s.number(p, "max_groups", 1..=200, 100) as usize,
         amr: factors::read(s, p, "amr"),
         challenge_amr: if is_ldap { Factors::default() } else { factors::read(s, p, "challenge_amr") },
-        kind: if is_ldap {
-            SourceKind::Ldap(Box::new(ldap(s, p, base)?))
-        } else {
-            SourceKind::Radius(Box::new(radius::read(s, p, base)?))
-        },
+        kind: kind?,
     };
     Some(source)
 }
@@ -392,34 +407,20 @@ fn servers(s: &mut Section<'_>, p: &mut Problems, is_ldap: bool) -> Vec<SourceSe
     let example = if is_ldap {
         "\"ldaps://ldap.uni.example\", or \"ldap://…\" for StartTLS"
     } else {
-        "\"radius://radius.uni.example\""
+        "\"radius://radius.uni.example\", or \"radsec://…\" for TLS"
     };
     if !s.has("servers") {
         s.missing(p, "servers", &format!("write servers = [\"…\"] with addresses such as {example}"));
     }
-    let scheme = |text: &str| text.starts_with("ldap") == is_ldap;
-    let found = s.list::<Checked>(p, "servers", &format!("a server such as {example}")).unwrap_or_default();
-    if let Some(other) = found.iter().find(|server| !scheme(&server.text)) {
-        s.problem(p, "servers", format!("{:?} is a server of another kind; write {example}", other.text));
+    let found = s.list(p, "servers", &format!("a server such as {example}")).unwrap_or_default();
+    let is_right = |server: &SourceServer| matches!(server.scheme, Scheme::Ldaps | Scheme::Ldap) == is_ldap;
+    if let Some(other) = found.iter().find(|server| !is_right(server)) {
+        s.problem(p, "servers", format!("{other} is a server of another kind; write {example}"));
     }
     if found.len() > MAX_SERVERS {
         s.problem(p, "servers", format!("a source has {MAX_SERVERS} servers at most"));
     }
-    found.into_iter().map(|server| server.server).collect()
-}
-
-/// A server with the text that it was read from.
-struct Checked {
-    text: String,
-    server: SourceServer,
-}
-
-impl FromStr for Checked {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        Ok(Self { text: text.to_owned(), server: text.parse()? })
-    }
+    found
 }
 
 fn ldap(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Ldap> {
@@ -523,11 +524,11 @@ mod tests {
         assert!(!staff.rule.matches("ann@evil-uni.example") && !staff.rule.matches("ann@uni.example.org"));
         assert_eq!(staff.name_of("ann@uni.example"), "ann");
         let second = &staff.servers[1];
-        assert_eq!((second.host.as_str(), second.port, second.start_tls), ("2001:db8::1", 3890, true));
+        assert_eq!((second.host.as_str(), second.port, second.scheme), ("2001:db8::1", 3890, Scheme::Ldap));
         assert!(guests.rule.matches("g-bob") && !guests.rule.matches("bob-g-"));
         assert_eq!(guests.servers[0].port, RADIUS_PORT);
         let SourceKind::Radius(radius) = &guests.kind else { panic!("{guests:?}") };
-        assert_eq!(radius.secret, SecretPlace::Credential("radius".to_owned()));
+        assert_eq!(radius.transport, Transport::Udp(SecretPlace::Credential("radius".to_owned())));
         assert_eq!((radius.push, guests.reply_timeout()), (None, LOGIN_TIMEOUT));
         let (every, grace) = (Duration::from_secs(900), Duration::from_secs(14_400));
         assert_eq!((staff.recheck(), guests.recheck()), (Some(Recheck { every, grace }), None));

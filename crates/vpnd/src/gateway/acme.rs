@@ -38,8 +38,8 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(90);
 pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let prepare = |launch: &AcmeLaunch| {
         let trust = match &launch.directory_ca {
-            Some(ca) => tls::directory(&Trust::Pinned(ca))?,
-            None => tls::directory(&Trust::System(SystemTrust::read()?))?,
+            Some(ca) => tls::to_server(&Trust::Pinned(ca), None)?,
+            None => tls::to_server(&Trust::System(SystemTrust::read()?), None)?,
         };
         Ok(Preparation {
             writable: Vec::new(),

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use tokio::sync::Semaphore;
 
 use crate::config::ServerConfig;
-use crate::config::source::{Source, SourceKind};
+use crate::config::source::{Scheme, Source, SourceKind};
 use crate::gateway::messages::auth::Reason;
 use crate::gateway::messages::idp::{
     AccountingRecord, FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginAnswer, LoginCheck, MAX_FRAME,
@@ -72,7 +72,7 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
     let prepare = |launch: &IdpLaunch| {
         let config = launch.configuration.parse()?;
         let sources = prepare(&config)?;
-        let tcp_ports = tcp_ports(&sources);
+        let tcp_ports = tcp_ports(&config.sources);
         let listeners = config.sources.iter().filter_map(|source| Listener::prepare(source).transpose());
         let listeners = listeners.collect::<anyhow::Result<_>>()?;
         Ok(Preparation { writable: Vec::new(), tcp_ports, made: Made { sources, listeners } })
@@ -104,9 +104,13 @@ fn prepare(config: &ServerConfig) -> anyhow::Result<Vec<PreparedSource>> {
     prepared.collect()
 }
 
-fn tcp_ports(sources: &[PreparedSource]) -> Vec<u16> {
-    let over_tcp = sources.iter().filter(|source| matches!(source.kind, PreparedKind::Ldap(_)));
-    over_tcp.flat_map(|source| source.source.servers.iter().map(|server| server.port)).collect()
+/// Where servers are reached by TCP.
+fn tcp_ports(sources: &[Source]) -> Vec<u16> {
+    let servers = sources.iter().flat_map(|source| {
+        let accounting = source.accounting().map_or(&[][..], |accounting| &accounting.servers);
+        source.servers.iter().chain(accounting)
+    });
+    servers.filter(|server| server.scheme != Scheme::Radius).map(|server| server.port).collect()
 }
 
 async fn serve(started: Started<IdpLaunch, Made>, parent: Channel) -> anyhow::Result<()> {
@@ -276,5 +280,29 @@ impl PreparedSource {
         let asked = tokio::time::timeout(self.timeout(), asked).await;
         let noted = server.noted(asked.unwrap_or(Err(ServerError::Slow)));
         noted.unwrap_or_else(|why| unavailable(&why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn ports_are_those_of_servers_over_tcp() {
+        let source =
+            |name: &str, rest: &str| format!("[[source]]\nname = \"{name}\"\nmatch = \"{name}-*\"\n{rest}");
+        let ldap = "kind = \"ldap\"\nservers = [\"ldaps://a\", \"ldap://a:3\"]\nuser_dn = \"uid={user}\"\n";
+        let udp = "kind = \"radius\"\nservers = \"radius://a\"\nsecret_file = \"s\"\naccounting_servers = \"radius://a\"\n";
+        let tls = "kind = \"radius\"\nservers = \"radsec://a\"\naccounting_servers = \"radsec://a:4\"\n";
+        let text = format!(
+            "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n{}{}{}",
+            source("ldap", ldap),
+            source("udp", udp),
+            source("tls", tls)
+        );
+        let config = ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap();
+        assert_eq!(tcp_ports(&config.sources), [636, 3, 2083, 4]);
     }
 }

@@ -8,9 +8,11 @@
 )]
 
 use std::fs;
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 pub const SECRET: &str = "testing 123";
 
@@ -25,6 +27,16 @@ client gateway {
     ipaddr = ADDRESS
     secret = "SECRET"
     require_message_authenticator = yes
+}
+clients in_tls {
+    client gateway_in_tls {
+        ipaddr = ADDRESS
+        proto = tls
+        secret = radsec
+    }
+}
+security {
+    status_server = yes
 }
 thread pool {
     start_servers = 8
@@ -67,6 +79,7 @@ server default {
         ipaddr = ADDRESS
         port = ACCOUNTING
     }
+    IN_TLS
     accounting {
         detail
     }
@@ -139,17 +152,47 @@ server default {
 }
 "#;
 
+/// The same in TLS, for clients with a certificate.
+const IN_TLS: &str = r"
+    listen {
+        type = auth+acct
+        ipaddr = ADDRESS
+        port = RADSEC
+        proto = tcp
+        clients = in_tls
+        tls {
+            ca_file = AT/ca.pem
+            certificate_file = AT/server.pem
+            private_key_file = AT/server-key.pem
+            require_client_cert = yes
+            tls_min_version = 1.2
+            tls_max_version = 1.3
+        }
+    }
+";
+
 /// It knows `ann`, `token`, `menu` and `phone` with the password `right` and two groups.
 pub struct FreeRadius {
     directory: tempfile::TempDir,
     process: Child,
     pub port: u16,
     pub accounting_port: u16,
+    /// For RADIUS in TLS, if it was started with that; `ca.pem`, `client.pem` and `client-key.pem` are in its directory then.
+    pub radsec_port: u16,
 }
 
 impl FreeRadius {
     /// Starts one on this address; it listens a while later. `None` if the machine has no FreeRADIUS, which fails where CI is set.
     pub fn start(address: &str, command: impl Fn(&str) -> Command) -> Option<Self> {
+        Self::launch(address, command, "")
+    }
+
+    /// The same, which listens for TLS, too.
+    pub fn start_with_tls(address: &str, command: impl Fn(&str) -> Command) -> Option<Self> {
+        Self::launch(address, command, IN_TLS)
+    }
+
+    fn launch(address: &str, command: impl Fn(&str) -> Command, in_tls: &str) -> Option<Self> {
         if !Path::new("/usr/sbin/freeradius").exists() {
             assert!(std::env::var_os("CI").is_none(), "this test needs freeradius: ./x setup");
             eprintln!("SKIPPED: there is no freeradius; run ./x setup");
@@ -158,7 +201,11 @@ impl FreeRadius {
         let directory = tempfile::tempdir().unwrap();
         let sockets = [(), ()].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         let [port, accounting_port] = sockets.map(|socket| socket.local_addr().unwrap().port());
+        let radsec_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        make_certificates(directory.path(), address);
         let configuration = CONFIGURATION
+            .replace("IN_TLS", in_tls)
+            .replace("RADSEC", &radsec_port.to_string())
             .replace("AT", &directory.path().display().to_string())
             .replace("ADDRESS", address)
             .replace("ACCOUNTING", &accounting_port.to_string())
@@ -183,7 +230,7 @@ impl FreeRadius {
         command.args(["-f", "-l", "stdout", "-n", "radiusd", "-D", "/usr/share/freeradius", "-d"]);
         let log = fs::File::create(directory.path().join("log")).unwrap();
         let process = command.arg(directory.path()).stdin(Stdio::null()).stdout(log).spawn().unwrap();
-        Some(Self { directory, process, port, accounting_port })
+        Some(Self { directory, process, port, accounting_port, radsec_port })
     }
 
     pub fn path(&self) -> &Path {
@@ -234,5 +281,28 @@ impl Drop for FreeRadius {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// A CA, a certificate of it for this address, and one for a client.
+fn make_certificates(directory: &Path, address: &str) {
+    let ca_key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "a CA");
+    let write = |name: &str, text: String| {
+        let path = directory.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    };
+    write("ca.pem", params.self_signed(&ca_key).unwrap().pem());
+    let issuer = Issuer::from_params(&params, &ca_key);
+    for (owner, name) in [("server", address), ("client", "vpn.example")] {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        // With the name of its CA it would be taken for one that signs itself.
+        params.distinguished_name.push(DnType::CommonName, owner);
+        write(&format!("{owner}.pem"), params.signed_by(&key, &issuer).unwrap().pem());
+        write(&format!("{owner}-key.pem"), key.serialize_pem());
     }
 }

@@ -210,6 +210,38 @@ fn a_user_of_a_radius_server_gets_in_and_a_forger_does_not() {
 }
 
 #[test]
+fn a_user_of_a_radius_server_gets_in_over_tls_and_is_accounted_for() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let local = gateway.add_user("local");
+    let Some(radius) = FreeRadius::start_with_tls(ADDRESS, |program| beside(&lab, program)) else { return };
+    let at = |name: &str| radius.path().join(name);
+    let server = format!("radsec://{ADDRESS}:{}", radius.radsec_port);
+    add_source(
+        &gateway,
+        &format!(
+            "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\nservers = [{server:?}]\n\
+             accounting_servers = [{server:?}]\nca = {:?}\ncertificate = {:?}\nkey = {:?}\n",
+            at("ca.pem"),
+            at("client.pem"),
+            at("client-key.pem")
+        ),
+    );
+    gateway.start();
+    let ann = login_of(&lab, &local, "ann@guests.example", "right");
+    // It tries again by itself as long as the server does not listen yet.
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let has = |kind: &str| {
+        let is_one = |(name, value): &(String, String)| name == "Acct-Status-Type" && value == kind;
+        radius.records().iter().any(|record| record.iter().any(is_one))
+    };
+    eventually("the session is accounted for", Duration::from_secs(90), || has("Start").then_some(()));
+    client.interrupt();
+    eventually("so is its end", Duration::from_secs(90), || has("Stop").then_some(()));
+}
+
+#[test]
 fn a_session_ends_with_the_account_in_the_directory_and_groups_change_meanwhile() {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);

@@ -1,11 +1,14 @@
 //! Sources of users: whether their servers are in reach. Nobody is logged in.
 
+use std::io;
+use std::sync::Arc;
+
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Finding;
 use crate::config::ServerConfig;
-use crate::config::source::{Source, SourceKind, SourceServer};
+use crate::config::source::{RadiusTls, Source, SourceKind, SourceServer};
 
 const CHECK: &str = "identity";
 
@@ -35,9 +38,12 @@ async fn source(source: &Source) -> Finding {
     if !failures.is_empty() {
         return Finding::warning(CHECK, format!("the source {name} lacks {}", failures.join("; ")), advice);
     }
-    match source.kind {
+    match &source.kind {
         SourceKind::Ldap(_) => {
             Finding::good(CHECK, format!("all servers of the source {name} accept connections"))
+        }
+        SourceKind::Radius(radius) if radius.tls().is_some() => {
+            Finding::good(CHECK, format!("all servers of the source {name} accept TLS, with the right names"))
         }
         // Its servers answer nobody but users, by UDP.
         SourceKind::Radius(_) => Finding::unknown(
@@ -54,9 +60,12 @@ async fn source(source: &Source) -> Finding {
 async fn failure(source: &Source, server: &SourceServer) -> Option<String> {
     let SourceServer { host, port, .. } = server;
     let tried = timeout(source.timeout, async {
-        match source.kind {
+        match &source.kind {
             SourceKind::Ldap(_) => TcpStream::connect((host.as_str(), *port)).await.map(drop),
-            SourceKind::Radius(_) => tokio::net::lookup_host((host.as_str(), *port)).await.map(drop),
+            SourceKind::Radius(radius) => match radius.tls() {
+                Some(tls) => handshake(host, *port, tls).await,
+                None => tokio::net::lookup_host((host.as_str(), *port)).await.map(drop),
+            },
         }
     });
     match tried.await {
@@ -64,6 +73,12 @@ async fn failure(source: &Source, server: &SourceServer) -> Option<String> {
         Ok(Err(error)) => Some(format!("{host}:{port} ({error})")),
         Err(_) => Some(format!("{host}:{port} (no answer within {} ms)", source.timeout.as_millis())),
     }
+}
+
+async fn handshake(host: &str, port: u16, tls: &RadiusTls) -> io::Result<()> {
+    let tls = crate::source_tls::read(tls).map_err(|error| io::Error::other(crate::format_chain(&error)))?;
+    let stream = TcpStream::connect((host, port)).await?;
+    crate::source_tls::secure(stream, host, Arc::new(tls)).await.map(drop)
 }
 
 #[cfg(test)]
@@ -94,6 +109,37 @@ mod tests {
             (vec![closed], Verdict::Problem),
         ] {
             let findings = sources(&config(&servers)).await;
+            assert_eq!(findings[0].verdict, verdict, "{findings:?}");
+        }
+    }
+    #[tokio::test]
+    async fn a_server_in_tls_is_in_reach_if_it_proves_its_name() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let ca = directory.path().join("ca.pem");
+        for (name, verdict) in [("127.0.0.1", Verdict::Good), ("127.0.0.2", Verdict::Problem)] {
+            let names = vec![name.to_owned()];
+            let certificate = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+            std::fs::write(&ca, certificate.pem()).unwrap();
+            let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+            let server = rustls::ServerConfig::builder_with_provider(provider)
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(vec![certificate.der().clone()], key.serialize_der().try_into().unwrap());
+            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server.unwrap()));
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            tokio::spawn(async move {
+                let (stream, _) = listener.accept().await.unwrap();
+                let _ = acceptor.accept(stream).await;
+            });
+            let text = format!(
+                "[tls]\ncertificate = 'c'\nkey = 'k'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n[[source]]\nname = 'guests'\n\
+                 kind = 'radius'\nmatch = '*'\nservers = 'radsec://{address}'\nca = {ca:?}\n"
+            );
+            let config = ServerConfig::parse(&text, "server.toml", Path::new("/etc/vpnd")).unwrap();
+            let findings = sources(&config).await;
             assert_eq!(findings[0].verdict, verdict, "{findings:?}");
         }
     }

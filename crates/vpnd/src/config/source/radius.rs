@@ -1,11 +1,11 @@
 //! `[[source]]` of the kind "radius": how its servers are asked, and where sessions are accounted for.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{MAX_SERVERS, SecretPlace, SourceServer, Word, secret};
+use super::{MAX_SERVERS, RADSEC_PORT, Scheme, SecretPlace, SourceServer, Word, secret};
 use crate::config::document::{Log as Problems, Section};
 
 /// The longest wait for a person who approves a login elsewhere, seconds: a login takes 120 s at most (PROTOCOL §4.2).
@@ -15,7 +15,7 @@ const ACCOUNTING_PORT: u16 = 1813;
 /// How a RADIUS server is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Radius {
-    pub secret: SecretPlace,
+    pub transport: Transport,
     /// How the gateway names itself.
     pub nas_identifier: String,
     /// Attributes whose values are groups.
@@ -28,6 +28,24 @@ pub struct Radius {
     pub accounting: Option<Accounting>,
     /// `None` if no server may ask about sessions.
     pub dynamic: Option<DynamicAuthorization>,
+}
+
+/// How packets get to the servers of a source, those for accounting among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// By UDP, with a shared secret.
+    Udp(SecretPlace),
+    /// In TLS (RFC 6614).
+    Tls(RadiusTls),
+}
+
+/// The certificates of RADIUS in TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RadiusTls {
+    /// PEM file with the CA of the servers' certificates; `None` takes the system's.
+    pub ca: Option<PathBuf>,
+    /// The gateway's own, for servers that require one: a PEM file with the chain, and the key.
+    pub identity: Option<(PathBuf, SecretPlace)>,
 }
 
 /// Which servers may end sessions of the source and change users' groups (RFC 5176), and where they ask.
@@ -53,16 +71,30 @@ pub struct Accounting {
     pub interim: Option<Duration>,
 }
 
-/// Reads one.
-pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Radius> {
-    if !s.has("secret_file") {
-        s.missing(
-            p,
-            "secret_file",
-            "write secret_file = \"radius.secret\", a file of mode 600 with the shared secret",
-        );
+impl Radius {
+    /// The certificates, if packets go in TLS.
+    #[must_use]
+    pub fn tls(&self) -> Option<&RadiusTls> {
+        match &self.transport {
+            Transport::Udp(_) => None,
+            Transport::Tls(tls) => Some(tls),
+        }
     }
-    let secret = secret(s, p, "secret_file", base);
+}
+
+/// Reads one with these servers.
+pub(super) fn read(
+    s: &mut Section<'_>,
+    p: &mut Problems,
+    base: &Path,
+    servers: &[SourceServer],
+) -> Option<Radius> {
+    let is_tls = servers.iter().any(|server| server.scheme == Scheme::Radsec);
+    if is_tls && servers.iter().any(|server| server.scheme != Scheme::Radsec) {
+        let why = "a source has radius:// or radsec:// servers, not both: passwords would leave TLS as soon as a server fails";
+        s.problem(p, "servers", why.to_owned());
+    }
+    let transport = transport(s, p, base, is_tls);
     let nas_identifier = s.parsed::<Word>(p, "nas_identifier", "1 to 32 letters, digits, '.', '_' and '-'");
     let names = "\"Filter-Id\" or \"Class\"";
     let group_attributes = s.list::<RadiusAttribute>(p, "group_attributes", names);
@@ -72,25 +104,61 @@ pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
         s.problem(p, "push_timeout_s", "it counts with push = true alone".to_owned());
     }
     Some(Radius {
-        secret: secret?,
+        transport: transport?,
         nas_identifier: nas_identifier.map_or_else(|| "vpnd".to_owned(), |word| word.0),
         group_attributes: group_attributes.unwrap_or_else(|| vec![RadiusAttribute::FilterId]),
         max_waiting: s.number(p, "max_waiting", 1..=256, 64) as usize,
         push: push.then_some(Duration::from_secs(push_timeout_s)),
-        accounting: accounting(s, p),
+        accounting: accounting(s, p, is_tls),
         dynamic: dynamic(s, p, base),
     })
 }
 
-fn accounting(s: &mut Section<'_>, p: &mut Problems) -> Option<Accounting> {
-    let servers = s.list::<AccountingServer>(
-        p,
-        "accounting_servers",
-        "a server such as \"radius://radius.uni.example\"",
-    );
+fn transport(s: &mut Section<'_>, p: &mut Problems, base: &Path, is_tls: bool) -> Option<Transport> {
+    if is_tls && s.has("secret_file") {
+        let why = "radsec:// needs no secret, for TLS protects what is sent; take it out".to_owned();
+        s.problem(p, "secret_file", why);
+    }
+    for key in ["ca", "certificate", "key"] {
+        if !is_tls && s.has(key) {
+            s.problem(p, key, "it counts with radsec:// servers alone".to_owned());
+        }
+    }
+    if !is_tls && !s.has("secret_file") {
+        s.missing(
+            p,
+            "secret_file",
+            "write secret_file = \"radius.secret\", a file of mode 600 with the shared secret",
+        );
+    }
+    let ca = crate::config::read::path(s, p, "ca", base);
+    let certificate = crate::config::read::path(s, p, "certificate", base);
+    let (key, secret) = (secret(s, p, "key", base), secret(s, p, "secret_file", base));
+    let identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => {
+            let given = if s.has("certificate") { "certificate" } else { "key" };
+            s.problem(p, given, "write 'certificate' and 'key' together, or neither".to_owned());
+            None
+        }
+    };
+    if is_tls { Some(Transport::Tls(RadiusTls { ca, identity })) } else { secret.map(Transport::Udp) }
+}
+
+fn accounting(s: &mut Section<'_>, p: &mut Problems, is_tls: bool) -> Option<Accounting> {
+    let example = if is_tls {
+        "a server such as \"radsec://radius.uni.example\", as in 'servers'"
+    } else {
+        "a server such as \"radius://radius.uni.example\", as in 'servers'"
+    };
+    let servers = s.list::<AccountingServer>(p, "accounting_servers", example);
     let is_given = s.has("interim_s");
     let interim_s = s.number(p, "interim_s", 0..=86_400, 600);
     let servers: Vec<_> = servers.unwrap_or_default().into_iter().map(|server| server.0).collect();
+    if servers.iter().any(|server| (server.scheme == Scheme::Radsec) != is_tls) {
+        s.problem(p, "accounting_servers", format!("write {example}"));
+    }
     if servers.len() > MAX_SERVERS {
         s.problem(p, "accounting_servers", format!("a source has {MAX_SERVERS} servers at most"));
     }
@@ -128,8 +196,13 @@ impl FromStr for AccountingServer {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let place = text.strip_prefix("radius://").ok_or(())?;
-        SourceServer::at(place, ACCOUNTING_PORT, false).map(Self)
+        let server = match text.split_once("://") {
+            Some(("radius", place)) => SourceServer::at(place, ACCOUNTING_PORT, Scheme::Radius),
+            // One port for everything.
+            Some(("radsec", place)) => SourceServer::at(place, RADSEC_PORT, Scheme::Radsec),
+            _ => Err(()),
+        };
+        server.map(Self)
     }
 }
 
@@ -155,13 +228,46 @@ mod tests {
         Ok(parsed(rest)?[0].accounting().cloned())
     }
 
-    fn parsed(rest: &str) -> Result<Vec<Source>, String> {
-        let text = format!(
+    fn parsed_text(rest: &str) -> String {
+        format!(
             "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n[[source]]\nname = \"guests\"\n\
              kind = \"radius\"\nmatch = \"*\"\nservers = \"radius://10.0.0.1\"\nsecret_file = \"s\"\n{rest}"
-        );
-        let config = ServerConfig::parse(&text, "server.toml", Path::new("/"));
+        )
+    }
+
+    fn parsed(rest: &str) -> Result<Vec<Source>, String> {
+        let config = ServerConfig::parse(&parsed_text(rest), "server.toml", Path::new("/"));
         config.map(|config| config.sources).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn servers_in_tls_are_read() {
+        let of = |servers: &str, rest: &str| {
+            let text = parsed_text(rest).replace("\"radius://10.0.0.1\"\nsecret_file = \"s\"\n", servers);
+            let config = ServerConfig::parse(&text, "server.toml", Path::new("/at"));
+            config.map(|config| config.sources).map_err(|error| error.to_string())
+        };
+        let two = "[\"radsec://a.example\", \"radsec://[2001:db8::1]:99\"]\n";
+        let rest = "ca = \"ca.pem\"\ncertificate = \"c.pem\"\nkey = \"credential:k\"\n\
+                    accounting_servers = \"radsec://a.example\"\n";
+        let source = of(two, rest).unwrap().remove(0);
+        assert_eq!(source.servers.iter().map(|server| server.port).collect::<Vec<_>>(), [RADSEC_PORT, 99]);
+        let SourceKind::Radius(radius) = source.kind else { panic!("it is one") };
+        let key = SecretPlace::Credential("k".to_owned());
+        let tls = RadiusTls { ca: Some("/at/ca.pem".into()), identity: Some(("/at/c.pem".into(), key)) };
+        assert_eq!(radius.transport, Transport::Tls(tls));
+        assert_eq!(radius.accounting.unwrap().servers[0].port, RADSEC_PORT);
+        for (servers, rest, problem) in [
+            ("[\"radsec://a.example\", \"radius://a.example\"]\n", "", "not both"),
+            (two, "secret_file = \"s\"\n", "needs no secret"),
+            (two, "certificate = \"c.pem\"\n", "together"),
+            (two, "accounting_servers = \"radius://a.example\"\n", "as in 'servers'"),
+            ("\"radius://a.example\"\nsecret_file = \"s\"\n", "ca = \"ca.pem\"\n", "alone"),
+            ("\"radius://a.example\"\n", "", "secret_file"),
+        ] {
+            let error = of(servers, rest).expect_err(problem);
+            assert!(error.contains(problem), "{error}");
+        }
     }
 
     #[test]

@@ -53,8 +53,8 @@ impl Directory {
     /// Reads authorities and password.
     pub(super) fn prepare(settings: &Ldap) -> anyhow::Result<Self> {
         let tls = match &settings.ca {
-            Some(path) => tls::directory(&Trust::Pinned(&crate::certificate::read(path)?))?,
-            None => tls::directory(&Trust::System(SystemTrust::read()?))?,
+            Some(path) => tls::to_server(&Trust::Pinned(&crate::certificate::read(path)?), None)?,
+            None => tls::to_server(&Trust::System(SystemTrust::read()?), None)?,
         };
         let password = match &settings.bind {
             Bind::Service { password, .. } => Some(crate::secret_place::read(password)?),

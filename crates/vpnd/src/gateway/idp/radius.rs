@@ -1,23 +1,26 @@
 //! Users of a RADIUS server (RFC 2865), by their password.
 //!
-//! Invariants: each login has a socket, a number and an authenticator of its own, and a repeated request is the same bytes; only the
-//! server that was asked can reply, by address, secret and signature ([`packet`]); whatever else comes is dropped and waited past. Between the
-//! rounds of a login nothing is kept here: the auth process has what the server recognises it by.
+//! Invariants: each login has a number and an authenticator of its own, and by UDP a socket; a repeated request is the same bytes; only the
+//! server that was asked can reply, by address, secret and signature ([`packet`]), or in TLS by its certificate ([`radsec`]); whatever else comes by UDP is
+//! dropped and waited past. Between the rounds of a login nothing is kept here: the auth process has what the server recognises it by.
 
 mod accounting;
 pub(crate) mod packet;
+mod radsec;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use tokio::net::UdpSocket;
 use vpnd_proto::control::{ChallengeKind, ChallengeText, List, Text};
 use zeroize::Zeroizing;
 
 use super::servers::{ServerError, look_up};
-use crate::config::source::{Radius, RadiusAttribute, Source, SourceServer};
+use crate::config::source::{Radius, RadiusAttribute, Source, SourceServer, Transport};
 use crate::gateway::messages::idp::{
     AcceptAttributes, Classes, Continuation, GroupName, Identity, IdpChallenge, IdpReply, LoginAnswer,
     LoginCheck, MAX_CLASSES, Refusal, Subject,
@@ -26,11 +29,15 @@ use packet::{
     ACCT_INTERIM_INTERVAL, AccessRequest, Attribute, CLASS, Challenge, FILTER_ID, MAX_PACKET, MAX_PASSWORD,
     NoReply, Reply,
 };
+use radsec::Connections;
 
 /// Time after which a request is sent once more.
 const RESEND: Duration = Duration::from_secs(1);
 /// The same while a person may have to approve it: the server has it then, most likely, and works on it.
 const RESEND_PUSH: Duration = Duration::from_secs(5);
+/// Time without a packet after which a connection is looked after.
+const IDLE: Duration = Duration::from_secs(30);
+const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(5);
 /// Shown where a server challenges without a text.
 const NO_TEXT: &str = "one more code is needed";
 
@@ -38,11 +45,26 @@ const NO_TEXT: &str = "one more code is needed";
 pub(super) struct Client {
     settings: Radius,
     secret: Zeroizing<String>,
+    /// `None` if packets go by UDP.
+    connections: Option<Connections>,
 }
 
 impl Client {
     pub(super) fn prepare(settings: &Radius) -> anyhow::Result<Self> {
-        Ok(Self { settings: settings.clone(), secret: crate::secret_place::read(&settings.secret)? })
+        let (secret, connections) = match &settings.transport {
+            Transport::Udp(place) => (crate::secret_place::read(place)?, None),
+            Transport::Tls(tls) => {
+                let options = radsec::Options {
+                    nas_identifier: settings.nas_identifier.clone(),
+                    idle: IDLE,
+                    timeout: WATCHDOG_TIMEOUT,
+                    may_wait: settings.push.is_some(),
+                };
+                let connections = Connections::new(Arc::new(crate::source_tls::read(tls)?), options);
+                (Zeroizing::new(radsec::SECRET.to_owned()), Some(connections))
+            }
+        };
+        Ok(Self { settings: settings.clone(), secret, connections })
     }
 
     /// Whether this is the user's password, by the word of this server.
@@ -85,8 +107,8 @@ impl Client {
         station: &'r str,
     ) -> AccessRequest<'r> {
         let nas_identifier = &self.settings.nas_identifier;
-        let (id, authenticator) = (rand::random(), rand::random());
-        AccessRequest { id, authenticator, user, password, state, nas_identifier, station }
+        // The number is that of the way to the server.
+        AccessRequest { id: 0, authenticator: rand::random(), user, password, state, nas_identifier, station }
     }
 
     async fn reply(
@@ -95,12 +117,12 @@ impl Client {
         server: &SourceServer,
         request: &AccessRequest<'_>,
     ) -> Result<IdpReply, ServerError> {
-        let address = address_of(server).await?;
         let secret = self.secret.as_bytes();
-        let packet = request.encode(secret);
         let resend = if self.settings.push.is_some() { RESEND_PUSH } else { RESEND };
-        let reply = accept(address, &packet, resend, |reply| request.reply(reply, secret)).await?;
-        Ok(match reply {
+        let encode = |id| AccessRequest { id, ..*request }.encode(secret);
+        let check =
+            |packet: &[u8], reply: &[u8]| AccessRequest { id: packet[1], ..*request }.reply(reply, secret);
+        Ok(match self.exchange(server, resend, encode, check).await? {
             Reply::Accept(attributes) => self.identity(source, request.user, &attributes),
             Reply::Reject(text) => {
                 tracing::debug!(text, "refused by a RADIUS server");
@@ -108,6 +130,23 @@ impl Client {
             }
             Reply::Challenge(challenge) => IdpReply::Challenge(demand(server, challenge)),
         })
+    }
+
+    /// Sends the packet of a number to a server; the reply to it, as `check` has it. The caller limits the time.
+    async fn exchange<T>(
+        &self,
+        server: &SourceServer,
+        resend: Duration,
+        encode: impl Fn(u8) -> Zeroizing<Vec<u8>>,
+        check: impl Fn(&[u8], &[u8]) -> Result<T, NoReply>,
+    ) -> Result<T, ServerError> {
+        match &self.connections {
+            Some(connections) => connections.exchange(server, encode, check).await,
+            None => {
+                let packet = encode(rand::random());
+                accept(address_of(server).await?, &packet, resend, |reply| check(&packet, reply)).await
+            }
+        }
     }
 
     fn identity(&self, source: &Source, user: &str, attributes: &[Attribute]) -> IdpReply {
@@ -145,13 +184,7 @@ async fn accept<T>(
     resend: Duration,
     check: impl Fn(&[u8]) -> Result<T, NoReply>,
 ) -> Result<T, ServerError> {
-    let any: SocketAddr = match address {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = UdpSocket::bind(any).await?;
-    // The kernel then drops what comes from elsewhere.
-    socket.connect(address).await.map_err(ServerError::Connect)?;
+    let socket = connected(address).map_err(ServerError::Connect)?;
     let mut buffer = Zeroizing::new(vec![0; MAX_PACKET]);
     let (mut dropped, mut failure): (u32, fn(io::Error) -> ServerError) = (0, ServerError::Connect);
     loop {
@@ -168,6 +201,15 @@ async fn accept<T>(
         // A server that refuses later may have worked on the request before.
         failure = ServerError::Io;
     }
+}
+
+/// A socket for this server alone: the kernel drops what comes from elsewhere, and chooses the port, which this process may not.
+fn connected(server: SocketAddr) -> io::Result<UdpSocket> {
+    let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    rustix::net::connect(&socket, &server)?;
+    UdpSocket::from_std(socket.into())
 }
 
 /// The part of an Access-Accept that accounting goes by. A server that sends more than is kept gets less back.
@@ -209,5 +251,8 @@ pub(crate) fn group(value: &[u8]) -> Option<&str> {
     fine.then_some(text)
 }
 
+#[cfg(test)]
+#[path = "../../../tests/netns/freeradius.rs"]
+mod freeradius;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::net::TcpStream;
+
 use crate::config::source::SourceServer;
 
 /// Time for which a server that has failed is asked last.
@@ -65,7 +67,7 @@ impl Servers {
 impl ServerError {
     /// Whether the server can't have the request, so that no person was asked to approve it.
     pub(super) fn is_before_request(&self) -> bool {
-        matches!(self, Self::Name(_) | Self::Connect(_))
+        matches!(self, Self::Name(_) | Self::Connect(_) | Self::Tls(_))
     }
 }
 
@@ -108,13 +110,26 @@ pub(super) async fn look_up(server: &SourceServer) -> Result<Vec<SocketAddr>, Se
     Ok(found.map_err(ServerError::Name)?.take(MAX_ADDRESSES).collect())
 }
 
+/// Connects to a server.
+pub(super) async fn connect(server: &SourceServer) -> Result<TcpStream, ServerError> {
+    let mut last = io::Error::other("its name has no address");
+    for address in look_up(server).await? {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(ServerError::Connect(last))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::source::Scheme;
 
     #[test]
     fn a_server_that_fails_comes_last() {
-        let server = |port| SourceServer { host: "192.0.2.1".to_owned(), port, start_tls: false };
+        let server = |port| SourceServer { host: "192.0.2.1".to_owned(), port, scheme: Scheme::Ldaps };
         let servers = Servers::new(&[server(1), server(2), server(3)]);
         let order = || servers.in_order().iter().map(|server| server.address.port).collect::<Vec<_>>();
         assert_eq!(order(), [1, 2, 3]);

@@ -5,17 +5,16 @@
 
 use std::sync::Arc;
 
-use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use zeroize::Zeroizing;
 
 use super::message::{self, Entry, Outcome, Reply, SUCCESS, Search};
-use crate::config::source::SourceServer;
+use crate::config::source::{Scheme, SourceServer};
 use crate::gateway::idp::ldap::ber::Malformed;
-use crate::gateway::idp::servers::{ServerError, look_up};
+use crate::gateway::idp::servers::{ServerError, connect};
+use crate::source_tls::secure;
 
 /// Bytes that a server may send on one connection.
 const MAX_RECEIVED: usize = 8 << 20;
@@ -42,23 +41,9 @@ impl Connection {
         tls: Arc<rustls::ClientConfig>,
     ) -> Result<Self, ServerError> {
         let tcp = connect(server).await?;
-        let name = ServerName::try_from(server.host.clone());
-        let name = name.map_err(|error| ServerError::Tls(std::io::Error::other(error)))?;
-        let tcp = if server.start_tls { start_tls(tcp).await? } else { tcp };
-        let stream = TlsConnector::from(tls).connect(name, tcp).await.map_err(ServerError::Tls)?;
-        Ok(Self::over(stream))
+        let tcp = if server.scheme == Scheme::Ldap { start_tls(tcp).await? } else { tcp };
+        Ok(Self::over(secure(tcp, &server.host, tls).await.map_err(ServerError::Tls)?))
     }
-}
-
-async fn connect(server: &SourceServer) -> Result<TcpStream, ServerError> {
-    let mut last = std::io::Error::other("its name has no address");
-    for address in look_up(server).await? {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(ServerError::Connect(last))
 }
 
 async fn start_tls<S: AsyncRead + AsyncWrite + Unpin>(stream: S) -> Result<S, ServerError> {

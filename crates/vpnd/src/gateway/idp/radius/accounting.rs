@@ -4,8 +4,10 @@
 
 use std::time::Instant;
 
+use zeroize::Zeroizing;
+
 use super::packet::accounting::{AccountingRequest, check_response};
-use super::{Client, RESEND, accept, address_of};
+use super::{Client, RESEND};
 use crate::config::source::SourceServer;
 use crate::gateway::idp::servers::ServerError;
 use crate::gateway::messages::idp::AccountingRecord;
@@ -18,14 +20,16 @@ impl Client {
         record: &AccountingRecord,
         since: Instant,
     ) -> Result<(), ServerError> {
-        let address = address_of(server).await?;
         // The packet that is sent again is the same. With another time it would be another one, with a number of its own.
         let waited_s = u32::try_from(since.elapsed().as_secs()).unwrap_or(u32::MAX);
         let delay_s = record.delay_s.saturating_add(waited_s);
         let nas_identifier = &self.settings.nas_identifier;
-        let request = AccountingRequest { id: rand::random(), record, delay_s, nas_identifier };
         let secret = self.secret.as_bytes();
-        let packet = request.encode(secret);
-        accept(address, &packet, RESEND, |response| check_response(&packet, response, secret)).await
+        let encode = |id| {
+            let request = AccountingRequest { id, record, delay_s, nas_identifier };
+            Zeroizing::new(request.encode(secret))
+        };
+        let check = |packet: &[u8], response: &[u8]| check_response(packet, response, secret);
+        self.exchange(server, RESEND, encode, check).await
     }
 }

@@ -22,9 +22,11 @@ const BLOCK: usize = 16;
 const MAX_TEXT: usize = 400;
 
 const ACCESS_REQUEST: u8 = 1;
-const ACCESS_ACCEPT: u8 = 2;
+pub(crate) const ACCESS_ACCEPT: u8 = 2;
 const ACCESS_REJECT: u8 = 3;
+pub(crate) const ACCOUNTING_RESPONSE: u8 = 5;
 const ACCESS_CHALLENGE: u8 = 11;
+const STATUS_SERVER: u8 = 12;
 
 const USER_NAME: u8 = 1;
 const USER_PASSWORD: u8 = 2;
@@ -144,6 +146,31 @@ impl AccessRequest<'_> {
             _ => Err(NoReply::Malformed),
         }
     }
+}
+
+/// The length of the packet at the beginning of what has come over a connection, once that is known.
+pub(crate) fn len(received: &[u8]) -> Result<Option<usize>, NoReply> {
+    let Some(header) = received.first_chunk::<4>() else { return Ok(None) };
+    let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if (HEADER..=MAX_PACKET).contains(&len) { Ok(Some(len)) } else { Err(NoReply::Malformed) }
+}
+
+/// A question whether the server is there (RFC 5997); `authenticator` is random, and another for each.
+pub(crate) fn status_server(
+    id: u8,
+    authenticator: [u8; 16],
+    nas_identifier: &str,
+    secret: &[u8],
+) -> Zeroizing<Vec<u8>> {
+    let mut out = Zeroizing::new(vec![STATUS_SERVER, id, 0, 0]);
+    out.extend_from_slice(&authenticator);
+    attribute(&mut out, MESSAGE_AUTHENTICATOR, &[0; 16]);
+    attribute(&mut out, NAS_IDENTIFIER, nas_identifier.as_bytes());
+    let len = out.len() as u16;
+    out[2..4].copy_from_slice(&len.to_be_bytes());
+    let signature = signature(secret, &[&out]);
+    out[HEADER + 2..HEADER + 18].copy_from_slice(&signature);
+    out
 }
 
 /// Whether there is one Message-Authenticator, and a right one; `authenticator` is the request's.

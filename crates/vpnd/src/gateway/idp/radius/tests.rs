@@ -9,6 +9,7 @@ use std::{fs, thread};
 
 use vpnd_proto::control::{SecretText, UserName};
 
+use super::freeradius::{FreeRadius, SECRET};
 use super::packet::accounting::tests::{record, response_to};
 use super::packet::tests::reply_to;
 use super::*;
@@ -16,10 +17,6 @@ use crate::config::ServerConfig;
 use crate::gateway::idp::PreparedSource;
 use crate::gateway::messages::auth::Traffic;
 use crate::gateway::messages::idp::{AccountingEvent, LoginAnswer, SourceName, TerminateCause, Usage};
-
-#[path = "../../../../tests/netns/freeradius.rs"]
-mod freeradius;
-use freeradius::{FreeRadius, SECRET};
 
 const ACCEPT: u8 = 2;
 const RESPONSE: u8 = 5;

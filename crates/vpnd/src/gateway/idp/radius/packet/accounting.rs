@@ -7,13 +7,12 @@ use md5::{Digest as _, Md5};
 use subtle::ConstantTimeEq as _;
 
 use super::{
-    CALLING_STATION_ID, CLASS, HEADER, NAS_IDENTIFIER, NAS_PORT_TYPE, NoReply, USER_NAME, VIRTUAL, attribute,
-    attributes,
+    ACCOUNTING_RESPONSE, CALLING_STATION_ID, CLASS, HEADER, NAS_IDENTIFIER, NAS_PORT_TYPE, NoReply,
+    USER_NAME, VIRTUAL, attribute, attributes,
 };
 use crate::gateway::messages::idp::{AccountedSession, AccountingEvent, AccountingRecord, Usage};
 
 const ACCOUNTING_REQUEST: u8 = 4;
-const ACCOUNTING_RESPONSE: u8 = 5;
 
 const FRAMED_IP_ADDRESS: u8 = 8;
 const ACCT_STATUS_TYPE: u8 = 40;
@@ -82,6 +81,17 @@ impl AccountingRequest<'_> {
 
 /// Whether `packet` is a server's response to `request`.
 pub(crate) fn check_response(request: &[u8], packet: &[u8], secret: &[u8]) -> Result<(), NoReply> {
+    let (code, body) = made_for(request, packet, secret)?;
+    attributes(body)?;
+    if code == ACCOUNTING_RESPONSE { Ok(()) } else { Err(NoReply::Malformed) }
+}
+
+/// The code and attributes of a packet that is made with the secret for exactly this request.
+pub(crate) fn made_for<'p>(
+    request: &[u8],
+    packet: &'p [u8],
+    secret: &[u8],
+) -> Result<(u8, &'p [u8]), NoReply> {
     let Some(header) = packet.first_chunk::<HEADER>() else { return Err(NoReply::Malformed) };
     let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
     let packet = packet.get(..len).filter(|packet| packet.len() >= HEADER).ok_or(NoReply::Malformed)?;
@@ -94,8 +104,7 @@ pub(crate) fn check_response(request: &[u8], packet: &[u8], secret: &[u8]) -> Re
     if !bool::from(expected.as_slice().ct_eq(&header[4..])) {
         return Err(NoReply::Authenticator);
     }
-    attributes(body)?;
-    if header[0] == ACCOUNTING_RESPONSE { Ok(()) } else { Err(NoReply::Malformed) }
+    Ok((header[0], body))
 }
 
 fn of_session(out: &mut Vec<u8>, session: &AccountedSession) {
