@@ -20,7 +20,7 @@ pub enum SystemCalls {
     Files,
     /// The same as the first, and it looks up names and reads what that needs.
     Resolver,
-    /// The same, and it makes TCP connections and UDP sockets, but loads no modules for names.
+    /// The same, and it makes TCP connections and UDP sockets, but loads no modules for names and takes no port of its choice.
     Connections,
 }
 
@@ -88,6 +88,8 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
         // The C library loads the modules of its name services when they are first needed.
         rules.insert(libc::SYS_mmap, Vec::new());
         rules.insert(libc::SYS_mprotect, Vec::new());
+        // It asks the kernel for the machine's addresses first, by a socket that it binds.
+        rules.insert(libc::SYS_bind, Vec::new());
         let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
         let families = families.map(|family| equal(0, family as u64));
         rules.insert(libc::SYS_socket, families.into_iter().collect::<Result<_, _>>()?);
@@ -333,7 +335,6 @@ const FILE_MODES: &[(c_long, u8)] = &[
 
 /// Calls of a name lookup: the C library reads its configuration and opens sockets of its own.
 const RESOLVER: &[c_long] = &[
-    libc::SYS_bind,
     libc::SYS_connect,
     libc::SYS_faccessat,
     libc::SYS_faccessat2,

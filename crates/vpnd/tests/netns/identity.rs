@@ -4,6 +4,7 @@ mod accounting;
 mod dynamic_authorization;
 mod rate;
 mod recheck;
+mod taken_over;
 
 use std::fs;
 use std::path::PathBuf;

@@ -66,10 +66,10 @@ fn ask(question: u64, kind: u32, content: &dyn Fn(&mut Body)) -> Vec<u8> {
 }
 
 /// A message of the parent: its number, and the rest of it.
-struct Sent {
+pub(crate) struct Sent {
     kind: u32,
     descriptors: u32,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Sent {
@@ -106,13 +106,18 @@ impl Sent {
 /// A number that no worker's question has.
 const OWN_QUESTION: u64 = 1 << 40;
 
-/// A worker that does what the test wants.
-struct TakenOver {
+/// A process, most often a worker, that does what the test wants.
+pub(crate) struct TakenOver {
     worker: Pid,
     channel: UnixStream,
 }
 
 impl TakenOver {
+    /// A process that is stopped, with a copy of its end of a channel.
+    pub(crate) fn of(process: Pid, channel: UnixStream) -> Self {
+        Self { worker: process, channel }
+    }
+
     fn new(parent: &Seen, part: &str) -> Self {
         let worker = parent.child(part).pid();
         kill_process(worker, Signal::STOP).unwrap();
@@ -141,7 +146,7 @@ impl TakenOver {
         }
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         eventually("there is room in the channel", LIMIT, || self.try_send(bytes).then_some(()));
     }
 
@@ -172,7 +177,7 @@ impl TakenOver {
     }
 
     /// The next message of this kind; others, such as news of the network, are passed over.
-    fn expect(&mut self, kind: u32) -> Sent {
+    pub(crate) fn expect(&mut self, kind: u32) -> Sent {
         loop {
             let sent = self.receive();
             if sent.kind == kind {
@@ -194,7 +199,7 @@ impl TakenOver {
     }
 
     /// Gives the worker back.
-    fn let_go(self) {
+    pub(crate) fn let_go(self) {
         // It may have been ended meanwhile.
         let _ = kill_process(self.worker, Signal::CONT);
     }

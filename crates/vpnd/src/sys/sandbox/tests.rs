@@ -13,6 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use libc::{c_int, c_long};
+use rustix::net::{AddressFamily, SocketType};
 
 use super::*;
 
@@ -234,6 +235,28 @@ fn nobody_chooses_a_mark() {
     });
 }
 
+/// Whoever takes a port could answer in the place of a program of this machine, or be reached from elsewhere: a process that makes connections
+/// has those sockets to receive on that it was given.
+#[test]
+fn nobody_takes_a_port() {
+    in_processes("nobody_takes_a_port", |kind| {
+        let address = "127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap();
+        let socket = |of| rustix::net::socket(AddressFamily::INET, of, None).unwrap();
+        let made = [SocketType::DGRAM, SocketType::STREAM].map(|of| [socket(of), socket(of)]);
+        for [before, _] in &made {
+            rustix::net::bind(before, &address).unwrap();
+        }
+        shut_in(kind, None);
+        if kind == SystemCalls::Resolver {
+            return;
+        }
+        for [_, after] in &made {
+            assert_eq!(rustix::net::bind(after, &address), Err(rustix::io::Errno::NOSYS));
+        }
+        assert_refused("listening", call(libc::SYS_listen, [made[1][0].as_raw_fd().into(), 1, 0, 0]));
+    });
+}
+
 /// Of the TCP ports of its servers, a process that has connections reaches those that it was given.
 #[test]
 fn nobody_connects_to_a_port_that_was_not_given() {
@@ -256,7 +279,8 @@ fn nobody_connects_to_a_port_that_was_not_given() {
         })
         .unwrap();
         connect(&given).unwrap();
-        UdpSocket::bind("127.0.0.1:0").unwrap().connect("127.0.0.1:1812").unwrap();
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+        rustix::net::connect(&socket, &"127.0.0.1:1812".parse::<std::net::SocketAddr>().unwrap()).unwrap();
         assert_refused("listening", call(libc::SYS_listen, [0, 1, 0, 0]));
         assert!(std::fs::read("/etc/hosts").is_err() || protections.landlock == Landlock::Missing);
         if protections.landlock != Landlock::Missing && has_newest_landlock() {
