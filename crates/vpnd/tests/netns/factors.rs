@@ -9,7 +9,7 @@ use vpnd_proto::control::Code;
 
 use crate::client::{self, Client};
 use crate::freeradius::FreeRadius;
-use crate::gateway::{Gateway, Login, must};
+use crate::gateway::{Gateway, Login, edit_toml, must};
 use crate::identity::{add_source, beside, login_of};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::process::{self, Process};
@@ -134,4 +134,86 @@ fn a_login_waits_for_its_approval_and_keeps_nobody_waiting() {
     radius.approve();
     is_in(&gateway, "phone@guests.example");
     ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+}
+
+/// Two sources of the same server, `guests` and `others`; in each one login may wait for a person.
+fn of_two_sources<'l>(lab: &'l Lab, rest: &str) -> Option<(Gateway<'l>, FreeRadius, Login)> {
+    let (gateway, radius, local) = start(lab, rest)?;
+    edit_toml(&gateway.config(), |table| {
+        let sources = table["source"].as_array_mut().expect("there is one");
+        let mut other = sources[0].clone();
+        let keys = other.as_table_mut().expect("a section");
+        keys.insert("name".to_owned(), "others".into());
+        keys.insert("realm".to_owned(), "others.example".into());
+        sources.push(other);
+    });
+    must(gateway.upgrade());
+    Some((gateway, radius, local))
+}
+
+#[test]
+fn a_source_whose_logins_wait_for_people_refuses_more_and_takes_nothing_from_others() {
+    let Some(lab) = Lab::new(3) else { return };
+    let Some((gateway, _radius, local)) = of_two_sources(&lab, "max_waiting = 1\n") else { return };
+    let token = login_of(&lab, &local, "token@guests.example", "right");
+    let (first, mut keyboard) = at_terminal(&lab, 1, &token);
+    shows(&first, ASKS);
+    let full = || gateway.status()["counters"]["logins"]["waiting_full"].as_u64().unwrap_or(0);
+    assert_eq!(full(), 0);
+
+    // The second waits for room, and says so.
+    let menu = login_of(&lab, &local, "menu@guests.example", "right");
+    let (second, mut keys) = at_terminal(&lab, 2, &menu);
+    shows(&second, "too many logins wait for their second factor");
+    assert!(full() > 0);
+    assert!(!second.output().contains("The gateway asks"), "{}", second.output());
+
+    // Whoever needs no room gets in, and so does a user of another source who does.
+    let ann = login_of(&lab, &local, "ann@guests.example", "right");
+    Client::connect(&lab, 3, &ann).interrupt();
+    let other = login_of(&lab, &local, "token@others.example", "right");
+    let (third, mut others_keyboard) = at_terminal(&lab, 3, &other);
+    shows(&third, ASKS);
+    others_keyboard.write_all(b"123456\n").expect("the terminal is there");
+    is_in(&gateway, "token@others.example");
+
+    // An answer makes room.
+    keyboard.write_all(b"123456\n").expect("the terminal is there");
+    is_in(&gateway, "token@guests.example");
+    eventually("the second is asked", Duration::from_secs(120), || {
+        second.output().contains("1 = token, 2 = SMS").then_some(())
+    });
+    keys.write_all(b"1\n").expect("the terminal is there");
+    shows(&second, ASKS);
+    keys.write_all(b"123456\n").expect("the terminal is there");
+    is_in(&gateway, "menu@guests.example");
+}
+
+#[test]
+fn a_late_approval_counts_and_no_second_server_is_asked_meanwhile() {
+    /// Longer than all servers together have for a login that nobody has to approve.
+    const LATE: Duration = Duration::from_secs(12);
+    let Some(lab) = Lab::new(1) else { return };
+    let Some((gateway, radius, local)) = start(&lab, "push = true\npush_timeout_s = 60\n") else { return };
+    let Some(second) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
+    // Its person would be asked, too.
+    let asked = second.path().join("asked");
+    std::fs::write(second.path().join("phone"), format!("touch {}\n", asked.display()))
+        .expect("there is room");
+    edit_toml(&gateway.config(), |table| {
+        let servers = table["source"][0].get_mut("servers").expect("there is one").as_array_mut();
+        servers.expect("a list").push(format!("radius://{ADDRESS}:{}", second.port).into());
+    });
+    must(gateway.upgrade());
+    let phone = login_of(&lab, &local, "phone@guests.example", "right");
+    let waiting = Process::start(&lab, "phone", client::command(&lab, 1, &phone, &[]));
+    shows(&waiting, "approve the login on your phone");
+    std::thread::sleep(LATE);
+    assert!(gateway.sessions().is_empty());
+    assert!(!waiting.output().contains("try again"), "{}", waiting.output());
+    radius.approve();
+    is_in(&gateway, "phone@guests.example");
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    assert!(!asked.exists(), "a second server has asked");
+    assert_eq!(waiting.output().matches("approve the login").count(), 1, "{}", waiting.output());
 }

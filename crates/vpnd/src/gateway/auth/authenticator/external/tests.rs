@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
+use tokio::sync::Semaphore;
+use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::control::{ChallengeKind, List, Text};
-use vpnd_proto::session::DeviceId;
+use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::*;
 use crate::audit::testing::Recorded;
 use crate::config::ServerConfig;
+use crate::factor::Factors;
 use crate::gateway::auth::authenticator::Settings;
 use crate::gateway::messages::idp::{
     AcceptAttributes, Continuation, IdpChallenge, MAX_FRAME, Numbered, Subject,
@@ -17,7 +20,9 @@ use crate::gateway::messages::idp::{
 use crate::password::{Hasher, Password};
 use crate::privsep::channel::{self, Channel};
 use crate::store::sqlite::Sqlite;
-use crate::store::{LiveUser, NewUser, RevocationCause, Store, TotpSecret, UserChange};
+use crate::store::{
+    LiveUser, NewUser, RevocationCause, SessionChange, SessionRecord, Store, TotpSecret, User, UserChange,
+};
 
 const NOW: u64 = 1_700_000_000;
 
@@ -31,6 +36,8 @@ struct Bench {
     audit: Recorded,
     /// Source and user of each request.
     asked: Asked,
+    /// A reply to a request that begins with "held" needs one of these.
+    held: Arc<Semaphore>,
     _directory: tempfile::TempDir,
 }
 
@@ -76,11 +83,13 @@ impl Bench {
         idp.connect(ours.into()).unwrap();
         let asked = Asked::default();
         let replies = replies.iter().map(|(user, reply)| ((*user).to_owned(), reply.clone())).collect();
-        tokio::spawn(answer(Channel::new(theirs, MAX_FRAME).unwrap(), replies, Arc::clone(&asked)));
+        let held = Arc::new(Semaphore::new(0));
+        let channel = Channel::new(theirs, MAX_FRAME).unwrap();
+        tokio::spawn(answer(channel, replies, Arc::clone(&asked), Arc::clone(&held)));
         let audit = Recorded::default();
         let auth = auth.with_audit(audit.recorder());
         let auth = Arc::new(auth.with_external(External::new(&sources(), idp, Arc::default())));
-        Self { auth, store, audit, asked, _directory: directory }
+        Self { auth, store, audit, asked, held, _directory: directory }
     }
 
     async fn log_in(&self, user: &str, password: &str) -> LoginOutcome {
@@ -111,7 +120,7 @@ fn login(user: &str, password: &str) -> Login {
     }
 }
 
-async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: Asked) {
+async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: Asked, held: Arc<Semaphore>) {
     while let Ok(Some(received)) = channel.receive::<Numbered<IdpRequest>>().await {
         let Numbered { number, content } = received.message;
         let (source, key) = match content {
@@ -125,6 +134,9 @@ async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: As
         };
         asked.lock().unwrap().push((source.to_string(), key.clone()));
         let Some(reply) = replies.get(&key) else { continue };
+        if key.starts_with("held") {
+            held.acquire().await.unwrap().forget();
+        }
         channel.send(&Numbered { number, content: reply.clone() }, &[]).await.unwrap();
     }
 }
@@ -388,4 +400,74 @@ async fn a_recheck_believes_a_source_about_its_own_user_alone() {
         (number, RevocationCause::Disabled),
         "as earlier versions know it"
     );
+}
+
+impl Bench {
+    /// A session of this user, as of a login that was granted to them as they are here; whether the store takes it.
+    fn begins(&self, user: &User) -> bool {
+        let record = SessionRecord {
+            id: SessionId([7; 16]),
+            user: user.id,
+            device: DEVICE,
+            epoch: 1,
+            tokens: Tokens::restore(TokenHash::from_bytes([1; 32]), None),
+            started_s: NOW,
+            expires_s: NOW + 1_000,
+            factors: Factors::PASSWORD,
+            auth_time_s: NOW,
+        };
+        let change = SessionChange::Add(record, user.generation);
+        self.store.change_sessions(&[change], NOW).unwrap() == [true]
+    }
+
+    /// Waits for a request about this user.
+    async fn asked_about(&self, user: &str) {
+        while !self.asked.lock().unwrap().iter().any(|(_, asked)| asked == user) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_disabled_while_the_source_is_asked_stays_out() {
+    use crate::gateway::auth::authenticator::recheck::Outcome;
+    let replies = [("held", accepted("id-1", &["staff"])), ("held?", accepted("id-1", &["vpn"]))];
+    let bench = Arc::new(Bench::new(&replies));
+    bench.held.add_permits(1);
+    let outcome = bench.log_in("held@uni.example", "right").await;
+    let LoginOutcome::Granted(user) = outcome else { panic!("{outcome:?}") };
+    let user = bench.store.user(&user.name).unwrap().unwrap();
+    assert!(bench.begins(&user));
+    let has_session = || bench.store.session(SessionId([7; 16]), NOW).unwrap().is_some();
+    assert!(has_session());
+
+    // The source confirms the user, after the record here was disabled.
+    let live = LiveUser { id: user.id, name: user.name.clone(), subject: user.subject.clone() };
+    let (this, asked) = (Arc::clone(&bench), live.clone());
+    let recheck = tokio::spawn(async move {
+        let staff = Arc::clone(&this.auth.external.sources[0]);
+        this.auth.recheck_user(&staff, &asked).await
+    });
+    bench.asked_about("held?").await;
+    bench.store.set_enabled(&user.name, false, NOW).unwrap();
+    bench.held.add_permits(1);
+    assert_eq!(recheck.await.unwrap(), Outcome::Confirmed);
+    let now = bench.store.user(&user.name).unwrap().unwrap();
+    assert_eq!((now.enabled, now.groups.as_slice()), (false, &["vpn".to_owned()][..]));
+    assert!(!has_session(), "it has ended");
+    assert!(!bench.begins(&user), "nor does a login that was granted before begin one");
+    let causes: Vec<_> = bench.store.revocations_since(0).unwrap().into_iter().map(|r| r.cause).collect();
+    assert_eq!(causes, [RevocationCause::Disabled, RevocationCause::Groups]);
+
+    // The same with a login under way.
+    bench.store.set_enabled(&user.name, true, NOW).unwrap();
+    bench.asked.lock().unwrap().clear();
+    let (this, name) = (Arc::clone(&bench), user.name.clone());
+    let login = tokio::spawn(async move { this.log_in(&name, "right").await });
+    bench.asked_about("held").await;
+    bench.store.set_enabled(&user.name, false, NOW).unwrap();
+    bench.held.add_permits(1);
+    let outcome = login.await.unwrap();
+    assert!(matches!(outcome, LoginOutcome::CodeRequired(_)), "as for whoever is refused: {outcome:?}");
+    assert!(!bench.store.user(&user.name).unwrap().unwrap().enabled && !has_session());
 }
