@@ -1,6 +1,7 @@
 //! Bulk traffic over many sessions of one process, with as few cycles as it can be made with (`trafficspeed capacity`).
 //!
-//! Sessions work in pairs: each sends to its partner, through the gateway. The inner packets are made up beforehand, sealed
+//! Sessions work in pairs, each sending to its partner through the gateway, or with the campus: a socket in the gateway's
+//! namespace, which this process has, too. The inner packets are made up beforehand, sealed
 //! side by side, and go out as one segmented send (UDP GSO); they are received merged (UDP GRO), and of each merged run only
 //! the first datagram is copied. Of these, one in [`Plan::sample`] is authenticated and opened. Its number says how many
 //! packets of the flow came before it, so losses are counted exactly although most packets are never looked at.
@@ -9,7 +10,8 @@ mod flow;
 mod packet;
 pub(crate) mod socket;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::net::Ipv4Addr;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -17,7 +19,8 @@ use vpnd_proto::time::Time;
 
 use crate::tally::Percentiles;
 pub(crate) use flow::Flow;
-pub use packet::{LEAST_PACKET, headers};
+pub use packet::LEAST_PACKET;
+pub(crate) use packet::{PORT, Transport};
 pub(crate) use packet::{Stamp, Template};
 
 /// The longest delay that is told apart, in microseconds.
@@ -30,14 +33,64 @@ pub(crate) const MOST_BURST_BYTES: usize = 65_535 - 8 - 40 - 18;
 /// Full packets are so many bytes shorter than the tunnel would take: then no probe of the path is as long as they are and merged
 /// into a run of them, where nobody would see it.
 pub(crate) const PROBE_MARGIN: u16 = 8;
-/// The most bytes that sealing adds to a packet, with any suite.
-const MOST_OVERHEAD: usize = 64;
+
+/// Who sends to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Each session to its partner.
+    Pairs,
+    /// Each session to the campus.
+    Up,
+    /// The campus to each session.
+    Down,
+    /// Both of these.
+    Both,
+}
+
+impl Direction {
+    /// Whether the campus has a part in it.
+    pub fn needs_campus(self) -> bool {
+        self != Self::Pairs
+    }
+
+    /// The ends of each flow between so many sessions.
+    pub(crate) fn ends(self, sessions: usize) -> Vec<[End; 2]> {
+        let up = (0..sessions).map(|session| [End::Session(session), End::Campus]);
+        let down = (0..sessions).map(|session| [End::Campus, End::Session(session)]);
+        match self {
+            Self::Pairs => (0..sessions).map(|session| [session, session ^ 1].map(End::Session)).collect(),
+            Self::Up => up.collect(),
+            Self::Down => down.collect(),
+            Self::Both => up.chain(down).collect(),
+        }
+    }
+
+    /// The flow that arrives at a session, if there is one.
+    pub(crate) fn arriving_at(self, session: usize, sessions: usize) -> Option<usize> {
+        let flow = match self {
+            Self::Pairs => session ^ 1,
+            Self::Up => return None,
+            Self::Down => session,
+            Self::Both => sessions + session,
+        };
+        (session < sessions).then_some(flow)
+    }
+}
+
+/// One end of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Session(usize),
+    Campus,
+}
 
 /// The traffic of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The first so many sessions send and receive; an even number.
+    /// The first so many sessions have a part in it; an even number if they work in pairs.
     pub sessions: u32,
+    pub direction: Direction,
     /// Bytes of each inner packet; as long as the tunnel takes if absent.
     pub packet: Option<u16>,
     /// Packets that a session sends one behind the other: those of one segmented send.
@@ -53,13 +106,14 @@ pub struct Plan {
 pub struct Counts {
     /// The time that they are of, in nanoseconds.
     pub took_ns: u64,
-    /// Bytes of an inner packet.
+    /// Bytes of an inner packet, and those of them that are payload.
     pub packet: u16,
+    pub payload: u16,
     /// Packets that were handed to the kernel.
     pub sent: u64,
     /// Packets that the kernel did not take.
     pub refused: u64,
-    /// Packets that arrived, of each session's flow to its partner.
+    /// Packets of each session that arrived: those to its partner, or to and from the campus.
     pub arrived: Vec<u64>,
     /// Packets that were lost between.
     pub lost: u64,
@@ -89,8 +143,8 @@ impl Counts {
 
     /// Payload bits per second of the flow of each session.
     pub fn goodputs(&self) -> Vec<f64> {
-        let payload = usize::from(self.packet).saturating_sub(headers(self.packet.into()));
-        let rate = |packets: &u64| *packets as f64 * payload as f64 * 8e9 / self.took_ns.max(1) as f64;
+        let bits = f64::from(self.payload) * 8.0;
+        let rate = |packets: &u64| *packets as f64 * bits * 1e9 / self.took_ns.max(1) as f64;
         self.arrived.iter().map(rate).collect()
     }
 }
@@ -98,9 +152,10 @@ impl Counts {
 /// The traffic under way.
 pub(crate) struct Load {
     pub(crate) plan: Plan,
-    /// One for each session: what it sends.
     pub(crate) flows: Vec<Flow>,
-    /// Inner packets of each flow, once the addresses of both ends are known.
+    /// The ends of each flow, the sending one first.
+    pub(crate) ends: Vec<[End; 2]>,
+    /// The packets of each flow.
     pub(crate) templates: Vec<Template>,
     /// Sessions that wait for their turn to send, in order.
     turns: VecDeque<usize>,
@@ -109,8 +164,10 @@ pub(crate) struct Load {
     in_flight: u64,
     /// Packets of one burst.
     pub(crate) burst: u64,
-    /// Bytes of their datagrams, once one was sealed.
+    /// Bytes of the datagrams that they become.
     pub(crate) datagram_len: usize,
+    /// Which flow comes to the campus from which address.
+    pub(crate) senders: HashMap<Ipv4Addr, usize>,
     since: Time,
     before: Vec<Flow>,
     sent: u64,
@@ -123,12 +180,16 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// `templates` has one for each session of the plan, all of one length.
-    pub(crate) fn new(plan: Plan, templates: Vec<Template>, now: Time) -> Self {
+    /// `templates` has one for each flow of the plan, all of one length.
+    pub(crate) fn new(plan: Plan, templates: Vec<Template>, datagram_len: usize, now: Time) -> Self {
         let packet = templates.first().map_or(LEAST_PACKET, Template::len);
-        let fits = MOST_BURST_BYTES / (packet + MOST_OVERHEAD);
+        let fits = MOST_BURST_BYTES / datagram_len.max(packet);
         let burst = u64::from(plan.burst.clamp(1, MOST_BURST)).min(fits.max(1) as u64);
         let flows = vec![Flow::default(); templates.len()];
+        let ends = plan.direction.ends(plan.sessions as usize);
+        let to_campus =
+            ends.iter().zip(&templates).enumerate().filter(|(_, (ends, _))| ends[1] == End::Campus);
+        let senders = to_campus.map(|(flow, (_, template))| (template.from(), flow)).collect();
         let delays_us = Histogram::new_with_bounds(1, MOST_DELAY_US, 3).expect("the bounds are constants");
         let mut load = Self {
             turns: VecDeque::new(),
@@ -136,10 +197,12 @@ impl Load {
             limit: (plan.in_flight / packet as u64).max(burst),
             in_flight: 0,
             burst,
-            datagram_len: 0,
+            datagram_len,
+            senders,
             since: now,
             before: flows.clone(),
             flows,
+            ends,
             templates,
             plan,
             sent: 0,
@@ -216,14 +279,21 @@ impl Load {
             let pairs = self.flows.iter().zip(&self.before);
             pairs.map(|(flow, before)| count(flow).saturating_sub(count(before))).collect()
         };
+        let sessions = (self.plan.sessions as usize).max(1);
+        let mut arrived = vec![0; sessions];
+        since(Flow::all_arrived)
+            .iter()
+            .enumerate()
+            .for_each(|(flow, packets)| arrived[flow % sessions] += packets);
         let ms = |share| self.delays_us.value_at_quantile(share) as f64 / 1e3;
         let delay_ms = Percentiles { p50: ms(0.5), p90: ms(0.9), p99: ms(0.99), max: ms(1.0) };
         let counts = Counts {
             took_ns: now.since(self.since).as_nanos() as u64,
             packet: self.templates.first().map_or(0, Template::len) as u16,
+            payload: self.templates.first().map_or(0, Template::payload) as u16,
             sent: std::mem::take(&mut self.sent),
             refused: std::mem::take(&mut self.refused),
-            arrived: since(Flow::all_arrived),
+            arrived,
             lost: since(Flow::lost).iter().sum(),
             reordered: since(Flow::reordered).iter().sum(),
             runs: since(Flow::runs).iter().sum(),
@@ -244,11 +314,18 @@ mod tests {
 
     use super::*;
 
-    const PLAN: Plan = Plan { sessions: 4, packet: None, burst: 10, in_flight: 34_000, sample: 1 };
+    const PLAN: Plan = Plan {
+        sessions: 4,
+        direction: Direction::Pairs,
+        packet: None,
+        burst: 10,
+        in_flight: 34_000,
+        sample: 1,
+    };
 
     fn load() -> Load {
-        let template = Template::new([10, 86, 0, 2].into(), [10, 86, 0, 3].into(), 1_000);
-        Load::new(PLAN, vec![template; 4], Time::from_nanos(0))
+        let template = Template::new(Transport::Tcp, [10, 86, 0, 2].into(), [10, 86, 0, 3].into(), 1_000);
+        Load::new(PLAN, vec![template; 4], 1_032, Time::from_nanos(0))
     }
 
     fn at(ms: u64) -> Time {
@@ -300,9 +377,23 @@ mod tests {
     }
 
     #[test]
+    fn every_flow_ends_where_it_is_expected() {
+        for direction in [Direction::Pairs, Direction::Up, Direction::Down, Direction::Both] {
+            for (flow, [_, to]) in direction.ends(4).into_iter().enumerate() {
+                match to {
+                    End::Session(session) => assert_eq!(direction.arriving_at(session, 4), Some(flow)),
+                    End::Campus => assert!(direction.needs_campus() && flow < 4),
+                }
+            }
+            assert_eq!(direction.arriving_at(4, 4), None);
+        }
+        assert_eq!(Direction::Up.arriving_at(0, 4), None);
+    }
+
+    #[test]
     fn rates_are_of_the_payload() {
         let counts =
-            Counts { took_ns: 1_000_000_000, packet: 1_052, arrived: vec![1_000, 0], ..Counts::default() };
+            Counts { took_ns: 1_000_000_000, payload: 1_000, arrived: vec![1_000, 0], ..Counts::default() };
         assert_eq!(counts.goodputs(), [8e6, 0.0]);
     }
 }

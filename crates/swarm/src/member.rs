@@ -225,9 +225,15 @@ impl Member {
         self.carry_out(now, tasks);
     }
 
-    /// Its address in the tunnel, and the largest packet there.
-    pub(crate) fn inner(&self) -> Option<(Ipv4Addr, u16)> {
-        self.inner.map(|(own, _)| (own, self.mtu))
+    /// Its address in the tunnel, that of the gateway, and the largest packet there.
+    pub(crate) fn inner(&self) -> Option<(Ipv4Addr, Ipv4Addr, u16)> {
+        self.inner.map(|(own, gateway)| (own, gateway, self.mtu))
+    }
+
+    /// Length of the datagram that a packet of `len` bytes makes; `None` if there are no keys now.
+    pub(crate) fn datagram_len(&mut self, now: Time, len: usize) -> Option<usize> {
+        let sender = self.plane.sender(now, self.slot?).map_err(NoSender::give_up).ok()?;
+        Some(sender.datagram_len(len))
     }
 
     /// Seals `count` packets of `len` bytes, one behind the other in `out`, each as `write` puts it down. Returns how long each

@@ -3,6 +3,7 @@
 //! All of them run on one machine and share its monotonic clock, so instants mean the same to each.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +51,8 @@ pub struct Job {
     pub soak: Option<u64>,
     /// Each session has a socket of its own, as clients have; needed for [`Command::Load`].
     pub own_sockets: bool,
+    /// The file of the network namespace in which the campus is; for traffic with it.
+    pub campus: Option<PathBuf>,
 }
 
 /// A user of the gateway.
@@ -146,6 +149,7 @@ mod tests {
             sources: vec![],
             soak: None,
             own_sockets: false,
+            campus: None,
         };
         assert!(!format!("{job:?}").contains("cret"));
         let line = serde_json::to_string(&Command::Open(job)).unwrap();

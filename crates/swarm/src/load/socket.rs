@@ -2,17 +2,22 @@
 //!
 //! One `epoll` instance tells which sockets have something, and the runtime waits for that alone.
 
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
 use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg, setsockopt, sockopt::UdpGroSegment,
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, SockaddrLike, recvmsg, sendmsg, setsockopt,
+    sockopt::UdpGroSegment,
 };
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::io::unix::AsyncFd;
 
+use super::PORT;
 use crate::dial::bind;
 use crate::sys;
 
@@ -20,13 +25,19 @@ use crate::sys;
 const EVENTS: usize = 256;
 /// Room for two bursts of a flow with what the kernel adds.
 const BUFFER: usize = 512 * 1024;
+/// Room for bursts of many sessions at the campus.
+const CAMPUS_BUFFER: usize = 8 * 1024 * 1024;
 /// Descriptors of a process beside those of its sessions' sockets.
 const OTHER_FILES: u64 = 128;
+
+/// The campus among the numbers of what is ready.
+pub(crate) const CAMPUS: usize = usize::MAX;
 
 #[derive(Debug)]
 pub(crate) struct SessionSockets {
     epoll: AsyncFd<OwnedFd>,
     sockets: Vec<UdpSocket>,
+    campus: Option<UdpSocket>,
 }
 
 /// Datagrams that arrived side by side, all but the last of one length; the first is what was copied.
@@ -40,11 +51,16 @@ pub(crate) struct Received {
 }
 
 impl SessionSockets {
-    /// One for each of `count` sessions, connected to the gateway.
+    /// One for each of `count` sessions, connected to the gateway; and one in the namespace of the campus, if there is one.
     ///
     /// # Errors
     /// If the system gives too few.
-    pub(crate) fn new(count: u32, gateway: SocketAddr, source: Option<IpAddr>) -> io::Result<Self> {
+    pub(crate) fn new(
+        count: u32,
+        gateway: SocketAddr,
+        source: Option<IpAddr>,
+        campus: Option<&Path>,
+    ) -> io::Result<Self> {
         let limit = getrlimit(Resource::Nofile);
         let wanted = u64::from(count) + OTHER_FILES;
         if limit.current.is_some_and(|current| current < wanted) {
@@ -54,14 +70,15 @@ impl SessionSockets {
         let open = |number: u32| {
             let socket = bind(gateway, source)?;
             socket.connect(gateway)?;
-            setsockopt(&socket, UdpGroSegment, &true)?;
-            // As much as the system allows.
-            rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
-            epoll::add(&epoll, &socket, EventData::new_u64(number.into()), EventFlags::IN)?;
+            prepare(&epoll, &socket, number as usize, BUFFER)?;
             Ok(socket)
         };
         let sockets = (0..count).map(open).collect::<io::Result<_>>()?;
-        Ok(Self { epoll: sys::watch_readable(epoll)?, sockets })
+        let campus = campus.map(campus_socket).transpose()?;
+        if let Some(socket) = &campus {
+            prepare(&epoll, socket, CAMPUS, CAMPUS_BUFFER)?;
+        }
+        Ok(Self { epoll: sys::watch_readable(epoll)?, sockets, campus })
     }
 
     /// Waits until a session has received something, and writes down which.
@@ -84,34 +101,75 @@ impl SessionSockets {
 
     /// Takes the next datagrams of a session; `buffer` gets the first of them. `None` if there are none.
     pub(crate) fn receive(&self, number: usize, buffer: &mut [u8]) -> Option<Received> {
-        let mut control = nix::cmsg_space!(i32);
-        let room = buffer.len();
-        let mut slices = [IoSliceMut::new(buffer)];
-        // With TRUNC the kernel returns the whole length, although it copies only what fits.
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
-        let message =
-            recvmsg::<()>(self.sockets[number].as_raw_fd(), &mut slices, Some(&mut control), flags).ok()?;
-        let len = message.bytes;
-        let merged = message.cmsgs().ok().and_then(|mut messages| {
-            messages.find_map(|message| match message {
-                ControlMessageOwned::UdpGroSegments(len) => usize::try_from(len).ok(),
-                _ => None,
-            })
-        });
-        let segment = merged.filter(|segment| *segment > 0).unwrap_or(len);
-        let datagrams = len.div_ceil(segment.max(1)).max(1);
-        let last = len - (datagrams - 1) * segment;
-        Some(Received { first: segment.min(len).min(room), datagrams: datagrams as u64, last })
+        let (received, _) = receive::<()>(&self.sockets[number], buffer)?;
+        Some(received)
+    }
+
+    /// The same at the campus, with the address that they came from.
+    pub(crate) fn receive_at_campus(&self, buffer: &mut [u8]) -> Option<(Received, Ipv4Addr)> {
+        let (received, from) = receive::<SockaddrIn>(self.campus.as_ref()?, buffer)?;
+        Some((received, from?.ip()))
     }
 
     /// Sends datagrams of `segment` bytes each as one. False if the kernel did not take them.
     pub(crate) fn send(&self, number: usize, datagrams: &[u8], segment: usize) -> bool {
-        let (slices, size) = ([IoSlice::new(datagrams)], segment as u16);
-        let cut = [ControlMessage::UdpGsoSegments(&size)];
-        let control = if datagrams.len() > segment { &cut[..] } else { &[] };
-        let socket = self.sockets[number].as_raw_fd();
-        sendmsg::<()>(socket, &slices, control, MsgFlags::MSG_DONTWAIT, None).is_ok()
+        send::<()>(&self.sockets[number], datagrams, segment, None)
     }
+
+    /// The same from the campus.
+    pub(crate) fn send_from_campus(&self, datagrams: &[u8], segment: usize, to: Ipv4Addr) -> bool {
+        let to = SockaddrIn::from(SocketAddrV4::new(to, PORT));
+        self.campus.as_ref().is_some_and(|socket| send(socket, datagrams, segment, Some(&to)))
+    }
+}
+
+fn prepare(epoll: &OwnedFd, socket: &UdpSocket, number: usize, buffer: usize) -> io::Result<()> {
+    setsockopt(socket, UdpGroSegment, &true)?;
+    // As much as the system allows.
+    rustix::net::sockopt::set_socket_recv_buffer_size(socket, buffer)?;
+    Ok(epoll::add(epoll, socket, EventData::new_u64(number as u64), EventFlags::IN)?)
+}
+
+/// A socket in the namespace of this file. It stays there, wherever the thread is that uses it.
+fn campus_socket(namespace: &Path) -> io::Result<UdpSocket> {
+    let file = File::open(namespace)?;
+    let open = move || {
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    std::thread::spawn(open)
+        .join()
+        .map_err(|_| io::Error::other("the thread in the campus's namespace failed"))?
+}
+
+fn receive<A: SockaddrLike>(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(Received, Option<A>)> {
+    let mut control = nix::cmsg_space!(i32);
+    let room = buffer.len();
+    let mut slices = [IoSliceMut::new(buffer)];
+    // With TRUNC the kernel returns the whole length, although it copies only what fits.
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+    let message = recvmsg::<A>(socket.as_raw_fd(), &mut slices, Some(&mut control), flags).ok()?;
+    let len = message.bytes;
+    let merged = message.cmsgs().ok().and_then(|mut messages| {
+        messages.find_map(|message| match message {
+            ControlMessageOwned::UdpGroSegments(len) => usize::try_from(len).ok(),
+            _ => None,
+        })
+    });
+    let segment = merged.filter(|segment| *segment > 0).unwrap_or(len);
+    let datagrams = len.div_ceil(segment.max(1)).max(1);
+    let last = len - (datagrams - 1) * segment;
+    let received = Received { first: segment.min(len).min(room), datagrams: datagrams as u64, last };
+    Some((received, message.address))
+}
+
+fn send<A: SockaddrLike>(socket: &UdpSocket, datagrams: &[u8], segment: usize, to: Option<&A>) -> bool {
+    let (slices, size) = ([IoSlice::new(datagrams)], segment as u16);
+    let cut = [ControlMessage::UdpGsoSegments(&size)];
+    let control = if datagrams.len() > segment { &cut[..] } else { &[] };
+    sendmsg(socket.as_raw_fd(), &slices, control, MsgFlags::MSG_DONTWAIT, to).is_ok()
 }
 
 #[cfg(test)]
@@ -123,7 +181,7 @@ mod tests {
     #[tokio::test]
     async fn bursts_go_and_come_as_one_and_only_the_first_datagram_is_copied() {
         let gateway = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let sockets = SessionSockets::new(3, gateway.local_addr().unwrap(), None).unwrap();
+        let sockets = SessionSockets::new(3, gateway.local_addr().unwrap(), None, None).unwrap();
         assert!(sockets.send(1, &[7; 2_500], 1_000));
         let mut buffer = [0; 2_000];
         gateway.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

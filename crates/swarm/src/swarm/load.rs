@@ -1,50 +1,71 @@
 //! Bulk traffic of the sessions (`crate::load`): when each sends, and where the packets that arrive are counted.
 
 use vpnd_proto::plane::Endpoint;
+use vpnd_proto::time::Time;
 use vpnd_proto::wire::HEADER_LEN;
 
 use super::sockets::Sockets;
 use super::{MAX_DATAGRAM, Swarm, now};
-use crate::load::socket::Received;
-use crate::load::{Counts, Load, PROBE_MARGIN, Plan, Stamp, Template};
+use crate::load::socket::{CAMPUS, Received};
+use crate::load::{Counts, Direction, End, Load, PROBE_MARGIN, Plan, Stamp, Template, Transport};
 use crate::message::Report;
 use crate::now_ns;
 
-/// Merged runs that a session's socket gives before another's turn.
+/// Merged runs that a session's socket gives before another's turn, and the one of the campus.
 const RUNS: usize = 4;
+const CAMPUS_RUNS: usize = 64;
 
 impl Swarm {
     /// From now on the first sessions send by `plan`; without one they stop.
     pub(super) fn set_load(&mut self, plan: Option<Plan>) {
         self.load = None;
         let Some(plan) = plan else { return };
-        match self.templates(&plan) {
-            Ok(templates) => {
-                self.load = Some(Load::new(plan, templates, now()));
+        let made = self.templates(&plan).and_then(|templates| {
+            let len = templates.first().map_or(0, Template::len);
+            let datagram_len = self.members.first_mut().and_then(|member| member.datagram_len(now(), len));
+            Ok(Load::new(plan, templates, datagram_len.ok_or("the first session has no keys")?, now()))
+        });
+        match made {
+            Ok(load) => {
+                self.load = Some(load);
                 self.send_turns();
             }
             Err(why) => self.reports.push(Report::Broken(why)),
         }
     }
 
-    /// What each session sends to its partner.
+    /// The packets of each flow.
     fn templates(&self, plan: &Plan) -> Result<Vec<Template>, String> {
         if matches!(self.sockets, Sockets::Shared(_)) {
             return Err("bulk traffic needs a socket for each session".into());
         }
+        if plan.direction.needs_campus() && self.job.campus.is_none() {
+            return Err("traffic with the campus needs a namespace that it is in".into());
+        }
         let count = plan.sessions as usize;
-        if !count.is_multiple_of(2) || count > self.members.len() {
-            return Err(format!("{count} sessions can't send to each other in pairs"));
+        let paired = plan.direction != Direction::Pairs || count.is_multiple_of(2);
+        if !paired || count > self.members.len() {
+            return Err(format!("{count} of {} sessions can't send to each other", self.members.len()));
         }
         let inner = |number: usize| {
             let inner = self.members[number].inner();
             inner.ok_or_else(|| format!("session {} has no IPv4 address", self.session(number)))
         };
-        let template = |number: usize| {
-            let ((from, mtu), (to, _)) = (inner(number)?, inner(number ^ 1)?);
-            Ok(Template::new(from, to, plan.packet.unwrap_or(mtu).min(mtu.saturating_sub(PROBE_MARGIN))))
+        let template = |[from, to]: [End; 2]| {
+            let session = match (from, to) {
+                (End::Session(number), _) | (_, End::Session(number)) => number,
+                (End::Campus, End::Campus) => return Err("the campus sends itself nothing".into()),
+            };
+            let (_, gateway, mtu) = inner(session)?;
+            let address = |end: End| match end {
+                End::Session(number) => Ok::<_, String>(inner(number)?.0),
+                End::Campus => Ok(gateway),
+            };
+            let len = plan.packet.unwrap_or(mtu).min(mtu.saturating_sub(PROBE_MARGIN));
+            let transport = if plan.direction.needs_campus() { Transport::Udp } else { Transport::Tcp };
+            Ok(Template::new(transport, address(from)?, address(to)?, len))
         };
-        (0..count).map(template).collect()
+        plan.direction.ends(count).into_iter().map(template).collect()
     }
 
     /// Reports the traffic since the last report.
@@ -57,6 +78,10 @@ impl Swarm {
     pub(super) fn receive(&mut self, sessions: &[usize]) {
         let mut buffer = [0; MAX_DATAGRAM];
         for &number in sessions {
+            if number == CAMPUS {
+                self.receive_at_campus(&mut buffer);
+                continue;
+            }
             for _ in 0..RUNS {
                 let Sockets::Own(sockets) = &self.sockets else { return };
                 let Some(received) = sockets.receive(number, &mut buffer) else { break };
@@ -66,12 +91,30 @@ impl Swarm {
         self.send_turns();
     }
 
+    /// Takes what arrived at the campus.
+    fn receive_at_campus(&mut self, buffer: &mut [u8]) {
+        for _ in 0..CAMPUS_RUNS {
+            let Sockets::Own(sockets) = &self.sockets else { return };
+            let Some((received, from)) = sockets.receive_at_campus(buffer) else { return };
+            let Some(load) = &mut self.load else { continue };
+            let Some(&flow) = load.senders.get(&from) else { continue };
+            // Nothing has to be opened here, so each run is looked into.
+            let stamp = Template::read_payload(&buffer[..received.first]);
+            let is_bulk = received.first == load.templates[flow].payload();
+            let Some(stamp) = stamp.filter(|_| is_bulk) else { continue };
+            load.delayed(now_ns().saturating_sub(stamp.at_ns));
+            load.arrived(flow, received.datagrams, Some(stamp.number), now());
+        }
+    }
+
     /// A run of datagrams arrived for a session, of which this is the first. Those of other lengths than its partner sends are
     /// for the client: probes, and answers to them.
     fn received(&mut self, number: usize, first: &mut [u8], run: Received) {
-        let flow = number ^ 1;
-        let bulk =
-            self.load.as_ref().filter(|load| flow < load.flows.len()).map_or(0, |load| load.datagram_len);
+        let arriving = |load: &Load| {
+            let flow = load.plan.direction.arriving_at(number, load.plan.sessions as usize)?;
+            Some((flow, load.datagram_len))
+        };
+        let (flow, bulk) = self.load.as_ref().and_then(arriving).unwrap_or_default();
         let is_bulk = first.len() == bulk;
         let Some(load) = self.load.as_mut().filter(|_| is_bulk) else {
             self.open(number, first);
@@ -117,25 +160,47 @@ impl Swarm {
     }
 
     fn send_burst(&mut self, load: &mut Load, flow: usize) {
-        let (at, at_ns) = (now(), now_ns());
-        let Load { templates, flows, buffer, burst, datagram_len, .. } = &mut *load;
-        let (template, mut number, count) = (&templates[flow], flows[flow].number(), *burst);
-        let mut size = None;
-        self.with(flow, |member, tasks| {
-            let write = |packet: &mut [u8]| {
-                template.write(packet, Stamp { number, at_ns });
-                number += 1;
-            };
-            size = member.burst(at, (template.len(), count), buffer, write, tasks);
-        });
-        let Sockets::Own(sockets) = &self.sockets else { return };
-        let Some(size) = size else { return };
-        *datagram_len = size;
-        if sockets.send(flow, &buffer[..size * count as usize], size) {
-            load.sent(flow, count, at);
-        } else {
-            load.refused += count;
+        let at = now();
+        let sent = match load.ends[flow] {
+            [End::Session(number), _] => self.send_from_session(load, flow, number, at),
+            [End::Campus, _] => self.send_from_campus(load, flow),
+        };
+        match sent {
+            Some(true) => load.sent(flow, load.burst, at),
+            Some(false) => load.refused += load.burst,
+            // Without keys nothing was to be had.
+            None => {}
         }
+    }
+
+    /// Whether the kernel took the burst; `None` if there was none.
+    fn send_from_session(&mut self, load: &mut Load, flow: usize, number: usize, at: Time) -> Option<bool> {
+        let Load { templates, flows, buffer, burst, .. } = &mut *load;
+        let (template, mut stamp) =
+            (&templates[flow], Stamp { number: flows[flow].number(), at_ns: now_ns() });
+        let mut size = None;
+        self.with(number, |member, tasks| {
+            let write = |packet: &mut [u8]| {
+                template.write(packet, stamp);
+                stamp.number += 1;
+            };
+            size = member.burst(at, (template.len(), *burst), buffer, write, tasks);
+        });
+        let Sockets::Own(sockets) = &self.sockets else { return None };
+        let size = size?;
+        Some(sockets.send(number, &buffer[..size * *burst as usize], size))
+    }
+
+    fn send_from_campus(&self, load: &mut Load, flow: usize) -> Option<bool> {
+        let Load { templates, flows, buffer, burst, .. } = &mut *load;
+        let (size, to) = (templates[flow].payload(), templates[flow].to());
+        let mut stamp = Stamp { number: flows[flow].number(), at_ns: now_ns() };
+        for payload in buffer.chunks_exact_mut(size).take(*burst as usize) {
+            Template::write_payload(payload, stamp);
+            stamp.number += 1;
+        }
+        let Sockets::Own(sockets) = &self.sockets else { return None };
+        Some(sockets.send_from_campus(&buffer[..size * *burst as usize], size, to))
     }
 
     /// Lets flows go on that would wait for ever.

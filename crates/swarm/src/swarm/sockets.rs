@@ -24,7 +24,12 @@ pub(super) enum Sockets {
 impl Sockets {
     pub(super) fn new(job: &Job, datagrams: &Sender<Received>) -> Result<Self, SwarmError> {
         if job.own_sockets {
-            return Ok(Self::Own(SessionSockets::new(job.count, job.gateway, source(job, 0))?));
+            return Ok(Self::Own(SessionSockets::new(
+                job.count,
+                job.gateway,
+                source(job, 0),
+                job.campus.as_deref(),
+            )?));
         }
         let share = |number| {
             let socket = Arc::new(UdpSocket::from_std(bind(job.gateway, source(job, number))?)?);

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
-use vpnd_swarm::load::{LEAST_PACKET, MOST_BURST};
+use clap::{Args, ValueEnum};
+use vpnd_swarm::load::{Direction, LEAST_PACKET, MOST_BURST};
 
 use crate::experiment::capacity::CapacityPlan;
 use crate::experiment::capacity::results::Case;
@@ -22,6 +22,10 @@ pub struct CapacityArgs {
     #[arg(long, value_delimiter = ',', default_value = "2,8,64,256,1024,4096",
         value_parser = clap::value_parser!(u32).range(2..=MOST_SESSIONS))]
     pub sessions: Vec<u32>,
+    /// Who sends to whom: sessions to each other through the gateway, as in experiment 1; to a socket on the gateway's machine, which
+    /// stands for the campus; from it; or both.
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "pairs")]
+    pub direction: Vec<DirectionArg>,
     /// Bytes of the inner packets; `full`: as long as the tunnel takes.
     #[arg(long, value_delimiter = ',', default_value = "full", value_parser = packet)]
     pub packet: Vec<Packet>,
@@ -71,6 +75,26 @@ pub struct CapacityArgs {
     pub quiet: bool,
 }
 
+/// Who sends to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DirectionArg {
+    Pairs,
+    Up,
+    Down,
+    Both,
+}
+
+impl From<DirectionArg> for Direction {
+    fn from(direction: DirectionArg) -> Self {
+        match direction {
+            DirectionArg::Pairs => Self::Pairs,
+            DirectionArg::Up => Self::Up,
+            DirectionArg::Down => Self::Down,
+            DirectionArg::Both => Self::Both,
+        }
+    }
+}
+
 /// The length of inner packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet(Option<u16>);
@@ -94,9 +118,12 @@ impl CapacityArgs {
             return Err(format!("{odd} can't be split into pairs; give even numbers"));
         }
         let mut cases = Vec::new();
-        for &Packet(packet) in &self.packet {
-            for &burst in &self.burst {
-                cases.extend(self.sessions.iter().map(|&sessions| Case::Made { sessions, packet, burst }));
+        for &direction in &self.direction {
+            for (&Packet(packet), &burst) in
+                self.packet.iter().flat_map(|packet| self.burst.iter().map(move |burst| (packet, burst)))
+            {
+                let made = |&sessions| Case::Made { sessions, direction: direction.into(), packet, burst };
+                cases.extend(self.sessions.iter().map(made));
             }
         }
         cases.extend(self.real.iter().map(|&clients| Case::Real { clients }));
@@ -134,7 +161,7 @@ mod tests {
         let plan =
             plan("trafficspeed capacity --sessions 2,8 --packet full,64 --burst 4 --real 2 --in-flight 1024")
                 .unwrap();
-        let made = |sessions, packet| Case::Made { sessions, packet, burst: 4 };
+        let made = |sessions, packet| Case::Made { sessions, direction: Direction::Pairs, packet, burst: 4 };
         let wanted =
             [made(2, None), made(8, None), made(2, Some(64)), made(8, Some(64)), Case::Real { clients: 2 }];
         assert_eq!((plan.cases, plan.in_flight), (wanted.to_vec(), 1 << 20));

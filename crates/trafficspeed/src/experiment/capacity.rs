@@ -1,7 +1,8 @@
 //! The capacity of a gateway: what active sessions cost it as they grow, whether each gets its part, and the delay.
 //!
 //! Real clients would need most of a machine that they share with the gateway. So one process holds all sessions and makes
-//! their traffic as cheaply as it can (`vpnd_swarm::load`): sessions in pairs send to each other through the gateway. Beside it
+//! their traffic as cheaply as it can (`vpnd_swarm::load`): sessions send to each other in pairs through the gateway, or to and
+//! from a socket on the gateway's own machine, which stands for the campus. Beside it
 //! real clients with TCP connections can be measured on the same gateway, to see that the load is a fair stand-in: the figure
 //! to compare is the gateway's CPU time for each Gbit. All cases take turns within each round, so that drift of the machine hits
 //! all alike.
@@ -11,7 +12,7 @@ pub mod results;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use vpnd_swarm::load::{Counts, Plan as LoadPlan};
+use vpnd_swarm::load::{Counts, Direction, Plan as LoadPlan};
 use vpnd_swarm::message::{Command, Credentials, Job};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::Tally;
@@ -205,6 +206,7 @@ impl Measurement<'_> {
             sources: Vec::new(),
             soak: None,
             own_sockets: true,
+            campus: Some(self.lab.gateway().path()),
         };
         self.process.start(holder(namespace)?, &Command::Open(job))?;
         let (mut tally, deadline) = (Tally::new(clock::now_ns()), Instant::now() + self.plan.login_timeout);
@@ -241,8 +243,11 @@ impl Measurement<'_> {
 
     fn measure(&mut self, number: usize, round: u32) {
         let case = self.plan.cases[number];
+        let (in_flight, sample) = (self.plan.in_flight, self.plan.sample);
         let measured = match case {
-            Case::Made { sessions, packet, burst } => self.made(sessions, packet, burst),
+            Case::Made { sessions, direction, packet, burst } => {
+                self.made(LoadPlan { sessions, direction, packet, burst, in_flight, sample })
+            }
             Case::Real { clients } => self.real(clients),
         };
         match measured {
@@ -261,9 +266,7 @@ impl Measurement<'_> {
         }
     }
 
-    fn made(&mut self, sessions: u32, packet: Option<u16>, burst: u16) -> Result<Figures, String> {
-        let (in_flight, sample) = (self.plan.in_flight, self.plan.sample);
-        let load = LoadPlan { sessions, packet, burst, in_flight, sample };
+    fn made(&mut self, load: LoadPlan) -> Result<Figures, String> {
         self.process.send(0, &Command::Load(Some(load)));
         self.pause(Duration::from_secs_f64(self.plan.warmup_seconds));
         let gateway = self.system.processes().0;
@@ -362,6 +365,7 @@ fn figures(counts: &Counts, used: CpuUse) -> Result<Figures, String> {
     Ok(Figures {
         goodput,
         packet: Some(counts.packet),
+        packets_per_second: Some(arrived as f64 * 1e9 / counts.took_ns as f64),
         gateway_seconds_per_gbit: per_gbit(used.gateway),
         load_seconds_per_gbit: per_gbit(used.clients),
         fairness: jain(&goodputs),
@@ -377,11 +381,21 @@ fn figures(counts: &Counts, used: CpuUse) -> Result<Figures, String> {
 /// A case in words.
 pub fn name(case: Case) -> String {
     match case {
-        Case::Made { sessions, packet, burst } => {
+        Case::Made { sessions, direction, packet, burst } => {
             let size = packet.map_or_else(|| "full".into(), |bytes| format!("{bytes} B"));
-            format!("{sessions} sessions, {size} packets, bursts of {burst}")
+            format!("{sessions} sessions {}, {size} packets, bursts of {burst}", words(direction))
         }
         Case::Real { clients } => format!("{clients} real clients, {REAL_STREAMS} TCP streams a pair"),
+    }
+}
+
+/// A direction in words.
+pub fn words(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Pairs => "in pairs",
+        Direction::Up => "to the campus",
+        Direction::Down => "from the campus",
+        Direction::Both => "to and from the campus",
     }
 }
 
@@ -395,6 +409,7 @@ mod tests {
         Counts {
             took_ns: 2_000_000_000,
             packet: 1_052,
+            payload: 1_000,
             arrived: vec![750_000, 250_000],
             lost: 1_000_000,
             opened: 5,

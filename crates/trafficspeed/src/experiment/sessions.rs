@@ -248,6 +248,7 @@ impl Measurement<'_> {
                 sources: Vec::new(),
                 soak: None,
                 own_sockets: false,
+                campus: None,
             };
             self.processes.start(holder(namespace)?, &Command::Open(job))?;
         }

@@ -229,6 +229,7 @@ impl<'a> Soak<'a> {
                 sources: sources.map(IpAddr::V4).collect(),
                 soak: Some(self.plan.seed),
                 own_sockets: false,
+                campus: None,
             });
         }
         Ok(())

@@ -140,7 +140,7 @@ impl Namespace {
         run_tool(Command::new("ip").args(["netns", "delete", &self.name])).map(drop)
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.name)
     }
 }

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use super::chart::{Horizontal, LineChart, Point, Series, standalone};
 use super::grid::{Grid, NARROW, wrapped};
 use crate::experiment::capacity::results::{CapacityResults, Case, Figures, Row};
+use crate::experiment::capacity::words;
 use crate::stats::Spread;
 use crate::unit::{gbit, significant};
 
@@ -90,9 +91,9 @@ fn grid(results: &CapacityResults) -> Grid {
 
 fn cells(results: &CapacityResults, row: &Row) -> Vec<String> {
     let (load, packet, burst) = match row.case {
-        Case::Made { burst, .. } => {
+        Case::Made { burst, direction, .. } => {
             let packet = row.runs.first().and_then(|figures| figures.packet);
-            ("made", packet.map_or_else(dash, |bytes| bytes.to_string()), burst.to_string())
+            (words(direction), packet.map_or_else(dash, |bytes| bytes.to_string()), burst.to_string())
         }
         Case::Real { .. } => ("real clients", dash(), dash()),
     };
@@ -106,7 +107,7 @@ fn cells(results: &CapacityResults, row: &Row) -> Vec<String> {
         packet,
         burst,
         spread(|figures| Some(figures.goodput)).map_or_else(dash, |rate| rate.text(gbit)),
-        median(packets_per_second),
+        median(|figures| figures.packets_per_second),
         show(row.cost()),
         number(results.relative_cost(row)),
         number(results.against_real(row)),
@@ -118,12 +119,6 @@ fn cells(results: &CapacityResults, row: &Row) -> Vec<String> {
         median(|figures| figures.steal_percent),
         median(|figures| figures.foreign_percent),
     ]
-}
-
-fn packets_per_second(figures: &Figures) -> Option<f64> {
-    let packet = usize::from(figures.packet?);
-    let payload = packet - vpnd_swarm::load::headers(packet);
-    Some(figures.goodput / 8.0 / payload as f64)
 }
 
 fn dash() -> String {
@@ -154,8 +149,12 @@ pub fn picture(results: &CapacityResults) -> Option<String> {
 /// What the cases of one line have in common.
 fn kind(row: &Row) -> String {
     match row.case {
-        Case::Made { packet: None, burst, .. } => format!("full packets, bursts of {burst}"),
-        Case::Made { packet: Some(bytes), burst, .. } => format!("{bytes} B, bursts of {burst}"),
+        Case::Made { direction, packet: None, burst, .. } => {
+            format!("{}, full packets, bursts of {burst}", words(direction))
+        }
+        Case::Made { direction, packet: Some(bytes), burst, .. } => {
+            format!("{}, {bytes} B, bursts of {burst}", words(direction))
+        }
         Case::Real { .. } => "real clients".into(),
     }
 }
@@ -168,9 +167,15 @@ mod tests {
     #[test]
     fn the_table_has_each_case_with_its_ratios_and_fits_a_terminal() {
         let table = table(&samples::results());
-        for words in
-            ["made", "real clients", "1024", "0.120 (0.110–0.130)", "1.20", "1.25", "1.00 % of all packets"]
-        {
+        for words in [
+            "in pairs",
+            "real clients",
+            "1024",
+            "0.120 (0.110–0.130)",
+            "1.20",
+            "1.25",
+            "1.00 % of all packets",
+        ] {
             assert!(table.contains(words), "{words}:\n{table}");
         }
         assert!(table.lines().all(|line| line.chars().count() <= NARROW), "{table}");
@@ -179,7 +184,7 @@ mod tests {
     #[test]
     fn the_picture_has_a_line_for_each_kind_of_load() {
         let picture = picture(&samples::results()).unwrap();
-        assert!(picture.contains("full packets, bursts of 44") && picture.contains("real clients"));
+        assert!(picture.contains("in pairs, full packets, bursts of 44") && picture.contains("real clients"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_the
     let rows = report["rows"].as_array().expect("rows");
     let cases: Vec<String> = rows.iter().map(|row| row["case"].to_string()).collect();
     let made = |sessions: u32, packet: &str| {
-        format!(r#"{{"made":{{"burst":8,"packet":{packet},"sessions":{sessions}}}}}"#)
+        format!(r#"{{"made":{{"burst":8,"direction":"pairs","packet":{packet},"sessions":{sessions}}}}}"#)
     };
     let real = r#"{"real":{"clients":2}}"#.to_owned();
     assert_eq!(cases, [made(2, "null"), made(16, "null"), made(2, "64"), made(16, "64"), real]);
@@ -40,6 +40,27 @@ fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_the
             // Each had its turns, and what is on its way fits every queue.
             assert!(number("fairness") > Some(0.5) && number("lost_percent") < Some(5.0), "{row:#}");
         }
+    }
+}
+
+#[test]
+fn sessions_send_to_the_campus_and_receive_from_it() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let report = measured(&format!(
+        "capacity --sessions 6 --direction up,down,both --packet 500 --burst 16 --repeat 1 -t 1 -O 0.5 --json --program vpnd={}",
+        program.display()
+    ));
+    assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
+    let rows = report["rows"].as_array().expect("rows");
+    let directions: Vec<_> = rows.iter().map(|row| row["case"]["made"]["direction"].as_str()).collect();
+    assert_eq!(directions, [Some("up"), Some("down"), Some("both")]);
+    for row in rows {
+        let figures = &row["runs"][0];
+        assert!(figures["packets_per_second"].as_f64() > Some(0.0), "{row:#}");
+        assert!(figures["fairness"].as_f64() > Some(0.5), "each session has a part: {row:#}");
     }
 }
 

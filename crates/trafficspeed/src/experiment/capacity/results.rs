@@ -1,6 +1,7 @@
 //! The results of a measurement of capacity, as plain data.
 
 use serde::Serialize;
+use vpnd_swarm::load::Direction;
 use vpnd_swarm::tally::Percentiles;
 
 use crate::experiment::environment::Environment;
@@ -15,6 +16,7 @@ pub enum Case {
     Made {
         /// Sessions that send.
         sessions: u32,
+        direction: Direction,
         /// Bytes of an inner packet, if not as long as the tunnel takes.
         packet: Option<u16>,
         /// Packets that a session sends at once.
@@ -25,6 +27,14 @@ pub enum Case {
 }
 
 impl Case {
+    /// What made traffic is like, but for the sessions: its direction, packets and bursts.
+    pub fn load(self) -> Option<(Direction, Option<u16>, u16)> {
+        match self {
+            Self::Made { direction, packet, burst, .. } => Some((direction, packet, burst)),
+            Self::Real { .. } => None,
+        }
+    }
+
     /// Sessions that carry traffic.
     pub fn sessions(self) -> u32 {
         match self {
@@ -41,6 +51,8 @@ pub struct Figures {
     pub goodput: f64,
     /// Bytes of an inner packet; of made traffic alone.
     pub packet: Option<u16>,
+    /// Inner packets that arrived.
+    pub packets_per_second: Option<f64>,
     /// CPU seconds of the gateway for each Gbit of payload.
     pub gateway_seconds_per_gbit: f64,
     /// CPU seconds of whoever sends and receives, without the generators of real clients.
@@ -107,15 +119,17 @@ impl CapacityResults {
 
     /// How many times the cost of the case with the fewest sessions, among those that are alike otherwise.
     pub fn relative_cost(&self, row: &Row) -> Option<f64> {
-        let Case::Made { packet, burst, .. } = row.case else { return None };
-        let alike = |other: &&Row| matches!(other.case, Case::Made { packet: p, burst: b, .. } if (p, b) == (packet, burst));
+        let load = row.case.load()?;
+        let alike = |other: &&Row| other.case.load() == Some(load);
         let fewest = self.rows.iter().filter(alike).min_by_key(|row| row.case.sessions())?;
         Some(row.cost()?.median / fewest.cost()?.median)
     }
 
     /// How many times the cost of as many real clients that of made traffic is: 1 if the load is a fair stand-in.
     pub fn against_real(&self, row: &Row) -> Option<f64> {
-        let Case::Made { sessions, packet: None, .. } = row.case else { return None };
+        let Case::Made { sessions, direction: Direction::Pairs, packet: None, .. } = row.case else {
+            return None;
+        };
         let real = self.rows.iter().find(|row| row.case == Case::Real { clients: sessions })?;
         Some(row.cost()?.median / real.cost()?.median)
     }
@@ -139,7 +153,7 @@ pub(crate) mod samples {
             opened: Some((10, 1_000)),
             ..Figures::default()
         };
-        let made = |sessions| Case::Made { sessions, packet: None, burst: 44 };
+        let made = |sessions| Case::Made { sessions, direction: Direction::Pairs, packet: None, burst: 44 };
         let row = |case, costs: [f64; 2]| Row { case, runs: costs.map(figures).to_vec() };
         CapacityResults {
             subject: Subject::new(Kind::Vpnd, Cipher::Auto),
