@@ -26,15 +26,21 @@ const FIRST: u16 = 20_000;
 const OTHERWISE: u16 = FIRST + 16 * SIZE;
 const SIZE: u16 = 64;
 
-/// A gateway whose clients share one public address, with users `ann` and `bob`, connected.
-fn laboratory(lab: &Lab) -> (Gateway<'_>, [Client<'_>; 2]) {
-    let mut gateway = Gateway::init(lab);
+/// A gateway whose clients share one public address.
+fn configured(lab: &Lab) -> Gateway<'_> {
+    let gateway = Gateway::init(lab);
     gateway.configure("tunnel.pool_v4", "10.86.0.0/26");
     gateway.configure("push.routes", strings(&["10.200.0.0/24", "fd20::/64"]));
     gateway.configure("nat.mode", "nftables");
     gateway.configure("nat.addresses", strings(&[&PUBLIC.to_string()]));
     gateway.configure("nat.ports", format!("{FIRST}-{}", FIRST + 64 * SIZE - 1));
     gateway.configure("nat.ports_per_client", i64::from(SIZE));
+    gateway
+}
+
+/// The same with users `ann` and `bob`, connected.
+fn laboratory(lab: &Lab) -> (Gateway<'_>, [Client<'_>; 2]) {
+    let mut gateway = configured(lab);
     let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
     gateway.install();
     gateway.start();
@@ -281,4 +287,46 @@ fn flows_keep_their_ports_through_whatever_becomes_of_the_gateway() {
     let mut nft = process::command(&lab, &lab.gateway, "nft");
     nft.args(["list", "ruleset"]);
     assert!(!process::text(&must(process::run(nft))).contains("vpnd"), "nothing is left");
+}
+
+/// Verdicts of 'vpnd doctor' about public addresses and their ports.
+fn verdicts(gateway: &Gateway<'_>) -> Vec<(String, String)> {
+    let mut doctor = gateway.vpnd(&["doctor", "--json", "--config"]);
+    doctor.arg(gateway.config());
+    let found: Vec<Json> = serde_json::from_slice(&process::run(doctor).stdout).expect("a list");
+    let text = |finding: &Json, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    let found = found.iter().map(|finding| (text(finding, "check"), text(finding, "verdict")));
+    found.filter(|(check, _)| check.starts_with("nat.")).collect()
+}
+
+#[test]
+fn ports_that_are_also_the_machines_are_found_before_a_client_has_them() {
+    let Some(lab) = Lab::new(1) else { return };
+    let gateway = configured(&lab);
+    let expect = |expected: &[(&str, &str)]| {
+        let expected = expected.iter().map(|(check, verdict)| ((*check).to_owned(), (*verdict).to_owned()));
+        assert_eq!(verdicts(&gateway), expected.collect::<Vec<_>>());
+    };
+    expect(&[("nat.addresses", "good"), ("nat.ports", "good")]);
+    let program = lab.gateway.within(|| UdpSocket::bind(("0.0.0.0", FIRST + 5))).expect("a socket");
+    expect(&[("nat.addresses", "good"), ("nat.ports", "problem")]);
+    drop(program);
+    // One of the campus that nobody has, and one from elsewhere.
+    gateway.configure("nat.addresses", strings(&["10.200.0.9", "203.0.113.1"]));
+    expect(&[("nat.addresses", "problem"), ("nat.addresses", "unknown")]);
+
+    gateway.configure("nat.addresses", strings(&[&PUBLIC.to_string()]));
+    gateway.configure("nat.ports", "40000-49999");
+    let check = || {
+        let mut command = gateway.vpnd(&["check"]);
+        command.arg(gateway.config());
+        process::run(command)
+    };
+    let refused = check();
+    assert!(
+        !refused.status.success() && process::text(&refused).contains("ip_local_port_range"),
+        "{refused:?}"
+    );
+    lab.gateway.sysctl("net/ipv4/ip_local_reserved_ports", "40000-49999");
+    must(check());
 }
