@@ -15,43 +15,55 @@ const ADDRESSES: &str = "nat.addresses";
 const PORTS: &str = "nat.ports";
 /// The state of a listening TCP socket, and that of a UDP socket without a peer.
 const LISTENING: [&str; 2] = ["0A", "07"];
+/// Addresses and ports that one finding names.
+const SHOWN: usize = 8;
 
 pub(super) fn blocks(config: &ServerConfig) -> Vec<Finding> {
     let Some(blocks) = &config.nat.blocks else { return Vec::new() };
     let own = LocalPorts::read().addresses;
-    let mut findings: Vec<Finding> =
-        blocks.addresses.iter().map(|address| of_address(*address, &own, &check::local_networks())).collect();
+    let mut findings = of_addresses(&blocks.addresses, &own, &check::local_networks());
     if blocks.addresses.iter().any(|address| own.contains(address)) {
         findings.push(of_ports(blocks, &sockets()));
     }
     findings
 }
 
-/// Whether answers to an address come to this machine.
-fn of_address(address: Ipv4Addr, own: &[Ipv4Addr], networks: &[LocalNetwork]) -> Finding {
-    if own.contains(&address) {
-        return Finding::good(ADDRESSES, format!("{address} is this machine's own"));
+/// Whether answers to the addresses come to this machine: one finding for all that are its own, and for all that are of no network here.
+fn of_addresses(addresses: &[Ipv4Addr], own: &[Ipv4Addr], networks: &[LocalNetwork]) -> Vec<Finding> {
+    let (mut here, mut routed, mut findings) = (Vec::new(), Vec::new(), Vec::new());
+    for address in addresses {
+        let has = |local: &&LocalNetwork| match local.network {
+            IpNet::V4(network) => (1..32).contains(&network.prefix_len()) && network.contains(address),
+            IpNet::V6(_) => false,
+        };
+        match networks.iter().find(has) {
+            _ if own.contains(address) => here.push(*address),
+            Some(LocalNetwork { network, interface }) => findings.push(Finding::problem(
+                ADDRESSES,
+                format!("{address} is of the network {network} at {interface}, and no interface has it: nobody answers when a router looks for it"),
+                format!("ip addr add {address}/32 dev {interface}, and in the machine's own configuration"),
+            )),
+            None => routed.push(*address),
+        }
     }
-    let has = |local: &&LocalNetwork| match local.network {
-        IpNet::V4(network) => (1..32).contains(&network.prefix_len()) && network.contains(&address),
-        IpNet::V6(_) => false,
-    };
-    match networks.iter().find(has) {
-        Some(LocalNetwork { network, interface }) => Finding::problem(
-            ADDRESSES,
-            format!(
-                "{address} is of the network {network} at {interface}, and no interface has it: nobody answers when a router looks for it"
-            ),
-            format!("ip addr add {address}/32 dev {interface}, and in the machine's own configuration"),
-        ),
-        None => Finding::unknown(
-            ADDRESSES,
-            format!(
-                "{address} is of no interface: answers come back if the routers lead it here, which can't be seen from here"
-            ),
-            format!("have them route {address}/32 to this machine"),
-        ),
+    if !here.is_empty() {
+        findings.push(Finding::good(ADDRESSES, format!("this machine's own: {}", shown(&here))));
     }
+    if !routed.is_empty() {
+        findings.push(Finding::unknown(
+            ADDRESSES,
+            format!("of no interface: {}: answers come back if the routers lead them here, which can't be seen from here", shown(&routed)),
+            "have them routed to this machine",
+        ));
+    }
+    findings
+}
+
+/// The first of a list.
+fn shown<T: ToString>(list: &[T]) -> String {
+    let first: Vec<String> = list.iter().take(SHOWN).map(ToString::to_string).collect();
+    let more = list.len().checked_sub(SHOWN).filter(|more| *more > 0);
+    first.join(", ") + &more.map_or(String::new(), |more| format!(" and {more} more"))
 }
 
 /// A socket of the machine that packets of strangers reach: its address and port.
@@ -75,11 +87,10 @@ fn of_ports(blocks: &PortBlocks, sockets: &[LocalSocket]) -> Finding {
         );
         return Finding::good(PORTS, found);
     }
-    let shown: Vec<String> = shared.iter().take(8).map(ToString::to_string).collect();
     let advice = "'ss -lntup' names the programs: have them listen elsewhere, or give [nat] other 'ports'";
     let found = format!(
         "programs of this machine receive at {} of the {first}-{last} that are clients': a client could take what is sent there",
-        shown.join(", ")
+        shown(&shared)
     );
     Finding::problem(PORTS, found, advice)
 }
@@ -119,15 +130,24 @@ mod tests {
         let network =
             |text: &str| LocalNetwork { network: text.parse().unwrap(), interface: "eth0".to_owned() };
         let networks = [network("0.0.0.0/0"), network("192.0.2.0/28"), network("198.51.100.1/32")];
-        let of = |last| of_address(Ipv4Addr::new(192, 0, 2, last), &own, &networks);
-        assert_eq!(of(1).verdict, Verdict::Good);
-        assert_eq!(of(2).verdict, Verdict::Problem);
+        let of = |addresses: &[[u8; 4]]| {
+            let addresses: Vec<Ipv4Addr> = addresses.iter().copied().map(Into::into).collect();
+            of_addresses(&addresses, &own, &networks)
+        };
+        let findings = of(&[[192, 0, 2, 1], [192, 0, 2, 2], [192, 0, 2, 16], [198, 51, 100, 1]]);
         assert_eq!(
-            of(2).advice.unwrap(),
-            "ip addr add 192.0.2.2/32 dev eth0, and in the machine's own configuration"
+            findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>(),
+            [Verdict::Problem, Verdict::Good, Verdict::Unknown],
+            "{findings:?}"
         );
-        assert_eq!(of(16).verdict, Verdict::Unknown, "the default route is no network at which it stands");
-        assert_eq!(of_address(Ipv4Addr::new(198, 51, 100, 1), &own, &networks).verdict, Verdict::Unknown);
+        assert_eq!(
+            findings[0].advice.as_deref(),
+            Some("ip addr add 192.0.2.2/32 dev eth0, and in the machine's own configuration")
+        );
+        // The default route is no network at which an address stands.
+        assert!(findings[2].found.contains("192.0.2.16, 198.51.100.1"), "{findings:?}");
+        let many: Vec<[u8; 4]> = (1..=20).map(|last| [203, 0, 113, last]).collect();
+        assert!(of(&many)[0].found.contains("203.0.113.8 and 12 more"), "{:?}", of(&many));
     }
 
     #[test]
