@@ -302,6 +302,9 @@ async fn who_is_in_no_profile_gets_nothing() {
 
     access.replace(profiles("[[profile]]\nname = 'guests'\ngroups = 'guests'\n"));
     assert!(matches!(service.answer(login("right", 2)).await, AuthReply::NoProfile));
+    let AuthRequest::Login(request) = login("right", 2) else { panic!("it is one") };
+    let outcome = service.authenticator.log_in(credentials(request), 1_000).await;
+    assert!(matches!(outcome, LoginOutcome::NoProfile), "not only for want of addresses: {outcome:?}");
     assert!(!is_there().await, "nor does a session of before come back");
     // A reload between the check of the password and the lease.
     let user = service.store.user("ann").unwrap().unwrap();

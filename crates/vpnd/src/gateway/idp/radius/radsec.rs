@@ -1,8 +1,8 @@
 //! RADIUS in TLS (RadSec, RFC 6614): one connection to each server, which all requests to it share.
 //!
-//! Invariants: nothing is sent before the server has proved its name; a reply goes to the request with its number and to no other, and that
-//! of a request that nobody waits for any more is not given again before its reply is there; whatever is no reply to a request under way ends
-//! the connection, and the requests on it with it. A server has [`MAX_PACKET`] bytes of memory for what it sends. One attempt to
+//! Invariants: nothing is sent before the server has proved its name; a reply goes to the request with its number and to no other, and the
+//! number of a request that nobody waits for any more is not given again before its reply has come; whatever is no reply to a request under way ends
+//! the connection, and the requests on it with it. What a server sends is kept for one packet at a time. One attempt to
 //! connect is under way at a time, and after a failure there is a pause before the next one.
 
 mod watchdog;

@@ -324,8 +324,14 @@ async fn a_reply_that_does_not_count_ends_the_connection_and_another_server_is_a
     let (honest, seen) = server(authority.sign("127.0.0.1", 10), None, act).await;
     for (number, lie) in lies.into_iter().enumerate() {
         let act = move |packet: &[u8], _| lie(packet);
-        let (liar, _) = server(authority.sign("127.0.0.1", 10), None, act).await;
-        assert!(!is_in(&log_in(&source(&[liar], &authority, ""), "ann", "right").await), "{number}");
+        let (liar, asked) = server(authority.sign("127.0.0.1", 10), None, act).await;
+        let alone = source(&[liar], &authority, "");
+        let reason = why(log_in(&alone, "ann", "right").await);
+        assert_eq!(reason.contains("nobody waits for"), number == 2, "{number}: {reason}");
+        if reason.contains("does not count") {
+            why(log_in(&alone, "ann", "right").await);
+            assert_eq!(asked.connections(), 2, "{number}: the first one is over");
+        }
         let before = seen.packets(REQUEST);
         assert!(is_in(&log_in(&source(&[liar, honest], &authority, ""), "ann", "right").await), "{number}");
         assert_eq!(seen.packets(REQUEST), before + 1);
@@ -414,14 +420,16 @@ async fn an_idle_connection_is_looked_after() {
 #[tokio::test]
 async fn a_server_that_waits_for_a_person_may_be_silent_and_no_other() {
     let (connection, _) = watched([MOMENT, MOMENT], false, |_, _| Act::Nothing);
-    assert!(ask(&connection).await.is_err() && is_over(&connection));
+    let asked = tokio::time::timeout(SOON, ask(&connection)).await;
+    assert!(asked.is_ok_and(|outcome| outcome.is_err()) && is_over(&connection));
     let (connection, _) = watched([MOMENT, MOMENT], true, |_, _| Act::Nothing);
     assert!(tokio::time::timeout(25 * MOMENT, ask(&connection)).await.is_err(), "it waits");
     // Nor one that has answered such a question before.
     let first = |packet: &[u8], number| if number == 0 { Act::Send(accept(packet)) } else { Act::Nothing };
     let (connection, seen) = watched([MOMENT, 100 * MOMENT], true, first);
     eventually("the server is asked twice", || seen.packets(STATUS) >= 2).await;
-    assert!(ask(&connection).await.is_err() && is_over(&connection));
+    let asked = tokio::time::timeout(SOON, ask(&connection)).await;
+    assert!(asked.is_ok_and(|outcome| outcome.is_err()) && is_over(&connection));
 }
 
 #[tokio::test]
