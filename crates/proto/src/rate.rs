@@ -88,12 +88,16 @@ pub enum Way {
     Up,
 }
 
-/// A token bucket that threads share.
+/// A token bucket that threads share. It has cache lines of its own, two since processors fetch them in pairs: what shards write for
+/// one direction or session must not slow down those that look at another.
 #[derive(Debug)]
+#[repr(align(128))]
 struct Bucket {
     /// The time up to which the rate has been used, in nanoseconds of the caller's clock.
     used_until: AtomicU64,
 }
+
+const _: () = assert!(size_of::<Bucket>() == 128 && size_of::<Buckets>() == 3 * 128);
 
 impl Bucket {
     fn new(now: Time) -> Self {

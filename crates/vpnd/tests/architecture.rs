@@ -196,3 +196,74 @@ fn a_module_is_found_by_each_of_its_names() {
     assert!(is_in("gateway/auth.rs", "gateway/auth") && is_in("gateway/auth/lease.rs", "gateway/auth"));
     assert!(!is_in("gateway/auth_client.rs", "gateway/auth"));
 }
+
+/// Files below these paths run for each batch of packets.
+const DATA_PATH: [&str; 6] = [
+    "crates/crypto/src",
+    "crates/proto/src",
+    "crates/vpnd/src/shard.rs",
+    "crates/vpnd/src/shard",
+    "crates/vpnd/src/sys/tun",
+    "crates/vpnd/src/sys/udp",
+];
+
+/// Everything there that threads share and write, and why it costs a shard nothing in steady state.
+const SHARED: [(&str, &str); 3] = [
+    ("crates/proto/src/rate.rs", "buckets of limits: a slice of 5 ms at a time, and none without limits"),
+    ("crates/vpnd/src/sys/udp.rs", "a flag of one shard's socket, written once at most"),
+    (
+        "crates/vpnd/src/shard.rs",
+        "channels of control messages and of misdirected datagrams; in steady state they are empty",
+    ),
+];
+
+#[test]
+fn what_shards_share_is_listed() {
+    let mut files = Vec::new();
+    for place in DATA_PATH {
+        rust_files(&root().join(place), &mut files);
+    }
+    assert!(files.len() > 50, "the places moved: {files:?}");
+    let words = [
+        "Atomic",
+        "Mutex",
+        "RwLock",
+        "OnceLock",
+        "LazyLock",
+        "Condvar",
+        "thread_local",
+        "mpsc::",
+        "static mut",
+    ];
+    let shares = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("a source file");
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        lines.into_iter().any(|line| words.iter().any(|word| line.contains(word)))
+    };
+    let found: Vec<String> = files
+        .iter()
+        .filter(|path| !path.to_string_lossy().contains("tests") && shares(path))
+        .map(|path| path.strip_prefix(root()).expect("it is below").to_string_lossy().into_owned())
+        .collect();
+    let mut listed: Vec<&str> = SHARED.iter().map(|(path, _)| *path).collect();
+    listed.sort_unstable();
+    let mut found: Vec<&str> = found.iter().map(String::as_str).collect();
+    found.sort_unstable();
+    found.dedup();
+    assert_eq!(found, listed, "list what is shared, and say why it costs a shard nothing, or keep it out");
+}
+
+fn rust_files(place: &Path, files: &mut Vec<PathBuf>) {
+    if place.is_file() {
+        files.push(place.to_owned());
+    } else if place.is_dir() {
+        for entry in fs::read_dir(place).expect("readable") {
+            rust_files(&entry.expect("an entry").path(), files);
+        }
+    }
+    let module = place.with_extension("rs");
+    if place.is_dir() && module.is_file() {
+        files.push(module);
+    }
+}
