@@ -18,6 +18,7 @@ pub(crate) mod acme;
 pub(crate) mod auth;
 pub(crate) mod idp;
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use minicbor::bytes::ByteVec;
@@ -28,6 +29,9 @@ use crate::gateway::signing::KeyDescription;
 use crate::privsep::messages::{Common, Devices, SecretBytes};
 use crate::sys::sandbox::Protections;
 use crate::sys::sysctl;
+
+/// Addresses in one [`FromWorker::Released`] at most.
+pub(crate) const MAX_RELEASED: usize = 1_024;
 
 /// A gateway's configuration as it was read; the other processes parse it again, so that no second form of it exists.
 #[derive(Clone, Debug, Encode, Decode)]
@@ -132,6 +136,9 @@ pub(crate) struct WorkerLaunch {
     /// The file of revocation lists, as it was checked.
     #[n(11)]
     pub(crate) client_crl: Option<ByteVec>,
+    /// Whether the parent takes [`FromWorker::Released`]; absent from parents of earlier versions.
+    #[n(12)]
+    pub(crate) releases: Option<bool>,
 }
 
 /// A worker's second message, by which it gets its devices.
@@ -166,6 +173,9 @@ pub(crate) enum ToWorker {
     /// Let no certificate in any more that these revocation lists name. Their file, which was checked.
     #[n(9)]
     Revoked(#[n(0)] ByteVec),
+    /// The answer to [`FromWorker::Released`].
+    #[n(10)]
+    Forgotten,
 }
 
 /// A configuration that was read again.
@@ -195,6 +205,10 @@ pub(crate) enum FromWorker {
     /// The hand-over failed, and why; the worker goes on.
     #[n(7)]
     HandoverFailed(#[n(0)] String),
+    /// Inner addresses, [`MAX_RELEASED`] at most, whose sessions are over: have the kernel forget their connections. Answered by
+    /// [`ToWorker::Forgotten`], also if that failed.
+    #[n(8)]
+    Released(#[n(0)] Vec<IpAddr>),
 }
 
 /// Parent → auth process.

@@ -10,6 +10,7 @@ mod certificate;
 mod idp;
 pub(crate) mod listeners;
 mod machine;
+mod releases;
 mod reload;
 mod upgrade;
 
@@ -49,6 +50,7 @@ use certificate::{CurrentCertificate, TlsMaterial, revoked_by_authority};
 use idp::Idp;
 use listeners::SocketFile;
 use machine::Machine;
+use releases::Releases;
 
 /// Time for the worker to close its clients' connections, and for the auth process to finish a write.
 const CHILD_END_TIMEOUT: Duration = Duration::from_secs(6);
@@ -137,6 +139,8 @@ struct Gateway {
     rereads: Allowance,
     /// Rate limit of its requests for an upgrade.
     upgrades: Allowance,
+    /// Its requests to forget connections of addresses.
+    releases: Releases,
     /// Removed at the end.
     _socket_file: SocketFile,
 }
@@ -159,6 +163,7 @@ impl Gateway {
         let mut machine = Machine::new(&config).await?;
         let listeners: Vec<OwnedFd> = [admin].into_iter().chain(metrics).collect();
         let launch = worker_launch(&args, &config, configuration, common.clone(), certificate, protections)?;
+        let releases = Releases::new(&config);
         let worker = start_worker(this, &launch, to_auth, &listeners).await?;
         drop(launch);
         match open_devices(&config, &mut machine, worker).await {
@@ -176,6 +181,7 @@ impl Gateway {
                 listeners,
                 rereads: Allowance::new(32, Duration::from_secs(1)),
                 upgrades: Allowance::new(16, Duration::from_secs(10)),
+                releases,
                 _socket_file: socket_file,
             }),
             Err(error) => {
@@ -205,24 +211,16 @@ impl Gateway {
                         break Err(error);
                     }
                 }
-                message = self.worker.receive() => match message {
-                    Ok(FromWorker::ReadConfiguration) => {
-                        if let Err(error) = self.reconfigure_for_worker().await {
-                            break Err(error);
-                        }
+                message = self.worker.receive() => {
+                    if let Err(error) = self.handle_worker(message).await {
+                        break Err(error);
                     }
-                    Ok(FromWorker::Upgrade) => {
-                        if let Err(error) = self.upgrade_for_worker().await {
-                            break Err(error);
-                        }
+                }
+                () = self.releases.done() => {
+                    if let Err(error) = self.worker.send(&ToWorker::Forgotten, &[]).await {
+                        break Err(error);
                     }
-                    Ok(FromWorker::Failed(why)) => break Err(ChildError::Failed(why)),
-                    // Only within an upgrade.
-                    Ok(FromWorker::HandedOver | FromWorker::HandoverFailed(_)) => {
-                        break Err(ChildError::Unexpected(ChildRole::Worker));
-                    }
-                    Err(error) => break Err(error),
-                },
+                }
                 event = self.orders.event() => {
                     if let Err(error) = self.handle_order(event).await {
                         break Err(error);
@@ -248,6 +246,19 @@ impl Gateway {
         self.stop(outcome.as_ref().ok().copied()).await;
         outcome?;
         Ok(())
+    }
+
+    async fn handle_worker(&mut self, message: Result<FromWorker, ChildError>) -> Result<(), ChildError> {
+        match message? {
+            FromWorker::ReadConfiguration => self.reconfigure_for_worker().await,
+            FromWorker::Upgrade => self.upgrade_for_worker().await,
+            FromWorker::Released(addresses) => self.releases.begin(addresses).await,
+            FromWorker::Failed(why) => Err(ChildError::Failed(why)),
+            // Only within an upgrade.
+            FromWorker::HandedOver | FromWorker::HandoverFailed(_) => {
+                Err(ChildError::Unexpected(ChildRole::Worker))
+            }
+        }
     }
 
     /// An upgrade starts processes, so a worker gets few of them.
@@ -400,6 +411,7 @@ fn worker_launch(
         auth,
         parent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         client_crl: client_crl.map(|list| list.file().into()),
+        releases: Some(true),
     })
 }
 

@@ -12,12 +12,14 @@ mod certificate;
 mod client_certificates;
 pub(crate) mod connection;
 pub(crate) mod core;
+mod devices;
 pub(crate) mod handover;
 pub(crate) mod metrics;
 mod parent_client;
 pub(crate) mod quic;
 mod rates;
 pub(crate) mod registry;
+mod releases;
 mod revocation;
 mod settings;
 
@@ -29,21 +31,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use rand::TryRng as _;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vpnd_crypto::LabPermit;
 use vpnd_proto::gateway::{Effect, Gateway};
-use vpnd_proto::plane::Role;
-use vpnd_proto::policy::Policy;
 use vpnd_proto::session::LocalSuite;
 
-use super::socket_options;
 use crate::admin::Handler as _;
 use crate::admin::status::{Counters, Process, Steering};
 use crate::clock::now;
 use crate::config::ServerConfig;
-use crate::control::quic_forwarder::QuicForwarder;
 use crate::gateway::messages;
 use crate::gateway::messages::{Begin, FromWorker, ReloadedConfiguration, ToWorker, WorkerLaunch};
 use crate::gateway::quic_keys::Keys;
@@ -55,17 +52,17 @@ use crate::gateway::worker::core::{Core, HandoverSummary};
 use crate::gateway::worker::metrics::Metrics;
 use crate::gateway::worker::quic::acceptor::{Acceptor, AdmissionControl};
 use crate::gateway::worker::registry::Registry;
+use crate::gateway::worker::releases::Releases;
 use crate::privsep::channel::{Channel, ChannelError, Received};
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::{self as common, Devices};
 use crate::shard::{EVENT_QUEUE, ShardSpec, Shards};
 use crate::suites;
 use crate::sys::process;
-use crate::sys::tun::{TunOffloads, TunQueue};
-use crate::sys::udp::{ReuseportGroup, ShardSocket};
 use administration::{Administration, SetUp, StaticInfo};
 use certificate::WorkerCertificate;
 use client_certificates::ClientCertificates;
+use devices::{adopt, shard_specs};
 use handover::{Predecessor, Successor};
 use parent_client::ParentClient;
 use revocation::{Revocations, carry_out_revocations};
@@ -234,7 +231,8 @@ impl RunningWorker {
         let config = &prepared.config;
         let (auth_gone, admin_over) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
-        let mut registry = Registry::new(auth.clone(), config)?;
+        let releases = Releases::by_parent(prepared.launch.releases);
+        let mut registry = Registry::new(auth.clone(), config)?.releasing(releases.clone());
         let access = registry.access();
         let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
         let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
@@ -285,6 +283,7 @@ impl RunningWorker {
         let handover = HandoverState { devices, descriptors, revocations, paused, admin, admin_over };
         let serve = |metrics: Metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)));
         background.extend(prepared.metrics.map(serve).into_iter().chain(reporting.map(tokio::spawn)));
+        background.push(tokio::spawn(releases.run(Arc::clone(&administration))));
         Ok(Self {
             administration,
             core,
@@ -325,6 +324,7 @@ impl RunningWorker {
                         (ToWorker::Revoked(file), None) => {
                             self.clients.revoke(file.into(), &self.endpoint, &self.keys, &self.core).await?;
                         }
+                        (ToWorker::Forgotten, None) => self.administration.parent.released(),
                         (ToWorker::NotUpgraded(why), None) => self.administration.parent.upgraded(Err(why)),
                         (ToWorker::QuicForwarder, Some(stream)) => {
                             if self.hand_over(stream, &mut inbox).await? {
@@ -386,8 +386,8 @@ impl RunningWorker {
         tracing::info!("{outcome}");
         self.administration.parent.send(FromWorker::HandedOver).await?;
         // The parent sends this once the other worker is at work.
-        let stop = tokio::time::timeout(SUCCESSOR_START_TIMEOUT, inbox.recv()).await;
-        if let Ok(Some(Some(Ok(Received { message: ToWorker::Stop(_), .. })))) = stop {
+        let stop = tokio::time::timeout(SUCCESSOR_START_TIMEOUT, is_stopped(inbox)).await;
+        if stop == Ok(true) {
             self.administration.parent.upgraded(Ok(outcome));
             let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut self.handover.admin).await;
         }
@@ -423,6 +423,18 @@ impl RunningWorker {
 /// The parent's messages, in its order.
 type Inbox = mpsc::Receiver<Option<Result<Received<ToWorker>, ChannelError>>>;
 
+/// Whether the parent has the worker stop. The answer to a request of before may come first.
+async fn is_stopped(inbox: &mut Inbox) -> bool {
+    loop {
+        match inbox.recv().await {
+            Some(Some(Ok(Received { message: ToWorker::Forgotten, .. }))) => {}
+            received => {
+                return matches!(received, Some(Some(Ok(Received { message: ToWorker::Stop(_), .. }))));
+            }
+        }
+    }
+}
+
 /// Gives each shard what it has to know before it receives anything.
 fn queue_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
     while let Some(effect) = gateway.poll_effect() {
@@ -430,54 +442,6 @@ fn queue_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
             specs[shard].first.push(command);
         }
     }
-}
-
-/// The devices that the descriptors are.
-fn adopt(
-    config: &ServerConfig,
-    devices: &Devices,
-    descriptors: Vec<OwnedFd>,
-) -> anyhow::Result<(Vec<TunQueue>, ReuseportGroup)> {
-    let shards = devices.shards as usize;
-    if shards == 0 || descriptors.len() != 2 * shards + 1 {
-        bail!("the worker was given {} descriptors for {shards} shards", descriptors.len());
-    }
-    let mut descriptors = descriptors.into_iter();
-    let queues = descriptors.by_ref().take(shards).map(TunQueue::adopt).collect();
-    let sockets = descriptors.collect();
-    let refused = devices.steering_refused.clone();
-    let group = ReuseportGroup::adopt(sockets, &socket_options(config), refused)?;
-    Ok((queues, group))
-}
-
-fn shard_specs(
-    sockets: Vec<ShardSocket>,
-    queues: Vec<TunQueue>,
-    tun_offloads: TunOffloads,
-    config: &ServerConfig,
-    policy: &Arc<Policy>,
-    forwarder: Option<&QuicForwarder>,
-) -> anyhow::Result<Vec<ShardSpec>> {
-    let cores = process::available_cores()?;
-    let mut specs = Vec::new();
-    for (number, (socket, tun)) in sockets.into_iter().zip(queues).enumerate() {
-        specs.push(ShardSpec {
-            number,
-            core: Some(cores[number % cores.len()]),
-            priority: config.server.priority,
-            role: Role::Gateway,
-            policy: Arc::clone(policy),
-            hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,
-            tun,
-            tun_offloads,
-            mtu: config.tunnel.mtu,
-            copy_dscp: config.tunnel.copy_dscp,
-            socket,
-            first: Vec::new(),
-            quic: forwarder.cloned(),
-        });
-    }
-    Ok(specs)
 }
 
 fn server(

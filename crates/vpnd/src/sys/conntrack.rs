@@ -1,10 +1,11 @@
-//! The kernel's list of tracked flows, through ctnetlink: forgetting those that clients have begun.
+//! The kernel's list of tracked flows, through ctnetlink: forgetting those that clients have begun, or that are of an address.
 //!
-//! INVARIANT: only flows whose first packet came from the named network are touched; those of the machine and of others go on.
-//! This module must not know why flows are to be forgotten.
+//! INVARIANT: only flows of the named network or addresses are touched; those of the machine and of others go on. A flow is removed by the
+//! name that the kernel gave, never without one, which would remove all. This module must not know why flows are to be forgotten.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ const ACKNOWLEDGE: u16 = 4;
 const DUMP: u16 = 0x300;
 /// Attributes: `CTA_TUPLE_ORIG`, in it `CTA_TUPLE_IP`, in it `CTA_IP_V4_SRC`; beside the first `CTA_ID` and `CTA_ZONE`.
 const ORIGINAL: u16 = 1;
+/// `CTA_TUPLE_REPLY`.
+const REPLY: u16 = 2;
 const ADDRESSES: u16 = 1;
 const SOURCE_V4: u16 = 1;
 const ID: u16 = 12;
@@ -47,12 +50,28 @@ const ROUNDS: usize = 5;
 /// # Errors
 /// If the kernel has no ctnetlink, or refuses.
 pub fn forget(network: Ipv4Net) -> io::Result<usize> {
+    forget_all(|flow| began_in(flow, network) == Some(true))
+}
+
+/// Forgets each flow that has one of these addresses at either end, before or after translation; how many there were.
+///
+/// # Errors
+/// As for [`forget`].
+pub fn forget_addresses(addresses: &BTreeSet<IpAddr>) -> io::Result<usize> {
+    if addresses.is_empty() {
+        return Ok(0);
+    }
+    forget_all(|flow| ends(flow).any(|address| addresses.contains(&address)))
+}
+
+/// Forgets each flow whose attributes are meant.
+fn forget_all(is_meant: impl Fn(&[u8]) -> bool) -> io::Result<usize> {
     let socket =
         socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
     let mut forgotten = 0;
     for _ in 0..ROUNDS {
-        let flows = flows(&socket, network)?;
+        let flows = flows(&socket, &is_meant)?;
         if flows.is_empty() {
             return Ok(forgotten);
         }
@@ -68,9 +87,10 @@ pub fn forget(network: Ipv4Net) -> io::Result<usize> {
     Ok(forgotten)
 }
 
-/// The attributes by which the kernel finds each flow of the network again.
-fn flows(socket: &OwnedFd, network: Ipv4Net) -> io::Result<Vec<Vec<u8>>> {
-    request(socket, GET, DUMP, &[])?;
+/// For each flow that is meant, what the kernel finds it again by.
+fn flows(socket: &OwnedFd, is_meant: &impl Fn(&[u8]) -> bool) -> io::Result<Vec<Vec<u8>>> {
+    // Of both protocol versions.
+    request(socket, GET, DUMP, &[0; NETFILTER_HEADER])?;
     let (mut flows, mut buffer) = (Vec::new(), vec![0; BUFFER]);
     loop {
         let length = rustix::io::read(socket, &mut buffer)?;
@@ -78,24 +98,42 @@ fn flows(socket: &OwnedFd, network: Ipv4Net) -> io::Result<Vec<Vec<u8>>> {
             match kind {
                 DONE => return Ok(flows),
                 ERROR => acknowledged(body)?,
-                _ => flows.extend(matching(body, network)),
+                _ => flows.extend(matching(body, is_meant)),
             }
         }
     }
 }
 
-/// The attributes that name a flow, if its first packet came from the network.
-fn matching(body: &[u8], network: Ipv4Net) -> Option<Vec<u8>> {
-    let all = body.get(NETFILTER_HEADER..)?;
-    let original = attributes(all).find(|attribute| attribute.kind == ORIGINAL)?;
-    let addresses = attributes(original.value).find(|attribute| attribute.kind == ADDRESSES)?;
-    let source = attributes(addresses.value).find(|attribute| attribute.kind == SOURCE_V4)?;
-    let source = Ipv4Addr::from(<[u8; 4]>::try_from(source.value).ok()?);
-    if !network.contains(&source) {
+/// The header and the attributes that name a flow, if it is meant.
+fn matching(body: &[u8], is_meant: &impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+    let (header, all) = body.split_at_checked(NETFILTER_HEADER)?;
+    attributes(all).find(|attribute| attribute.kind == ORIGINAL)?;
+    if !is_meant(all) {
         return None;
     }
     let named = attributes(all).filter(|attribute| [ORIGINAL, ID, ZONE].contains(&attribute.kind));
-    Some(named.flat_map(|attribute| attribute.whole.iter().copied()).collect())
+    Some([header].into_iter().chain(named.map(|attribute| attribute.whole)).flatten().copied().collect())
+}
+
+/// Whether the first packet came from the network.
+fn began_in(flow: &[u8], network: Ipv4Net) -> Option<bool> {
+    let original = attributes(flow).find(|attribute| attribute.kind == ORIGINAL)?;
+    let addresses = attributes(original.value).find(|attribute| attribute.kind == ADDRESSES)?;
+    let source = attributes(addresses.value).find(|attribute| attribute.kind == SOURCE_V4)?;
+    let source = Ipv4Addr::from(<[u8; 4]>::try_from(source.value).ok()?);
+    Some(network.contains(&source))
+}
+
+/// The addresses at both ends, in both directions.
+fn ends(flow: &[u8]) -> impl Iterator<Item = IpAddr> {
+    let directions = attributes(flow).filter(|attribute| [ORIGINAL, REPLY].contains(&attribute.kind));
+    let addresses = directions.flat_map(|direction| attributes(direction.value));
+    let addresses = addresses.filter(|attribute| attribute.kind == ADDRESSES);
+    addresses.flat_map(|addresses| attributes(addresses.value)).filter_map(|end| match end.value.len() {
+        4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(end.value).ok()?).into()),
+        16 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(end.value).ok()?).into()),
+        _ => None,
+    })
 }
 
 fn delete(socket: &OwnedFd, flow: &[u8]) -> io::Result<()> {
@@ -108,16 +146,16 @@ fn delete(socket: &OwnedFd, flow: &[u8]) -> io::Result<()> {
     }
 }
 
-fn request(socket: &OwnedFd, kind: u16, flags: u16, attributes: &[u8]) -> io::Result<()> {
-    let length = HEADER + NETFILTER_HEADER + attributes.len();
+/// `body` begins with the header of netfilter's messages.
+fn request(socket: &OwnedFd, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+    let length = HEADER + body.len();
     let mut message = Vec::with_capacity(length);
     message.extend((length as u32).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend((REQUEST | flags).to_ne_bytes());
     // Sequence number and sender: there is one request at a time, on a socket of its own.
     message.extend([0; 8]);
-    message.extend([AddressFamily::INET.as_raw() as u8, 0, 0, 0]);
-    message.extend(attributes);
+    message.extend(body);
     send(socket, &message, SendFlags::empty())?;
     Ok(())
 }
@@ -181,7 +219,8 @@ mod tests {
             SocketFlags::CLOEXEC,
             Some(netlink::NETFILTER),
         );
-        flows(&socket.unwrap(), network.parse().unwrap()).unwrap().len()
+        let network = network.parse().unwrap();
+        flows(&socket.unwrap(), &|flow: &[u8]| began_in(flow, network) == Some(true)).unwrap().len()
     }
 
     #[test]
@@ -220,7 +259,57 @@ mod tests {
         for bytes in [&[][..], &[0; 3], &[0; 16], &[255; 40], &[20, 0, 0, 0, 2, 0]] {
             assert!(messages(bytes).take(10).count() <= 1, "{bytes:?}");
             assert!(attributes(bytes).take(10).count() <= 10, "{bytes:?}");
-            assert_eq!(matching(bytes, "0.0.0.0/0".parse().unwrap()), None);
+            assert_eq!(matching(bytes, &|_: &[u8]| true), None);
+        }
+    }
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::from((value.len() as u16 + 4).to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn tuple(kind: u16, source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
+        let ips = [attribute(1, &source), attribute(2, &destination)].concat();
+        attribute(kind | 0x8000, &attribute(ADDRESSES | 0x8000, &ips))
+    }
+
+    /// A connection of 10.86.0.7 that the gateway has translated to 192.0.2.1.
+    fn translated() -> Vec<u8> {
+        let inner = tuple(ORIGINAL, [10, 86, 0, 7], [10, 20, 0, 1]);
+        let outer = tuple(REPLY, [10, 20, 0, 1], [192, 0, 2, 1]);
+        [vec![2, 0, 0, 0], inner, attribute(3, &[0; 4]), outer, attribute(ID, &[1, 2, 3, 4])].concat()
+    }
+
+    fn of(body: &[u8], own: &str) -> Option<Vec<u8>> {
+        let own: IpAddr = own.parse().unwrap();
+        matching(body, &|flow: &[u8]| ends(flow).any(|address| address == own))
+    }
+
+    #[test]
+    fn a_flow_is_its_addresses_in_both_directions_and_named_by_what_identifies_it() {
+        for own in ["10.86.0.7", "10.20.0.1", "192.0.2.1"] {
+            let named = of(&translated(), own).unwrap_or_else(|| panic!("one of {own}"));
+            let kinds: Vec<u16> = attributes(&named[NETFILTER_HEADER..]).map(|one| one.kind).collect();
+            assert_eq!(kinds, [ORIGINAL, ID]);
+        }
+        assert_eq!(of(&translated(), "10.86.0.8"), None);
+    }
+
+    #[test]
+    fn a_flow_without_a_name_is_left_alone() {
+        let body = [vec![2, 0, 0, 0], tuple(REPLY, [10, 86, 0, 7], [10, 20, 0, 1])].concat();
+        assert_eq!(of(&body, "10.86.0.7"), None);
+    }
+
+    #[test]
+    fn cut_messages_do_no_harm() {
+        let whole = translated();
+        for len in 0..whole.len() {
+            let _ = of(&whole[..len], "10.86.0.7");
+            let _ = messages(&whole[..len]).count();
         }
     }
 }

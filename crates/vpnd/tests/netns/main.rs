@@ -24,6 +24,7 @@ mod certificates;
 mod cleanup;
 mod client;
 mod congestion;
+mod conntrack;
 mod continuity;
 mod crash;
 mod doctor;

@@ -31,6 +31,7 @@ const READ_CONFIGURATION: u32 = 3;
 const ASK: u32 = 4;
 const UPGRADE: u32 = 5;
 const FOUND: u32 = 8;
+const RELEASED: u32 = 8;
 const KEY_TAKEN: u32 = 9;
 const REFUSED: u32 = 10;
 const TO_CONFIGURATION: u32 = 1;
@@ -55,6 +56,14 @@ fn frame(number: u32, fields: u64, content: impl FnOnce(&mut Body)) -> Vec<u8> {
 
 fn bare(number: u32) -> Vec<u8> {
     frame(number, 0, |_| ())
+}
+
+/// A gateway's worker says that the session with this address is over.
+fn released(address: &str) -> Vec<u8> {
+    let address: std::net::IpAddr = address.parse().unwrap();
+    frame(RELEASED, 1, |body| {
+        body.encode(vec![address]).unwrap();
+    })
 }
 
 /// A question of a client's worker.
@@ -460,6 +469,9 @@ fn what_no_gateways_worker_says_ends_the_gateway() {
         (bare(6), "something else than was expected"),
         (bare(1_000), "makes no sense"),
         (too_long, "too long"),
+        // No session has had a host's address, or the gateway's own.
+        (released("10.200.0.2"), "something else than was expected"),
+        (released("10.86.0.1"), "something else than was expected"),
     ];
     for (frame, hint) in frames {
         gateway.start();

@@ -312,7 +312,7 @@ fn transit(except: Option<Vec<String>>) -> Transit {
 }
 
 /// The gateway's own inner addresses, each with its pool's prefix, so that the pool is routed to the device.
-fn gateway_addresses(config: &ServerConfig) -> Vec<IpNet> {
+pub(super) fn gateway_addresses(config: &ServerConfig) -> Vec<IpNet> {
     let tunnel = &config.tunnel;
     let of = |address: Option<std::net::IpAddr>, prefix: Option<u8>| IpNet::new(address?, prefix?).ok();
     let v4 = of(tunnel.gateway_v4().map(Into::into), tunnel.pool_v4.map(|pool| pool.prefix_len()));

@@ -134,6 +134,11 @@ impl Gateway {
                     return Ok(Err(anyhow!(failure.map_or(why, |error| error.to_string()))));
                 }
                 FromWorker::ReadConfiguration => self.reconfigure_for_worker().await?,
+                FromWorker::Released(addresses) => {
+                    self.releases.begin(addresses).await?;
+                    self.releases.done().await;
+                    self.worker.send(&ToWorker::Forgotten, &[]).await?;
+                }
                 FromWorker::Failed(why) => return Err(ChildError::Failed(why)),
                 FromWorker::Upgrade => return Err(ChildError::Unexpected(ChildRole::Worker)),
             }

@@ -9,18 +9,18 @@
 mod access;
 mod accounting;
 pub(crate) mod drain;
+mod effects;
 mod ended;
 mod snapshot;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused, UserName};
-use vpnd_proto::gateway::{Authenticated, Claim, Effect, Gateway, Selector};
+use vpnd_proto::gateway::{Authenticated, Claim, Gateway, Selector};
 use vpnd_proto::plane::{Activity, Event};
 use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
@@ -429,71 +429,4 @@ impl CoreTask {
             self.registry.abandon(admission.session);
         }
     }
-
-    /// Carries out the core's effects: shards first, then the store, and when both are done the messages to clients, in the
-    /// core's order.
-    async fn carry_out(&mut self) {
-        let mut commanded = false;
-        let mut endings = Vec::new();
-        let mut messages = Vec::new();
-        while let Some(effect) = self.gateway.poll_effect() {
-            match effect {
-                Effect::Command { shard, command } => {
-                    self.shards.command(shard, command).await;
-                    commanded = true;
-                }
-                Effect::Persist(record) => self.registry.persist(&record),
-                Effect::Forget(session) => self.registry.forget(session),
-                Effect::Send { connection, message } => {
-                    messages.push((connection, Outgoing::Message(Box::new(message))));
-                }
-                Effect::CloseConnection { connection, code } => {
-                    messages.push((connection, Outgoing::Close(code)));
-                }
-                Effect::Ended(session) => {
-                    self.ended.add(&session);
-                    endings.push(session.into());
-                }
-            }
-        }
-        // Without messages no client waits for the commands to take effect.
-        if commanded && !messages.is_empty() {
-            self.shards.barrier().await;
-        }
-        let failed = self.registry.commit(endings).await;
-        for (connection, message) in messages {
-            self.deliver(connection, message, &failed);
-        }
-    }
-
-    /// Delivers a message to its connection, unless the session that it announces could not be made durable.
-    fn deliver(&mut self, connection: ConnectionId, message: Outgoing, failed: &HashSet<SessionId>) {
-        let message = match message {
-            Outgoing::Message(message) => match *message {
-                Message::Established(established) if failed.contains(&established.session) => {
-                    Outgoing::Message(Box::new(not_stored()))
-                }
-                message => Outgoing::Message(Box::new(message)),
-            },
-            Outgoing::Close(code) => {
-                // Its task may have ended by itself, or ends without an outbox.
-                if let Some(outbox) = self.connections.remove(&connection) {
-                    let _ = outbox.try_send(Outgoing::Close(code));
-                }
-                return;
-            }
-        };
-        let full = self.connections.get(&connection).map(|outbox| outbox.try_send(message));
-        if let Some(Err(TrySendError::Full(_))) = full {
-            tracing::info!(connection = connection.0, "a client does not take what it is sent");
-            // Without its outbox the task closes the connection, and the client attaches anew.
-            self.connections.remove(&connection);
-        }
-    }
-}
-
-/// The refusal of a client whose session could not be made durable.
-fn not_stored() -> Message {
-    let text = Explanation::cut("the gateway cannot store your session; try again later");
-    Message::Refused(Refused { code: Code::Internal, text, retry_after_ms: Some(5_000) })
 }

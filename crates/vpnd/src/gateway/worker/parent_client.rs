@@ -1,5 +1,7 @@
 //! The worker's requests to the privileged parent, on behalf of administrators who wait for the result.
 
+use std::net::IpAddr;
+
 use crate::gateway::messages::FromWorker;
 use crate::privsep::channel::Channel;
 use crate::privsep::requests::{Gone, Requests};
@@ -46,6 +48,17 @@ impl ParentClient {
     pub(super) fn upgraded(&self, outcome: AdminResult) {
         // The requester may have gone meanwhile.
         let _ = self.requests.reply_to_oldest(&FromWorker::Upgrade, outcome);
+    }
+
+    /// Has the kernel forget the connections of these addresses.
+    pub(super) async fn release(&self, addresses: Vec<IpAddr>) -> Result<(), Gone> {
+        self.requests.request(FromWorker::Released(addresses)).await.map(drop)
+    }
+
+    /// It has.
+    pub(super) fn released(&self) {
+        // An answer to the worker before this one is nobody's.
+        let _ = self.requests.reply_to_oldest(&FromWorker::Released(Vec::new()), Ok(String::new()));
     }
 
     /// Sends a message that is not answered.

@@ -3,7 +3,7 @@
 //! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use minicbor::{Decode, Encode};
@@ -25,6 +25,7 @@ use crate::gateway::messages::auth::{
 use crate::gateway::worker::access::Access;
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::rates::RateTable;
+use crate::gateway::worker::releases::Releases;
 use crate::privsep::requests::Gone;
 use crate::revocation_list::{CertificateNumber, RevocationList};
 
@@ -87,6 +88,7 @@ pub(crate) struct Registry {
     writes: Vec<Write>,
     /// The sources whose sessions are accounted for.
     accounted: BTreeSet<String>,
+    releases: Releases,
 }
 
 /// The user of a session, as far as access goes by it, and when the session was granted.
@@ -163,7 +165,13 @@ impl Registry {
             outer: HashMap::new(),
             writes: Vec::new(),
             accounted: accounted.map(|source| source.name.clone()).collect(),
+            releases: Releases::default(),
         })
+    }
+
+    /// The same, which has the addresses of ended sessions released.
+    pub(crate) fn releasing(self, releases: Releases) -> Self {
+        Self { releases, ..self }
     }
 
     /// The access profiles in force.
@@ -371,6 +379,23 @@ impl Registry {
         self.certificates.remove(&session);
         self.outer.remove(&session);
         self.writes.push(Write::End(id(session)));
+    }
+
+    /// Sessions with these addresses are over, unless another one of the same device has them by now: its connections go on.
+    pub(crate) fn release(&self, mut over: BTreeSet<IpAddr>) {
+        if over.is_empty() {
+            return;
+        }
+        for Member { addresses, .. } in self.known.values() {
+            addresses.ipv4.map(|address| over.remove(&address.into()));
+            addresses.ipv6.map(|address| over.remove(&address.into()));
+        }
+        self.releases.add(over);
+    }
+
+    /// Waits until these addresses have nothing left of sessions before.
+    pub(crate) async fn released(&self, addresses: &[IpAddr]) {
+        self.releases.released(addresses).await;
     }
 
     /// The sessions are in the store alone: whoever attaches to one is looked up there.
