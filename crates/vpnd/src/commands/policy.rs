@@ -1,7 +1,8 @@
-//! `vpnd policy test`: whether a user's client may send a packet, and which rule of the configuration decides.
+//! `vpnd policy test`: whether a user's client may send a packet, or get one from a host, and which rule of the configuration decides.
 //!
 //! INVARIANT: the answer comes from the same compiled policy that shards apply, about a packet that is made and parsed as theirs are.
-//! What other firewalls do, the gateway's own table among them, is not looked at.
+//! What other firewalls do is not looked at. Of the gateway's own table, which the configuration decides, only is whether hosts open connections
+//! to clients at all.
 
 use std::fmt;
 use std::io::Write;
@@ -16,7 +17,7 @@ use crate::admin_store::{Opening, Stores};
 use crate::cli::PolicyTestArgs;
 use crate::config::access_profile::Who;
 use crate::config::source::LOCAL;
-use crate::config::{AccessProfile, ConfigError, ServerConfig};
+use crate::config::{AccessProfile, ConfigError, NatMode, ServerConfig};
 use crate::policy::{self, Compiled};
 use crate::store::StoreError;
 
@@ -41,6 +42,10 @@ pub enum PolicyTestError {
     NoPool(IpAddr),
     #[error("no packet to {0} can be sent")]
     NoPacket(IpAddr),
+    #[error("{0} is an address for clients: ask about two of them by --user SENDER --to user:RECEIVER")]
+    FromClient(IpAddr),
+    #[error("neither --to nor --from says what is asked about")]
+    NoQuestion,
 }
 
 /// Where the packet goes.
@@ -56,11 +61,27 @@ enum Receiver {
     User(String),
 }
 
+/// A packet's service at its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Service {
+pub enum Service {
     Ping,
     Tcp(u16),
     Udp(u16),
+}
+
+impl FromStr for Service {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (port, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+        match (port.parse(), protocol) {
+            (Ok(port), "tcp") => Ok(Self::Tcp(port)),
+            (Ok(port), "udp") => Ok(Self::Udp(port)),
+            _ => {
+                Err(format!("'{text}' is no port: write such as 22/tcp or 53/udp; without one it is a ping"))
+            }
+        }
+    }
 }
 
 impl FromStr for Target {
@@ -136,14 +157,20 @@ pub fn test(
         source: args.source.clone().unwrap_or_else(|| LOCAL.to_owned()),
         groups: args.groups.clone(),
     });
-    let sender = given.map_or_else(|| look_up(&config, stores, &args.user), Ok)?;
-    let receiver = match &args.to.receiver {
-        Receiver::Address(_) => None,
-        Receiver::User(name) => Some(look_up(&config, stores, name)?),
+    let user = given.map_or_else(|| look_up(&config, stores, &args.user), Ok)?;
+    let report = match (&args.to, args.from) {
+        (Some(to), _) => {
+            let receiver = match &to.receiver {
+                Receiver::Address(_) => None,
+                Receiver::User(name) => Some(look_up(&config, stores, name)?),
+            };
+            evaluate(&config, &user, receiver.as_ref(), to)?
+        }
+        (None, Some(host)) => evaluate_from(&config, host, &user, args.to_port.unwrap_or(Service::Ping))?,
+        (None, None) => return Err(PolicyTestError::NoQuestion),
     };
-    let report = evaluate(&config, &sender, receiver.as_ref(), &args.to)?;
     // A reader that closes early still gets the exit code.
-    let _ = if args.json { writeln!(out, "{:#}", report.json(&sender)) } else { writeln!(out, "{report}") };
+    let _ = if args.json { writeln!(out, "{:#}", report.json(&user)) } else { writeln!(out, "{report}") };
     Ok(report.verdict == Verdict::Allow)
 }
 
@@ -163,25 +190,78 @@ fn evaluate(
     let mut names = Names::new();
     let compiled = policy::compile(config, &mut names)?;
     for account in [Some(sender), receiver].into_iter().flatten() {
-        if config.profiles.of(account.who()).is_none() {
-            let reason = format!("no access profile is for {}: a login is refused", account.name);
-            return Ok(Report { verdict: Verdict::Deny, profile: None, rule: None, reason });
+        if let Some(refused) = refused(config, account) {
+            return Ok(refused);
         }
     }
-    let mut principal = |account: &Account| {
-        let position = config.profiles.position(account.who());
-        let profile = position.and_then(|position| compiled.numbers.get(position)).copied();
-        let groups = account.groups.iter().map(String::as_str);
-        names.principal(&account.name, groups).in_profile(profile.unwrap_or(ProfileId::NONE))
-    };
-    let from = principal(sender);
-    let to_client = receiver.map(&mut principal);
+    let from = principal(config, &compiled, &mut names, sender);
+    let to_client = receiver.map(|account| principal(config, &compiled, &mut names, account));
     let (source, destination) = addresses(config, &to.receiver)?;
     let bytes = packet(source, destination, to.service);
     let packet = Packet::parse(&bytes).map_err(|_| PolicyTestError::NoPacket(destination))?;
     let way = to_client.as_ref().map_or(Destination::Campus, Destination::Client);
     let decision = compiled.policy.explain(&from, way, &packet);
     Ok(report(config, &compiled, decision, &from, destination))
+}
+
+/// About the first packet of a host's to the user's client.
+fn evaluate_from(
+    config: &ServerConfig,
+    host: IpAddr,
+    user: &Account,
+    service: Service,
+) -> Result<Report, PolicyTestError> {
+    if config.tunnel.pools().any(|pool| pool.contains(&host)) {
+        return Err(PolicyTestError::FromClient(host));
+    }
+    let mut names = Names::new();
+    let compiled = policy::compile(config, &mut names)?;
+    if let Some(refused) = refused(config, user) {
+        return Ok(refused);
+    }
+    let to = principal(config, &compiled, &mut names, user);
+    let (client, _) = addresses(config, &Receiver::Address(host))?;
+    let bytes = packet(host, client, service);
+    let packet = Packet::parse(&bytes).map_err(|_| PolicyTestError::NoPacket(client))?;
+    let by_policy = report(config, &compiled, compiled.policy.explain_from_campus(&to, &packet), &to, host);
+    Ok(match no_way_in(config, host) {
+        Some(reason) if by_policy.verdict == Verdict::Allow => {
+            Report { verdict: Verdict::Deny, rule: None, reason, ..by_policy }
+        }
+        _ => by_policy,
+    })
+}
+
+/// Why the gateway's firewall table lets the host open no connection to any client, if it does not.
+fn no_way_in(config: &ServerConfig, host: IpAddr) -> Option<String> {
+    let is_pushed = || config.profiles.routes().iter().any(|net| net.contains(&host));
+    let only_answers = |why: &str| Some(format!("hosts only answer clients: {why}"));
+    match config.nat.mode {
+        NatMode::None => None,
+        NatMode::Nftables => only_answers("mode = \"nftables\" in [nat] hides these"),
+        NatMode::Route if !config.policy.campus_to_client => {
+            only_answers("campus_to_client is false in [policy]")
+        }
+        NatMode::Route if !is_pushed() => {
+            Some(format!("{host} is in no pushed network, and no other host opens connections to clients"))
+        }
+        NatMode::Route => None,
+    }
+}
+
+/// The result for a user who can't log in.
+fn refused(config: &ServerConfig, account: &Account) -> Option<Report> {
+    let reason = format!("no access profile is for {}: a login is refused", account.name);
+    let none = config.profiles.of(account.who()).is_none();
+    none.then_some(Report { verdict: Verdict::Deny, profile: None, rule: None, reason })
+}
+
+/// The user as policy has them.
+fn principal(config: &ServerConfig, compiled: &Compiled, names: &mut Names, account: &Account) -> Principal {
+    let position = config.profiles.position(account.who());
+    let profile = position.and_then(|position| compiled.numbers.get(position)).copied();
+    let groups = account.groups.iter().map(String::as_str);
+    names.principal(&account.name, groups).in_profile(profile.unwrap_or(ProfileId::NONE))
 }
 
 /// Addresses of a client that sends, and of the receiver.
@@ -245,8 +325,8 @@ fn report(
     config: &ServerConfig,
     compiled: &Compiled,
     decision: Decision,
-    from: &Principal,
-    destination: IpAddr,
+    client: &Principal,
+    other: IpAddr,
 ) -> Report {
     let of = |number: ProfileId| {
         let position = compiled.numbers.iter().position(|one| *one == number);
@@ -267,24 +347,21 @@ fn report(
             format!("rule {place} of {section}{line}")
         }
         Ground::Networks(number) if verdict == Verdict::Allow => {
-            format!("no rule matches, and {destination} is in the networks of profile '{}'", title(number))
+            format!("no rule matches, and {other} is in the networks of profile '{}'", title(number))
         }
         Ground::Networks(number) => {
-            format!(
-                "no rule matches, and {destination} is not in the networks of profile '{}'",
-                title(number)
-            )
+            format!("no rule matches, and {other} is not in the networks of profile '{}'", title(number))
         }
         Ground::Clients(number) => {
             let value = verdict == Verdict::Allow;
             format!("no rule matches, and profile '{}' has client_to_client = {value}", title(number))
         }
         Ground::NobodysAddress => {
-            format!("{destination} is an address for clients: ask about its user by --to user:NAME")
+            format!("{other} is an address for clients: ask about its user by --to user:NAME")
         }
         Ground::UnknownProfile(_) => "there are no rules for the profile".to_owned(),
     };
-    Report { verdict, profile: Some(title(from.profile())), rule, reason }
+    Report { verdict, profile: Some(title(client.profile())), rule, reason }
 }
 
 impl Report {

@@ -56,6 +56,82 @@ fn between_clients_the_profile_that_decides_is_named() {
 }
 
 #[test]
+fn a_host_that_opens_a_connection_to_a_client() {
+    let of = |mode: &str, campus_to_client: bool| {
+        let policy = format!("[policy]\ncampus_to_client = {campus_to_client}\n");
+        (format!("[nat]\nmode = '{mode}'\n"), PROFILES.replace("[policy]\n", &policy))
+    };
+    let ask = |mode: &str, campus_to_client: bool, group: &str, host: &str| {
+        let (nat, profiles) = of(mode, campus_to_client);
+        let config = smallest(&format!("{nat}{profiles}"));
+        let user = account("ann", group);
+        evaluate_from(&config, host.parse().unwrap(), &user, Service::Tcp(22)).unwrap().to_string()
+    };
+    assert_eq!(
+        ask("route", true, "guests", "10.20.1.1"),
+        "allow: profile guests: no rule matches, and 10.20.1.1 is in the networks of profile 'guests'"
+    );
+    assert_eq!(
+        ask("route", false, "guests", "10.20.1.1"),
+        "deny: profile guests: hosts only answer clients: campus_to_client is false in [policy]"
+    );
+    assert_eq!(
+        ask("nftables", true, "guests", "10.20.1.1"),
+        "deny: profile guests: hosts only answer clients: mode = \"nftables\" in [nat] hides these"
+    );
+    assert_eq!(
+        ask("route", true, "guests", "10.21.1.1"),
+        "deny: profile guests: no rule matches, and 10.21.1.1 is not in the networks of profile 'guests'"
+    );
+    assert!(ask("route", true, "pupils", "10.20.1.1").contains("no access profile is for ann"));
+    let client = evaluate_from(
+        &smallest(PROFILES),
+        "10.86.0.77".parse().unwrap(),
+        &account("ann", "staff"),
+        Service::Ping,
+    );
+    assert!(matches!(client, Err(PolicyTestError::FromClient(_))), "{client:?}");
+    // A rule about the way in, by its line.
+    let rule =
+        "[[profile.rules]]\naction = 'deny'\nfrom = '10.20.7.0/24'\nto = 'clients'\nprotocol = 'tcp'\n";
+    let config = smallest(&format!("{}{}{rule}", of("route", true).0, of("route", true).1));
+    let denied =
+        evaluate_from(&config, "10.20.7.1".parse().unwrap(), &account("ann", "guests"), Service::Tcp(22));
+    let denied = denied.unwrap().to_string();
+    assert!(denied.starts_with("deny: profile guests: rule 1 of profile 'guests' (server.toml:"), "{denied}");
+}
+
+#[test]
+fn ports() {
+    let port = |text: &str| text.parse::<Service>();
+    assert_eq!((port("22"), port("53/udp")), (Ok(Service::Tcp(22)), Ok(Service::Udp(53))));
+    for wrong in ["", "22/icmp", "x/tcp", "70000", "22/"] {
+        assert!(port(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_question_is_about_one_way() {
+    use clap::Parser as _;
+    let parses = |words: &str| {
+        let words = format!("vpnd policy test --user ann {words}");
+        crate::cli::Cli::try_parse_from(words.split(' ')).is_ok()
+    };
+    assert!(
+        parses("--to 10.0.0.1:22") && parses("--from 10.0.0.1") && parses("--from 10.0.0.1 --to-port 22/tcp")
+    );
+    for wrong in [
+        "--json",
+        "--to 10.0.0.1 --from 10.0.0.2",
+        "--to 10.0.0.1 --to-port 22",
+        "--to-port 22",
+        "--from bob",
+    ] {
+        assert!(!parses(wrong), "{wrong}");
+    }
+}
+
+#[test]
 fn targets() {
     let target = |text: &str| text.parse::<Target>();
     let v6: IpAddr = "2001:db8::1".parse().unwrap();
