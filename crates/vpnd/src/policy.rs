@@ -23,7 +23,10 @@ pub(crate) fn compile(config: &ServerConfig, names: &mut Names) -> Result<Compil
     let (mut numbers, mut sets) = (Vec::new(), Vec::new());
     for profile in config.profiles.iter() {
         let number = profile.name.as_ref().map_or(ProfileId::IMPLIED, |name| names.profile(name));
-        sets.push((number, rule_set(profile, names)?));
+        let set = rule_set(profile, names)?;
+        // The firewall is open to services of the gateway for all clients alike, or for none of them but DNS.
+        let is_open = config.policy.client_to_gateway;
+        sets.push((number, if is_open { set } else { set.with_own_name_servers(profile.push.dns.clone()) }));
         numbers.push(number);
     }
     Ok(Compiled { policy: Policy::of_profiles(sets).with_pools(pools(&config.tunnel)), numbers })

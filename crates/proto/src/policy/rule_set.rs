@@ -1,11 +1,16 @@
 //! The rules of one access profile, and the networks that are pushed to its clients.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use super::reach::Reach;
 use super::rule::{Flow, Rule, is_error};
 use super::{Direction, MAX_RULES, Names, PolicyError, Principal, RuleSpec, Verdict};
 use crate::packet::Packet;
+
+/// Port of name servers.
+const DNS: u16 = 53;
 
 /// What clients of one profile may send and receive. The default has no rules and keeps clients apart.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +20,8 @@ pub struct RuleSet {
     reach: Option<Reach>,
     /// Whether hosts outside of them reach clients only by a rule.
     inbound_from_reach: bool,
+    /// The gateway's own addresses at which DNS is for this profile; `None` for all of them.
+    own_name_servers: Option<Vec<IpAddr>>,
     /// For each direction the rules that can match there, in either sense.
     to_campus: Vec<Rule>,
     between_clients: Vec<Rule>,
@@ -71,10 +78,22 @@ impl RuleSet {
         Self { inbound_from_reach: true, ..self }
     }
 
+    /// The same rules, for which DNS at the gateway's own inner addresses is a part of the campus at these alone. The firewall knows the name
+    /// servers of all profiles together.
+    #[must_use]
+    pub fn with_own_name_servers(self, own: Vec<IpAddr>) -> Self {
+        Self { own_name_servers: Some(own), ..self }
+    }
+
     /// About a packet to the campus; `own` is whether it is for the gateway itself.
     #[inline]
     pub(super) fn rule_to_campus(&self, from: &Principal, packet: &Packet<'_>, own: bool) -> Ruling {
-        if own || self.reach.as_ref().is_none_or(|reach| reach.holds(packet.dst())) {
+        let is_campus = if own {
+            !self.is_others_dns(packet)
+        } else {
+            self.reach.as_ref().is_none_or(|reach| reach.holds(packet.dst()))
+        };
+        if is_campus {
             return decide(&self.to_campus, Some(from), None, packet, Verdict::Allow);
         }
         let flow = Flow::new(Some(from), None, packet);
@@ -103,6 +122,12 @@ impl RuleSet {
             Verdict::Deny
         };
         decide(&self.from_campus, None, Some(to), packet, default)
+    }
+
+    /// Whether it is for a name server at the gateway itself that clients of other profiles are given.
+    fn is_others_dns(&self, packet: &Packet<'_>) -> bool {
+        let Some(own) = &self.own_name_servers else { return false };
+        packet.ports().is_some_and(|(_, port)| port == DNS) && !own.contains(&packet.dst())
     }
 
     /// Errors come from routers, which need not be a part of what is pushed.

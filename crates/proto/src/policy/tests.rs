@@ -466,3 +466,30 @@ fn a_rule_opens_more_than_is_pushed_only_by_naming_it() {
     assert!(answers.passes(&tcp(ALICE, 80, ELSEWHERE, 5000, ACK)), "whom the host asks may answer");
     assert!(!answers.passes(&beyond), "and not ask");
 }
+
+#[test]
+fn a_name_server_at_the_gateway_answers_the_profiles_that_have_it() {
+    let own = "10.8.0.1";
+    let with = |rules: &[RuleSpec], servers: &[&str]| {
+        let mut world = reaching(rules);
+        let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
+        let set =
+            RuleSet::compile(rules, false, &mut world.names).unwrap().with_reach(&[parse("10.1.0.0/16")]);
+        let pools = Pools { nets: vec![parse("10.8.0.0/24")], own: vec![own.parse().unwrap()] };
+        let set = set.with_own_name_servers(servers);
+        World { policy: Policy::of_profiles([(ProfileId::IMPLIED, set)]).with_pools(pools), ..world }
+    };
+    let queries = [udp(ALICE, 5000, own, 53), tcp(ALICE, 5000, own, 53, SYN), tcp(ALICE, 5000, own, 53, ACK)];
+    for query in queries {
+        assert!(with(&[], &[own]).passes(&query));
+        assert!(!with(&[], &[]).passes(&query) && !with(&[], &["10.1.0.53"]).passes(&query));
+        assert!(
+            !with(&[allow(&[], &[])], &[]).passes(&query),
+            "no more than anything else that is not pushed"
+        );
+        assert!(with(&[allow(&[], &[net("10.8.0.1/32")])], &[]).passes(&query), "but a rule may name it");
+    }
+    for other in [icmp(ALICE, own, 8), udp(ALICE, 53, own, 5000), udp(ALICE, 5000, SERVER, 53)] {
+        assert!(with(&[], &[]).passes(&other), "all else is as without");
+    }
+}

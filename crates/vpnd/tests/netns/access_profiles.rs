@@ -5,9 +5,10 @@
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vpnd::store::sqlite::Sqlite;
 
@@ -117,6 +118,41 @@ fn users_are_in_different_profiles_at_once() {
     ping_until(one.namespace(), campus, SOON);
     assert_eq!(["ann", "bob"].map(|user| profile_of(&gateway, user)), ["staff", "guests"]);
     assert!(!ping(two.namespace(), campus, 56, SECOND));
+}
+
+#[test]
+fn a_name_server_at_the_gateway_answers_the_profiles_that_push_it() {
+    const OWN: Ipv4Addr = Ipv4Addr::new(10, 86, 0, 1);
+    let Some(lab) = laboratory(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let [ann, bob] = ["ann", "bob"].map(|name| gateway.add_user(name));
+    join(&gateway, "ann", "staff");
+    join(&gateway, "bob", "guests");
+    configure(&gateway, &format!("{}{GUESTS}", STAFF.replace("10.200.0.2\"", &format!("{OWN}\""))));
+    gateway.start();
+    let (one, two) = (Client::connect(&lab, 1, &ann), Client::connect(&lab, 2, &bob));
+    let server = lab.gateway.within(|| UdpSocket::bind((OWN, 53))).unwrap();
+    server.set_read_timeout(Some(SECOND / 10)).unwrap();
+    let is_asked = |client: &Client<'_>| {
+        let socket = client.namespace().within(|| UdpSocket::bind((client.v4(), 0))).unwrap();
+        let _ = socket.send_to(b"query", (OWN, 53));
+        server.recv(&mut [0; 16]).is_ok()
+    };
+    for client in [&one, &two] {
+        insist(client, OWN);
+        ping_until(client.namespace(), OWN.into(), SOON);
+    }
+    eventually("the query of who has the name server", SOON, || is_asked(&one).then_some(()));
+    let before = gateway.counter("policy");
+    assert!(!(0..10).any(|_| is_asked(&two)), "it is staff's");
+    gateway.counter_above("policy", before);
+    // It is seen if it comes.
+    configure(
+        &gateway,
+        &STAFF.replace("10.200.0.2\"", &format!("{OWN}\"")).replace("[\"staff\"]", "[\"staff\", \"guests\"]"),
+    );
+    must(gateway.ask(&["reload"]));
+    eventually("the query of who has it now", SOON, || is_asked(&two).then_some(()));
 }
 
 #[test]
@@ -243,6 +279,110 @@ fn a_change_of_profiles_opens_nothing_for_a_moment() {
     eventually("the port is open", SOON, || {
         let _ = client.namespace().within(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"open", closed));
         receivers[0].recv(&mut [0; 8]).ok()
+    });
+}
+
+/// What the ports of the campus host have received: packets, and when the last came.
+#[derive(Default)]
+struct Arrivals(Mutex<(usize, Option<Instant>)>);
+
+impl Arrivals {
+    fn count(&self, receiver: &UdpSocket, over: &AtomicBool) {
+        while !over.load(Ordering::Relaxed) {
+            if receiver.recv(&mut [0; 8]).is_ok() {
+                let mut arrived = self.0.lock().unwrap();
+                *arrived = (arrived.0 + 1, Some(Instant::now()));
+            }
+        }
+    }
+
+    fn now(&self) -> (usize, Option<Instant>) {
+        *self.0.lock().unwrap()
+    }
+}
+
+/// A user goes from one group to the other and back under traffic: of three ports each of the profiles allows one, and none allows the
+/// third.
+#[test]
+fn a_change_of_groups_reaches_a_session_within_a_second_and_opens_nothing_for_a_moment() {
+    const CHANGES: usize = 10;
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    let profile = |name: &str, closed: &str| {
+        let (closed, udp) = (format!("ports = [\"7778\", \"{closed}\"]"), "protocol = \"udp\"");
+        format!(
+            "[[profile]]\nname = \"{name}\"\n{}\nroutes = [\"10.200.0.0/24\"]\n[[profile.rules]]\naction = \"deny\"\nto = \"10.200.0.2\"\n\
+             {udp}\n{closed}\n",
+            if name == "two" { "groups = [\"two\"]" } else { "users = [\"ann\"]" },
+        )
+    };
+    configure(&gateway, &(profile("two", "7777") + &profile("one", "7779")));
+    gateway.start();
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let ports = [7777, 7778, 7779].map(|port| SocketAddr::new(CAMPUS_V4.into(), port));
+    let receivers = ports.map(|address| {
+        let receiver = lab.campus.within(|| UdpSocket::bind(address)).unwrap();
+        receiver.set_read_timeout(Some(SECOND / 10)).unwrap();
+        receiver
+    });
+    let (over, arrivals) = (AtomicBool::new(false), [(); 3].map(|()| Arrivals::default()));
+    let mut delays = Vec::new();
+    thread::scope(|scope| {
+        let _over = Over(&over);
+        for (receiver, arrivals) in receivers.iter().zip(&arrivals) {
+            let over = &over;
+            scope.spawn(move || arrivals.count(receiver, over));
+        }
+        scope.spawn(|| {
+            client.namespace().within(|| {
+                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    for port in ports {
+                        let _ = socket.send_to(b"packet", port);
+                    }
+                    thread::sleep(SECOND / 1_000);
+                }
+            });
+        });
+        eventually("the first profile's port", SOON, || (arrivals[0].now().0 > 0).then_some(()));
+        for change in 0..CHANGES {
+            let (closing, opening) = if change % 2 == 0 { (0, 2) } else { (2, 0) };
+            let before = arrivals[opening].now().0;
+            if change % 2 == 0 {
+                join(&gateway, "ann", "two")
+            } else {
+                leave(&gateway, "ann", "two")
+            }
+            // From now on it is acknowledged.
+            let since = Instant::now();
+            let opened = eventually("the other profile's port is open", SOON, || {
+                let (count, last) = arrivals[opening].now();
+                last.filter(|_| count > before)
+            });
+            let then = arrivals[opening].now().0;
+            eventually("packets go on", SOON, || (arrivals[opening].now().0 > then + 20).then_some(()));
+            let closed = arrivals[closing].now().1.expect("it was open");
+            delays.push(opened.max(closed).saturating_duration_since(since));
+        }
+    });
+    delays.sort();
+    println!(
+        "{CHANGES} changes of groups under traffic, from the command's end to the last packet of before and the first of after: {:.2?} \
+         (median), {:.2?} at most; {} packets that are denied before and after",
+        delays[CHANGES / 2],
+        delays[CHANGES - 1],
+        arrivals[1].now().0
+    );
+    assert_eq!(arrivals[1].now().0, 0, "what both profiles deny came through");
+    // It is seen if it comes.
+    configure(&gateway, &(profile("two", "7777") + &profile("one", "7779")).replace("\"7778\", ", ""));
+    must(gateway.ask(&["reload"]));
+    eventually("the port is open", SOON, || {
+        let _ =
+            client.namespace().within(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"open", ports[1]));
+        receivers[1].recv(&mut [0; 8]).ok()
     });
 }
 
