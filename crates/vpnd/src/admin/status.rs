@@ -229,6 +229,10 @@ pub struct Counters {
     #[serde(default)]
     #[cbor(n(7), default)]
     pub audit: BTreeMap<String, u64>,
+    /// Sessions that have ended, by reason.
+    #[serde(default)]
+    #[cbor(n(8), default)]
+    pub ends: BTreeMap<String, u64>,
 }
 
 impl Counters {
@@ -244,6 +248,7 @@ impl Counters {
             (&mut self.source_answers, &before.source_answers),
             (&mut self.source_failures, &before.source_failures),
             (&mut self.audit, &before.audit),
+            (&mut self.ends, &before.ends),
         ];
         for (counts, before) in kinds {
             for (name, count) in before {

@@ -105,6 +105,7 @@ pub(crate) fn status() -> Status {
             source_answers: count(&[("campus", 12)]),
             source_failures: count(&[("campus", 3)]),
             audit: count(&[("lost", 2)]),
+            ends: count(&[("kicked", 1)]),
         },
         audit: Some(Audit { failure: None }),
         drain: None,

@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use toml::Value;
 
+use crate::access_profiles;
 use crate::client::{self, Client};
 use crate::freeradius::FreeRadius;
 use crate::gateway::{Gateway, Login, edit_toml, must, write_secret};
@@ -283,4 +284,50 @@ fn a_session_ends_with_the_account_in_the_directory_and_groups_change_meanwhile(
     kill_process(pid, Signal::CONT).expect("it is there");
     assert!(bob.output().contains("could not be asked for too long"), "{}", bob.output());
     assert!(since.elapsed() >= Duration::from_secs(7), "it went on for {:?}", since.elapsed());
+}
+
+#[test]
+fn a_recheck_that_finds_no_profile_ends_the_session_with_that_reason() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let local = gateway.add_user("local");
+    let people = [person("ann", "right"), person("bob", "right"), group("staff", &["ann", "bob"])].concat();
+    let command = |program: &str| beside(&lab, program);
+    let Some(slapd) = Slapd::start(ADDRESS, command, &people) else { return };
+    configure(&gateway, &slapd, slapd.password_file());
+    edit_toml(&gateway.config(), |table| {
+        let source = table["source"][0].as_table_mut().expect("it was configured");
+        source.insert("recheck_s".to_owned(), 1.into());
+    });
+    access_profiles::configure(
+        &gateway,
+        "[[profile]]\nname = \"staff\"\ngroups = [\"staff\"]\nroutes = [\"10.200.0.0/24\"]\n",
+    );
+    gateway.start();
+    let logins = ["ann", "bob"].map(|name| login_of(&lab, &local, &format!("{name}@uni.example"), "right"));
+    let [ann, bob] = [1, 2].map(|number| Client::connect(&lab, number, &logins[number - 1]));
+    for client in [&ann, &bob] {
+        ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    }
+
+    let left = "dn: cn=staff,ou=groups,dc=uni,dc=example\nchangetype: modify\ndelete: member\n\
+                member: uid=ann,ou=people,dc=uni,dc=example\n-\n";
+    slapd.modify(&command, ADDRESS, left);
+    let mut ann = ann.into_process();
+    ann.wait(SOON);
+    assert!(ann.output().contains("not admitted to this gateway"), "{}", ann.output());
+    let counters = gateway.status()["counters"].clone();
+    assert_eq!(counters["ends"]["no-profile"], 1, "{counters}");
+    let log = gateway.process().output();
+    assert!(log.contains("reason=\"no-profile\""), "{log}");
+    let sessions = gateway.sessions();
+    assert!(sessions.len() == 1 && sessions[0]["user"] == "bob@uni.example", "{sessions:?}");
+    ping_until(bob.namespace(), CAMPUS_V4.into(), SOON);
+
+    // She is refused with the same reason, although her password is right.
+    let before = counters["logins"]["no_profile"].as_u64().unwrap_or_default();
+    let (status, output) = Client::refused(&lab, 1, &logins[0], &[]);
+    assert!(status == 3 && output.contains("not admitted to this gateway"), "{status}: {output}");
+    let after = gateway.status()["counters"]["logins"]["no_profile"].as_u64();
+    assert!(after.is_some_and(|after| after > before), "{after:?} after {before}");
 }

@@ -170,7 +170,8 @@ impl Handler for Administration {
         let mut counters = Counters::from(&snapshot.counters);
         counters.logins = self.logins.counts();
         counters.handshakes = self.admission.counts();
-        let Ended { sessions, rx_bytes, tx_bytes } = snapshot.ended;
+        let Ended { sessions, rx_bytes, tx_bytes, reasons } = snapshot.ended;
+        counters.ends = reasons.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect();
         let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
         counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
         let AuthStatus { pools, sources, audit } = self.auth_status().await;

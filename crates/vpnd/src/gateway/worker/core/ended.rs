@@ -1,15 +1,18 @@
 //! Sessions that have ended: their line in the log, and their sums for status and metrics.
 
+use std::collections::BTreeMap;
+
 use vpnd_proto::gateway::EndedSession;
 
 use crate::clock::now;
 
 /// Sessions that have ended, and the bytes of inner packets that they carried.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Ended {
     pub(crate) sessions: u64,
     pub(crate) rx_bytes: u64,
     pub(crate) tx_bytes: u64,
+    pub(crate) reasons: BTreeMap<&'static str, u64>,
 }
 
 impl Ended {
@@ -27,6 +30,7 @@ impl Ended {
             session = %ended.session,
             "session ended"
         );
+        *self.reasons.entry(ended.code.name()).or_default() += 1;
         self.sessions += 1;
         self.rx_bytes += received;
         self.tx_bytes += sent;

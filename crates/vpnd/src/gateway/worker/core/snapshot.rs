@@ -64,6 +64,6 @@ impl CoreTask {
         let drain = self.drain_state();
         let sessions: Vec<_> = self.gateway.sessions().collect();
         let profiles = self.registry.access().names_of(&sessions);
-        CoreSnapshot { sessions, profiles, counters, ended: self.ended, udp, tun, drain }
+        CoreSnapshot { sessions, profiles, counters, ended: self.ended.clone(), udp, tun, drain }
     }
 }

@@ -160,6 +160,8 @@ fn totals(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     out.gauges("sessions", "Sessions with and without a control connection", None, series)?;
     let ended = |name| Counters::of(&status.counters.ended, name);
     out.counter("sessions_ended", "Sessions that have ended", ended("sessions"))?;
+    let ends = status.counters.ends.iter().map(|(reason, n)| ([("reason", reason.as_str())], *n));
+    out.counters("session_ends", "Sessions that have ended, by reason", None, ends)?;
     let live = |bytes: fn(&Session) -> u64| sessions.iter().map(bytes).sum::<u64>();
     let series = [
         ([("direction", "receive")], ended("rx_bytes").saturating_add(live(|session| session.rx_bytes))),
@@ -281,6 +283,7 @@ mod tests {
                 "vpnd_unused_marks counter",
                 "vpnd_sessions gauge",
                 "vpnd_sessions_ended counter",
+                "vpnd_session_ends counter",
                 "vpnd_traffic_bytes counter",
                 "vpnd_pool_addresses gauge",
                 "vpnd_pool_addresses_taken gauge",
@@ -323,6 +326,7 @@ mod tests {
             "vpnd_sessions{state=\"connected\"} 1".to_owned(),
             "vpnd_sessions{state=\"away\"} 1".to_owned(),
             "vpnd_sessions_ended_total 1".to_owned(),
+            "vpnd_session_ends_total{reason=\"kicked\"} 1".to_owned(),
             // One session that has ended, and those that live.
             "vpnd_traffic_bytes_total{direction=\"receive\"} 1610617736".to_owned(),
             "vpnd_traffic_bytes_total{direction=\"send\"} 2055".to_owned(),
