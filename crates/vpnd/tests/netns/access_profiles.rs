@@ -301,6 +301,16 @@ impl Arrivals {
     }
 }
 
+/// A profile that allows all but the port that none allows, and another one.
+fn closing(name: &str, closed: &str) -> String {
+    let (closed, udp) = (format!("ports = [\"7778\", \"{closed}\"]"), "protocol = \"udp\"");
+    format!(
+        "[[profile]]\nname = \"{name}\"\n{}\nroutes = [\"10.200.0.0/24\"]\n[[profile.rules]]\naction = \"deny\"\nto = \"10.200.0.2\"\n\
+         {udp}\n{closed}\n",
+        if name == "two" { "groups = [\"two\"]" } else { "users = [\"ann\"]" },
+    )
+}
+
 /// A user goes from one group to the other and back under traffic: of three ports each of the profiles allows one, and none allows the
 /// third.
 #[test]
@@ -309,15 +319,7 @@ fn a_change_of_groups_reaches_a_session_within_a_second_and_opens_nothing_for_a_
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let ann = gateway.add_user("ann");
-    let profile = |name: &str, closed: &str| {
-        let (closed, udp) = (format!("ports = [\"7778\", \"{closed}\"]"), "protocol = \"udp\"");
-        format!(
-            "[[profile]]\nname = \"{name}\"\n{}\nroutes = [\"10.200.0.0/24\"]\n[[profile.rules]]\naction = \"deny\"\nto = \"10.200.0.2\"\n\
-             {udp}\n{closed}\n",
-            if name == "two" { "groups = [\"two\"]" } else { "users = [\"ann\"]" },
-        )
-    };
-    configure(&gateway, &(profile("two", "7777") + &profile("one", "7779")));
+    configure(&gateway, &(closing("two", "7777") + &closing("one", "7779")));
     gateway.start();
     let client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
@@ -377,7 +379,7 @@ fn a_change_of_groups_reaches_a_session_within_a_second_and_opens_nothing_for_a_
     );
     assert_eq!(arrivals[1].now().0, 0, "what both profiles deny came through");
     // It is seen if it comes.
-    configure(&gateway, &(profile("two", "7777") + &profile("one", "7779")).replace("\"7778\", ", ""));
+    configure(&gateway, &(closing("two", "7777") + &closing("one", "7779")).replace("\"7778\", ", ""));
     must(gateway.ask(&["reload"]));
     eventually("the port is open", SOON, || {
         let _ =
