@@ -1,6 +1,6 @@
 //! Behaviour: all who have sessions are asked about again, round after round, and whoever was changed in the directory meanwhile, and
 //! nobody else, loses the session or is in the other access profile. `./x recheck-bench` does it with thousands and prints how long a
-//! round takes, with slapd on the same machine.
+//! round takes, and what memory the processes need for each session, with slapd on the same machine.
 //!
 //! Sessions begin by real logins over the control channel, each of a user and a device of its own. Their connections are closed
 //! then, as those of clients that are away: sessions that no packet comes from cost as many searches. The re-checks of a gateway are
@@ -52,10 +52,17 @@ fn rounds_of_rechecks_find_each_change_and_leave_all_others_alone() {
     let Some(slapd) = Slapd::start(ADDRESS, command, &entries(people)) else { return };
     set_up(&gateway, &slapd);
     gateway.start();
-    let began = Instant::now();
+    let (began, empty) = (Instant::now(), memory_kib(gateway.process().children()));
     log_in_all(&lab, &local.profile, people);
     assert_eq!(gateway.sessions().len(), people);
     println!("{people} sessions by logins within {:.1} s", began.elapsed().as_secs_f64());
+    for (role, kib) in memory_kib(gateway.process().children()) {
+        let each = kib.saturating_sub(empty[&role]) as f64 / people as f64;
+        println!(
+            "  memory (PSS) of {role}: {} KiB before, {kib} KiB after, {each:.1} KiB a session",
+            empty[&role]
+        );
+    }
 
     set_source(&gateway, "recheck_s", 1);
     must(gateway.upgrade());
@@ -238,6 +245,16 @@ fn role(pid: u32) -> Option<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     words.find(|word| ["worker", "auth", "idp"].contains(&word.as_ref())).map(String::from)
+}
+
+/// The memory of the gateway's processes by their roles; what several share counts in parts.
+fn memory_kib(children: Vec<u32>) -> BTreeMap<String, u64> {
+    let of = |pid: u32| {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+        Some((role(pid)?, line.trim().trim_end_matches(" kB").parse().ok()?))
+    };
+    children.into_iter().filter_map(of).collect()
 }
 
 /// CPU time that a process has used.
