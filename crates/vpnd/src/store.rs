@@ -350,6 +350,9 @@ pub trait Store: Send + Sync {
     /// Makes the record of a user of another source or brings it up to date, and returns it. It says nothing about whether the
     /// user may log in: the caller checks [`User::enabled`] and [`User::has_expired`], as for all others.
     fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
+    /// The same for a user who did not log in: without a record none is made, since whoever removed it must not be overruled by an answer
+    /// that was under way ([`StoreError::NoSuchUser`]).
+    fn update_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
     /// The users of this source who have sessions.
     fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError>;
     /// Ends all sessions of a user, which is a revocation; its number. The user may log in again.

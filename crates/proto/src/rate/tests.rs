@@ -217,6 +217,20 @@ fn another_rate_fills_no_bucket() {
     }
 }
 
+/// Nothing is granted twice where threads take the same nanosecond at the same moment.
+#[test]
+fn what_threads_take_at_once_is_granted_once() {
+    const NANOS: u64 = 4_000_000;
+    let bucket = Bucket::new(Time::from_nanos(0));
+    let take = || std::iter::repeat_with(|| bucket.take(Time::from_nanos(NANOS), NANOS, 1, 1));
+    let granted: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| take().take_while(|granted| *granted > 0).sum::<u64>())).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
+    });
+    assert_eq!(granted, NANOS);
+}
+
 /// Threads take at once, give back, and have different opinions of the time: never more than the rate and a burst in all.
 #[test]
 fn threads_share_a_bucket() {

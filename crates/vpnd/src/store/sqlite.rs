@@ -337,6 +337,10 @@ impl Store for Sqlite {
         self.change(|t| accounts::refresh_external(t, user, now_s))
     }
 
+    fn update_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError> {
+        self.change(|t| accounts::update_external(t, user, now_s))
+    }
+
     fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError> {
         self.read(|c| accounts::with_sessions(c, source))
     }

@@ -14,6 +14,13 @@ use super::super::{
 use super::users::{self, StoreResult};
 use super::{bytes, digest, events, sessions};
 
+pub(super) fn update_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
+    if by_subject(t, &user.source, &user.subject)?.is_none() {
+        return Ok(Err(StoreError::NoSuchUser { name: user.name.clone() }));
+    }
+    refresh_external(t, user, now_s)
+}
+
 pub(super) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
     if let Err(detail) = check(user) {
         return Ok(Err(StoreError::Unusable { name: user.name.clone(), detail }));

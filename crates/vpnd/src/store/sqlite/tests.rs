@@ -457,6 +457,19 @@ fn a_user_of_another_source_is_one_record_however_often_they_come() {
 }
 
 #[test]
+fn an_answer_about_a_user_who_was_removed_meanwhile_makes_no_record() {
+    let (_dir, store) = new_store();
+    let user = external("u1", "alice@example.edu", &["staff"]);
+    assert!(matches!(store.update_external(&user, 1), Err(StoreError::NoSuchUser { .. })));
+    store.refresh_external(&user, 2).unwrap();
+    let changed = store.update_external(&external("u1", "alice@example.edu", &["lab"]), 3).unwrap();
+    assert_eq!(changed.groups, ["lab"]);
+    store.remove_user("alice@example.edu", 4).unwrap();
+    assert!(matches!(store.update_external(&user, 5), Err(StoreError::NoSuchUser { .. })));
+    assert!(store.users().unwrap().is_empty());
+}
+
+#[test]
 fn a_name_belongs_to_one_subject_and_a_new_name_ends_the_sessions_of_the_old() {
     let (_dir, store) = new_store();
     store.add_user(&named("Ann"), 1).unwrap();

@@ -101,7 +101,7 @@ impl Authenticator {
                     name: user.name.clone(),
                     groups,
                 };
-                match self.store.refresh_external(&external, wall_s()) {
+                match self.store.update_external(&external, wall_s()) {
                     Err(StoreError::Unusable { .. }) => {
                         return Err(NotDone::Because(ErrorCause::InvalidValue));
                     }

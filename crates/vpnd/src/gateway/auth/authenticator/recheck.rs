@@ -173,8 +173,10 @@ impl Authenticator {
             groups: identity.groups.iter().map(ToString::to_string).collect(),
         };
         let this = Arc::clone(self);
-        match tokio::task::spawn_blocking(move || this.store.refresh_external(&external, wall_s())).await {
+        match tokio::task::spawn_blocking(move || this.store.update_external(&external, wall_s())).await {
             Ok(Ok(_)) => Outcome::Confirmed,
+            // Removed here meanwhile, which has ended the sessions.
+            Ok(Err(StoreError::NoSuchUser { .. })) => Outcome::Over,
             Ok(Err(error)) => {
                 tracing::error!(%error, "a user of a source can't be brought up to date");
                 Outcome::NoAnswer
