@@ -138,6 +138,9 @@ fn a_name_server_at_the_gateway_answers_the_profiles_that_push_it() {
         let _ = socket.send_to(b"query", (OWN, 53));
         server.recv(&mut [0; 16]).is_ok()
     };
+    // A route takes a device that is up.
+    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(two.namespace(), LIBRARY.into(), SOON);
     for client in [&one, &two] {
         insist(client, OWN);
         ping_until(client.namespace(), OWN.into(), SOON);
