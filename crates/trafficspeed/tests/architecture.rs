@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A module may use those of the layers above its own in this list, and no other of its own layer.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 11] = [
     &["clock", "csv_table", "interrupt", "line", "observe", "stats", "sys", "unit"],
     &["load"],
     &["coordinate", "lab"],
@@ -16,6 +16,7 @@ const LAYERS: [&[&str]; 10] = [
     &["doctor"],
     &["cli"],
     &["output"],
+    &["vpnd_commands"],
     &["main"],
 ];
 

@@ -52,7 +52,8 @@ fn an_unknown_key_has_its_line_and_the_nearest_known_key() {
     );
     assert_eq!(
         only_problem("[nat]\nzzz = 1\n"),
-        "server.toml:7: unknown key 'zzz' in [nat]; it knows 'mode', 'outgoing_interface'"
+        "server.toml:7: unknown key 'zzz' in [nat]; it knows 'mode', 'outgoing_interface', 'addresses', 'ports', \
+         'ports_per_client'"
     );
     let rule = "[[policy.rules]]\naction = 'allow'\nprotocl = 'tcp'\n";
     assert_eq!(
