@@ -244,7 +244,8 @@ impl Load {
 
     /// Whether the run of a flow that arrives now is to be looked into.
     pub(crate) fn is_sample(&self, flow: usize) -> bool {
-        self.flows[flow].runs().is_multiple_of(u64::from(self.plan.sample.max(1)))
+        // Not the same ones of all flows: of thousands each has few, and some must be among them at any time.
+        (self.flows[flow].runs() + flow as u64).is_multiple_of(u64::from(self.plan.sample.max(1)))
     }
 
     /// A run of packets of a flow has arrived; `first` is the number of its first one, if that was opened.
@@ -374,6 +375,18 @@ mod tests {
         load.revive(at(2_000));
         assert!(load.next_turn().is_some());
         assert_eq!(load.take_counts(at(2_000)).lost, 30);
+    }
+
+    #[test]
+    fn samples_are_spread_over_flows() {
+        let load = Load::new(
+            Plan { sample: 4, ..PLAN },
+            vec![Template::new(Transport::Tcp, [10, 86, 0, 2].into(), [10, 86, 0, 3].into(), 1_000); 4],
+            1_032,
+            at(0),
+        );
+        let sampled: Vec<bool> = (0..4).map(|flow| load.is_sample(flow)).collect();
+        assert_eq!(sampled, [true, false, false, false], "not the first run of each");
     }
 
     #[test]
