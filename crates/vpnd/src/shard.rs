@@ -23,6 +23,7 @@ mod writes;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::runtime::Runtime;
@@ -51,6 +52,10 @@ pub const EVENT_QUEUE: usize = 4_096;
 const MESSAGE_QUEUE: usize = 1_024;
 /// Datagrams that came to the wrong shard and wait for the right one at most.
 const MISDIRECTED_QUEUE: usize = 512;
+
+/// The scheduler's slice of a shard: the shortest that Linux gives, so that a shard without priority is the first of its kind to run
+/// when a packet wakes it up. It gets no more of the core by that, so there is nothing to configure.
+const SLICE: Duration = Duration::from_micros(100);
 
 /// A message of the control plane to a shard.
 #[derive(Debug)]
@@ -304,7 +309,24 @@ fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io::Result<()>
             "can't put the shard before other work; it needs CAP_SYS_NICE, or RLIMIT_NICE of 20 plus the priority",
         );
     }
+    let shortened = process::shorten_current_slice(SLICE);
+    if let Err(error) = shortened
+        && spec.number == 0
+    {
+        log_usual_slice(&spec, &error);
+    }
     runtime.block_on(run(spec, links))
+}
+
+/// The line about a kernel without slices of one's own. It matters to a gateway that nothing else puts before other work.
+fn log_usual_slice(spec: &ShardSpec, error: &io::Error) {
+    const MESSAGE: &str = "shards have the scheduler's usual time slice, since only Linux 6.12 and newer give shorter ones: beside other \
+                           work they come to their turn later, unless `priority` in [server] puts them before it";
+    if spec.role == Role::Gateway && spec.priority == 0 {
+        tracing::info!(%error, "{MESSAGE}");
+    } else {
+        tracing::debug!(%error, "{MESSAGE}");
+    }
 }
 
 /// The loop: whichever of messages, events and the two directions has work.

@@ -127,7 +127,12 @@ fn nobody_touches_another_process() {
         let set = 1u64;
         let pin = |whose| call(libc::SYS_sched_setaffinity, [whose, 8, (&raw const set) as c_long, 0]);
         let nice = |which: u32, whose| call(libc::SYS_setpriority, [which.into(), whose, 19, 0]);
+        let mut attributes = [0_u32; size_of::<libc::sched_attr>() / size_of::<u32>()];
+        let (scheduling, len) = (attributes.as_mut_ptr() as c_long, size_of_val(&attributes) as c_long);
+        let reads = |whose| call(libc::SYS_sched_getattr, [whose, scheduling, len, 0]);
+        let sets = |whose| call(libc::SYS_sched_setattr, [whose, scheduling, 0, 0]);
         assert_eq!(call(libc::SYS_kill, [parent, 0, 0, 0]), 0, "it may");
+        assert_eq!((reads(parent), sets(parent)), (0, 0), "as they are, so nothing changes");
         assert_eq!((call(libc::SYS_tgkill, [parent, parent, 0, 0]), owned(parent)), (0, 0));
         shut_in(kind, None);
         assert_refused("kill", call(libc::SYS_kill, [parent, 0, 0, 0]));
@@ -135,12 +140,15 @@ fn nobody_touches_another_process() {
         assert_refused("tgkill", call(libc::SYS_tgkill, [parent, parent, 0, 0]));
         assert_refused("F_SETOWN", owned(parent));
         assert_refused("sched_setaffinity", pin(parent));
+        assert_refused("sched_getattr", reads(parent));
+        assert_refused("sched_setattr", sets(parent));
         assert_refused("setpriority", nice(libc::PRIO_PROCESS, parent));
         assert_refused("setpriority of a user", nice(libc::PRIO_USER, 0));
         for option in [libc::PR_SET_PDEATHSIG, libc::PR_SET_DUMPABLE, libc::PR_SET_PTRACER] {
             assert_refused("prctl", call(libc::SYS_prctl, [option.into(), 1, 0, 0]));
         }
         assert_eq!(call(libc::SYS_tgkill, [own, own, 0, 0]), 0, "but itself, as when it panics");
+        assert_eq!((reads(0), sets(0)), (0, 0));
         assert_eq!((pin(0), nice(libc::PRIO_PROCESS, 0)), (0, 0));
     });
 }
