@@ -26,7 +26,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// CLOCK_MONOTONIC, which coordinator and processes share: an instant in a report means the same to each of them.
 fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    // INVARIANT: this clock counts up from zero, so neither field is negative.
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// The clock by which the kernel notes when a datagram arrived.
+fn wall_ns() -> u64 {
+    nanoseconds(ClockId::Realtime)
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    // INVARIANT: both clocks count up from zero, so neither field is negative.
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

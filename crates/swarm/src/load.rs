@@ -5,23 +5,34 @@
 //! side by side, and go out as one segmented send (UDP GSO); they are received merged (UDP GRO), and of each merged run only
 //! the first datagram is copied. Of these, one in [`Plan::sample`] is authenticated and opened. Its number says how many
 //! packets of the flow came before it, so losses are counted exactly although most packets are never looked at.
+//!
+//! Bulk flows send as fast as their turns come (a closed loop), or at a rate whatever becomes of it (an open loop). Beside them
+//! further sessions can send calls: small packets at a steady pace, each of which is opened.
 
 mod flow;
+mod pace;
 mod packet;
+mod plan;
 pub(crate) mod socket;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use vpnd_proto::time::Time;
 
 use crate::tally::Percentiles;
+use crate::{now_ns, wall_ns};
 pub(crate) use flow::Flow;
+use pace::Pacer;
 pub use packet::LEAST_PACKET;
 pub(crate) use packet::{PORT, Transport};
 pub(crate) use packet::{Stamp, Template};
+pub(crate) use plan::End;
+pub use plan::{Direction, Plan};
+use socket::Received;
 
 /// The longest delay that is told apart, in microseconds.
 const MOST_DELAY_US: u64 = 60_000_000;
@@ -30,91 +41,32 @@ pub const MOST_BURST: u16 = 64;
 /// The most bytes of one segmented send, as vpnd's own clients send them: with its headers the kernel must not have to cut it.
 pub(crate) const MOST_BURST_BYTES: usize = 65_535 - 8 - 40 - 18;
 
+/// Bytes of a call's inner packet: 20 ms of speech by G.711, as RTP over UDP and IPv4.
+pub const CALL_PACKET: u16 = 200;
+/// The time between two packets of a call.
+pub const CALL_PACE: Duration = Duration::from_millis(20);
+/// Bytes of the small packets among bulk traffic.
+pub const SMALL_PACKET: u16 = 64;
+
 /// Full packets are so many bytes shorter than the tunnel would take: then no probe of the path is as long as they are and merged
 /// into a run of them, where nobody would see it.
 pub(crate) const PROBE_MARGIN: u16 = 8;
-
-/// Who sends to whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Direction {
-    /// Each session to its partner.
-    Pairs,
-    /// Each session to the campus.
-    Up,
-    /// The campus to each session.
-    Down,
-    /// Both of these.
-    Both,
-}
-
-impl Direction {
-    /// Whether the campus has a part in it.
-    pub fn needs_campus(self) -> bool {
-        self != Self::Pairs
-    }
-
-    /// The ends of each flow between so many sessions.
-    pub(crate) fn ends(self, sessions: usize) -> Vec<[End; 2]> {
-        let up = (0..sessions).map(|session| [End::Session(session), End::Campus]);
-        let down = (0..sessions).map(|session| [End::Campus, End::Session(session)]);
-        match self {
-            Self::Pairs => (0..sessions).map(|session| [session, session ^ 1].map(End::Session)).collect(),
-            Self::Up => up.collect(),
-            Self::Down => down.collect(),
-            Self::Both => up.chain(down).collect(),
-        }
-    }
-
-    /// The flow that arrives at a session, if there is one.
-    pub(crate) fn arriving_at(self, session: usize, sessions: usize) -> Option<usize> {
-        let flow = match self {
-            Self::Pairs => session ^ 1,
-            Self::Up => return None,
-            Self::Down => session,
-            Self::Both => sessions + session,
-        };
-        (session < sessions).then_some(flow)
-    }
-}
-
-/// One end of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Session(usize),
-    Campus,
-}
-
-/// The traffic of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
-    /// The first so many sessions have a part in it; an even number if they work in pairs.
-    pub sessions: u32,
-    pub direction: Direction,
-    /// Bytes of each inner packet; as long as the tunnel takes if absent.
-    pub packet: Option<u16>,
-    /// Packets that a session sends one behind the other: those of one segmented send.
-    pub burst: u16,
-    /// Bytes on their way over all sessions at most. Sessions that would send more wait for their turn.
-    pub in_flight: u64,
-    /// Of so many merged runs of a flow, one is authenticated and opened.
-    pub sample: u32,
-}
 
 /// The counts of a process's traffic over some time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     /// The time that they are of, in nanoseconds.
     pub took_ns: u64,
-    /// Bytes of an inner packet, and those of them that are payload.
+    /// Bytes of an inner packet that is not small.
     pub packet: u16,
-    pub payload: u16,
     /// Packets that were handed to the kernel.
     pub sent: u64,
     /// Packets that the kernel did not take.
     pub refused: u64,
-    /// Packets of each session that arrived: those to its partner, or to and from the campus.
-    pub arrived: Vec<u64>,
+    /// Packets that arrived.
+    pub arrived: u64,
+    /// Bytes of payload of each session that arrived: those to its partner, or to and from the campus.
+    pub payloads: Vec<u64>,
     /// Packets that were lost between.
     pub lost: u64,
     /// Opened packets that came behind a later one.
@@ -127,26 +79,75 @@ pub struct Counts {
     pub strange: u64,
     /// From sealing to receiving, of the opened packets, in milliseconds.
     pub delay_ms: Percentiles,
+    /// The calls, if there are any.
+    pub calls: Option<CallCounts>,
+}
+
+/// The counts of calls.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CallCounts {
+    /// Packets whose time came. Nothing is left out because the process was late.
+    pub sent: u64,
+    pub arrived: u64,
+    /// Packets that did not arrive, by the numbers of later ones.
+    pub lost: u64,
+    /// From the send call to the moment at which the receiving socket's kernel had it, in milliseconds: how late the process itself
+    /// gets to reading is not in it.
+    pub delay_ms: Percentiles,
+}
+
+impl CallCounts {
+    /// Lost packets in percent of those of which it is known.
+    pub fn lost_percent(&self) -> f64 {
+        percent(self.lost, self.arrived)
+    }
+}
+
+fn percent(lost: u64, arrived: u64) -> f64 {
+    100.0 * lost as f64 / (lost + arrived).max(1) as f64
 }
 
 impl Counts {
-    /// Packets that arrived, of all flows.
-    pub fn all_arrived(&self) -> u64 {
-        self.arrived.iter().sum()
-    }
-
     /// Lost packets in percent of those of which it is known.
     pub fn lost_percent(&self) -> f64 {
-        let known = self.lost + self.all_arrived();
-        100.0 * self.lost as f64 / known.max(1) as f64
+        percent(self.lost, self.arrived)
     }
 
     /// Payload bits per second of the flow of each session.
     pub fn goodputs(&self) -> Vec<f64> {
-        let bits = f64::from(self.payload) * 8.0;
-        let rate = |packets: &u64| *packets as f64 * bits * 1e9 / self.took_ns.max(1) as f64;
-        self.arrived.iter().map(rate).collect()
+        let rate = |bytes: &u64| *bytes as f64 * 8e9 / self.took_ns.max(1) as f64;
+        self.payloads.iter().map(rate).collect()
     }
+}
+
+/// Packets of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// Bytes of the datagrams that they become.
+    pub(crate) datagram: usize,
+    /// Bytes of payload in each.
+    pub(crate) payload: usize,
+}
+
+/// The packets of a flow: its usual ones, and the small ones among them.
+#[derive(Clone, Debug)]
+pub(crate) struct Templates {
+    pub(crate) usual: Template,
+    pub(crate) small: Option<Template>,
+}
+
+impl Templates {
+    pub(crate) fn of(&self, turn: Turn) -> &Template {
+        self.small.as_ref().filter(|_| turn.is_small).unwrap_or(&self.usual)
+    }
+}
+
+/// A burst that is to be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    pub(crate) flow: usize,
+    pub(crate) packets: u64,
+    pub(crate) is_small: bool,
 }
 
 /// The traffic under way.
@@ -156,48 +157,78 @@ pub(crate) struct Load {
     /// The ends of each flow, the sending one first.
     pub(crate) ends: Vec<[End; 2]>,
     /// The packets of each flow.
-    pub(crate) templates: Vec<Template>,
+    pub(crate) templates: Vec<Templates>,
     /// Sessions that wait for their turn to send, in order.
     turns: VecDeque<usize>,
+    /// When the turns of flows with a rate come, and those of calls.
+    paced: Option<Pacer>,
+    calls: Option<Pacer>,
     /// Packets that may be on their way over all sessions.
     limit: u64,
     in_flight: u64,
     /// Packets of one burst.
-    pub(crate) burst: u64,
-    /// Bytes of the datagrams that they become.
-    pub(crate) datagram_len: usize,
+    burst: u64,
+    /// The datagrams of bulk flows, small ones last, and that of calls.
+    sizes: Vec<Size>,
+    call: Option<Size>,
     /// Which flow comes to the campus from which address.
     pub(crate) senders: HashMap<Ipv4Addr, usize>,
     since: Time,
     before: Vec<Flow>,
     sent: u64,
+    calls_sent: u64,
     pub(crate) refused: u64,
     pub(crate) opened: u64,
     pub(crate) strange: u64,
     delays_us: Histogram<u64>,
+    call_delays_us: Histogram<u64>,
     /// Where bursts are sealed.
     pub(crate) buffer: Vec<u8>,
 }
 
 impl Load {
-    /// `templates` has one for each flow of the plan, all of one length.
-    pub(crate) fn new(plan: Plan, templates: Vec<Template>, datagram_len: usize, now: Time) -> Self {
-        let packet = templates.first().map_or(LEAST_PACKET, Template::len);
-        let fits = MOST_BURST_BYTES / datagram_len.max(packet);
+    /// `templates` has one entry for each flow of the plan, all bulk ones of one length, calls behind them; `datagram_len` gives the
+    /// length of the datagram that carries so many bytes.
+    pub(crate) fn new(
+        plan: Plan,
+        templates: Vec<Templates>,
+        mut datagram_len: impl FnMut(usize) -> Option<usize>,
+        now: Time,
+    ) -> Option<Self> {
+        let bulk = plan.bulk_flows();
+        let mut size = |template: &Template| {
+            Some(Size { datagram: datagram_len(template.len())?, payload: template.payload() })
+        };
+        let first = templates.first()?;
+        let usual = size(&first.usual)?;
+        let small = first.small.as_ref().map(&mut size);
+        let sizes = [Some(usual)].into_iter().chain(small).collect::<Option<Vec<_>>>()?;
+        let call = match templates.get(bulk) {
+            Some(call) => Some(size(&call.usual)?),
+            None => None,
+        };
+        let packet = first.usual.len();
+        let fits = MOST_BURST_BYTES / usual.datagram.max(packet);
         let burst = u64::from(plan.burst.clamp(1, MOST_BURST)).min(fits.max(1) as u64);
-        let flows = vec![Flow::default(); templates.len()];
-        let ends = plan.direction.ends(plan.sessions as usize);
+        let mut flows = vec![Flow::default(); templates.len()];
+        flows[0].set_weight(u64::from(plan.greedy.max(1)));
+        let ends = plan.ends();
         let to_campus =
             ends.iter().zip(&templates).enumerate().filter(|(_, (ends, _))| ends[1] == End::Campus);
-        let senders = to_campus.map(|(flow, (_, template))| (template.from(), flow)).collect();
-        let delays_us = Histogram::new_with_bounds(1, MOST_DELAY_US, 3).expect("the bounds are constants");
+        let senders = to_campus.map(|(flow, (_, templates))| (templates.usual.from(), flow)).collect();
+        let histogram = || Histogram::new_with_bounds(1, MOST_DELAY_US, 3).expect("the bounds are constants");
+        let burst_bits = burst * packet as u64 * 8;
+        let every = |rate: u64| Duration::from_nanos(burst_bits * 1_000_000_000 / rate.max(1));
         let mut load = Self {
             turns: VecDeque::new(),
+            paced: plan.rate.map(|rate| Pacer::new(0..bulk, every(rate), now)),
+            calls: (plan.calls > 0).then(|| Pacer::new(bulk..flows.len(), CALL_PACE, now)),
             // A single burst may always go.
             limit: (plan.in_flight / packet as u64).max(burst),
             in_flight: 0,
             burst,
-            datagram_len,
+            sizes,
+            call,
             senders,
             since: now,
             before: flows.clone(),
@@ -206,64 +237,123 @@ impl Load {
             templates,
             plan,
             sent: 0,
+            calls_sent: 0,
             refused: 0,
             opened: 0,
             strange: 0,
-            delays_us,
+            delays_us: histogram(),
+            call_delays_us: histogram(),
             buffer: vec![0; MOST_BURST_BYTES],
         };
-        // One after the other, then each once more.
-        for _ in 0..2 {
-            (0..load.flows.len()).for_each(|flow| load.give_turn(flow));
+        // One after the other, then each as often as it may.
+        for _ in 0..flow::BURSTS * u64::from(plan.greedy.max(1)) {
+            (0..bulk).for_each(|flow| load.give_turn(flow));
         }
-        load
+        Some(load)
     }
 
-    /// The next session whose turn it is to send a burst, while more may be on its way.
-    pub(crate) fn next_turn(&mut self) -> Option<usize> {
-        if self.in_flight + self.burst > self.limit {
-            return None;
+    /// Whether a flow is a call.
+    pub(crate) fn is_call(&self, flow: usize) -> bool {
+        flow >= self.plan.bulk_flows()
+    }
+
+    /// Whether some of it is sent by the clock.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.paced.is_some() || self.calls.is_some()
+    }
+
+    /// The next burst to send: calls first, then what a rate demands, or whose turn it is while more may be on its way.
+    pub(crate) fn next_turn(&mut self, now: Time) -> Option<Turn> {
+        if let Some(flow) = self.calls.as_mut().and_then(|calls| calls.next(now)) {
+            return Some(Turn { flow, packets: 1, is_small: false });
         }
-        let flow = self.turns.pop_front()?;
-        self.flows[flow].turn_taken();
-        Some(flow)
+        let flow = match &mut self.paced {
+            Some(paced) => paced.next(now)?,
+            None if self.in_flight + self.burst > self.limit => return None,
+            None => {
+                let flow = self.turns.pop_front()?;
+                self.flows[flow].turn_taken();
+                flow
+            }
+        };
+        let small = u64::from(self.plan.small);
+        // Spread evenly: of a hundred bursts in a row, so many.
+        let burst = self.flows[flow].next_burst() + flow as u64;
+        let is_small = self.templates[flow].small.is_some() && (burst * small) % 100 < small;
+        Some(Turn { flow, packets: self.burst, is_small })
     }
 
     fn give_turn(&mut self, flow: usize) {
-        if self.flows[flow].wants_turn(self.burst) {
+        if self.paced.is_none() && self.flows[flow].wants_turn(self.burst) {
             self.turns.push_back(flow);
         }
     }
 
-    /// So many packets of a flow were sent in its turn.
-    pub(crate) fn sent(&mut self, flow: usize, packets: u64, now: Time) {
-        self.in_flight += packets;
-        self.sent += packets;
-        self.flows[flow].sent(packets, now);
+    /// A burst was sent.
+    pub(crate) fn sent(&mut self, turn: Turn, now: Time) {
+        if self.is_call(turn.flow) {
+            self.calls_sent += turn.packets;
+        } else {
+            self.in_flight += turn.packets;
+            self.sent += turn.packets;
+        }
+        self.flows[turn.flow].sent(turn.packets, now);
+    }
+
+    /// The kernel did not take a burst. A call's packet is lost by that: its time has passed.
+    pub(crate) fn refused(&mut self, turn: Turn, now: Time) {
+        self.refused += turn.packets;
+        if self.is_call(turn.flow) {
+            self.sent(turn, now);
+        }
+    }
+
+    /// The size of a flow's packets whose datagrams have this length.
+    pub(crate) fn size(&self, flow: usize, datagram: usize) -> Option<Size> {
+        if self.is_call(flow) {
+            return self.call.filter(|size| size.datagram == datagram);
+        }
+        self.sizes.iter().find(|size| size.datagram == datagram).copied()
+    }
+
+    /// The same by the length of the payload, which is all that the campus has.
+    pub(crate) fn payload_size(&self, flow: usize, payload: usize) -> Option<Size> {
+        let sizes = if self.is_call(flow) { self.call.as_slice() } else { &self.sizes };
+        sizes.iter().find(|size| size.payload == payload).copied()
     }
 
     /// Whether the run of a flow that arrives now is to be looked into.
     pub(crate) fn is_sample(&self, flow: usize) -> bool {
         // Not the same ones of all flows: of thousands each has few, and some must be among them at any time.
-        (self.flows[flow].runs() + flow as u64).is_multiple_of(u64::from(self.plan.sample.max(1)))
+        let number = self.flows[flow].runs() + flow as u64;
+        self.is_call(flow) || number.is_multiple_of(u64::from(self.plan.sample.max(1)))
     }
 
-    /// A run of packets of a flow has arrived; `first` is the number of its first one, if that was opened.
-    pub(crate) fn arrived(&mut self, flow: usize, packets: u64, first: Option<u64>, now: Time) {
-        self.change(flow, |account| account.arrived(packets, first, now));
+    /// A run of so many packets with so many bytes of payload has arrived; `first` is the number of its first one, if that was opened.
+    pub(crate) fn arrived(&mut self, flow: usize, run: (u64, u64), first: Option<u64>, now: Time) {
+        self.change(flow, |account| account.arrived(run, first, now));
     }
 
     fn change(&mut self, flow: usize, change: impl FnOnce(&mut Flow)) {
+        let is_call = self.is_call(flow);
         let account = &mut self.flows[flow];
         let before = account.in_flight();
         change(account);
-        self.in_flight = (self.in_flight + account.in_flight()).saturating_sub(before);
-        self.give_turn(flow);
+        if !is_call {
+            self.in_flight = (self.in_flight + account.in_flight()).saturating_sub(before);
+            self.give_turn(flow);
+        }
     }
 
-    /// Notes the delay of an opened packet.
-    pub(crate) fn delayed(&mut self, ns: u64) {
-        self.delays_us.saturating_record((ns / 1_000).max(1));
+    /// Notes the delay of an opened packet: until now, or for a call until its socket had it.
+    pub(crate) fn note_delay(&mut self, flow: usize, stamp: Stamp, run: Received) {
+        let until = if self.is_call(flow) { run.at_ns.unwrap_or_else(wall_ns) } else { now_ns() };
+        self.delayed(flow, until.saturating_sub(stamp.at_ns));
+    }
+
+    fn delayed(&mut self, flow: usize, ns: u64) {
+        let delays = if self.is_call(flow) { &mut self.call_delays_us } else { &mut self.delays_us };
+        delays.saturating_record((ns / 1_000).max(1));
     }
 
     /// Gives up packets of flows in which nothing arrives any more, and gives a turn to those whose last one came to nothing
@@ -280,133 +370,184 @@ impl Load {
             let pairs = self.flows.iter().zip(&self.before);
             pairs.map(|(flow, before)| count(flow).saturating_sub(count(before))).collect()
         };
-        let sessions = (self.plan.sessions as usize).max(1);
-        let mut arrived = vec![0; sessions];
-        since(Flow::all_arrived)
-            .iter()
-            .enumerate()
-            .for_each(|(flow, packets)| arrived[flow % sessions] += packets);
-        let ms = |share| self.delays_us.value_at_quantile(share) as f64 / 1e3;
-        let delay_ms = Percentiles { p50: ms(0.5), p90: ms(0.9), p99: ms(0.99), max: ms(1.0) };
+        let (bulk, sessions) = (self.plan.bulk_flows(), (self.plan.sessions as usize).max(1));
+        let of_bulk = |count: fn(&Flow) -> u64| since(count)[..bulk].iter().sum();
+        let of_calls = |count: fn(&Flow) -> u64| since(count)[bulk..].iter().sum();
+        let mut payloads = vec![0; sessions];
+        let of_flows = since(Flow::payload);
+        of_flows[..bulk].iter().enumerate().for_each(|(flow, bytes)| payloads[flow % sessions] += bytes);
         let counts = Counts {
             took_ns: now.since(self.since).as_nanos() as u64,
-            packet: self.templates.first().map_or(0, Template::len) as u16,
-            payload: self.templates.first().map_or(0, Template::payload) as u16,
+            packet: self.templates.first().map_or(0, |templates| templates.usual.len()) as u16,
             sent: std::mem::take(&mut self.sent),
             refused: std::mem::take(&mut self.refused),
-            arrived,
-            lost: since(Flow::lost).iter().sum(),
+            arrived: of_bulk(Flow::all_arrived),
+            payloads,
+            lost: of_bulk(Flow::lost),
             reordered: since(Flow::reordered).iter().sum(),
-            runs: since(Flow::runs).iter().sum(),
+            runs: of_bulk(Flow::runs),
             opened: std::mem::take(&mut self.opened),
             strange: std::mem::take(&mut self.strange),
-            delay_ms: if self.delays_us.is_empty() { Percentiles::default() } else { delay_ms },
+            delay_ms: percentiles(&self.delays_us),
+            calls: self.calls.as_ref().map(|_| CallCounts {
+                sent: self.calls_sent,
+                arrived: of_calls(Flow::all_arrived),
+                lost: of_calls(Flow::lost),
+                delay_ms: percentiles(&self.call_delays_us),
+            }),
         };
+        self.calls_sent = 0;
         self.since = now;
         self.before.clone_from(&self.flows);
         self.delays_us.reset();
+        self.call_delays_us.reset();
         counts
     }
 }
 
+fn percentiles(delays_us: &Histogram<u64>) -> Percentiles {
+    let ms = |share| delays_us.value_at_quantile(share) as f64 / 1e3;
+    if delays_us.is_empty() {
+        return Percentiles::default();
+    }
+    Percentiles { p50: ms(0.5), p90: ms(0.9), p99: ms(0.99), max: ms(1.0) }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
+    use super::plan::tests::plan;
     use super::*;
 
-    const PLAN: Plan = Plan {
-        sessions: 4,
-        direction: Direction::Pairs,
-        packet: None,
-        burst: 10,
-        in_flight: 34_000,
-        sample: 1,
-    };
+    fn load_of(plan: Plan) -> Load {
+        let template = |len| Template::new(Transport::Tcp, [10, 86, 0, 2].into(), [10, 86, 0, 3].into(), len);
+        let bulk =
+            Templates { usual: template(1_000), small: (plan.small > 0).then(|| template(SMALL_PACKET)) };
+        let call = Templates { usual: template(CALL_PACKET), small: None };
+        let mut templates = vec![bulk; plan.bulk_flows()];
+        templates.resize(plan.ends().len(), call);
+        Load::new(plan, templates, |len| Some(len + 32), at(0)).unwrap()
+    }
 
     fn load() -> Load {
-        let template = Template::new(Transport::Tcp, [10, 86, 0, 2].into(), [10, 86, 0, 3].into(), 1_000);
-        Load::new(PLAN, vec![template; 4], 1_032, Time::from_nanos(0))
+        load_of(plan(4))
     }
 
     fn at(ms: u64) -> Time {
         Time::from_nanos(0) + Duration::from_millis(ms)
     }
 
+    /// Sends all that may go at this time. Returns the flows.
+    fn send_all(load: &mut Load, now: Time) -> Vec<usize> {
+        let mut flows = Vec::new();
+        while let Some(turn) = load.next_turn(now) {
+            load.sent(turn, now);
+            flows.push(turn.flow);
+        }
+        flows
+    }
+
+    fn arrived(load: &mut Load, flow: usize, packets: u64, first: u64, now: Time) {
+        load.arrived(flow, (packets, packets * 948), Some(first), now);
+    }
+
     #[test]
     fn what_is_on_its_way_stays_within_the_limit_and_sessions_take_turns() {
         let mut load = load();
-        let mut sent = Vec::new();
-        while let Some(flow) = load.next_turn() {
-            load.sent(flow, load.burst, at(0));
-            sent.push(flow);
-        }
-        assert_eq!(sent, [0, 1, 2], "34 packets of 1,000 bytes are three bursts of ten");
-        load.arrived(1, 5, Some(0), at(1));
-        assert_eq!(load.next_turn(), None, "half a burst makes no room for one");
-        load.arrived(1, 5, Some(5), at(1));
-        assert_eq!(load.next_turn(), Some(3), "who waited longest");
+        assert_eq!(
+            send_all(&mut load, at(0)),
+            [0, 1, 2],
+            "34 packets of 1,000 bytes are three bursts of ten"
+        );
+        arrived(&mut load, 1, 5, 0, at(1));
+        assert_eq!(load.next_turn(at(1)), None, "half a burst makes no room for one");
+        arrived(&mut load, 1, 5, 5, at(1));
+        assert_eq!(load.next_turn(at(1)).unwrap().flow, 3, "who waited longest");
     }
 
     #[test]
     fn losses_are_found_by_the_number_of_a_later_packet_and_the_flow_goes_on() {
         let mut load = load();
-        for _ in 0..3 {
-            let flow = load.next_turn().unwrap();
-            load.sent(flow, load.burst, at(0));
-        }
+        send_all(&mut load, at(0));
         // Of the burst of session 0 the first seven are lost.
-        load.arrived(0, 3, Some(7), at(1));
+        arrived(&mut load, 0, 3, 7, at(1));
         let counts = load.take_counts(at(10));
-        assert_eq!((counts.lost, counts.all_arrived(), counts.reordered), (7, 3, 0));
+        assert_eq!((counts.lost, counts.arrived, counts.reordered), (7, 3, 0));
         assert!((counts.lost_percent() - 70.0).abs() < 1e-9);
-        assert_eq!(load.next_turn(), Some(3));
+        assert_eq!(load.next_turn(at(10)).unwrap().flow, 3);
         assert_eq!(load.take_counts(at(20)).lost, 0, "each loss counts once");
     }
 
     #[test]
     fn a_flow_whose_packets_are_all_lost_sends_again_after_a_while() {
         let mut load = load();
-        while let Some(flow) = load.next_turn() {
-            load.sent(flow, load.burst, at(0));
-        }
+        send_all(&mut load, at(0));
         load.revive(at(100));
-        assert_eq!(load.next_turn(), None, "they may still come");
+        assert_eq!(load.next_turn(at(100)), None, "they may still come");
         load.revive(at(2_000));
-        assert!(load.next_turn().is_some());
+        assert!(load.next_turn(at(2_000)).is_some());
         assert_eq!(load.take_counts(at(2_000)).lost, 30);
     }
 
     #[test]
+    fn a_greedy_session_has_as_much_on_its_way_as_so_many_others() {
+        let mut load = load_of(Plan { greedy: 5, in_flight: 1 << 20, ..plan(4) });
+        let flows = send_all(&mut load, at(0));
+        let of = |flow| flows.iter().filter(|&&sent| sent == flow).count();
+        assert_eq!([of(0), of(1), of(2), of(3)], [10, 2, 2, 2]);
+    }
+
+    #[test]
+    fn a_rate_is_kept_whatever_becomes_of_the_packets() {
+        // A burst of 80,000 bits in 10 ms.
+        let mut load = load_of(Plan { rate: Some(8_000_000), in_flight: 0, ..plan(4) });
+        for ms in 0..100 {
+            send_all(&mut load, at(ms));
+            if ms == 50 {
+                load.revive(at(ms));
+            }
+        }
+        assert_eq!(load.take_counts(at(100)).sent, 4 * 10 * 10);
+    }
+
+    #[test]
+    fn small_bursts_are_spread_among_the_others() {
+        let mut load = load_of(Plan { small: 25, in_flight: 1 << 20, ..plan(4) });
+        let mut small = 0;
+        for number in 0..100 {
+            let turn = load.next_turn(at(number)).unwrap();
+            load.sent(turn, at(number));
+            small += u64::from(turn.is_small);
+            let first = load.flows[turn.flow].number() - 10;
+            arrived(&mut load, turn.flow, 10, first, at(number));
+        }
+        assert_eq!(small, 25);
+    }
+
+    #[test]
+    fn calls_keep_their_pace_and_count_what_was_due_while_the_process_was_late() {
+        let mut load = load_of(Plan { calls: 2, in_flight: 0, sample: 1_000, ..plan(4) });
+        let calls = |flows: Vec<usize>| flows.iter().filter(|&&flow| flow >= 4).count();
+        assert_eq!(calls(send_all(&mut load, at(1_000))), 2 * 50, "all that was due, although nobody looked");
+        assert!(load.is_sample(4) && load.is_sample(5), "each packet is opened");
+        (0..50)
+            .filter(|number| *number != 7)
+            .for_each(|number| load.arrived(4, (1, 0), Some(number), at(1_000)));
+        load.delayed(4, 2_000_000);
+        let calls = load.take_counts(at(1_000)).calls.unwrap();
+        assert_eq!((calls.sent, calls.arrived, calls.lost), (100, 49, 1));
+        assert!((calls.delay_ms.p50 - 2.0).abs() < 0.01 && (calls.lost_percent() - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn samples_are_spread_over_flows() {
-        let load = Load::new(
-            Plan { sample: 4, ..PLAN },
-            vec![Template::new(Transport::Tcp, [10, 86, 0, 2].into(), [10, 86, 0, 3].into(), 1_000); 4],
-            1_032,
-            at(0),
-        );
+        let load = load_of(Plan { sample: 4, ..plan(4) });
         let sampled: Vec<bool> = (0..4).map(|flow| load.is_sample(flow)).collect();
         assert_eq!(sampled, [true, false, false, false], "not the first run of each");
     }
 
     #[test]
-    fn every_flow_ends_where_it_is_expected() {
-        for direction in [Direction::Pairs, Direction::Up, Direction::Down, Direction::Both] {
-            for (flow, [_, to]) in direction.ends(4).into_iter().enumerate() {
-                match to {
-                    End::Session(session) => assert_eq!(direction.arriving_at(session, 4), Some(flow)),
-                    End::Campus => assert!(direction.needs_campus() && flow < 4),
-                }
-            }
-            assert_eq!(direction.arriving_at(4, 4), None);
-        }
-        assert_eq!(Direction::Up.arriving_at(0, 4), None);
-    }
-
-    #[test]
     fn rates_are_of_the_payload() {
-        let counts =
-            Counts { took_ns: 1_000_000_000, payload: 1_000, arrived: vec![1_000, 0], ..Counts::default() };
+        let counts = Counts { took_ns: 1_000_000_000, payloads: vec![1_000_000, 0], ..Counts::default() };
         assert_eq!(counts.goodputs(), [8e6, 0.0]);
     }
 }

@@ -44,6 +44,8 @@ const QUEUE: usize = 4_096;
 const MAX_DATAGRAM: usize = 2_048;
 /// Interval at which sessions count their traffic, and unanswered pings are sent again.
 const TICK: Duration = Duration::from_secs(1);
+/// How often traffic that sends by the clock is looked after, at least.
+const BEAT: Duration = Duration::from_millis(1);
 /// Limit for sending the last message of a connection.
 const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -203,7 +205,8 @@ impl Swarm {
         let mut ready = Vec::new();
         let mut tick = tokio::time::interval(TICK);
         let mut pulse = tokio::time::interval(PACE);
-        for pace in [&mut tick, &mut pulse] {
+        let mut beat = tokio::time::interval(BEAT);
+        for pace in [&mut tick, &mut pulse, &mut beat] {
             pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         }
         loop {
@@ -223,6 +226,7 @@ impl Swarm {
                 _ = tick.tick() => self.tick()?,
                 () = self.sockets.ready(&mut ready) => self.receive(&ready),
                 _ = pulse.tick(), if self.watch.is_on() || self.load.is_some() => self.pulse(),
+                _ = beat.tick(), if self.load.as_ref().is_some_and(Load::is_timed) => self.send_turns(),
             }
         }
     }

@@ -70,6 +70,22 @@ pub fn tree_cpu_seconds(roots: &[u32]) -> f64 {
     process_tree(roots).iter().map(|(_, stat)| stat.cpu_seconds).sum()
 }
 
+/// How often the threads of the processes `roots` and all below them have gone to sleep: the voluntary context switches of all
+/// that are alive.
+pub fn tree_sleeps(roots: &[u32]) -> u64 {
+    let threads = |pid: u32| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let sleeps = |status: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    let of = |(pid, _)| {
+        // A thread that has gone counts no more.
+        let texts = threads(pid).filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+        texts.filter_map(|text| sleeps(&text)).sum::<u64>()
+    };
+    process_tree(roots).into_iter().map(of).sum()
+}
+
 /// The processes `roots` and all below them, each once.
 pub fn process_tree(roots: &[u32]) -> Vec<(u32, ProcessStat)> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();

@@ -9,12 +9,18 @@ use vpnd_proto::time::Time;
 /// A flow in which nothing arrived for so long has lost what was on its way: many times the delay of any full queue here.
 const EXPIRY: Duration = Duration::from_millis(500);
 /// Bursts of a flow that are on their way or have a turn: one travels while the other is received.
-const BURSTS: u64 = 2;
+pub(super) const BURSTS: u64 = 2;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Flow {
+    /// It may have as much on its way as so many others.
+    weight: u64,
     sent: u64,
+    /// Bursts that were sent.
+    bursts: u64,
     arrived: u64,
+    /// Bytes of payload that arrived.
+    payload: u64,
     lost: u64,
     reordered: u64,
     /// Merged runs in which they arrived.
@@ -27,7 +33,38 @@ pub(crate) struct Flow {
     last: Option<Time>,
 }
 
+impl Default for Flow {
+    fn default() -> Self {
+        Self {
+            weight: 1,
+            sent: 0,
+            bursts: 0,
+            arrived: 0,
+            payload: 0,
+            lost: 0,
+            reordered: 0,
+            runs: 0,
+            next: 0,
+            turns: 0,
+            last: None,
+        }
+    }
+}
+
 impl Flow {
+    pub(super) fn set_weight(&mut self, weight: u64) {
+        self.weight = weight;
+    }
+
+    /// The number of the next burst.
+    pub(super) fn next_burst(&self) -> u64 {
+        self.bursts
+    }
+
+    pub(super) fn payload(&self) -> u64 {
+        self.payload
+    }
+
     /// The number of the next packet.
     pub(crate) fn number(&self) -> u64 {
         self.sent
@@ -55,7 +92,7 @@ impl Flow {
 
     /// Takes a turn to wait for, if the flow may send one more burst.
     pub(super) fn wants_turn(&mut self, burst: u64) -> bool {
-        let wants = self.in_flight() + (self.turns + 1) * burst <= BURSTS * burst;
+        let wants = self.in_flight() + (self.turns + 1) * burst <= BURSTS * self.weight * burst;
         self.turns += u64::from(wants);
         wants
     }
@@ -70,10 +107,11 @@ impl Flow {
             self.last = Some(now);
         }
         self.sent += packets;
+        self.bursts += 1;
     }
 
-    /// So many packets arrived side by side, the first with this number if it was opened.
-    pub(super) fn arrived(&mut self, packets: u64, first: Option<u64>, now: Time) {
+    /// So many packets with so many bytes of payload arrived side by side, the first with this number if it was opened.
+    pub(super) fn arrived(&mut self, (packets, payload): (u64, u64), first: Option<u64>, now: Time) {
         match first {
             Some(first) if first < self.next => self.reordered += 1,
             Some(first) => {
@@ -84,6 +122,7 @@ impl Flow {
             None => {}
         }
         self.arrived += packets;
+        self.payload += payload;
         self.runs += 1;
         self.last = Some(now);
     }

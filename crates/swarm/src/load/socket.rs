@@ -5,13 +5,15 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, SockaddrLike, recvmsg, sendmsg, setsockopt,
-    sockopt::UdpGroSegment,
+    sockopt::{ReceiveTimestampns, UdpGroSegment},
 };
+use nix::sys::time::TimeSpec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -48,6 +50,8 @@ pub(crate) struct Received {
     pub(crate) datagrams: u64,
     /// Bytes of the last one.
     pub(crate) last: usize,
+    /// When the kernel had the first one, by the wall clock; of sockets that were asked for it alone.
+    pub(crate) at_ns: Option<u64>,
 }
 
 impl SessionSockets {
@@ -79,6 +83,20 @@ impl SessionSockets {
             prepare(&epoll, socket, CAMPUS, CAMPUS_BUFFER)?;
         }
         Ok(Self { epoll: sys::watch_readable(epoll)?, sockets, campus })
+    }
+
+    /// Has the kernel note when datagrams arrive at the sockets of these sessions, and at the campus.
+    ///
+    /// # Errors
+    /// If it can't.
+    pub(crate) fn stamp(&self, numbers: Range<usize>) -> io::Result<()> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        for socket in self.sockets[numbers].iter().chain(&self.campus) {
+            setsockopt(socket, ReceiveTimestampns, &true)?;
+        }
+        Ok(())
     }
 
     /// Waits until a session has received something, and writes down which.
@@ -145,24 +163,28 @@ fn campus_socket(namespace: &Path) -> io::Result<UdpSocket> {
 }
 
 fn receive<A: SockaddrLike>(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(Received, Option<A>)> {
-    let mut control = nix::cmsg_space!(i32);
+    let mut control = nix::cmsg_space!(i32, TimeSpec);
     let room = buffer.len();
     let mut slices = [IoSliceMut::new(buffer)];
     // With TRUNC the kernel returns the whole length, although it copies only what fits.
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
     let message = recvmsg::<A>(socket.as_raw_fd(), &mut slices, Some(&mut control), flags).ok()?;
     let len = message.bytes;
-    let merged = message.cmsgs().ok().and_then(|mut messages| {
-        messages.find_map(|message| match message {
-            ControlMessageOwned::UdpGroSegments(len) => usize::try_from(len).ok(),
-            _ => None,
-        })
-    });
+    let (mut merged, mut at_ns) = (None, None);
+    for control in message.cmsgs().into_iter().flatten() {
+        match control {
+            ControlMessageOwned::UdpGroSegments(len) => merged = usize::try_from(len).ok(),
+            ControlMessageOwned::ScmTimestampns(at) => {
+                at_ns = Some(at.tv_sec() as u64 * 1_000_000_000 + at.tv_nsec() as u64);
+            }
+            _ => {}
+        }
+    }
     let segment = merged.filter(|segment| *segment > 0).unwrap_or(len);
     let datagrams = len.div_ceil(segment.max(1)).max(1);
     let last = len - (datagrams - 1) * segment;
-    let received = Received { first: segment.min(len).min(room), datagrams: datagrams as u64, last };
-    Some((received, message.address))
+    let first = segment.min(len).min(room);
+    Some((Received { first, datagrams: datagrams as u64, last, at_ns }, message.address))
 }
 
 fn send<A: SockaddrLike>(socket: &UdpSocket, datagrams: &[u8], segment: usize, to: Option<&A>) -> bool {
@@ -197,7 +219,7 @@ mod tests {
         assert_eq!(ready, [1]);
         let mut first = [0; 300];
         let received = sockets.receive(1, &mut first).unwrap();
-        assert_eq!(received, Received { first: 200, datagrams: 10, last: 200 });
+        assert_eq!(received, Received { first: 200, datagrams: 10, last: 200, at_ns: None });
         assert_eq!(first[..200], [0; 200]);
         assert_eq!(sockets.receive(1, &mut first), None);
     }

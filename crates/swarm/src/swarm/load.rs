@@ -7,9 +7,12 @@ use vpnd_proto::wire::HEADER_LEN;
 use super::sockets::Sockets;
 use super::{MAX_DATAGRAM, Swarm, now};
 use crate::load::socket::{CAMPUS, Received};
-use crate::load::{Counts, Direction, End, Load, PROBE_MARGIN, Plan, Stamp, Template, Transport};
+use crate::load::{
+    CALL_PACKET, Counts, Direction, End, Load, PROBE_MARGIN, Plan, SMALL_PACKET, Stamp, Template, Templates,
+    Transport, Turn,
+};
 use crate::message::Report;
-use crate::now_ns;
+use crate::{now_ns, wall_ns};
 
 /// Merged runs that a session's socket gives before another's turn, and the one of the campus.
 const RUNS: usize = 4;
@@ -21,9 +24,11 @@ impl Swarm {
         self.load = None;
         let Some(plan) = plan else { return };
         let made = self.templates(&plan).and_then(|templates| {
-            let len = templates.first().map_or(0, Template::len);
-            let datagram_len = self.members.first_mut().and_then(|member| member.datagram_len(now(), len));
-            Ok(Load::new(plan, templates, datagram_len.ok_or("the first session has no keys")?, now()))
+            self.stamp_calls(&plan)?;
+            let mut first = self.members.first_mut();
+            let datagram_len = |len| first.as_mut()?.datagram_len(now(), len);
+            Load::new(plan, templates, datagram_len, now())
+                .ok_or_else(|| "the first session has no keys".into())
         });
         match made {
             Ok(load) => {
@@ -35,37 +40,66 @@ impl Swarm {
     }
 
     /// The packets of each flow.
-    fn templates(&self, plan: &Plan) -> Result<Vec<Template>, String> {
+    fn templates(&self, plan: &Plan) -> Result<Vec<Templates>, String> {
         if matches!(self.sockets, Sockets::Shared(_)) {
             return Err("bulk traffic needs a socket for each session".into());
         }
         if plan.direction.needs_campus() && self.job.campus.is_none() {
             return Err("traffic with the campus needs a namespace that it is in".into());
         }
-        let count = plan.sessions as usize;
-        let paired = plan.direction != Direction::Pairs || count.is_multiple_of(2);
-        if !paired || count > self.members.len() {
+        let is_paired = |count: u32| plan.direction != Direction::Pairs || count.is_multiple_of(2);
+        let count = plan.all_sessions();
+        if !is_paired(plan.sessions)
+            || !is_paired(plan.calls)
+            || plan.sessions == 0
+            || count > self.members.len()
+        {
             return Err(format!("{count} of {} sessions can't send to each other", self.members.len()));
         }
+        let templates = plan.ends().into_iter().enumerate().map(|(flow, ends)| {
+            let is_call = flow >= plan.bulk_flows();
+            let transport = if plan.direction.needs_campus() { Transport::Udp } else { Transport::Tcp };
+            if is_call {
+                return Ok(Templates {
+                    usual: self.template(Transport::Udp, ends, Some(CALL_PACKET))?,
+                    small: None,
+                });
+            }
+            let small = (plan.small > 0).then(|| self.template(transport, ends, Some(SMALL_PACKET)));
+            Ok(Templates { usual: self.template(transport, ends, plan.packet)?, small: small.transpose()? })
+        });
+        templates.collect()
+    }
+
+    /// Packets of `len` bytes, or as long as the tunnel takes, from one end to the other.
+    fn template(
+        &self,
+        transport: Transport,
+        [from, to]: [End; 2],
+        len: Option<u16>,
+    ) -> Result<Template, String> {
         let inner = |number: usize| {
             let inner = self.members[number].inner();
             inner.ok_or_else(|| format!("session {} has no IPv4 address", self.session(number)))
         };
-        let template = |[from, to]: [End; 2]| {
-            let session = match (from, to) {
-                (End::Session(number), _) | (_, End::Session(number)) => number,
-                (End::Campus, End::Campus) => return Err("the campus sends itself nothing".into()),
-            };
-            let (_, gateway, mtu) = inner(session)?;
-            let address = |end: End| match end {
-                End::Session(number) => Ok::<_, String>(inner(number)?.0),
-                End::Campus => Ok(gateway),
-            };
-            let len = plan.packet.unwrap_or(mtu).min(mtu.saturating_sub(PROBE_MARGIN));
-            let transport = if plan.direction.needs_campus() { Transport::Udp } else { Transport::Tcp };
-            Ok(Template::new(transport, address(from)?, address(to)?, len))
+        let session = match (from, to) {
+            (End::Session(number), _) | (_, End::Session(number)) => number,
+            (End::Campus, End::Campus) => return Err("the campus sends itself nothing".into()),
         };
-        plan.direction.ends(count).into_iter().map(template).collect()
+        let (_, gateway, mtu) = inner(session)?;
+        let address = |end: End| match end {
+            End::Session(number) => Ok::<_, String>(inner(number)?.0),
+            End::Campus => Ok(gateway),
+        };
+        let len = len.unwrap_or(mtu).min(mtu.saturating_sub(PROBE_MARGIN));
+        Ok(Template::new(transport, address(from)?, address(to)?, len))
+    }
+
+    /// Has the kernel note when the packets of calls arrive.
+    fn stamp_calls(&self, plan: &Plan) -> Result<(), String> {
+        let Sockets::Own(sockets) = &self.sockets else { return Ok(()) };
+        let calls = plan.sessions as usize..plan.all_sessions();
+        sockets.stamp(calls).map_err(|error| format!("the kernel stamps no arrivals: {error}"))
     }
 
     /// Reports the traffic since the last report.
@@ -99,42 +133,48 @@ impl Swarm {
             let Some(load) = &mut self.load else { continue };
             let Some(&flow) = load.senders.get(&from) else { continue };
             // Nothing has to be opened here, so each run is looked into.
-            let stamp = Template::read_payload(&buffer[..received.first]);
-            let is_bulk = received.first == load.templates[flow].payload();
-            let Some(stamp) = stamp.filter(|_| is_bulk) else { continue };
-            load.delayed(now_ns().saturating_sub(stamp.at_ns));
-            load.arrived(flow, received.datagrams, Some(stamp.number), now());
+            let Some(stamp) = Template::read_payload(&buffer[..received.first]) else { continue };
+            let Some(size) = load.payload_size(flow, received.first) else { continue };
+            load.note_delay(flow, stamp, received);
+            let payload = size.payload as u64 * received.datagrams;
+            load.arrived(flow, (received.datagrams, payload), Some(stamp.number), now());
         }
     }
 
     /// A run of datagrams arrived for a session, of which this is the first. Those of other lengths than its partner sends are
     /// for the client: probes, and answers to them.
     fn received(&mut self, number: usize, first: &mut [u8], run: Received) {
-        let arriving = |load: &Load| {
-            let flow = load.plan.direction.arriving_at(number, load.plan.sessions as usize)?;
-            Some((flow, load.datagram_len))
-        };
-        let (flow, bulk) = self.load.as_ref().and_then(arriving).unwrap_or_default();
-        let is_bulk = first.len() == bulk;
-        let Some(load) = self.load.as_mut().filter(|_| is_bulk) else {
+        let Some((flow, sizes)) = self.load.as_ref().and_then(|load| {
+            let flow = load.plan.arriving_at(number)?;
+            Some((flow, [first.len(), run.last].map(|len| load.size(flow, len))))
+        }) else {
             self.open(number, first);
-            if let Some(load) = self.load.as_mut().filter(|_| run.datagrams > 1 && run.last == bulk) {
-                load.arrived(flow, 1, None, now());
+            return;
+        };
+        // All but the last of a run are of one length.
+        let last = if run.datagrams > 1 { sizes[1] } else { None };
+        let Some(size) = sizes[0] else {
+            self.open(number, first);
+            if let (Some(load), Some(last)) = (&mut self.load, last) {
+                load.arrived(flow, (1, last.payload as u64), None, now());
             }
             return;
         };
-        let datagrams = run.datagrams - u64::from(run.last != bulk);
-        let is_sample = load.is_sample(flow);
-        let stamp = if is_sample && self.open(number, first) { self.stamp(flow, first) } else { None };
+        let others = run.datagrams.saturating_sub(2);
+        let packets = 1 + others + u64::from(last.is_some());
+        let payload = (1 + others) * size.payload as u64 + last.map_or(0, |last| last.payload as u64);
+        let is_sample = self.load.as_ref().is_some_and(|load| load.is_sample(flow));
+        let stamp =
+            if is_sample && self.open(number, first) { self.stamp(flow, size.payload, first) } else { None };
         let Some(load) = &mut self.load else { return };
         if is_sample {
             load.opened += u64::from(stamp.is_some());
             load.strange += u64::from(stamp.is_none());
         }
         if let Some(stamp) = stamp {
-            load.delayed(now_ns().saturating_sub(stamp.at_ns));
+            load.note_delay(flow, stamp, run);
         }
-        load.arrived(flow, datagrams, stamp.map(|stamp| stamp.number), now());
+        load.arrived(flow, (packets, payload), stamp.map(|stamp| stamp.number), now());
     }
 
     /// Opens a datagram in place. False if it was not authentic, or not for this session.
@@ -145,62 +185,74 @@ impl Swarm {
         is_own
     }
 
-    fn stamp(&self, flow: usize, opened: &[u8]) -> Option<Stamp> {
-        let template = &self.load.as_ref()?.templates[flow];
+    fn stamp(&self, flow: usize, payload: usize, opened: &[u8]) -> Option<Stamp> {
+        let Templates { usual, small } = &self.load.as_ref()?.templates[flow];
+        let template =
+            [Some(usual), small.as_ref()].into_iter().flatten().find(|one| one.payload() == payload)?;
         template.read(opened.get(HEADER_LEN..HEADER_LEN + template.len())?)
     }
 
     /// Bursts of the sessions whose turn it is.
-    fn send_turns(&mut self) {
+    pub(super) fn send_turns(&mut self) {
         let Some(mut load) = self.load.take() else { return };
-        while let Some(flow) = load.next_turn() {
-            self.send_burst(&mut load, flow);
+        let start = now();
+        // What comes due in the meantime has to wait until what has arrived is read.
+        while let Some(turn) = load.next_turn(start) {
+            self.send_burst(&mut load, turn);
         }
         self.load = Some(load);
     }
 
-    fn send_burst(&mut self, load: &mut Load, flow: usize) {
+    fn send_burst(&mut self, load: &mut Load, turn: Turn) {
         let at = now();
-        let sent = match load.ends[flow] {
-            [End::Session(number), _] => self.send_from_session(load, flow, number, at),
-            [End::Campus, _] => self.send_from_campus(load, flow),
+        let number = load.flows[turn.flow].number();
+        let at_ns = if load.is_call(turn.flow) { wall_ns() } else { now_ns() };
+        let stamp = Stamp { number, at_ns };
+        let sent = match load.ends[turn.flow] {
+            [End::Session(session), _] => self.send_from_session(load, turn, (session, stamp), at),
+            [End::Campus, _] => self.send_from_campus(load, turn, stamp),
         };
         match sent {
-            Some(true) => load.sent(flow, load.burst, at),
-            Some(false) => load.refused += load.burst,
+            Some(true) => load.sent(turn, at),
+            Some(false) => load.refused(turn, at),
             // Without keys nothing was to be had.
             None => {}
         }
     }
 
     /// Whether the kernel took the burst; `None` if there was none.
-    fn send_from_session(&mut self, load: &mut Load, flow: usize, number: usize, at: Time) -> Option<bool> {
-        let Load { templates, flows, buffer, burst, .. } = &mut *load;
-        let (template, mut stamp) =
-            (&templates[flow], Stamp { number: flows[flow].number(), at_ns: now_ns() });
+    fn send_from_session(
+        &mut self,
+        load: &mut Load,
+        turn: Turn,
+        (session, mut stamp): (usize, Stamp),
+        at: Time,
+    ) -> Option<bool> {
+        let Load { templates, buffer, .. } = &mut *load;
+        let template = templates[turn.flow].of(turn);
         let mut size = None;
-        self.with(number, |member, tasks| {
+        self.with(session, |member, tasks| {
             let write = |packet: &mut [u8]| {
                 template.write(packet, stamp);
                 stamp.number += 1;
             };
-            size = member.burst(at, (template.len(), *burst), buffer, write, tasks);
+            size = member.burst(at, (template.len(), turn.packets), buffer, write, tasks);
         });
         let Sockets::Own(sockets) = &self.sockets else { return None };
         let size = size?;
-        Some(sockets.send(number, &buffer[..size * *burst as usize], size))
+        Some(sockets.send(session, &buffer[..size * turn.packets as usize], size))
     }
 
-    fn send_from_campus(&self, load: &mut Load, flow: usize) -> Option<bool> {
-        let Load { templates, flows, buffer, burst, .. } = &mut *load;
-        let (size, to) = (templates[flow].payload(), templates[flow].to());
-        let mut stamp = Stamp { number: flows[flow].number(), at_ns: now_ns() };
-        for payload in buffer.chunks_exact_mut(size).take(*burst as usize) {
+    fn send_from_campus(&self, load: &mut Load, turn: Turn, mut stamp: Stamp) -> Option<bool> {
+        let Load { templates, buffer, .. } = &mut *load;
+        let template = templates[turn.flow].of(turn);
+        let (size, to) = (template.payload(), template.to());
+        for payload in buffer.chunks_exact_mut(size).take(turn.packets as usize) {
             Template::write_payload(payload, stamp);
             stamp.number += 1;
         }
         let Sockets::Own(sockets) = &self.sockets else { return None };
-        Some(sockets.send_from_campus(&buffer[..size * *burst as usize], size, to))
+        Some(sockets.send_from_campus(&buffer[..size * turn.packets as usize], size, to))
     }
 
     /// Lets flows go on that would wait for ever.

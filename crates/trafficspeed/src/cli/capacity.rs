@@ -7,7 +7,9 @@ use clap::{Args, ValueEnum};
 use vpnd_swarm::load::{Direction, LEAST_PACKET, MOST_BURST};
 
 use crate::experiment::capacity::CapacityPlan;
-use crate::experiment::capacity::results::Case;
+use crate::experiment::capacity::results::{Case, Traffic};
+use crate::lab::cpu_limit::CpuLimit;
+use crate::lab::emulator::impairment::Rate;
 use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 /// As many sessions as the gateway of a lab has addresses for, and a process has descriptors.
@@ -34,6 +36,21 @@ pub struct CapacityArgs {
     #[arg(long, value_delimiter = ',', default_value = "44",
         value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_BURST)))]
     pub burst: Vec<u16>,
+    /// Of a hundred bursts, so many are of small packets (64 bytes).
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub small: u32,
+    /// What each session sends, for example 5mbit, whatever becomes of it; without it as fast as turns come.
+    #[arg(long, value_delimiter = ',')]
+    pub rate: Vec<Rate>,
+    /// The first session has as much on its way as so many others, as one with so many connections would.
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub greedy: u32,
+    /// So many sessions beside those have calls: 200 bytes each 20 ms, in pairs or with the campus.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub calls: u32,
+    /// Limit what the gateway's programs use of the CPU, in cores such as 0.5: then the gateway is the bottleneck.
+    #[arg(long, value_name = "CORES")]
+    pub gateway_cpu: Option<CpuLimit>,
     /// KiB that are on their way at most over all sessions; the next ones wait for their turn, so no queue overflows.
     #[arg(long, default_value_t = 2_048, value_parser = clap::value_parser!(u32).range(64..=1_048_576))]
     pub in_flight: u32,
@@ -114,22 +131,37 @@ impl CapacityArgs {
     /// # Errors
     /// Numbers that can't be paired.
     pub fn plan(&self) -> Result<CapacityPlan, String> {
-        if let Some(odd) = self.sessions.iter().chain(&self.real).find(|count| !count.is_multiple_of(2)) {
+        let counts = self.sessions.iter().chain(&self.real).chain([&self.calls]);
+        if let Some(odd) = counts.into_iter().find(|count| !count.is_multiple_of(2)) {
             return Err(format!("{odd} can't be split into pairs; give even numbers"));
         }
+        let rates = if self.rate.is_empty() { vec![None] } else { self.rate.iter().map(Some).collect() };
         let mut cases = Vec::new();
-        for &direction in &self.direction {
-            for (&Packet(packet), &burst) in
-                self.packet.iter().flat_map(|packet| self.burst.iter().map(move |burst| (packet, burst)))
+        let kinds = self
+            .direction
+            .iter()
+            .flat_map(|direction| self.packet.iter().map(move |packet| (direction, packet)));
+        for (&direction, &Packet(packet)) in kinds {
+            for (&burst, rate) in
+                self.burst.iter().flat_map(|burst| rates.iter().map(move |rate| (burst, rate)))
             {
-                let made = |&sessions| Case::Made { sessions, direction: direction.into(), packet, burst };
-                cases.extend(self.sessions.iter().map(made));
+                let traffic = Traffic {
+                    direction: direction.into(),
+                    packet,
+                    burst,
+                    rate: rate.map(|rate| rate.bits_per_second),
+                    small: self.small,
+                    greedy: self.greedy,
+                    calls: self.calls,
+                };
+                cases.extend(self.sessions.iter().map(|&sessions| Case::Made { sessions, traffic }));
             }
         }
         cases.extend(self.real.iter().map(|&clients| Case::Real { clients }));
         Ok(CapacityPlan {
             subject: Subject { priority: self.priority, ..Subject::new(Kind::Vpnd, self.cipher) },
             cases,
+            gateway_cpu: self.gateway_cpu,
             in_flight: u64::from(self.in_flight) * 1_024,
             sample: self.sample,
             seconds: self.seconds,
@@ -147,6 +179,7 @@ mod tests {
 
     use super::super::{Cli, Command};
     use super::*;
+    use crate::experiment::capacity::results::samples;
 
     fn plan(line: &str) -> Result<CapacityPlan, String> {
         let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?;
@@ -161,15 +194,36 @@ mod tests {
         let plan =
             plan("trafficspeed capacity --sessions 2,8 --packet full,64 --burst 4 --real 2 --in-flight 1024")
                 .unwrap();
-        let made = |sessions, packet| Case::Made { sessions, direction: Direction::Pairs, packet, burst: 4 };
+        let traffic = Traffic { burst: 4, ..samples::traffic() };
+        let made = |sessions, packet| Case::Made { sessions, traffic: Traffic { packet, ..traffic } };
         let wanted =
             [made(2, None), made(8, None), made(2, Some(64)), made(8, Some(64)), Case::Real { clients: 2 }];
         assert_eq!((plan.cases, plan.in_flight), (wanted.to_vec(), 1 << 20));
     }
 
     #[test]
+    fn rates_are_cases_and_what_stands_beside_holds_for_all() {
+        let plan =
+            plan("trafficspeed capacity --sessions 4 --rate 1mbit,2mbit --calls 2 --greedy 8 --small 10")
+                .unwrap();
+        let traffic = Traffic { calls: 2, greedy: 8, small: 10, ..samples::traffic() };
+        let made = |rate| Case::Made { sessions: 4, traffic: Traffic { rate: Some(rate), ..traffic } };
+        assert_eq!(plan.cases, [made(1_000_000), made(2_000_000)]);
+    }
+
+    #[test]
     fn what_cannot_be_measured_is_refused() {
-        for line in ["--sessions 3", "--real 5", "--packet 40", "--packet x", "--burst 65", "--burst 0"] {
+        for line in [
+            "--sessions 3",
+            "--real 5",
+            "--calls 1",
+            "--rate 5",
+            "--greedy 0",
+            "--packet 40",
+            "--packet x",
+            "--burst 65",
+            "--burst 0",
+        ] {
             assert!(plan(&format!("trafficspeed capacity {line}")).is_err(), "{line}");
         }
     }

@@ -12,7 +12,7 @@ pub mod results;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use vpnd_swarm::load::{Counts, Direction, Plan as LoadPlan};
+use vpnd_swarm::load::{Counts, Direction, Plan as LoadPlan, SMALL_PACKET};
 use vpnd_swarm::message::{Command, Credentials, Job};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::Tally;
@@ -25,12 +25,14 @@ use super::sessions::{SessionsError, holder};
 use super::traffic::{TrafficPlan, run_up};
 use crate::clock;
 use crate::interrupt::Interrupt;
+use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::congestion::CongestionControl;
-use crate::stats::jain;
+use crate::stats::{Spread, jain};
 use crate::system::vpnd::{PORT, Room, Vpnd};
 use crate::system::{ClientAddress, Programs, Subject, System, SystemInfo};
-use results::{CapacityResults, Case, Figures, Row};
+use crate::unit::significant;
+use results::{CapacityResults, Case, Figures, Row, Traffic};
 
 /// How long the coordinator waits for a report before it looks at the clock.
 const POLL: Duration = Duration::from_millis(20);
@@ -50,6 +52,8 @@ pub struct CapacityPlan {
     /// vpnd with its cipher and priority.
     pub subject: Subject,
     pub cases: Vec<Case>,
+    /// What the gateway's programs have of the CPU.
+    pub gateway_cpu: Option<CpuLimit>,
     /// Bytes on their way at most.
     pub in_flight: u64,
     /// Of so many merged runs of a flow one is authenticated.
@@ -63,8 +67,8 @@ pub struct CapacityPlan {
 }
 
 impl CapacityPlan {
-    fn links() -> LinkSettings {
-        LinkSettings::default()
+    fn links(&self) -> LinkSettings {
+        LinkSettings { gateway_cpu: self.gateway_cpu, ..LinkSettings::default() }
     }
 
     fn most(&self, of: impl Fn(&Case) -> Option<u32>) -> u32 {
@@ -74,7 +78,7 @@ impl CapacityPlan {
     /// Sessions of the process that makes traffic.
     fn sessions(&self) -> u32 {
         self.most(|case| match case {
-            Case::Made { sessions, .. } => Some(*sessions),
+            Case::Made { sessions, traffic } => Some(sessions + traffic.calls),
             Case::Real { .. } => None,
         })
     }
@@ -102,7 +106,7 @@ impl CapacityPlan {
 /// # Errors
 /// The first thing that is missing.
 pub fn check(plan: &CapacityPlan) -> Result<(), SessionsError> {
-    Lab::check(CapacityPlan::links())?;
+    Lab::check(plan.links())?;
     Ok(plan.system().check()?)
 }
 
@@ -115,7 +119,7 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<CapacityResults, SessionsError> {
-    let lab = Lab::build(plan.real_clients() + 1, CapacityPlan::links())?;
+    let lab = Lab::build(plan.real_clients() + 1, plan.links())?;
     let mut system = plan.system();
     let results = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|addresses| {
         let mut measurement = Measurement {
@@ -138,12 +142,13 @@ pub fn run(
 fn begin(plan: &CapacityPlan) -> CapacityResults {
     CapacityResults {
         subject: plan.subject,
+        gateway_cores: plan.gateway_cpu.map(CpuLimit::cores),
         sessions: plan.sessions(),
         in_flight: plan.in_flight,
         sample: plan.sample,
         seconds: plan.seconds,
         repeats: plan.repeats,
-        environment: Environment::read(Some(CapacityPlan::links())),
+        environment: Environment::read(Some(plan.links())),
         facts: SystemInfo::default(),
         rows: plan.cases.iter().map(|case| Row { case: *case, runs: Vec::new() }).collect(),
         interrupted: false,
@@ -245,8 +250,20 @@ impl Measurement<'_> {
         let case = self.plan.cases[number];
         let (in_flight, sample) = (self.plan.in_flight, self.plan.sample);
         let measured = match case {
-            Case::Made { sessions, direction, packet, burst } => {
-                self.made(LoadPlan { sessions, direction, packet, burst, in_flight, sample })
+            Case::Made { sessions, traffic } => {
+                let Traffic { direction, packet, burst, rate, small, greedy, calls } = traffic;
+                self.made(LoadPlan {
+                    sessions,
+                    direction,
+                    packet,
+                    burst,
+                    in_flight,
+                    sample,
+                    rate,
+                    small,
+                    greedy,
+                    calls,
+                })
             }
             Case::Real { clients } => self.real(clients),
         };
@@ -279,7 +296,7 @@ impl Measurement<'_> {
         self.process.send(0, &Command::Load(None));
         self.pause(SETTLE);
         let used = meter.used().ok_or("no CPU time was read")?;
-        figures(&counts, used)
+        figures(&load, &counts, used)
     }
 
     /// The counts since the last time.
@@ -301,7 +318,7 @@ impl Measurement<'_> {
             subjects: vec![self.plan.subject],
             clients: vec![clients],
             settings: self.settings(),
-            links: CapacityPlan::links(),
+            links: self.plan.links(),
             programs: self.plan.programs.clone(),
         };
         let addresses = &self.addresses[..clients as usize];
@@ -314,6 +331,7 @@ impl Measurement<'_> {
         Ok(Figures {
             goodput: run.goodput(),
             gateway_seconds_per_gbit: gateway,
+            gateway_wakes_per_gbit: run.gateway_wakes_per_gbit().unwrap_or(0.0),
             load_seconds_per_gbit: all - gateway,
             fairness: run.pair_fairness(),
             steal_percent: run.steal_percent(),
@@ -348,8 +366,8 @@ fn failures(tally: &Tally) -> String {
 }
 
 /// The figures of made traffic.
-fn figures(counts: &Counts, used: CpuUse) -> Result<Figures, String> {
-    let (goodputs, arrived) = (counts.goodputs(), counts.all_arrived());
+fn figures(load: &LoadPlan, counts: &Counts, used: CpuUse) -> Result<Figures, String> {
+    let (goodputs, arrived) = (counts.goodputs(), counts.arrived);
     let goodput: f64 = goodputs.iter().sum();
     if arrived == 0 {
         return Err("no packet arrived".into());
@@ -367,8 +385,12 @@ fn figures(counts: &Counts, used: CpuUse) -> Result<Figures, String> {
         packet: Some(counts.packet),
         packets_per_second: Some(arrived as f64 * 1e9 / counts.took_ns as f64),
         gateway_seconds_per_gbit: per_gbit(used.gateway),
+        gateway_wakes_per_gbit: per_gbit(used.gateway_wakes as f64),
         load_seconds_per_gbit: per_gbit(used.clients),
         fairness: jain(&goodputs),
+        greedy_share: (load.greedy > 1).then(|| greedy_share(&goodputs)).flatten(),
+        delivered_percent: load.rate.map(|rate| delivered_percent(load, rate, counts)),
+        calls: counts.calls.clone(),
         lost_percent: Some(counts.lost_percent()),
         delay_ms: Some(counts.delay_ms),
         opened: Some((counts.opened, arrived)),
@@ -378,15 +400,44 @@ fn figures(counts: &Counts, used: CpuUse) -> Result<Figures, String> {
     })
 }
 
+/// How many times the median of the others the first one carried.
+fn greedy_share(goodputs: &[f64]) -> Option<f64> {
+    let (first, others) = goodputs.split_first()?;
+    let others = Spread::of(others).filter(|others| others.median > 0.0)?;
+    Some(first / others.median)
+}
+
+/// What arrived of what all flows were to send at this rate, in percent.
+fn delivered_percent(load: &LoadPlan, rate: u64, counts: &Counts) -> f64 {
+    let flows = f64::from(load.sessions) * if load.direction == Direction::Both { 2.0 } else { 1.0 };
+    let seconds = counts.took_ns as f64 / 1e9;
+    let wanted = flows * rate as f64 * seconds / 8.0 / f64::from(counts.packet);
+    100.0 * counts.arrived as f64 / wanted.max(1.0)
+}
+
 /// A case in words.
 pub fn name(case: Case) -> String {
     match case {
-        Case::Made { sessions, direction, packet, burst } => {
-            let size = packet.map_or_else(|| "full".into(), |bytes| format!("{bytes} B"));
-            format!("{sessions} sessions {}, {size} packets, bursts of {burst}", words(direction))
-        }
+        Case::Made { sessions, traffic } => format!("{sessions} sessions {}", describe(traffic)),
         Case::Real { clients } => format!("{clients} real clients, {REAL_STREAMS} TCP streams a pair"),
     }
+}
+
+/// Traffic in words.
+pub fn describe(traffic: Traffic) -> String {
+    let Traffic { direction, packet, burst, rate, small, greedy, calls } = traffic;
+    let size = packet.map_or_else(|| "full".into(), |bytes| format!("{bytes} B"));
+    let mut text = format!("{}, {size} packets, bursts of {burst}", words(direction));
+    let mut add = |is_so: bool, words: String| {
+        if is_so {
+            text.push_str(&words);
+        }
+    };
+    add(small > 0, format!(", {small} % of them of {SMALL_PACKET} B"));
+    add(rate.is_some(), format!(", {} Mbit/s each", significant(rate.unwrap_or(0) as f64 / 1e6)));
+    add(greedy > 1, format!(", the first as {greedy}"));
+    add(calls > 0, format!(", {calls} with calls"));
+    text
 }
 
 /// A direction in words.
@@ -405,12 +456,39 @@ mod tests {
 
     use super::*;
 
+    fn load() -> LoadPlan {
+        LoadPlan {
+            sessions: 2,
+            direction: Direction::Pairs,
+            packet: None,
+            burst: 1,
+            in_flight: 1,
+            sample: 1,
+            rate: Some(2_000_000_000),
+            small: 0,
+            greedy: 3,
+            calls: 0,
+        }
+    }
+
+    #[test]
+    fn traffic_is_described_with_what_is_unusual_about_it() {
+        let usual = results::samples::traffic();
+        assert_eq!(describe(usual), "in pairs, full packets, bursts of 44");
+        let traffic =
+            Traffic { packet: Some(64), rate: Some(5_000_000), small: 10, greedy: 512, calls: 2, ..usual };
+        assert_eq!(
+            describe(traffic),
+            "in pairs, 64 B packets, bursts of 44, 10 % of them of 64 B, 5.00 Mbit/s each, the first as 512, 2 with calls"
+        );
+    }
+
     fn counts() -> Counts {
         Counts {
             took_ns: 2_000_000_000,
             packet: 1_052,
-            payload: 1_000,
-            arrived: vec![750_000, 250_000],
+            arrived: 1_000_000,
+            payloads: vec![750_000_000, 250_000_000],
             lost: 1_000_000,
             opened: 5,
             delay_ms: Percentiles::default(),
@@ -420,8 +498,12 @@ mod tests {
 
     #[test]
     fn cpu_time_is_for_the_payload_that_arrived() {
-        let used = CpuUse { gateway: 1.0, clients: 0.5, seconds: 2.0, ..CpuUse::default() };
-        let figures = figures(&counts(), used).unwrap();
+        let used =
+            CpuUse { gateway: 1.0, gateway_wakes: 80, clients: 0.5, seconds: 2.0, ..CpuUse::default() };
+        let figures = figures(&load(), &counts(), used).unwrap();
+        assert_eq!((figures.gateway_wakes_per_gbit, figures.greedy_share), (10.0, Some(3.0)));
+        // 2 × 2 Gbit/s for 2 s are 950,570 packets.
+        assert!((figures.delivered_percent.unwrap() - 105.2).abs() < 1e-3);
         assert_eq!((figures.goodput, figures.gateway_seconds_per_gbit), (4e9, 0.125));
         assert_eq!((figures.load_seconds_per_gbit, figures.lost_percent), (0.0625, Some(50.0)));
         assert_eq!((figures.fairness, figures.opened), (Some(0.8), Some((5, 1_000_000))));
@@ -433,9 +515,9 @@ mod tests {
         for spoilt in [
             Counts { strange: 1, ..counts() },
             Counts { reordered: 1, ..counts() },
-            Counts { arrived: vec![0, 0], ..counts() },
+            Counts { arrived: 0, ..counts() },
         ] {
-            assert!(figures(&spoilt, used).is_err(), "{spoilt:?}");
+            assert!(figures(&load(), &spoilt, used).is_err(), "{spoilt:?}");
         }
     }
 }

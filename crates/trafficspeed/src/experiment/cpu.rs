@@ -2,7 +2,7 @@
 
 use super::outcome::CpuUse;
 use crate::clock;
-use crate::observe::{HostCpu, foreign_cpu_seconds, tree_cpu_seconds};
+use crate::observe::{HostCpu, foreign_cpu_seconds, tree_cpu_seconds, tree_sleeps};
 use crate::sys::realtime;
 
 /// Reads CPU time where a measurement begins and where it ends.
@@ -17,6 +17,7 @@ pub(super) struct CpuMeter {
 struct Reading {
     at_ns: u64,
     gateway: f64,
+    gateway_wakes: u64,
     clients: f64,
     foreign: f64,
     host: HostCpu,
@@ -43,6 +44,7 @@ impl CpuMeter {
         realtime::at_once(|| Reading {
             at_ns: clock::now_ns(),
             gateway: tree_cpu_seconds(&self.gateway),
+            gateway_wakes: tree_sleeps(&self.gateway),
             clients: tree_cpu_seconds(&self.clients),
             foreign: foreign_cpu_seconds(&self.own()),
             host: HostCpu::read(),
@@ -60,6 +62,7 @@ impl CpuMeter {
         let (first, last) = (self.first?, self.last?);
         Some(CpuUse {
             gateway: last.gateway - first.gateway,
+            gateway_wakes: last.gateway_wakes.saturating_sub(first.gateway_wakes),
             clients: last.clients - first.clients,
             generators: 0.0,
             generator_ends: [0.0; 2],
@@ -82,8 +85,10 @@ mod tests {
         // The kernel counts in ticks, and a busy machine may give this thread few of them.
         let enough = clock::thread_cpu_ns() + 50_000_000;
         while clock::thread_cpu_ns() < enough {}
+        std::thread::sleep(std::time::Duration::from_millis(1));
         meter.read();
         let used = meter.used().unwrap();
         assert!(used.seconds >= 0.05 && used.gateway > 0.0 && used.clients == 0.0, "{used:?}");
+        assert!(used.gateway_wakes > 0, "{used:?}");
     }
 }

@@ -209,6 +209,9 @@ pub struct Interval {
 pub struct CpuUse {
     /// Of the gateway's VPN processes.
     pub gateway: f64,
+    /// How often the threads of the gateway's VPN processes went to sleep, and so had to be woken.
+    #[serde(default)]
+    pub gateway_wakes: u64,
     /// Of all clients' VPN processes.
     pub clients: f64,
     pub generators: f64,
@@ -383,9 +386,20 @@ impl Run {
 
     /// CPU seconds per Gbit of goodput through the tunnel: of the gateway's VPN processes, and of all VPN processes.
     pub fn seconds_per_gbit(&self) -> Option<(f64, f64)> {
+        let (cpu, gbit) = self.cpu_and_gbit()?;
+        Some((cpu.gateway / gbit, (cpu.gateway + cpu.clients) / gbit))
+    }
+
+    /// How often the gateway's threads were woken, per Gbit of goodput through the tunnel.
+    pub fn gateway_wakes_per_gbit(&self) -> Option<f64> {
+        let (cpu, gbit) = self.cpu_and_gbit()?;
+        Some(cpu.gateway_wakes as f64 / gbit)
+    }
+
+    fn cpu_and_gbit(&self) -> Option<(CpuUse, f64)> {
         let cpu = self.cpu.filter(|cpu| cpu.gateway > 0.0)?;
         let gbit = self.goodput() * tunnel::tunnel_share(&self.carried)? * cpu.seconds / 1e9;
-        (gbit > 0.0).then(|| (cpu.gateway / gbit, (cpu.gateway + cpu.clients) / gbit))
+        (gbit > 0.0).then_some((cpu, gbit))
     }
 
     /// Whether the measurement was made as it should be and its figures stand.

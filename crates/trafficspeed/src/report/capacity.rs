@@ -6,20 +6,24 @@ use std::fmt::Write as _;
 use super::chart::{Horizontal, LineChart, Point, Series, standalone};
 use super::grid::{Grid, NARROW, wrapped};
 use crate::experiment::capacity::results::{CapacityResults, Case, Figures, Row};
-use crate::experiment::capacity::words;
+use crate::experiment::capacity::{describe, words};
 use crate::stats::Spread;
 use crate::unit::{gbit, significant};
 
 /// Stands below the table.
-const DEFINITIONS: [&str; 7] = [
+const DEFINITIONS: [&str; 9] = [
     "Gbit/s: payload that arrived, all sessions together.",
     "Gateway: its CPU seconds for each Gbit, median (lowest-highest) of the rounds. Times fewest: the same over that of the fewest \
      sessions; times real: over that of as many real clients on the same gateway, 1 if the load is a fair stand-in.",
+    "Gateway wakes: how often its threads had slept and were woken, for each Gbit. Where sender, gateway and receiver share cores, wake-ups \
+     are a large part of the cost.",
     "Load: CPU seconds of whoever makes the traffic, for each Gbit; of real clients those of the VPN's processes alone.",
-    "Jain: over the sessions' goodputs.",
+    "Jain: over the sessions' goodputs. First's part: what the first session carried, for each of the others' median.",
     "Lost: on the way through the gateway, by the numbers of the packets that were opened.",
     "Delay: from sealing to receiving, of the packets that were opened; it holds the queues that saturation makes.",
-    "Sessions send in turns, so that the bytes on their way stay within their limit: it is a closed loop, which no rate outruns.",
+    "Sessions send in turns, so that the bytes on their way stay within their limit: a closed loop, which no rate outruns; with a rate \
+     each sends when its time has come, whatever becomes of it.",
+    "Calls: packets of 200 B each 20 ms, all opened; delay from the send call to the kernel's note that the receiving socket had them.",
 ];
 
 /// The figures as text, no line longer than a terminal.
@@ -45,6 +49,9 @@ fn text(results: &CapacityResults) -> String {
         opened(results),
         results.facts.version
     ));
+    if let Some(cores) = results.gateway_cores {
+        line(format!("The gateway's programs were limited to {} of a core.", significant(cores)));
+    }
     line(results.environment.machine());
     for problem in &results.problems {
         line(format!("Problem: {problem}"));
@@ -65,60 +72,83 @@ fn opened(results: &CapacityResults) -> String {
     format!(" ({} % of all packets)", significant(100.0 * opened as f64 / arrived as f64))
 }
 
+/// A column that names a case.
+type Key = fn(Case) -> Option<String>;
+/// A column with a figure.
+type Value = fn(&Figures) -> Option<f64>;
+
+/// Columns that are there only if some case differs from the usual in it.
+const KEYS: [(&str, Key); 4] = [
+    ("small %", |case| {
+        case.traffic().filter(|traffic| traffic.small > 0).map(|traffic| traffic.small.to_string())
+    }),
+    ("Mbit/s each", |case| case.traffic()?.rate.map(|rate| significant(rate as f64 / 1e6))),
+    ("first as", |case| {
+        case.traffic().filter(|traffic| traffic.greedy > 1).map(|traffic| traffic.greedy.to_string())
+    }),
+    ("calls", |case| {
+        case.traffic().filter(|traffic| traffic.calls > 0).map(|traffic| traffic.calls.to_string())
+    }),
+];
+
+/// Columns that are there only if some case has the figure.
+const VALUES: [(&str, Value); 14] = [
+    ("packets/s", |figures| figures.packets_per_second),
+    ("gateway wakes/Gbit", |figures| Some(figures.gateway_wakes_per_gbit)),
+    ("load CPU s/Gbit", |figures| Some(figures.load_seconds_per_gbit)),
+    ("Jain", |figures| figures.fairness),
+    ("first's part", |figures| figures.greedy_share),
+    ("delivered %", |figures| figures.delivered_percent),
+    ("lost %", |figures| figures.lost_percent),
+    ("delay ms p50", |figures| Some(figures.delay_ms?.p50)),
+    ("p99", |figures| Some(figures.delay_ms?.p99)),
+    ("calls lost %", |figures| Some(figures.calls.as_ref()?.lost_percent())),
+    ("calls ms p50", |figures| Some(figures.calls.as_ref()?.delay_ms.p50)),
+    ("calls p99", |figures| Some(figures.calls.as_ref()?.delay_ms.p99)),
+    ("steal %", |figures| figures.steal_percent),
+    ("foreign %", |figures| figures.foreign_percent),
+];
+
 fn grid(results: &CapacityResults) -> Grid {
-    let head = [
-        "load",
-        "sessions",
-        "packet",
-        "burst",
-        "Gbit/s",
-        "packets/s",
-        "gateway CPU s/Gbit",
-        "times fewest",
-        "times real",
-        "load CPU s/Gbit",
-        "Jain",
-        "lost %",
-        "delay ms p50",
-        "p99",
-        "steal %",
-        "foreign %",
-    ];
-    let mut table = Grid::new(4, head);
-    table.rows.extend(results.rows.iter().map(|row| cells(results, row)));
+    let keys: Vec<_> =
+        KEYS.into_iter().filter(|(_, key)| results.rows.iter().any(|row| key(row.case).is_some())).collect();
+    let has =
+        |value: Value| results.rows.iter().flat_map(|row| &row.runs).any(|figures| value(figures).is_some());
+    let values: Vec<_> = VALUES.into_iter().filter(|(_, value)| has(*value)).collect();
+    let head = ["load", "sessions", "packet", "burst"].into_iter();
+    let head = head.chain(keys.iter().map(|(name, _)| *name));
+    let head = head.chain(["Gbit/s", "gateway CPU s/Gbit", "times fewest", "times real"]);
+    let mut table = Grid::new(4 + keys.len(), head.chain(values.iter().map(|(name, _)| *name)));
+    table.rows.extend(results.rows.iter().map(|row| cells(results, row, &keys, &values)));
     table
 }
 
-fn cells(results: &CapacityResults, row: &Row) -> Vec<String> {
+fn cells(
+    results: &CapacityResults,
+    row: &Row,
+    keys: &[(&str, Key)],
+    values: &[(&str, Value)],
+) -> Vec<String> {
     let (load, packet, burst) = match row.case {
-        Case::Made { burst, direction, .. } => {
+        Case::Made { traffic, .. } => {
             let packet = row.runs.first().and_then(|figures| figures.packet);
-            (words(direction), packet.map_or_else(dash, |bytes| bytes.to_string()), burst.to_string())
+            let packet = packet.map_or_else(dash, |bytes| bytes.to_string());
+            (words(traffic.direction), packet, traffic.burst.to_string())
         }
         Case::Real { .. } => ("real clients", dash(), dash()),
     };
-    let spread = |of: fn(&Figures) -> Option<f64>| row.spread(of);
     let show = |value: Option<Spread>| value.map_or_else(dash, |value| value.text(significant));
     let number = |value: Option<f64>| value.map_or_else(dash, significant);
-    let median = |of: fn(&Figures) -> Option<f64>| number(spread(of).map(|spread| spread.median));
-    vec![
-        load.into(),
-        row.case.sessions().to_string(),
-        packet,
-        burst,
-        spread(|figures| Some(figures.goodput)).map_or_else(dash, |rate| rate.text(gbit)),
-        median(|figures| figures.packets_per_second),
+    let mut cells = vec![load.into(), row.case.sessions().to_string(), packet, burst];
+    cells.extend(keys.iter().map(|(_, key)| key(row.case).unwrap_or_else(dash)));
+    cells.extend([
+        row.spread(|figures| Some(figures.goodput)).map_or_else(dash, |rate| rate.text(gbit)),
         show(row.cost()),
         number(results.relative_cost(row)),
         number(results.against_real(row)),
-        median(|figures| Some(figures.load_seconds_per_gbit)),
-        median(|figures| figures.fairness),
-        median(|figures| figures.lost_percent),
-        median(|figures| Some(figures.delay_ms?.p50)),
-        median(|figures| Some(figures.delay_ms?.p99)),
-        median(|figures| figures.steal_percent),
-        median(|figures| figures.foreign_percent),
-    ]
+    ]);
+    cells.extend(values.iter().map(|(_, value)| number(row.spread(value).map(|spread| spread.median))));
+    cells
 }
 
 fn dash() -> String {
@@ -148,15 +178,7 @@ pub fn picture(results: &CapacityResults) -> Option<String> {
 
 /// What the cases of one line have in common.
 fn kind(row: &Row) -> String {
-    match row.case {
-        Case::Made { direction, packet: None, burst, .. } => {
-            format!("{}, full packets, bursts of {burst}", words(direction))
-        }
-        Case::Made { direction, packet: Some(bytes), burst, .. } => {
-            format!("{}, {bytes} B, bursts of {burst}", words(direction))
-        }
-        Case::Real { .. } => "real clients".into(),
-    }
+    row.case.traffic().map_or_else(|| "real clients".into(), describe)
 }
 
 #[cfg(test)]

@@ -25,7 +25,9 @@ fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_the
     let rows = report["rows"].as_array().expect("rows");
     let cases: Vec<String> = rows.iter().map(|row| row["case"].to_string()).collect();
     let made = |sessions: u32, packet: &str| {
-        format!(r#"{{"made":{{"burst":8,"direction":"pairs","packet":{packet},"sessions":{sessions}}}}}"#)
+        format!(
+            r#"{{"made":{{"sessions":{sessions},"traffic":{{"burst":8,"calls":0,"direction":"pairs","greedy":1,"packet":{packet},"rate":null,"small":0}}}}}}"#
+        )
     };
     let real = r#"{"real":{"clients":2}}"#.to_owned();
     assert_eq!(cases, [made(2, "null"), made(16, "null"), made(2, "64"), made(16, "64"), real]);
@@ -37,6 +39,7 @@ fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_the
             let (opened, arrived) = (figures["opened"][0].as_u64(), figures["opened"][1].as_u64());
             assert!(opened > Some(0) && opened < arrived, "{row:#}");
             assert!(figures["delay_ms"]["p50"].as_f64() > Some(0.0), "{row:#}");
+            assert!(number("gateway_wakes_per_gbit") > Some(0.0), "{row:#}");
             // Each had its turns, and what is on its way fits every queue.
             assert!(number("fairness") > Some(0.5) && number("lost_percent") < Some(5.0), "{row:#}");
         }
@@ -55,12 +58,39 @@ fn sessions_send_to_the_campus_and_receive_from_it() {
     ));
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
     let rows = report["rows"].as_array().expect("rows");
-    let directions: Vec<_> = rows.iter().map(|row| row["case"]["made"]["direction"].as_str()).collect();
+    let directions: Vec<_> =
+        rows.iter().map(|row| row["case"]["made"]["traffic"]["direction"].as_str()).collect();
     assert_eq!(directions, [Some("up"), Some("down"), Some("both")]);
     for row in rows {
         let figures = &row["runs"][0];
         assert!(figures["packets_per_second"].as_f64() > Some(0.0), "{row:#}");
         assert!(figures["fairness"].as_f64() > Some(0.5), "each session has a part: {row:#}");
+    }
+}
+
+#[test]
+fn calls_stand_beside_traffic_with_a_rate_and_small_packets() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let report = measured(&format!(
+        "capacity --sessions 4 --direction pairs,both --burst 4 --rate 2mbit --small 25 --calls 2 --repeat 1 -t 2 -O 0.5 --json --program \
+         vpnd={}",
+        program.display()
+    ));
+    assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2);
+    for (row, flows) in rows.iter().zip([2.0, 4.0]) {
+        let (figures, calls) = (&row["runs"][0], &row["runs"][0]["calls"]);
+        let sent = calls["sent"].as_f64();
+        // Two sessions with 50 packets a second for two seconds, twice as many in both directions; the ends of the window are not sharp.
+        assert!(sent > Some(flows * 50.0 * 1.8) && sent < Some(flows * 50.0 * 4.0), "{row:#}");
+        assert!(calls["delay_ms"]["p50"].as_f64() > Some(0.0), "{row:#}");
+        assert!(calls["arrived"].as_f64() > sent.map(|sent| 0.8 * sent), "{row:#}");
+        let delivered = figures["delivered_percent"].as_f64();
+        assert!(delivered > Some(60.0) && delivered < Some(130.0), "{row:#}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The results of a measurement of capacity, as plain data.
 
 use serde::Serialize;
-use vpnd_swarm::load::Direction;
+use vpnd_swarm::load::{CallCounts, Direction};
 use vpnd_swarm::tally::Percentiles;
 
 use crate::experiment::environment::Environment;
@@ -16,21 +16,35 @@ pub enum Case {
     Made {
         /// Sessions that send.
         sessions: u32,
-        direction: Direction,
-        /// Bytes of an inner packet, if not as long as the tunnel takes.
-        packet: Option<u16>,
-        /// Packets that a session sends at once.
-        burst: u16,
+        traffic: Traffic,
     },
     /// Real clients with TCP connections in pairs.
     Real { clients: u32 },
 }
 
+/// What made traffic is like, however many sessions there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    pub direction: Direction,
+    /// Bytes of an inner packet, if not as long as the tunnel takes.
+    pub packet: Option<u16>,
+    /// Packets that a session sends at once.
+    pub burst: u16,
+    /// Bits of inner packets that each session sends in a second; as fast as it can if absent.
+    pub rate: Option<u64>,
+    /// Of a hundred bursts, so many are of small packets.
+    pub small: u32,
+    /// The first session has as much on its way as so many others.
+    pub greedy: u32,
+    /// Sessions with calls beside.
+    pub calls: u32,
+}
+
 impl Case {
-    /// What made traffic is like, but for the sessions: its direction, packets and bursts.
-    pub fn load(self) -> Option<(Direction, Option<u16>, u16)> {
+    /// What made traffic is like, but for the sessions.
+    pub fn traffic(self) -> Option<Traffic> {
         match self {
-            Self::Made { direction, packet, burst, .. } => Some((direction, packet, burst)),
+            Self::Made { traffic, .. } => Some(traffic),
             Self::Real { .. } => None,
         }
     }
@@ -55,10 +69,18 @@ pub struct Figures {
     pub packets_per_second: Option<f64>,
     /// CPU seconds of the gateway for each Gbit of payload.
     pub gateway_seconds_per_gbit: f64,
+    /// How often the gateway's threads were woken, for each Gbit.
+    pub gateway_wakes_per_gbit: f64,
     /// CPU seconds of whoever sends and receives, without the generators of real clients.
     pub load_seconds_per_gbit: f64,
     /// Jain's index over the sessions' goodputs.
     pub fairness: Option<f64>,
+    /// How many times the others' median the first session carried, if it was greedy.
+    pub greedy_share: Option<f64>,
+    /// What arrived of the rate that was to be sent, in percent.
+    pub delivered_percent: Option<f64>,
+    /// The calls beside.
+    pub calls: Option<CallCounts>,
     /// Packets that were lost on the way, in percent.
     pub lost_percent: Option<f64>,
     /// From sealing to receiving.
@@ -95,6 +117,8 @@ impl Row {
 #[derive(Clone, Debug, Serialize)]
 pub struct CapacityResults {
     pub subject: Subject,
+    /// What the gateway's programs had of the CPU, in cores, if it was limited.
+    pub gateway_cores: Option<f64>,
     /// Sessions that were up all the time, those without traffic included.
     pub sessions: u32,
     /// Bytes that were on their way at most, of made traffic.
@@ -119,17 +143,30 @@ impl CapacityResults {
 
     /// How many times the cost of the case with the fewest sessions, among those that are alike otherwise.
     pub fn relative_cost(&self, row: &Row) -> Option<f64> {
-        let load = row.case.load()?;
-        let alike = |other: &&Row| other.case.load() == Some(load);
+        let traffic = row.case.traffic()?;
+        let alike = |other: &&Row| other.case.traffic() == Some(traffic);
         let fewest = self.rows.iter().filter(alike).min_by_key(|row| row.case.sessions())?;
         Some(row.cost()?.median / fewest.cost()?.median)
     }
 
     /// How many times the cost of as many real clients that of made traffic is: 1 if the load is a fair stand-in.
     pub fn against_real(&self, row: &Row) -> Option<f64> {
-        let Case::Made { sessions, direction: Direction::Pairs, packet: None, .. } = row.case else {
+        let Case::Made { sessions, traffic } = row.case else { return None };
+        let is_alike = matches!(
+            traffic,
+            Traffic {
+                direction: Direction::Pairs,
+                packet: None,
+                rate: None,
+                small: 0,
+                greedy: 1,
+                calls: 0,
+                ..
+            }
+        );
+        if !is_alike {
             return None;
-        };
+        }
         let real = self.rows.iter().find(|row| row.case == Case::Real { clients: sessions })?;
         Some(row.cost()?.median / real.cost()?.median)
     }
@@ -140,12 +177,26 @@ pub(crate) mod samples {
     use super::*;
     use crate::system::{Cipher, Kind};
 
+    /// Full packets in pairs.
+    pub(crate) fn traffic() -> Traffic {
+        Traffic {
+            direction: Direction::Pairs,
+            packet: None,
+            burst: 44,
+            rate: None,
+            small: 0,
+            greedy: 1,
+            calls: 0,
+        }
+    }
+
     /// Two counts of sessions, and real clients beside the smaller one.
     pub(crate) fn results() -> CapacityResults {
         let figures = |cost| Figures {
             goodput: 5e9,
             packet: Some(1_412),
             gateway_seconds_per_gbit: cost,
+            gateway_wakes_per_gbit: 1e4 * cost,
             load_seconds_per_gbit: 0.05,
             fairness: Some(0.99),
             lost_percent: Some(0.0),
@@ -153,10 +204,11 @@ pub(crate) mod samples {
             opened: Some((10, 1_000)),
             ..Figures::default()
         };
-        let made = |sessions| Case::Made { sessions, direction: Direction::Pairs, packet: None, burst: 44 };
+        let made = |sessions| Case::Made { sessions, traffic: traffic() };
         let row = |case, costs: [f64; 2]| Row { case, runs: costs.map(figures).to_vec() };
         CapacityResults {
             subject: Subject::new(Kind::Vpnd, Cipher::Auto),
+            gateway_cores: None,
             sessions: 1_024,
             in_flight: 4 << 20,
             sample: 8,

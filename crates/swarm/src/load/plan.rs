@@ -1,0 +1,158 @@
+//! Which traffic is wanted: who sends to whom, in which packets, and how fast.
+
+use serde::{Deserialize, Serialize};
+
+/// Who sends to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Each session to its partner.
+    Pairs,
+    /// Each session to the campus.
+    Up,
+    /// The campus to each session.
+    Down,
+    /// Both of these.
+    Both,
+}
+
+impl Direction {
+    /// Whether the campus has a part in it.
+    pub fn needs_campus(self) -> bool {
+        self != Self::Pairs
+    }
+
+    /// How many flows there are between so many sessions.
+    fn flows(self, sessions: usize) -> usize {
+        if self == Self::Both { 2 * sessions } else { sessions }
+    }
+
+    /// The ends of each flow between so many sessions.
+    pub(crate) fn ends(self, sessions: usize) -> Vec<[End; 2]> {
+        let up = (0..sessions).map(|session| [End::Session(session), End::Campus]);
+        let down = (0..sessions).map(|session| [End::Campus, End::Session(session)]);
+        match self {
+            Self::Pairs => (0..sessions).map(|session| [session, session ^ 1].map(End::Session)).collect(),
+            Self::Up => up.collect(),
+            Self::Down => down.collect(),
+            Self::Both => up.chain(down).collect(),
+        }
+    }
+
+    /// The flow that arrives at a session, if there is one.
+    pub(crate) fn arriving_at(self, session: usize, sessions: usize) -> Option<usize> {
+        let flow = match self {
+            Self::Pairs => session ^ 1,
+            Self::Up => return None,
+            Self::Down => session,
+            Self::Both => sessions + session,
+        };
+        (session < sessions).then_some(flow)
+    }
+}
+
+/// One end of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Session(usize),
+    Campus,
+}
+
+/// The traffic of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The first so many sessions have a part in it; an even number if they work in pairs.
+    pub sessions: u32,
+    pub direction: Direction,
+    /// Bytes of each inner packet; as long as the tunnel takes if absent.
+    pub packet: Option<u16>,
+    /// Packets that a session sends one behind the other: those of one segmented send.
+    pub burst: u16,
+    /// Bytes on their way over all sessions at most. Sessions that would send more wait for their turn.
+    pub in_flight: u64,
+    /// Of so many merged runs of a flow, one is authenticated and opened.
+    pub sample: u32,
+    /// Bits of inner packets that each flow sends in a second, whatever becomes of them; as fast as it can if absent.
+    pub rate: Option<u64>,
+    /// Of a hundred bursts of a flow, so many are of small packets.
+    pub small: u32,
+    /// The first session may have as much on its way as so many others: it stands for one with as many connections.
+    pub greedy: u32,
+    /// So many sessions after those have calls with each other, or with the campus.
+    pub calls: u32,
+}
+
+impl Plan {
+    /// Sessions with a part in it.
+    pub(crate) fn all_sessions(&self) -> usize {
+        (self.sessions + self.calls) as usize
+    }
+
+    /// The ends of all flows: those of bulk traffic, then those of calls.
+    pub(crate) fn ends(&self) -> Vec<[End; 2]> {
+        let bulk = self.direction.ends(self.sessions as usize);
+        let behind = |end: End| match end {
+            End::Session(number) => End::Session(number + self.sessions as usize),
+            End::Campus => End::Campus,
+        };
+        let calls = self.direction.ends(self.calls as usize);
+        bulk.into_iter().chain(calls.into_iter().map(|ends| ends.map(behind))).collect()
+    }
+
+    /// The flow that arrives at a session, if there is one.
+    pub(crate) fn arriving_at(&self, session: usize) -> Option<usize> {
+        let sessions = self.sessions as usize;
+        match session.checked_sub(sessions) {
+            None => self.direction.arriving_at(session, sessions),
+            Some(call) => {
+                let flow = self.direction.arriving_at(call, self.calls as usize)?;
+                Some(self.direction.flows(sessions) + flow)
+            }
+        }
+    }
+
+    /// Flows of bulk traffic; those of calls come behind them.
+    pub(crate) fn bulk_flows(&self) -> usize {
+        self.direction.flows(self.sessions as usize)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Bursts of ten between so many sessions, one at a time.
+    pub(in super::super) fn plan(sessions: u32) -> Plan {
+        Plan {
+            sessions,
+            direction: Direction::Pairs,
+            packet: None,
+            burst: 10,
+            in_flight: 34_000,
+            sample: 1,
+            rate: None,
+            small: 0,
+            greedy: 1,
+            calls: 0,
+        }
+    }
+
+    #[test]
+    fn every_flow_ends_where_it_is_expected() {
+        for direction in [Direction::Pairs, Direction::Up, Direction::Down, Direction::Both] {
+            let plan = Plan { direction, calls: 2, ..plan(4) };
+            let ends = plan.ends();
+            for (flow, [from, to]) in ends.iter().enumerate() {
+                match to {
+                    End::Session(session) => assert_eq!(plan.arriving_at(*session), Some(flow)),
+                    End::Campus => assert!(direction.needs_campus()),
+                }
+                let is_call =
+                    [from, to].iter().any(|end| matches!(end, End::Session(number) if *number >= 4));
+                assert_eq!(is_call, flow >= plan.bulk_flows());
+            }
+            assert_eq!(plan.arriving_at(6), None);
+        }
+        assert_eq!(Plan { direction: Direction::Up, ..plan(4) }.arriving_at(0), None);
+    }
+}
