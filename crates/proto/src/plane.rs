@@ -44,7 +44,7 @@ use halves::MAX_JOINED;
 pub use hash::IndexHasher;
 use limiter::Groups;
 pub use outgoing::Outgoing;
-pub use receive::{Opened, Origin};
+pub use receive::{Claim, Opened, Origin};
 use reports::Reports;
 pub use session::{NoSender, Outer, PacketQueue, Sealed, Sender};
 use session::{Receivers, Session};

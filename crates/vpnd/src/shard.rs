@@ -10,11 +10,14 @@
 //! [`ShardMessage`]s are handled between batches, and [`Event`]s leave after them. A dropped packet is counted once, in the
 //! plane's [`Counters`].
 
+mod backlog;
 mod batch;
 pub mod devices;
+mod fair_queue;
 mod inbound;
 mod marks;
 mod outbound;
+mod overload;
 mod oversize;
 mod sealer;
 pub mod stepped;
@@ -348,6 +351,8 @@ async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
                     None => return Ok(()),
                     Some(Queued::Message(message)) => shard.handle(message),
                     Some(Queued::Freeze(Freeze { progress, resume })) => {
+                        // Nobody else has it: the next process gets only what is still in the socket.
+                        shard.handle_backlog();
                         // Whoever asked may have given up; then it drops the other end, too.
                         let _ = progress.send(shard.plane.progress());
                         if resume.await.is_err() {
@@ -392,7 +397,7 @@ pub enum Progress {
 }
 
 /// The state of a shard's thread. `inbound.rs` and `outbound.rs` have its two directions, `oversize.rs` and `sealer.rs` the steps
-/// that they share.
+/// that they share, `overload.rs` the first one's way while the shard is behind.
 struct Shard<T, S> {
     number: usize,
     role: Role,

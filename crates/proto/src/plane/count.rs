@@ -86,6 +86,8 @@ drop_reasons! {
     TunWrite = "tun_write",
     /// The socket did not take the datagram.
     Send = "send",
+    /// The shard was behind, and the session had most of what waited.
+    Overload = "overload",
     /// Meant for another shard whose queue was full.
     ShardQueue = "shard_queue",
     /// No packet, but an event that found the queue to the control plane full; the next datagram with its cause reports it again.

@@ -182,6 +182,11 @@ impl Session {
         }
     }
 
+    /// Whether the peer is at `endpoint` in an epoch, so that datagrams for it go there.
+    pub(super) fn is_at(&self, endpoint: Endpoint) -> bool {
+        self.epochs.iter().any(|epoch| epoch.endpoint == Some(endpoint))
+    }
+
     /// How far the session's lanes have come.
     pub(super) fn progress(&self, receivers: &Receivers) -> impl Iterator<Item = Progress> {
         self.epochs.iter().map(|epoch| {
@@ -320,6 +325,12 @@ impl Receiver {
                 receiving.receive.resume_after(heard.highest, heard.failed_opens);
             }
         }
+    }
+
+    /// Whether the newest authentic datagram of `lane` came from `endpoint`.
+    pub(super) fn was_heard_at(&self, lane: u8, endpoint: Endpoint) -> bool {
+        let mut lanes = self.lanes.iter().filter(|receiving| receiving.lane == lane);
+        lanes.any(|receiving| receiving.heard_at.is_some_and(|(at, _)| at == endpoint))
     }
 
     /// Opens a datagram (PROTOCOL §7.2, steps 2 to 6). Returns the plaintext's length.

@@ -191,6 +191,34 @@ fn a_packet_goes_to_the_tun_device_and_back() {
 }
 
 #[test]
+fn a_datagram_is_taken_for_a_sessions_only_from_where_its_peer_is() {
+    let mut net = Net::new(false);
+    let claim = |net: &Net, datagram: &[u8], from: &str| {
+        net.gateway.claim(Header::parse(datagram).unwrap(), endpoint(from))
+    };
+    let home = "198.51.100.1:1000";
+    let datagram = net.client_sends(ALICE, &[]);
+    assert_eq!(claim(&net, &datagram, home), Claim::Unproven, "nothing has come yet");
+    net.meet();
+    assert_eq!(claim(&net, &datagram, home), Claim::Known(slot(ALICE)));
+    for elsewhere in ["198.51.100.1:1001", "198.51.100.2:2000", "203.0.113.66:1000"] {
+        assert_eq!(claim(&net, &datagram, elsewhere), Claim::Unproven, "{elsewhere}");
+    }
+    // The next epoch's first datagram comes from where the last one's came from.
+    net.install(ALICE, 2, 1);
+    let next = seal(&mut net.clients[0], net.now, slot(0), &[]).unwrap();
+    assert_ne!(Header::parse(&next).unwrap().index, Header::parse(&datagram).unwrap().index);
+    assert_eq!(claim(&net, &next, home), Claim::Known(slot(ALICE)));
+    // Only an authentic datagram moves it, and looking changes nothing.
+    let mut forged = net.client_sends(ALICE, &[]);
+    *forged.last_mut().unwrap() ^= 1;
+    assert_eq!(net.gateway_gets(&forged, "203.0.113.66:1000"), Err(DropReason::NotAuthentic));
+    assert_eq!(claim(&net, &datagram, "203.0.113.66:1000"), Claim::Unproven);
+    net.gateway.apply(Command::Close(slot(ALICE)));
+    assert_eq!(claim(&net, &datagram, home), Claim::Nobody);
+}
+
+#[test]
 fn only_sessions_in_use_are_told_of_and_each_use_once() {
     let mut net = Net::new(false);
     net.meet();

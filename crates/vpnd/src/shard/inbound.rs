@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
+use std::time::Duration;
 
 use vpnd_proto::ecn::Ecn;
 use vpnd_proto::offload::Rebuilder;
@@ -12,6 +13,7 @@ use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Header, PacketClass};
 
+use super::backlog::{Backlog, MESSAGE_LEN};
 use super::batch::{Run, send_runs};
 use super::devices::{DatagramSocket, PacketDevice};
 use super::outbound::{Outbound, is_syn};
@@ -22,24 +24,28 @@ use crate::sys::tun::TunOffloads;
 use crate::sys::udp::{MAX_SENDS, RecvMeta};
 
 /// The most messages received by one system call; each may hold a run of datagrams.
-const RECEIVE_MESSAGES: usize = 32;
+pub(super) const RECEIVE_MESSAGES: usize = 32;
 /// Bytes that one system call should bring: so little that it is still in the core's cache when it is opened, sealed
 /// and copied to the kernel again. So bulk traffic comes message by message and small packets come by the dozen.
-const RECEIVE_BYTES: usize = 128 << 10;
+pub(super) const RECEIVE_BYTES: usize = 128 << 10;
 /// A message uses up at least so much of the budget, in bytes.
-const MIN_COST: usize = 4 << 10;
+pub(super) const MIN_COST: usize = 4 << 10;
 /// Length of the shortest datagram for another client: a header and an IPv4 packet.
 const SHORTEST_FORWARD: usize = HEADER_LEN + 20;
-/// Longest run of datagrams in one message, in bytes.
-const MESSAGE_LEN: usize = 65_536;
 /// Bytes received before the other direction has its turn.
-const RECEIVE_BUDGET: usize = 1 << 20;
+pub(super) const RECEIVE_BUDGET: usize = 1 << 20;
+/// A gateway's shard that has received for so long and still finds messages is behind.
+const BEHIND_AFTER: Duration = Duration::from_millis(1);
 
 /// Buffers of this direction.
 pub(super) struct Inbound {
-    buffers: Vec<Box<[u8]>>,
+    pub(super) buffers: Vec<Box<[u8]>>,
     /// Messages that the next system call asks for.
-    messages: usize,
+    pub(super) messages: usize,
+    /// Messages that wait because the shard is behind.
+    pub(super) backlog: Backlog,
+    /// Whether messages go through the backlog.
+    pub(super) behind: bool,
     /// Datagrams that were sealed again where they stood and wait to be sent: the number of their buffer, and their place there.
     runs: Vec<(usize, Run)>,
     rebuilder: Rebuilder,
@@ -54,6 +60,8 @@ impl Inbound {
         Self {
             buffers: (0..RECEIVE_MESSAGES).map(|_| vec![0; MESSAGE_LEN].into_boxed_slice()).collect(),
             messages: RECEIVE_MESSAGES,
+            backlog: Backlog::new(),
+            behind: false,
             runs: Vec::with_capacity(MESSAGE_LEN / SHORTEST_FORWARD + MAX_SENDS),
             rebuilder: Rebuilder::new(writer.features()),
             writer,
@@ -78,41 +86,69 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// Receives until there is nothing or the budget is used.
     pub(super) fn receive(&mut self) -> Progress {
         let mut buffers = std::mem::take(&mut self.inbound.buffers);
-        let mut progress = Progress::More;
+        let progress = if self.inbound.behind {
+            self.receive_by_turns(&mut buffers)
+        } else {
+            self.receive_in_order(&mut buffers)
+        };
+        self.inbound.buffers = buffers;
+        progress
+    }
+
+    /// Handles messages as they come.
+    fn receive_in_order(&mut self, buffers: &mut [Box<[u8]>]) -> Progress {
+        let mut since = None;
         let mut budget = RECEIVE_BUDGET;
         while budget > 0 {
             let mut meta = [RecvMeta::default(); RECEIVE_MESSAGES];
             let asked = self.inbound.messages;
-            let received = {
-                let mut slices = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
-                let mut slices: [_; RECEIVE_MESSAGES] =
-                    std::array::from_fn(|_| slices.next().expect("there is a buffer for each message"));
-                self.socket.try_recv(&mut slices[..asked], &mut meta)
-            };
-            match received {
+            match self.receive_messages(buffers, &mut meta) {
                 Ok(count) => {
-                    let bytes = self.handle_messages(&mut buffers, &meta[..count]);
-                    self.inbound.messages = (RECEIVE_BYTES * count / bytes.max(1)).clamp(1, RECEIVE_MESSAGES);
+                    let now = now();
+                    let bytes = self.handle_messages(now, buffers, &meta[..count]);
                     budget = budget.saturating_sub(bytes.max(MIN_COST * count));
                     // Fewer than asked for: there were no more. What comes from now on is a new event.
                     if count < asked {
-                        progress = Progress::Drained;
+                        return Progress::Drained;
+                    }
+                    // At a client all messages are of one session.
+                    let has_taken_long = now.since(*since.get_or_insert(now)) >= BEHIND_AFTER;
+                    self.inbound.behind = self.role == Role::Gateway && (has_taken_long || budget == 0);
+                    if self.inbound.behind {
                         break;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    progress = Progress::Drained;
-                    break;
-                }
-                // An ICMP error about an earlier datagram, and the like: nothing was received, the next call goes on.
-                Err(error) => {
-                    tracing::trace!(%error, "receiving failed");
-                    budget = budget.saturating_sub(RECEIVE_BYTES);
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Progress::Drained,
+                Err(_) => budget = budget.saturating_sub(RECEIVE_BYTES),
             }
         }
-        self.inbound.buffers = buffers;
-        progress
+        Progress::More
+    }
+
+    /// Receives as many messages as should come at once.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is nothing. With others nothing was received, and the next call goes on.
+    #[inline]
+    pub(super) fn receive_messages(
+        &mut self,
+        buffers: &mut [Box<[u8]>],
+        meta: &mut [RecvMeta; RECEIVE_MESSAGES],
+    ) -> io::Result<usize> {
+        let mut slices = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
+        let mut slices: [_; RECEIVE_MESSAGES] =
+            std::array::from_fn(|_| slices.next().expect("there is a buffer for each message"));
+        let received = self.socket.try_recv(&mut slices[..self.inbound.messages], meta);
+        match &received {
+            Ok(count) => {
+                let bytes: usize = meta[..*count].iter().map(|meta| meta.len.max(1)).sum();
+                self.inbound.messages = (RECEIVE_BYTES * count / bytes.max(1)).clamp(1, RECEIVE_MESSAGES);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // An ICMP error about an earlier datagram, and the like.
+            Err(error) => tracing::trace!(%error, "receiving failed"),
+        }
+        received
     }
 
     /// A datagram that another shard received for this one.
@@ -130,11 +166,15 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     }
 
     /// Handles each received message. Returns how many bytes they had.
-    fn handle_messages(&mut self, buffers: &mut [Box<[u8]>], meta: &[RecvMeta]) -> usize {
-        let now = now();
+    pub(super) fn handle_messages(
+        &mut self,
+        now: Time,
+        buffers: &mut [Box<[u8]>],
+        meta: &[RecvMeta],
+    ) -> usize {
         for (buffer, meta) in meta.iter().enumerate() {
-            let from = Endpoint { remote: meta.addr, local: meta.dst_ip };
-            let origin = Origin { from, mark: meta.ecn.map_or(Ecn::NotEct, |ecn| Ecn::of(ecn as u8)) };
+            let mark = meta.ecn.map_or(Ecn::NotEct, |ecn| Ecn::of(ecn as u8));
+            let origin = Origin { from: sender_of(meta), mark };
             let message = Message { bytes: &mut buffers[buffer][..meta.len], buffer };
             self.handle_message(now, message, meta.stride.max(1), origin);
             self.send_if_enough(buffers);
@@ -184,7 +224,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
     }
 
-    fn drop(&mut self, reason: DropReason) -> Dropped {
+    pub(super) fn drop(&mut self, reason: DropReason) -> Dropped {
         self.plane.counters_mut().drop(reason)
     }
 
@@ -318,4 +358,10 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         rebuilder.flush(buffer, |rebuilt| writer.write(tun, rebuilt, plane.counters_mut()));
         rebuilder.set_features(writer.features());
     }
+}
+
+/// Where a message came from.
+#[inline]
+pub(super) fn sender_of(meta: &RecvMeta) -> Endpoint {
+    Endpoint { remote: meta.addr, local: meta.dst_ip }
 }

@@ -1,0 +1,320 @@
+//! A gateway's shard that gets more than it can handle: time passes when it has handled a packet, and then several new ones come.
+//!
+//! ```text
+//!   peers ──▶ queue of the kernel, which drops what finds it full ──▶ shard ──▶ TUN device
+//!     ▲                                                                            │
+//!     └──────────── for each packet that is written, so many new ones ◀────────────┘
+//! ```
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use vpnd_crypto::{Backend, EpochSecret, Suite};
+use vpnd_proto::plane::{Endpoint, EpochSpec, ReceiveSpec};
+use vpnd_proto::time::Time;
+use vpnd_proto::wire::{HEADER_LEN, Index};
+
+use super::*;
+
+/// Messages that the kernel's queue holds.
+const KERNEL_QUEUE: usize = 2_000;
+const PAYLOAD: usize = 900;
+const UDP: usize = 20 + 8;
+const OUTER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 4500);
+
+/// A client without a shard: its plane seals packets with rising numbers.
+struct Peer {
+    index: u8,
+    plane: Plane,
+    address: SocketAddr,
+    sent: u32,
+}
+
+fn slot(index: u8) -> Slot {
+    Slot { index: index.into(), generation: 0 }
+}
+
+/// Opens session `index` in a plane.
+fn commands(index: u8, at: Slot, role: Role) -> [Command; 2] {
+    let number = u32::from(index) << 8;
+    let (own, peer) = if role == Role::Gateway {
+        (0x1_0000 + number, 0x2_0000 + number)
+    } else {
+        (0x2_0000 + number, 0x1_0000 + number)
+    };
+    let session = SessionSpec {
+        slot: at,
+        addresses: vec![std::net::IpAddr::from([10, 86, 0, index]).into()],
+        principal: Principal::default(),
+        limits: None,
+    };
+    let epoch = EpochSpec {
+        slot: at,
+        epoch: 1,
+        suite: Suite::Aes128Gcm,
+        backend: Backend::Ring,
+        lab: None,
+        secret: Arc::new(EpochSecret::new([index; 32])),
+        features: 1,
+        lane: 0,
+        peer_index: Index(peer),
+        peer_lane: 0,
+        endpoint: (role == Role::Client).then_some(Endpoint { remote: OUTER, local: None }),
+        receive: vec![ReceiveSpec { index: Index(own), lanes: vec![0] }],
+        reject_at: Time::from_nanos(u64::MAX),
+    };
+    [Command::Open(session), Command::Install(Box::new(epoch))]
+}
+
+impl Peer {
+    fn new(index: u8) -> Self {
+        let mut plane = Plane::new(Role::Client, Arc::new(Policy::default()), 0);
+        for command in commands(index, slot(0), Role::Client) {
+            plane.apply(command);
+        }
+        Self { index, plane, address: ([198, 51, 100, index], 4500).into(), sent: 0 }
+    }
+
+    /// Its next packet, sealed.
+    fn datagram(&mut self) -> Vec<u8> {
+        let source = [10, 86, 0, self.index];
+        let mut packet = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0];
+        packet.extend(source.into_iter().chain([10, 200, 0, 9]));
+        packet.extend([0x9C, 0x40, 1, 0xBB, 0, 0, 0, 0]);
+        packet.extend(self.sent.to_be_bytes());
+        packet.resize(UDP + PAYLOAD, 0x5A);
+        let len = packet.len();
+        packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        packet[24..26].copy_from_slice(&(len as u16 - 20).to_be_bytes());
+        let checksum = vpnd_proto::checksum::ipv4_header(&packet[..20]);
+        packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        self.sent += 1;
+        let mut datagram = vec![0; HEADER_LEN + len + 48];
+        datagram[HEADER_LEN..HEADER_LEN + len].copy_from_slice(&packet);
+        let mut sender = self.plane.sender(Time::ZERO, slot(0)).expect("it has an epoch");
+        let sealed = sender.seal_packet(&mut datagram, len).expect("it may seal");
+        datagram.truncate(sealed.len);
+        datagram
+    }
+}
+
+/// Who sends, how much of what comes, and what has become of it.
+struct World {
+    peers: RefCell<Vec<Peer>>,
+    /// Senders in the order in which their datagrams come, again and again: a peer, or `None` for the attacker.
+    pattern: Vec<Option<usize>>,
+    at: Cell<usize>,
+    /// Datagrams that come while one packet is handled.
+    load: Cell<usize>,
+    kernel: RefCell<VecDeque<(SocketAddr, Vec<u8>)>>,
+    kernel_drops: Cell<u64>,
+    came: Cell<u64>,
+    /// The numbers of the packets that were written, in their order, by peer.
+    written: RefCell<BTreeMap<u8, Vec<u32>>>,
+    total: Cell<u64>,
+}
+
+impl World {
+    fn new(peers: u8, pattern: Vec<Option<usize>>, load: usize) -> Self {
+        Self {
+            peers: RefCell::new((0..peers).map(Peer::new).collect()),
+            pattern,
+            at: Cell::new(0),
+            load: Cell::new(load),
+            kernel: RefCell::default(),
+            kernel_drops: Cell::new(0),
+            came: Cell::new(0),
+            written: RefCell::default(),
+            total: Cell::new(0),
+        }
+    }
+
+    fn gateway(&self) -> Stepped<&Self, &Self> {
+        let policy = Arc::new(Policy::without_rules(true));
+        let none = TunOffloads { checksum: false, tso4: false, tso6: false, uso: false, ..TunOffloads::ALL };
+        let spec = SteppedSpec { role: Role::Gateway, policy, tun_offloads: none, mtu: 1_400 };
+        let mut gateway = Stepped::new(spec, self, self);
+        for peer in self.peers.borrow_mut().iter_mut() {
+            for command in commands(peer.index, slot(peer.index), Role::Gateway) {
+                gateway.command(command);
+            }
+            // It is known where the peer is.
+            self.arrive_from(peer);
+        }
+        while gateway.receive() == Progress::More {}
+        gateway
+    }
+
+    fn arrive_from(&self, peer: &mut Peer) {
+        let datagram = peer.datagram();
+        self.arrive(peer.address, datagram);
+    }
+
+    fn arrive(&self, from: SocketAddr, datagram: Vec<u8>) {
+        self.came.set(self.came.get() + 1);
+        let mut kernel = self.kernel.borrow_mut();
+        if kernel.len() < KERNEL_QUEUE {
+            kernel.push_back((from, datagram));
+        } else {
+            self.kernel_drops.set(self.kernel_drops.get() + 1);
+        }
+    }
+
+    /// The time that a packet takes passes.
+    fn pass(&self) {
+        for _ in 0..self.load.get() {
+            let sender = self.pattern[self.at.get() % self.pattern.len()];
+            self.at.set(self.at.get() + 1);
+            let mut peers = self.peers.borrow_mut();
+            match sender {
+                Some(peer) => self.arrive_from(&mut peers[peer]),
+                None => {
+                    // The index of peer 0, from somewhere else.
+                    let mut forged = peers[0].datagram();
+                    *forged.last_mut().unwrap() ^= 1;
+                    self.arrive(([203, 0, 113, 66], 666).into(), forged);
+                }
+            }
+        }
+    }
+
+    /// Steps the gateway until so many packets were written. Returns how many of each peer.
+    fn run(&self, gateway: &mut Stepped<&Self, &Self>, packets: u64) -> Vec<f64> {
+        let counts = || -> Vec<usize> {
+            let written = self.written.borrow();
+            (0..self.peers.borrow().len() as u8).map(|peer| written.get(&peer).map_or(0, Vec::len)).collect()
+        };
+        let (before, end) = (counts(), self.total.get() + packets);
+        while self.total.get() < end {
+            self.pass();
+            gateway.receive();
+        }
+        counts().iter().zip(before).map(|(after, before)| (after - before) as f64).collect()
+    }
+}
+
+impl PacketDevice for World {
+    fn try_read(&self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let (_, packet) = VirtioHeader::split(&bytes).expect("a virtio header");
+        let number = u32::from_be_bytes(packet[UDP..UDP + 4].try_into().unwrap());
+        self.written.borrow_mut().entry(packet[15]).or_default().push(number);
+        self.total.set(self.total.get() + 1);
+        self.pass();
+        Ok(bytes.len())
+    }
+}
+
+impl DatagramSocket for World {
+    fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
+        let mut kernel = self.kernel.borrow_mut();
+        let mut count = 0;
+        while count < bufs.len()
+            && let Some((from, datagram)) = kernel.pop_front()
+        {
+            bufs[count][..datagram.len()].copy_from_slice(&datagram);
+            (meta[count].addr, meta[count].len, meta[count].stride) = (from, datagram.len(), datagram.len());
+            count += 1;
+        }
+        if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
+        Mute.try_send(transmit)
+    }
+
+    fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
+        Mute.try_send_many(transmits)
+    }
+
+    fn wait_writable(&self, _: Duration) {}
+
+    fn offloads(&self) -> UdpOffloads {
+        Mute.offloads()
+    }
+}
+
+/// Jain's index of fairness.
+fn jain(parts: &[f64]) -> f64 {
+    let (sum, squares) = (parts.iter().sum::<f64>(), parts.iter().map(|part| part * part).sum::<f64>());
+    sum * sum / (squares * parts.len() as f64)
+}
+
+/// One greedy session, whose datagrams are 16 of 24, and four that send two each.
+fn greedy() -> Vec<Option<usize>> {
+    (0..24).map(|at| Some(if at % 3 == 0 { 1 + at / 3 % 4 } else { 0 })).collect()
+}
+
+#[test]
+fn a_greedy_session_gets_no_more_than_the_others() {
+    let world = World::new(5, greedy(), 3);
+    let mut gateway = world.gateway();
+    world.run(&mut gateway, 4_000);
+    let parts = world.run(&mut gateway, 8_000);
+    assert!(jain(&parts) > 0.99, "{parts:?}");
+    // The others came in order, and each that is missing was dropped and counted.
+    for (peer, numbers) in world.written.borrow().iter() {
+        assert!(numbers.is_sorted_by(|one, next| one < next), "{peer}");
+    }
+    let counters = gateway.report().counters;
+    assert_eq!(counters.total(), counters.dropped(DropReason::Overload));
+    assert!(counters.total() > 8_000, "{counters:?}");
+}
+
+#[test]
+fn each_datagram_leaves_or_is_counted_and_a_shard_that_has_caught_up_is_as_before() {
+    let world = World::new(5, greedy(), 3);
+    let mut gateway = world.gateway();
+    world.run(&mut gateway, 4_000);
+    assert!(gateway.shard.inbound.behind && !gateway.shard.inbound.backlog.is_empty());
+    world.load.set(0);
+    while gateway.receive() == Progress::More {}
+    assert!(!gateway.shard.inbound.behind && gateway.shard.inbound.backlog.is_empty());
+    let drops = gateway.report().counters.total() + world.kernel_drops.get();
+    assert_eq!(world.came.get(), world.total.get() + drops);
+}
+
+#[test]
+fn what_waits_is_handled_before_another_process_takes_the_socket() {
+    let world = World::new(5, greedy(), 3);
+    let mut gateway = world.gateway();
+    world.run(&mut gateway, 4_000);
+    let before = world.total.get();
+    world.load.set(0);
+    gateway.shard.handle_backlog();
+    assert!(gateway.shard.inbound.backlog.is_empty() && world.total.get() > before + 1_000);
+}
+
+#[test]
+fn a_packet_of_a_modest_session_waits_for_a_fraction_of_what_the_others_have() {
+    let mut pattern = greedy();
+    // One in 408 is of a sixth session.
+    pattern = (0..17).flat_map(|_| pattern.clone()).chain([Some(5)]).collect();
+    let world = World::new(6, pattern, 3);
+    let mut gateway = world.gateway();
+    world.run(&mut gateway, 4_000);
+    let (sent, written) = (world.peers.borrow()[5].sent, world.written.borrow()[&5].len());
+    let parts = world.run(&mut gateway, 8_000);
+    let sent = world.peers.borrow()[5].sent - sent;
+    assert!(sent > 50 && parts[5] >= f64::from(sent) - 4.0, "{sent} sent, {parts:?}");
+    // None was lost, and no more than a few wait.
+    let numbers = world.written.borrow()[&5].clone();
+    assert!(numbers[written..].is_sorted_by(|one, next| one + 1 == *next), "{numbers:?}");
+}
+
+#[test]
+fn a_flood_with_the_index_of_a_session_costs_that_session_nothing() {
+    // Four sessions, and an attacker who knows the index of the first and sends three times as much as all of them.
+    let pattern = (0..16).map(|at| (at % 4 == 0).then_some(at / 4)).collect();
+    let world = World::new(4, pattern, 8);
+    let mut gateway = world.gateway();
+    world.run(&mut gateway, 4_000);
+    let parts = world.run(&mut gateway, 8_000);
+    assert!(jain(&parts) > 0.99, "{parts:?}");
+    assert!(gateway.report().counters.dropped(DropReason::Overload) > 8_000);
+}
