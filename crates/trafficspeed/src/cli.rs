@@ -3,6 +3,7 @@
 pub mod block;
 pub mod capacity;
 pub mod compare;
+pub mod home;
 pub mod hosts;
 pub mod link;
 pub mod load;
@@ -85,6 +86,8 @@ pub enum Command {
     Soak(soak::SoakArgs),
     /// TCP as fast as it goes, or at a rate, between a client and the gateway or another client.
     Stream(load::StreamArgs),
+    /// Real paths: a download, an upload, a call and pages at once over a link as a home has it.
+    Home(home::HomeArgs),
     /// Requests and responses: transactions per second and the latency of each.
     Rr(load::RrArgs),
     /// UDP at a rate, or the highest rate without loss.

@@ -13,6 +13,7 @@ pub mod event;
 pub mod figures;
 pub mod generate;
 pub mod hog;
+pub mod home;
 pub mod hosts;
 pub mod lab_agents;
 pub mod link_check;

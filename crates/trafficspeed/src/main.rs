@@ -16,6 +16,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use trafficspeed::cli::block::BlockArgs;
 use trafficspeed::cli::compare::{CompareArgs, ReportArgs};
+use trafficspeed::cli::home::HomeArgs;
 use trafficspeed::cli::hosts::ServeArgs;
 use trafficspeed::cli::link::LinkCheckArgs;
 use trafficspeed::cli::load::PathArgs;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         Some(Command::Soak(args)) => vpnd_commands::soak(&args),
         Some(Command::Swarm(args)) => swarm(&args),
         Some(Command::Stream(args)) => generate(args.plan(), &args.path),
+        Some(Command::Home(args)) => home(&args),
         Some(Command::Rr(args)) => generate(args.plan(), &args.path),
         Some(Command::Udp(args)) => generate(args.plan(), &args.path),
         Some(Command::LinkCheck(args)) => check_link(&args),
@@ -196,6 +198,17 @@ fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<E
         }
     };
     output::finish(&Results::Load(Box::new(campaign)), output)
+}
+
+fn home(args: &HomeArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan().map_err(anyhow::Error::msg)?;
+    generate::check(&plan.subjects, &plan.programs, plan.links)?;
+    let output = &args.output;
+    output::prepare(output)?;
+    let progress = output::progress(output);
+    progress.note(&format!("This takes about {}.", schedule::for_people(plan.estimate())));
+    let campaign = trafficspeed::experiment::home::run(&plan, &progress, &Interrupt::install()?)?;
+    output::finish(&Results::Home(Box::new(campaign)), output)
 }
 
 fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {

@@ -9,6 +9,7 @@ pub mod csv;
 pub mod files;
 pub mod grid;
 pub mod headline;
+pub mod home;
 pub mod html;
 pub mod json;
 pub mod link;

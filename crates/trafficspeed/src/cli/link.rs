@@ -81,7 +81,7 @@ pub struct LinkArgs {
     /// The same for the direction down.
     #[arg(long, value_name = "RATE")]
     pub rate_down: Option<Rate>,
-    /// Longest queue of a link of limited rate, for example 256kb or 1000p; 50 ms of the rate by default.
+    /// Longest queue of a link of limited rate, for example 100ms (of the rate), 256kb or 1000p; 50 ms of the rate by default.
     #[arg(long, value_name = "SIZE")]
     pub queue: Option<QueueLimit>,
     /// The same for the direction down.

@@ -227,6 +227,7 @@ impl FlowArgs {
                 backward,
                 length,
                 bits_per_second,
+                open_loop: None,
                 sockets,
             };
             NamedTask { name, task: Task::Messages(task) }

@@ -3,6 +3,7 @@
 //! Events carry the experiments' own plain data; how they are written is decided by whoever receives them.
 
 use super::generate::{LoadCampaign, LoadRun, Second};
+use super::home::results::{HomeCampaign, HomeRun};
 use super::outcome::{Interval, Run};
 use super::suite::{Row, SuiteCampaign};
 
@@ -26,6 +27,10 @@ pub enum Event<'a> {
     LoadRunEnded(&'a LoadCampaign, &'a LoadRun),
     /// The command is over.
     LoadEnded(&'a LoadCampaign),
+    HomeStarted(&'a HomeCampaign),
+    /// One system was measured in one round.
+    HomeRunEnded(&'a HomeRun),
+    HomeEnded(&'a HomeCampaign),
     SuiteStarted(&'a SuiteCampaign),
     /// One of its measurements is over.
     SuiteRowEnded(&'a Row),

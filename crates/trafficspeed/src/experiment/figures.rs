@@ -37,7 +37,19 @@ pub struct Figures {
     pub duplicates: Option<u64>,
     /// Messages that came after a later one.
     pub reordered: Option<u64>,
-    /// Questions without an answer.
+    /// Messages that came, but too late to be of use.
+    #[serde(default)]
+    pub late: Option<u64>,
+    /// Messages that never came or came too late, in percent of those that were sent.
+    #[serde(default)]
+    pub missed_percent: Option<f64>,
+    /// How long after they were due messages left: the generator's own part of their delay.
+    #[serde(default)]
+    pub lateness: Option<DelaySummary>,
+    /// How long each page took, ms.
+    #[serde(default)]
+    pub pages_ms: Vec<f64>,
+    /// Questions without an answer, pages that never were whole.
     pub timeouts: Option<u64>,
     /// Jitter (RFC 3550), in microseconds.
     pub jitter_us: Option<f64>,
@@ -76,7 +88,7 @@ fn receiver(task: &Task) -> usize {
     match task {
         Task::Bulk(job) => usize::from(job.shape.way != Way::Backward),
         Task::Messages(work) => usize::from(!work.backward),
-        Task::Exchange(_) => 0,
+        Task::Exchange(_) | Task::Pages(_) => 0,
     }
 }
 
@@ -103,12 +115,16 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
             figures.delay.clone_from(&there.found.delay);
             figures.variation.clone_from(&there.found.variation);
             both.iter().for_each(|(here, there)| figures.lose(here, there));
+            if work.open_loop.is_some() {
+                both.iter().for_each(|(here, there)| figures.be_late(here, there));
+            }
             let asked = work.messages_per_second().map(|rate| rate * reports.ends[1 - to].seconds);
             figures.delivered_percent = both
                 .zip(asked.filter(|asked| *asked > 0.0))
                 .map(|((_, there), asked)| 100.0 * there.found.messages_received as f64 / asked);
         }
-        Task::Exchange(_) => {
+        Task::Exchange(_) | Task::Pages(_) => {
+            figures.pages_ms.clone_from(&there.found.pages_ms);
             figures.sent_bits_per_second = 8.0 * per_second(there.window.sent_bytes, to);
             figures.transactions_per_second = end(to).map(|end| per_second(end.window.received_messages, to));
             figures.timeouts = end(to).map(|end| end.found.timeouts);
@@ -119,6 +135,11 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
 }
 
 impl Figures {
+    /// One-way delays, or round trips.
+    pub fn delay_of(&self) -> Option<&DelaySummary> {
+        self.delay.as_ref().or(self.round_trip.as_ref())
+    }
+
     fn lose(&mut self, sender: &TaskEnd, receiver: &TaskEnd) {
         let (sent, found) = (sender.found.messages_sent, &receiver.found);
         let lost = sent.saturating_sub(found.messages_received);
@@ -127,6 +148,14 @@ impl Figures {
         self.lost_percent = (sent > 0).then(|| 100.0 * lost as f64 / sent as f64);
         self.duplicates = Some(found.duplicates);
         self.reordered = Some(found.reordered);
+    }
+
+    fn be_late(&mut self, sender: &TaskEnd, receiver: &TaskEnd) {
+        let (sent, late) = (sender.found.messages_sent, receiver.found.late);
+        self.late = Some(late);
+        self.missed_percent =
+            (sent > 0).then(|| 100.0 * (late + self.lost.unwrap_or(0)) as f64 / sent as f64);
+        self.lateness.clone_from(&sender.found.lateness);
     }
 }
 
@@ -168,7 +197,7 @@ pub fn arrived(tasks: &[Task], reports: &EndReports) -> [u64; 2] {
     let at = |side: usize| {
         let ends = reports.ends[side].tasks.iter().zip(tasks);
         ends.map(|(end, task)| match task {
-            Task::Exchange(_) => end.window.received_bytes,
+            Task::Exchange(_) | Task::Pages(_) => end.window.received_bytes,
             Task::Bulk(_) | Task::Messages(_) => end.found.bytes_received,
         })
         .sum()
@@ -194,6 +223,7 @@ mod tests {
             backward,
             length: 100,
             bits_per_second: None,
+            open_loop: None,
             sockets: Sockets::default(),
         })
     }

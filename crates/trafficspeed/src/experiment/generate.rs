@@ -299,6 +299,7 @@ pub fn fresh(task: &Task) -> Task {
         Task::Bulk(job) => job.run_id = run_id,
         Task::Messages(work) => work.run_id = run_id,
         Task::Exchange(work) => work.run_id = run_id,
+        Task::Pages(work) => work.run_id = run_id,
     }
     task
 }

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::outcome::rate;
 use crate::clock;
@@ -48,7 +48,7 @@ pub struct LinkCheckPlan {
 }
 
 /// Asked for and got, both ways.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkChecked {
     /// The link in words.
     pub link: String,
@@ -60,7 +60,7 @@ pub struct LinkChecked {
     pub down: Way,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Way {
     pub asked: Asked,
     /// The findings of the probes.
@@ -72,7 +72,7 @@ pub struct Way {
 }
 
 /// The link that was asked for, as numbers.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Asked {
     pub delay_us: f64,
     /// Give or take, µs.
@@ -84,7 +84,7 @@ pub struct Asked {
 }
 
 /// The findings of the probes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Probes {
     pub sent: u64,
     /// Numbers that arrived at least once.
@@ -177,8 +177,9 @@ fn longest(way: &Impairment) -> Duration {
 }
 
 fn queue_ns(way: &Impairment, rate: Rate) -> u64 {
-    use crate::lab::emulator::impairment::QueueLimit::{Bytes, Packets};
+    use crate::lab::emulator::impairment::QueueLimit::{Bytes, Packets, Time};
     let bytes = match way.queue_limit(rate) {
+        Time(span) => return span.ns,
         Bytes(bytes) => bytes,
         Packets(packets) => packets.saturating_mul(1514),
     };
@@ -421,6 +422,7 @@ mod tests {
         let way =
             |queue: &str| Impairment { queue: queue.parse().ok(), rate: Some(rate), ..Impairment::default() };
         assert_eq!(queue_ns(&way("1mb"), rate), 1_000_000_000);
+        assert_eq!(queue_ns(&way("250ms"), rate), 250_000_000);
         assert_eq!(queue_ns(&way("1000p"), rate), 1_514_000_000);
         assert_eq!(queue_ns(&way("1000000000p"), rate), 10_000_000_000);
     }

@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::LabError;
 use super::namespace::Namespace;
@@ -167,7 +167,7 @@ impl Observed {
 }
 
 /// [`Observed`] as a report shows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Frames that entered; a super-packet is one.
     pub entered: u64,

@@ -58,13 +58,26 @@ impl Exchange {
 }
 
 /// Why no answer came.
-enum Silence {
+pub(super) enum Silence {
     /// The measurement is over.
     Over,
     /// This one is lost; the next may come.
     Lost,
+    /// The other end closed the stream.
+    Closed,
     /// The stream is of no more use.
     Broken(String),
+}
+
+impl Silence {
+    /// What was wrong with the stream, if anything was.
+    pub(super) fn fault(self) -> Option<String> {
+        match self {
+            Self::Over | Self::Lost => None,
+            Self::Closed => Some("the other end closed".into()),
+            Self::Broken(why) => Some(why),
+        }
+    }
 }
 
 impl From<io::Error> for Silence {
@@ -79,8 +92,8 @@ pub(super) fn ask_tcp(work: Exchange, mut socket: TcpStream) -> Work {
         let request = Payload::new(work.seed).chunk(0, 0, work.request as usize).to_vec();
         let mut response = vec![0; work.response as usize];
         ask(stage, &work, |_| {
-            write_all(&mut socket, &request, stage)?;
-            read_exact(&mut socket, &mut response, stage)
+            write_all(&mut socket, &request, &|| !stage.runs())?;
+            read_exact(&mut socket, &mut response, &|| !stage.runs())
         })
     })
 }
@@ -146,8 +159,8 @@ fn ask(
             }
             Err(Silence::Lost) => share.timeouts += u64::from(counted),
             Err(Silence::Over) => break,
-            Err(Silence::Broken(why)) => {
-                share.fault = Some(why);
+            Err(silence) => {
+                share.fault = silence.fault();
                 break;
             }
         }
@@ -167,16 +180,16 @@ pub(super) fn answer_tcp(work: Exchange, mut socket: TcpStream) -> Work {
         let mut request = vec![0; work.request as usize];
         let mut share = WorkerResult::default();
         loop {
-            let done = read_exact(&mut socket, &mut request, stage)
-                .and_then(|()| write_all(&mut socket, &response, stage));
+            let over = || !stage.runs();
+            let done = read_exact(&mut socket, &mut request, &over)
+                .and_then(|()| write_all(&mut socket, &response, &over));
             match done {
                 Ok(()) => stage.meter.received(1, u64::from(work.request)),
-                Err(Silence::Broken(why)) => {
+                Err(silence) => {
                     // The other end closes when its time is over, and so the last thing heard is its end.
-                    share.fault = stage.runs().then_some(why).filter(|_| !is_over(stage));
+                    share.fault = silence.fault().filter(|_| stage.runs() && !is_over(stage));
                     return share;
                 }
-                Err(Silence::Over | Silence::Lost) => return share,
             }
         }
     })
@@ -234,13 +247,18 @@ fn send(socket: &UdpSocket, datagram: &[u8]) -> Result<(), Silence> {
     }
 }
 
-fn write_all(socket: &mut TcpStream, bytes: &[u8], stage: &SharedState) -> Result<(), Silence> {
+/// Writes all of `bytes` unless it is `over` first.
+pub(super) fn write_all(
+    socket: &mut TcpStream,
+    bytes: &[u8],
+    over: &dyn Fn() -> bool,
+) -> Result<(), Silence> {
     let mut rest = bytes;
     while !rest.is_empty() {
         match socket.write(rest) {
             Ok(taken) => rest = &rest[taken..],
             Err(error) if is_patient(&error) && error.kind() != ErrorKind::ConnectionRefused => {
-                if !stage.runs() {
+                if over() {
                     return Err(Silence::Over);
                 }
             }
@@ -250,14 +268,19 @@ fn write_all(socket: &mut TcpStream, bytes: &[u8], stage: &SharedState) -> Resul
     Ok(())
 }
 
-fn read_exact(socket: &mut TcpStream, bytes: &mut [u8], stage: &SharedState) -> Result<(), Silence> {
+/// Fills `bytes` unless it is `over` first.
+pub(super) fn read_exact(
+    socket: &mut TcpStream,
+    bytes: &mut [u8],
+    over: &dyn Fn() -> bool,
+) -> Result<(), Silence> {
     let mut filled = 0;
     while filled < bytes.len() {
         match socket.read(&mut bytes[filled..]) {
-            Ok(0) => return Err(Silence::Broken("the other end closed".into())),
+            Ok(0) => return Err(Silence::Closed),
             Ok(read) => filled += read,
             Err(error) if is_patient(&error) && error.kind() != ErrorKind::ConnectionRefused => {
-                if !stage.runs() {
+                if over() {
                     return Err(Silence::Over);
                 }
             }

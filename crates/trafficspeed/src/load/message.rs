@@ -4,6 +4,8 @@
 //! tell loss, order, jitter and one-way delay ([`super::account`]). Messages sent before counting begins are marked
 //! and not accounted. Header, 24 bytes, big-endian: run id, kind (high byte) and number, instant in nanoseconds.
 
+pub mod open_loop;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use super::task::{Protocol, Sockets};
 use super::udp::{BATCH, Receiver, send_batch};
 use super::worker_pool::{SharedState, WorkerResult};
 use crate::clock;
+use open_loop::OpenLoop;
 
 /// Length of a message's header, and so of the shortest message.
 pub const HEADER_BYTES: u32 = 24;
@@ -47,6 +50,9 @@ pub struct Messages {
     pub length: u32,
     /// Payload rate of each stream; as fast as possible if absent.
     pub bits_per_second: Option<u64>,
+    /// Every message leaves when it is due; UDP at a rate only.
+    #[serde(default)]
+    pub open_loop: Option<OpenLoop>,
     /// How the sockets are set up.
     pub sockets: Sockets,
 }
@@ -64,7 +70,16 @@ impl Messages {
                 self.length
             ));
         }
-        (self.bits_per_second == Some(0)).then(|| "a rate of zero asked for".to_owned())
+        if self.bits_per_second == Some(0) {
+            return Some("a rate of zero asked for".to_owned());
+        }
+        let open = self.open_loop.as_ref()?;
+        if self.protocol != Protocol::Udp || self.bits_per_second.is_none() {
+            return Some(
+                "messages that leave when they are due asked for without UDP or without a rate".to_owned(),
+            );
+        }
+        open.problem()
     }
 
     /// Messages that all streams together should send; `None` without a rate.
@@ -190,6 +205,9 @@ pub(super) fn send_udp(
     stream: u32,
     socket: &UdpSocket,
 ) -> WorkerResult {
+    if let Some(open) = &work.open_loop {
+        return open_loop::send(stage, work, open, stream, socket);
+    }
     let batch = Batch::new(work, stream, BATCH);
     let length = work.length as usize;
     let mut refusals = 0;
@@ -252,6 +270,9 @@ fn is_momentary(error: &std::io::Error) -> bool {
 struct Accounting<'a> {
     stage: &'a SharedState,
     run_id: u64,
+    /// A message with a longer delay is late.
+    late_after_ns: u64,
+    late: u64,
     account: ReceiverStats,
     missing_reported: i64,
     messages: u64,
@@ -260,9 +281,20 @@ struct Accounting<'a> {
 }
 
 impl<'a> Accounting<'a> {
-    fn new(stage: &'a SharedState, run_id: u64) -> Self {
-        let account = ReceiverStats::default();
-        Self { stage, run_id, account, missing_reported: 0, messages: 0, bytes: 0, delays: (0, 0, 0) }
+    fn new(stage: &'a SharedState, work: &Messages) -> Self {
+        let late_after_ns =
+            work.open_loop.as_ref().map_or(u64::MAX, |open| u64::from(open.late_after_us) * 1_000);
+        Self {
+            stage,
+            run_id: work.run_id,
+            late_after_ns,
+            late: 0,
+            account: ReceiverStats::default(),
+            missing_reported: 0,
+            messages: 0,
+            bytes: 0,
+            delays: (0, 0, 0),
+        }
     }
 
     /// Takes one message; false if it is none of this run.
@@ -273,6 +305,7 @@ impl<'a> Accounting<'a> {
             let Some(delay) = self.account.take(header.number, message.len(), sent_ns, now_ns) else {
                 return true;
             };
+            self.late += u64::from(delay > self.late_after_ns);
             self.delays = (self.delays.0 + 1, self.delays.1 + delay, self.delays.2.max(delay));
         }
         self.messages += 1;
@@ -292,14 +325,14 @@ impl<'a> Accounting<'a> {
     }
 
     fn close(self, fault: Option<String>) -> WorkerResult {
-        WorkerResult { account: Some(self.account), fault, ..WorkerResult::default() }
+        WorkerResult { account: Some(self.account), late: self.late, fault, ..WorkerResult::default() }
     }
 }
 
 /// Receives over UDP until the sender has ended and nothing comes any more.
 pub(super) fn receive_udp(stage: &SharedState, work: &Messages, socket: &UdpSocket) -> WorkerResult {
     let mut receiver = Receiver::new(work.length as usize);
-    let mut accounting = Accounting::new(stage, work.run_id);
+    let mut accounting = Accounting::new(stage, work);
     let mut last_arrival = Instant::now();
     while !stage.is_quiet(last_arrival) {
         match receiver.receive(socket) {
@@ -324,7 +357,7 @@ pub(super) fn receive_tcp(stage: &SharedState, work: &Messages, mut socket: &Tcp
     let length = work.length as usize;
     let mut buffer = vec![0; READ_BYTES.max(2 * length)];
     let mut filled = 0;
-    let mut accounting = Accounting::new(stage, work.run_id);
+    let mut accounting = Accounting::new(stage, work);
     loop {
         match socket.read(&mut buffer[filled..]) {
             Ok(0) if filled == 0 => return accounting.close(None),
@@ -394,7 +427,7 @@ mod tests {
     #[test]
     fn only_what_counts_is_accounted_and_what_comes_twice_is_no_goodput() {
         let work: Work = Box::new(|stage| {
-            let mut accounting = Accounting::new(stage, 77);
+            let mut accounting = Accounting::new(stage, &work_of(64));
             let mut batch = Batch::new(&work_of(64), 0, 4);
             assert!(accounting.take(batch.stamp(1, false, 10), 20));
             for _ in 0..2 {
@@ -417,7 +450,7 @@ mod tests {
             [(5_000_000_000, 5_000_000_010, 40_010), (-5_000_000_000, 10, 5_000_040_010)]
         {
             let work: Work = Box::new(move |stage| {
-                let mut accounting = Accounting::new(stage, 77);
+                let mut accounting = Accounting::new(stage, &work_of(64));
                 assert!(accounting.take(Batch::new(&work_of(64), 0, 4).stamp(1, true, sent_ns), received_ns));
                 accounting.close(None)
             });
@@ -438,6 +471,7 @@ mod tests {
             backward: false,
             length,
             bits_per_second: None,
+            open_loop: None,
             sockets: Sockets::default(),
         }
     }

@@ -16,6 +16,7 @@ use super::congestion::CongestionControl;
 use super::delays::{DelaySummary, Delays};
 use super::exchange::{self, Exchange};
 use super::message::{self, Messages};
+use super::page::{self, Pages};
 use super::receiver_stats::ReceiverStats;
 use super::tcp::{self, ConnectError, Listener, Shape, Stream, Transfer, Way, connect_all};
 use super::udp::{UdpListener, reach};
@@ -56,6 +57,7 @@ pub enum Task {
     /// Numbered messages one way.
     Messages(Messages),
     Exchange(Exchange),
+    Pages(Pages),
 }
 
 impl Task {
@@ -65,6 +67,7 @@ impl Task {
             Self::Bulk(job) => return job.problem(),
             Self::Messages(work) => (work.streams, &work.sockets, work.problem()),
             Self::Exchange(work) => (work.streams, &work.sockets, work.problem()),
+            Self::Pages(work) => (work.streams, &work.sockets, work.problem()),
         };
         if streams == 0 || streams > MAX_THREADED_STREAMS {
             return Some(format!("{streams} streams asked for, 1 to {MAX_THREADED_STREAMS} are possible"));
@@ -81,6 +84,7 @@ impl Task {
             Self::Bulk(job) => return Some(job.clone()),
             Self::Messages(work) => (work.run_id, work.seed, work.streams, work.protocol, &work.sockets),
             Self::Exchange(work) => (work.run_id, work.seed, work.streams, work.protocol, &work.sockets),
+            Self::Pages(work) => (work.run_id, work.seed, work.streams, Protocol::Tcp, &work.sockets),
         };
         (protocol == Protocol::Tcp).then_some(tcp::Job {
             run_id,
@@ -99,6 +103,7 @@ impl Task {
             Self::Bulk(job) => job.congestion = congestion,
             Self::Messages(work) => work.sockets.congestion = congestion,
             Self::Exchange(work) => work.sockets.congestion = congestion,
+            Self::Pages(work) => work.sockets.congestion = congestion,
         }
     }
 
@@ -107,6 +112,7 @@ impl Task {
             Self::Bulk(job) => (job.run_id, job.streams, job.shape.window),
             Self::Messages(work) => (work.run_id, work.streams, work.sockets.window),
             Self::Exchange(work) => (work.run_id, work.streams, work.sockets.window),
+            Self::Pages(work) => (work.run_id, work.streams, work.sockets.window),
         }
     }
 
@@ -252,6 +258,11 @@ fn works(task: &Task, sockets: Connected, connector: bool) -> io::Result<Vec<Wor
             let run = if connector { exchange::ask_udp } else { exchange::answer_udp };
             Ok(sockets.into_iter().map(|socket| run(work.clone(), socket)).collect())
         }
+        (Task::Pages(work), Connected::Tcp(streams)) => {
+            let sockets = plain(streams)?;
+            Ok(if connector { page::ask(work, sockets) } else { page::answer(work, sockets) })
+        }
+        (Task::Pages(_), Connected::Udp(_)) => unreachable!("pages have connections"),
         (Task::Bulk(_), _) => unreachable!("bulk data have workers of their own, over TCP only"),
     }
 }
@@ -353,7 +364,16 @@ pub struct Findings {
     pub duplicates: u64,
     /// Messages that came after a later one.
     pub reordered: u64,
-    /// Questions that were not answered in time.
+    /// Messages that came too late to be of use, where they say when that is.
+    #[serde(default)]
+    pub late: u64,
+    /// How long after they were due this end's messages left, where they are due at fixed instants.
+    #[serde(default)]
+    pub lateness: Option<DelaySummary>,
+    /// How long each page took, ms; those that never came until they were given up.
+    #[serde(default)]
+    pub pages_ms: Vec<f64>,
+    /// Questions that were not answered in time, pages that never were whole.
     pub timeouts: u64,
     /// Mean of the streams' jitter (RFC 3550) at the end, in microseconds; at a receiver of messages.
     pub jitter_us: Option<f64>,
@@ -362,7 +382,7 @@ pub struct Findings {
     /// Differences of neighbours' delays there.
     #[serde(default)]
     pub variation: Option<DelaySummary>,
-    /// Round trips at the end that asks.
+    /// Round trips at the end that asks; of pages the time until they were whole.
     pub round_trip: Option<DelaySummary>,
     /// Largest segment of the first TCP connection as the kernel had it at the start, without options.
     pub mss: Option<u32>,
@@ -376,17 +396,22 @@ impl Findings {
     fn of(shares: Vec<WorkerResult>) -> Self {
         let mut found = Self::default();
         let (mut delays, mut trips) = (Delays::default(), Delays::default());
-        let mut variation = Delays::default();
+        let (mut variation, mut lateness) = (Delays::default(), Delays::default());
         let mut jitters = Vec::new();
         for (share, at) in shares.into_iter().zip(0..) {
             found.messages_sent += share.sent;
             found.timeouts += share.timeouts;
+            found.late += share.late;
+            found.pages_ms.extend(share.pages_ms);
             found.faults.extend(share.fault.map(|why| format!("stream {at}: {why}")));
             if let Some(account) = share.account {
                 found.add(&account);
                 delays.add(&account.delays);
                 variation.add(&account.variation);
                 jitters.push(account.jitter_ns / 1e3);
+            }
+            if let Some(own) = share.lateness {
+                lateness.add(&own);
             }
             if let Some(own) = share.round_trips {
                 trips.add(&own);
@@ -395,6 +420,7 @@ impl Findings {
         found.jitter_us = (!jitters.is_empty()).then(|| jitters.iter().sum::<f64>() / jitters.len() as f64);
         found.delay = delays.summary();
         found.variation = variation.summary();
+        found.lateness = lateness.summary();
         found.round_trip = trips.summary();
         found
     }

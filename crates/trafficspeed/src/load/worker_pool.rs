@@ -148,6 +148,12 @@ pub(super) struct WorkerResult {
     pub(super) round_trips: Option<Delays>,
     /// Questions that were not answered in time.
     pub(super) timeouts: u64,
+    /// Messages that came, but too late to be of use.
+    pub(super) late: u64,
+    /// How long after they were due messages left.
+    pub(super) lateness: Option<Delays>,
+    /// How long each page took, one after the other.
+    pub(super) pages_ms: Vec<f64>,
     /// Why it ended before its time.
     pub(super) fault: Option<String>,
 }

@@ -309,6 +309,7 @@ fn task_json(campaign: &LoadCampaign, named: &NamedTask, figures: &Figures) -> V
         Task::Bulk(job) => (Protocol::Tcp, job.streams, job.write_bytes, !job.connector_sends(0)),
         Task::Messages(work) => (work.protocol, work.streams, work.length, work.backward),
         Task::Exchange(work) => (work.protocol, work.streams, work.request, false),
+        Task::Pages(work) => (Protocol::Tcp, work.streams, work.request, false),
     };
     json!({
         "name": named.name,
@@ -476,6 +477,7 @@ pub(crate) mod samples {
             backward: false,
             length: 1_200,
             bits_per_second: Some(13_000_000),
+            open_loop: None,
             sockets: Sockets::default(),
         });
         let delay = DelaySummary { p50_us: 12_345.6, p99_us: 1_234_567.8, ..DelaySummary::default() };

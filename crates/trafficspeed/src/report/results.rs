@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use super::grid::{NARROW, wrapped};
 use super::page::Picture;
-use super::{block, csv, html, load, load_page, model, pictures, suite, table};
+use super::{block, csv, home, html, load, load_page, model, pictures, suite, table};
 use crate::experiment::block::BlockReport;
 use crate::experiment::environment::Environment;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
+use crate::experiment::home::results::HomeCampaign;
 use crate::experiment::model::Model;
 use crate::experiment::outcome::{Campaign, Run};
 use crate::experiment::suite::SuiteCampaign;
@@ -26,6 +27,8 @@ pub enum Results {
     Traffic(Box<Campaign>),
     /// `stream`, `rr`, `udp`.
     Load(Box<LoadCampaign>),
+    /// `home`.
+    Home(Box<HomeCampaign>),
     /// `suite ipsec`, `suite aead`.
     Suite(Box<SuiteCampaign>),
     /// `model`.
@@ -41,6 +44,7 @@ impl Results {
         match self {
             Self::Traffic(campaign) => super::json::json(campaign),
             Self::Load(found) => load::json(found),
+            Self::Home(found) => home::json(found),
             Self::Suite(found) => suite::json(found),
             Self::Model(found) => model::json(found),
             Self::Block(found) => json!(found),
@@ -52,6 +56,7 @@ impl Results {
         match self {
             Self::Traffic(campaign) => csv::csv(campaign),
             Self::Load(found) => load::csv(found),
+            Self::Home(found) => home::csv(found),
             Self::Suite(found) => suite::csv(found),
             Self::Model(found) => model::csv(found),
             Self::Block(found) => block::csv(found),
@@ -63,6 +68,7 @@ impl Results {
         match self {
             Self::Traffic(campaign) => html::html(campaign),
             Self::Load(found) => load_page::html(found),
+            Self::Home(found) => home::page::html(found),
             Self::Suite(found) => suite::html::html(found),
             Self::Model(found) => model::html::html(found),
             Self::Block(found) => block::html(found),
@@ -77,6 +83,7 @@ impl Results {
         let mut text = match self {
             Self::Traffic(campaign) => table::table(campaign, unit.unwrap_or_default(), width),
             Self::Load(found) => load::table(found, unit, width),
+            Self::Home(found) => home::table(found, width),
             Self::Suite(found) => suite::table(found, width),
             Self::Model(found) => model::table(found, width),
             Self::Block(found) => block::table(found, width),
@@ -94,6 +101,7 @@ impl Results {
         Some(match self {
             Self::Traffic(found) => &found.environment,
             Self::Load(found) => &found.environment,
+            Self::Home(found) => &found.environment,
             Self::Suite(found) => &found.environment,
             Self::Model(found) => &found.environment,
             Self::Block(found) => &found.environment,
@@ -106,6 +114,7 @@ impl Results {
         match self {
             Self::Traffic(campaign) => pictures::pictures(campaign),
             Self::Load(found) => load_page::pictures(found),
+            Self::Home(found) => home::page::pictures(found),
             Self::Suite(found) => suite::html::pictures(found),
             Self::Model(found) => model::html::pictures(found),
             Self::Block(found) => block::pictures(found),
@@ -118,6 +127,7 @@ impl Results {
         match self {
             Self::Traffic(campaign) => campaign.interrupted,
             Self::Load(found) => found.interrupted,
+            Self::Home(found) => found.interrupted,
             Self::Suite(found) => found.interrupted,
             Self::Model(found) => found.interrupted,
             Self::Block(found) => found.interrupted,
@@ -133,6 +143,7 @@ impl Results {
                 campaign.runs.iter().all(is_good)
             }
             Self::Load(found) => found.runs.iter().all(LoadRun::is_whole),
+            Self::Home(found) => found.is_whole(),
             Self::Suite(found) => found.is_whole(),
             Self::Model(found) => found.is_whole(),
             Self::Block(found) => found.is_whole(),
@@ -155,6 +166,7 @@ mod tests {
         for results in [
             Results::Traffic(Box::new(traffic)),
             Results::Suite(Box::new(campaign())),
+            Results::Home(Box::new(crate::experiment::home::results::samples::campaign())),
             Results::Block(Box::new(sample())),
             Results::BlockSweep(crate::report::block::sweep::tests::samples()),
         ] {
@@ -202,6 +214,10 @@ mod tests {
                 figures.received_bits_per_second *= 1.234_567e9;
             }
         }
+        let mut home = crate::experiment::home::results::samples::campaign();
+        for run in &mut home.runs {
+            run.label = format!("{}, aes-256-cbc-hmac-sha-256, no priority", run.label);
+        }
         let mut blocks = sample();
         blocks.asked.2 = (1..=16).collect();
         for case in &mut blocks.cases {
@@ -211,6 +227,7 @@ mod tests {
         vec![
             Results::Traffic(Box::new(traffic)),
             Results::Suite(Box::new(suite)),
+            Results::Home(Box::new(home)),
             Results::Block(Box::new(blocks)),
             Results::Load(Box::new(load)),
         ]

@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::json::{interval_json, run_json, start_json, summary_json};
-use super::{load, suite};
+use super::{home, load, suite};
 use crate::experiment::environment::Environment;
 use crate::experiment::event::Event;
 use crate::experiment::outcome::{Campaign, Interval, Run, Settings};
@@ -26,6 +26,9 @@ pub fn line(of: &Event<'_>) -> String {
         Event::LoadRunStarted(run) => event("run_start", load::run_start_json(run)),
         Event::LoadRunEnded(campaign, run) => event("run_end", load::run_json(campaign, run)),
         Event::LoadEnded(campaign) => event("end", load::end_json(campaign)),
+        Event::HomeStarted(campaign) => event("start", home::start_json(campaign)),
+        Event::HomeRunEnded(run) => event("run_end", json!(run)),
+        Event::HomeEnded(campaign) => event("end", home::end_json(campaign)),
         Event::SuiteStarted(campaign) => event("start", suite::start_json(campaign)),
         Event::SuiteRowEnded(row) => event("run_end", json!(row)),
         Event::SuiteEnded(campaign) => event("end", suite::end_json(campaign)),

@@ -10,6 +10,7 @@
 mod block;
 mod capacity;
 mod compare;
+mod home;
 mod hosts;
 mod interrupt;
 mod link;

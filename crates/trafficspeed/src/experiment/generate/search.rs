@@ -229,6 +229,7 @@ mod tests {
             backward: false,
             length: 1_000,
             bits_per_second: None,
+            open_loop: None,
             sockets: Sockets::default(),
         })
     }

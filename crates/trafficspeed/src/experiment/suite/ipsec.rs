@@ -214,6 +214,7 @@ fn messages(protocol: Protocol, length: u32, bits_per_second: Option<u64>, windo
         backward: false,
         length,
         bits_per_second,
+        open_loop: None,
         sockets,
     })
 }

@@ -154,6 +154,7 @@ impl Queue {
             QueueLimit::Bytes(most) => {
                 self.waiting.is_empty() || self.waiting_bytes + u64::from(bytes) <= most
             }
+            QueueLimit::Time(most) => self.free_ns.saturating_sub(now_ns) <= most.ns,
         };
         if !fits {
             return None;
@@ -341,6 +342,24 @@ mod tests {
                 "one packet has been sent: {queue}"
             );
         }
+    }
+
+    #[test]
+    fn no_packet_waits_for_longer_than_a_queue_is_in_time_and_an_idle_link_takes_any() {
+        let rate = Some(Rate { bits_per_second: 8_000_000 });
+        let link = Impairment { rate, queue: Some(QueueLimit::Time(ms(100))), ..Impairment::default() };
+        let mut decisions = Decisions::new(link, 1);
+        // Each takes a millisecond; the last waits for a hundred others.
+        let taken = (0..200).map(|_| decisions.decide(0, 1_000)).filter(|d| *d != Decision::QueueFull);
+        assert_eq!(arrivals(&taken.collect::<Vec<_>>()).last(), Some(&101_000_000));
+        let short = Impairment { queue: Some(QueueLimit::Time(Span { ns: 1 })), ..link };
+        assert_eq!(lost_at_queue(short), 1);
+    }
+
+    /// Of two packets that come at once.
+    fn lost_at_queue(link: Impairment) -> usize {
+        let mut decisions = Decisions::new(link, 1);
+        (0..2).filter(|_| decisions.decide(0, 1_000) == Decision::QueueFull).count()
     }
 
     #[test]

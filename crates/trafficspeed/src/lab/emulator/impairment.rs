@@ -26,11 +26,13 @@ pub struct Rate {
     pub bits_per_second: u64,
 }
 
-/// The most that may wait for a link of limited rate: `256kb` or `1000p` (packets).
+/// The most that may wait for a link of limited rate: `100ms` of its rate, `256kb` or `1000p` (packets).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueLimit {
     Bytes(u64),
     Packets(u64),
+    /// The longest that a packet may wait for its turn.
+    Time(Span),
 }
 
 /// Longest delay, jitter or lateness: ten seconds.
@@ -223,6 +225,9 @@ impl FromStr for QueueLimit {
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let read = || {
+            if let Some(span) = text.parse::<Span>().ok().filter(|span| span.ns > 0) {
+                return Some(Self::Time(span));
+            }
             let (number, unit) = number_and_unit(text, MAX_QUEUE)?;
             let limit = match unit {
                 "p" => Self::Packets(number as u64),
@@ -237,7 +242,7 @@ impl FromStr for QueueLimit {
         read().ok_or_else(|| ParseError {
             given: text.to_owned(),
             what: "queue limit",
-            example: "1000p (packets), 256kb or 2mb",
+            example: "100ms (of the rate), 1000p (packets), 256kb or 2mb",
         })
     }
 }
@@ -283,6 +288,7 @@ impl fmt::Display for QueueLimit {
         match self {
             Self::Bytes(bytes) => write!(f, "{} kB", plain(*bytes as f64 / 1e3)),
             Self::Packets(packets) => write!(f, "{packets} packets"),
+            Self::Time(span) => span.fmt(f),
         }
     }
 }
@@ -337,6 +343,8 @@ mod tests {
         assert_eq!("2.5gbit".parse::<Rate>().unwrap().to_string(), "2.5 Gbit/s");
         assert_eq!("1000p".parse::<QueueLimit>().unwrap(), QueueLimit::Packets(1000));
         assert_eq!("256kb".parse::<QueueLimit>().unwrap(), QueueLimit::Bytes(256_000));
+        let time: QueueLimit = "100ms".parse().unwrap();
+        assert_eq!((time, time.to_string().as_str()), (QueueLimit::Time(ms(100)), "100 ms"));
     }
 
     #[test]
@@ -350,7 +358,7 @@ mod tests {
         for text in ["100", "100mb", "0mbit", "2000gbit", "1bit"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
-        for text in ["0p", "0kb", "10", "9999mb", "0.5p"] {
+        for text in ["0p", "0kb", "10", "9999mb", "0.5p", "0ms", "11s"] {
             assert!(text.parse::<QueueLimit>().is_err(), "{text}");
         }
     }

@@ -3,6 +3,7 @@ use std::net::Ipv4Addr;
 use super::*;
 use crate::clock;
 use crate::load::congestion::CongestionControl;
+use crate::load::message::open_loop::OpenLoop;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -15,6 +16,7 @@ fn messages(protocol: Protocol, streams: u32, length: u32, rate: Option<u64>) ->
         backward: false,
         length,
         bits_per_second: rate,
+        open_loop: None,
         sockets: Sockets::default(),
     }
 }
@@ -179,4 +181,108 @@ fn what_cannot_be_done_is_refused_in_words() {
     let wide = Sockets { window: Some(u32::MAX), ..Sockets::default() };
     let work = Messages { sockets: wide, ..messages(Protocol::Tcp, 1, 100, None) };
     assert!(refused(Task::Messages(work)).contains("socket buffers"));
+}
+
+#[test]
+fn messages_of_a_call_all_leave_and_those_that_come_too_late_are_counted() {
+    let call = |burst, late_after_us| {
+        let open_loop = Some(OpenLoop { burst, late_after_us });
+        Messages { open_loop, ..messages(Protocol::Udp, 1, 100, Some(800_000)) }
+    };
+    // A thousand messages a second for 300 ms, however busy the machine is.
+    for burst in [1, 10] {
+        let [receiver, sender] = run(&Task::Messages(call(burst, 10_000_000)));
+        let (sent, got) = (&sender.1, &receiver.1);
+        assert_eq!((sent.messages_sent, got.messages_received), (300, 300), "{sent:?} {got:?}");
+        assert_eq!((got.late, got.reordered, got.duplicates), (0, 0, 0), "{got:?}");
+        let lateness = sent.lateness.as_ref().expect("lateness");
+        let delay = got.delay.as_ref().expect("delays");
+        // Each delay counts from when the message was due, so it holds what the sender was late.
+        assert!(
+            delay.count == 300 && delay.min_us > 0.0 && delay.max_us * 1.01 >= lateness.min_us,
+            "{got:?}"
+        );
+        assert!(sent.faults.is_empty() && got.faults.is_empty());
+    }
+    let [receiver, _] = run(&Task::Messages(call(1, 0)));
+    assert_eq!(receiver.1.late, 300, "none comes in no time");
+}
+
+#[test]
+fn a_sender_that_was_held_up_sends_what_was_due_meanwhile_and_its_delay_tells() {
+    let open_loop = Some(OpenLoop { burst: 1, late_after_us: 150_000 });
+    let task = Task::Messages(Messages { open_loop, ..messages(Protocol::Udp, 1, 100, Some(80_000)) });
+    let ends = connect(&task);
+    // The work begins half a second after its first message was due.
+    let start_ns = clock::now_ns() - 500_000_000;
+    let schedule =
+        Schedule { start_ns, begin_ns: start_ns, end_ns: start_ns + 600_000_000, peer_ahead_ns: 0 };
+    let running = ends.map(|end| end.begin(schedule).unwrap());
+    clock::sleep_until(schedule.end_ns);
+    let [receiver, sender] = running.map(|running| running.finish(Duration::from_secs(5)));
+    assert_eq!((sender.messages_sent, receiver.messages_received), (60, 60), "{sender:?} {receiver:?}");
+    assert!(receiver.late >= 35, "those of the first 350 ms at least: {receiver:?}");
+    assert!(receiver.delay.as_ref().is_some_and(|delay| delay.max_us >= 499_000.0), "{receiver:?}");
+    assert!(sender.lateness.as_ref().is_some_and(|late| late.max_us >= 499_000.0), "{sender:?}");
+}
+
+fn pages(every_ms: u32) -> Pages {
+    let sockets = Sockets::default();
+    Pages {
+        run_id: 8,
+        seed: 1,
+        streams: 3,
+        requests: 7,
+        request: 50,
+        smallest: 100,
+        largest: 90_000,
+        every_ms,
+        sockets,
+    }
+}
+
+#[test]
+fn pages_come_whole_each_with_its_time() {
+    let [answers, asks] = run(&Task::Pages(pages(20)));
+    // One every 20 ms for 300 ms.
+    assert_eq!((asks.1.messages_sent, asks.1.pages_ms.len(), asks.1.timeouts), (15, 15, 0), "{asks:?}");
+    assert!(asks.1.pages_ms.iter().all(|ms| *ms > 0.0));
+    assert_eq!(asks.1.round_trip.as_ref().map(|trips| trips.count), Some(15));
+    let bytes: u64 = pages(20).lengths().into_iter().map(u64::from).sum();
+    assert!(asks.0.received_bytes.is_multiple_of(bytes) && asks.0.received_bytes >= 15 * bytes, "{asks:?}");
+    assert_eq!(answers.0.received_messages, asks.0.received_messages * 7);
+    assert!(asks.1.faults.is_empty() && answers.1.faults.is_empty(), "{asks:?} {answers:?}");
+}
+
+#[test]
+fn pages_that_wait_for_others_count_from_when_they_were_due() {
+    let ends = connect(&Task::Pages(pages(10)));
+    // Thirty pages were due before the work began.
+    let start_ns = clock::now_ns() - 300_000_000;
+    let schedule =
+        Schedule { start_ns, begin_ns: start_ns, end_ns: start_ns + 300_000_000, peer_ahead_ns: 0 };
+    let running = ends.map(|end| end.begin(schedule).unwrap());
+    let [_, asks] = running
+        .map(|running| {
+            std::thread::sleep(Duration::from_millis(200));
+            running
+        })
+        .map(|running| running.finish(Duration::from_secs(5)));
+    assert_eq!((asks.pages_ms.len(), asks.timeouts), (30, 0), "{asks:?}");
+    assert!(asks.pages_ms.iter().copied().fold(0.0, f64::max) >= 299.0, "{asks:?}");
+}
+
+#[test]
+fn pages_that_never_come_count_with_the_time_until_they_were_given_up() {
+    let [listener, connector] = connect(&Task::Pages(pages(100)));
+    let start_ns = clock::now_ns();
+    let schedule =
+        Schedule { start_ns, begin_ns: start_ns, end_ns: start_ns + 300_000_000, peer_ahead_ns: 0 };
+    let asking = connector.begin(schedule).unwrap();
+    clock::sleep_until(schedule.end_ns);
+    // The other end never answers.
+    let found = asking.finish(Duration::from_millis(200));
+    drop(listener);
+    assert_eq!((found.messages_sent, found.timeouts, found.pages_ms.len()), (3, 3, 3), "{found:?}");
+    assert!(found.pages_ms.iter().all(|ms| *ms >= 200.0), "{found:?}");
 }

@@ -236,6 +236,7 @@ mod tests {
                 backward: false,
                 length: 500 * factor,
                 bits_per_second: Some(20_000_000 * u64::from(factor)),
+                open_loop: None,
                 sockets: Sockets::default(),
             });
         }

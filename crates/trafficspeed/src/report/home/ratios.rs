@@ -1,0 +1,161 @@
+//! Systems beside the first one and a system beside itself, round by round: what tells a difference from chance.
+
+use serde_json::{Value, json};
+
+use super::Grid;
+use crate::experiment::figures::Figures;
+use crate::experiment::home::flow::{Case, Flow};
+use crate::experiment::home::results::{HomeCampaign, HomeRun};
+use crate::stats::{Spread, median};
+use crate::unit::significant;
+
+/// Stands below the table.
+pub const DEFINITIONS: &str = "\
+Differences, everything at once: ratios within one round; median, lowest and highest of the rounds. A/A: a system that is measured \
+a second time in each round, against itself. A difference counts where the median lies further from 1 than any ratio of A/A did, and \
+all rounds went the same way.";
+
+/// A figure that systems are compared by.
+struct Quantity {
+    name: &'static str,
+    flow: Flow,
+    of: fn(&Figures) -> Option<f64>,
+}
+
+const QUANTITIES: [Quantity; 7] = [
+    Quantity { name: "download", flow: Flow::Download, of: rate },
+    Quantity { name: "upload", flow: Flow::Upload, of: rate },
+    Quantity { name: "voice down, delay p50", flow: Flow::VoiceDown, of: |figures| delay(figures, 0.5) },
+    Quantity { name: "voice down, delay p99", flow: Flow::VoiceDown, of: |figures| delay(figures, 0.99) },
+    Quantity { name: "voice up, delay p50", flow: Flow::VoiceUp, of: |figures| delay(figures, 0.5) },
+    Quantity { name: "voice up, delay p99", flow: Flow::VoiceUp, of: |figures| delay(figures, 0.99) },
+    Quantity { name: "pages, median time", flow: Flow::Pages, of: |figures| median(&figures.pages_ms) },
+];
+
+fn rate(figures: &Figures) -> Option<f64> {
+    Some(figures.received_bits_per_second)
+}
+
+fn delay(figures: &Figures, share: f64) -> Option<f64> {
+    Some(figures.delay.as_ref()?.at(share))
+}
+
+/// One system by one figure.
+struct Ratio<'a> {
+    label: &'a str,
+    quantity: &'static str,
+    same: Option<Spread>,
+    to_first: Option<Spread>,
+}
+
+impl Ratio<'_> {
+    /// Whether it differs from the first system; `None` if nothing says so.
+    fn differs(&self) -> Option<bool> {
+        Some(self.to_first?.differs_beyond(self.same?))
+    }
+}
+
+fn ratios(campaign: &HomeCampaign) -> Vec<Ratio<'_>> {
+    let labels = campaign.labels();
+    let Some((&first, others)) = labels.split_first() else { return Vec::new() };
+    // A system alone stands beside itself.
+    let alone = [first];
+    let shown = if others.is_empty() { &alone[..] } else { others };
+    let mut all = Vec::new();
+    for quantity in &QUANTITIES {
+        let same = same(campaign, quantity);
+        for &label in shown {
+            let to_first =
+                Spread::of(&rounds(campaign, quantity, label, first)).filter(|_| !others.is_empty());
+            all.push(Ratio { label, quantity: quantity.name, same, to_first });
+        }
+    }
+    all.retain(|ratio| ratio.same.is_some() || ratio.to_first.is_some());
+    all
+}
+
+/// The system that was measured twice in each round, by itself.
+fn same(campaign: &HomeCampaign, quantity: &Quantity) -> Option<Spread> {
+    let again = campaign.runs.iter().find(|run| run.is_control())?;
+    let first = campaign
+        .runs
+        .iter()
+        .find(|run| !run.is_control() && run.subject.map(crate::system::Subject::again) == again.subject)?;
+    Spread::of(&rounds(campaign, quantity, &again.label, &first.label))
+}
+
+/// The one by the other, of the rounds that have both.
+fn rounds(campaign: &HomeCampaign, quantity: &Quantity, one: &str, other: &str) -> Vec<f64> {
+    let of = |label: &str, repeat: u32| {
+        let mine = |run: &&HomeRun| run.label == label && run.repeat == repeat;
+        let figures = campaign.runs.iter().find(mine)?.figures(Case::AtOnce, quantity.flow)?;
+        (quantity.of)(figures).filter(|value| *value > 0.0)
+    };
+    let numbers = campaign.runs.iter().filter(|run| run.label == one).map(|run| run.repeat);
+    numbers.filter_map(|repeat| Some(of(one, repeat)? / of(other, repeat)?)).collect()
+}
+
+/// The ratios as a table.
+pub fn grid(campaign: &HomeCampaign) -> Grid {
+    let first = campaign.labels().first().copied().unwrap_or_default();
+    let mut grid = Grid::new(2, ["system", "figure", "A/A", &format!("of {first}"), "difference"]);
+    let text = |spread: Option<Spread>| spread.map_or("–".into(), |spread| spread.text(significant));
+    grid.rows.extend(ratios(campaign).iter().map(|ratio| {
+        let difference = match ratio.differs() {
+            Some(true) => "yes",
+            Some(false) => "none beyond A/A",
+            None => "–",
+        };
+        vec![
+            ratio.label.to_owned(),
+            ratio.quantity.to_owned(),
+            text(ratio.same),
+            text(ratio.to_first),
+            difference.to_owned(),
+        ]
+    }));
+    grid
+}
+
+pub fn json(campaign: &HomeCampaign) -> Value {
+    let one = |ratio: &Ratio<'_>| {
+        json!({
+            "system": ratio.label,
+            "figure": ratio.quantity,
+            "control": ratio.same,
+            "ratio_to_first": ratio.to_first,
+            "differs_from_first": ratio.differs(),
+        })
+    };
+    ratios(campaign).iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::home::results::samples;
+
+    #[test]
+    fn a_difference_is_claimed_only_beyond_that_of_a_system_to_itself() {
+        let mut campaign = samples::campaign();
+        let found = ratios(&campaign);
+        assert!(found.iter().all(|ratio| ratio.label == "OpenVPN" && ratio.differs() == Some(true)));
+        assert!((found[0].to_first.unwrap().median - 0.5).abs() < 1e-9, "half the download, in every round");
+        assert!((found[0].same.unwrap().median - 1.0 / 1.02).abs() < 1e-9);
+        // The control was four times as slow once.
+        let vpnd = campaign.runs[0].subject.unwrap();
+        campaign.runs[2] = samples::run(vpnd.again(), 1, 4.0);
+        assert!(ratios(&campaign).iter().all(|ratio| ratio.differs() == Some(false)));
+        campaign.runs.retain(|run| !run.is_control());
+        assert!(ratios(&campaign).iter().all(|ratio| ratio.differs().is_none() && ratio.to_first.is_some()));
+        campaign.runs.retain(|run| run.label == "vpnd");
+        assert!(ratios(&campaign).is_empty());
+    }
+
+    #[test]
+    fn a_round_in_which_one_of_both_broke_forms_no_ratio() {
+        let mut campaign = samples::campaign();
+        campaign.runs[1].cases[0].problems.push("gone".into());
+        assert_eq!(ratios(&campaign)[0].to_first.map(|ratio| ratio.n), Some(2));
+    }
+}
