@@ -9,10 +9,7 @@ use crate::load::congestion::CongestionControl;
 use crate::load::tcp::MAX_STREAMS;
 use crate::system::Priority;
 
-/// A download, an upload, a call and pages at once over a link as a home has it.
-///
-/// The link stands below every system: 16 ms ± 2 ms each way, 0.1 % of packets lost, 100 Mbit/s both ways and a queue of at most
-/// 100 ms in front of it, unless the options of emulated links say otherwise.
+/// The measurement of real paths.
 #[derive(Clone, Debug, Args)]
 #[command(
     mut_arg("delay", |arg| arg.default_value("16ms")),

@@ -90,11 +90,12 @@ pub fn lead(settings: &HomeSettings) -> String {
         String::new()
     };
     format!(
-        "At once, for {} s after {} s of warm-up: a download and an upload ({} TCP connection(s) each, {}); {}; {}; {}{alone}. IPv{} \
+        "At once, for {} s after {} s of warm-up: a download and an upload ({} TCP connection{} each, {}); {}; {}; {}{alone}. IPv{} \
          inside; {} rounds, systems in turns.",
         settings.seconds,
         settings.warmup_seconds,
         settings.streams,
+        if settings.streams == 1 { "" } else { "s" },
         settings.congestion,
         datagrams("voice", VOICE),
         datagrams("video", VIDEO),

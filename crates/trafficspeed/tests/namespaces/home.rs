@@ -110,3 +110,21 @@ fn a_link_that_cannot_be_is_refused_before_anything_is_made() {
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && words.contains("before they were sent"), "{words}");
 }
+
+#[test]
+fn what_the_link_reorders_and_what_comes_too_late_shows() {
+    if !can_run() {
+        return;
+    }
+    let report = measured(
+        "home --vpn none --no-control --repeat 1 -t 2 -O 1.5 --alone 0 --delay 160ms --loss 0% --reorder 20% --reorder-late 20ms -J",
+    );
+    for flow in ["voice-down", "voice-up", "video-down", "video-up"] {
+        let found = summary(&report, "plain routing", "at-once", flow);
+        // Each is under way for 158 ms at least, and of no use after 150.
+        assert_eq!(number(&found["missed_percent"]["median"]), 100.0, "{found:#}");
+        assert!(number(&found["lost_percent"]["median"]) < 50.0, "{found:#}");
+        // Ten packets at once leave late ones behind.
+        assert!(flow.starts_with("voice") || number(&found["out_of_order"]) > 0.0, "{found:#}");
+    }
+}

@@ -13,7 +13,7 @@ use crate::unit::significant;
 pub const DEFINITIONS: &str = "\
 Differences, everything at once: ratios within one round; median, lowest and highest of the rounds. A/A: a system that is measured \
 a second time in each round, against itself. A difference counts where the median lies further from 1 than any ratio of A/A did, and \
-all rounds went the same way.";
+all rounds went the same way; of a single round nothing is claimed.";
 
 /// A figure that systems are compared by.
 struct Quantity {
@@ -49,9 +49,10 @@ struct Ratio<'a> {
 }
 
 impl Ratio<'_> {
-    /// Whether it differs from the first system; `None` if nothing says so.
+    /// Whether it differs from the first system; `None` if nothing says so: one round has no spread.
     fn differs(&self) -> Option<bool> {
-        Some(self.to_first?.differs_beyond(self.same?))
+        let (to_first, same) = (self.to_first?, self.same.filter(|same| same.n > 1)?);
+        Some(to_first.differs_beyond(same))
     }
 }
 
@@ -146,6 +147,9 @@ mod tests {
         let vpnd = campaign.runs[0].subject.unwrap();
         campaign.runs[2] = samples::run(vpnd.again(), 1, 4.0);
         assert!(ratios(&campaign).iter().all(|ratio| ratio.differs() == Some(false)));
+        let mut once = campaign.clone();
+        once.runs.retain(|run| run.repeat == 2);
+        assert!(ratios(&once).iter().all(|ratio| ratio.differs().is_none() && ratio.same.is_some()));
         campaign.runs.retain(|run| !run.is_control());
         assert!(ratios(&campaign).iter().all(|ratio| ratio.differs().is_none() && ratio.to_first.is_some()));
         campaign.runs.retain(|run| run.label == "vpnd");
