@@ -87,6 +87,10 @@ pub enum Command {
     /// TCP as fast as it goes, or at a rate, between a client and the gateway or another client.
     Stream(load::StreamArgs),
     /// Real paths: a download, an upload, a call and pages at once over a link as a home has it.
+    ///
+    /// The link stands below every system: 16 ms ± 2 ms each way, 0.1 % of packets lost, 100 Mbit/s both ways and a queue of at
+    /// most 100 ms in front of it, unless the options of emulated links say otherwise. Each system in
+    /// turn carries everything at once first, then each part alone.
     Home(home::HomeArgs),
     /// Requests and responses: transactions per second and the latency of each.
     Rr(load::RrArgs),
@@ -323,11 +327,22 @@ pub fn naming_known(mut error: clap::Error) -> clap::Error {
 }
 
 impl SystemArgs {
-    /// The measured systems, with `priorities` unless the user names others.
+    /// The measured systems, with `priorities` unless the user names others. Of a system without any of the ciphers there is none,
+    /// unless that is so of all: then nothing can be measured, which whoever measures says.
     pub fn subjects(&self, priorities: &[Priority]) -> Vec<Subject> {
-        let subjects = Subject::all(&self.vpn, &self.ciphers(), self.command_up.len());
         let chosen = if self.priority.is_empty() { priorities } else { &self.priority };
-        Subject::with_priorities(&subjects, chosen)
+        let all = Subject::with_priorities(&self.all(), chosen);
+        let (kept, _) = Subject::with_their_ciphers(&all);
+        if kept.is_empty() { all } else { kept }
+    }
+
+    /// The systems that are measured without some of the ciphers or not at all, a sentence each.
+    pub fn left_out(&self) -> Vec<String> {
+        Subject::with_their_ciphers(&self.all()).1
+    }
+
+    fn all(&self) -> Vec<Subject> {
+        Subject::all(&self.vpn, &self.ciphers(), self.command_up.len())
     }
 
     /// The same with one of them as its own control, unless the user does without: the one that `is_wanted`, or the first VPN.

@@ -24,7 +24,7 @@ use trafficspeed::cli::model::ModelArgs;
 use trafficspeed::cli::sessions::SwarmArgs;
 use trafficspeed::cli::suite::SuiteArgs;
 use trafficspeed::cli::verify::VerifyArgs;
-use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, naming_known};
+use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, SystemArgs, naming_known};
 use trafficspeed::coordinate::agent::Agent;
 use trafficspeed::coordinate::agent::blocks::BlockPermission;
 use trafficspeed::coordinate::serve;
@@ -108,6 +108,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// Says which systems are not measured as the command line asks for, and what to do about it.
+fn say_left_out(systems: &SystemArgs, output: &OutputArgs) {
+    let progress = output::progress(output);
+    systems.left_out().iter().for_each(|sentence| progress.note(sentence));
+}
+
 fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let cpus = HostInfo::read().cpus;
     let plan = TrafficPlan {
@@ -119,6 +125,7 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     };
     traffic::check(&plan)?;
     output::prepare(&args.output)?;
+    say_left_out(&args.systems, &args.output);
     let interrupt = Interrupt::install()?;
     begin(&plan.settings, &Environment::read(Some(plan.links)), &args.output);
     let campaign = traffic::run(&plan, &output::progress(&args.output), &interrupt);
@@ -189,6 +196,7 @@ fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<E
         MeasuredPath::Lab(lab) => {
             generate::check(&lab.subjects, &lab.programs, lab.links)?;
             output::prepare(output)?;
+            say_left_out(&path.systems, output);
             generate::run(&plan, lab, &progress, &Interrupt::install()?)
         }
         MeasuredPath::Hosts(hosts_plan) => {
@@ -205,6 +213,7 @@ fn home(args: &HomeArgs) -> anyhow::Result<ExitCode> {
     generate::check(&plan.subjects, &plan.programs, plan.links)?;
     let output = &args.output;
     output::prepare(output)?;
+    say_left_out(&args.systems, output);
     let progress = output::progress(output);
     progress.note(&format!("This takes about {}.", schedule::for_people(plan.estimate())));
     let campaign = trafficspeed::experiment::home::run(&plan, &progress, &Interrupt::install()?)?;
@@ -283,6 +292,7 @@ fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
         (Journal::create(&directory, &header)?, environment, Vec::new())
     };
     let interrupt = Interrupt::install()?;
+    say_left_out(&args.systems, &args.output);
     if !args.output.quiet {
         eprintln!("{}", schedule::announcement(&plan, &earlier, &directory));
     }

@@ -129,6 +129,12 @@ impl Kind {
         }
     }
 
+    /// The ciphers that it can be told to use, in words.
+    fn offered(self) -> String {
+        let offered: Vec<&str> = self.profile().ciphers.iter().map(|cipher| cipher.name()).collect();
+        format!("it has {}, and its own choice with `--cipher auto`", offered.join(", "))
+    }
+
     /// Its name on the command line.
     pub fn name(self) -> String {
         let value = self.to_possible_value().expect("no system is hidden from the command line");
@@ -280,6 +286,39 @@ impl Subject {
         Some(chosen.or(subjects.first())?.again())
     }
 
+    /// Whether the system can be told to use the cipher, or chooses one itself.
+    pub fn has_cipher(self) -> bool {
+        self.cipher == Cipher::Auto || self.kind.profile().ciphers.contains(&self.cipher)
+    }
+
+    /// Those of `subjects` that have their cipher, and a sentence for each system about those that it does not have.
+    pub fn with_their_ciphers(subjects: &[Self]) -> (Vec<Self>, Vec<String>) {
+        let (kept, left_out): (Vec<Self>, Vec<Self>) =
+            subjects.iter().partition(|subject| subject.has_cipher());
+        let mut kinds: Vec<Kind> = Vec::new();
+        for subject in &left_out {
+            if !kinds.contains(&subject.kind) {
+                kinds.push(subject.kind);
+            }
+        }
+        let sentence = |kind: Kind| {
+            let mut lacks: Vec<&str> = Vec::new();
+            for subject in left_out.iter().filter(|subject| subject.kind == kind) {
+                if !lacks.contains(&subject.cipher.name()) {
+                    lacks.push(subject.cipher.name());
+                }
+            }
+            let what = if kept.iter().any(|subject| subject.kind == kind) {
+                "is measured without"
+            } else {
+                "is not measured"
+            };
+            format!("{} has no {} and {what}; {}", kind.profile().label, lacks.join(", no "), kind.offered())
+        };
+        let sentences = kinds.into_iter().map(sentence).collect();
+        (kept, sentences)
+    }
+
     /// Its name in the report, where the user's own system has no name but its kind's.
     pub fn label(self) -> String {
         self.label_as(self.kind.profile().label)
@@ -310,16 +349,11 @@ impl Subject {
     /// [`SystemError::Missing`] if the system does not have the cipher.
     pub fn system(self, programs: &Programs) -> Result<Box<dyn System>, SystemError> {
         let profile = self.kind.profile();
-        if self.cipher == Cipher::Auto || profile.ciphers.contains(&self.cipher) {
+        if self.has_cipher() {
             return Ok((profile.adapter)(programs, self));
         }
-        let offered: Vec<&str> = profile.ciphers.iter().map(|cipher| cipher.name()).collect();
-        Err(SystemError::Missing(format!(
-            "{} has no {}; it has {}, and its own choice with `--cipher auto`",
-            profile.label,
-            self.cipher.name(),
-            offered.join(", "),
-        )))
+        let (label, cipher) = (profile.label, self.cipher.name());
+        Err(SystemError::Missing(format!("{label} has no {cipher}; {}", self.kind.offered())))
     }
 
     /// Says what is missing for it, before anything is changed.
@@ -480,6 +514,33 @@ mod tests {
             "plain routing has no aes-256-gcm; it has none, and its own choice with `--cipher auto`"
         );
         assert!(Subject { cipher: Cipher::Auto, ..subject }.check(&Programs::default()).is_ok());
+    }
+
+    #[test]
+    fn ciphers_that_a_system_lacks_are_left_out_and_named_once_for_each_system() {
+        let kinds = [Kind::Vpnd, Kind::WireguardGo, Kind::None];
+        let of = |ciphers: &[Cipher]| {
+            let all =
+                Subject::with_priorities(&Subject::all(&kinds, ciphers, 0), &[Priority::Own, Priority::Same]);
+            let (kept, said) = Subject::with_their_ciphers(&all);
+            (kept.into_iter().map(Subject::label).collect::<Vec<_>>(), said)
+        };
+        let (kept, said) = of(&[Cipher::Aes256Gcm, Cipher::Aes128Gcm]);
+        assert_eq!(kept.len(), 5, "vpnd with both and both priorities, and plain routing: {kept:?}");
+        assert_eq!(
+            said,
+            [
+                "wireguard-go has no aes-256-gcm, no aes-128-gcm and is not measured; it has chacha20-poly1305, and its own choice \
+              with `--cipher auto`"
+            ]
+        );
+        let (kept, said) = of(&[Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]);
+        assert!(kept.contains(&"wireguard-go, chacha20-poly1305".to_owned()), "{kept:?}");
+        assert!(
+            said.len() == 1 && said[0].contains("has no aes-256-gcm and is measured without"),
+            "{said:?}"
+        );
+        assert_eq!(of(&[Cipher::Auto]).1, [""; 0]);
     }
 
     #[test]
