@@ -198,6 +198,9 @@ pub struct SystemArgs {
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
+    /// Microseconds for which vpnd's gateway and clients look for the next packet instead of sleeping (`busy_poll_us`).
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub busy_poll: Option<u32>,
     /// Where another program of a measured system is, for example wireguard-go=/opt/wireguard-go; may be given again.
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
     pub named_programs: Vec<(String, PathBuf)>,
@@ -379,6 +382,7 @@ impl SystemArgs {
             Some(path) => programs.with("vpnd", path.clone()),
             None => programs,
         };
+        let programs = programs.with_busy_poll(self.busy_poll);
         Ok(programs.with_scripts(Scripts::pair(&self.command_up, &self.command_down)?))
     }
 

@@ -18,7 +18,7 @@ mod read;
 pub mod review;
 pub mod source;
 
-pub(crate) use read::{device_offload, is_interface_name, suites};
+pub(crate) use read::{busy_poll, device_offload, is_interface_name, suites};
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -104,6 +104,8 @@ pub struct Server {
     pub shards: usize,
     /// Priority of the shards over other work of the machine, 0 to 20: the negative of their nice value.
     pub priority: u8,
+    /// How long a shard looks for the next packet before it sleeps; 0 is never.
+    pub busy_poll: Duration,
     /// The directory of the user store and other state.
     pub state_dir: PathBuf,
     /// The directory of the undo journal, which no process but the first may reach.

@@ -8,6 +8,7 @@ use std::fmt::{self, Write as _};
 use std::net::Ipv6Addr;
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use rustls_pki_types::pem::PemObject as _;
@@ -55,6 +56,8 @@ pub struct Profile {
     pub lanes: usize,
     /// Whether outer datagrams show the DSCP of the packets inside.
     pub copy_dscp: bool,
+    /// How long the data path looks for the next packet before it sleeps; 0 is never.
+    pub busy_poll: Duration,
     /// Switches for kernel offloads; steering means nothing to a client.
     pub offload: Offload,
 }
@@ -182,6 +185,9 @@ impl Profile {
         if self.copy_dscp {
             writeln!(out, "# The path sees which kind of traffic is inside.\ncopy_dscp = true")?;
         }
+        if !self.busy_poll.is_zero() {
+            writeln!(out, "busy_poll_us = {}", self.busy_poll.as_micros())?;
+        }
         let Offload { tun, tso, uso, udp_gso, udp_gro, .. } = self.offload;
         let switches = [("tun", tun), ("tso", tso), ("uso", uso), ("udp_gso", udp_gso), ("udp_gro", udp_gro)];
         if switches.iter().any(|(_, on)| !on) {
@@ -258,6 +264,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         local_network: tunnel.local_network,
         lanes: tunnel.lanes,
         copy_dscp: tunnel.copy_dscp,
+        busy_poll: tunnel.busy_poll,
         offload,
     })
 }
@@ -337,6 +344,7 @@ struct TunnelSection {
     suites: Vec<Suite>,
     lanes: usize,
     copy_dscp: bool,
+    busy_poll: Duration,
 }
 
 fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> TunnelSection {
@@ -357,6 +365,7 @@ fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> TunnelSection {
         suites: crate::config::suites(s, p, "suites"),
         lanes: s.number(p, "lanes", 1..=MAX_CLIENT_LANES as u64, DEFAULT_LANES as u64) as usize,
         copy_dscp: s.flag(p, "copy_dscp", false),
+        busy_poll: crate::config::busy_poll(s, p),
     }
 }
 

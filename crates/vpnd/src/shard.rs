@@ -12,6 +12,7 @@
 
 mod backlog;
 mod batch;
+mod busy_poll;
 pub mod devices;
 mod fair_queue;
 mod inbound;
@@ -21,6 +22,7 @@ mod overload;
 mod oversize;
 mod sealer;
 pub mod stepped;
+mod thread;
 mod writes;
 
 use std::io;
@@ -28,8 +30,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::io::Interest;
-use tokio::runtime::Runtime;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
 use vpnd_proto::plane::{self, Activity, Command, Counters, Event, Origin, Plane, Role, Slot};
@@ -38,9 +38,10 @@ use vpnd_proto::wire::Header;
 
 use crate::clock::now;
 use crate::control::quic_forwarder::QuicForwarder;
-use crate::sys::process;
 use crate::sys::tun::{TunOffloads, TunQueue};
 use crate::sys::udp::{ShardSocket, UdpOffloads};
+use busy_poll::BusyPoll;
+pub use busy_poll::PollCounts;
 use devices::{DatagramSocket, PacketDevice};
 use inbound::Inbound;
 use marks::MarksLog;
@@ -55,10 +56,6 @@ pub const EVENT_QUEUE: usize = 4_096;
 const MESSAGE_QUEUE: usize = 1_024;
 /// Datagrams that came to the wrong shard and wait for the right one at most.
 const MISDIRECTED_QUEUE: usize = 512;
-
-/// The scheduler's slice of a shard: the shortest that Linux gives, so that a shard without priority is the first of its kind to run
-/// when a packet wakes it up. It gets no more of the core by that, so there is nothing to configure.
-const SLICE: Duration = Duration::from_micros(100);
 
 /// A message of the control plane to a shard.
 #[derive(Debug)]
@@ -97,6 +94,8 @@ pub struct Report {
     pub udp: UdpOffloads,
     /// Offloads of what is written to the TUN device.
     pub tun: TunWrites,
+    /// What polling cost and brought.
+    pub poll: PollCounts,
 }
 
 /// A datagram that the kernel gave to the wrong shard.
@@ -115,6 +114,8 @@ pub struct ShardSpec {
     pub core: Option<usize>,
     /// Its priority over other work of the machine: the negative of its nice value.
     pub priority: u8,
+    /// How long it looks for the next packet before it sleeps, if that is likely to come in time; 0 is never.
+    pub busy_poll: Duration,
     /// Which end of the tunnel this is.
     pub role: Role,
     /// The policy to begin with.
@@ -163,7 +164,7 @@ impl Shards {
             // Made here, so that a lack of descriptors is known before anybody relies on the shard.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
             shards.threads.push(thread.spawn(move || {
-                if let Err(error) = run_thread(runtime, spec, links) {
+                if let Err(error) = thread::run_thread(runtime, spec, links) {
                     tracing::error!(%error, "a shard stopped");
                     failure.notify_one();
                 }
@@ -296,97 +297,6 @@ struct Links {
     events: mpsc::Sender<Event>,
 }
 
-fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io::Result<()> {
-    if let Some(core) = spec.core
-        && let Err(error) = process::pin_current_thread(core)
-    {
-        tracing::warn!(shard = spec.number, core, %error, "can't pin the shard to its core");
-    }
-    if spec.priority > 0
-        && let Err(error) = process::prefer_current_thread(spec.priority)
-    {
-        tracing::warn!(
-            shard = spec.number,
-            priority = spec.priority,
-            %error,
-            "can't put the shard before other work; it needs CAP_SYS_NICE, or RLIMIT_NICE of 20 plus the priority",
-        );
-    }
-    let shortened = process::shorten_current_slice(SLICE);
-    if let Err(error) = shortened
-        && spec.number == 0
-    {
-        log_usual_slice(&spec, &error);
-    }
-    runtime.block_on(run(spec, links))
-}
-
-/// The line about a kernel without slices of one's own. It matters to a gateway that nothing else puts before other work.
-fn log_usual_slice(spec: &ShardSpec, error: &io::Error) {
-    const MESSAGE: &str = "shards have the scheduler's usual time slice, since only Linux 6.12 and newer give shorter ones: beside other \
-                           work they come to their turn later, unless `priority` in [server] puts them before it";
-    if spec.role == Role::Gateway && spec.priority == 0 {
-        tracing::info!(%error, "{MESSAGE}");
-    } else {
-        tracing::debug!(%error, "{MESSAGE}");
-    }
-}
-
-/// The loop: whichever of messages, events and the two directions has work.
-async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
-    let tun = spec.tun.into_async()?;
-    let socket = spec.socket.into_async()?;
-    let mut plane = Plane::new(spec.role, spec.policy, spec.hash_seed);
-    plane.set_copies_dscp(spec.copy_dscp);
-    let settings = (spec.tun_offloads, spec.mtu);
-    let mut shard = Shard::new(spec.number, spec.role, plane, settings, tun.get_ref(), socket.get_ref());
-    (shard.neighbours, shard.quic) = (links.neighbours, spec.quic);
-    for command in spec.first {
-        shard.handle(ShardMessage::Plane(command));
-    }
-    loop {
-        tokio::select! {
-            queued = links.inbox.recv() => {
-                match queued {
-                    None => return Ok(()),
-                    Some(Queued::Message(message)) => shard.handle(message),
-                    Some(Queued::Freeze(Freeze { progress, resume })) => {
-                        // Nobody else has it: the next process gets only what is still in the socket.
-                        shard.handle_backlog();
-                        // Whoever asked may have given up; then it drops the other end, too.
-                        let _ = progress.send(shard.plane.progress());
-                        if resume.await.is_err() {
-                            return Ok(());
-                        }
-                    }
-                }
-            }
-            // Only while the control plane is behind; otherwise events have left after the batch that brought them.
-            room = links.events.reserve(), if shard.plane.has_events() => {
-                if let Ok(room) = room && let Some(event) = shard.poll_event() {
-                    room.send(event);
-                }
-            }
-            Some(misdirected) = links.misdirected.recv() => shard.handle_misdirected(misdirected),
-            ready = socket.readable() => {
-                let mut ready = ready?;
-                if shard.receive() == Progress::Drained {
-                    ready.clear_ready();
-                }
-            }
-            // A deleted device has an error and is never readable.
-            ready = tun.ready(Interest::READABLE | Interest::ERROR) => {
-                let mut ready = ready?;
-                if shard.transmit()? == Progress::Drained {
-                    ready.clear_ready();
-                }
-            }
-        }
-        shard.report_events(&links.events);
-        shard.marks_log.look_at(shard.plane.counters(), now);
-    }
-}
-
 /// Whether a source has more at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -409,6 +319,7 @@ struct Shard<T, S> {
     neighbours: Vec<mpsc::Sender<Misdirected>>,
     quic: Option<QuicForwarder>,
     marks_log: MarksLog,
+    busy_poll: BusyPoll,
 }
 
 impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
@@ -423,7 +334,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     ) -> Self {
         let (inbound, outbound) = (Inbound::new(tun_offloads), Outbound::new(mtu));
         let (neighbours, quic, marks_log) = (Vec::new(), None, MarksLog::default());
-        Self { number, role, plane, inbound, outbound, tun, socket, neighbours, quic, marks_log }
+        let busy_poll = BusyPoll::new(Duration::ZERO);
+        Self { number, role, plane, inbound, outbound, tun, socket, neighbours, quic, marks_log, busy_poll }
     }
 
     fn handle(&mut self, message: ShardMessage) {
@@ -458,6 +370,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             activities: self.plane.take_activities(),
             udp: self.socket.offloads(),
             tun: self.inbound.writes(),
+            poll: self.busy_poll.counts(),
         }
     }
 
@@ -493,3 +406,6 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         self.flush();
     }
 }
+
+#[cfg(test)]
+mod tests;

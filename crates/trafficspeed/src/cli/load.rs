@@ -26,7 +26,7 @@ const MESSAGE_BYTES: u32 = 8192;
 const UDP_RATE: u64 = 1_000_000;
 
 /// Arguments that make no sense between real hosts: those about the lab and its systems.
-const LAB_ONLY: [&str; 16] = [
+const LAB_ONLY: [&str; 17] = [
     "priority",
     "no_control",
     "gateway_cpu",
@@ -34,6 +34,7 @@ const LAB_ONLY: [&str; 16] = [
     "cipher",
     "no_encryption",
     "vpnd",
+    "busy_poll",
     "named_programs",
     "command_up",
     "command_down",

@@ -77,11 +77,13 @@ impl Program {
     }
 }
 
-/// The programs that the user named, and scripts if there are any, those of one system beside those of the next.
+/// The programs that the user named, and scripts if there are any, those of one system beside those of the next; for vpnd, how long it
+/// polls.
 #[derive(Clone, Debug, Default)]
 pub struct Programs {
     named: BTreeMap<String, PathBuf>,
     scripts: Vec<Scripts>,
+    busy_poll_us: Option<u32>,
 }
 
 impl Programs {
@@ -96,6 +98,17 @@ impl Programs {
     #[must_use]
     pub fn with_scripts(self, scripts: Vec<Scripts>) -> Self {
         Self { scripts, ..self }
+    }
+
+    /// Has vpnd poll for so many microseconds, at the gateway and at its clients, instead of what it does by itself.
+    #[must_use]
+    pub fn with_busy_poll(self, busy_poll_us: Option<u32>) -> Self {
+        Self { busy_poll_us, ..self }
+    }
+
+    /// How long vpnd polls, if not as it does by itself.
+    pub fn busy_poll_us(&self) -> Option<u32> {
+        self.busy_poll_us
     }
 
     /// The scripts of the user's own system number `own`, from 0.

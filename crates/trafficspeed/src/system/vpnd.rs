@@ -107,6 +107,8 @@ pub enum Code {
     WithoutAes,
 }
 
+/// How long an idle thread of the data path looks for the next packet, as vpnd names it.
+const BUSY_POLL: &str = "busy_poll_us";
 /// The one library whose use of CPU instructions can be restricted from outside, as vpnd names it.
 const RESTRICTABLE: &str = "aws-lc";
 /// Its own AES-GCM, as it names it.
@@ -217,6 +219,17 @@ impl Vpnd {
         fs::write(&path, edited).map_err(failed)
     }
 
+    /// Sets in a client's profile what the user named.
+    fn edit_profile(&self, path: &Path) -> Result<(), SystemError> {
+        let Some(microseconds) = self.programs.busy_poll_us() else { return Ok(()) };
+        let failed = |source| SystemError::Io { what: format!("editing {}", path.display()), source };
+        let text = fs::read_to_string(path).map_err(failed)?;
+        let mut profile: DocumentMut =
+            text.parse().map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+        profile["tunnel"][BUSY_POLL] = value(i64::from(microseconds));
+        fs::write(path, profile.to_string()).map_err(failed)
+    }
+
     /// The configuration that `vpnd init` wrote, set up for a lab: clients may talk to each other, no NAT.
     fn config(&self, text: &str, socket: &Path) -> Result<String, toml_edit::TomlError> {
         let mut config: DocumentMut = text.parse()?;
@@ -231,6 +244,9 @@ impl Vpnd {
         set("server", "journal_dir", value(socket.with_file_name("journal").to_string_lossy().into_owned()));
         if self.priority == Priority::Same {
             set("server", "priority", value(0));
+        }
+        if let Some(microseconds) = self.programs.busy_poll_us() {
+            set("server", BUSY_POLL, value(i64::from(microseconds)));
         }
         if self.cipher != Cipher::Auto {
             set("crypto", "suites", value(Array::from_iter([self.cipher.name()])));
@@ -308,6 +324,7 @@ impl Vpnd {
                 .arg("--profile-out")
                 .arg(&profile),
         )?;
+        self.edit_profile(&profile)?;
         let journal = file("journal");
         let arguments: [&std::ffi::OsStr; 9] = [
             "connect".as_ref(),
@@ -395,6 +412,9 @@ impl System for Vpnd {
     fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let program = self.programs.find(&VPND)?;
         self.facts.version = VPND.version_of(&program);
+        if let Some(microseconds) = self.programs.busy_poll_us() {
+            self.facts.version = format!("{}, {BUSY_POLL} = {microseconds}", self.facts.version);
+        }
         self.files = Some(Files::make(lab.directory().join("vpnd"))?);
         self.start_gateway(&program, lab, interrupt)?;
         let real = self.room.map_or(lab.clients().len(), |room| room.clients);
@@ -490,6 +510,23 @@ mod tests {
             Subject { priority: Priority::Same, ..Subject::new(super::super::Kind::Vpnd, Cipher::Auto) };
         assert!(of(&Vpnd::of(&programs(), subject)).contains("priority = 0") && !auto.contains("priority"));
         assert!(without_aes.config("not toml", Path::new("/s")).is_err());
+    }
+
+    #[test]
+    fn polling_is_set_at_both_ends_and_only_if_asked_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let profile = directory.path().join("profile");
+        let text = "# by vpnd\nversion = 1\n\n[tunnel]\nroutes = \"pushed\"\n";
+        for asked in [None, Some(70)] {
+            fs::write(&profile, text).unwrap();
+            let vpnd = Vpnd::new(Programs::default().with_busy_poll(asked), Cipher::Auto);
+            let config = vpnd.config("[server]\nlisten = \"[::]:1\"\n", Path::new("/s")).unwrap();
+            vpnd.edit_profile(&profile).unwrap();
+            let edited = fs::read_to_string(&profile).unwrap();
+            let wanted = asked.map_or(String::new(), |_| "busy_poll_us = 70\n".to_owned());
+            assert_eq!(edited, format!("{text}{wanted}"));
+            assert_eq!(config.contains("busy_poll_us = 70"), asked.is_some(), "{config}");
+        }
     }
 
     #[test]

@@ -233,6 +233,11 @@ pub struct Counters {
     #[serde(default)]
     #[cbor(n(8), default)]
     pub ends: BTreeMap<String, u64>,
+    /// Waits in which shards looked for packets instead of sleeping, by how they ended, and `time_ms`: other threads' turns in between
+    /// count. Nothing but 0 without `busy_poll_us`.
+    #[serde(default)]
+    #[cbor(n(9), default)]
+    pub polling: BTreeMap<String, u64>,
 }
 
 impl Counters {
@@ -249,6 +254,7 @@ impl Counters {
             (&mut self.source_failures, &before.source_failures),
             (&mut self.audit, &before.audit),
             (&mut self.ends, &before.ends),
+            (&mut self.polling, &before.polling),
         ];
         for (counts, before) in kinds {
             for (name, count) in before {

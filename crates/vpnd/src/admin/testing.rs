@@ -106,6 +106,7 @@ pub(crate) fn status() -> Status {
             source_failures: count(&[("campus", 3)]),
             audit: count(&[("lost", 2)]),
             ends: count(&[("kicked", 1)]),
+            polling: count(&[("expired", 0), ("found", 9), ("time_ms", 12), ("yielded", 0)]),
         },
         audit: Some(Audit { failure: None }),
         drain: None,

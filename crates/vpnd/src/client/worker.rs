@@ -37,7 +37,7 @@ use crate::privsep::channel;
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::{self as common, Devices};
 use crate::profile::{Profile, Trust};
-use crate::shard::{EVENT_QUEUE, Shards};
+use crate::shard::{EVENT_QUEUE, PollCounts, Shards};
 use crate::suites;
 use crate::tls;
 use devices::shard_specs;
@@ -159,6 +159,8 @@ struct Connected {
     started: Time,
     /// All that went through the tunnel.
     carried: Activity,
+    /// What polling cost and brought, as the shards last reported it.
+    polled: PollCounts,
     /// When the clock was looked at last.
     looked: Time,
     was_up: bool,
@@ -201,6 +203,7 @@ impl Connected {
             closing: Vec::new(),
             started: now(),
             carried: Activity::default(),
+            polled: PollCounts::default(),
             looked: now(),
             was_up: false,
             was_ever_up: false,
@@ -266,6 +269,8 @@ impl Connected {
         };
         let Activity { rx_bytes, tx_bytes, .. } = self.carried;
         let uptime_s = now().since(self.started).as_secs();
+        let PollCounts { found, expired, yielded, time } = self.polled;
+        tracing::debug!(found, expired, yielded, ?time, "waits in which the data path polled");
         tracing::info!(reason, uptime_s, received = rx_bytes, sent = tx_bytes, "the client stops");
     }
 
@@ -277,7 +282,9 @@ impl Connected {
             self.reach.slept(looked);
             self.core.resumed(looked);
         }
+        self.polled = PollCounts::default();
         for (shard, report) in self.shards.report().await.into_iter().enumerate() {
+            self.polled = self.polled + report.poll;
             // Silence counts too, so the core gets a report of every shard.
             let seen = report.activities.into_iter().map(|(_, activity)| activity);
             let seen = seen.fold(Activity::default(), Activity::merge);

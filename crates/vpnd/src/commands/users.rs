@@ -402,6 +402,7 @@ fn profile(
         local_network: true,
         lanes: crate::profile::DEFAULT_LANES,
         copy_dscp: false,
+        busy_poll: Duration::ZERO,
         offload: crate::config::Offload::default(),
     })
 }

@@ -73,6 +73,7 @@ fn server(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Server {
         listen,
         shards: s.number(p, "shards", 0..=64, 0) as usize,
         priority: s.number(p, "priority", 0..=20, 10) as u8,
+        busy_poll: busy_poll(s, p),
         state_dir: path(s, p, "state_dir", base).unwrap_or_else(|| base.join("state")),
         journal_dir: path(s, p, "journal_dir", base).unwrap_or_else(|| DEFAULT_DIRECTORY.into()),
     }
@@ -245,6 +246,11 @@ impl FromStr for SuiteWord {
 
 fn offload(s: &mut Section<'_>, p: &mut Problems) -> Offload {
     Offload { steering: s.flag(p, "steering", true), ..device_offload(s, p) }
+}
+
+/// How long the data path looks for the next packet before it sleeps. Longer than the limit, no wake-up takes.
+pub(crate) fn busy_poll(s: &mut Section<'_>, p: &mut Problems) -> Duration {
+    Duration::from_micros(s.number(p, "busy_poll_us", 0..=10_000, 0))
 }
 
 /// The switches that gateway and client have in common.

@@ -22,6 +22,7 @@ fn full() -> Profile {
         local_network: false,
         lanes: 4,
         copy_dscp: true,
+        busy_poll: Duration::from_micros(70),
         offload: Offload { tso: false, udp_gro: false, ..Offload::default() },
     }
 }
@@ -51,6 +52,7 @@ fn what_is_written_is_read_back() {
         routes: Routes::Pushed,
         lanes: DEFAULT_LANES,
         copy_dscp: false,
+        busy_poll: Duration::ZERO,
         offload: Offload::default(),
         ..full()
     };

@@ -78,6 +78,12 @@ fn scheduling() -> io::Result<libc::sched_attr> {
     if status == 0 { Ok(attributes) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Lets other threads that wait for this core run first; returns at once if there are none.
+#[inline]
+pub fn yield_core() {
+    rustix::thread::sched_yield();
+}
+
 /// Nice value of [`behind_others`]: such work gets a third of what other work of the same process gets, so that it is
 /// slow on a busy machine but never starves.
 const STEP_BACK: i32 = 5;

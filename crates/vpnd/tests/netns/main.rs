@@ -20,6 +20,7 @@ mod audit;
 mod backup;
 mod blocked;
 mod border;
+mod busy_poll;
 mod certificates;
 mod cleanup;
 mod client;

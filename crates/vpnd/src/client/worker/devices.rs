@@ -34,6 +34,7 @@ pub(super) fn shard_specs(
             number,
             core: None,
             priority: 0,
+            busy_poll: profile.busy_poll,
             role: Role::Client,
             policy: Arc::new(Policy::default()),
             hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,

@@ -90,6 +90,9 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
     if let Some(line) = counts("dropped", &status.counters.drops) {
         lines.push(line);
     }
+    if let Some(line) = counts("polling", &status.counters.polling) {
+        lines.push(line);
+    }
     if let Some(line) = counts("unused congestion marks", &status.counters.unused_marks) {
         lines.push(line);
     }
@@ -412,6 +415,7 @@ source guests: not asked yet, answered 0, failed 0; accounting: sent 41, waiting
 logins: accepted 2, wrong_password 1
 handshakes: accepted 4, retried 8
 dropped: replayed 7
+polling: found 9, time_ms 12
 unused congestion marks: ce_in_ect1 3
 
 SESSION       USER  INNER      OUTER            SUITE        EPOCH  STATE      MTU                RX       TX    AGE    KEYS  IDLE

@@ -172,6 +172,7 @@ impl Handler for Administration {
         counters.handshakes = self.admission.counts();
         let Ended { sessions, rx_bytes, tx_bytes, reasons } = snapshot.ended;
         counters.ends = reasons.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect();
+        counters.polling = snapshot.poll.by_name().map(|(name, count)| (name.to_owned(), count)).into();
         let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
         counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
         let AuthStatus { pools, sources, audit } = self.auth_status().await;

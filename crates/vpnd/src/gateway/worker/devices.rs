@@ -53,6 +53,7 @@ pub(super) fn shard_specs(
             number,
             core: Some(cores[number % cores.len()]),
             priority: config.server.priority,
+            busy_poll: config.server.busy_poll,
             role: Role::Gateway,
             policy: Arc::clone(policy),
             hash_seed: rand::rngs::SysRng.try_next_u64().context("the system gives no random numbers")?,

@@ -8,7 +8,7 @@ use vpnd_proto::plane::Counters;
 use super::drain::DrainState;
 use super::{CoreTask, Ended};
 use crate::clock::now;
-use crate::shard::TunWrites;
+use crate::shard::{PollCounts, TunWrites};
 use crate::sys::udp::UdpOffloads;
 
 /// Interval at which outer addresses are compared with those of the audit file: a client can't cause more records.
@@ -23,6 +23,7 @@ pub(crate) struct CoreSnapshot {
     pub(crate) ended: Ended,
     pub(crate) udp: Vec<UdpOffloads>,
     pub(crate) tun: Vec<TunWrites>,
+    pub(crate) poll: PollCounts,
     pub(crate) drain: Option<DrainState>,
 }
 
@@ -52,11 +53,12 @@ impl CoreTask {
 
     pub(super) async fn snapshot(&mut self) -> CoreSnapshot {
         let mut counters = Counters::default();
-        let (mut udp, mut tun) = (Vec::new(), Vec::new());
+        let (mut udp, mut tun, mut poll) = (Vec::new(), Vec::new(), PollCounts::default());
         for report in self.shards.report().await {
             counters.merge(&report.counters);
             udp.push(report.udp);
             tun.push(report.tun);
+            poll = poll + report.poll;
             for (slot, activity) in report.activities {
                 self.gateway.handle_activity(slot, activity);
             }
@@ -64,6 +66,6 @@ impl CoreTask {
         let drain = self.drain_state();
         let sessions: Vec<_> = self.gateway.sessions().collect();
         let profiles = self.registry.access().names_of(&sessions);
-        CoreSnapshot { sessions, profiles, counters, ended: self.ended.clone(), udp, tun, drain }
+        CoreSnapshot { sessions, profiles, counters, ended: self.ended.clone(), udp, tun, poll, drain }
     }
 }

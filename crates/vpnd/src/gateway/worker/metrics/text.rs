@@ -145,6 +145,11 @@ fn events(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     out.counters("logins", "Attempts to log in or to attach", None, logins)?;
     let shown = status.counters.handshakes.iter().map(|(outcome, n)| ([("outcome", outcome.as_str())], *n));
     out.counters("handshakes", "Handshakes by outcome", None, shown)?;
+    let polling = |name| Counters::of(&status.counters.polling, name);
+    let series = ["expired", "found", "yielded"].map(|outcome| ([("outcome", outcome)], polling(outcome)));
+    let help = "Waits in which shards looked for packets instead of sleeping (busy_poll_us)";
+    out.counters("polls", help, None, series.into_iter())?;
+    out.counter("polling_milliseconds", "Time in which shards polled", polling("time_ms"))?;
     let marks = status.counters.unused_marks.iter();
     let series = marks.map(|(combination, n)| ([("combination", combination.as_str())], *n));
     let help = "Packets whose congestion mark and their datagram's are an unused combination (RFC 6040)";
@@ -280,6 +285,8 @@ mod tests {
                 "vpnd_drops counter",
                 "vpnd_logins counter",
                 "vpnd_handshakes counter",
+                "vpnd_polls counter",
+                "vpnd_polling_milliseconds counter",
                 "vpnd_unused_marks counter",
                 "vpnd_sessions gauge",
                 "vpnd_sessions_ended counter",
@@ -322,6 +329,9 @@ mod tests {
             "vpnd_drops_total{reason=\"bad_header\"} 0".to_owned(),
             "vpnd_logins_total{outcome=\"wrong_password\"} 1".to_owned(),
             "vpnd_handshakes_total{outcome=\"retried\"} 8".to_owned(),
+            "vpnd_polls_total{outcome=\"found\"} 9".to_owned(),
+            "vpnd_polls_total{outcome=\"yielded\"} 0".to_owned(),
+            "vpnd_polling_milliseconds_total 12".to_owned(),
             "vpnd_unused_marks_total{combination=\"ce_in_ect1\"} 3".to_owned(),
             "vpnd_sessions{state=\"connected\"} 1".to_owned(),
             "vpnd_sessions{state=\"away\"} 1".to_owned(),
