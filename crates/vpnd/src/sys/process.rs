@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CpuSet};
-use rustix::time::ClockId;
 
 /// The cores that this process may run on, in ascending order; never empty.
 pub fn available_cores() -> io::Result<Vec<usize>> {
@@ -241,8 +240,14 @@ pub fn require(capability: Capability) -> Result<(), PrivilegeError> {
 }
 
 /// Time since boot, suspend included: timers of sessions and keys go on while a laptop sleeps.
+///
+/// By the C library, which knows the kernel's clock in user space (vDSO) from the start of the program. `rustix` looks for it when
+/// the first time is read, and a confined process may not: each batch of packets would cost a system call more.
 pub fn boottime() -> Duration {
-    let now = rustix::time::clock_gettime(ClockId::Boottime);
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel or its code in user space writes the structure during the call.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
+    assert_eq!(status, 0, "Linux has this clock since 2.6.39, and the structure is writable");
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 

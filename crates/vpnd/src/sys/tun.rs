@@ -13,6 +13,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::ioctl::{self, opcode};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
@@ -256,7 +257,7 @@ impl TunQueue {
     pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
         // SAFETY: the queue owns its open descriptor, always names the same one, and nothing here closes or
         // replaces it before the queue is dropped.
-        Ok(unsafe { AsyncFd::register(self) }?)
+        Ok(unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) }?)
     }
 
     /// Makes the queue non-blocking and fixes size and byte order of its packet headers.

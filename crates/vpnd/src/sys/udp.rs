@@ -173,7 +173,8 @@ impl ShardSocket {
         Self::new(socket, address, options)
     }
 
-    /// Registers the socket with the current tokio runtime, which then reports when it is readable or writable.
+    /// Registers the socket with the current tokio runtime, which then reports when it is readable. Not when it is writable: the kernel
+    /// reports that for each datagram that has left, so every send would wake the shard once more.
     ///
     /// # Errors
     /// If the system call fails.
@@ -183,7 +184,7 @@ impl ShardSocket {
     pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
         // SAFETY: the socket owns its open descriptor, always names the same one, and nothing here closes or
         // replaces it before the socket is dropped.
-        Ok(unsafe { AsyncFd::register(self) }?)
+        Ok(unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) }?)
     }
 
     /// The same for a socket that only sends: what arrives at it wakes nobody here.

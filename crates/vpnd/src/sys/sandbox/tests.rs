@@ -296,3 +296,24 @@ fn nobody_connects_to_a_port_that_was_not_given() {
         }
     });
 }
+
+#[test]
+fn reading_the_time_is_no_system_call() {
+    const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let clock = std::fs::read_to_string(CLOCK).unwrap();
+    if !matches!(clock.trim(), "tsc" | "kvm-clock" | "arch_sys_counter") {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: programs can't read this machine's clock, {clock}");
+        return;
+    }
+    in_processes("reading_the_time_is_no_system_call", |kind| {
+        // No filter can be added in confinement.
+        let reads = std::collections::BTreeMap::from([(libc::SYS_clock_gettime, Vec::new())]);
+        let architecture = std::env::consts::ARCH.try_into().unwrap();
+        let (allow, kill) = (seccompiler::SeccompAction::Allow, seccompiler::SeccompAction::KillProcess);
+        let filter = seccompiler::SeccompFilter::new(reads, allow, kill, architecture).unwrap();
+        let filter: seccompiler::BpfProgram = filter.try_into().unwrap();
+        seccompiler::apply_filter(&filter).unwrap();
+        shut_in(kind, None);
+        assert!(!process::boottime().is_zero());
+    });
+}

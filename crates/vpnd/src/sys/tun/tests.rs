@@ -180,7 +180,6 @@ fn a_queue_wakes_its_shard() {
                 segment_size: None,
                 src_ip: None,
             };
-            let _ = socket.writable().await.unwrap();
             assert_eq!(socket.get_ref().try_send(&one), SendOutcome::Sent);
             let read = queue.async_io(tokio::io::Interest::READABLE, |queue| queue.try_read(&mut buffer));
             let len = tokio::time::timeout(Duration::from_secs(5), read).await.unwrap().unwrap();

@@ -380,3 +380,31 @@ fn a_segment_above_the_mtu_does_not_cost_the_offload() {
         assert_eq!(receive(&receiver, 5).0.concat(), contents);
     });
 }
+
+#[test]
+fn what_a_socket_has_sent_wakes_nobody() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _inside = runtime.enter();
+    let (sender, receiver, _) = pair();
+    let descriptors = [sender.as_raw_fd(), receiver.as_raw_fd()];
+    let _registered = (sender.into_async().unwrap(), receiver.into_async_sender().unwrap());
+    let [read, write] = descriptors.map(awaited_events);
+    assert_eq!((read & libc::EPOLLIN, read & libc::EPOLLOUT), (libc::EPOLLIN, 0), "{read:x}");
+    assert_eq!((write & libc::EPOLLIN, write & libc::EPOLLOUT), (0, libc::EPOLLOUT), "{write:x}");
+}
+
+/// Events for which this process waits at a descriptor, as the kernel has them (proc(5), `fdinfo` of an epoll instance).
+fn awaited_events(descriptor: RawFd) -> libc::c_int {
+    let lines = std::fs::read_dir("/proc/self/fdinfo").unwrap().flat_map(|entry| {
+        // Other tests close theirs meanwhile.
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    });
+    let events = lines.filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["tfd:", target, "events:", events, ..] = words[..] else { return None };
+        (target == descriptor.to_string())
+            .then(|| libc::c_int::from_str_radix(&events[events.len() - 4..], 16).unwrap())
+    });
+    events.fold(0, |all, one| all | one)
+}
