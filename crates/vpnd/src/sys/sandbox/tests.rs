@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixListener, UnixStream};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use libc::{c_int, c_long};
@@ -115,6 +115,17 @@ fn nobody_types_into_a_terminal() {
     });
 }
 
+/// A process of the same user that ends with its input.
+fn process_without_capabilities() -> Child {
+    let mut command = Command::new("setpriv");
+    let process = command.args(["--bounding-set", "-all", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    let status = format!("/proc/{}/status", process.id());
+    while !std::fs::read_to_string(&status).unwrap().contains("CapPrm:\t0000000000000000") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    process
+}
+
 #[test]
 fn nobody_touches_another_process() {
     in_processes("nobody_touches_another_process", |kind| {
@@ -132,7 +143,10 @@ fn nobody_touches_another_process() {
         let reads = |whose| call(libc::SYS_sched_getattr, [whose, scheduling, len, 0]);
         let sets = |whose| call(libc::SYS_sched_setattr, [whose, scheduling, 0, 0]);
         assert_eq!(call(libc::SYS_kill, [parent, 0, 0, 0]), 0, "it may");
-        assert_eq!((reads(parent), sets(parent)), (0, 0), "as they are, so nothing changes");
+        // One that has no more rights than this one will have, or the kernel would refuse in any case.
+        let mut equal = process_without_capabilities();
+        let peer = c_long::from(equal.id());
+        assert_eq!((reads(peer), sets(peer)), (0, 0), "as they are, so nothing changes");
         assert_eq!((call(libc::SYS_tgkill, [parent, parent, 0, 0]), owned(parent)), (0, 0));
         shut_in(kind, None);
         assert_refused("kill", call(libc::SYS_kill, [parent, 0, 0, 0]));
@@ -140,8 +154,9 @@ fn nobody_touches_another_process() {
         assert_refused("tgkill", call(libc::SYS_tgkill, [parent, parent, 0, 0]));
         assert_refused("F_SETOWN", owned(parent));
         assert_refused("sched_setaffinity", pin(parent));
-        assert_refused("sched_getattr", reads(parent));
-        assert_refused("sched_setattr", sets(parent));
+        assert_refused("sched_getattr", reads(peer));
+        assert_refused("sched_setattr", sets(peer));
+        assert_refused("sched_setaffinity of an equal", pin(peer));
         assert_refused("setpriority", nice(libc::PRIO_PROCESS, parent));
         assert_refused("setpriority of a user", nice(libc::PRIO_USER, 0));
         for option in [libc::PR_SET_PDEATHSIG, libc::PR_SET_DUMPABLE, libc::PR_SET_PTRACER] {
@@ -149,6 +164,8 @@ fn nobody_touches_another_process() {
         }
         assert_eq!(call(libc::SYS_tgkill, [own, own, 0, 0]), 0, "but itself, as when it panics");
         assert_eq!((reads(0), sets(0)), (0, 0));
+        // It ends by that, though it can't be waited for.
+        let _ = equal.wait();
         assert_eq!((pin(0), nice(libc::PRIO_PROCESS, 0)), (0, 0));
     });
 }
