@@ -110,7 +110,7 @@ fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
 }
 
 fn origin(port: u16) -> Origin {
-    Origin { from: endpoint(port), mark: Ecn::NotEct }
+    Origin { from: endpoint(port), mark: Ecn::NotEct, congested: false }
 }
 
 fn endpoint(port: u16) -> Endpoint {

@@ -44,6 +44,16 @@ impl Ecn {
         }
     }
 
+    /// The codepoint of a packet that meets congestion here: only one that is ECN-capable can show it (RFC 3168 §5).
+    #[inline]
+    #[must_use]
+    pub const fn congested(self) -> Self {
+        match self {
+            Self::NotEct => Self::NotEct,
+            Self::Ect0 | Self::Ect1 | Self::Ce => Self::Ce,
+        }
+    }
+
     /// This inner codepoint in a datagram with the codepoint `outer`, if no sender and no router makes that combination by a
     /// standard.
     #[inline]
@@ -128,6 +138,11 @@ mod tests {
             assert_eq!(found.map(|unused| unused as usize), expected, "{inner:?} in {outer:?}");
             assert_eq!(found, expected.map(|place| Unused::ALL[place]));
         }
+    }
+
+    #[test]
+    fn congestion_here_marks_what_is_ecn_capable() {
+        assert_eq!(ALL.map(Ecn::congested), [Ecn::NotEct, Ecn::Ce, Ecn::Ce, Ecn::Ce]);
     }
 
     #[test]

@@ -196,7 +196,7 @@ impl Member {
         tasks: &mut Vec<Task>,
     ) -> bool {
         let Ok(header) = Header::parse(datagram) else { return false };
-        let origin = Origin { from, mark: Ecn::NotEct };
+        let origin = Origin { from, mark: Ecn::NotEct, congested: false };
         let Ok(opened) = self.plane.open(now, header, datagram, origin) else { return false };
         match opened {
             Opened::Tun(packet) => tasks.extend(replied(&datagram[packet.range()]).map(Task::Answered)),

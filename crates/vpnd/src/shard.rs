@@ -13,6 +13,7 @@
 mod backlog;
 mod batch;
 mod busy_poll;
+mod codel;
 pub mod devices;
 mod fair_queue;
 mod inbound;

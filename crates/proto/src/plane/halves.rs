@@ -157,7 +157,7 @@ impl Session {
         };
         self.activity.rx_halved += 1;
         // Halves travel without congestion marks.
-        let accepted = self.accept(&mut joined[..len], 0, Ecn::NotEct, forwarding, reports)?;
+        let accepted = self.accept(&mut joined[..len], 0, (Ecn::NotEct, false), forwarding, reports)?;
         let packet = accepted.packet;
         Ok(match accepted.next_hop {
             Some(NextHop::Tun) => Opened::Joined { to: None, packet },

@@ -60,6 +60,8 @@ pub struct Origin {
     pub from: Endpoint,
     /// The congestion codepoint of its outer header.
     pub mark: Ecn,
+    /// Whether it met congestion here: its packet gets a mark if it is ECN-capable.
+    pub congested: bool,
 }
 
 /// Whose a datagram is by its header and source address, neither of which is proved.
@@ -142,7 +144,7 @@ impl Plane {
                 let Accepted { packet, next_hop } = session.accept(
                     &mut datagram[..end],
                     HEADER_LEN,
-                    origin.mark,
+                    (origin.mark, origin.congested),
                     &self.forwarding,
                     &mut self.reports,
                 )?;
@@ -168,7 +170,7 @@ impl Session {
         &mut self,
         buffer: &mut [u8],
         start: usize,
-        mark: Ecn,
+        (mark, congested): (Ecn, bool),
         forwarding: &Forwarding,
         reports: &mut Reports,
     ) -> Result<Accepted, DropReason> {
@@ -193,6 +195,7 @@ impl Session {
             reports.counters.count_unused(combination);
         }
         let combined = ecn.decapsulated(mark).ok_or(DropReason::Congestion)?;
+        let combined = if congested { combined.congested() } else { combined };
         if combined != ecn {
             set_ecn(plaintext, version, combined);
         }

@@ -130,7 +130,9 @@ fn open(
     mark: Ecn,
 ) -> Result<Opened, DropReason> {
     let header = Header::parse(datagram).map_err(|_| DropReason::BadHeader)?;
-    plane.open(now, header, datagram, Origin { from: endpoint(from), mark }).map_err(Dropped::reason)
+    plane
+        .open(now, header, datagram, Origin { from: endpoint(from), mark, congested: false })
+        .map_err(Dropped::reason)
 }
 
 /// Seals a packet for another client, as a shard does: in the buffer in which it was opened.
@@ -337,6 +339,28 @@ fn outer_marks_arrive() {
     let mut probe = net.client_sends(ALICE, &[0x10, 0, 0, 9]);
     let opened = open(&mut net.gateway, net.now, &mut probe, "198.51.100.1:1000", Ecn::Ce);
     assert!(matches!(opened, Ok(Opened::Probe { .. })), "{opened:?}");
+}
+
+#[test]
+fn congestion_here_marks_what_is_ecn_capable_and_leaves_the_rest_alone() {
+    let mut net = Net::new(true);
+    net.meet();
+    for (class, expected) in [(0b00, 0b00), (0b01, 0b11), (0b10, 0b11), (0b11, 0b11)] {
+        let dscp = 46 << 2;
+        for to in [200, 11] {
+            let mut datagram = net.client_sends(ALICE, &with_class(packet(10, to), dscp | class));
+            let header = Header::parse(&datagram).unwrap();
+            let origin = Origin { from: endpoint("198.51.100.1:1000"), mark: Ecn::NotEct, congested: true };
+            let opened = net.gateway.open(net.now, header, &mut datagram, origin);
+            assert!(matches!(opened, Ok(Opened::Tun(_) | Opened::Forward { .. })), "{opened:?}");
+            // With the checksum of its header.
+            let hops = if to == 200 { 64 } else { 63 };
+            let wanted = with_hops(with_class(packet(10, to), dscp | expected), hops);
+            assert_eq!(datagram[HEADER_LEN..HEADER_LEN + 32], wanted, "{class}");
+        }
+    }
+    assert_eq!(net.gateway.counters().total(), 0);
+    assert!(Unused::ALL.into_iter().all(|one| net.gateway.counters().unused_marks(one) == 0));
 }
 
 #[test]

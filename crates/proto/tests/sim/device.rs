@@ -361,7 +361,7 @@ impl World {
         }
         let shard = header.index.shard(shards);
         let from = Endpoint { remote: HUB.parse().expect("an address"), local: None };
-        let origin = Origin { from, mark: Ecn::NotEct };
+        let origin = Origin { from, mark: Ecn::NotEct, congested: false };
         match self.devices[device].planes[shard].open(self.now, header, &mut datagram, origin) {
             Ok(Opened::Tun(packet)) => {
                 self.oracle.deliver(inner::id(&datagram[packet.range()]), Place::Device(device));

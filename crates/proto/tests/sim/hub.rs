@@ -241,7 +241,8 @@ impl World {
     pub(crate) fn hub_receives(&mut self, from: SocketAddr, mut datagram: Vec<u8>) {
         let Ok(header) = Header::parse(&datagram) else { return };
         let shard = header.index.shard(self.hub.planes.len());
-        let origin = Origin { from: Endpoint { remote: from, local: None }, mark: Ecn::NotEct };
+        let origin =
+            Origin { from: Endpoint { remote: from, local: None }, mark: Ecn::NotEct, congested: false };
         let opened = self.hub.planes[shard].open(self.now, header, &mut datagram, origin);
         if opened.is_ok() && self.captured.is_some() {
             self.heard.insert((header.index, header.lane, header.counter));

@@ -12,7 +12,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use vpnd_proto::plane::Slot;
+use vpnd_proto::time::Time;
 
+use super::codel::Codel;
 use super::fair_queue::{FairQueue, Size};
 use crate::sys::udp::RecvMeta;
 use store::{Contents, MAX_MESSAGES, Store};
@@ -48,6 +50,8 @@ pub(super) enum Owner {
 pub(super) struct Backlog {
     queue: FairQueue<Waiting>,
     store: Store,
+    /// By queue: whether it has been long for so long that its senders should slow down.
+    codels: Vec<Codel>,
     /// Spreads addresses over the queues that they share, as nobody outside can predict.
     hasher: RandomState,
 }
@@ -56,11 +60,17 @@ pub(super) struct Backlog {
 struct Waiting {
     meta: RecvMeta,
     contents: Contents,
+    since: Time,
 }
 
 impl Backlog {
     pub(super) fn new() -> Self {
-        Self { queue: FairQueue::new(QUANTUM, MAX_MESSAGES), store: Store::new(), hasher: RandomState::new() }
+        Self {
+            queue: FairQueue::new(QUANTUM, MAX_MESSAGES),
+            store: Store::new(),
+            codels: Vec::new(),
+            hasher: RandomState::new(),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -68,7 +78,7 @@ impl Backlog {
     }
 
     /// Takes the message in `buffer`, which may be replaced by another. Returns how many datagrams were dropped to make room.
-    pub(super) fn push(&mut self, owner: Owner, meta: RecvMeta, buffer: &mut Box<[u8]>) -> usize {
+    pub(super) fn push(&mut self, now: Time, owner: Owner, meta: RecvMeta, buffer: &mut Box<[u8]>) -> usize {
         let mut dropped = 0;
         let contents = loop {
             if let Some(contents) = self.store.put(buffer, meta.len) {
@@ -81,25 +91,29 @@ impl Backlog {
         };
         let room = Store::room(&contents, meta.len);
         let size = Size { cost: cost(&meta) as u32, room: room as u32 };
-        self.queue.push(self.flow(owner, meta.addr.ip()), Waiting { meta, contents }, size);
+        let waiting = Waiting { meta, contents, since: now };
+        self.queue.push(self.flow(owner, meta.addr.ip()), waiting, size);
         dropped
     }
 
-    /// Fills `buffers` and `metas` with messages whose turn it is, until they cost `enough`. Returns how many.
+    /// Fills `buffers` and `metas` with messages whose turn it is, until they cost `enough`. Returns how many, and a bit for each that
+    /// is to show congestion.
     ///
     /// Messages of one session that fit together become one: so they are sealed and sent as one.
     pub(super) fn serve(
         &mut self,
+        now: Time,
         enough: usize,
         buffers: &mut [Box<[u8]>],
         metas: &mut [RecvMeta],
-    ) -> usize {
-        let (mut count, mut total) = (0, 0);
+    ) -> (usize, u32) {
+        let (mut count, mut total, mut congested) = (0, 0, 0);
         for (buffer, meta) in buffers.iter_mut().zip(metas) {
             if total >= enough {
                 break;
             }
             let Some(first) = self.queue.pop() else { break };
+            congested |= u32::from(self.is_congested(now, first.since)) << count;
             *meta = first.meta;
             self.store.take(first.contents, meta.len, buffer, 0);
             while let Some(next) = self.queue.pop_same(|next| joins(meta, next)) {
@@ -109,7 +123,17 @@ impl Backlog {
             total += cost(meta);
             count += 1;
         }
-        count
+        (count, congested)
+    }
+
+    /// Whether the message that was just taken from its queue is to show congestion.
+    fn is_congested(&mut self, now: Time, since: Time) -> bool {
+        let (flow, is_last) = self.queue.served();
+        let flow = flow as usize;
+        if self.codels.len() <= flow {
+            self.codels.resize(flow + 1, Codel::default());
+        }
+        self.codels[flow].signals(now, now.since(since), is_last)
     }
 
     fn flow(&self, owner: Owner, from: IpAddr) -> u32 {

@@ -140,6 +140,11 @@ impl<T> FairQueue<T> {
         }
     }
 
+    /// The flow that was served last, and whether it has nothing left.
+    pub(super) fn served(&self) -> (u32, bool) {
+        (self.served, self.flows.get(self.served as usize).is_none_or(|flow| flow.first == NONE))
+    }
+
     /// Takes the next entry of the flow that was served last, if its turn goes on and `joins` agrees.
     pub(super) fn pop_same(&mut self, joins: impl FnOnce(&T) -> bool) -> Option<T> {
         let flow = self.flows.get(self.served as usize).filter(|flow| flow.deficit > 0)?;

@@ -25,6 +25,7 @@ use crate::sys::udp::{MAX_SENDS, RecvMeta};
 
 /// The most messages received by one system call; each may hold a run of datagrams.
 pub(super) const RECEIVE_MESSAGES: usize = 32;
+const _: () = assert!(RECEIVE_MESSAGES <= u32::BITS as usize, "a bit for each");
 /// Bytes that one system call should bring: so little that it is still in the core's cache when it is opened, sealed
 /// and copied to the kernel again. So bulk traffic comes message by message and small packets come by the dozen.
 pub(super) const RECEIVE_BYTES: usize = 128 << 10;
@@ -105,7 +106,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             match self.receive_messages(buffers, &mut meta) {
                 Ok(count) => {
                     let now = now();
-                    let bytes = self.handle_messages(now, buffers, &meta[..count]);
+                    let bytes = self.handle_messages(now, buffers, &meta[..count], 0);
                     budget = budget.saturating_sub(bytes.max(MIN_COST * count));
                     // Fewer than asked for: there were no more. What comes from now on is a new event.
                     if count < asked {
@@ -165,16 +166,17 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         self.send_runs(&[datagram]);
     }
 
-    /// Handles each received message. Returns how many bytes they had.
+    /// Handles each received message. A bit of `congested` is set for each that shows congestion. Returns how many bytes they had.
     pub(super) fn handle_messages(
         &mut self,
         now: Time,
         buffers: &mut [Box<[u8]>],
         meta: &[RecvMeta],
+        congested: u32,
     ) -> usize {
         for (buffer, meta) in meta.iter().enumerate() {
             let mark = meta.ecn.map_or(Ecn::NotEct, |ecn| Ecn::of(ecn as u8));
-            let origin = Origin { from: sender_of(meta), mark };
+            let origin = Origin { from: sender_of(meta), mark, congested: congested >> buffer & 1 != 0 };
             let message = Message { bytes: &mut buffers[buffer][..meta.len], buffer };
             self.handle_message(now, message, meta.stride.max(1), origin);
             self.send_if_enough(buffers);

@@ -19,6 +19,8 @@ use crate::sys::tun::MAX_READ_LEN;
 
 /// Packets read before the other direction has its turn.
 const READ_BUDGET: usize = 64;
+/// Bytes read before that: super-packets must not keep a call of the other direction waiting for milliseconds.
+const READ_BYTES: usize = 1 << 20;
 
 /// Buffers of this direction.
 pub(super) struct Outbound {
@@ -44,9 +46,16 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     pub(super) fn transmit(&mut self) -> io::Result<Progress> {
         let now = now();
         let mut progress = Progress::More;
+        let mut bytes = 0;
         for _ in 0..READ_BUDGET {
+            if bytes >= READ_BYTES {
+                break;
+            }
             match self.tun.try_read(&mut self.outbound.read) {
-                Ok(len) => self.send_read(now, len),
+                Ok(len) => {
+                    self.send_read(now, len);
+                    bytes += len;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     progress = Progress::Drained;
                     break;

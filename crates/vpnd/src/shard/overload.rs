@@ -4,6 +4,7 @@
 //! both socket and backlog are empty.
 
 use vpnd_proto::plane::{Claim, DropReason};
+use vpnd_proto::time::Time;
 use vpnd_proto::wire::{Header, PacketClass};
 
 use super::backlog::{Owner, cost, datagrams};
@@ -46,8 +47,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// Handles the messages whose turn it is. Returns what they cost.
     fn handle_turn(&mut self, buffers: &mut [Box<[u8]>]) -> usize {
         let mut meta = [RecvMeta::default(); RECEIVE_MESSAGES];
-        let count = self.inbound.backlog.serve(TURN_COST, buffers, &mut meta);
-        self.handle_messages(now(), buffers, &meta[..count]);
+        let now = now();
+        let (count, congested) = self.inbound.backlog.serve(now, TURN_COST, buffers, &mut meta);
+        self.handle_messages(now, buffers, &meta[..count], congested);
         meta[..count].iter().map(cost).sum()
     }
 
@@ -59,9 +61,10 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             let asked = self.inbound.messages;
             match self.receive_messages(buffers, &mut meta) {
                 Ok(count) => {
+                    let now = now();
                     for (buffer, meta) in buffers.iter_mut().zip(&meta[..count]) {
                         budget = budget.saturating_sub(cost(meta));
-                        self.take_message(buffer, *meta);
+                        self.take_message(now, buffer, *meta);
                     }
                     if count < asked {
                         return Progress::Drained;
@@ -75,7 +78,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     }
 
     /// Takes one message to the backlog.
-    fn take_message(&mut self, buffer: &mut Box<[u8]>, meta: RecvMeta) {
+    fn take_message(&mut self, now: Time, buffer: &mut Box<[u8]>, meta: RecvMeta) {
         let owner = match self.owner(&buffer[..meta.len], &meta) {
             Ok(owner) => owner,
             // Nothing is cheaper than to drop it now.
@@ -86,7 +89,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             // Those behind the first may be somebody's.
             Err(_) => Owner::Unproven,
         };
-        let dropped = self.inbound.backlog.push(owner, meta, buffer);
+        let dropped = self.inbound.backlog.push(now, owner, meta, buffer);
         self.plane.counters_mut().count(DropReason::Overload, dropped);
     }
 

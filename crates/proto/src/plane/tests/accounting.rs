@@ -126,8 +126,11 @@ impl Ledger {
 
     fn deliver(&mut self, client: usize, mut datagram: Vec<u8>, congested: bool) {
         let Ok(header) = Header::parse(&datagram) else { return };
-        let origin =
-            Origin { from: endpoint(FROM[client]), mark: if congested { Ecn::Ce } else { Ecn::NotEct } };
+        let origin = Origin {
+            from: endpoint(FROM[client]),
+            mark: if congested { Ecn::Ce } else { Ecn::NotEct },
+            congested: false,
+        };
         let (now, kept) = (self.net.now, self.halves_kept());
         self.entered += 1;
         let opened = self.net.gateway.open(now, header, &mut datagram, origin);

@@ -27,14 +27,14 @@ fn buffer() -> Box<[u8]> {
 fn push(backlog: &mut Backlog, host: u8, byte: u8, len: usize, stride: usize) -> usize {
     let mut buffer = buffer();
     buffer[..len].fill(byte);
-    backlog.push(slot(host.into()), meta(host, len, stride), &mut buffer)
+    backlog.push(Time::ZERO, slot(host.into()), meta(host, len, stride), &mut buffer)
 }
 
 /// Takes out as many messages as there are buffers.
 fn serve(backlog: &mut Backlog, enough: usize, most: usize) -> Vec<(RecvMeta, Vec<u8>)> {
     let mut buffers: Vec<_> = (0..most).map(|_| buffer()).collect();
     let mut metas = vec![RecvMeta::default(); most];
-    let count = backlog.serve(enough, &mut buffers, &mut metas);
+    let (count, _) = backlog.serve(Time::ZERO, enough, &mut buffers, &mut metas);
     metas.truncate(count);
     metas.into_iter().zip(buffers).map(|(meta, buffer)| (meta, buffer[..meta.len].to_vec())).collect()
 }
@@ -48,11 +48,33 @@ fn messages_of_a_session_that_fit_together_become_one() {
     push(&mut backlog, 2, 5, 1_000, 1_000);
     let mut marked = meta(2, 1_000, 1_000);
     marked.ecn = Some(EcnCodepoint::Ce);
-    backlog.push(slot(2), marked, &mut buffer());
+    backlog.push(Time::ZERO, slot(2), marked, &mut buffer());
     let shapes: Vec<_> =
         serve(&mut backlog, ANY, 32).iter().map(|(meta, _)| (meta.len, meta.stride)).collect();
     assert_eq!(shapes, [(4_000, 1_000), (1_000, 500), (1_000, 1_000), (1_000, 1_000)]);
     assert!(backlog.is_empty() && backlog.store.is_unused());
+}
+
+#[test]
+fn a_session_shows_congestion_if_its_own_messages_wait_and_not_if_others_do() {
+    let mut backlog = Backlog::new();
+    let at = |ms| Time::ZERO + std::time::Duration::from_millis(ms);
+    let mut buffers = [buffer()];
+    let mut marked = BTreeMap::<_, usize>::new();
+    // Two come for one that is served, so the first session's messages wait longer and longer; the other sends one in 50.
+    for ms in 0..600 {
+        let hosts: &[u8] = if ms % 50 == 0 { &[1, 1, 2] } else { &[1, 1] };
+        for host in hosts {
+            backlog.push(at(ms), slot((*host).into()), meta(*host, 60_000, 1_000), &mut buffers[0]);
+        }
+        let mut metas = [RecvMeta::default()];
+        let (count, congested) = backlog.serve(at(ms), 1, &mut buffers, &mut metas);
+        assert!(count == 1 && congested <= 1);
+        *marked.entry((metas[0].addr.ip().to_string(), congested)).or_default() += 1;
+    }
+    let of = |host: &str, congested| marked.get(&(host.to_owned(), congested)).copied().unwrap_or(0);
+    assert!((5..40).contains(&of("192.0.2.1", 1)), "{marked:?}");
+    assert_eq!((of("192.0.2.2", 0), of("192.0.2.2", 1)), (12, 0), "{marked:?}");
 }
 
 #[test]
@@ -157,7 +179,7 @@ proptest! {
                         len += datagram;
                         came += 1;
                     }
-                    dropped += backlog.push(slot(host.into()), meta(host, len, stride), &mut buffer);
+                    dropped += backlog.push(Time::ZERO, slot(host.into()), meta(host, len, stride), &mut buffer);
                     prop_assert_eq!(buffer.len(), MESSAGE_LEN);
                 }
                 Step::Serve { enough, most } => {

@@ -76,10 +76,16 @@ impl Peer {
         Self { index, plane, address: ([198, 51, 100, index], 4500).into(), sent: 0 }
     }
 
+    /// The first one's packets are ECN-capable, ECT(0).
+    fn class(&self) -> u8 {
+        if self.index == 0 { 46 << 2 | 2 } else { 46 << 2 }
+    }
+
     /// Its next packet, sealed.
     fn datagram(&mut self) -> Vec<u8> {
         let source = [10, 86, 0, self.index];
         let mut packet = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0];
+        packet[1] = self.class();
         packet.extend(source.into_iter().chain([10, 200, 0, 9]));
         packet.extend([0x9C, 0x40, 1, 0xBB, 0, 0, 0, 0]);
         packet.extend(self.sent.to_be_bytes());
@@ -113,6 +119,8 @@ struct World {
     /// The numbers of the packets that were written, in their order, by peer.
     written: RefCell<BTreeMap<u8, Vec<u32>>>,
     total: Cell<u64>,
+    /// Packets that came out with a mark.
+    marked: Cell<u64>,
 }
 
 impl World {
@@ -127,6 +135,7 @@ impl World {
             came: Cell::new(0),
             written: RefCell::default(),
             total: Cell::new(0),
+            marked: Cell::new(0),
         }
     }
 
@@ -205,6 +214,13 @@ impl PacketDevice for World {
         let number = u32::from_be_bytes(packet[UDP..UDP + 4].try_into().unwrap());
         self.written.borrow_mut().entry(packet[15]).or_default().push(number);
         self.total.set(self.total.get() + 1);
+        let mut header = packet[..20].to_vec();
+        header[10..12].fill(0);
+        assert_eq!(packet[10..12], vpnd_proto::checksum::ipv4_header(&header).to_be_bytes());
+        if packet[1] != self.peers.borrow()[usize::from(packet[15])].class() {
+            assert_eq!((packet[1], packet[15]), (46 << 2 | 3, 0), "only what is ECN-capable is changed");
+            self.marked.set(self.marked.get() + 1);
+        }
         self.pass();
         Ok(bytes.len())
     }
@@ -264,6 +280,18 @@ fn a_greedy_session_gets_no_more_than_the_others() {
     let counters = gateway.report().counters;
     assert_eq!(counters.total(), counters.dropped(DropReason::Overload));
     assert!(counters.total() > 8_000, "{counters:?}");
+}
+
+#[test]
+fn packets_of_a_session_that_waits_for_long_get_marks_if_they_can_have_them() {
+    let world = World::new(5, greedy(), 3);
+    let mut gateway = world.gateway();
+    // How long that takes depends on the machine: the queue has to stand for a tenth of a second.
+    let start = now();
+    while world.marked.get() == 0 && now().since(start) < Duration::from_secs(20) {
+        world.run(&mut gateway, 1_000);
+    }
+    assert!(world.marked.get() > 0, "{} packets without a mark", world.total.get());
 }
 
 #[test]
