@@ -1,7 +1,8 @@
 //! UDP sockets of a pair: how they find each other, and many datagrams with one system call.
 //!
 //! The listening host opens one socket per stream and tells the ports; the connecting host greets each until it is
-//! greeted back. From then on both ends' sockets are connected, so the kernel keeps strangers' datagrams away.
+//! greeted back, and confirms. On a path that loses packets any of the three may be missing: greetings are repeated, each is
+//! answered, and silence confirms too. From then on both ends' sockets are connected, so the kernel keeps strangers' datagrams away.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,6 +22,9 @@ pub(super) const BATCH: usize = 64;
 const RECEIVE_BUFFER: usize = 4 << 20;
 const GREETING: &[u8; 8] = b"tsGREET\0";
 const ANSWER: &[u8; 8] = b"tsREPLY\0";
+const CONFIRMATION: &[u8; 8] = b"tsAGREE\0";
+/// Whoever has greeted and then is silent for so long has its answer: a greeting without one is repeated every [`WAIT_TIMEOUT`].
+const SILENCE: Duration = Duration::from_secs(1);
 const GREETING_BYTES: usize = 20;
 
 /// The listening end's sockets, waiting to be greeted.
@@ -51,27 +55,35 @@ impl UdpListener {
         let deadline = Instant::now() + timeout;
         let wanted = self.sockets.len() as u32;
         for (socket, index) in self.sockets.iter().zip(0..) {
-            let mut buffer = [0; 2048];
-            loop {
-                check(deadline, index, wanted, timeout, stopped)?;
-                let Ok((bytes, peer)) = socket.recv_from(&mut buffer) else { continue };
-                if buffer[..bytes] == greeting(GREETING, run_id, index) {
-                    socket.connect(peer)?;
-                    socket.send(&greeting(ANSWER, run_id, index))?;
-                    break;
-                }
-            }
-        }
-        // An answer that was lost is asked for again: the greeting is then repeated on the connected socket.
-        let mut again = [0; GREETING_BYTES];
-        for (socket, index) in self.sockets.iter().zip(0..) {
-            while let Ok(bytes) = socket.recv(&mut again) {
-                if again[..bytes] == greeting(GREETING, run_id, index) {
-                    socket.send(&greeting(ANSWER, run_id, index))?;
-                }
-            }
+            meet_one(socket, (run_id, index), || check(deadline, index, wanted, timeout, stopped))?;
         }
         Ok(self.sockets)
+    }
+}
+
+/// Answers the greetings of one stream until they end.
+fn meet_one(
+    socket: &UdpSocket,
+    (run_id, index): (u64, u32),
+    mut check: impl FnMut() -> Result<(), ConnectError>,
+) -> Result<(), ConnectError> {
+    let mut buffer = [0; 2048];
+    let mut greeted: Option<Instant> = None;
+    loop {
+        check()?;
+        if greeted.is_some_and(|last| last.elapsed() > SILENCE) {
+            return Ok(());
+        }
+        let Ok((bytes, peer)) = socket.recv_from(&mut buffer) else { continue };
+        if buffer[..bytes] == greeting(GREETING, run_id, index) {
+            if greeted.is_none() {
+                socket.connect(peer)?;
+            }
+            socket.send(&greeting(ANSWER, run_id, index))?;
+            greeted = Some(Instant::now());
+        } else if greeted.is_some() && buffer[..bytes] == greeting(CONFIRMATION, run_id, index) {
+            return Ok(());
+        }
     }
 }
 
@@ -99,6 +111,8 @@ pub(super) fn reach(
             if let Ok(bytes) = socket.recv(&mut buffer)
                 && buffer[..bytes] == greeting(ANSWER, run_id, index)
             {
+                // Without it the other end waits for a second.
+                let _ = socket.send(&greeting(CONFIRMATION, run_id, index));
                 break;
             }
         }
@@ -213,6 +227,8 @@ fn dropped_v6(text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -240,6 +256,46 @@ mod tests {
         let timed_out = receiver.receive(&there[0]).unwrap_err();
         assert_eq!(timed_out.kind(), io::ErrorKind::WouldBlock);
         assert_eq!(receiver.datagrams().count(), 0);
+    }
+
+    /// Carries datagrams between the one who greets and `far`; after the first greeting nothing for `outage`, and no confirmation
+    /// at all, until `over`.
+    fn relay(far: SocketAddr, outage: Duration, over: Arc<AtomicBool>) -> (u16, std::thread::JoinHandle<()>) {
+        let own = socket_at((Ipv4Addr::LOCALHOST, 0).into(), None).unwrap();
+        let port = own.local_addr().unwrap().port();
+        let thread = std::thread::spawn(move || {
+            let (mut near, mut first, mut buffer) = (None, None, [0; 64]);
+            while !over.load(Ordering::Relaxed) {
+                let Ok((bytes, from)) = own.recv_from(&mut buffer) else { continue };
+                let since = first.map(|first: Instant| first.elapsed());
+                if from != far {
+                    near = Some(from);
+                    first = first.or(Some(Instant::now()));
+                }
+                if since.is_some_and(|since| since < outage) || buffer.starts_with(CONFIRMATION) {
+                    continue;
+                }
+                if let Some(to) = if from == far { near } else { Some(far) } {
+                    own.send_to(&buffer[..bytes], to).unwrap();
+                }
+            }
+        });
+        (port, thread)
+    }
+
+    #[test]
+    fn a_path_that_loses_answers_and_confirmations_connects_all_the_same() {
+        let door = UdpListener::bind(Ipv4Addr::LOCALHOST.into(), 1, None).unwrap();
+        let far = SocketAddr::from((Ipv4Addr::LOCALHOST, door.ports().unwrap()[0]));
+        let over = Arc::new(AtomicBool::new(false));
+        let (port, relaying) = relay(far, Duration::from_millis(300), Arc::clone(&over));
+        let timeout = Duration::from_secs(10);
+        let meeting = std::thread::spawn(move || door.meet(9, timeout, &mut || false).is_ok());
+        let here = reach(Ipv4Addr::LOCALHOST.into(), &[port], 9, None, timeout, &mut || false);
+        let met = meeting.join().unwrap();
+        over.store(true, Ordering::Relaxed);
+        relaying.join().unwrap();
+        assert!(here.is_ok() && met, "{here:?} {met}");
     }
 
     #[test]
