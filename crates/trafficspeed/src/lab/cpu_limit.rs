@@ -15,16 +15,24 @@ use serde::{Deserialize, Serialize};
 
 use super::LabError;
 
-/// The quota is given out this often: short, or a gateway would stand still for most of a tenth of a second.
-const PERIOD_US: u64 = 10_000;
-/// The kernel's least quota.
-const MIN_QUOTA_US: u64 = 1_000;
+/// The kernel's least quota, and its least period. A quota is given out as often as that allows: a gateway that has used it up stands
+/// still until the next one, which nobody should take for the delay of its queues.
+const LEAST_US: f64 = 1_000.0;
+/// The period of limits in files from before it was chosen.
+const FORMER_PERIOD_US: u64 = 10_000;
+const MIN_CORES: f64 = 0.1;
 const MAX_CORES: f64 = 1024.0;
 
-/// CPU time of each period, in microseconds.
+/// CPU time of each period, both in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuLimit {
     quota_us: u64,
+    #[serde(default = "former_period")]
+    period_us: u64,
+}
+
+fn former_period() -> u64 {
+    FORMER_PERIOD_US
 }
 
 impl FromStr for CpuLimit {
@@ -33,8 +41,9 @@ impl FromStr for CpuLimit {
     fn from_str(text: &str) -> Result<Self, String> {
         let percent = text.strip_suffix('%').map(|number| number.parse::<f64>().map(|number| number / 100.0));
         match percent.unwrap_or_else(|| text.parse()) {
-            Ok(cores) if (MIN_QUOTA_US as f64 / PERIOD_US as f64..=MAX_CORES).contains(&cores) => {
-                Ok(Self { quota_us: (cores * PERIOD_US as f64).round() as u64 })
+            Ok(cores) if (MIN_CORES..=MAX_CORES).contains(&cores) => {
+                let period_us = (LEAST_US / cores).max(LEAST_US).ceil();
+                Ok(Self { quota_us: (cores * period_us).round() as u64, period_us: period_us as u64 })
             }
             _ => {
                 Err(format!("`{text}` is no number of cores from 0.1 to {MAX_CORES}; for example 0.5 or 50%"))
@@ -45,7 +54,7 @@ impl FromStr for CpuLimit {
 
 impl fmt::Display for CpuLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of a core", self.cores())
+        write!(f, "{} of a core", (self.cores() * 1e3).round() / 1e3)
     }
 }
 
@@ -78,7 +87,7 @@ impl Controller {
 
 impl CpuLimit {
     pub fn cores(self) -> f64 {
-        self.quota_us as f64 / PERIOD_US as f64
+        self.quota_us as f64 / self.period_us as f64
     }
 
     /// Says so if this machine can't limit CPU time.
@@ -99,16 +108,16 @@ impl CpuLimit {
         self.check()?;
         let Some(controller) = Controller::find() else { return Ok(()) };
         let group = controller.group(namespace);
-        let quota_us = self.quota_us;
+        let Self { quota_us, period_us } = self;
         let apply = || match controller {
             Controller::Unified => {
                 fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu")?;
                 fs::create_dir(&group)?;
-                fs::write(group.join("cpu.max"), format!("{quota_us} {PERIOD_US}"))
+                fs::write(group.join("cpu.max"), format!("{quota_us} {period_us}"))
             }
             Controller::Legacy(_) => {
                 fs::create_dir(&group)?;
-                fs::write(group.join("cpu.cfs_period_us"), PERIOD_US.to_string())?;
+                fs::write(group.join("cpu.cfs_period_us"), period_us.to_string())?;
                 fs::write(group.join("cpu.cfs_quota_us"), quota_us.to_string())
             }
         };
@@ -146,9 +155,15 @@ mod tests {
 
     #[test]
     fn a_limit_is_what_the_kernel_can_keep() {
-        assert_eq!("0.25".parse(), Ok(CpuLimit { quota_us: 2_500 }));
+        assert_eq!("0.25".parse(), Ok(CpuLimit { quota_us: 1_000, period_us: 4_000 }));
+        let third = "0.3".parse::<CpuLimit>().unwrap();
+        assert!((third.cores() - 0.3).abs() < 1e-4 && third.quota_us >= 1_000, "{third:?}");
+        assert_eq!(third.to_string(), "0.3 of a core");
         assert_eq!("1.5".parse::<CpuLimit>().unwrap().to_string(), "1.5 of a core");
-        assert_eq!("50%".parse(), Ok(CpuLimit { quota_us: 5_000 }));
+        assert_eq!("50%".parse(), Ok(CpuLimit { quota_us: 1_000, period_us: 2_000 }));
+        assert_eq!("2".parse(), Ok(CpuLimit { quota_us: 2_000, period_us: 1_000 }));
+        let former = serde_json::from_str::<CpuLimit>(r#"{"quota_us": 5000}"#).unwrap();
+        assert!((former.cores() - 0.5).abs() < f64::EPSILON);
         for wrong in ["0", "5%", "%", "0.01", "-1", "NaN", "x", "1e9"] {
             assert!(wrong.parse::<CpuLimit>().is_err(), "{wrong}");
         }
