@@ -98,6 +98,8 @@ impl Server {
                     return Some(from);
                 }
                 Ok(_) => {}
+                // A child that ends meanwhile interrupts the call.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
                 Err(error) => panic!("{error}"),
             }
