@@ -167,6 +167,19 @@ fn set_up(page: &mut Page, campaign: &Campaign) {
     machine(page, &campaign.environment, rows);
 }
 
+/// When and where it was measured, and what went wrong.
+pub(super) fn opening(page: &mut Page, environment: &Environment, interrupted: bool, problems: &[String]) {
+    page.paragraph("meta", &environment.started);
+    page.paragraph("meta", &environment.machine());
+    if interrupted {
+        page.paragraph("warning", "Interrupted: the figures are of what was measured until then.");
+    }
+    if !problems.is_empty() {
+        page.section("What went wrong");
+        page.list("problems", problems);
+    }
+}
+
 /// The command, the machine, and what else belongs to the set-up of an experiment.
 pub(super) fn machine<'a>(
     page: &mut Page,

@@ -1,7 +1,7 @@
 //! The page of the generators' own commands: throughput with delay over time, and how delays are distributed.
 
 use super::chart::{CdfChart, Point, Series, TimeChart, cdf};
-use super::html::machine;
+use super::html::{machine, opening};
 use super::load::ratios;
 use super::page::{Page, Picture};
 use crate::experiment::figures::{self, Figures};
@@ -19,16 +19,8 @@ pub fn html(campaign: &LoadCampaign) -> String {
         settings.ip
     );
     let mut page = Page::new(&format!("trafficspeed {}", campaign.command), "trafficspeed", &lead);
-    page.paragraph("meta", &campaign.environment.started);
-    page.paragraph("meta", &campaign.environment.machine());
-    if campaign.interrupted {
-        page.paragraph("warning", "Interrupted: the figures are of what was measured until then.");
-    }
     let problems: Vec<String> = campaign.runs.iter().flat_map(problems).collect();
-    if !problems.is_empty() {
-        page.section("What went wrong");
-        page.list("problems", &problems);
-    }
+    opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
     pictures(campaign).iter().for_each(|picture| page.figure(picture));
     page.section("Figures");
     let figures = super::load::figures(campaign, None);

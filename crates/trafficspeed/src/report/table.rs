@@ -156,23 +156,22 @@ pub fn ratios(summaries: &[Summary], baseline: Option<&str>) -> Grid {
     let mut table = Grid::new(2, head);
     for s in summaries {
         let mut row = vec![s.label.clone(), s.clients.to_string(), s.repeats.to_string(), spread(s.control)];
-        row.extend([spread(s.ratio_to_plain), difference(s, s.ratio_to_plain)]);
+        row.extend([spread(s.ratio_to_plain), difference(s.differs(s.ratio_to_plain)).to_owned()]);
         if baseline.is_some() {
-            row.extend([spread(s.ratio_to_baseline), difference(s, s.ratio_to_baseline)]);
+            row.extend([spread(s.ratio_to_baseline), difference(s.differs(s.ratio_to_baseline)).to_owned()]);
         }
         table.rows.push(row);
     }
     table
 }
 
-/// Whether a ratio is a difference, in a word.
-fn difference(summary: &Summary, ratio: Option<Spread>) -> String {
-    match summary.differs(ratio) {
+/// Whether a ratio is a difference, in a word; `None` if nothing says so.
+pub(super) fn difference(differs: Option<bool>) -> &'static str {
+    match differs {
         Some(true) => "yes",
         Some(false) => "none beyond A/A",
         None => "–",
     }
-    .to_owned()
 }
 
 fn spread(spread: Option<Spread>) -> String {

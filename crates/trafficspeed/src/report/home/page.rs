@@ -5,22 +5,14 @@ use super::{DEFINITIONS, Section, lead, link_lines, ratios, sections, system_lin
 use crate::experiment::home::flow::{Case, Flow};
 use crate::experiment::home::results::HomeCampaign;
 use crate::report::chart::{BarChart, CdfChart, Point, cdf};
-use crate::report::html::machine;
+use crate::report::html::{machine, opening};
 use crate::report::page::{Page, Picture};
 
 /// The page of a campaign.
 pub fn html(campaign: &HomeCampaign) -> String {
     let mut page = Page::new("trafficspeed home", "trafficspeed home", &lead(&campaign.settings));
-    page.paragraph("meta", &campaign.environment.started);
-    page.paragraph("meta", &campaign.environment.machine());
-    if campaign.interrupted {
-        page.paragraph("warning", "Interrupted: the figures are of what was measured until then.");
-    }
-    let problems = campaign.problems();
-    if !problems.is_empty() {
-        page.section("What went wrong");
-        page.list("problems", &problems);
-    }
+    let problems: Vec<String> = campaign.problems();
+    opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
     pictures(campaign).iter().for_each(|picture| page.figure(picture));
     for Section { name, grid } in sections(campaign) {
         page.section(name);

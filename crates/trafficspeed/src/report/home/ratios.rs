@@ -6,6 +6,7 @@ use super::Grid;
 use crate::experiment::figures::Figures;
 use crate::experiment::home::flow::{Case, Flow};
 use crate::experiment::home::results::{HomeCampaign, HomeRun};
+use crate::report::table::difference;
 use crate::stats::{Spread, median};
 use crate::unit::significant;
 
@@ -102,17 +103,12 @@ pub fn grid(campaign: &HomeCampaign) -> Grid {
     let mut grid = Grid::new(2, ["system", "figure", "A/A", &format!("of {first}"), "difference"]);
     let text = |spread: Option<Spread>| spread.map_or("–".into(), |spread| spread.text(significant));
     grid.rows.extend(ratios(campaign).iter().map(|ratio| {
-        let difference = match ratio.differs() {
-            Some(true) => "yes",
-            Some(false) => "none beyond A/A",
-            None => "–",
-        };
         vec![
             ratio.label.to_owned(),
             ratio.quantity.to_owned(),
             text(ratio.same),
             text(ratio.to_first),
-            difference.to_owned(),
+            difference(ratio.differs()).to_owned(),
         ]
     }));
     grid

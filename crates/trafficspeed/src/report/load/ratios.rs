@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::experiment::figures::Figures;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
 use crate::report::grid::Grid;
+use crate::report::table::difference;
 use crate::stats::Spread;
 use crate::system::Subject;
 use crate::unit::significant;
@@ -89,17 +90,12 @@ pub fn grid(campaign: &LoadCampaign) -> Option<Grid> {
     let mut grid = Grid::new(2, ["system", "load", "A/A", &format!("of {first}"), "difference"]);
     let text = |spread: Option<Spread>| spread.map_or("–".into(), |spread| spread.text(significant));
     for ratio in &ratios {
-        let difference = match ratio.differs() {
-            Some(true) => "yes",
-            Some(false) => "none beyond A/A",
-            None => "–",
-        };
         grid.rows.push(vec![
             ratio.label.to_owned(),
             ratio.load.to_owned(),
             text(ratio.same),
             text(ratio.to_first),
-            difference.to_owned(),
+            difference(ratio.differs()).to_owned(),
         ]);
     }
     (!grid.rows.is_empty()).then_some(grid)

@@ -4,7 +4,7 @@ use super::{Section, SuiteCampaign, findings, grouped, published, sections, sent
 use crate::experiment::figures;
 use crate::experiment::suite::{Quantity, Row};
 use crate::report::chart::{BarChart, Point, Series, TimeChart};
-use crate::report::html::machine;
+use crate::report::html::{machine, opening};
 use crate::report::page::{Page, Picture};
 use crate::system::AGAIN;
 
@@ -12,16 +12,8 @@ use crate::system::AGAIN;
 pub fn html(campaign: &SuiteCampaign) -> String {
     let title = format!("trafficspeed suite {}", campaign.name);
     let mut page = Page::new(&title, &title, &campaign.about);
-    page.paragraph("meta", &campaign.environment.started);
-    page.paragraph("meta", &campaign.environment.machine());
-    if campaign.interrupted {
-        page.paragraph("warning", "Interrupted: the figures are of what was measured until then.");
-    }
-    let problems = campaign.problems();
-    if !problems.is_empty() {
-        page.section("What went wrong");
-        page.list("problems", &problems);
-    }
+    let problems: Vec<String> = campaign.problems();
+    opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
     for sentence in sentences(&verdicts(campaign)) {
         page.paragraph("", &sentence);
     }
